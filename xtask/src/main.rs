@@ -25,7 +25,7 @@ Narrows: the project's own commands
                                   --rows ROW,… --only NAME,… --seconds S --rounds N behind bus or remote
                                   measures less, or longer
     cargo xtask nightly [PART…]   the tests and everything slow; or only the parts named:
-                                  test, deny, typos, fuzz, model, agents, interop, browser, nginx,
+                                  test, deny, typos, fuzz, differential, model, agents, interop, browser, nginx,
                                   bench, chaos, cuts, stress
     cargo xtask help              this text
 

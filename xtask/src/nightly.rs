@@ -6,6 +6,7 @@ mod agents;
 mod browser;
 mod chaos;
 mod cuts;
+mod differential;
 mod fuzz;
 mod model;
 mod nginx;
@@ -36,11 +37,12 @@ impl From<()> for Outcome {
 }
 
 /// All of them, in the order they run.
-pub(crate) const PARTS: [Part; 13] = [
+pub(crate) const PARTS: [Part; 14] = [
     Part { name: "test", run: || test::run().map(Outcome::from) },
     Part { name: "deny", run: deny },
     Part { name: "typos", run: typos },
     Part { name: "fuzz", run: fuzz::run },
+    Part { name: "differential", run: differential::run },
     Part { name: "model", run: model::run },
     Part { name: "agents", run: agents::run },
     Part { name: "interop", run: interop },

@@ -4,11 +4,14 @@
 //! wants a possibility: behind `sudo`, in `sh -c`, with options between the words, with words that only the shell will
 //! know.
 
+mod evaluate;
 mod lexer;
 mod network;
 mod pattern;
+mod programs;
 mod reading;
 mod reduce;
+mod variables;
 mod words;
 
 pub(crate) use network::uses_network;
@@ -29,6 +32,8 @@ pub(crate) struct Word {
     pub(crate) open: Option<Shape>,
     /// How much of `open` there is before the shell may break it into several words.
     pub(crate) splits: Option<usize>,
+    /// What a shell puts in, as it was written.
+    pub(crate) holes: Vec<String>,
 }
 
 impl Word {
@@ -39,7 +44,7 @@ impl Word {
 
     /// A word of which nothing is known.
     pub(crate) fn unknown(text: impl Into<String>) -> Self {
-        Self { text: text.into(), open: Some(Shape(vec![Unit::Many])), splits: None }
+        Self { text: text.into(), open: Some(Shape(vec![Unit::Many])), ..Self::default() }
     }
 
     /// What it can be.
@@ -65,6 +70,12 @@ impl Word {
     /// Whether it looks like an option.
     pub(crate) fn is_option(&self) -> bool {
         self.text.len() > 1 && self.text.starts_with('-')
+    }
+
+    /// Whether it can be an option.
+    pub(crate) fn may_be_option(&self) -> bool {
+        let unknown = |shape: Shape| !matches!(shape.0.first(), Some(Unit::Char(letter)) if *letter != '-');
+        self.is_option() || self.open.is_some() && unknown(self.first())
     }
 
     /// The name of the program it is, without its directory, in small letters, if it is known.
@@ -98,6 +109,14 @@ pub(crate) struct Part {
     pub(crate) reads: Vec<Word>,
     /// Directories that `cd` may have gone to before it.
     pub(crate) after: Vec<Word>,
+    /// Whether it may run anything at all: a text is evaluated that nobody can know, or that shells read differently.
+    pub(crate) wild: bool,
+    /// Whether a shell runs it, so that the first word may be a builtin.
+    pub(crate) in_shell: bool,
+    /// Whether another command says something to it.
+    pub(crate) piped: bool,
+    /// Words in code for another interpreter, each of which may be a program.
+    pub(crate) mentions: Vec<Word>,
 }
 
 impl Part {
@@ -109,7 +128,7 @@ impl Part {
     /// Whether its words are what will run, whatever else is done to it.
     pub(crate) fn knows_its_words(&self) -> bool {
         let redirected = !self.writes.is_empty() || !self.reads.is_empty();
-        self.sure || redirected && self.words.iter().all(|word| word.open.is_none())
+        !self.wild && (self.sure || redirected && self.words.iter().all(|word| word.open.is_none()))
     }
 
     /// The names of programs that it may run.

@@ -1,15 +1,22 @@
 //! The text of a command, read as the shells of the Bourne family read it.
 //!
-//! One pass without recursion: what is open stands on a stack. In doubt a word is open, a part is not sure, and what
-//! may be a command is one.
+//! One pass: what is open stands on a stack, and only text between backticks is read by itself. In doubt a word is open, a
+//! part is not sure, and what may be a command is one. Where it is not certain that shells read the text in the same way,
+//! it is `broken`: then every part of it may be any program.
 
+mod arithmetic;
+mod cases;
 mod expand;
+mod redirect;
 
 use super::Word;
 use crate::shape::{Shape, Unit};
+use cases::Case;
+pub(super) use cases::{DECLARERS, is_assignment, is_name};
+use redirect::{Redirect, Waiting};
 
 /// One simple command, not yet reduced.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Raw {
     pub(super) words: Vec<Word>,
     pub(super) writes: Vec<Word>,
@@ -17,17 +24,33 @@ pub(super) struct Raw {
     /// Words at which another program may start.
     pub(super) starts: Vec<usize>,
     pub(super) sure: bool,
+    /// Whether another command says something to it.
+    pub(super) piped: bool,
+}
+
+/// A text handed to a command as its input.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Document {
+    pub(super) text: String,
+    /// Whether some of it is not known.
+    pub(super) open: bool,
 }
 
 /// What a text consists of.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Lexed {
     pub(super) parts: Vec<Raw>,
     /// Texts handed to commands as their input, which may be commands themselves.
-    pub(super) documents: Vec<String>,
+    pub(super) documents: Vec<Document>,
+    /// Texts that are evaluated as numbers.
+    pub(super) sums: Vec<String>,
+    /// Variables that `${x:=…}` gives a value.
+    pub(super) assigned: Vec<String>,
+    /// Variables whose value is the name of a variable.
+    pub(super) followed: Vec<String>,
     /// Whether there is one part, and nothing in it but words.
     pub(super) plain: bool,
-    /// Whether something was found that cannot be, so that nothing is certain.
+    /// Whether something was found that cannot be read with certainty.
     pub(super) broken: bool,
 }
 
@@ -36,7 +59,8 @@ pub(super) struct Lexed {
 enum Open {
     Top,
     Paren,
-    Backtick { escaped: bool },
+    /// The values of an array.
+    Array,
 }
 
 /// What a word stands in.
@@ -44,16 +68,8 @@ enum Open {
 enum Quote {
     Double,
     Parameter,
-}
-
-/// What the next word is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Redirect {
-    Write,
-    Read,
-    Copy,
-    Document { indented: bool },
-    Text,
+    /// A document in which variables count.
+    Document,
 }
 
 /// A list of commands that is being read.
@@ -64,6 +80,15 @@ struct Frame {
     word: Option<Building>,
     raw: Raw,
     redirect: Option<Redirect>,
+    cases: Vec<Case>,
+    /// Whether it is between `[[` and `]]`.
+    condition: bool,
+    /// How many compound commands are open.
+    compounds: usize,
+    /// How many were where a pipe leads into what follows.
+    piped: Option<usize>,
+    /// Whether a pipe leads into all of it.
+    fed: bool,
 }
 
 impl Frame {
@@ -74,7 +99,27 @@ impl Frame {
             word: None,
             raw: Raw { sure: true, ..Raw::default() },
             redirect: None,
+            cases: Vec::new(),
+            condition: false,
+            compounds: 0,
+            piped: None,
+            fed: false,
         }
+    }
+
+    /// Whether the shell's own words count where the next word ends.
+    fn at_command(&self) -> bool {
+        const LEADS: &str = "! { if then else elif do while until time coproc";
+        const MOST: usize = 16;
+        let leads = |word: &Word| word.open.is_none() && super::listed(LEADS, &word.text);
+        self.raw.words.len() <= MOST
+            && self.raw.words.iter().all(leads)
+            && self.raw.writes.is_empty()
+            && self.raw.reads.is_empty()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.word.is_none() && self.raw.words.is_empty()
     }
 }
 
@@ -87,40 +132,104 @@ struct Building {
     open: bool,
     /// Whether some of it was quoted.
     quoted: bool,
+    /// Whether what follows in it belongs to something of which only the beginning was understood.
+    swallows: bool,
     /// Where the shell may break it.
     splits: Option<usize>,
+    /// What the shell puts in, as it was written.
+    holes: Vec<String>,
     /// A list in braces that is the whole word: what it becomes.
     several: Vec<String>,
 }
 
+/// How deep a text may stand in a text, such as backticks in backticks.
+const MOST_DEPTH: usize = 8;
+
 /// Reads `text`.
 pub(super) fn lex(text: &str) -> Lexed {
-    let mut lexer = Lexer {
-        chars: text.trim_matches([' ', '\t', '\n']).chars().collect(),
-        at: 0,
-        frames: vec![Frame::new(Open::Top)],
-        waiting: Vec::new(),
-        done: Lexed { plain: true, ..Lexed::default() },
-        broken: false,
-    };
-    while lexer.at < lexer.chars.len() {
-        lexer.step();
+    lex_within(text, 0)
+}
+
+fn lex_within(text: &str, depth: usize) -> Lexed {
+    if depth > MOST_DEPTH {
+        return Lexed { broken: true, ..Lexed::default() };
     }
-    lexer.finish()
+    let text = text.trim_matches([' ', '\t', '\n']);
+    let mut lexed = Lexer::new(text, depth).run();
+    // Where a line goes on, a shell takes the backslash out before it looks for anything else.
+    if text.contains("\\\n") {
+        let joined = Lexer::new(&text.replace("\\\n", ""), depth).run();
+        if joined != lexed {
+            lexed.broken = true;
+            lexed.plain = false;
+            lexed.take(joined);
+            lexed.parts.iter_mut().for_each(|part| part.sure = false);
+        }
+    }
+    lexed
+}
+
+impl Lexed {
+    /// Adds what was found in a text that belongs to this one.
+    fn take(&mut self, other: Self) {
+        self.parts.extend(other.parts);
+        self.documents.extend(other.documents);
+        self.sums.extend(other.sums);
+        self.assigned.extend(other.assigned);
+        self.followed.extend(other.followed);
+        self.broken |= other.broken;
+    }
 }
 
 struct Lexer {
     chars: Vec<char>,
     at: usize,
     frames: Vec<Frame>,
-    /// The ends of documents that begin with the next line.
-    waiting: Vec<(String, bool)>,
+    /// Documents that begin with the next line.
+    waiting: Vec<Waiting>,
     done: Lexed,
-    /// Whether something was found that cannot be, so that nothing is certain.
+    /// Whether something was found that cannot be read with certainty.
     broken: bool,
+    /// In how many texts it stands.
+    depth: usize,
 }
 
 impl Lexer {
+    fn new(text: &str, depth: usize) -> Self {
+        Self {
+            chars: text.chars().collect(),
+            at: 0,
+            frames: vec![Frame::new(Open::Top)],
+            waiting: Vec::new(),
+            done: Lexed { plain: true, ..Lexed::default() },
+            broken: false,
+            depth,
+        }
+    }
+
+    fn run(mut self) -> Lexed {
+        while self.at < self.chars.len() {
+            self.step();
+        }
+        self.finish()
+    }
+
+    /// What is put into a document, in which quotes mean nothing.
+    fn expansions(text: &str, depth: usize) -> Lexed {
+        if depth > MOST_DEPTH {
+            return Lexed { broken: true, ..Lexed::default() };
+        }
+        let mut lexer = Self::new(text, depth);
+        lexer.frame().quotes.push(Quote::Document);
+        while lexer.at < lexer.chars.len() {
+            lexer.step();
+        }
+        let frame = lexer.frame();
+        lexer.broken |= frame.quotes.pop() != Some(Quote::Document);
+        lexer.frame().word = None;
+        lexer.finish()
+    }
+
     fn peek(&self, ahead: usize) -> Option<char> {
         self.chars.get(self.at + ahead).copied()
     }
@@ -141,26 +250,42 @@ impl Lexer {
     fn plain(&mut self, letter: char) {
         let word = self.word();
         word.text.push(letter);
-        word.units.push(Unit::Char(letter));
+        if !word.swallows {
+            word.units.push(Unit::Char(letter));
+        }
     }
 
-    /// Adds something of which only the shell knows what it will be.
-    fn unknown(&mut self, unit: Unit, written: &str) {
+    /// Adds something of which only the shell knows what it will be. `breaks` says whether it may be several words.
+    fn unknown(&mut self, unit: Unit, written: &str, breaks: bool) {
         self.done.plain = false;
-        // Outside of quotes, what is put in for `$` and backticks is broken at blanks.
-        let breaks =
-            written.starts_with(['$', '`']) && self.frame().quotes.is_empty() || written.starts_with("$…");
+        let word = self.word();
         if breaks {
-            let word = self.word();
             let length = word.units.len();
             word.splits.get_or_insert(length);
         }
-        let word = self.word();
         word.text.push_str(written);
+        word.holes.push(written.to_owned());
         word.open = true;
-        if word.units.last() != Some(&Unit::Many) || unit != Unit::Many {
+        if !word.swallows && (word.units.last() != Some(&Unit::Many) || unit != Unit::Many) {
             word.units.push(unit);
         }
+    }
+
+    /// Begins a list of commands within another.
+    fn open(&mut self, open: Open) {
+        let fed = self.is_fed();
+        self.frames.push(Frame { fed, ..Frame::new(open) });
+    }
+
+    /// Whether a pipe leads to where a command is read.
+    fn is_fed(&mut self) -> bool {
+        let frame = self.frame();
+        frame.fed || frame.piped.is_some()
+    }
+
+    /// Whether what is put in here is broken at blanks.
+    fn is_bare(&mut self) -> bool {
+        self.frame().quotes.is_empty()
     }
 
     fn step(&mut self) {
@@ -171,27 +296,26 @@ impl Lexer {
             self.at += 1;
             return;
         }
-        if letter == '\\' && self.peek(1) == Some('`') && self.in_backticks() {
-            self.at += 2;
-            return self.backtick(true);
-        }
         match self.frame().quotes.last() {
             Some(Quote::Double) => self.in_double(letter),
+            Some(Quote::Document) => self.in_document(letter),
             Some(Quote::Parameter) => self.in_parameter(letter),
             None => self.in_command(letter),
         }
     }
 
-    fn in_backticks(&self) -> bool {
-        self.frames.iter().any(|frame| matches!(frame.open, Open::Backtick { .. }))
+    fn in_double(&mut self, letter: char) {
+        if letter == '"' {
+            self.at += 1;
+            self.frame().quotes.pop();
+            return;
+        }
+        self.in_document(letter);
     }
 
-    fn in_double(&mut self, letter: char) {
+    fn in_document(&mut self, letter: char) {
         self.at += 1;
         match letter {
-            '"' => {
-                self.frame().quotes.pop();
-            }
             '\\' => match self.peek(0) {
                 Some('\n') => self.at += 1,
                 Some(next @ ('$' | '`' | '"' | '\\')) => {
@@ -201,7 +325,7 @@ impl Lexer {
                 _ => self.plain('\\'),
             },
             '$' => self.dollar(),
-            '`' => self.backtick(false),
+            '`' => self.backtick(),
             other => self.plain(other),
         }
     }
@@ -209,28 +333,54 @@ impl Lexer {
     /// Between `${` and `}`: nothing of it is known, but commands may stand in it.
     fn in_parameter(&mut self, letter: char) {
         self.at += 1;
+        // Inside of quotes, shells differ about quotes.
+        let nested = self.frame().quotes.iter().any(|quote| *quote != Quote::Parameter);
         match letter {
             '}' => {
                 self.frame().quotes.pop();
             }
-            '"' => self.frame().quotes.push(Quote::Double),
-            '\'' if !self.frame().quotes.contains(&Quote::Double) => self.single(),
-            '\\' => self.at += 1,
+            '"' => {
+                self.broken |= nested;
+                self.frame().quotes.push(Quote::Double);
+            }
+            '\'' if nested => self.broken = true,
+            '\'' => self.single(),
+            '\\' => {
+                self.broken |= nested;
+                self.at += 1;
+            }
             '$' => self.dollar(),
-            '`' => self.backtick(false),
+            '`' => self.backtick(),
+            '<' | '>' if self.peek(0) == Some('(') => self.broken = true,
             _ => {}
         }
     }
 
     fn in_command(&mut self, letter: char) {
         self.at += 1;
+        if self.frame().open == Open::Array && ";&|".contains(letter) {
+            self.broken = true;
+        }
         match letter {
             ' ' | '\t' => self.end_word(),
-            '\n' => {
+            '\n' => self.end_line(),
+            ';' if matches!(self.peek(0), Some(';' | '&')) => self.end_branch(),
+            '|' if self.in_pattern() => self.end_word(),
+            '|' | '&' if self.peek(0) == Some(letter) => {
+                self.at += 1;
                 self.separate();
-                self.documents();
+                self.go_on(letter);
             }
-            ';' | '|' => self.separate(),
+            '|' => {
+                self.separate();
+                let frame = self.frame();
+                frame.piped = Some(frame.piped.unwrap_or(frame.compounds).min(frame.compounds));
+                self.go_on(letter);
+            }
+            ';' => {
+                self.separate();
+                self.go_on(letter);
+            }
             '&' if self.peek(0) == Some('>') => {
                 self.end_word();
                 self.at += 1;
@@ -240,13 +390,11 @@ impl Lexer {
                 self.frame().raw.starts.push(words);
                 self.redirect(Redirect::Write);
             }
-            '&' => self.separate(),
-            '#' if self.frame().word.is_none() => {
-                self.done.plain = false;
-                while self.peek(0).is_some_and(|next| next != '\n') {
-                    self.at += 1;
-                }
+            '&' => {
+                self.separate();
+                self.go_on(letter);
             }
+            '#' if self.frame().word.is_none() => self.comment(),
             '\'' => {
                 self.word().quoted = true;
                 self.single();
@@ -265,15 +413,31 @@ impl Lexer {
                 None => self.broken = true,
             },
             '$' => self.dollar(),
-            '`' => self.backtick(false),
+            '`' => self.backtick(),
             '(' => self.open_paren(),
             ')' => self.close_paren(),
             '<' | '>' => self.angle(letter),
-            '*' => self.unknown(Unit::Many, "*"),
-            '?' => self.unknown(Unit::One, "?"),
+            '*' => self.unknown(Unit::Many, "*", false),
+            '?' => self.unknown(Unit::One, "?", false),
             '[' => self.bracket(),
             '{' => self.brace(),
+            // zsh puts in the path of the program.
+            '=' if self.frame().word.is_none() && self.peek(0).is_some_and(char::is_alphanumeric) => {
+                self.unknown(Unit::Many, "=", false);
+            }
             other => self.plain(other),
+        }
+    }
+
+    /// From `#` to the end of the line.
+    fn comment(&mut self) {
+        self.done.plain = false;
+        self.broken |= self.frame().condition;
+        let nested = self.frames.len() > 1;
+        while let Some(next) = self.peek(0).filter(|next| *next != '\n') {
+            // Older shells end a substitution there.
+            self.broken |= nested && next == ')';
+            self.at += 1;
         }
     }
 
@@ -294,125 +458,91 @@ impl Lexer {
         }
     }
 
-    /// A backtick opens what the same kind of backtick closes.
-    fn backtick(&mut self, escaped: bool) {
-        let open = Open::Backtick { escaped };
-        match self.frames.iter().rposition(|frame| frame.open == open) {
-            Some(at) => {
-                self.broken |= at + 1 != self.frames.len();
-                while self.frames.len() > at {
-                    self.end_part();
-                    self.frames.pop();
+    /// The text up to the next backtick, which is a command of its own once its backslashes are taken out.
+    fn backtick(&mut self) {
+        let quoted = !self.is_bare();
+        let mut text = String::new();
+        loop {
+            let letter = self.peek(0);
+            self.at += 1;
+            match (letter, self.peek(0)) {
+                (Some('`'), _) => break,
+                (Some('\\'), Some(next @ ('`' | '\\' | '$'))) => {
+                    self.at += 1;
+                    text.push(next);
+                }
+                (Some('\\'), Some('"')) if quoted => {
+                    self.broken = true;
+                    self.at += 1;
+                    text.push('"');
+                }
+                (Some(letter), _) => text.push(letter),
+                (None, _) => {
+                    self.broken = true;
+                    break;
                 }
             }
-            None => {
-                self.unknown(Unit::Many, "`…`");
-                self.frames.push(Frame::new(open));
-            }
         }
-    }
-
-    fn open_paren(&mut self) {
-        let frame = self.frame();
-        // `name()` or a list of values: what follows may still be a command.
-        let odd = frame.word.is_some() || !frame.raw.words.is_empty();
-        self.broken |= odd;
-        self.end_part();
-        self.done.plain = false;
-        self.frames.push(Frame::new(Open::Paren));
-    }
-
-    fn close_paren(&mut self) {
-        self.broken |= !self.frame().quotes.is_empty();
-        self.end_part();
-        if self.frame().open == Open::Paren {
-            self.frames.pop();
-        } else {
-            self.broken = true;
-        }
-    }
-
-    /// `<` or `>` and what belongs to it.
-    fn angle(&mut self, letter: char) {
-        let digits = |word: &Building| {
-            !word.quoted && !word.open && word.text.bytes().all(|byte| byte.is_ascii_digit())
-        };
-        if self.frame().word.as_ref().is_some_and(digits) {
-            self.frame().word = None;
-        } else {
-            self.end_word();
-        }
-        self.done.plain = false;
-        let next = self.peek(0);
-        if next == Some('(') {
-            self.at += 1;
-            self.unknown(Unit::Many, if letter == '<' { "<(…)" } else { ">(…)" });
-            self.frames.push(Frame::new(Open::Paren));
-            return;
-        }
-        let (length, redirect) = match (letter, next, self.peek(1)) {
-            ('<', Some('<'), Some('<')) => (2, Redirect::Text),
-            ('<', Some('<'), Some('-')) => (2, Redirect::Document { indented: true }),
-            ('<', Some('<'), _) => (1, Redirect::Document { indented: false }),
-            (_, Some('&'), _) => (1, Redirect::Copy),
-            ('<', Some('>'), _) | ('>', Some('>' | '|'), _) => (1, Redirect::Write),
-            ('<', _, _) => (0, Redirect::Read),
-            _ => (0, Redirect::Write),
-        };
-        self.at += length;
-        self.redirect(redirect);
-    }
-
-    fn redirect(&mut self, redirect: Redirect) {
-        self.done.plain = false;
-        self.broken |= self.frame().redirect.is_some();
-        self.frame().redirect = Some(redirect);
+        self.unknown(Unit::Many, "`…`", !quoted);
+        let inner = lex_within(&text, self.depth + 1);
+        self.broken |= inner.broken;
+        self.done.take(inner);
     }
 
     fn end_word(&mut self) {
         let frame = self.frame();
         let Some(built) = frame.word.take() else { return };
         let redirect = frame.redirect.take();
-        let splits = built.splits;
-        let word = Word { open: built.open.then_some(Shape(built.units)), text: built.text, splits };
+        let Building { text, units, open, quoted, splits, holes, several, .. } = built;
+        let word = Word { open: open.then_some(Shape(units)), text, splits, holes };
         let known = word.open.is_none();
         let Some(redirect) = redirect else {
             frame.raw.sure &= known;
-            if built.several.is_empty() {
-                frame.raw.words.push(word);
-            } else {
-                frame.raw.words.extend(built.several.into_iter().map(Word::known));
-            }
-            return;
+            return match several.is_empty() {
+                true => self.add(word, quoted),
+                false => frame.raw.words.extend(several.into_iter().map(Word::known)),
+            };
         };
-        match redirect {
-            Redirect::Write if known && is_sink(&word.text) => {}
-            Redirect::Copy
-                if known && word.text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-') => {}
-            Redirect::Write | Redirect::Copy => {
-                frame.raw.sure = false;
-                frame.raw.writes.push(word);
-            }
-            Redirect::Read => {
-                // What a program is told may be what it does.
-                frame.raw.sure = false;
-                frame.raw.reads.push(word);
-            }
-            Redirect::Text => {
-                frame.raw.sure = false;
-                self.done.documents.push(word.text);
-            }
-            Redirect::Document { indented } => {
-                frame.raw.sure = false;
-                self.waiting.push((word.text, indented));
-            }
+        self.redirected(redirect, word, quoted);
+    }
+
+    /// Adds a word to the command, and looks whether it is one of the language.
+    fn add(&mut self, word: Word, quoted: bool) {
+        let frame = self.frame();
+        let keyword = !quoted && word.open.is_none() && frame.at_command();
+        match word.text.as_str() {
+            "[[" if keyword => frame.condition = true,
+            "]]" if !quoted => frame.condition = false,
+            "{" | "if" | "while" | "until" | "for" | "select" | "case" if keyword => frame.compounds += 1,
+            "}" | "fi" | "done" | "esac" if keyword => frame.compounds = frame.compounds.saturating_sub(1),
+            _ => {}
         }
+        if self.add_to_case(&word, keyword) {
+            return;
+        }
+        self.frame().raw.words.push(word);
     }
 
     /// Ends one command of several.
     fn separate(&mut self) {
         self.done.plain = false;
+        self.end_word();
+        self.broken |= self.in_pattern() || self.before_patterns();
         self.end_part();
+        let frame = self.frame();
+        frame.piped = frame.piped.filter(|from| frame.compounds > *from);
+    }
+
+    /// Goes on with a condition behind an operator. To a shell without conditions a program starts there; behind `&&` it
+    /// is not reached, as the beginning has failed.
+    fn go_on(&mut self, operator: char) {
+        let negated =
+            self.done.parts.last().is_some_and(|part| part.words.iter().any(|word| word.text == "!"));
+        let frame = self.frame();
+        if frame.condition {
+            frame.raw.words.push(Word::known("[["));
+            frame.raw.starts.extend((operator != '&' || negated).then_some(1));
+        }
     }
 
     /// Ends the command that is being read.
@@ -422,52 +552,39 @@ impl Lexer {
         let unfinished = frame.redirect.take().is_some();
         let mut raw = std::mem::replace(&mut frame.raw, Raw { sure: true, ..Raw::default() });
         raw.sure &= !unfinished;
-        if !(raw.words.is_empty() && raw.writes.is_empty() && raw.reads.is_empty()) {
+        self.broken |= unfinished;
+        raw.piped = self.is_fed();
+        let empty = raw.words.is_empty() && raw.writes.is_empty() && raw.reads.is_empty();
+        if self.frame().open != Open::Array && !empty {
             self.done.parts.push(raw);
         }
-        self.broken |= unfinished;
     }
 
-    /// Takes the documents that begin on this line.
-    fn documents(&mut self) {
-        for (end, indented) in std::mem::take(&mut self.waiting) {
-            let mut document = String::new();
-            while self.at < self.chars.len() {
-                let rest = &self.chars[self.at..];
-                let length = rest.iter().position(|letter| *letter == '\n').unwrap_or(rest.len());
-                let line: String = rest[..length].iter().collect();
-                self.at = (self.at + length + 1).min(self.chars.len());
-                let compared = if indented { line.trim_start_matches('\t') } else { &line };
-                if compared == end {
-                    break;
-                }
-                document.push_str(&line);
-                document.push('\n');
-            }
-            self.done.documents.push(document);
+    fn end_line(&mut self) {
+        self.end_word();
+        match self.frame().open == Open::Array || self.before_patterns() {
+            true => self.done.plain = false,
+            false if self.in_pattern() => self.broken |= !self.frame().raw.words.is_empty(),
+            false => self.separate(),
         }
+        self.documents();
     }
 
     fn finish(mut self) -> Lexed {
-        self.broken |= self.frames.len() != 1 || !self.frame().quotes.is_empty();
+        self.end_word();
+        let frame = self.frame();
+        let open = !frame.quotes.is_empty() || !frame.cases.is_empty() || frame.condition;
+        self.broken |= self.frames.len() != 1 || open || !self.waiting.is_empty();
         while !self.frames.is_empty() {
             self.end_part();
             self.frames.pop();
         }
         let mut done = self.done;
-        done.plain &= !self.broken && done.parts.len() == 1 && done.parts.iter().all(|part| part.sure);
-        done.broken = self.broken;
-        if self.broken {
+        done.broken |= self.broken;
+        done.plain &= !done.broken && done.parts.len() == 1 && done.parts.iter().all(|part| part.sure);
+        if done.broken {
             done.parts.iter_mut().for_each(|part| part.sure = false);
         }
         done
     }
-}
-
-/// Whether writing there changes no file.
-fn is_sink(path: &str) -> bool {
-    matches!(path, "/dev/null" | "/dev/stdout" | "/dev/stderr" | "/dev/tty")
-        || path
-            .strip_prefix("/dev/fd/")
-            .is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
 }

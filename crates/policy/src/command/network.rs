@@ -191,10 +191,11 @@ pub(crate) fn uses_network(script: &Script) -> bool {
     script.lost
         || script.parts.iter().any(|part| {
             let names: Vec<String> = part.programs().collect();
-            let open = part
-                .starts
-                .iter()
-                .any(|start| part.words.get(*start).is_some_and(|word| word.open.is_some()));
+            let open = part.wild
+                || part
+                    .starts
+                    .iter()
+                    .any(|start| part.words.get(*start).is_some_and(|word| word.open.is_some()));
             let sockets = part
                 .words
                 .iter()

@@ -55,7 +55,7 @@ impl CommandPattern {
                 && self.is_program(program)
                 && rest.iter().zip(&self.words[1..]).all(|(word, pattern)| is_word(word, pattern))
         };
-        part.sure && (fits(&part.words) || fits(part.argv()))
+        part.sure && !part.wild && (fits(&part.words) || fits(part.argv()))
     }
 
     /// Whether `word` runs the program of this pattern and no namesake in another directory.
@@ -72,6 +72,9 @@ impl CommandPattern {
     /// Whether the part can be this command, with whatever further words, options between its words and programs
     /// around it.
     pub(crate) fn touches(&self, part: &Part) -> bool {
+        if part.wild || (0..part.mentions.len()).any(|at| self.may_start(&part.mentions[at..])) {
+            return true;
+        }
         part.starts.iter().filter_map(|start| part.words.get(*start..)).any(|argv| match argv.first() {
             Some(program) if part.fed => {
                 program.is_unknown()
@@ -86,6 +89,9 @@ impl CommandPattern {
     fn may_start(&self, argv: &[Word]) -> bool {
         let Some((program, rest)) = argv.split_first() else { return false };
         if program.is_unknown() {
+            return true;
+        }
+        if program.splits.is_some() && self.may_be_program(program) {
             return true;
         }
         let names = self.names();
@@ -136,7 +142,7 @@ impl CommandPattern {
             .map(|letters| letters.chars().collect());
         let has_letter = |letter: &char| {
             rest.iter().any(|word| {
-                word.is_unknown()
+                word.open.is_some() && word.may_be_option()
                     || word.text.starts_with('-')
                         && !word.text.starts_with("--")
                         && word.text.contains(*letter)
@@ -164,8 +170,8 @@ impl CommandPattern {
             if !found.contains(&true) {
                 return false;
             }
-            let skips =
-                word.is_option() || at > 0 && rest[at - 1].is_option() && !rest[at - 1].text.contains('=');
+            let skips = word.may_be_option()
+                || at > 0 && rest[at - 1].may_be_option() && !rest[at - 1].text.contains('=');
             let shape = word.first();
             for count in (0..names.len()).rev() {
                 if found[count] && self.words[names[count]].meets(&shape, Case::Different) {
@@ -173,13 +179,17 @@ impl CommandPattern {
                 }
                 found[count] &= skips;
             }
+            // It may become several words, of which only the first is like this.
+            if word.splits.is_some() && found.contains(&true) {
+                return true;
+            }
         }
         found[names.len()]
     }
 }
 
 /// A program without its directory.
-fn base(program: &Shape) -> Shape {
+pub(super) fn base(program: &Shape) -> Shape {
     let slash = |unit: &Unit| matches!(unit, Unit::Char('/' | '\\'));
     let from = program.0.iter().rposition(slash).map_or(0, |at| at + 1);
     Shape(program.0[from..].to_vec())

@@ -8,6 +8,7 @@ mod git;
 mod options;
 
 use super::{Script, Word};
+pub(super) use builtins::takes_texts;
 use options::{Arguments, PROGRAMS};
 
 /// Whether the whole command is one program that certainly only reads.

@@ -1,8 +1,16 @@
 //! From a command to the programs that run: prefixes, shells in shells, and commands among arguments.
 
-use super::lexer::{self, Lexed, Raw};
+use super::evaluate::evaluates;
+use super::lexer::{self, Document, Lexed, Raw, is_assignment};
+use super::pattern::base;
+use super::programs::{
+    COMMAND_VARIABLES, EXEC, FEEDERS, FINDERS, GIT_EXEC, LEADS, LISTENERS, OBEYERS, OTHER_SHELLS, PREFIXES,
+    SHELLS, TEXT_TAKERS, has_code,
+};
+use super::variables::{Value, Variables};
 use super::{Part, Script, Word};
 use crate::action::Command;
+use crate::shape::{Case, Shape};
 
 /// How deep a shell may stand in a shell.
 const MOST_DEPTH: usize = 8;
@@ -11,25 +19,11 @@ const MOST_DEPTH: usize = 8;
 /// half of it.
 const MOST_BYTES: usize = 256 << 10;
 
-/// Words before a command: what they take for themselves differs, so a program may start at any word behind them.
-const PREFIXES: &str = "\
-    ! ash bash builtin bundle busybox catchsegv chpst chroot chrt command coproc cpulimit csh dash \
-    dbus-run-session do doas elif else entr env eval exec faketime fakeroot firejail fish flock function \
-    gdb gtimeout if ionice ksh ltrace mksh nice nohup nsenter numactl parallel perf pkexec powershell \
-    prlimit proxychains pwsh rlwrap runuser script setarch setpriv setsid sh stdbuf strace su sudo \
-    systemd-run taskset tcsh then time timeout toybox trap unbuffer unshare until valgrind watch while \
-    xargs xvfb-run zsh { cmd direnv nix-shell torsocks torify proxychains4 sshpass expect tmux screen \
-    bwrap caffeinate arch \
-    docker kubectl mise npx nix pipenv pnpx podman poetry bunx ssh uv uvx";
-
-/// Programs that may hand one of their arguments to a shell.
-const TEXT_TAKERS: &str = "\
-    ash bash busybox cmd csh dash entr env eval expect firejail fish flock ksh mksh nix-shell nsenter \
-    parallel pkexec powershell pwsh runuser screen script sh su systemd-run tcsh tmux toybox trap watch \
-    zsh ssh";
-
 /// How many words may follow a prefix.
 const MOST_BEHIND: usize = 512;
+
+/// How many words of code are looked at.
+const MOST_MENTIONS: usize = 2000;
 
 /// How many programs may run.
 const MOST_PARTS: usize = 2000;
@@ -43,21 +37,6 @@ const MOST_OPEN: usize = 2000;
 /// How often the directory may change.
 const MOST_DIRECTORIES: usize = 8;
 
-/// Prefixes after which words come from elsewhere.
-const FEEDERS: &str = "xargs parallel entr";
-
-/// Shells whose language is the one that is read here.
-const SHELLS: &str = "sh bash dash ash ksh mksh";
-
-/// Words of git behind which a command stands.
-const GIT_EXEC: &str = "run foreach --exec -x";
-
-/// `find` and its kin.
-const FINDERS: &str = "find gfind bfs fd fdfind";
-
-/// Options of finders behind which a command stands.
-const EXEC: &str = "-exec -execdir -ok -okdir -x -X --exec --exec-batch";
-
 /// Whether `word` stands in `list`.
 pub(crate) fn listed(list: &str, word: &str) -> bool {
     list.split(' ').any(|known| known == word)
@@ -65,7 +44,8 @@ pub(crate) fn listed(list: &str, word: &str) -> bool {
 
 /// Takes a command apart.
 pub(crate) fn read(command: &Command) -> Script {
-    let mut reader = Reader { script: Script { plain: true, ..Script::default() }, left: MOST_BYTES };
+    let mut reader =
+        Reader { script: Script { plain: true, ..Script::default() }, left: MOST_BYTES, ..Reader::default() };
     match command {
         Command::Shell(text) => reader.shell(text, 0),
         Command::Argv(words) => reader.argv(words),
@@ -74,7 +54,8 @@ pub(crate) fn read(command: &Command) -> Script {
             reader.script.parts.push(Part { words, starts: vec![0], ..Part::default() });
         }
     }
-    reader.spoken();
+    reader.hear();
+    reader.evaluate();
     let mut script = reader.script;
     let parts = || script.parts.iter().filter(|part| !part.wraps);
     let open = parts().flat_map(|part| &part.words).filter(|word| word.open.is_some()).count();
@@ -86,9 +67,14 @@ pub(crate) fn read(command: &Command) -> Script {
     script
 }
 
+#[derive(Default)]
 struct Reader {
     script: Script,
     left: usize,
+    documents: Vec<Document>,
+    sums: Vec<String>,
+    assigned: Vec<String>,
+    followed: Vec<String>,
 }
 
 impl Reader {
@@ -107,7 +93,7 @@ impl Reader {
             self.shell(line, 1);
         }
         let words = words.iter().map(Word::known).collect();
-        self.part(Raw { words, sure: true, ..Raw::default() }, 0);
+        self.part(Raw { words, sure: true, ..Raw::default() }, 0, Part::default());
     }
 
     /// Reads a text for a shell; `depth` shells stand around it.
@@ -117,39 +103,52 @@ impl Reader {
             return;
         }
         self.left -= text.len();
-        let Lexed { parts, documents, plain, broken } = lexer::lex(text);
+        let Lexed { mut parts, documents, sums, assigned, followed, plain, broken } = lexer::lex(text);
         self.script.plain &= plain;
+        if parts.is_empty() && (broken || !sums.is_empty() || !followed.is_empty()) {
+            parts.push(Raw { words: vec![Word::known(text)], ..Raw::default() });
+        }
         for raw in parts {
-            self.part(raw, depth);
+            self.part(raw, depth, Part { wild: broken, in_shell: true, ..Part::default() });
         }
-        for document in documents {
-            self.document(&document, depth + 1);
-        }
+        self.documents.extend(documents);
+        self.sums.extend(sums);
+        self.assigned.extend(assigned);
+        self.followed.extend(followed);
         // A shell that gives up on a line may go on with the next.
         if broken && text.contains('\n') {
             text.lines().for_each(|line| self.shell(line, depth + 1));
         }
     }
 
-    /// A text that is the input of a command may be commands. Its lines are read one by one as well, lest a quote that
-    /// is none hide what follows.
-    fn document(&mut self, text: &str, depth: usize) {
-        self.script.plain = false;
-        self.shell(text, depth);
-        if text.contains(['\'', '"', '`', '$', '<']) {
-            for line in text.lines() {
-                self.shell(line, depth);
+    /// Texts that are the input of commands may be commands, if one of those may listen to them.
+    fn hear(&mut self) {
+        let runs = |part: &Part, list: &str| part.programs().any(|name| listed(list, &name));
+        let mut depth = 1;
+        while !self.documents.is_empty() {
+            let documents = std::mem::take(&mut self.documents);
+            let listens = self.script.parts.iter().any(|part| runs(part, LISTENERS));
+            self.script.plain = false;
+            if listens && documents.iter().any(|document| document.open) {
+                self.script.parts.iter_mut().for_each(Part::run_anything);
             }
+            for Document { text, .. } in documents {
+                for part in
+                    self.script.parts.iter_mut().filter(|part| part.programs().any(|name| has_code(&name)))
+                {
+                    mention(&text, &mut part.mentions);
+                }
+                if listens {
+                    self.shell(&text, depth);
+                }
+            }
+            depth += 1;
         }
+        self.spoken();
     }
 
     /// What is said to a shell that only listens may be what it does.
     fn spoken(&mut self) {
-        let listens = |part: &Part| {
-            let last = part.words.iter().rposition(|word| !word.is_option()).unwrap_or(0);
-            let name = part.words.get(last).and_then(Word::program);
-            part.starts.contains(&last) && name.is_some_and(|name| listed(TEXT_TAKERS, &name))
-        };
         if !self.script.parts.iter().any(listens) {
             return;
         }
@@ -158,78 +157,257 @@ impl Reader {
             part.words.iter().skip(1).map(|word| word.text.clone()).collect::<Vec<_>>().join(" ")
         };
         let texts: Vec<String> = self.script.parts.iter().filter(speaks).map(said).collect();
-        texts.iter().for_each(|text| self.document(text, 1));
+        self.script.plain &= texts.is_empty();
+        texts.iter().for_each(|text| self.shell(text, 1));
     }
 
-    fn part(&mut self, raw: Raw, depth: usize) {
-        let Raw { mut words, writes, reads, starts: more, mut sure } = raw;
-        let assignments = words.iter().take_while(|word| is_assignment(word)).count();
+    /// Finds the parts in which something is evaluated that nobody can know.
+    fn evaluate(&mut self) {
+        let variables = Variables::new(&self.script.parts, &self.assigned, &self.sums);
+        let unsafe_sum = self.sums.iter().any(|sum| !variables.is_safe_sum(sum));
+        let followed = self.followed.iter().any(|name| variables.named(name) == Value::Unknown);
+        for part in &mut self.script.parts {
+            let anything = part.in_shell && (unsafe_sum || followed)
+                || evaluates(part, &variables)
+                || variables.is_hook(part)
+                || listens(part);
+            if anything && !part.wraps {
+                part.run_anything();
+            }
+        }
+    }
+
+    /// Adds what a simple command comes to. `part` says what is known of it beforehand.
+    fn part(&mut self, raw: Raw, depth: usize, part: Part) {
+        let Raw { mut words, writes, reads, starts: more, mut sure, piped } = raw;
+        let part = Part { piped, ..part };
+        let assignments = words.iter().take_while(|word| is_assignment(&word.text)).count();
         if let Some(script) = whole_script(&words).filter(|_| sure && writes.is_empty() && reads.is_empty()) {
             self.shell(script, depth + 1);
             let starts = vec![0];
-            self.script.parts.push(Part { words, sure: true, wraps: true, starts, ..Part::default() });
+            self.script.parts.push(Part { words, sure: true, wraps: true, starts, ..part });
             return;
         }
+        let mut wild = part.wild;
         let names: Vec<Option<String>> = words.iter().map(Word::program).collect();
         let is = |at: usize, list: &str| names[at].as_deref().is_some_and(|name| listed(list, name));
         let mut starts = vec![0];
         let mut texts = Vec::new();
-        let mut inner = Vec::new();
         // Everything that may run from this word on, unless that is known already.
         let mut explored = usize::MAX;
-        let mut explore = |from: usize| {
+        let mut explore = |mut from: usize| {
             if from > explored {
                 return;
             }
             starts.push(from);
+            let leads =
+                |word: &Word| word.open.is_none() && listed(LEADS, &word.text) || is_assignment(&word.text);
+            while leads(&words[from]) && from + 1 < words.len() {
+                from += 1;
+                starts.push(from);
+            }
             // A program that only the shell knows may be any of them.
             let open = words[from].open.is_some();
             if open || is(from, PREFIXES) {
                 explored = from;
                 starts.extend(from + 1..words.len());
-                let mut takers = (from..words.len()).filter(|at| open || is(*at, TEXT_TAKERS));
-                if let Some(taker) = takers.next() {
+                let takes = |at: &usize| match &words[*at].open {
+                    Some(_) => may_be_one_of(&words[*at], TEXT_TAKERS),
+                    None => is(*at, TEXT_TAKERS),
+                };
+                if let Some(taker) = (from..words.len()).find(takes) {
                     texts.extend(inner_texts(&words[taker..]));
+                    wild |= takes_unknown_text(&words[taker..], is(taker, SHELLS), is(taker, OTHER_SHELLS));
                 }
             }
         };
-        let (mut fed, mut filled) = (false, false);
         for start in more.into_iter().filter(|start| *start < words.len()) {
             sure = false;
             explore(start);
         }
+        // `for name do`: what follows is a command.
+        if matches!(&words[..], [first, _, third, _, ..] if ["for", "select"].contains(&first.text.as_str()) && third.text == "do")
+        {
+            explore(3);
+        }
+        let finds = (assignments..words.len()).any(|at| is(at, FINDERS));
+        let mut runs_git = false;
         if assignments < words.len() {
             explore(assignments);
-            let finds = (assignments..words.len()).any(|at| is(at, FINDERS));
-            let options = assignments + 1..words.len().saturating_sub(1);
-            let lists = [(finds, EXEC), (is(assignments, "git"), GIT_EXEC)];
+            let lead = |at: &usize| listed(LEADS, &words[*at].text) || is_assignment(&words[*at].text);
+            let first = (assignments..words.len()).find(|at| !lead(at)).unwrap_or(assignments);
+            runs_git = is(first, "git");
+            let lists = [(finds, EXEC), (runs_git, GIT_EXEC)];
             let runs = |at: &usize| lists.iter().any(|(does, list)| *does && listed(list, &words[*at].text));
-            options.filter(runs).for_each(|at| explore(at + 1));
-            if is(assignments, "git") {
-                inner.extend(git_texts(&words));
-            }
-            fed = is(assignments, PREFIXES) && (assignments..words.len()).any(|at| is(at, FEEDERS));
-            filled = fed || finds;
+            (first + 1..words.len().saturating_sub(1)).filter(runs).for_each(|at| explore(at + 1));
         }
         starts.sort_unstable();
         starts.dedup();
         self.script.lost |= starts.len() > MOST_BEHIND;
         starts.truncate(MOST_BEHIND);
+        let fed = starts.iter().any(|at| *at < words.len() && is(*at, FEEDERS));
+        let filled = fed || finds;
+        runs_git |= starts.iter().any(|at| *at < words.len() && is(*at, "git"));
+        if runs_git {
+            texts.extend(git_texts(&words));
+        }
+        wild |= fed && feeds_program(&words, &names);
         if filled {
-            starts.retain(|start| words.get(*start).is_none_or(|word| !is_filled_in(word)));
-            sure &= !words.iter().any(is_filled_in);
-            let filled = words.iter_mut().filter(|word| is_filled_in(word));
+            let place = placeholder(&words);
+            let is_filled = |word: &Word| {
+                is_filled_in(word) || place.as_ref().is_some_and(|place| word.text.contains(place))
+            };
+            let shells = starts.iter().any(|at| *at < words.len() && is(*at, TEXT_TAKERS));
+            wild |= shells
+                && words.iter().any(|word| {
+                    word.text.len() > 2
+                        && (word.text.contains("{}") || is_filled(word) && !is_filled_in(word))
+                });
+            starts.retain(|start| words.get(*start).is_none_or(|word| fed || !is_filled_in(word)));
+            sure &= !words.iter().any(is_filled);
+            let filled = words.iter_mut().filter(|word| is_filled(word));
             filled.for_each(|word| *word = Word::unknown(std::mem::take(&mut word.text)));
         }
-        sure &= assignments == 0 && !fed && !is_keyword(&words);
+        sure &= assignments == 0 && !fed && !wild && !is_keyword(&words);
         let core = transparent(&words);
-        self.script.parts.push(Part { words, sure, starts, fed, core, writes, reads, ..Part::default() });
-        texts.extend(inner);
+        let mut mentions = part.mentions.clone();
+        mention_code(&words, &starts, runs_git, &mut mentions);
+        wild |= mentions.len() > MOST_MENTIONS;
+        mentions.truncate(MOST_MENTIONS);
+        self.script.parts.push(Part {
+            words,
+            sure,
+            starts,
+            fed,
+            core,
+            writes,
+            reads,
+            wild,
+            mentions,
+            ..part
+        });
         texts.sort_unstable();
         texts.dedup();
         for text in texts {
             self.script.plain = false;
             self.shell(&text, depth + 1);
+        }
+    }
+}
+
+impl Part {
+    /// Says that it may run anything.
+    fn run_anything(&mut self) {
+        self.wild = true;
+        self.sure = false;
+    }
+}
+
+/// Whether the part may run a shell that is told by another command what to do.
+fn listens(part: &Part) -> bool {
+    let told = part.piped || part.reads.iter().any(|word| word.open.is_some());
+    let interactive = || part.words.iter().any(|word| matches!(word.text.as_str(), "-s" | "-i"));
+    told && part.programs().any(|name| {
+        [SHELLS, OTHER_SHELLS, OBEYERS].iter().any(|list| listed(list, &name))
+            || listed("sudo doas", &name) && interactive()
+    })
+}
+
+/// Whether a shell, or a program that hands texts to one, is given a text of which some is not known.
+fn takes_unknown_text(words: &[Word], shell: bool, other: bool) -> bool {
+    let quotes = |word: &Word| word.text.contains(['\'', '"', '`', '\\']);
+    words.iter().enumerate().skip(1).any(|(at, word)| {
+        let file = shell
+            && word.splits.is_none()
+            && words[1..at].iter().all(|word| word.open.is_none() && !word.is_option());
+        let assigned = !shell && is_assignment(&word.text);
+        word.open.is_some() && !word.is_unknown() && !file && !assigned
+            || word.open.is_some() && shell && !file
+            || other && quotes(word)
+    })
+}
+
+/// Whether a program that is not known may be one of these.
+fn may_be_one_of(word: &Word, list: &str) -> bool {
+    let shape = base(&word.first());
+    word.is_unknown() || list.split(' ').any(|name| shape.meets(&Shape::exact(name), Case::Same))
+}
+
+/// Whether what is fed to a program may be a program, or a text for a shell.
+fn feeds_program(words: &[Word], names: &[Option<String>]) -> bool {
+    let is = |at: usize, list: &str| names[at].as_deref().is_some_and(|name| listed(list, name));
+    if (0..words.len()).any(|at| is(at, SHELLS) || is(at, OTHER_SHELLS) || is(at, "eval")) {
+        return true;
+    }
+    (0..words.len()).any(|at| is(at, PREFIXES) && !is(at, FEEDERS))
+}
+
+/// What stands for the words that come from elsewhere, where it was chosen.
+fn placeholder(words: &[Word]) -> Option<String> {
+    let after = |word: &&Word| word.text == "-I" || word.text == "-J" || word.text == "--replace";
+    let next = words
+        .iter()
+        .position(|word| after(&word))
+        .and_then(|at| words.get(at + 1))
+        .map(|word| word.text.clone());
+    let glued = words.iter().find_map(|word| {
+        let text = &word.text;
+        text.strip_prefix("--replace=")
+            .or_else(|| text.strip_prefix("-I"))
+            .or_else(|| text.strip_prefix("-J"))
+            .map(str::to_owned)
+    });
+    next.or(glued).filter(|place| !place.is_empty())
+}
+
+/// Adds the words of a code.
+fn mention(code: &str, mentions: &mut Vec<Word>) {
+    let is_part = |letter: char| letter.is_alphanumeric() || "_./+-".contains(letter);
+    let words = code.split(|letter| !is_part(letter)).filter(|word| !word.is_empty());
+    mentions.extend(words.take(MOST_MENTIONS + 1).map(Word::known));
+}
+
+/// Adds the words of all codes and commands that stand in the words of programs with a language of their own.
+fn mention_code(words: &[Word], starts: &[usize], git: bool, mentions: &mut Vec<Word>) {
+    let signs =
+        |text: &str| text.contains(|letter: char| !letter.is_alphanumeric() && !"_./+-@%".contains(letter));
+    for word in words.iter().filter(|word| is_assignment(&word.text)) {
+        if let Some((name, value)) = word
+            .text
+            .split_once('=')
+            .filter(|(name, _)| listed(COMMAND_VARIABLES, name) || name.starts_with("GIT_CONFIG"))
+        {
+            mention(value, mentions);
+            let _ = name;
+        }
+    }
+    let coded =
+        |start: &&usize| words.get(**start).and_then(Word::program).is_some_and(|name| has_code(&name));
+    if let Some(start) = starts.iter().find(coded) {
+        for (at, word) in words.iter().enumerate().skip(start + 1) {
+            let behind_option = words[at - 1].is_option();
+            if signs(&word.text) || behind_option || word.is_option() && word.text.len() > 2 {
+                mention(word.text.trim_start_matches(['-', '+']), mentions);
+                // `-ecommand`.
+                mention(word.text.get(2..).unwrap_or_default(), mentions);
+            }
+        }
+    }
+    if git {
+        const CONFIGURES: &str =
+            "-c --config-env config filter-branch --upload-pack --receive-pack --extcmd --exec";
+        let mut configured = false;
+        for (at, word) in words.iter().enumerate().skip(1) {
+            configured |= listed("config filter-branch", &words[at - 1].text);
+            let value = word.text.starts_with("--") && word.text.contains("-pack=")
+                || word.text.contains("ext::")
+                || word.text.starts_with("--extcmd=")
+                || word.text.starts_with("--config-env=")
+                || word.text.starts_with("-O")
+                || word.text.starts_with("--open-files-in-pager=");
+            if listed(CONFIGURES, &words[at - 1].text) || configured || value {
+                mention(word.text.trim_start_matches("-O"), mentions);
+            }
         }
     }
 }
@@ -250,16 +428,6 @@ fn git_texts(words: &[Word]) -> Vec<String> {
 /// Whether another program fills in what it finds here.
 fn is_filled_in(word: &Word) -> bool {
     word.text == "{}" || word.text.starts_with(":::")
-}
-
-/// Whether a word gives a variable a value.
-fn is_assignment(word: &Word) -> bool {
-    let Some((name, _)) = word.text.split_once('=') else { return false };
-    let name = name.strip_suffix('+').unwrap_or(name);
-    let name = name.split_once('[').map_or(name, |(name, _)| name);
-    !name.is_empty()
-        && !name.starts_with(|letter: char| letter.is_ascii_digit())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 /// The text of `sh -c text`, if there is nothing else to it.
@@ -283,7 +451,12 @@ fn inner_texts(words: &[Word]) -> Vec<String> {
         let long = text.strip_prefix("--").and_then(|rest| rest.split_once('=')).map(|(_, text)| text);
         let glued = text.strip_prefix("-S").or_else(|| text.strip_prefix("-c"));
         texts.extend(long.into_iter().chain(glued).filter(|text| !text.is_empty()).map(str::to_owned));
-        if text.contains(|letter: char| " \t\n;&|<>$`({'\"\\=".contains(letter)) {
+        let signs = match word.open {
+            // What a shell puts in is not known here either.
+            Some(_) => text.contains([' ', '\t', '\n', ';', '&', '|', '<', '>', '(']),
+            None => text.contains(|letter: char| !letter.is_alphanumeric() && !"_-./:@%+,".contains(letter)),
+        };
+        if signs {
             texts.push(text.to_owned());
             let short = text.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
             texts.extend(short.and_then(|rest| rest.get(1..)).map(str::to_owned));
@@ -303,7 +476,7 @@ fn inner_texts(words: &[Word]) -> Vec<String> {
 fn is_keyword(words: &[Word]) -> bool {
     const KEYWORDS: &str = "\
     ! case coproc do done elif else esac fi for function if in select then until while { } [[ ]] alias \
-    unalias eval source . trap hash enable";
+    unalias eval source . trap hash enable let declare typeset local export readonly read mapfile readarray unset set shopt";
     words.first().is_some_and(|word| listed(KEYWORDS, &word.text))
 }
 

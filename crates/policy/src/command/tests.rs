@@ -57,7 +57,12 @@ fn commands_are_found_wherever_they_stand() {
     check("diff <(a) >(b)", &["a", "b", "? diff·<(…)·>(…)"]);
     check("${x:-$(a)}", &["a", "? ${…}$(…)"]);
     check("f() { a; }", &["? f", "? {·a", "? }"]);
-    check("case x in y) a;; esac", &["? case·x·in·y", "? a", "? esac"]);
+    check("function f () { a; }", &["? function·f", "? {·a", "? }"]);
+    check("case x in y) a;; esac", &["? case·x·in", "a", "? esac"]);
+    check("case x\nin\n(y|z) a; b;;\n*) c\nesac; d", &["? case·x·in", "a", "b", "c", "? esac", "d"]);
+    check("echo $(case x in x) a;; esac) b", &["? case·x·in", "a", "? esac", "? echo·$(…)·b"]);
+    check("x=(a b) c", &["? x=(…)·c"]);
+    check("for x do a; done", &["? for·x·do·a", "? done"]);
 }
 
 #[test]
@@ -77,10 +82,14 @@ fn redirections_are_files() {
 
 #[test]
 fn documents_are_read_too() {
-    check("a <<E\nb c\nE\nd", &["? a", "d", "b·c"]);
-    check("a <<-E\n\tb\n\tE\nd", &["? a", "d", "b"]);
-    check("a <<< 'b c'", &["? a", "b·c"]);
-    check("a <<E\nb", &["? a", "b"]);
+    check("sh <<E\nb c\nE\nd", &["? sh", "d", "b·c"]);
+    check("sh <<-E\n\tb\n\tE\nd", &["? sh", "d", "b"]);
+    check("sh <<< 'b c'", &["? sh", "b·c"]);
+    check("sh <<E\nb", &["? sh", "? sh", "b", "b"]);
+    // To a program that is no shell they are a text, but what is put into them is run.
+    check("a <<E\nb c\nE\nd", &["? a", "d"]);
+    check("a <<E\nb '$(c)' `d`\nE", &["? a", "c", "d"]);
+    check("a <<'E'\nb $(c)\nE", &["? a"]);
 }
 
 #[test]

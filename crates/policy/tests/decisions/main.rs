@@ -1,9 +1,11 @@
 //! Decisions as a caller sees them.
 
 mod common;
+mod corpus;
 mod described;
 mod hostile;
 mod properties;
 mod protected;
+mod reading;
 mod rule_files;
 mod table;

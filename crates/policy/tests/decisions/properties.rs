@@ -80,10 +80,95 @@ fn token() -> impl Strategy<Value = String> {
 fn tail() -> impl Strategy<Value = String> {
     let syntax = prop::sample::select(vec![
         ";", "&&", "||", "|", "&", "\n", "$(", ")", "(", "`", "'", "\"", "<", ">", ">>", "<<EOF", "<<<", "#",
-        "\\", "$X", "${", "}", "2>&1", "*", "\0", "é",
+        "\\", "$X", "${", "}", "2>&1", "*", "\0", "é", "[[", "]]", "((", "))", "$((", "case", "in", "esac",
+        ";;", "x=(", "{fd}>x", "$'\\0", "@(", "[", "\\\n", "x[1", "]=2", "alias", "<(", "let",
     ]);
     let one = prop_oneof![3 => token(), 1 => syntax.prop_map(str::to_owned)];
     prop::collection::vec(one, 0..8).prop_map(|words| words.join(" "))
+}
+
+/// Words that may stand before a command.
+fn prefix() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec![
+        "X=1",
+        "X+=1",
+        "x[0]=1",
+        "x[1 + 1]=2",
+        "x=(a b)",
+        "x=$(ls)",
+        "x=`ls`",
+        "X='a b'",
+        ">/dev/null",
+        "2>&1",
+        "</dev/null",
+        "{fd}>/dev/null",
+        "{fd}<x",
+        "{fd}>&1",
+        "<<<a",
+        "&>x",
+        ">|x",
+        "12>x",
+        "<>x",
+        "> >(ls)",
+        "!",
+        "{",
+        "time",
+        "time -p",
+        "command",
+        "exec",
+        "builtin",
+        "env",
+        "env -i",
+        "env Y=2",
+        "sudo",
+        "sudo -u me",
+        "nohup",
+        "nice -n 5",
+        "timeout 5",
+        "timeout -k 1 5",
+        "stdbuf -oL",
+        "setsid",
+        "ionice -c 3",
+        "xargs",
+        "xargs -n 1",
+        "coproc",
+        "if",
+        "then",
+        "do",
+        "else",
+        "while",
+        "until",
+        "ls;",
+        "ls &&",
+        "ls ||",
+        "ls |",
+        "ls &",
+        "ls\n",
+        "# x\n",
+        "(",
+        "$x",
+        "$(true)",
+        "``",
+        "{,}",
+        "*",
+        "eval",
+        "trap",
+        "\\\n",
+        "f()",
+        "case x in x)",
+        "case x in (x|y)",
+        "[[ a ]] &&",
+        "(( 1 )) &&",
+        "echo $((1)) ;",
+        "noglob",
+        "- ",
+        "for x in a; do",
+        "for ((;;)) {",
+        "function f {",
+        "declare x=1;",
+        "alias a=b;",
+        "PS4=x",
+    ])
 }
 
 fn line() -> impl Strategy<Value = String> {
@@ -120,6 +205,17 @@ proptest! {
                 if by_rule {
                     prop_assert_eq!(verdict(access, &longer), Verdict::Deny, "{}", longer);
                 }
+            }
+        }
+    }
+
+    /// Nor do words before it that leave it a command: assignments, redirections, programs that run others.
+    #[test]
+    fn a_prefixed_line_is_not_milder(line in line(), prefixes in prop::collection::vec(prefix(), 1..4)) {
+        if verdict(Access::High, &line) == Verdict::Deny {
+            let longer = format!("{} {line}", prefixes.join(" "));
+            for access in ACCESSES {
+                prop_assert_eq!(verdict(access, &longer), Verdict::Deny, "{}", longer);
             }
         }
     }

@@ -1,30 +1,51 @@
 //! What a shell puts in for something else: variables, substitutions, patterns, lists in braces.
 
-use super::{Frame, Lexer, Open, Quote};
+use super::{Lexer, Open, Quote, cases};
 use crate::shape::Unit;
 
 impl Lexer {
     /// What follows a dollar sign.
     pub(super) fn dollar(&mut self) {
-        let quoted = self.frame().quotes.last() == Some(&Quote::Double);
+        let quoted = !matches!(self.frame().quotes.last(), None | Some(Quote::Parameter));
+        let bare = self.is_bare();
         match self.peek(0) {
             Some('(') => {
+                if self.peek(1) == Some('(') {
+                    if self.sum() {
+                        return;
+                    }
+                    self.broken = true;
+                }
                 self.at += 1;
-                self.unknown(Unit::Many, "$(…)");
-                self.frames.push(Frame::new(Open::Paren));
+                self.unknown(Unit::Many, "$(…)", bare);
+                self.open(Open::Paren);
             }
             Some('{') => {
                 self.at += 1;
-                // Newer shells run commands in `${ …; }`; what ends them is hard to tell.
-                self.broken |= matches!(self.peek(0), Some(' ' | '\t' | '\n' | '|'));
-                self.unknown(Unit::Many, "${…}");
+                let rest = &self.chars[self.at..];
+                let rest = &rest[..rest.len().min(256)];
+                let end = rest.iter().position(|letter| *letter == '}').unwrap_or(rest.len());
+                let several = rest[..end].contains(&'@');
+                let length = rest[..end].first() == Some(&'#')
+                    && rest[1..end].iter().all(|letter| letter.is_ascii_alphanumeric() || *letter == '_');
+                let name: String = rest[..end].iter().collect();
+                self.parameter();
+                self.unknown(Unit::Many, "${…}", bare || several);
+                let hole = match length {
+                    true => "$#".to_owned(),
+                    false if cases::is_name(&name) => format!("${name}"),
+                    false => "${…}".to_owned(),
+                };
+                let word = self.word();
+                word.holes.pop();
+                word.holes.push(hole);
                 self.frame().quotes.push(Quote::Parameter);
             }
             Some('\'') if !quoted => {
                 self.at += 1;
                 self.escapes();
             }
-            Some('"') if !quoted => {}
+            Some('"') if !quoted => self.frame().raw.sure = false,
             Some(letter) if letter.is_ascii_alphabetic() || letter == '_' => {
                 let mut name = String::from("$");
                 while let Some(letter) =
@@ -33,11 +54,18 @@ impl Lexer {
                     name.push(letter);
                     self.at += 1;
                 }
-                self.unknown(Unit::Many, &name);
+                self.unknown(Unit::Many, &name, bare);
             }
-            Some(letter) if letter.is_ascii_digit() || "@*#?-$![".contains(letter) => {
+            Some('[') => {
+                // An old way to write a sum.
+                self.broken = true;
                 self.at += 1;
-                self.unknown(Unit::Many, "$…");
+                self.unknown(Unit::Many, "$[", bare);
+            }
+            Some(letter) if letter.is_ascii_digit() || "@*#?-$!".contains(letter) => {
+                self.at += 1;
+                let number = "#?$!".contains(letter);
+                self.unknown(Unit::Many, if number { "$#" } else { "$…" }, bare || letter == '@');
             }
             _ => {
                 self.done.plain = false;
@@ -50,6 +78,7 @@ impl Lexer {
     fn escapes(&mut self) {
         self.done.plain = false;
         self.frame().raw.sure = false;
+        self.word().quoted = true;
         loop {
             let Some(letter) = self.peek(0) else {
                 self.broken = true;
@@ -59,12 +88,8 @@ impl Lexer {
             match letter {
                 '\'' => return,
                 '\\' => {
-                    if self.peek(0) == Some('\'') {
-                        // A shell that does not know these quotes ends the text here.
-                        self.broken = true;
-                        let rest = self.chars[self.at + 1..].iter().collect();
-                        self.done.documents.push(rest);
-                    }
+                    // A shell that does not know these quotes ends the text here.
+                    self.broken |= self.peek(0) == Some('\'');
                     self.escape();
                 }
                 other => self.plain(other),
@@ -82,7 +107,10 @@ impl Lexer {
             '0'..='7' => (8, 3),
             'n' => return self.plain('\n'),
             't' => return self.plain('\t'),
-            other => return self.plain(other),
+            '\\' | '\'' | '"' | '?' => return self.plain(letter),
+            'a' | 'b' | 'e' | 'E' | 'f' | 'r' | 'v' => return self.plain('\u{1}'),
+            // What other letters mean is not the same in all shells.
+            _ => return self.swallow(),
         };
         self.at -= usize::from(radix == 8);
         let mut number = 0;
@@ -91,58 +119,78 @@ impl Lexer {
             number = number * radix + digit;
             self.at += 1;
         }
-        self.plain(char::from_u32(number).unwrap_or(char::REPLACEMENT_CHARACTER));
+        match number {
+            // The text ends there, or bytes make up a character together; `\x{…}` has no digits.
+            0 | 0x80.. => self.swallow(),
+            number => self.plain(char::from_u32(number).unwrap_or_default()),
+        }
+    }
+
+    /// Gives up on what the rest of the word is.
+    fn swallow(&mut self) {
+        self.unknown(Unit::Many, "…", false);
+        self.word().swallows = true;
     }
 
     /// `[…]` in a word is one of some characters; alone it is a program.
     pub(super) fn bracket(&mut self) {
         let rest = &self.chars[self.at..];
-        let end =
-            rest.iter().take(64).position(|letter| matches!(letter, ']' | ' ' | '\t' | '\n' | ';' | '/'));
-        match end.filter(|end| *end > 0 && rest[*end] == ']') {
-            Some(end) => {
-                let written: String = rest[..=end].iter().collect();
-                self.at += end + 1;
-                self.unknown(Unit::One, &format!("[{written}"));
-            }
-            None => {
-                // It may still be the beginning of a pattern that is hard to read.
-                let alone = self.frame().word.is_none() && matches!(self.peek(0), Some(' ' | '\t' | '['));
-                self.frame().raw.sure &= alone;
+        let blank = |letter: Option<&char>| letter.is_none_or(|letter| " \t\n;&|<>()".contains(*letter));
+        let first = self.frames.last().is_none_or(|frame| frame.word.is_none());
+        let double = rest.first() == Some(&'[');
+        if first && blank(rest.get(usize::from(double))) {
+            self.plain('[');
+            if double {
+                self.at += 1;
                 self.plain('[');
             }
+            return;
         }
+        let end = rest.iter().position(|letter| !letter.is_ascii_alphanumeric() && !"!^-_".contains(*letter));
+        let end = end.filter(|end| *end > 0 && rest[*end] == ']' && !"!^".contains(rest[*end - 1]));
+        let simple: Option<String> = end.map(|end| rest[..=end].iter().collect());
+        let assigns = end.is_some_and(|end| matches!(rest.get(end + 1), Some('=' | '+')));
+        let named = self.frame().word.as_ref().is_some_and(|word| cases::is_name(&word.text) && !word.quoted);
+        if let Some(written) = simple {
+            if named && assigns {
+                self.done.sums.push(written.trim_end_matches(']').to_owned());
+            }
+            self.at += written.chars().count();
+            // A range can be any of what lies between, in the order of the language.
+            self.unknown(Unit::One, &format!("[{written}"), false);
+            return;
+        }
+        // The subscript of an assignment may have blanks in it, and everything else.
+        self.broken |= named;
+        self.unknown(Unit::Many, "[", false);
+        self.word().swallows = true;
     }
 
     /// `{a,b}` becomes several words.
     pub(super) fn brace(&mut self) {
         let rest = &self.chars[self.at..];
-        let end = rest.iter().take(256).position(|letter| matches!(letter, '}' | ' ' | '\t' | '\n' | ';'));
-        let Some(end) = end.filter(|end| rest[*end] == '}') else { return self.odd_brace() };
-        let inner: String = rest[..end].iter().collect();
-        if !inner.contains(',') && !inner.contains("..") {
+        let end = rest.iter().position(|letter| !letter.is_alphanumeric() && !"_-+./=:@%,".contains(*letter));
+        let stop = end.map_or(' ', |end| rest[end]);
+        let inner: String = rest[..end.unwrap_or(rest.len())].iter().collect();
+        let lists = inner.contains(',') || inner.contains("..");
+        if stop == '}' && !lists {
             return self.plain('{');
         }
-        if inner.contains(['\'', '"', '$', '`', '\\', '{', '(', '<', '>']) {
-            return self.odd_brace();
+        if stop == '}' {
+            let ends = rest.get(inner.chars().count() + 1).is_none_or(|next| " \t\n;&|)<>".contains(*next));
+            let whole = ends && self.frame().word.is_none();
+            self.at += inner.chars().count() + 1;
+            self.unknown(Unit::Many, &format!("{{{inner}}}"), true);
+            if whole && !inner.contains("..") && inner.split(',').all(|word| !word.is_empty()) {
+                self.word().several = inner.split(',').map(str::to_owned).collect();
+            }
+            return;
         }
-        let ends = rest.get(end + 1).is_none_or(|next| " \t\n;&|)<>".contains(*next));
-        let whole = ends && self.frame().word.is_none();
-        self.at += end + 1;
-        self.unknown(Unit::Many, &format!("{{{inner}}}"));
-        if whole {
-            self.word().several = inner.split(',').map(str::to_owned).collect();
+        if rest.first().is_none_or(|next| " \t\n;&|<>()".contains(*next)) {
+            return self.plain('{');
         }
-    }
-
-    /// A brace that may be the beginning of several words.
-    fn odd_brace(&mut self) {
-        let blank = self.peek(0).is_none_or(|next| " \t\n;&|<>()".contains(next));
-        if blank {
-            self.plain('{');
-        } else {
-            // What follows is read on, and whatever the word becomes is not known.
-            self.unknown(Unit::Many, "{");
-        }
+        // What follows is read on, and whatever the word becomes is not known.
+        self.unknown(Unit::Many, "{", true);
+        self.word().swallows = true;
     }
 }

@@ -35,8 +35,8 @@ pub(super) fn printf_reads(words: &[&str]) -> bool {
     }
 }
 
-/// Whether every conversion of the format takes a text as it is.
-fn takes_texts(format: &str) -> bool {
+/// Whether every conversion of a format takes a text as it is, in all shells.
+pub(in crate::command) fn takes_texts(format: &str) -> bool {
     let mut letters = format.chars();
     while let Some(letter) = letters.next() {
         if letter != '%' {

@@ -1,0 +1,197 @@
+//! Builtins of shells that evaluate what they are given: names with subscripts, numbers, texts.
+//!
+//! A name may have a subscript, a subscript is a number, and a number may be a sum in which names, subscripts and commands
+//! stand. So where a name or a number is expected, whatever is not certainly one may run anything.
+
+use super::lexer::{DECLARERS, is_assignment, is_name};
+use super::reading::takes_texts;
+use super::variables::{Value, Variables};
+use super::{Part, Word, listed};
+
+/// Operators of `test` that compare numbers.
+const NUMERIC: &str = "-eq -ne -lt -le -gt -ge";
+
+/// Whether a builtin that the part may run evaluates what nobody can know.
+pub(super) fn evaluates(part: &Part, variables: &Variables) -> bool {
+    let judge = Judge { variables };
+    part.in_shell
+        && part.starts.iter().filter_map(|start| part.words.get(*start..)?.split_first()).any(
+            |(program, words)| {
+                // Only a name without a directory is a builtin.
+                program.open.is_none() && judge.evaluates(&program.text, words)
+            },
+        )
+}
+
+struct Judge<'a> {
+    variables: &'a Variables,
+}
+
+impl Judge<'_> {
+    fn evaluates(&self, builtin: &str, words: &[Word]) -> bool {
+        match builtin {
+            "test" | "[" | "[[" => self.test(words, builtin == "[["),
+            "printf" | "print" => self.printf(words),
+            "let" => words.iter().any(|word| !self.is_sum(word)),
+            "exit" | "return" | "shift" | "break" | "continue" | "logout" | "ulimit" | "umask" => {
+                words.iter().any(|word| !word.is_option() && !self.is_sum(word) && !is_identifier(word))
+            }
+            "read" | "mapfile" | "readarray" => self.reads(words),
+            "getopts" => words.get(1).is_some_and(|word| !is_identifier(word)),
+            "unset" => words.iter().any(|word| !word.is_option() && !is_identifier(word) && self.hides(word)),
+            "wait" => {
+                words.iter().any(|word| word.may_be_option() && self.variables.value(word) > Value::Number)
+            }
+            "alias" => words.iter().any(|word| word.open.is_some() || word.text.contains('=')),
+            "hash" => words.iter().any(|word| word.open.is_some() || word.is_option() && word.text != "-r"),
+            "enable" => {
+                words.iter().any(|word| word.open.is_some() || word.is_option() && word.text.contains('f'))
+            }
+            "bind" | "complete" | "zle" | "zmodload" | "autoload" | "sched" | "vared" | "functions"
+            | "zparseopts" | "zstyle" | "zformat" | "compadd" | "setopt" | "unsetopt" | "nameref"
+            | "disable" | "fc" => true,
+            "compgen" | "compopt" => words.iter().any(|word| {
+                word.open.is_some()
+                    || word.text.len() != 2
+                    || !word.text.starts_with('-')
+                    || "CFWXGPSAo".contains(&word.text[1..])
+            }),
+            "set" => words.iter().any(|word| self.sets(word)),
+            "shopt" => words.iter().any(|word| !is_harmless_option(word)),
+            "." | "source" => words.first().is_some_and(|word| {
+                word.open.is_some() || word.text.starts_with("/dev/") || word.text.starts_with("/proc/")
+            }),
+            builtin if listed(DECLARERS, builtin) => self.declares(words),
+            _ => false,
+        }
+    }
+
+    /// Whether a word is a number, or a sum of numbers.
+    fn is_sum(&self, word: &Word) -> bool {
+        match self.variables.value(word) {
+            Value::Number => true,
+            _ => word.open.is_none() && self.variables.is_safe_sum(&word.text),
+        }
+    }
+
+    /// Whether a subscript may stand in the word that runs something.
+    fn hides(&self, word: &Word) -> bool {
+        match word.open {
+            None => word.text.contains('['),
+            Some(_) => self.variables.value(word) == Value::Unknown || word.text.contains('['),
+        }
+    }
+
+    fn test(&self, words: &[Word], conditional: bool) -> bool {
+        let number = |at: Option<usize>| at.and_then(|at| words.get(at)).is_none_or(|word| self.is_sum(word));
+        let open = |at: usize| words.get(at).is_some_and(|word| word.open.is_some());
+        let unknown = |at: usize| open(at) && self.variables.value(&words[at]) == Value::Unknown;
+        words.iter().enumerate().any(|(at, word)| match word.text.as_str() {
+            "-v" | "-R" => words.get(at + 1).is_some_and(|word| !is_identifier(word)),
+            "-t" => !number(Some(at + 1)),
+            text if listed(NUMERIC, text) && word.open.is_none() => {
+                !number(at.checked_sub(1)) || !number(Some(at + 1))
+            }
+            text if word.open.is_none() && text.contains('[') && text.contains(['$', '`']) => true,
+            // A word that becomes several may become an operator and what it is applied to; so may two.
+            _ => {
+                let two = open(at) && open(at + 1) && (unknown(at) || unknown(at + 1));
+                !conditional && (two || unknown(at) && word.splits.is_some())
+            }
+        })
+    }
+
+    fn printf(&self, words: &[Word]) -> bool {
+        let mut words = words;
+        while let [option, rest @ ..] = words {
+            if option.open.is_none() && option.text == "--" {
+                words = rest;
+                break;
+            }
+            if !option.may_be_option() {
+                break;
+            }
+            if option.open.is_some() {
+                // It may be an option with a name in it.
+                return self.variables.value(option) == Value::Unknown;
+            }
+            match (option.text.as_str(), rest) {
+                ("-v", []) => return false,
+                ("-v", [name, after @ ..]) if is_identifier(name) => words = after,
+                ("-r" | "-n" | "-l", _) => words = rest,
+                _ => return option.text != "-",
+            }
+        }
+        let Some((format, values)) = words.split_first() else { return false };
+        let texts = format.open.is_none() && takes_texts(&format.text);
+        !texts && values.iter().any(|value| self.variables.value(value) == Value::Unknown)
+    }
+
+    fn reads(&self, words: &[Word]) -> bool {
+        const VALUED: [char; 12] = ['d', 'i', 'n', 'N', 'p', 't', 'u', 's', 'O', 'c', 'k', 'q'];
+        words.iter().enumerate().any(|(at, word)| {
+            let before = at.checked_sub(1).map(|before| &words[before]);
+            let is_value = before.is_some_and(|word| {
+                word.open.is_none()
+                    && word.is_option()
+                    && word.text.ends_with(VALUED)
+                    && !word.text.ends_with('O')
+            });
+            let calls = word.is_option() && !word.text.starts_with("--") && word.text.contains('C');
+            calls || !is_value && !word.is_option() && !is_identifier(word)
+        })
+    }
+
+    fn declares(&self, words: &[Word]) -> bool {
+        let arrays = words.iter().any(|word| word.is_option() && word.text.contains(['a', 'A']));
+        words.iter().any(|word| {
+            if word.is_option() || word.text.starts_with('+') {
+                return word.open.is_some()
+                    || word.text[1..].contains(|letter| !"aAxrgpfuUl-".contains(letter));
+            }
+            if is_identifier(word) {
+                return false;
+            }
+            let Some((name, value)) = word.text.split_once('=') else { return true };
+            let named = is_name(name.strip_suffix('+').unwrap_or(name)) && is_assignment(&word.text);
+            // The value of an array may be written as one word, which is then evaluated.
+            let listed = value.trim_start().starts_with('(') && !word.holes.iter().any(|hole| hole == "(…)");
+            let known = word.open.is_none();
+            let evaluated = match known {
+                true => listed || arrays && value.contains(['$', '`', '[']),
+                false => listed || arrays && !word.holes.iter().all(|hole| hole == "(…)"),
+            };
+            !named || evaluated
+        })
+    }
+
+    fn sets(&self, word: &Word) -> bool {
+        const NAMES: &str = "\
+            errexit nounset pipefail xtrace verbose noglob noclobber allexport noexec notify monitor errtrace functrace \
+            physical nolog ignoreeof hashall nohash braceexpand";
+        if word.open.is_some() {
+            return word.may_be_option()
+                && self.variables.value(word) == Value::Unknown
+                && word.splits.is_some();
+        }
+        match word.text.strip_prefix(['-', '+']) {
+            Some(letters) => letters.contains(|letter| !"euxvonfCabmhETpP-".contains(letter)),
+            None => {
+                !listed(NAMES, &word.text)
+                    && listed("history histexpand posix keyword vi emacs privileged", &word.text)
+            }
+        }
+    }
+}
+
+fn is_harmless_option(word: &Word) -> bool {
+    const NAMES: &str = "\
+        -s -u -q -p extglob nullglob failglob globstar dotglob nocaseglob nocasematch lastpipe inherit_errexit \
+        globasciiranges checkwinsize autocd cdspell direxpand huponexit";
+    word.open.is_none() && listed(NAMES, &word.text)
+}
+
+/// Whether a word is certainly the name of a variable.
+fn is_identifier(word: &Word) -> bool {
+    word.open.is_none() && is_name(&word.text)
+}

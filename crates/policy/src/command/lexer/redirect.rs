@@ -1,0 +1,144 @@
+//! Redirections, and documents behind `<<`.
+
+use super::{Document, Lexer, Open};
+use crate::command::Word;
+use crate::shape::Unit;
+
+/// What the next word is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Redirect {
+    Write,
+    Read,
+    Copy,
+    Document { indented: bool },
+    Text,
+}
+
+/// A document that begins with the next line.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) end: String,
+    pub(super) indented: bool,
+    pub(super) quoted: bool,
+    /// How many frames were open where it was announced.
+    pub(super) depth: usize,
+}
+
+impl Lexer {
+    /// `<` or `>` and what belongs to it.
+    pub(super) fn angle(&mut self, letter: char) {
+        match self.frame().word.take() {
+            // The number of a descriptor.
+            Some(word)
+                if !word.quoted && !word.open && word.text.bytes().all(|byte| byte.is_ascii_digit()) =>
+            {
+                self.frame().raw.sure &= word.text.len() == 1;
+            }
+            // A variable for one, or a program, as shells differ.
+            Some(word) if !word.quoted && word.text.starts_with('{') && word.text.ends_with('}') => {
+                self.broken |= word.text.contains('[');
+                self.frame().raw.sure = false;
+                self.frame().raw.words.push(Word::unknown(word.text));
+            }
+            word => {
+                self.frame().word = word;
+                self.end_word();
+            }
+        }
+        self.done.plain = false;
+        let next = self.peek(0);
+        if next == Some('(') {
+            self.at += 1;
+            self.unknown(Unit::Many, if letter == '<' { "<(…)" } else { ">(…)" }, false);
+            self.open(Open::Paren);
+            return;
+        }
+        self.broken |= self.frame().open == Open::Array || self.in_pattern();
+        let (length, redirect) = match (letter, next, self.peek(1)) {
+            ('<', Some('<'), Some('<')) => (2, Redirect::Text),
+            ('<', Some('<'), Some('-')) => (2, Redirect::Document { indented: true }),
+            ('<', Some('<'), _) => (1, Redirect::Document { indented: false }),
+            (_, Some('&'), _) => (1, Redirect::Copy),
+            ('<', Some('>'), _) | ('>', Some('>' | '|'), _) => (1, Redirect::Write),
+            ('<', _, _) => (0, Redirect::Read),
+            _ => (0, Redirect::Write),
+        };
+        self.at += length;
+        self.redirect(redirect);
+    }
+
+    pub(super) fn redirect(&mut self, redirect: Redirect) {
+        self.done.plain = false;
+        self.broken |= self.frame().redirect.is_some();
+        self.frame().redirect = Some(redirect);
+    }
+
+    /// Takes the word behind a redirection.
+    pub(super) fn redirected(&mut self, redirect: Redirect, word: Word, quoted: bool) {
+        let depth = self.frames.len();
+        let frame = self.frame();
+        let known = word.open.is_none();
+        match redirect {
+            Redirect::Write if known && is_sink(&word.text) => {}
+            Redirect::Copy
+                if known && word.text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-') => {}
+            Redirect::Write | Redirect::Copy => {
+                frame.raw.sure = false;
+                frame.raw.writes.push(word);
+            }
+            Redirect::Read => {
+                // What a program is told may be what it does.
+                frame.raw.sure = false;
+                frame.raw.reads.push(word);
+            }
+            Redirect::Text => {
+                frame.raw.sure = false;
+                self.done.documents.push(Document { text: word.text, open: !known });
+            }
+            Redirect::Document { indented } => {
+                frame.raw.sure = false;
+                self.broken |= !known || word.text.contains(['$', '`', '\\', '\n']);
+                self.waiting.push(Waiting { end: word.text, indented, quoted, depth });
+            }
+        }
+    }
+
+    /// Takes the documents that begin on this line.
+    pub(super) fn documents(&mut self) {
+        let depth = self.frames.len();
+        for Waiting { end, indented, quoted, depth: announced } in std::mem::take(&mut self.waiting) {
+            self.broken |= announced != depth;
+            let mut text = String::new();
+            let mut ended = false;
+            while self.at < self.chars.len() && !ended {
+                let rest = &self.chars[self.at..];
+                let length = rest.iter().position(|letter| *letter == '\n').unwrap_or(rest.len());
+                let line: String = rest[..length].iter().collect();
+                self.at = (self.at + length + 1).min(self.chars.len());
+                let compared = if indented { line.trim_start_matches('\t') } else { &line };
+                ended = compared == end;
+                if !ended {
+                    text.push_str(&line);
+                    text.push('\n');
+                }
+            }
+            self.broken |= !ended;
+            let mut open = false;
+            if !quoted && text.contains(['$', '`', '\\']) {
+                open = true;
+                let inner = Self::expansions(&text, self.depth + 1);
+                self.broken |= inner.broken;
+                self.done.take(inner);
+            }
+            self.done.documents.push(Document { text, open });
+        }
+    }
+}
+
+/// Whether writing there changes no file.
+fn is_sink(path: &str) -> bool {
+    matches!(path, "/dev/null" | "/dev/stdout" | "/dev/stderr" | "/dev/tty")
+        || path
+            .strip_prefix("/dev/fd/")
+            .is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+}

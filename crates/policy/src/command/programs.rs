@@ -1,0 +1,71 @@
+//! Programs that run others: what stands before a command, what hands texts to a shell, what has a language of its own.
+
+/// Words before a command: what they take for themselves differs, so a program may start at any word behind them.
+pub(super) const PREFIXES: &str = "\
+    - ash bash builtin bundle busybox catchsegv chpst chroot chrt command coproc cpulimit csh dash \
+    dbus-run-session doas entr env eval exec faketime fakeroot firejail fish flock function \
+    gdb gtimeout ionice ksh ltrace mksh nice nohup nsenter numactl parallel perf pkexec powershell \
+    prlimit proxychains pwsh rlwrap runuser script setarch setpriv setsid sh stdbuf strace su sudo \
+    systemd-run taskset tcsh time timeout toybox trap unbuffer unshare valgrind watch \
+    xargs xvfb-run zsh cmd direnv nix-shell torsocks torify proxychains4 sshpass expect tmux screen \
+    bwrap caffeinate arch always noglob nocorrect repeat jobs emulate rbash yash posh lksh ksh93 \
+    schroot systemd-inhibit dumb-init tini gosu su-exec capsh runcon sg newgrp aa-exec \
+    linux32 linux64 i386 x86_64 uname26 softlimit envdir envuidgid setuidgid chronic ts ifne pee \
+    hyperfine multitime watchexec nodemon reptyr dtach abduco ssh-agent dbus-launch xinit startx \
+    start-stop-daemon daemonize daemon cgexec eatmydata distrobox toolbox flatpak-spawn \
+    batch rbenv pyenv nodenv asdf mosh autossh slogin rsh \
+    docker kubectl mise npx nix pipenv pnpx podman poetry bunx ssh uv uvx";
+
+/// Words of the language before a command, which is the next word.
+pub(super) const LEADS: &str = "! { do elif else if then until while";
+
+/// Programs that may hand one of their arguments to a shell.
+pub(super) const TEXT_TAKERS: &str = "\
+    ash bash busybox cmd csh dash entr env eval expect firejail fish flock ksh mksh nix-shell nsenter \
+    parallel pkexec powershell pwsh runuser screen script sh su systemd-run tcsh tmux toybox trap watch \
+    zsh ssh emulate rbash yash posh lksh ksh93 hyperfine sg capsh watchexec nodemon pee mosh autossh rsh";
+
+/// Prefixes after which words come from elsewhere.
+pub(super) const FEEDERS: &str = "xargs parallel entr";
+
+/// Shells whose language is the one that is read here.
+pub(super) const SHELLS: &str = "sh bash dash ash ksh mksh zsh rbash yash posh lksh ksh93";
+
+/// Shells, and programs that run texts, with another language.
+pub(super) const OTHER_SHELLS: &str = "csh tcsh fish pwsh powershell cmd expect parallel";
+
+/// Other programs that run what they are told on their input.
+pub(super) const OBEYERS: &str = "su at batch crontab runuser busybox toybox";
+
+/// Words of git behind which a command stands.
+pub(super) const GIT_EXEC: &str = "run foreach --exec -x";
+
+/// `find` and its kin.
+pub(super) const FINDERS: &str = "find gfind bfs fd fdfind";
+
+/// Options of finders behind which a command stands.
+pub(super) const EXEC: &str = "-exec -execdir -ok -okdir -x -X --exec --exec-batch";
+
+/// Programs that may read commands from their input.
+pub(super) const LISTENERS: &str = "\
+    sh bash dash ash ksh mksh zsh rbash yash posh lksh ksh93 csh tcsh fish pwsh powershell cmd expect parallel ssh su sudo \
+    doas runuser nsenter chroot script busybox toybox mosh rsh at batch crontab make gmake xargs entr . source";
+
+/// Programs with code, or with commands, among their words.
+const CODED: &str = "\
+    awk gawk mawk nawk busybox perl ruby irb node nodejs deno bun lua luajit php tclsh wish expect osascript groovy \
+    jshell julia rscript guile racket sbcl clisp ocaml runghc elixir erl swift scala \
+    vim vi nvim view ex ed emacs sed gsed make gmake ninja cmake tar bsdtar gtar rsync scp sftp zip unzip \
+    split logrotate gdb lldb sqlite3 psql mysql ftp lftp wget man less more ssh slogin autossh mosh \
+    socat nc ncat openvpn nmap tcpdump";
+
+/// Whether a program may run what stands in its words.
+pub(super) fn has_code(program: &str) -> bool {
+    super::listed(CODED, program) || program.starts_with("python") || program.starts_with("pypy")
+}
+
+/// Variables whose value is a command that a program runs.
+pub(super) const COMMAND_VARIABLES: &str = "\
+    PAGER GIT_PAGER MANPAGER SYSTEMD_PAGER BAT_PAGER EDITOR VISUAL GIT_EDITOR GIT_SEQUENCE_EDITOR FCEDIT SUDO_EDITOR \
+    GIT_SSH GIT_SSH_COMMAND GIT_EXTERNAL_DIFF GIT_ASKPASS SSH_ASKPASS SUDO_ASKPASS GIT_PROXY_COMMAND BROWSER SHELL \
+    LESSOPEN LESSCLOSE MAKEFLAGS RSYNC_RSH TAR_OPTIONS CC CXX LD RUSTC RUSTC_WRAPPER PERL5OPT NODE_OPTIONS PYTHONSTARTUP";

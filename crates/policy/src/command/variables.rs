@@ -1,0 +1,255 @@
+//! What the variables of a command can hold, as far as the command itself says.
+//!
+//! Only what is evaluated a second time matters: a number cannot do harm there, a text without signs is no subscript that
+//! runs something, and of everything else nothing is known.
+
+use std::collections::HashMap;
+
+use super::lexer::{DECLARERS, is_assignment, is_name};
+use super::{Part, Word, listed};
+
+/// What a text can be, from the least to the most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Value {
+    /// A whole number, or nothing.
+    Number,
+    /// A text in which nothing stands that a shell would run.
+    Plain,
+    /// Anything.
+    Unknown,
+}
+
+/// Variables that are numbers as long as nothing is assigned to them.
+const NUMBERS: &str =
+    "RANDOM SRANDOM SECONDS LINENO UID EUID PPID BASHPID COLUMNS LINES OPTIND SHLVL EPOCHSECONDS";
+
+/// Variables to which only a number can be assigned without its being evaluated.
+const INTEGERS: &str = "\
+    RANDOM SRANDOM SECONDS LINENO UID EUID PPID BASHPID COLUMNS LINES OPTIND SHLVL EPOCHSECONDS EPOCHREALTIME HISTCMD \
+    HISTSIZE HISTFILESIZE FUNCNEST TMOUT BASH_SUBSHELL BASH_ARGC OPTERR BASH_COMPAT";
+
+/// Variables whose value is evaluated.
+const PROMPTS: &str = "PS0 PS1 PS2 PS3 PS4 PROMPT PROMPT2 PROMPT3 PROMPT4 RPROMPT RPS1";
+
+/// Variables whose value is, or leads to, something that is run.
+const HOOKS: &str = "\
+    PROMPT_COMMAND BASH_ENV ENV ZDOTDIR BASH_ALIASES BASH_CMDS SHELLOPTS BASHOPTS aliases galiases saliases functions \
+    commands precmd_functions preexec_functions chpwd_functions periodic_functions zshexit_functions options \
+    POSIXLY_CORRECT BASH_LOADABLES_PATH KSH_ENV HISTCONTROL histchars MAILPATH command_not_found_handle";
+
+/// All variables of a command.
+#[derive(Debug, Default)]
+pub(super) struct Variables {
+    values: HashMap<String, Value>,
+}
+
+/// How often everything is looked at until nothing changes.
+const MOST_ROUNDS: usize = 8;
+
+impl Variables {
+    /// Finds out what is assigned in these parts, to the `assigned` and in the `sums`.
+    pub(super) fn new(parts: &[Part], assigned: &[String], sums: &[String]) -> Self {
+        let mut variables = Self::default();
+        for sum in sums {
+            for name in assigned_in(sum) {
+                variables.values.insert(name, Value::Number);
+            }
+        }
+        for name in assigned {
+            variables.values.insert(name.clone(), Value::Unknown);
+        }
+        let given: Vec<(String, Option<&Word>)> =
+            parts.iter().filter(|part| part.in_shell).flat_map(assignments).collect();
+        for (name, _) in &given {
+            variables.values.entry(name.clone()).or_insert(Value::Number);
+        }
+        for round in 0..=MOST_ROUNDS {
+            let mut changed = false;
+            for (name, value) in &given {
+                let mut value = match value {
+                    Some(word) if is_assignment(&word.text) => variables.assigned_value(word),
+                    Some(word) => variables.value(word),
+                    None => Value::Unknown,
+                };
+                if round == MOST_ROUNDS {
+                    value = Value::Unknown;
+                }
+                let held = variables.values.entry(name.clone()).or_insert(value);
+                changed |= value > *held;
+                *held = value.max(*held);
+            }
+            if !changed {
+                break;
+            }
+        }
+        variables
+    }
+
+    /// What the variable can hold.
+    pub(super) fn named(&self, name: &str) -> Value {
+        match self.values.get(name) {
+            Some(value) => *value,
+            None if listed(NUMBERS, name) => Value::Number,
+            None => Value::Unknown,
+        }
+    }
+
+    /// What a word can be.
+    pub(super) fn value(&self, word: &Word) -> Value {
+        match &word.open {
+            None => value_of(&word.text),
+            Some(shape) => {
+                let known: String = shape
+                    .0
+                    .iter()
+                    .filter_map(|unit| match unit {
+                        crate::shape::Unit::Char(letter) => Some(*letter),
+                        _ => None,
+                    })
+                    .collect();
+                let holes = word.holes.iter().map(|hole| self.hole(hole)).max();
+                value_of(&known).max(holes.unwrap_or(Value::Unknown))
+            }
+        }
+    }
+
+    /// What is assigned by a word such as `x=1`.
+    fn assigned_value(&self, word: &Word) -> Value {
+        let subscript = word.text.split_once('=').is_none_or(|(name, _)| name.contains('['));
+        let mut value = word.clone();
+        if let Some((name, text)) = word.text.split_once('=') {
+            text.clone_into(&mut value.text);
+            if let Some(shape) = &mut value.open {
+                shape.0.drain(..(name.chars().count() + 1).min(shape.0.len()));
+            }
+        }
+        if subscript { Value::Unknown } else { self.value(&value) }
+    }
+
+    fn hole(&self, hole: &str) -> Value {
+        match hole {
+            "$#" | "$((…))" => Value::Number,
+            hole => match hole.strip_prefix('$').filter(|name| is_name(name)) {
+                Some(name) => self.named(name),
+                None => Value::Unknown,
+            },
+        }
+    }
+
+    /// Whether a text that is evaluated as a number holds nothing but numbers.
+    pub(super) fn is_safe_sum(&self, sum: &str) -> bool {
+        let simple = |letter: char| {
+            letter.is_ascii_alphanumeric() || " \t\n_+-*/%<>=!&|^~?:,()[];${}#".contains(letter)
+        };
+        sum.chars().all(simple)
+            && names_in(sum).all(|name| {
+                name.starts_with(|letter: char| letter.is_ascii_digit())
+                    && !name.contains(char::is_alphabetic)
+                    || self.named(name) == Value::Number
+            })
+    }
+
+    /// Whether an assignment is evaluated, or decides what is run.
+    pub(super) fn is_hook(&self, part: &Part) -> bool {
+        let words = part.words.iter().filter(|word| is_assignment(&word.text));
+        let named = words.map(|word| {
+            let name = word.text.split(['=', '[', '+']).next().unwrap_or_default().to_owned();
+            (name, Some(word))
+        });
+        let given = if part.in_shell { assignments(part) } else { Vec::new() };
+        named.chain(given).any(|(name, word)| {
+            let value = match word {
+                Some(word) if is_assignment(&word.text) => self.assigned_value(word),
+                Some(word) => self.value(word),
+                None => Value::Unknown,
+            };
+            listed(HOOKS, &name)
+                || name.starts_with("BASH_FUNC")
+                || listed(INTEGERS, &name) && value > Value::Number
+                || listed(PROMPTS, &name) && value > Value::Plain
+        })
+    }
+}
+
+/// What a known text is.
+fn value_of(text: &str) -> Value {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    if digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Value::Number;
+    }
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        let numbered = letters.peek().is_some_and(char::is_ascii_digit);
+        if matches!(letter, '$' | '`' | '\0') || letter == '[' && !numbered {
+            return Value::Unknown;
+        }
+    }
+    Value::Plain
+}
+
+/// The names and numbers in a sum.
+fn names_in(sum: &str) -> impl Iterator<Item = &str> {
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    sum.split(move |letter| !is_part(letter)).filter(|name| !name.is_empty())
+}
+
+/// The names that a sum assigns to.
+fn assigned_in(sum: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut rest = sum;
+    while let Some(from) = rest.find(|letter: char| letter.is_ascii_alphabetic() || letter == '_') {
+        let name = &rest[from..];
+        let length =
+            name.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').unwrap_or(name.len());
+        let behind = name[length..].trim_start();
+        let assigns = behind.starts_with('=') && !behind.starts_with("==");
+        let steps = behind.starts_with("++") || behind.starts_with("--");
+        if assigns || steps {
+            names.push(name[..length].to_owned());
+        }
+        rest = &name[length..];
+    }
+    names
+}
+
+/// The variables that a part assigns to, and what, if that is one word.
+fn assignments(part: &Part) -> Vec<(String, Option<&Word>)> {
+    let mut given = Vec::new();
+    let name_of = |word: &Word| word.text.split(['=', '[', '+']).next().unwrap_or_default().to_owned();
+    for word in part.words.iter().filter(|word| is_assignment(&word.text)) {
+        given.push((name_of(word), Some(word)));
+    }
+    for start in &part.starts {
+        let Some(argv) = part.words.get(*start..) else { continue };
+        let Some((program, rest)) = argv.split_first() else { continue };
+        match program.text.as_str() {
+            "for" | "select" | "foreach" => {
+                let Some((name, rest)) = rest.split_first() else { continue };
+                match rest.split_first() {
+                    Some((word, values)) if word.text == "in" && program.text == "for" => {
+                        given.extend(values.iter().map(|value| (name.text.clone(), Some(value))));
+                    }
+                    _ => given.push((name.text.clone(), None)),
+                }
+            }
+            "read" | "mapfile" | "readarray" | "getopts" | "printf" | "wait" | "vared" | "print" => {
+                given.extend(
+                    rest.iter().filter(|word| is_name(&word.text)).map(|word| (word.text.clone(), None)),
+                );
+                // What is read without a name.
+                given.extend(["REPLY", "MAPFILE", "OPTARG"].map(|name| (name.to_owned(), None)));
+                // Whatever starts behind it has the same words.
+                break;
+            }
+            name if listed(DECLARERS, name) => {
+                // Without a value the variable keeps, or gets from elsewhere, what it has.
+                given.extend(
+                    rest.iter().filter(|word| is_name(&word.text)).map(|word| (word.text.clone(), None)),
+                );
+                break;
+            }
+            _ => {}
+        }
+    }
+    given
+}

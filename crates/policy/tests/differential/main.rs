@@ -1,0 +1,89 @@
+//! What shells really run, compared with what the policy says they may.
+//!
+//! Random lines are run by bash and dash in namespaces with an empty root, where the only program of interest is a canary.
+//! Whatever ran it must have been denied: by a rule that denies the canary at high access, by low access, and by low access
+//! with rules that allow the harmless programs of the lines.
+//!
+//! `NARROWS_DIFFERENTIAL_LINES` and `NARROWS_DIFFERENTIAL_SEED` choose how many lines, and which.
+
+mod grammar;
+mod namespace;
+
+use narrows_policy::{Access, Action, Command, Confined, Narrowing, Policy, Rules, Scene, Verdict};
+
+use grammar::Grammar;
+use namespace::Namespace;
+
+/// How many lines every run of the tests has.
+const LINES: u64 = 300;
+
+/// How many lines share a namespace.
+const BATCH: usize = 500;
+
+const DENIED: &str = "[[rule]]\neffect = \"deny\"\ncommand = \"canary\"\n";
+
+const ALLOWED: &str = r#"
+[[rule]]
+effect = "allow"
+command = [
+  "echo **", "true **", ": **", "[ **", "[[ **", "test **", "printf **", "ls **", "cat **", "env", "x **", "a **",
+  "read **", "declare **", "export **", "let **", "unset **", "set **", "x=1", "exit **", "cd **", "false **",
+]
+"#;
+
+fn policy(access: Access, rules: &str) -> Policy {
+    let (rules, _) = Rules::parse(rules, "policy.toml").expect("good rules");
+    Policy::new(access, Narrowing::default()).with_rules(rules)
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn whatever_runs_the_canary_was_denied() {
+    let count = number("NARROWS_DIFFERENTIAL_LINES").unwrap_or(LINES);
+    let seed = number("NARROWS_DIFFERENTIAL_SEED").unwrap_or(1);
+    let namespace = match Namespace::new() {
+        Ok(namespace) => namespace,
+        Err(reason) => {
+            eprintln!("SKIPPED, lines were not run: {reason}");
+            return;
+        }
+    };
+    let policies = [
+        ("high access with a deny rule", policy(Access::High, DENIED)),
+        ("low access", policy(Access::Low, "")),
+        ("low access with allow rules", policy(Access::Low, ALLOWED)),
+    ];
+    let roots = [std::path::PathBuf::from("/work")];
+    let scene = Scene { roots: &roots, confined: Confined::default(), ..Scene::default() };
+    let allows = |policy: &Policy, line: &str| {
+        let action = Action::execute(Command::Shell(line.to_owned()), None);
+        policy.decide(&action, &scene).verdict == Verdict::Allow
+    };
+    let mut grammar = Grammar::new(seed);
+    let (mut ran, mut harmless, mut left) = (0, 0, count);
+    let mut missed = Vec::new();
+    while left > 0 {
+        let lines: Vec<String> = (0..left.min(BATCH as u64)).map(|_| grammar.line()).collect();
+        left -= lines.len() as u64;
+        let sang = namespace.run(&lines);
+        for (line, shells) in lines.iter().zip(sang) {
+            if shells.is_empty() {
+                harmless += u64::from(allows(&policies[0].1, line));
+                continue;
+            }
+            ran += 1;
+            for (name, policy) in &policies {
+                if allows(policy, line) {
+                    missed.push(format!("{name} allows, {} ran the canary: {line:?}", shells.join(" and ")));
+                }
+            }
+        }
+    }
+    eprintln!("{count} lines, seed {seed}: {ran} ran the canary, {harmless} did not and were allowed");
+    assert!(missed.is_empty(), "seed {seed}, {} missed:\n{}", missed.len(), missed.join("\n"));
+    // A test that runs nothing finds nothing, and neither does one of a policy that denies everything.
+    assert!(ran * 10 > count && harmless * 50 > count, "{ran} and {harmless} of {count}");
+}

@@ -1,0 +1,36 @@
+//! What shells really run, compared with what the policy says they may, for more lines than at every change.
+
+use std::process::{Command, Stdio};
+use std::time::SystemTime;
+
+use super::Outcome;
+use crate::command::cargo;
+use crate::step::{Failure, Steps};
+
+/// How many lines are run.
+const LINES: &str = "100000";
+
+/// Runs lines that no run before had, unless a seed was asked for.
+pub(super) fn run() -> Result<Outcome, Failure> {
+    let mut try_out = Command::new("unshare");
+    try_out.args(["--user", "--map-user=1000", "--pid", "--fork", "true"]);
+    if !try_out.stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        return Ok(Outcome::Skipped("`unshare` cannot make namespaces here".to_owned()));
+    }
+    let mut steps = Steps::new("differential");
+    // By cargo itself, which has no limit of time for it; with its figures.
+    let mut lines =
+        cargo(&["test", "--package", "narrows-policy", "--test", "differential", "--", "--nocapture"]);
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let chosen = [
+        ("NARROWS_DIFFERENTIAL_LINES", LINES.to_owned()),
+        ("NARROWS_DIFFERENTIAL_SEED", since.as_secs().to_string()),
+    ];
+    // Numbers that were asked for count more than ours.
+    for (name, value) in chosen {
+        if std::env::var_os(name).is_none() {
+            lines.env(name, value);
+        }
+    }
+    steps.run("lines", lines).map(Outcome::from)
+}
