@@ -365,7 +365,7 @@ impl Lexer {
             ' ' | '\t' => self.end_word(),
             '\n' => self.end_line(),
             ';' if matches!(self.peek(0), Some(';' | '&')) => self.end_branch(),
-            '|' if self.in_pattern() => self.end_word(),
+            '|' if self.goes_on_in_pattern() => {}
             '|' | '&' if self.peek(0) == Some(letter) => {
                 self.at += 1;
                 self.separate();

@@ -69,6 +69,8 @@ pub(crate) const LINES: &[&str] = &[
     "{fd}<<<x canary",
     "{fd}>&1 canary",
     "{a[0]}>/dev/null canary",
+    "{a['b']}>/dev/null canary",
+    "x {a['b[$(canary)]']}>/dev/null y",
     ">/dev/null canary",
     "2>&1 canary",
     "12>/dev/null canary",
@@ -104,6 +106,9 @@ pub(crate) const LINES: &[&str] = &[
     "case $(canary) in x) ;; esac",
     "case x in x) case y in y) canary;; esac;; esac",
     "(case x in x) canary;; esac)",
+    "case a in b) echo;; esac|canary",
+    "case a in esac|canary",
+    "case a in b) echo;; esac&canary",
     "case x in \"x)\") ;; *) canary;; esac",
     "case x in @(x)) canary;; esac",
     // Names and numbers that are evaluated.

@@ -26,6 +26,15 @@ impl Lexer {
         self.frame().cases.last() == Some(&Case::Pattern)
     }
 
+    /// Ends a word, and says whether another pattern follows it.
+    pub(super) fn goes_on_in_pattern(&mut self) -> bool {
+        self.in_pattern() && {
+            self.end_word();
+            // `esac` is the end of all patterns.
+            self.in_pattern()
+        }
+    }
+
     /// Whether `in` of a `case` is still to come.
     pub(super) fn before_patterns(&mut self) -> bool {
         matches!(self.frame().cases.last(), Some(Case::Word | Case::In))

@@ -35,7 +35,11 @@ impl Lexer {
                 self.frame().raw.sure &= word.text.len() == 1;
             }
             // A variable for one, or a program, as shells differ.
-            Some(word) if !word.quoted && word.text.starts_with('{') && word.text.ends_with('}') => {
+            Some(word)
+                if (!word.quoted || word.holes.first().is_some_and(|hole| hole == "{"))
+                    && word.text.starts_with('{')
+                    && word.text.ends_with('}') =>
+            {
                 self.broken |= word.text.contains('[');
                 self.frame().raw.sure = false;
                 self.frame().raw.words.push(Word::unknown(word.text));
