@@ -1,4 +1,4 @@
-//! Finding one member of an object without reading the rest of it into anything.
+//! Members, entries and keys of JSON text, found without building a value of it.
 
 use std::ops::Range;
 
@@ -15,27 +15,75 @@ pub struct Doubled;
 #[inline]
 pub fn member(text: &[u8], key: &str) -> Result<Option<Range<usize>>, Doubled> {
     let mut found = None;
-    let mut at = blank(text, 0);
-    if text.get(at) != Some(&b'{') {
-        return Ok(None);
+    for (name, value) in members(text) {
+        if is_key(text.get(name).unwrap_or_default(), key) && found.replace(value).is_some() {
+            return Err(Doubled);
+        }
     }
-    loop {
-        let name = blank(text, at + 1);
+    Ok(found)
+}
+
+/// Iterates over the members of an object, of text that is known to be JSON: where each key stands, its quotes included, and
+/// where its value stands. Yields nothing if the text is not an object.
+#[inline]
+pub fn members(text: &[u8]) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + '_ {
+    let mut next = opened(text, b'{');
+    std::iter::from_fn(move || {
+        let name = blank(text, next?);
         if text.get(name) != Some(&b'"') {
-            return Ok(found);
+            next = None;
+            return None;
         }
         let behind = string_end(text, name);
         // Behind the colon.
         let start = blank(text, blank(text, behind) + 1);
         let end = value_end(text, start);
-        if is_key(text.get(name..behind).unwrap_or_default(), key) && found.replace(start..end).is_some() {
-            return Err(Doubled);
+        next = behind_comma(text, end);
+        Some((name..behind, start..end))
+    })
+}
+
+/// Iterates over the entries of an array, of text that is known to be JSON. Yields nothing if the text is not an array.
+pub fn elements(text: &[u8]) -> impl Iterator<Item = Range<usize>> + '_ {
+    let mut next = opened(text, b'[');
+    std::iter::from_fn(move || {
+        let start = blank(text, next?);
+        if matches!(text.get(start), None | Some(b']')) {
+            next = None;
+            return None;
         }
-        at = blank(text, end);
-        if text.get(at) != Some(&b',') {
-            return Ok(found);
+        let end = value_end(text, start);
+        next = behind_comma(text, end);
+        Some(start..end)
+    })
+}
+
+/// Iterates over all keys at any depth, of text that is known to be JSON, each with its quotes and as it is written.
+pub fn keys(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        while let Some(quote) = text.get(at..).and_then(|rest| memchr::memchr(b'"', rest)) {
+            let start = at + quote;
+            at = string_end(text, start);
+            // Only a key is followed by a colon.
+            if text.get(blank(text, at)) == Some(&b':') {
+                return text.get(start..at);
+            }
         }
-    }
+        None
+    })
+}
+
+/// Behind the bracket with which `text` begins, if it is this one.
+fn opened(text: &[u8], bracket: u8) -> Option<usize> {
+    let at = blank(text, 0);
+    (text.get(at) == Some(&bracket)).then_some(at + 1)
+}
+
+/// Behind the comma that follows a value which ends at `end`, if one does.
+fn behind_comma(text: &[u8], end: usize) -> Option<usize> {
+    let at = blank(text, end);
+    (text.get(at) == Some(&b',')).then_some(at + 1)
 }
 
 fn is_key(raw: &[u8], key: &str) -> bool {
@@ -117,6 +165,24 @@ mod tests {
         })
     }
 
+    #[test]
+    fn entries_and_keys_are_found_where_they_stand() {
+        let list = |text: &str| -> Vec<String> {
+            elements(text.as_bytes()).map(|place| text[place].to_owned()).collect()
+        };
+        assert_eq!(list(r#" [ 1 , "a,]" ,{"b":[2,3]},[] ] "#), ["1", "\"a,]\"", "{\"b\":[2,3]}", "[]"]);
+        assert_eq!(list("[]"), Vec::<String>::new());
+        assert_eq!(list("{\"a\":1}"), Vec::<String>::new());
+        let found = |text: &'static str| -> Vec<&str> {
+            keys(text.as_bytes()).map(|key| std::str::from_utf8(key).unwrap()).collect()
+        };
+        assert_eq!(
+            found(r#"{"a" : "x:", "b":[{"c\":d":"e"},"f"],"\u0061":{}}"#),
+            ["\"a\"", "\"b\"", "\"c\\\":d\"", "\"\\u0061\""]
+        );
+        assert_eq!(found(r#"["a:",":"]"#), Vec::<&str>::new());
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
@@ -136,6 +202,7 @@ mod tests {
         #[test]
         fn no_text_does_harm(text: Vec<u8>) {
             _ = member(&text, "key");
+            _ = elements(&text).count() + keys(&text).count() + members(&text).count();
         }
     }
 
