@@ -123,6 +123,8 @@ pub(crate) struct Agent {
     pub(crate) gate: Arc<dyn ToolGate>,
     pub(crate) memory: Arc<dyn Memory>,
     pub(crate) server_env: narrows_process::Environment,
+    /// Whether the servers that a client names are started.
+    pub(crate) accepts_servers: bool,
     pub(crate) server_confinement: Option<narrows_mcp::Confinement>,
     /// Our own working directory.
     pub(crate) here: PathBuf,
@@ -161,6 +163,7 @@ impl Agent {
             gate: settings.gate,
             memory: settings.memory,
             server_env: settings.server_env,
+            accepts_servers: settings.accepts_servers,
             server_confinement: settings.server_confinement,
             here: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
             gone: Stop::new(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use narrows_acp::Version;
-use narrows_mcp::{Options, Servers};
+use narrows_mcp::{Options, Server, Servers};
 use narrows_model::Message;
 use narrows_store::{Change, Claim, NewSession, Record, Store, StoreError, Turn};
 use narrows_wire::{Code, RpcError};
@@ -28,7 +28,7 @@ const PAGE: usize = 50;
 
 /// `session/new`.
 pub(crate) async fn new(agent: &Arc<Agent>, call: &Call, params: &Params<'_>) -> Result<Answer, RpcError> {
-    let place = room(agent).and_then(|()| params.place(&agent.here))?;
+    let place = room(agent).and_then(|()| place_of(agent, params))?;
     let background = recall(agent).await?;
     let new = NewSession {
         id: new_id(),
@@ -54,6 +54,16 @@ pub(crate) async fn new(agent: &Arc<Agent>, call: &Call, params: &Params<'_>) ->
     session.state().background = background;
     session.state().troubles.extend(trouble);
     Ok(entered(agent, call, session).await)
+}
+
+/// Where a session is to work and with which servers, if it may have them.
+fn place_of(agent: &Agent, params: &Params<'_>) -> Result<read::Place, RpcError> {
+    let place = params.place(&agent.here)?;
+    let is_started = |server: &Server| !matches!(server, Server::Acp { .. });
+    if !agent.accepts_servers && (place.servers.iter().any(is_started) || !place.unusable.is_empty()) {
+        return Err(RpcError::new(Code::PolicyDenied, "MCP servers of clients are disabled"));
+    }
+    Ok(place)
 }
 
 /// `session/load`: everything that was shown is shown again, then comes the answer.
@@ -87,7 +97,7 @@ pub(crate) async fn resume(agent: &Arc<Agent>, call: &Call, params: &Params<'_>)
 /// `session/fork`: a new session that begins with what was said in another.
 pub(crate) async fn fork(agent: &Arc<Agent>, call: &Call, params: &Params<'_>) -> Result<Answer, RpcError> {
     let from = params.text("sessionId")?;
-    let place = room(agent).and_then(|()| params.place(&agent.here))?;
+    let place = room(agent).and_then(|()| place_of(agent, params))?;
     let source = agent.store.record(from).await.map_err(|error| failed(&error, Some(from)))?;
     let source = source.ok_or_else(|| no_session(from))?;
     let new = NewSession {
@@ -221,7 +231,7 @@ async fn reopen(
     params: &Params<'_>,
 ) -> Result<(Arc<Session>, Vec<Turn>), RpcError> {
     let id = params.text("sessionId")?;
-    let place = params.place(&agent.here)?;
+    let place = place_of(agent, params)?;
     if let Some(session) = agent.session(id) {
         let waiting = session.store_rest().await;
         let mut history = session.store.history(id).await.map_err(|error| failed(&error, Some(id)))?;

@@ -24,6 +24,8 @@ pub struct Settings {
     pub data_dir: Option<PathBuf>,
     /// What the MCP servers that the agent starts see of the environment.
     pub server_env: Environment,
+    /// Whether the servers that a client names are started. Those that run in the client are always used.
+    pub accepts_servers: bool,
     /// What these run in, if not in whatever we do.
     pub server_confinement: Option<Confinement>,
     /// Its patience.
@@ -42,6 +44,7 @@ impl Default for Settings {
             errors: Errors::default(),
             data_dir: None,
             server_env: Environment::empty(),
+            accepts_servers: true,
             server_confinement: None,
             limits: Limits::default(),
             gate: Arc::new(Open),

@@ -30,7 +30,7 @@ use clap_complete::Shell;
 use narrows_acp::Versions;
 
 use crate::environment;
-pub(crate) use acp::{Acp, Errors};
+pub(crate) use acp::{Acp, Errors, McpChoice};
 pub(crate) use agent::{AgentArgs, Protocol};
 pub(crate) use agents::Agents;
 pub(crate) use audit::{Audit, AuditCommand, AuditFormat, AuditHead, AuditKeygen, AuditShow, AuditVerify};

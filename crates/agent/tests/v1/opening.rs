@@ -24,6 +24,22 @@ fn offered(opened: &Value) -> (Vec<&str>, &str) {
 }
 
 #[tokio::test]
+async fn servers_that_are_not_accepted_are_refused_and_those_in_the_client_are_not() {
+    let mut client = Client::start(Settings { accepts_servers: false, ..demo() });
+    client.ask("initialize", json!({"protocolVersion": 1})).await.unwrap();
+    for server in [
+        json!({"name": "x", "command": "/bin/false", "args": [], "env": []}),
+        json!({"type": "http", "name": "x", "url": "http://127.0.0.1:1/", "headers": []}),
+        json!({"type": "sse", "name": "x", "url": "http://127.0.0.1:1/", "headers": []}),
+    ] {
+        let error = client.ask("session/new", json!({"cwd": "/", "mcpServers": [server]})).await.unwrap_err();
+        assert_eq!(error["code"], -32015, "{error}");
+    }
+    let within = json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "x", "id": "1"}]});
+    assert!(client.ask("session/new", within).await.is_ok());
+}
+
+#[tokio::test]
 async fn models_are_offered_in_both_forms() {
     let plan = Plan::new([Reply::text("Hello")]).models(Reply::models(&[
         "a",

@@ -34,6 +34,13 @@ pub(crate) struct Acp {
     #[arg(long, conflicts_with = "data_dir", help_heading = "Sessions")]
     pub(crate) no_store: bool,
 
+    /// MCP servers that clients may name: `none`, or `any` for an agent of your own editor [default: any]
+    ///
+    /// With `any` a client can start every command as your user, as editors do. Take `none` where the client is somebody
+    /// else: behind a socket of another program. Servers that run in the client itself are always used.
+    #[arg(long, value_enum, value_name = "WHICH", hide_short_help = true, help_heading = "Sessions")]
+    pub(crate) mcp: Option<McpChoice>,
+
     /// Be the agent that is built in, even where NARROWS_CONNECT or narrows.toml names a remote one
     #[arg(long, hide_short_help = true)]
     pub(crate) local: bool,
@@ -41,6 +48,15 @@ pub(crate) struct Acp {
     /// What was among the arguments and means nothing here.
     #[arg(skip)]
     pub(crate) ignored: Vec<String>,
+}
+
+/// Which MCP servers clients may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum McpChoice {
+    /// None that the agent would start or connect to
+    None,
+    /// Every one
+    Any,
 }
 
 /// How a client hears of a model that failed.

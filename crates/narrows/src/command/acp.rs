@@ -13,7 +13,7 @@ use narrows_rpc::Peer;
 use tokio::time::{sleep, timeout};
 
 use super::connect::told;
-use crate::cli::{Acp, Cli, ModelArgs, RemoteArgs, target};
+use crate::cli::{Acp, Cli, McpChoice, ModelArgs, RemoteArgs, target};
 use crate::config::{self, Flags, Layer, Variables};
 use crate::drive::Remote;
 use crate::environment;
@@ -91,9 +91,10 @@ async fn finish(peer: &Peer, output: &Sender) -> bool {
 
 /// The remote agent that this is, if a variable or narrows.toml says so and no flag says otherwise.
 fn elsewhere(args: &Acp) -> Result<Option<Remote>, Failure> {
-    let Acp { model, errors, data_dir, no_store, local, ignored: _ } = args;
+    let Acp { model, errors, data_dir, no_store, mcp, local, ignored: _ } = args;
     let others = ModelArgs { config: None, ..model.clone() };
-    if *local || others != ModelArgs::default() || errors.is_some() || data_dir.is_some() || *no_store {
+    let is_kept = errors.is_some() || data_dir.is_some() || *no_store || mcp.is_some();
+    if *local || others != ModelArgs::default() || is_kept {
         return Ok(None);
     }
     let variables = Variables::of_process();
@@ -128,6 +129,7 @@ fn elsewhere(args: &Acp) -> Result<Option<Remote>, Failure> {
 pub(super) fn settings(args: Acp) -> Result<Settings, Failure> {
     let variables = Variables::of_process();
     let loaded = config::load(args.model.config.as_deref(), &variables)?;
+    let accepts_servers = args.mcp != Some(McpChoice::None);
     let Acp { model, errors, data_dir, no_store, .. } = args;
     let flags = Flags { model, errors, data_dir, no_store };
     let mut resolved = config::resolve(&flags, loaded.file, &variables)?;
@@ -140,7 +142,7 @@ pub(super) fn settings(args: Acp) -> Result<Settings, Failure> {
             "the flags about the model mean nothing: no endpoint is configured, and --base-url is not given"
         );
     }
-    Ok(settings)
+    Ok(Settings { accepts_servers, ..settings })
 }
 
 /// The arguments, and what may have been meant by them.

@@ -50,6 +50,7 @@ pub(super) fn settings(charge: &Charge, args: &Serve) -> Result<Settings, Failur
         data_dir: args.data_dir.clone(),
         // What remembers nothing keeps no sessions either.
         no_store: memory::is_none(&operator.front),
+        mcp: None,
         local: true,
         ignored: Vec::new(),
     })?;

@@ -62,6 +62,7 @@ async fn built_in(args: &Serve, data: &Path) -> Result<Live, String> {
         errors: None,
         data_dir: Some(data.to_owned()),
         no_store: false,
+        mcp: None,
         local: true,
         ignored: Vec::new(),
     })
