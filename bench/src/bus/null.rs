@@ -29,7 +29,7 @@ pub(crate) fn serve(arguments: &[String]) -> io::Result<()> {
         ..Pool::new("null", vec![program, "bus-worker".into()])
     };
     let config = Config {
-        listen: vec![Listen { at: Door::Tcp(address.to_string()), pool: None }],
+        listen: vec![Listen::new(Door::Tcp(address.to_string()))],
         pools: vec![pool],
         limits: Limits::default(),
         admin: Admin::default(),

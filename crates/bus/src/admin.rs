@@ -39,8 +39,9 @@ impl Admin {
         let socket = settings.socket.iter().map(|path| Door::Unix(path.clone()));
         let port = settings.port.iter().map(|address| Door::Tcp(address.clone()));
         let mut admin = Self { entrances: Vec::new(), addresses: Vec::new() };
+        let only = (!settings.is_open).then(|| rustix::process::geteuid().as_raw());
         for door in socket.chain(port) {
-            let (entrance, address) = Entrance::open(&door)?;
+            let (entrance, address) = Entrance::open(&door, only)?;
             admin.entrances.push(entrance);
             admin.addresses.push(address);
         }

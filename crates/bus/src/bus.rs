@@ -19,10 +19,10 @@ use narrows_process::{Controller, Limits, SpawnError, Unenforceable};
 use standing::Standing;
 use tokio::sync::watch;
 
-use crate::config::{Config, Door};
+use crate::config::{Auth, Config, Door};
 use crate::core::Core;
 use crate::driver::{self, Brain, Driver, HandOver, Mailbox, Newcomer, Parts, Queues, Served};
-use crate::listen::{self, ListenError, Made};
+use crate::listen::{self, Entry, ListenError, Made};
 use crate::nursery::{self, Teller};
 use crate::owners::{self, Index, OwnersError};
 
@@ -162,7 +162,10 @@ impl<B: Brain> Bus<B> {
             return Err(ListenError::StdioTwice.into());
         }
         for listen in &config.listen {
-            let (entry, door) = listen::open(&listen.at, config.limits.stall_timeout)?;
+            let (mut entry, door) = listen::open(&listen.at, config.limits.stall_timeout)?;
+            if let Entry::Socket(listener) = &mut entry {
+                listener.only = (listen.auth != Auth::None).then(|| rustix::process::geteuid().as_raw());
+            }
             files.extend(entry.file().cloned());
             entries.push(entry);
             addresses.push(door);

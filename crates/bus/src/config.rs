@@ -4,6 +4,7 @@ mod address;
 mod here;
 mod item;
 mod json;
+mod mcp;
 mod mistake;
 mod nearest;
 mod notes;
@@ -19,6 +20,7 @@ pub mod unit;
 mod web;
 
 pub use here::Here;
+pub use mcp::{McpAccess, McpServer, McpTarget};
 pub use mistake::{Mistake, Place, Warning};
 pub use read::{Inspected, inspect, read};
 pub use web::{Auth, MAKES_TOKENS, TAKES_PEM, Tls, Web, host, origin};
@@ -58,7 +60,7 @@ impl Config {
     /// Whether clients are asked who they are, so that it is written down whose each session is.
     #[must_use]
     pub fn keeps_owners(&self) -> bool {
-        self.listen.iter().any(|listen| matches!(&listen.at, Door::Web(web) if web.auth != Auth::None))
+        self.listen.iter().any(|listen| matches!(&listen.at, Door::Web(web) if web.auth.names_clients()))
     }
 
     /// Whether some come in as a user and others as anyone, so that they are told apart though nobody is asked.
@@ -74,8 +76,40 @@ impl Config {
 pub struct Listen {
     /// The place.
     pub at: Door,
-    /// The pool of whoever comes in there and names none.
+    /// The pool of whoever comes in there and names none. Without `pools` it is the only one that can be used there.
     pub pool: Option<String>,
+    /// The pools that can be used there; `None`: only `pool`, or all if that is `None` too.
+    pub pools: Option<Vec<String>>,
+    /// Who is admitted on TCP: [`Auth::User`] or [`Auth::None`]. For HTTP and WebSocket see [`Web::auth`].
+    pub auth: Auth,
+}
+
+impl Listen {
+    /// A listener without any restriction but the default `auth`.
+    #[must_use]
+    pub fn new(at: Door) -> Self {
+        Self { at, pool: None, pools: None, auth: Auth::User }
+    }
+
+    /// Returns `true` if clients of this listener may use every pool.
+    #[must_use]
+    pub fn permits_all(&self) -> bool {
+        self.pool.is_none() && self.pools.is_none()
+    }
+
+    /// Returns `true` if clients of this listener may use the pool of this name.
+    #[must_use]
+    pub fn permits(&self, pool: &str) -> bool {
+        match &self.pools {
+            Some(pools) => pools.iter().any(|name| name == pool),
+            None => self.pool.as_deref().is_none_or(|name| name == pool),
+        }
+    }
+
+    /// The names of its pools, the default one first. Empty if it permits all.
+    pub fn named(&self) -> impl Iterator<Item = &str> {
+        self.pool.iter().chain(self.pools.iter().flatten()).map(String::as_str)
+    }
 }
 
 /// A place where clients can come in.
@@ -148,6 +182,10 @@ pub struct Pool {
     pub memory: Option<u64>,
     /// The most processes a worker's tree may have.
     pub pids: Option<u64>,
+    /// Which MCP servers clients may name. `None`: any for the user of the bus on stdio and unix sockets, none for others.
+    pub mcp: Option<McpAccess>,
+    /// The servers that clients select by name with [`McpAccess::Listed`].
+    pub mcp_servers: Vec<McpServer>,
 }
 
 impl Pool {
@@ -181,6 +219,8 @@ impl Pool {
             mix_identities: false,
             memory: None,
             pids: None,
+            mcp: None,
+            mcp_servers: Vec::new(),
         }
     }
 }
@@ -298,4 +338,6 @@ pub struct Admin {
     pub socket: Option<PathBuf>,
     /// A loopback host and port.
     pub port: Option<String>,
+    /// Whether every user of this machine may use the port; else only the user of the bus.
+    pub is_open: bool,
 }

@@ -8,6 +8,7 @@
 //! worker asks of a client goes the same way with the roles exchanged. `supervise` keeps pools at strength, `loss`
 //! settles what a dead worker owed, `revive` takes its sessions up elsewhere, and `timer` is what happens later.
 
+mod access;
 mod api;
 mod batch;
 mod children;
@@ -24,6 +25,7 @@ mod hold;
 mod identity;
 mod line;
 mod loss;
+mod mcp_access;
 mod number;
 mod opening;
 mod owners;
@@ -47,7 +49,7 @@ use std::time::Duration;
 use narrows_wire::{Piece, View};
 use slab::Slab;
 
-use crate::config::{Config, Limits};
+use crate::config::{Config, Limits, Listen};
 
 pub use api::{ANYONE, Action, Arrival, Client, End, Note, Outlet, PoolId, Reason, Stuck, Time, Worker};
 pub use status::{Counters, IdentityStatus, PoolStatus, Status, WorkerStatus};
@@ -69,8 +71,8 @@ pub struct Core {
     pools: Vec<PoolState>,
     /// Those that there are, as the settings name them: the first serves whoever names none.
     order: Vec<PoolId>,
-    /// The pool of each listener.
-    listeners: Vec<Option<String>>,
+    /// The listeners, for the pools that each permits.
+    listeners: Vec<Listen>,
     clients: Slab<ClientState>,
     workers: Slab<WorkerState>,
     sessions: Sessions,
@@ -110,7 +112,7 @@ impl Core {
             limits: config.limits.clone(),
             pools: config.pools.iter().cloned().map(PoolState::new).collect(),
             order: (0..config.pools.len() as u32).map(PoolId).collect(),
-            listeners: config.listen.iter().map(|listen| listen.pool.clone()).collect(),
+            listeners: config.listen.clone(),
             clients: Slab::new(),
             workers: Slab::new(),
             sessions: Sessions::default(),
@@ -156,6 +158,11 @@ impl Core {
     /// A client has connected. `None` if there is no room for it.
     pub fn client_open<O: Outlet>(&mut self, now: Time, from: Arrival<'_>, out: &mut O) -> Option<Client> {
         self.pass(now, out).client_open(from)
+    }
+
+    /// Counts a connection that was refused because its user may not connect.
+    pub fn count_refused_user(&mut self) {
+        self.counters.refused_users += 1;
     }
 
     /// A client has sent a line.

@@ -79,6 +79,8 @@ pub(crate) enum Entry {
 pub struct Listener {
     pub(crate) fd: OwnedFd,
     pub(crate) family: Family,
+    /// The only user that is admitted over TCP; `None`: every user of this machine.
+    pub(crate) only: Option<u32>,
     file: Option<Made>,
 }
 
@@ -209,7 +211,7 @@ fn tcp(host: &str, stall_timeout: Duration) -> Result<(Listener, SocketAddr), Li
         Ok((local.into(), at))
     };
     let (fd, at) = bind().map_err(failed)?;
-    Ok((Listener { fd, family: Family::Tcp, file: None }, at))
+    Ok((Listener { fd, family: Family::Tcp, only: None, file: None }, at))
 }
 
 fn unix(path: &Path) -> Result<Listener, ListenError> {
@@ -222,7 +224,7 @@ fn unix(path: &Path) -> Result<Listener, ListenError> {
     remove_stale(path, &place)?;
     let fd = bind_private(path, &parent).map_err(failed)?;
     let file = identity(path).map(|identity| Made { path: path.to_owned(), identity });
-    Ok(Listener { fd, family: Family::Unix, file })
+    Ok(Listener { fd, family: Family::Unix, only: None, file })
 }
 
 /// Which file stands at `path`.

@@ -13,6 +13,7 @@ mod close;
 mod link;
 pub mod memory;
 mod other_end;
+pub mod peer;
 pub mod queue;
 pub mod socket;
 pub mod stdio;

@@ -1,14 +1,31 @@
 //! Which user is at the other end of a loopback connection, as far as the system tells.
+//!
+//! The kernel is asked for the one socket (`sock_diag`), which takes microseconds however many connections there are, so
+//! an event loop may ask. Only where the kernel lacks that, its tables in `/proc` are read.
+
+mod diag;
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 
 /// Where the system lists its TCP connections.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 
-/// The user whose socket the other end of a loopback connection is, if the system tells.
+/// Returns the user at the other end of a connected TCP socket; `None` if it is not on this machine or cannot be determined.
+#[must_use]
+pub fn user_of(socket: BorrowedFd<'_>) -> Option<u32> {
+    let peer = SocketAddr::try_from(rustix::net::getpeername(socket).ok()??).ok()?;
+    let local = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
+    of_connection(peer, local)
+}
+
+/// Returns the user whose socket the other end of a loopback connection is; `None` if the system does not tell.
 #[must_use]
 pub fn of_connection(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
-    TABLES.iter().find_map(|path| owner(&std::fs::read_to_string(path).ok()?, peer, local))
+    match diag::owner(peer, local) {
+        Ok(user) => user,
+        Err(_) => TABLES.iter().find_map(|path| owner(&std::fs::read_to_string(path).ok()?, peer, local)),
+    }
 }
 
 /// The user of the connection from `from` to `to` in a table of them.

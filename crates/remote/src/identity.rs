@@ -26,13 +26,27 @@ pub struct Identity {
     pub name: String,
     /// What it is narrowed to; `None` is not narrowed at all.
     pub scopes: Option<Vec<String>>,
+    /// The only pools of a bus that it may use; `None` is all of them.
+    pub pools: Option<Vec<String>>,
 }
 
 impl Identity {
     /// Whoever comes where nobody is asked for a token: somebody on this machine.
     #[must_use]
     pub fn local() -> Self {
-        Self { proof: Proof::Place, name: "local".to_owned(), scopes: None }
+        Self::new(Proof::Place, "local")
+    }
+
+    /// An identity that is restricted in nothing.
+    #[must_use]
+    pub fn new(proof: Proof, name: impl Into<String>) -> Self {
+        Self { proof, name: name.into(), scopes: None, pools: None }
+    }
+
+    /// Returns `true` if the socket itself shows that it is the user of this number.
+    #[must_use]
+    pub fn is_user(&self, user: u32) -> bool {
+        self.proof == Proof::User && self.name == user.to_string()
     }
 }
 
@@ -72,7 +86,7 @@ mod tests {
 
     #[test]
     fn nobody_takes_anothers_name_by_another_proof() {
-        let named = |proof| Identity { proof, name: "7".to_owned(), scopes: None }.to_string();
+        let named = |proof| Identity::new(proof, "7").to_string();
         assert_eq!(named(Proof::User), "uid:7");
         assert_eq!(named(Proof::Token), "token:7");
         assert_eq!(named(Proof::Certificate), "cert:7");

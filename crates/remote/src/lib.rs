@@ -3,7 +3,6 @@
 
 pub mod client;
 pub mod identity;
-pub mod peer;
 pub mod resume;
 pub mod server;
 pub mod tls;

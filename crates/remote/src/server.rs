@@ -99,6 +99,8 @@ pub enum Auth {
     /// Everybody on this machine, as the user whose socket the other end is, or if the system does not tell, as
     /// [`Identity::local`].
     User,
+    /// Only the user of this number, as [`Identity::local`]. One whose number the system does not tell is refused.
+    Owner(u32),
     /// Who has a token of this file.
     Token(PathBuf),
     /// Who has a certificate of the authorities in [`TlsFiles::client_ca`].
@@ -403,7 +405,7 @@ fn check(listener: &Listener) -> Result<(), BindError> {
         return Ok(());
     }
     match (&listener.auth, &listener.tls) {
-        (Auth::None | Auth::User, _) => Err(BindError::Open(address)),
+        (Auth::None | Auth::User | Auth::Owner(_), _) => Err(BindError::Open(address)),
         (_, None) => Err(BindError::Cleartext(address)),
         _ => Ok(()),
     }

@@ -5,6 +5,7 @@
 //! name = "laptop"
 //! hash = "n4bQgYhMfWWaL-qgxVrQFaO_TxsrC4Is0V1sFbDwCgg"   # SHA-256 of the token, base64url
 //! scopes = ["read"]                                       # optional
+//! pools = ["default"]                                     # optional
 //! created = "2026-11-16T12:00:00Z"
 //! ```
 
@@ -13,7 +14,7 @@ mod inspect;
 mod place;
 mod remove;
 
-pub use add::add;
+pub use add::{add, add_for_pools};
 pub use inspect::{Fault, Inspected, inspect};
 pub use remove::remove;
 
@@ -86,6 +87,12 @@ pub enum TokenError {
     /// It is written in a form of its owner's.
     #[error("{}: not written as `narrows token new` does; take it out by hand", .0.display())]
     Form(PathBuf),
+    /// A token that is kept to no pool at all.
+    #[error("`pools` is empty: leave it out to permit every pool")]
+    NoPools,
+    /// A name that no pool can have.
+    #[error("{0:?} is not a name for a pool")]
+    Pool(String),
     /// What a token is to be narrowed to means no tool.
     #[error(transparent)]
     Scope(#[from] ScopeError),
@@ -165,7 +172,7 @@ impl Tokens {
             wrong(error.span().map_or(0, |span| span.start), error.message().to_owned())
         })?;
         let mut tokens = Self::default();
-        for Entry { name, hash, scopes, created } in file.token {
+        for Entry { name, hash, scopes, pools, created } in file.token {
             let (at, name) = (name.span().start, name.into_inner());
             let doubled = tokens.identities().any(|identity| identity.name == name);
             if doubled {
@@ -186,7 +193,11 @@ impl Tokens {
                 toml::Value::String(text) => text,
                 other => other.to_string(),
             });
-            let identity = Identity { proof: Proof::Token, name, scopes };
+            if let Some(error) = pools.as_ref().and_then(|pools| unusable_pools(pools.get_ref())) {
+                return Err(wrong(pools.map_or(0, |pools| pools.span().start), error.to_string()));
+            }
+            let pools = pools.map(Spanned::into_inner);
+            let identity = Identity { proof: Proof::Token, name, scopes, pools };
             tokens.known.push(Known { digest, identity, created });
         }
         Ok(tokens)
@@ -227,6 +238,14 @@ fn unusable(scope: &Spanned<String>) -> Option<(usize, ScopeError)> {
     Some((scope.span().start, check_scope(scope.get_ref()).err()?))
 }
 
+/// Why a token cannot be kept to these pools.
+fn unusable_pools(pools: &[String]) -> Option<TokenError> {
+    if pools.is_empty() {
+        return Some(TokenError::NoPools);
+    }
+    pools.iter().find(|pool| !is_name(pool)).map(|pool| TokenError::Pool(pool.clone()))
+}
+
 fn text(path: &Path) -> Result<String, TokenError> {
     let failed = |error| TokenError::Io { path: path.to_owned(), error };
     let about = fs::metadata(path).map_err(failed)?;
@@ -252,6 +271,7 @@ struct Entry {
     name: Spanned<String>,
     hash: Spanned<String>,
     scopes: Option<Vec<Spanned<String>>>,
+    pools: Option<Spanned<Vec<String>>>,
     created: Option<toml::Value>,
 }
 
@@ -296,6 +316,9 @@ mod tests {
             Err("tokens.toml:4:24: no tool is of the kind `exec`; did you mean kind:execute?"),
         );
         check(&entry("a", "scopes = [\"\"]"), Err("tokens.toml:4:11: a scope is empty"));
+        check(&entry("a", "pools = [\"echo\"]"), Ok(&["a"]));
+        check(&entry("a", "pools = []"), Err("tokens.toml:4:9: `pools` is empty"));
+        check(&entry("a", "pools = [\"a b\"]"), Err("\"a b\" is not a name for a pool"));
         check("x = secret", Err("tokens.toml:1:5: "));
         assert!(!Tokens::parse(Path::new("t"), "x = secret").unwrap_err().to_string().contains("secret"));
     }

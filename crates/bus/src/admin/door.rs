@@ -1,6 +1,7 @@
 //! One door for operators: who is let in, how many, and how long they may do nothing.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -33,11 +34,14 @@ pub(super) struct Entrance {
 }
 
 impl Entrance {
-    /// Opens it. Also tells where it is.
-    pub(super) fn open(door: &Door) -> Result<(Self, Door), ListenError> {
+    /// Opens it. A port is for the user `only`, or if absent for every user. Also tells where it is.
+    pub(super) fn open(door: &Door, only: Option<u32>) -> Result<(Self, Door), ListenError> {
         let (entry, address) = listen::open(door, IDLE)?;
         match entry {
-            Entry::Socket(listener) => Ok((Self { listener }, address)),
+            Entry::Socket(mut listener) => {
+                listener.only = only;
+                Ok((Self { listener }, address))
+            }
             // Operators and clients cannot share it.
             Entry::Stdio(_) | Entry::Elsewhere => Err(ListenError::StdioTwice),
         }
@@ -53,14 +57,15 @@ impl Entrance {
     async fn try_serve(self, pages: Arc<Pages>) -> io::Result<()> {
         let fd = self.listener.fd.try_clone()?;
         let seats = Seats::new(CONNECTIONS);
+        let only = self.listener.only;
         match self.listener.family {
             Family::Unix => {
                 let socket = Socket::Unix(UnixListener::from_std(StdUnixListener::from(fd))?);
-                axum::serve(Guarded { socket, seats }, pages::private(pages)).await
+                axum::serve(Guarded { socket, seats, only }, pages::private(pages)).await
             }
             Family::Tcp => {
                 let socket = Socket::Tcp(TcpListener::from_std(fd.into())?);
-                axum::serve(Guarded { socket, seats }, pages::local(pages)).await
+                axum::serve(Guarded { socket, seats, only }, pages::local(pages)).await
             }
         }
     }
@@ -75,6 +80,8 @@ enum Socket {
 struct Guarded {
     socket: Socket,
     seats: Seats,
+    /// The only user that a port is for.
+    only: Option<u32>,
 }
 
 impl Accepting for Guarded {
@@ -88,7 +95,7 @@ impl Accepting for Guarded {
                 Socket::Tcp(socket) => socket.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
             };
             match stream {
-                Ok(stream) if stream.may_come_in() => {
+                Ok(stream) if stream.may_come_in(self.only) => {
                     return (Visit::new(stream, self.seats.take().await), ());
                 }
                 Ok(_) => {}
@@ -111,14 +118,22 @@ enum Stream {
 }
 
 impl Stream {
-    /// Whether it is the user of the bus, or the one who may everything. Whoever reaches a port is on this machine.
-    fn may_come_in(&self) -> bool {
-        let Self::Unix(stream) = self else { return true };
-        let Ok(peer) = stream.peer_cred() else { return false };
-        let ours = rustix::process::geteuid().as_raw();
-        let may = peer.uid() == ours || peer.uid() == 0;
+    /// Returns `true` if the peer may connect: on a unix socket the user of the bus and root, on a port the user `only`, or
+    /// every user of this machine if that is absent.
+    fn may_come_in(&self, only: Option<u32>) -> bool {
+        let (user, may) = match (self, only) {
+            (Self::Unix(stream), _) => {
+                let user = stream.peer_cred().ok().map(|peer| peer.uid());
+                (user, user.is_some_and(|user| user == rustix::process::geteuid().as_raw() || user == 0))
+            }
+            (Self::Tcp(_), None) => return true,
+            (Self::Tcp(stream), Some(only)) => {
+                let user = narrows_link::peer::user_of(stream.as_fd());
+                (user, user == Some(only))
+            }
+        };
         if !may {
-            tracing::warn!(user = peer.uid(), "refused an operator who is another user");
+            tracing::warn!(user, "admin connection refused: not the user of the bus");
         }
         may
     }
@@ -258,7 +273,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let socket = Socket::Unix(UnixListener::bind(&path).unwrap());
-        let mut door = Guarded { socket, seats: Seats::new(2) };
+        let mut door = Guarded { socket, seats: Seats::new(2), only: None };
         let mut visitors = Vec::new();
         let mut reads = Vec::new();
         for said in ["GET / HTTP/1.1\r\n\r\n", "GET / HT", "GET /", "", "GET / HTTP/1.1\r\n\r\n"] {

@@ -19,7 +19,7 @@ const STATES: [&str; 6] = ["starting", "greeting", "ready", "busy", "retiring", 
 /// Since the start: name, meaning, value.
 type Counter = (&'static str, &'static str, fn(&Counters) -> u64);
 
-const COUNTERS: [Counter; 13] = [
+const COUNTERS: [Counter; 16] = [
     ("connections", "Connections that came in.", |c| c.connections),
     ("lines_from_clients", "Lines that clients sent.", |c| c.from_clients),
     ("lines_to_clients", "Lines of workers that went to clients.", |c| c.to_clients),
@@ -33,6 +33,9 @@ const COUNTERS: [Counter; 13] = [
     ("worker_strikes", "Misdeeds of workers.", |c| c.strikes),
     ("workers_spawned", "Workers that were started.", |c| c.spawned),
     ("workers_lost", "Workers that were lost.", |c| c.lost),
+    ("mcp_refused", "Requests that named an MCP server that the pool does not permit.", |c| c.refused_mcp),
+    ("pools_refused", "Requests for a pool that the client may not use.", |c| c.refused_pools),
+    ("users_refused", "Connections of users that may not connect.", |c| c.refused_users),
 ];
 
 /// Of an identity: name, kind, meaning, value.

@@ -27,6 +27,8 @@ const PAGES: &str = "there are /health, /ready, /status and /metrics\n";
 /// Why somebody is sent away.
 const THIS_MACHINE: &str =
     "this port is for this machine: ask for it as 127.0.0.1, [::1] or localhost, also in the Host header\n";
+/// Why a web page is refused.
+const NO_PAGES: &str = "this port is not for web pages: requests with an Origin are refused\n";
 
 /// What answers are made of.
 pub(super) struct Pages {
@@ -56,7 +58,11 @@ pub(super) fn local(pages: Arc<Pages>) -> Router {
 
 /// A name that somebody made lead here (DNS rebinding) is not one of ours: a page of theirs must not read us.
 async fn only_this_machine(request: Request, next: Next) -> Response {
-    match request.headers().get(header::HOST).and_then(|host| host.to_str().ok()) {
+    let headers = request.headers();
+    if headers.contains_key(header::ORIGIN) {
+        return (StatusCode::FORBIDDEN, NO_PAGES).into_response();
+    }
+    match headers.get(header::HOST).and_then(|host| host.to_str().ok()) {
         Some(host) if is_this_machine(host) => next.run(request).await,
         _ => (StatusCode::FORBIDDEN, THIS_MACHINE).into_response(),
     }

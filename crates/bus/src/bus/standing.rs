@@ -46,13 +46,20 @@ impl Standing {
         let mut kept = Vec::with_capacity(self.listen.len());
         for (open, address) in self.listen.iter().zip(&self.addresses) {
             match rest.iter().position(|listen| listen.at == open.at) {
-                Some(index) => kept.push(rest.remove(index).clone()),
+                Some(index) => {
+                    let wanted = rest.remove(index).clone();
+                    if wanted.auth != open.auth {
+                        unmoved.push(Unmoved::Changed(address.clone()));
+                    }
+                    kept.push(Listen { auth: open.auth, ..wanted });
+                }
                 None => {
                     // Tokens and certificates are read again when their files change; what they are for is settled.
                     let same = rest.iter().position(|listen| is_same_place(&listen.at, &open.at));
-                    let pool = same.map(|index| rest.remove(index).pool.clone());
-                    let changed = pool.is_some();
-                    kept.push(Listen { pool: pool.unwrap_or(open.pool.clone()), ..open.clone() });
+                    let same = same.map(|index| rest.remove(index).clone());
+                    let changed = same.is_some();
+                    let Listen { pool, pools, .. } = same.unwrap_or_else(|| open.clone());
+                    kept.push(Listen { pool, pools, ..open.clone() });
                     let told = if changed { Unmoved::Changed } else { Unmoved::Open };
                     unmoved.push(told(address.clone()));
                 }

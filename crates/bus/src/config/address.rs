@@ -36,7 +36,7 @@ impl Listen {
             }
             _ => return Err(KINDS),
         };
-        Ok(Self { at, pool })
+        Ok(Self { pool, ..Self::new(at) })
     }
 }
 

@@ -12,6 +12,7 @@ use super::unit::{duration, shown_duration, shown_size, size};
 use super::{Admin, Auth, Config, Door, LADDER, Limits, Listen, Pool, Protocol, Share};
 use super::{Notes, Placed, Spots};
 
+mod mcp;
 mod pool;
 mod web;
 
@@ -19,7 +20,7 @@ mod web;
 const TOP: &[&str] = &["listen", "pool", "limits", "admin"];
 
 /// What may stand in `[[listen]]`.
-const LISTEN: &[&str] = &["url", "auth", "pool", "tokens", "origins", "hosts", "tls"];
+const LISTEN: &[&str] = &["url", "auth", "pool", "pools", "tokens", "origins", "hosts", "tls"];
 
 /// What may stand in `[limits]`.
 const LIMITS: &[&str] = &[
@@ -51,7 +52,7 @@ const LIMITS: &[&str] = &[
 ];
 
 /// What may stand in `[admin]`.
-const ADMIN: &[&str] = &["socket", "port"];
+const ADMIN: &[&str] = &["socket", "port", "auth"];
 
 /// The least and the most that the longest line may be: an `initialize` must fit, and places in a line have 32 bits.
 pub(super) const LINE: (u64, u64) = (1 << 10, 1 << 30);
@@ -161,7 +162,7 @@ fn listen<'a>(
     if let Door::Web(at) = &mut listen.at {
         files.extend(web::read(table, at, url, base));
     } else {
-        web::none_of_it(table);
+        listen.auth = web::read_plain(table, &listen.at);
     }
     if let Door::Unix(path) = &mut listen.at {
         *path = url.parsed(|_| socket(&path.to_string_lossy(), base))?;
@@ -173,12 +174,41 @@ fn listen<'a>(
         }
         listen.pool = Some(name.to_owned());
     }
-    if let Some(name) = listen.pool.as_deref().filter(|name| !pools.contains(name)) {
-        let hint = nearest(name, pools.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
-        let item = table.get("pool").unwrap_or(url);
-        item.fail(&format!("names a pool that there is not: \"{}\"", shown(name)), hint);
+    if let Some(name) = listen.pool.as_deref() {
+        known_pool(table.get("pool").unwrap_or(url), name, pools);
+    }
+    if let Some(item) = table.get("pools") {
+        listen.pools = permitted_pools(item, pools);
+        let missing =
+            |name: &&str| listen.pools.as_ref().is_some_and(|all| all.iter().all(|one| one != name));
+        if let Some(name) = listen.pool.as_deref().filter(missing) {
+            item.fail(&format!("must contain the `pool` of this listener, \"{}\"", shown(name)), None);
+        }
     }
     Some((listen, url))
+}
+
+/// Complains about a name that no pool has.
+fn known_pool(item: Item<'_>, name: &str, pools: &[&str]) {
+    if !pools.contains(&name) {
+        let hint = nearest(name, pools.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
+        item.fail(&format!("names a pool that there is not: \"{}\"", shown(name)), hint);
+    }
+}
+
+/// The pools that clients of a listener may use.
+fn permitted_pools(item: Item<'_>, known: &[&str]) -> Option<Vec<String>> {
+    let hint = "write pools = [\"default\"]";
+    let mut names: Vec<String> = Vec::new();
+    for item in item.list(hint)? {
+        let name = item.text()?;
+        known_pool(item, name, known);
+        names.push(name.to_owned());
+    }
+    if names.is_empty() {
+        return item.expected("a list with at least one pool", Some(hint));
+    }
+    Some(names)
 }
 
 /// Warns of gates that would let nobody in whom the bus knows by a token or a certificate.
@@ -189,7 +219,7 @@ fn turned_away<'a>(
 ) {
     let first = pools.clone().next().map(|(pool, _)| pool.name.as_str());
     for (pool, spots) in pools.filter(|(pool, _)| pool.manifest.is_some() && pool.identities.is_none()) {
-        let leads_here = |listen: &&Listen| listen.pool.as_deref().or(first) == Some(pool.name.as_str());
+        let leads_here = |listen: &&Listen| listen.named().next().or(first) == Some(pool.name.as_str());
         let known = listen.iter().filter(leads_here).find_map(|listen| match &listen.at {
             Door::Web(web) if web.auth == Auth::Token => Some(("a token", "bus:token:NAME")),
             Door::Web(web) if web.auth == Auth::Mtls => Some(("a certificate", "bus:cert:NAME")),
@@ -325,7 +355,21 @@ fn admin(table: Table<'_>, base: &Path) -> Admin {
     Admin {
         socket: table.get("socket").and_then(|item| item.parsed(|text| socket(text, base))),
         port: table.get("port").and_then(port),
+        is_open: admin_is_open(table),
     }
+}
+
+/// Returns `true` if every user of this machine may use the admin port, and warns of it.
+fn admin_is_open(table: Table<'_>) -> bool {
+    let Some(item) = table.get("auth") else { return false };
+    if table.get("port").is_none() {
+        item.fail("has an effect only beside `port`: the socket is for the user of the bus", None);
+    }
+    let is_open = item.one_of(&[("user", false), ("none", true)]).unwrap_or_default();
+    if is_open {
+        item.warn("admits every user of this machine, who then sees names of clients, pools and processes");
+    }
+    is_open
 }
 
 #[cfg(test)]

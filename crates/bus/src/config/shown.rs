@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::unit::{shown_duration, shown_size};
-use super::{Config, Door, Limits, Listen, Pool, Protocol, Share};
+use super::{Config, Door, Limits, Listen, McpAccess, McpServer, McpTarget, Pool, Protocol, Share};
 
 /// What stands in place of the value of a variable.
 const HIDDEN: &str = "(hidden)";
@@ -27,11 +27,18 @@ pub fn toml(config: &Config) -> String {
         parts.push(part(&BTreeMap::from([("listen", listen)])));
     }
     for mut workers in pool {
-        let env = workers.env.take().unwrap_or_default();
-        parts.push(part(&BTreeMap::from([("pool", [workers])])));
         // A name stands on one line whatever is in it.
-        let comments: String = part(&env).lines().map(|line| format!("# {line}\n")).collect();
-        parts.push(format!("[pool.env]\n{comments}"));
+        let comments =
+            |env: &Hidden<'_>| -> String { part(env).lines().map(|line| format!("# {line}\n")).collect() };
+        let env = workers.env.take().unwrap_or_default();
+        let servers = std::mem::take(&mut workers.mcp_server);
+        parts.push(part(&BTreeMap::from([("pool", [workers])])));
+        parts.push(format!("[pool.env]\n{}", comments(&env)));
+        for mut server in servers {
+            let env = server.env.take();
+            parts.push(part(&BTreeMap::from([("pool", BTreeMap::from([("mcp_server", [server])]))])));
+            parts.extend(env.map(|env| format!("[pool.mcp_server.env]\n{}", comments(&env))));
+        }
     }
     parts.push(part(&BTreeMap::from([("limits", limits)])));
     parts.push(part(&BTreeMap::from([("admin", admin)])));
@@ -52,12 +59,21 @@ struct Settings<'a> {
     admin: Operators<'a>,
 }
 
+/// Names of variables, without their values.
+type Hidden<'a> = BTreeMap<&'a str, &'static str>;
+
+fn hidden(env: &BTreeMap<String, String>) -> Hidden<'_> {
+    env.keys().map(|name| (name.as_str(), HIDDEN)).collect()
+}
+
 #[derive(Serialize)]
 struct Listener<'a> {
     url: String,
     auth: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pool: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pools: Option<&'a [String]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tokens: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,8 +101,9 @@ impl<'a> Listener<'a> {
         let path = |path: &Path| path.display().to_string();
         Self {
             url: listen.at.to_string(),
-            auth: web.map_or("none", |web| web.auth.name()),
+            auth: web.map_or(listen.auth, |web| web.auth).name(),
             pool: listen.pool.as_deref(),
+            pools: listen.pools.as_deref(),
             tokens: web.and_then(|web| web.tokens.as_deref()).map(path),
             origins: web.map(|web| web.origins.as_slice()),
             hosts: web.map(|web| web.hosts.as_slice()),
@@ -122,8 +139,33 @@ struct Workers<'a> {
     pids: Option<u64>,
     /// Left out where each has a comment instead.
     #[serde(skip_serializing_if = "Option::is_none")]
-    env: Option<BTreeMap<&'a str, &'static str>>,
+    env: Option<Hidden<'a>>,
     client_capabilities: &'a Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mcp: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    mcp_server: Vec<Server<'a>>,
+}
+
+#[derive(Serialize)]
+struct Server<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<&'a [String]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    env: Option<Hidden<'a>>,
+}
+
+impl<'a> Server<'a> {
+    fn new(server: &'a McpServer) -> Self {
+        let (command, url, env) = match &server.target {
+            McpTarget::Command { words, env } => (Some(&words[..]), None, Some(hidden(env))),
+            McpTarget::Url(url) => (None, Some(url.as_str()), None),
+        };
+        Self { name: &server.name, command, url, env }
+    }
 }
 
 #[derive(Serialize)]
@@ -161,6 +203,8 @@ struct Operators<'a> {
     socket: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     port: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auth: Option<&'static str>,
 }
 
 impl<'a> Settings<'a> {
@@ -172,6 +216,7 @@ impl<'a> Settings<'a> {
             admin: Operators {
                 socket: config.admin.socket.as_ref().map(|path| path.display().to_string()),
                 port: config.admin.port.as_deref(),
+                auth: config.admin.port.as_ref().map(|_| if config.admin.is_open { "none" } else { "user" }),
             },
         }
     }
@@ -202,8 +247,10 @@ impl<'a> Workers<'a> {
             mix_identities: pool.mix_identities,
             memory: pool.memory.map(shown_size),
             pids: pool.pids,
-            env: Some(pool.env.keys().map(|name| (name.as_str(), HIDDEN)).collect()),
+            env: Some(hidden(&pool.env)),
             client_capabilities: &pool.client_capabilities,
+            mcp: pool.mcp.map(McpAccess::name),
+            mcp_server: pool.mcp_servers.iter().map(Server::new).collect(),
         }
     }
 }

@@ -59,7 +59,7 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node) -> Option<Placed> {
     let limits = table.get("limits").and_then(Item::table).map(limits).unwrap_or_default();
     let listen = match table.get("transport").and_then(Item::table) {
         Some(table) => transport(table),
-        None => vec![Listen { at: Door::Stdio, pool: None }],
+        None => vec![Listen::new(Door::Stdio)],
     };
     Some(Placed {
         config: Config { listen, pools, limits, admin: Admin::default() },
@@ -170,7 +170,7 @@ fn transport(table: Table<'_>) -> Vec<Listen> {
     if let Some(item) = table.get("options") {
         item.warn("is ignored");
     }
-    let stdio = vec![Listen { at: Door::Stdio, pool: None }];
+    let stdio = vec![Listen::new(Door::Stdio)];
     let Some(item) = table.get("mode") else { return stdio };
     match item.text() {
         Some("stdio") => stdio,

@@ -1,6 +1,7 @@
 //! Whole files, right and wrong.
 
 mod abilities;
+mod access;
 mod web;
 
 use std::path::Path;
@@ -17,7 +18,7 @@ use super::*;
 const WHOLE: &str = r#"
 [[listen]]
 url = "tcp://127.0.0.1:9000"
-auth = "none"
+auth = "user"
 
 [[listen]]
 url = "unix:bus.sock"
@@ -79,7 +80,7 @@ fn toml(text: &str) -> String {
 fn a_file_says_everything() {
     let (config, warnings) = read(WHOLE, Path::new("/etc/narrows/bus.toml")).unwrap();
     assert_eq!(warnings, []);
-    let listen = |at: Door, pool: Option<&str>| Listen { at, pool: pool.map(str::to_owned) };
+    let listen = |at: Door, pool: Option<&str>| Listen { pool: pool.map(str::to_owned), ..Listen::new(at) };
     assert_eq!(
         config.listen,
         [
@@ -118,7 +119,11 @@ fn a_file_says_everything() {
         ..Limits::default()
     };
     assert_eq!(config.limits, limits);
-    let admin = Admin { socket: Some("/run/admin.sock".into()), port: Some("127.0.0.1:9090".to_owned()) };
+    let admin = Admin {
+        socket: Some("/run/admin.sock".into()),
+        port: Some("127.0.0.1:9090".to_owned()),
+        is_open: false,
+    };
     assert_eq!(config.admin, admin);
 }
 
@@ -128,7 +133,7 @@ fn little_is_enough() {
     let (config, warnings) = read(text, Path::new("bus.toml")).unwrap();
     assert_eq!(warnings, []);
     let expected = Config {
-        listen: vec![Listen { at: Door::Stdio, pool: None }],
+        listen: vec![Listen::new(Door::Stdio)],
         pools: vec![Pool::new("default", vec!["a".to_owned()])],
         limits: Limits::default(),
         admin: Admin::default(),
@@ -151,7 +156,7 @@ pool = "codr"
 url = "unix:/a.sock"
 
 [[listen]]
-auth = "none"
+auth = "user"
 
 [[pool]]
 name = "coder"
@@ -307,7 +312,7 @@ fn the_files_of_stdio_bus_are_read() {
         ..Pool::new(id, command.iter().map(|word| (*word).to_owned()).collect())
     };
     let expected = Config {
-        listen: vec![Listen { at: Door::Stdio, pool: None }],
+        listen: vec![Listen::new(Door::Stdio)],
         pools: vec![pool("echo worker", &["/usr/bin/node", "worker.js", ""], 300), pool("b", &["b"], 1)],
         limits: Limits {
             max_line: 1 << 20,
@@ -468,7 +473,7 @@ fn the_settings_are_shown_as_they_are_written() {
     assert_snapshot!(shown::toml(&config), @r#"
     [[listen]]
     url = "stdio:"
-    auth = "none"
+    auth = "user"
 
     [[pool]]
     name = "default"

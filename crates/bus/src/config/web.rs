@@ -18,8 +18,10 @@ pub const TAKES_PEM: &str = "it takes a certificate and its private key, both in
 /// Who is let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auth {
-    /// Whoever is on this machine.
+    /// Every user of this machine.
     None,
+    /// The user that the bus runs as.
+    User,
     /// Who has a token.
     Token,
     /// Who has a certificate of ours.
@@ -32,9 +34,16 @@ impl Auth {
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
+            Self::User => "user",
             Self::Token => "token",
             Self::Mtls => "mtls",
         }
+    }
+
+    /// Returns `true` if each client proves a name of its own.
+    #[must_use]
+    pub fn names_clients(self) -> bool {
+        matches!(self, Self::Token | Self::Mtls)
     }
 }
 
@@ -93,7 +102,7 @@ impl Web {
             secure,
             is_socket,
             path: path.to_owned(),
-            auth: Auth::None,
+            auth: Auth::User,
             tokens: None,
             origins: Vec::new(),
             hosts: Vec::new(),
@@ -132,7 +141,7 @@ impl Web {
             _ if !self.secure && self.tls.is_some() => {
                 ("tls", "means something only with https:// or wss:// in the `url`")
             }
-            Auth::None if !self.is_loopback() => {
+            Auth::None | Auth::User if !self.is_loopback() => {
                 ("url", "can be reached from other machines, which needs `auth` and https:// or wss://")
             }
             _ if !self.secure && !self.is_loopback() => {
@@ -141,13 +150,13 @@ impl Web {
             Auth::Token if self.tokens.is_none() => {
                 ("auth", "needs a file of tokens: tokens = \"tokens.toml\"")
             }
-            Auth::None | Auth::Mtls if self.tokens.is_some() => {
+            Auth::None | Auth::User | Auth::Mtls if self.tokens.is_some() => {
                 ("tokens", "means something only with auth = \"token\"")
             }
             Auth::Mtls if !has_ca => {
                 ("auth", "needs the authority of its clients: tls = { …, client_ca = \"ca.pem\" }")
             }
-            Auth::None if has_ca => {
+            Auth::None | Auth::User if has_ca => {
                 ("tls", "has a `client_ca`, which means something only with auth = \"mtls\" or \"token\"")
             }
             _ => return None,

@@ -34,6 +34,26 @@ pub struct Arrival<'a> {
     pub metered: bool,
     /// Whether the bus ends when this client's input does, as on stdio.
     pub ends_bus: bool,
+    /// The only pools that its proof of identity permits; `None`: all.
+    pub pools: Option<&'a [String]>,
+    /// Whether it is the user that the bus runs as, by the credentials of a unix socket or on stdio.
+    pub is_owner: bool,
+}
+
+impl<'a> Arrival<'a> {
+    /// A client without scopes, limits of an identity, or a restriction to pools.
+    #[must_use]
+    pub fn new(listener: usize, identity: &'a str) -> Self {
+        Self {
+            listener,
+            identity,
+            scopes: None,
+            metered: false,
+            ends_bus: false,
+            pools: None,
+            is_owner: false,
+        }
+    }
 }
 
 /// Where lines and orders go.
@@ -174,4 +194,13 @@ pub enum Note {
     CircuitOpened(PoolId),
     /// A pool works again.
     CircuitClosed(PoolId),
+    /// A client named an MCP server that its pool does not permit.
+    McpRefused {
+        /// The client, unless a session was to be restored that has none.
+        client: Option<Client>,
+        /// The pool.
+        pool: PoolId,
+    },
+    /// A client asked for a pool that it may not use.
+    PoolRefused(Client),
 }

@@ -194,10 +194,8 @@ impl<O: Outlet> Pass<'_, O> {
     /// One worker's part.
     pub(super) fn fan_part(&mut self, key: u32, worker: Worker, part: Result<View<'_>, &RpcError>) {
         let serial = self.core.worker(worker).map_or(0, |state| state.serial);
-        let identity = match self.core.fans.get(key as usize) {
-            Some(fan) => self.core.clients.get(fan.client.0 as usize).map(|client| client.identity),
-            None => return,
-        };
+        let Some(client) = self.core.fans.get(key as usize).map(|fan| fan.client) else { return };
+        let identity = self.core.clients.get(client.0 as usize).map(|client| client.identity);
         let outcome =
             match part {
                 Ok(message) => match message.error() {
@@ -215,6 +213,7 @@ impl<O: Outlet> Pass<'_, O> {
                 let session = known.and_then(|key| self.core.sessions.get(key));
                 // What is another's is not told of.
                 let is_own = session.is_none_or(|session| Some(session.identity) == identity)
+                    && known.is_none_or(|key| self.may_reach(client, key))
                     && identity
                         .is_none_or(|identity| self.claim_on_listed(identity, worker, name) == Claim::Own);
                 if !is_own {

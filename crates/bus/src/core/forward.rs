@@ -28,6 +28,16 @@ impl<O: Outlet> Pass<'_, O> {
     ) {
         let Some(id) = message.id() else { return };
         let tag = message.tag();
+        let pool = self.pool_of_worker(worker);
+        let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
+        let permitted = match self.permit_servers(client, pool, is_v2, message, what) {
+            Ok(permitted) => permitted,
+            Err(error) => {
+                self.refuse(client, id, batch, tag, &error);
+                return;
+            }
+        };
+        let message = permitted.as_deref().map_or(message, View::parse);
         let mut served = None;
         if what.creates() || what.reopens() {
             self.enter_servers(worker, client, message.params().unwrap_or_default());

@@ -42,6 +42,8 @@ impl<O: Outlet> Pass<'_, O> {
             resting: false,
             listener: from.listener,
             ends_bus: from.ends_bus,
+            pools: from.pools.map(Box::from),
+            is_owner: from.is_owner,
             pool: None,
             astray: false,
             worker: None,

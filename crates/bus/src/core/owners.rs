@@ -194,14 +194,17 @@ impl<O: Outlet> Pass<'_, O> {
         id: &[u8],
         message: View<'_>,
     ) -> Option<Bytes> {
-        let result = message.result().filter(|_| self.core.owners.are_kept())?;
+        let restricted = self.is_restricted(client);
+        let result = message.result().filter(|_| restricted || self.core.owners.are_kept())?;
         let identity = self.core.clients.get(client.0 as usize)?.identity;
         let mut result: Value = serde_json::from_slice(result).unwrap_or_default();
         if let Some(sessions) = result.get_mut("sessions").and_then(Value::as_array_mut) {
             sessions.retain(|entry| {
-                entry["sessionId"]
-                    .as_str()
-                    .is_some_and(|name| self.claim_on_listed(identity, worker, name) == Claim::Own)
+                entry["sessionId"].as_str().is_some_and(|name| {
+                    let key = self.session_of(worker, name).or_else(|| self.core.sessions.find(name));
+                    key.is_none_or(|key| self.may_reach(client, key))
+                        && self.claim_on_listed(identity, worker, name) == Claim::Own
+                })
             });
         }
         message::response(id, &result).ok()

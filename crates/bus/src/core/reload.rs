@@ -12,7 +12,7 @@ use super::timer::Timer;
 impl<O: Outlet> Pass<'_, O> {
     pub(super) fn reload(&mut self, config: &Config) {
         self.core.limits = config.limits.clone();
-        self.core.listeners = config.listen.iter().map(|listen| listen.pool.clone()).collect();
+        self.core.listeners.clone_from(&config.listen);
         let before = std::mem::take(&mut self.core.order);
         self.core.order = config.pools.iter().map(|settings| self.settle_pool(settings)).collect();
         // Only now: whoever loses something by it is served by the pools that there are.
@@ -186,6 +186,12 @@ fn spare(pool: &PoolState, live: Vec<(Worker, &WorkerState)>) -> Vec<Worker> {
 
 /// Whether workers of one pool are workers of the other.
 fn is_same_kind(one: &Pool, other: &Pool) -> bool {
-    Pool { instances: 0, max_instances: 0, ..one.clone() }
-        == Pool { instances: 0, max_instances: 0, ..other.clone() }
+    let of_workers = |pool: &Pool| Pool {
+        instances: 0,
+        max_instances: 0,
+        mcp: None,
+        mcp_servers: Vec::new(),
+        ..pool.clone()
+    };
+    of_workers(one) == of_workers(other)
 }

@@ -174,9 +174,20 @@ impl<O: Outlet> Pass<'_, O> {
             Some(wire) => serde_json::from_slice(wire).unwrap_or(Value::Null),
             None => json!(session.name),
         };
-        let mut params = serde_json::from_slice(&session.params).unwrap_or_else(|_| json!({}));
+        let client = session.owner.or(session.waiting.first().map(|waiting| waiting.client));
+        let (pool, params) = (session.pool, session.params.clone());
+        let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
+        // By the settings that hold now.
+        let params = match self.permit_again(client, pool, is_v2, &params) {
+            Ok(params) => params,
+            Err(error) => {
+                self.fail_revival(key, &error);
+                return;
+            }
+        };
+        let mut params = serde_json::from_slice(&params).unwrap_or_else(|_| json!({}));
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
         session.place = Place::Lost("it is being taken up again".into());
-        let pool = session.pool;
         let abilities = self.core.pool_of(pool).abilities;
         params["sessionId"] = name;
         if params.get("mcpServers").is_none() {

@@ -69,10 +69,13 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let known = name.as_deref().and_then(|name| self.core.sessions.find(name));
         let claim = name.as_deref().map_or(Claim::Own, |name| self.claim_of(client, name, known));
-        if let Some(key) = known.filter(|_| claim == Claim::Own)
-            && let Some(route) = self.route_session(client, key, what)
-        {
-            return route;
+        if let Some(key) = known.filter(|_| claim == Claim::Own) {
+            if let Err(error) = self.permit_in_session(client, key, message, what) {
+                return Route::Refuse(error);
+            }
+            if let Some(route) = self.route_session(client, key, what) {
+                return route;
+            }
         }
         if known.is_none()
             && let Some(route) = name.as_deref().and_then(|name| self.route_child(client, name, what))
@@ -104,6 +107,10 @@ impl<O: Outlet> Pass<'_, O> {
             Ok(pool) => pool,
             Err(error) => return Route::Refuse(error),
         };
+        // Before any worker is started for it. What is sent is judged again, by the settings that hold then.
+        if let Err(error) = self.permit_servers(client, pool, false, message, what) {
+            return Route::Refuse(error);
+        }
         // Only here, so that whatever else is wrong is answered in the same way whether there is such a session or not.
         let is_named_first = claim == Claim::Unknown && !self.core.pool_of(pool).is_acp();
         let identity = self.core.client(client).map(|state| state.identity);
@@ -129,6 +136,9 @@ impl<O: Outlet> Pass<'_, O> {
     /// Whose a session is that a client names.
     #[inline]
     fn claim_of(&self, client: Client, name: &str, key: Option<SessionKey>) -> Claim {
+        if key.is_some_and(|key| !self.may_reach(client, key)) {
+            return Claim::Foreign;
+        }
         if !self.core.owners.are_kept() {
             return Claim::Own;
         }
@@ -276,22 +286,23 @@ impl<O: Outlet> Pass<'_, O> {
             self.leave_removed(client);
         }
         let Some(state) = self.core.client(client) else { return Err(unknown_session()) };
-        let (now, listener) = (state.pool, state.listener);
+        let now = state.pool;
         let wanted = match message.pool() {
             Some(pool) => Some(pool.into_owned()),
             None if matches!(what, What::Initialize | What::New) => meta_pool(message),
             None => None,
         };
         let pool = match (wanted, now) {
-            (Some(name), _) => self.find_pool(&name)?,
+            (Some(name), _) => self.wanted_pool(client, &name)?,
             (None, Some(pool)) => self.core.current(pool),
-            (None, None) => match self.core.listeners.get(listener).cloned().flatten() {
-                Some(name) => self.find_pool(&name)?,
-                None => self.first_pool()?,
-            },
+            (None, None) => self.default_pool(client)?,
         };
         if self.core.pool_of(pool).removed {
             return Err(RpcError::new(Code::NotFound, "the pool of this connection is no longer there"));
+        }
+        // A reload may have taken it from the listener.
+        if !self.may_use(client, pool) {
+            return Err(self.deny_pool(client));
         }
         match now {
             Some(now) if now != pool => {
@@ -315,18 +326,6 @@ impl<O: Outlet> Pass<'_, O> {
             }
         }
         Ok(pool)
-    }
-
-    fn find_pool(&self, name: &str) -> Result<PoolId, RpcError> {
-        let mut pools = self.core.order.iter().copied();
-        pools.find(|pool| self.core.pool_of(*pool).settings.name == name).ok_or_else(|| {
-            RpcError::new(Code::InvalidParams, "there is no pool of this name").with("pool", json!(name))
-        })
-    }
-
-    fn first_pool(&self) -> Result<PoolId, RpcError> {
-        let first = self.core.order.first().copied();
-        first.ok_or_else(|| RpcError::new(Code::NotFound, "the bus has no pool"))
     }
 
     /// In a pool that everybody shares and whose protocol is known.

@@ -177,6 +177,10 @@ pub(super) struct ClientState {
     pub(super) resting: bool,
     pub(super) listener: usize,
     pub(super) ends_bus: bool,
+    /// The only pools that its proof of identity permits; `None`: all.
+    pub(super) pools: Option<Box<[String]>>,
+    /// It is the user that the bus runs as, by the credentials of a unix socket or on stdio.
+    pub(super) is_owner: bool,
     pub(super) pool: Option<PoolId>,
     /// It asked for a pool that is not there, and for none since.
     pub(super) astray: bool,

@@ -37,6 +37,12 @@ pub struct Counters {
     pub spawned: u64,
     /// Workers that were lost.
     pub lost: u64,
+    /// Requests that named an MCP server that the pool does not permit.
+    pub refused_mcp: u64,
+    /// Requests for a pool that the client may not use.
+    pub refused_pools: u64,
+    /// Connections of users that may not connect.
+    pub refused_users: u64,
 }
 
 /// What an identity has.

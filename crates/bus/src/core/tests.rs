@@ -1,5 +1,6 @@
 //! Whole conversations through the core, as what everybody gets to see.
 
+mod access;
 mod children;
 mod corners;
 mod edges;
@@ -70,7 +71,7 @@ impl Sight {
 
 fn config(pools: Vec<Pool>) -> Config {
     Config {
-        listen: vec![Listen { at: crate::config::Door::Stdio, pool: None }],
+        listen: vec![Listen::new(crate::config::Door::Stdio)],
         pools,
         limits: Limits::default(),
         admin: Admin::default(),
@@ -106,7 +107,7 @@ impl Scene {
     }
 
     fn open(&mut self) -> u32 {
-        let from = Arrival { listener: 0, identity: ANYONE, scopes: None, metered: false, ends_bus: false };
+        let from = Arrival::new(0, ANYONE);
         let client = self.core.client_open(self.now, from, &mut self.sight).unwrap().0;
         self.initialized(client);
         client

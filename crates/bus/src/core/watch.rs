@@ -200,12 +200,21 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(id) = message.id() else { return };
         let Some(session) = self.core.sessions.get(key) else { return };
         let Some(worker) = session.worker() else { return };
-        let mut params: Value = serde_json::from_slice(&session.params).unwrap_or_default();
+        let (owner, pool, params) = (session.owner, session.pool, session.params.clone());
+        let name = wire_name(session);
+        let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
+        let params = match self.permit_again(owner, pool, is_v2, &params) {
+            Ok(params) => params,
+            Err(error) => {
+                self.refuse(client, id, batch, message.tag(), &error);
+                return;
+            }
+        };
+        let mut params: Value = serde_json::from_slice(&params).unwrap_or_default();
         if !params.is_object() {
             params = json!({});
         }
-        let owner = session.owner;
-        params["sessionId"] = wire_name(session);
+        params["sessionId"] = name;
         if params.get("mcpServers").is_none() {
             params["mcpServers"] = json!([]);
         }

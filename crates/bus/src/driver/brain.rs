@@ -14,6 +14,8 @@ pub trait Brain: Send + 'static {
     fn start(&mut self, now: Time, out: &mut impl Outlet);
     /// Somebody has come in; `None` refuses.
     fn client_open(&mut self, now: Time, from: Arrival<'_>, out: &mut impl Outlet) -> Option<Client>;
+    /// Counts a connection that was refused because its user may not connect.
+    fn count_refused_user(&mut self) {}
     /// A client sent a line, which nobody has looked into: a router that only copies need not.
     fn client_line(&mut self, now: Time, client: Client, line: Piece<'_>, out: &mut impl Outlet);
     /// A client sends no more, but may still read.
@@ -84,6 +86,10 @@ impl Brain for Core {
 
     fn client_open(&mut self, now: Time, from: Arrival<'_>, out: &mut impl Outlet) -> Option<Client> {
         self.client_open(now, from, out)
+    }
+
+    fn count_refused_user(&mut self) {
+        self.count_refused_user();
     }
 
     #[inline]

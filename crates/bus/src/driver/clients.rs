@@ -63,30 +63,51 @@ impl<B: Brain> Driver<B> {
     }
 
     fn admit(&mut self, now: Time, listener: u32, family: Family, peer: OwnedFd) {
-        let identity = match family {
-            Family::Tcp => ANYONE.to_owned(),
+        let listener = listener as usize;
+        let user = match family {
+            Family::Tcp if self.is_foreign(listener, &peer) => {
+                self.brain.count_refused_user();
+                refuse_user(peer);
+                return;
+            }
+            Family::Tcp => None,
             Family::Unix => match peer_user(&peer) {
-                Some(user) => user_name(user),
-                None => return,
+                Some(user) => Some(user),
+                None => {
+                    self.brain.count_refused_user();
+                    return;
+                }
             },
         };
-        let listener = listener as usize;
+        let identity = user.map_or_else(|| ANYONE.to_owned(), user_name);
+        let is_owner = user.is_some_and(|user| user == rustix::process::geteuid().as_raw());
         let mut conn = Conn::new(Stream::socket(peer), None, family == Family::Tcp, family == Family::Unix);
         if self.hand_over.is_some() {
             conn.fresh = Some(Box::new(Fresh { listener, identity: identity.clone(), read: Vec::new() }));
         }
-        let from = Arrival { listener, identity: &identity, scopes: None, metered: false, ends_bus: false };
+        let from = Arrival { is_owner, ..Arrival::new(listener, &identity) };
         let lines = self.lines();
         if let Some(slot) = self.admit_conn(now, from, conn, lines) {
             self.await_first(now, slot, family);
         }
     }
 
+    /// Returns `true` if a TCP connection is refused: the listener is for one user, and the peer is another or unknown.
+    fn is_foreign(&self, listener: usize, peer: &OwnedFd) -> bool {
+        let Some(Entry::Socket(door)) = self.listeners.get(listener).map(|door| &door.entry) else {
+            return true;
+        };
+        let Some(only) = door.only else { return false };
+        let user = narrows_link::peer::user_of(peer.as_fd());
+        if user != Some(only) {
+            tracing::warn!(listener, user, "connection refused: not the user of the bus");
+        }
+        user != Some(only)
+    }
+
     /// Takes a client that somebody else has let in.
     pub(super) fn admit_newcomer(&mut self, now: Time, socket: OwnedFd, from: &Newcomer) {
-        let Newcomer { listener, identity, scopes, metered } = from;
-        let scopes = scopes.as_deref();
-        let from = Arrival { listener: *listener, identity, scopes, metered: *metered, ends_bus: false };
+        let from = from.arrival();
         let mut conn = Conn::new(Stream::socket(socket), None, false, true);
         conn.tended = true;
         // Its own socket beside both ends of the one that leads to us.
@@ -101,7 +122,7 @@ impl<B: Brain> Driver<B> {
         self.copied.extend(ends.copied);
         let conn = Conn::new(ends.input, Some(ends.output), false, false);
         let listener = listener as usize;
-        let from = Arrival { listener, identity: &identity, scopes: None, metered: false, ends_bus: true };
+        let from = Arrival { ends_bus: true, is_owner: true, ..Arrival::new(listener, &identity) };
         let lines = self.lines();
         self.admit_conn(now, from, conn, lines);
     }
@@ -351,6 +372,12 @@ pub(super) fn refuse(conn: &Conn, error: &RpcError) {
         None => [&*message, b"\n"].concat(),
     });
     conn.output().shut();
+}
+
+/// Tells a peer on TCP that it is not the user of this bus, if it can be told at once.
+fn refuse_user(peer: OwnedFd) {
+    let error = RpcError::new(Code::PolicyDenied, "only the user of this bus may connect");
+    refuse(&Conn::new(Stream::socket(peer), None, false, false), &error);
 }
 
 /// A user as an identity.

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::{Auth, Config, Door};
+use crate::config::{Config, Door};
 
 /// What we need for ourselves.
 const OURS: u64 = 64;
@@ -64,7 +64,7 @@ pub(crate) fn cap(config: &Config, limit: u64) -> Option<usize> {
 pub(crate) fn anonymous(config: &Config) -> usize {
     let is_others = |door: &Door| match door {
         Door::Tcp(..) => false,
-        Door::Web(web) => web.auth != Auth::None,
+        Door::Web(web) => web.auth.names_clients(),
         _ => true,
     };
     let most = config.limits.max_connections;

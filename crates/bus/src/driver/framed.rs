@@ -8,7 +8,7 @@ use narrows_wire::websocket::{self, Decoder, Event, Fault};
 use narrows_wire::{Piece, Splitter, make_line};
 use tokio::sync::oneshot;
 
-use crate::core::{Arrival, Client, Reason, Time};
+use crate::core::{Client, Reason, Time};
 
 use super::flow::{Intake, Outflow};
 use super::mail::{Farewell, Newcomer};
@@ -158,9 +158,7 @@ impl<B: Brain> Driver<B> {
     /// Takes a client that another has let in and that speaks WebSocket.
     pub(super) fn admit_upgraded(&mut self, now: Time, upgraded: Upgraded, from: &Newcomer, framed: Framed) {
         let Upgraded { socket, decoder, messages, idle } = upgraded;
-        let Newcomer { listener, identity, scopes, metered } = from;
-        let scopes = scopes.as_deref();
-        let from = Arrival { listener: *listener, identity, scopes, metered: *metered, ends_bus: false };
+        let from = from.arrival();
         let mut conn = Conn::new(Stream::socket(socket), None, false, false);
         conn.framed = Some(Box::new(framed));
         // Whether it reads shows with whether it is there.

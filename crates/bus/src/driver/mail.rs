@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use super::queues::Queues;
 use crate::config::Config;
+use crate::core::Arrival;
 
 /// How many may wait for a status at once.
 const ASKERS: usize = 64;
@@ -29,6 +30,36 @@ pub struct Newcomer {
     pub scopes: Option<Vec<String>>,
     /// Whether the limits of an identity hold for it.
     pub metered: bool,
+    /// The only pools that its proof of identity permits. `None`: all.
+    pub pools: Option<Vec<String>>,
+    /// Whether it is the user that the bus runs as, by the credentials of a unix socket.
+    pub is_owner: bool,
+}
+
+impl Newcomer {
+    /// A client without scopes, limits of an identity, or a restriction to pools.
+    #[must_use]
+    pub fn new(listener: usize, identity: impl Into<String>) -> Self {
+        Self {
+            listener,
+            identity: identity.into(),
+            scopes: None,
+            metered: false,
+            pools: None,
+            is_owner: false,
+        }
+    }
+
+    /// The same for the core.
+    pub(super) fn arrival(&self) -> Arrival<'_> {
+        Arrival {
+            scopes: self.scopes.as_deref(),
+            metered: self.metered,
+            pools: self.pools.as_deref(),
+            is_owner: self.is_owner,
+            ..Arrival::new(self.listener, &self.identity)
+        }
+    }
 }
 
 /// A client that comes in over a WebSocket.

@@ -111,6 +111,11 @@ impl Names {
                      Mend what the reason says; `narrows bus status` tells when it is tried"
                 );
             }
+            Note::McpRefused { client, pool } => {
+                let client = client.map(|client| client.0);
+                tracing::info!(client, pool = self.pool(*pool), "mcp server refused");
+            }
+            Note::PoolRefused(client) => tracing::info!(client = client.0, "pool refused"),
             Note::CircuitClosed(pool) => {
                 tracing::info!(pool = self.pool(*pool), "a pool works again");
             }

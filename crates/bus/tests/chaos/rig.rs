@@ -55,7 +55,7 @@ impl Rig {
             }
             pool
         };
-        let listen = |at: Door, pool: &str| Listen { at, pool: Some(pool.into()) };
+        let listen = |at: Door, pool: &str| Listen { pool: Some(pool.into()), ..Listen::new(at) };
         let config = Config {
             listen: vec![
                 listen(Door::Tcp("127.0.0.1:0".into()), "all"),

@@ -87,10 +87,8 @@ fn many_clients_do_not_mix() {
 fn a_unix_socket_works_like_a_port_also_when_it_is_full() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let rig = Rig::new(
-        Mode::Mirror,
-        Config { listen: vec![Listen { at: Door::Unix(path.clone()), pool: None }], ..config("") },
-    );
+    let rig =
+        Rig::new(Mode::Mirror, Config { listen: vec![Listen::new(Door::Unix(path.clone()))], ..config("") });
     let mut socket = UnixStream::connect(&path).unwrap();
     socket.write_all(b"[\"flood\",3000000]\n[\"flood\",3]\n").unwrap();
     let mut reader = BufReader::new(socket);
@@ -163,7 +161,7 @@ fn whoever_was_let_in_by_another_may_take_nothing_for_as_long_as_that_one_allows
     let rig = Rig::new(Mode::Mirror, config);
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(PATIENCE)).unwrap();
-    let from = Newcomer { listener: 0, identity: "token:x".into(), scopes: None, metered: true };
+    let from = Newcomer { metered: true, ..Newcomer::new(0, "token:x") };
     rig.bus.handle().connect(theirs.into(), from).unwrap();
     let mut held = BufReader::new(ours);
     held.get_mut().write_all(b"[\"flood\",3000000]\n").unwrap();
@@ -334,6 +332,6 @@ fn what_cannot_work_is_an_error_at_once() {
         }
         assert!(matches!(start(limited), StartError::Unlimited { source, .. } if source == why));
     }
-    let everybody = Listen { at: Door::Tcp("0.0.0.0:0".into()), pool: None };
+    let everybody = Listen::new(Door::Tcp("0.0.0.0:0".into()));
     assert!(matches!(start(Config { listen: vec![everybody], ..config("") }), StartError::Listen(_)));
 }

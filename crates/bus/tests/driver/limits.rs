@@ -126,7 +126,7 @@ fn connections_without_identity_leave_room_for_users_of_this_machine() {
     let path = dir.path().join("s");
     let mut config = config("exec cat");
     config.limits.max_connections = 10;
-    config.listen.push(Listen { at: Door::Unix(path.clone()), pool: None });
+    config.listen.push(Listen::new(Door::Unix(path.clone())));
     let real = Real { bus: Bus::start(config, Vec::new()).unwrap() };
     let mut peers: Vec<Peer> = (0..9).map(|_| real.connect()).collect();
     peers.iter_mut().for_each(Peer::speaks);

@@ -8,6 +8,7 @@ mod clients;
 mod limits;
 mod panics;
 mod stdio;
+mod users;
 mod websocket;
 mod workers;
 
@@ -33,7 +34,7 @@ struct Rig {
 /// Settings of a bus on a free port, whose workers are `script` in a shell.
 fn config(script: &str) -> Config {
     Config {
-        listen: vec![Listen { at: Door::Tcp("127.0.0.1:0".into()), pool: None }],
+        listen: vec![Listen::new(Door::Tcp("127.0.0.1:0".into()))],
         pools: vec![Pool::new("p", vec!["/bin/sh".into(), "-c".into(), script.into()])],
         limits: Limits::default(),
         admin: Admin::default(),

@@ -20,7 +20,7 @@ fn check(fuse: &str, config: Config, set_off: impl FnOnce(&Rig, &mut Peer)) -> R
 }
 
 fn reload(rig: &Rig) {
-    let listen = vec![Listen { at: Door::Tcp("127.0.0.1:0".into()), pool: None }];
+    let listen = vec![Listen::new(Door::Tcp("127.0.0.1:0".into()))];
     rig.bus.reload(Config { listen, ..config("exec cat") }).unwrap();
 }
 

@@ -31,7 +31,7 @@ impl Rig {
             messages: messages.iter().map(|message| (*message).into()).collect(),
             idle,
         };
-        let from = Newcomer { listener: 0, identity: "token:x".into(), scopes: None, metered: true };
+        let from = Newcomer { metered: true, ..Newcomer::new(0, "token:x") };
         let served = self.bus.handle().connect_upgraded(upgraded, from).unwrap();
         (WebSocket::from_raw_socket(ours, Role::Client, None), served)
     }

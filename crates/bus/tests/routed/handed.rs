@@ -40,7 +40,7 @@ fn begin(config: Config, edges: Edges) -> Result<Bus, StartError> {
 fn enter(bus: &Bus, identity: &str) -> BufReader<UnixStream> {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(PATIENCE)).unwrap();
-    let from = Newcomer { listener: 0, identity: identity.to_owned(), scopes: None, metered: true };
+    let from = Newcomer { metered: true, ..Newcomer::new(0, identity) };
     bus.handle().connect(theirs.into(), from).unwrap();
     BufReader::new(ours)
 }
@@ -74,7 +74,7 @@ fn a_session_is_its_makers_also_after_a_restart() {
         let again = begin(web(), edges(&owners)).unwrap_err();
         assert!(matches!(again, StartError::Owners(_)), "{again}");
         finish(&bus);
-        let from = Newcomer { listener: 0, identity: "x".into(), scopes: None, metered: false };
+        let from = Newcomer::new(0, "x");
         assert!(bus.handle().connect(UnixStream::pair().unwrap().0.into(), from).is_err());
     }
 }

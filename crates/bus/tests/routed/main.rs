@@ -24,7 +24,7 @@ fn start(instances: u32) -> Bus {
     let shell = vec!["/bin/sh".into(), "-c".into(), ECHO.into()];
     let pool = Pool { instances, share: Share::All, protocol: Protocol::JsonRpc, ..Pool::new("p", shell) };
     let config = Config {
-        listen: vec![Listen { at: Door::Tcp("127.0.0.1:0".into()), pool: None }],
+        listen: vec![Listen::new(Door::Tcp("127.0.0.1:0".into()))],
         pools: vec![pool],
         limits: Limits::default(),
         admin: Admin::default(),

@@ -91,7 +91,16 @@ impl Scenario {
             breeds.push(breed);
             pools.push(pool);
         }
-        let listen = (0..count).map(|at| Listen { at: Door::Stdio, pool: Some(format!("p{at}")) }).collect();
+        // Clients may use every pool: agents of different pools give out the same names.
+        let all: Vec<String> = (0..count).map(|at| format!("p{at}")).collect();
+        let listen = all
+            .iter()
+            .map(|name| Listen {
+                pool: Some(name.clone()),
+                pools: Some(all.clone()),
+                ..Listen::new(Door::Stdio)
+            })
+            .collect();
         let tight = !calm && random.one_in(3);
         let limits = Limits {
             max_line: 1 << 16,

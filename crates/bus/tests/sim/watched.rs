@@ -76,7 +76,7 @@ fn config(limit: usize) -> Config {
     let mut pool = Pool::new("p0", vec!["agent".to_owned()]);
     (pool.share, pool.mix_identities, pool.max_instances) = (Share::All, true, 1);
     Config {
-        listen: vec![Listen { at: Door::Web(web), pool: None }],
+        listen: vec![Listen::new(Door::Web(web))],
         pools: vec![pool],
         limits: Limits { replay_bytes: limit, ..Limits::default() },
         admin: Admin::default(),
@@ -133,7 +133,7 @@ impl<'a> Watched<'a> {
 
     fn comes(&mut self, identity: usize) -> u32 {
         let name = format!("token:{identity}");
-        let from = Arrival { listener: 0, identity: &name, scopes: None, metered: false, ends_bus: false };
+        let from = Arrival::new(0, &name);
         let client = self.core.client_open(Time::ZERO, from, &mut self.net).expect("there is room").0;
         self.people.insert(client, Person { identity, next: 0, stale: Vec::new() });
         let id = self.asks(client, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));

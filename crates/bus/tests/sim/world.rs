@@ -172,7 +172,7 @@ impl World {
         let ends_bus = self.scenario.faults > 0 && self.random.one_in(80);
         let identity = u32::try_from(self.random.below(self.scenario.identities as usize)).unwrap_or(0);
         let name = format!("token:{identity}");
-        let arrival = Arrival { listener, identity: &name, scopes: None, metered: false, ends_bus };
+        let arrival = Arrival { ends_bus, ..Arrival::new(listener, &name) };
         self.net.note(|| {
             format!("{:?} connect listener {listener} pool {wanted} identity {identity} {ends_bus}", self.now)
         });

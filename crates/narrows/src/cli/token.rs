@@ -40,6 +40,10 @@ pub(crate) struct TokenNew {
     #[arg(long, value_name = "SCOPE")]
     pub(crate) scope: Vec<String>,
 
+    /// The only pool of a bus that it may use; can be given several times [default: every pool]
+    #[arg(long, value_name = "POOL")]
+    pub(crate) pool: Vec<String>,
+
     /// The file of tokens, which is made if it is not there
     #[arg(long, value_name = "FILE")]
     pub(crate) file: PathBuf,
@@ -48,12 +52,12 @@ pub(crate) struct TokenNew {
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 
-    /// Print a JSON object: `name`, `scopes`, and the `token` or with --out the file that it is in, `out`
+    /// Print a JSON object: `name`, `scopes`, `pools`, and the `token` or with --out the file that it is in, `out`
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Print the names and scopes of a file of tokens, and when each was made
+/// Print the names, scopes and pools of a file of tokens, and when each was made
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::TOKEN_LIST))]
 pub(crate) struct TokenList {

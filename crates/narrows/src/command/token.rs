@@ -28,11 +28,14 @@ pub(super) fn execute(args: &Token) -> Result<ExitCode, Failure> {
 }
 
 fn make(args: &TokenNew) -> Result<(), Failure> {
-    let TokenNew { name, scope, file, out, json } = args;
+    let TokenNew { name, scope, pool, file, out, json } = args;
     let scopes = (!scope.is_empty()).then_some(&scope[..]);
-    let make =
-        || tokens::add(file, name, scopes, SystemTime::now()).map_err(|error| Failure::tokens(file, &error));
-    let mut object = json!({"name": name, "scopes": scopes});
+    let pools = (!pool.is_empty()).then_some(&pool[..]);
+    let make = || {
+        let made = tokens::add_for_pools(file, name, scopes, pools, SystemTime::now());
+        made.map_err(|error| Failure::tokens(file, &error))
+    };
+    let mut object = json!({"name": name, "scopes": scopes, "pools": pools});
     match out {
         None => {
             let token = make()?;
@@ -98,17 +101,22 @@ fn write(
 fn list(args: &TokenList) -> Result<(), Failure> {
     let known = Tokens::read(&args.file).map_err(|error| Failure::tokens(&args.file, &error))?;
     let text = if args.json {
-        let object = |(who, created): (&Identity, _)| json!({"name": who.name, "scopes": who.scopes, "created": created});
+        let object = |(who, created): (&Identity, _)| json!({"name": who.name, "scopes": who.scopes, "pools": who.pools, "created": created});
         let all: Vec<_> = known.listed().map(object).collect();
         format!("{}\n", json!(all))
     } else {
-        let scopes =
-            |scopes: Option<&Vec<String>>| scopes.map_or("everything".to_owned(), |all| all.join(" "));
+        let listed =
+            |list: Option<&Vec<String>>, all: &str| list.map_or(all.to_owned(), |list| list.join(" "));
         let row = |(who, created): (&Identity, Option<&str>)| {
-            [line(&who.name), line(&scopes(who.scopes.as_ref())), line(created.unwrap_or("-"))]
+            [
+                line(&who.name),
+                line(&listed(who.scopes.as_ref(), "everything")),
+                line(&listed(who.pools.as_ref(), "all")),
+                line(created.unwrap_or("-")),
+            ]
         };
         let rows: Vec<_> = known.listed().map(row).collect();
-        columns(["NAME", "SCOPES", "CREATED"], &rows)
+        columns(["NAME", "SCOPES", "POOLS", "CREATED"], &rows)
     };
     output::print(text.as_bytes())
 }

@@ -144,6 +144,12 @@ fn advised(failure: Failure, has_token: bool, error: &DialError) -> Failure {
         DialError::Forbidden { words } if words.as_ref().is_none_or(|words| words.contains("host")) => {
             failure.hint("the server takes only the names for itself that it knows: `hosts` in its bus.toml")
         }
+        DialError::Forbidden { words: Some(words) } if words.contains("user of this bus") => failure.hint(
+            "connect as the user that runs the bus, or show a token: `auth` in its bus.toml says who may connect",
+        ),
+        DialError::Io(error) if error.contains("Permission denied") => failure.hint(
+            "a unix socket of a bus is for the user that runs it; other users need a listener with tokens",
+        ),
         DialError::Exposed => failure.hint("use wss:// or https://, or a tunnel to this machine (ssh -L)"),
         DialError::Status { status: 404 | 405, .. } => {
             failure.hint("the path is a part of the URL; it is usually /acp")
@@ -198,6 +204,10 @@ mod tests {
              hint: the server takes only the names for itself that it knows: `hosts` in its bus.toml\n"
         );
         assert!(!forbidden("by the order of the proxy").contains("hint"));
+        assert!(
+            forbidden("only the user of this bus may connect")
+                .contains("connect as the user that runs the bus")
+        );
         assert_eq!(
             told(true, DialError::LockedOut { after: Some(Duration::from_secs(5)) }),
             "error: wss://bus.example/acp?… cannot be reached\n  because: too many wrong tokens have come from this address (429)\n\

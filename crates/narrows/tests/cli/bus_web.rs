@@ -115,7 +115,7 @@ fn what_becomes_of_tokens_is_told() {
     let out = place.path().join("desk.token").display().to_string();
     assert_eq!(
         object(&["new", "desk", "--out", &out, "--json"]),
-        json!({"name": "desk", "scopes": null, "out": out})
+        json!({"name": "desk", "scopes": null, "pools": null, "out": out})
     );
     let (code, _, told) = token(&place, &["new", "other", "--scope", "foo bar"]);
     assert!(
@@ -124,9 +124,9 @@ fn what_becomes_of_tokens_is_told() {
     );
     let list = token(&place, &["list"]).1;
     let rows: Vec<Vec<&str>> = list.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!((&rows[0][..], rows.len()), (&["NAME", "SCOPES", "CREATED"][..], 3), "{list}");
-    assert!(rows[1][2].starts_with("20") && rows[1][2].ends_with('Z'), "{list}");
-    assert_eq!(object(&["list", "--json"])[0]["created"], rows[1][2]);
+    assert_eq!((&rows[0][..], rows.len()), (&["NAME", "SCOPES", "POOLS", "CREATED"][..], 3), "{list}");
+    assert!(rows[1][3].starts_with("20") && rows[1][3].ends_with('Z'), "{list}");
+    assert_eq!(object(&["list", "--json"])[0]["created"], rows[1][3]);
     let gone = |name: &str| token(&place, &["revoke", name]).2;
     assert_eq!(gone("desk"), "the token of desk is revoked: whoever has it is let in no more\n");
     assert!(gone("laptop").contains("; none is left in "));
@@ -415,7 +415,10 @@ fn tokens_are_made_listed_and_revoked() {
     let place = Place::new();
     let (code, made, _) = token(&place, &["new", "laptop"]);
     assert_eq!((code, made.starts_with("nrw_"), made.lines().count()), (Some(0), true, 1));
-    assert_eq!(token(&place, &["new", "ci", "--scope", "read", "--scope", "write"]).0, Some(0));
+    assert_eq!(
+        token(&place, &["new", "ci", "--scope", "read", "--scope", "write", "--pool", "echo"]).0,
+        Some(0)
+    );
     let text = std::fs::read_to_string(place.path().join("tokens.toml")).expect("it is there");
     assert!(!text.contains(made.trim()), "{text}");
     let mode = std::fs::metadata(place.path().join("tokens.toml")).expect("it is there").permissions().mode();
@@ -423,7 +426,7 @@ fn tokens_are_made_listed_and_revoked() {
     let (_, table, _) = token(&place, &["list"]);
     let names: Vec<&str> =
         table.lines().map(|line| line.rsplit_once(' ').expect("columns").0.trim()).collect();
-    assert_eq!(names, ["NAME    SCOPES", "laptop  everything", "ci      read write"]);
+    assert_eq!(names, ["NAME    SCOPES      POOLS", "laptop  everything  all", "ci      read write  echo"]);
     let (_, listed, _) = token(&place, &["list", "--json"]);
     let listed: Value = serde_json::from_str(&listed).expect("JSON");
     assert_eq!((&listed[0]["name"], &listed[0]["scopes"]), (&json!("laptop"), &Value::Null));
@@ -440,7 +443,8 @@ fn tokens_are_made_listed_and_revoked() {
     assert_eq!(token(&place, &["revoke", "laptop"]).0, Some(0));
     let left = token(&place, &["list"]).1;
     assert!(
-        left.starts_with("NAME  SCOPES      CREATED\nci    read write  20") && left.lines().count() == 2,
+        left.starts_with("NAME  SCOPES      POOLS  CREATED\nci    read write  echo   20")
+            && left.lines().count() == 2,
         "{left}"
     );
 }

@@ -6,6 +6,7 @@ mod audit;
 mod browser;
 mod builtin;
 mod bus;
+mod bus_access;
 mod bus_admin;
 mod bus_bomb;
 mod bus_faults;

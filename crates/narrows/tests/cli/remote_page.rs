@@ -223,7 +223,7 @@ fn behind_nginx() {
         return;
     }
     let place = Place::new();
-    let file = laptop().replace("auth = \"none\"", "auth = \"token\"\ntokens = \"tokens.toml\"");
+    let file = laptop().replace("auth = \"user\"", "auth = \"token\"\ntokens = \"tokens.toml\"");
     let made = blocks("A server with TLS and tokens", "sh")[0].replace("bus.example", "localhost");
     let (made, _start) = made.trim_end().rsplit_once('\n').expect("several lines");
     done(sh(&place, made));

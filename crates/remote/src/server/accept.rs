@@ -21,7 +21,7 @@ use super::refusals::Reason;
 use super::shared::Shared;
 use super::visit::Visit;
 use crate::identity::{Identity, Proof};
-use crate::{peer, tls};
+use crate::tls;
 
 /// How long nobody is let in after the system had no room for one.
 const REST: Duration = Duration::from_millis(200);
@@ -81,7 +81,7 @@ async fn serve(
     let stranger = shared.strangers.add();
     let arriving = async {
         let user = match door.admits {
-            Admits::Users => user(&stream, peer).await,
+            Admits::Users | Admits::Owner(_) => user(&stream, peer).await,
             _ => None,
         };
         (user, timeout(limits.header_timeout, secure(&door, stream)).await)
@@ -186,8 +186,9 @@ async fn last_word(mut stream: TcpStream) -> io::Result<()> {
 /// The user whose socket the other end is. Looked up elsewhere: the system has a long list.
 async fn user(stream: &TcpStream, from: SocketAddr) -> Option<Identity> {
     let to = stream.local_addr().ok()?;
-    let uid = tokio::task::spawn_blocking(move || peer::of_connection(from, to)).await.ok()??;
-    Some(Identity { proof: Proof::User, name: uid.to_string(), scopes: None })
+    let uid =
+        tokio::task::spawn_blocking(move || narrows_link::peer::of_connection(from, to)).await.ok()??;
+    Some(Identity::new(Proof::User, uid.to_string()))
 }
 
 /// Whether a connection ended because what came was no head of a request, or because none came.

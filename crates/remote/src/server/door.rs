@@ -46,6 +46,8 @@ pub(super) enum Admits {
     Everybody,
     /// Everybody who reaches it, each as the user they are.
     Users,
+    /// The user of this number.
+    Owner(u32),
     /// Who has a token of this file.
     Tokens(Register),
     /// Who has a certificate.
@@ -74,6 +76,7 @@ impl Door {
         let admits = match auth {
             Auth::None => Admits::Everybody,
             Auth::User => Admits::Users,
+            Auth::Owner(user) => Admits::Owner(user),
             Auth::Mtls => Admits::Certificates,
             Auth::Token(file) => Admits::Tokens(Register::new(file).map_err(ReloadError::from)?),
         };
@@ -100,7 +103,7 @@ impl Door {
     fn files(&self) -> Vec<PathBuf> {
         let tokens = match &self.admits {
             Admits::Tokens(register) => Some(register.path().to_owned()),
-            Admits::Everybody | Admits::Users | Admits::Certificates => None,
+            Admits::Everybody | Admits::Users | Admits::Owner(_) | Admits::Certificates => None,
         };
         let tls = self.tls.iter().flat_map(|(files, _)| files.paths()).map(Path::to_owned);
         tokens.into_iter().chain(tls).collect()

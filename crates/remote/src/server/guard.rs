@@ -30,6 +30,8 @@ pub(super) enum Denied {
     Origin,
     /// Nobody who is known.
     Unknown,
+    /// Another user of this machine, or one that the system does not tell.
+    User,
     /// Too many were unknown; look again after this time.
     Locked(Duration),
     /// Too much was asked.
@@ -91,6 +93,17 @@ pub(super) fn caller(
     let (identity, credential) = match &door.admits {
         Admits::Everybody => (Identity::local(), Credential::Place),
         Admits::Users => (known.cloned().unwrap_or_else(Identity::local), Credential::Place),
+        Admits::Owner(user) => match known {
+            Some(identity) if identity.is_user(*user) => (Identity::local(), Credential::Place),
+            _ => {
+                tracing::warn!(
+                    listener = door.number,
+                    user = known.map(|identity| &*identity.name),
+                    "connection refused: not the user of the bus"
+                );
+                return Err(Denied::User);
+            }
+        },
         Admits::Certificates => match known {
             Some(identity) => (identity.clone(), Credential::Certificate),
             None => return Err(Denied::Unknown),

@@ -203,7 +203,7 @@ mod tests {
     use crate::identity::Proof;
 
     fn named(name: &str) -> Identity {
-        Identity { proof: Proof::Token, name: name.to_owned(), scopes: None }
+        Identity::new(Proof::Token, name)
     }
 
     /// A guest with a connection.

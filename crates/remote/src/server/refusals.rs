@@ -13,6 +13,8 @@ pub(super) enum Reason {
     Origin,
     /// Nobody who is known: no token or a wrong one, no certificate.
     Token,
+    /// Another user of this machine, or one that the system does not tell.
+    User,
     /// Too many wrong tokens came from there.
     Lockout,
     /// Too many requests a second.
@@ -40,10 +42,11 @@ pub(super) enum Reason {
 }
 
 /// All of them, and how people call them.
-const REASONS: [(Reason, &str); 15] = [
+const REASONS: [(Reason, &str); 16] = [
     (Reason::Host, "host"),
     (Reason::Origin, "origin"),
     (Reason::Token, "token"),
+    (Reason::User, "user"),
     (Reason::Lockout, "lockout"),
     (Reason::Rate, "rate"),
     (Reason::Limit, "limit"),

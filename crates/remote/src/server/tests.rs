@@ -14,3 +14,4 @@ mod secure;
 mod slow;
 mod sockets;
 mod unfinished;
+mod users;

@@ -96,6 +96,7 @@ impl Visit {
             Denied::Host => Some(Reason::Host),
             Denied::Origin => Some(Reason::Origin),
             Denied::Unknown => Some(Reason::Token),
+            Denied::User => Some(Reason::User),
             Denied::Locked(_) => Some(Reason::Lockout),
             Denied::Rate => Some(Reason::Rate),
             // Was counted when its place was taken.
@@ -130,6 +131,9 @@ impl Visit {
         let caller = guard::caller(&self.shared, &self.door, self.peer, self.shown.as_ref(), headers)?;
         if !self.stranger.is_known_now() {
             return Err(Denied::Crowd);
+        }
+        if let Some(error) = names_pool(parts.uri.query().unwrap_or_default()) {
+            return Ok(reply::json(StatusCode::BAD_REQUEST, message::error(b"null", &error)));
         }
         let Some(row) = row else {
             return Ok(if parts.uri.path() == self.door.path {
@@ -207,6 +211,13 @@ async fn hear_out(body: &mut Incoming) {
     };
     // Whoever is slower than that is answered all the same.
     _ = timeout(time, reading).await;
+}
+
+/// The refusal of a pool in the query of a URL: it is chosen in `initialize`, and must not be ignored where it is not.
+fn names_pool(query: &str) -> Option<RpcError> {
+    let is_pool = |part: &str| part.split('=').next().is_some_and(|key| key.eq_ignore_ascii_case("pool"));
+    let words = "name the pool in _meta of initialize";
+    query.split('&').any(is_pool).then(|| RpcError::new(Code::PolicyDenied, words))
 }
 
 /// The connection that a request names.

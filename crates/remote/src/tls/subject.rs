@@ -45,7 +45,7 @@ pub fn identity(certificate: &[u8]) -> Result<Identity, Nameless> {
         _ => return Err(Nameless::Several),
     };
     let name = text(value).filter(|name| TEXTS.contains(&tag) && is_name(name)).ok_or(Nameless::Unusable)?;
-    Ok(Identity { proof: Proof::Certificate, name, scopes: None })
+    Ok(Identity::new(Proof::Certificate, name))
 }
 
 fn subject(certificate: &[u8]) -> Option<&[u8]> {

@@ -10,7 +10,7 @@ use narrows_policy::check_new_scope;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::place::{alone, real, replace};
-use super::{Digest, HEADER, PREFIX, TokenError, Tokens, text};
+use super::{Digest, HEADER, PREFIX, TokenError, Tokens, text, unusable_pools};
 use crate::identity::is_name;
 
 /// Makes a token for `name` and puts its hash into the file at `path`, which is made if it is not there. What is returned is the
@@ -24,11 +24,28 @@ pub fn add(
     scopes: Option<&[String]>,
     now: SystemTime,
 ) -> Result<String, TokenError> {
+    add_for_pools(path, name, scopes, None, now)
+}
+
+/// Makes a token that is also kept to `pools`; see [`add`].
+///
+/// # Errors
+/// As [`add`], and when a pool can have no such name.
+pub fn add_for_pools(
+    path: &Path,
+    name: &str,
+    scopes: Option<&[String]>,
+    pools: Option<&[String]>,
+    now: SystemTime,
+) -> Result<String, TokenError> {
     let failed = |error| TokenError::Io { path: path.to_owned(), error };
     if !is_name(name) {
         return Err(TokenError::Name(name.to_owned()));
     }
     scopes.into_iter().flatten().try_for_each(|scope| check_new_scope(scope))?;
+    if let Some(error) = pools.and_then(unusable_pools) {
+        return Err(error);
+    }
     let path = &real(path).map_err(failed)?;
     let _alone = alone(path).map_err(failed)?;
     let mut file = match text(path) {
@@ -49,17 +66,25 @@ pub fn add(
     if file != HEADER {
         file.push_str(if file.ends_with('\n') { "\n" } else { "\n\n" });
     }
-    file.push_str(&entry(name, Digest::of(&token), scopes, now));
+    file.push_str(&entry(name, Digest::of(&token), scopes, pools, now));
     replace(path, &file).map_err(failed)?;
     Ok(token)
 }
 
-fn entry(name: &str, digest: Digest, scopes: Option<&[String]>, now: SystemTime) -> String {
+fn entry(
+    name: &str,
+    digest: Digest,
+    scopes: Option<&[String]>,
+    pools: Option<&[String]>,
+    now: SystemTime,
+) -> String {
     let created = jiff::Timestamp::try_from(now).unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ");
     let mut entry = format!("[[token]]\nname = {}\nhash = \"{}\"\n", quoted(name), digest.text());
-    if let Some(scopes) = scopes {
-        let scopes: Vec<_> = scopes.iter().map(|scope| quoted(scope)).collect();
-        entry.push_str(&format!("scopes = [{}]\n", scopes.join(", ")));
+    for (key, list) in [("scopes", scopes), ("pools", pools)] {
+        if let Some(list) = list {
+            let list: Vec<_> = list.iter().map(|text| quoted(text)).collect();
+            entry.push_str(&format!("{key} = [{}]\n", list.join(", ")));
+        }
     }
     entry.push_str(&format!("created = \"{created}\"\n"));
     entry
@@ -121,6 +146,21 @@ mod tests {
         assert!(matches!(add(&path, "two", None, now), Err(TokenError::Exposed(_))));
         let nowhere = directory.path().join("no").join("tokens.toml");
         assert!(matches!(add(&nowhere, "two", None, now), Err(TokenError::Io { .. })));
+    }
+
+    #[test]
+    fn a_token_can_be_kept_to_pools() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.toml");
+        let now = SystemTime::UNIX_EPOCH;
+        let pools = ["echo".to_owned(), "code-2".to_owned()];
+        let token = add_for_pools(&path, "one", None, Some(&pools), now).unwrap();
+        let tokens = Tokens::read(&path).unwrap();
+        assert_eq!(tokens.find(&Digest::of(&token)).unwrap().pools.as_deref(), Some(&pools[..]));
+        let none = add_for_pools(&path, "two", None, Some(&[]), now);
+        assert!(matches!(none, Err(TokenError::NoPools)), "{none:?}");
+        let odd = add_for_pools(&path, "two", None, Some(&["a b".to_owned()]), now);
+        assert!(matches!(odd, Err(TokenError::Pool(_))), "{odd:?}");
     }
 
     #[test]

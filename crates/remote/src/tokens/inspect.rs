@@ -7,7 +7,7 @@ use std::path::Path;
 
 use narrows_policy::{check_new_scope, check_scope};
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
 use super::{Digest, TokenError, Tokens, place_of, text};
 use crate::identity::is_name;
@@ -16,7 +16,7 @@ use crate::identity::is_name;
 const TOP: &[&str] = &["token"];
 
 /// What may stand in `[[token]]`.
-const ENTRY: &[&str] = &["name", "hash", "scopes", "created"];
+const ENTRY: &[&str] = &["name", "hash", "scopes", "pools", "created"];
 
 /// Something that is wrong or strange, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub struct Inspected {
     pub mistakes: Vec<Fault>,
     /// It can be used, but this is perhaps not meant.
     pub warnings: Vec<Fault>,
+    /// The pools that tokens are kept to, each as `what`: whether a bus has them shows only with its settings.
+    pub pools: Vec<Fault>,
     /// How many tokens there are.
     pub tokens: usize,
 }
@@ -127,9 +129,10 @@ impl Seen<'_> {
                     self.wrong(at, "the hash is not a SHA-256 in base64url".to_owned());
                 }
                 ("scopes", DeValue::Array(scopes)) => scopes.iter().for_each(|scope| self.scope(scope)),
+                ("pools", DeValue::Array(pools)) => self.pools(at, pools),
                 ("created", _) => {}
                 (key @ ("name" | "hash"), _) => self.wrong(at, format!("`{key}` must be a text in quotes")),
-                ("scopes", _) => self.wrong(at, "`scopes` must be a list".to_owned()),
+                (key @ ("scopes" | "pools"), _) => self.wrong(at, format!("`{key}` must be a list")),
                 _ => self.stranger(key, ENTRY, " in [[token]]"),
             }
         }
@@ -142,6 +145,24 @@ impl Seen<'_> {
             self.wrong(at, TokenError::Name(name.to_owned()).to_string());
         }
         self.names.push(name.to_owned());
+    }
+
+    fn pools(&mut self, at: usize, pools: &DeArray<'_>) {
+        if pools.is_empty() {
+            self.wrong(at, TokenError::NoPools.to_string());
+        }
+        for pool in pools.iter() {
+            match pool.get_ref() {
+                DeValue::String(name) if is_name(name) => {
+                    let fault = self.fault(pool.span().start, name.to_string());
+                    self.found.pools.push(fault);
+                }
+                DeValue::String(name) => {
+                    self.wrong(pool.span().start, TokenError::Pool(name.to_string()).to_string());
+                }
+                _ => self.wrong(pool.span().start, "a pool must be a text in quotes".to_owned()),
+            }
+        }
     }
 
     fn scope(&mut self, scope: &Spanned<DeValue<'_>>) {

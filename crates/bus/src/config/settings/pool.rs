@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::super::{Pool, Spots};
-use super::{Item, Kind, Notes, Protocol, Share, Table, bytes, nearest, plain, set, shown};
+use super::{Item, Kind, Notes, Protocol, Share, Table, bytes, mcp, nearest, plain, set, shown};
 
 /// What may stand in `[[pool]]`.
 const POOL: &[&str] = &[
@@ -25,12 +25,15 @@ const POOL: &[&str] = &[
     "mix_identities",
     "memory",
     "pids",
+    "mcp",
+    "mcp_server",
 ];
 
 /// What is often tried there.
 const USUAL: &[(&str, &str)] = &[
     ("args", "the arguments stand in `command`, behind the program"),
     ("id", "did you mean `name`?"),
+    ("mcp_servers", "write [[pool.mcp_server]] for each"),
     ("whole_env", "write pass_env = [\"*\"] to pass on every variable"),
 ];
 
@@ -89,6 +92,7 @@ pub(super) fn read(table: Table<'_>, base: &Path) -> Option<(Named, Spots)> {
     set(table, "mix_identities", &mut pool.mix_identities, Item::flag);
     set(table, "memory", &mut pool.memory, |item| bytes(item, 1 << 20, u64::MAX).map(Some));
     set(table, "pids", &mut pool.pids, |item| item.count(1, 1 << 22).map(Some));
+    mcp::read(table, &mut pool);
     without_effect(table, &pool);
     if pool.protocol == Protocol::V1 {
         abilities(table);
@@ -202,7 +206,7 @@ fn name(text: &str) -> Result<String, &'static str> {
 }
 
 /// The program and its arguments.
-fn command(item: Item<'_>) -> Option<Vec<String>> {
+pub(super) fn command(item: Item<'_>) -> Option<Vec<String>> {
     if let Kind::Text(text) = &item.node.kind {
         let words: Vec<String> = text.split_whitespace().map(|word| format!("\"{}\"", shown(word))).collect();
         let hint = format!("no shell sees it; write command = [{}]", words.join(", "));
@@ -241,7 +245,7 @@ fn protocol(item: Item<'_>) -> Option<Protocol> {
 }
 
 /// Variables and their values. A value is never shown: it may be a secret.
-fn env(item: Item<'_>) -> Option<BTreeMap<String, String>> {
+pub(super) fn env(item: Item<'_>) -> Option<BTreeMap<String, String>> {
     let mut variables = BTreeMap::new();
     for item in item.table()?.items() {
         match &item.node.kind {

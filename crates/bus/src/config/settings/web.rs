@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::super::read::Needed;
 use super::super::web::{Auth, MAKES_TOKENS, TAKES_PEM, Tls, Web, host, origin};
-use super::{Item, Kind, Table, plain};
+use super::{Door, Item, Kind, Table, plain};
 
 /// What may stand in `tls`.
 const TLS: &[&str] = &["cert", "key", "client_ca"];
@@ -16,25 +16,42 @@ const ONLY: &[&str] = &["tokens", "origins", "hosts", "tls"];
 const NAMELESS: &str = "can be called by nobody on another machine, who gets 403: list the names and addresses that \
                         clients use, such as hosts = [\"bus.example\"]";
 
-/// Complains about what is said of a place that has nothing of it.
-pub(super) fn none_of_it(table: Table<'_>) {
+/// What a listener gives away that asks for nothing.
+const EVERYBODY: &str = "admits every user of this machine, who can then use the agents as the user of the bus: write \"user\" for yourself alone";
+
+/// Reads what can be said of a listener that is not HTTP: who is admitted.
+pub(super) fn read_plain(table: Table<'_>, at: &Door) -> Auth {
     for item in ONLY.iter().filter_map(|key| table.get(key)) {
         item.fail("means something only with http://, https://, ws:// or wss:// in the `url`", None);
     }
-    if let Some(auth) = table.get("auth") {
-        match &auth.node.kind {
-            Kind::Text(text) if text == Auth::None.name() => {}
-            _ => auth.fail("must be \"none\": only http, https, ws and wss can ask who comes", None),
-        }
+    let Some(item) = table.get("auth") else { return Auth::User };
+    if matches!(&item.node.kind, Kind::Text(text) if [Auth::Token, Auth::Mtls].iter().any(|auth| auth.name() == text))
+    {
+        item.fail(
+            "must be \"user\" or \"none\": only http, https, ws and wss take tokens and certificates",
+            None,
+        );
+        return Auth::User;
     }
+    let auths = [Auth::User, Auth::None].map(|auth| (auth.name(), auth));
+    let auth = item.one_of(&auths).unwrap_or(Auth::User);
+    match (auth, at) {
+        (Auth::None, Door::Tcp(_)) => item.warn(EVERYBODY),
+        (Auth::None, _) => item.warn("has no effect here: only the user of the bus and root are admitted"),
+        _ => {}
+    }
+    auth
 }
 
 /// Reads the rest of what is said of a place. Relative paths are meant from `base`. Also tells the files that it needs.
 pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, base: &Path) -> Vec<Needed> {
-    let auths = [Auth::None, Auth::Token, Auth::Mtls].map(|auth| (auth.name(), auth));
-    if let Some(auth) = table.get("auth") {
-        let Some(auth) = auth.one_of(&auths) else { return Vec::new() };
+    let auths = [Auth::User, Auth::None, Auth::Token, Auth::Mtls].map(|auth| (auth.name(), auth));
+    if let Some(item) = table.get("auth") {
+        let Some(auth) = item.one_of(&auths) else { return Vec::new() };
         web.auth = auth;
+        if auth == Auth::None {
+            item.warn(EVERYBODY);
+        }
     }
     let mut files = Vec::new();
     let mut file = |item: Item<'_>, hint: &'static str| {

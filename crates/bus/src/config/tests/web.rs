@@ -81,7 +81,7 @@ fn a_gate_that_knows_nobody_by_a_token_is_warned_of() {
     check(token, "", "pool = \"default\"", &["\"bus:token:NAME\""]);
     check(token, "identities = \"who.toml\"", "", &[]);
     check(token, "", "pool = \"other\"", &[]);
-    check("auth = \"none\"", "", "", &[]);
+    check("auth = \"user\"", "", "", &[]);
 }
 
 #[test]
@@ -154,7 +154,7 @@ idle_timeout = "0s"
     bus.toml:6:7: `url` can be reached from other machines, which needs https:// or wss:// and `tls`
     bus.toml:11:7: `url` needs a certificate: tls = { cert = "cert.pem", key = "key.pem" }
     bus.toml:15:8: `auth` needs a file of tokens: tokens = "tokens.toml"
-    bus.toml:19:8: `auth` must be one of "none", "token", "mtls"; did you mean "token"?
+    bus.toml:19:8: `auth` must be one of "user", "none", "token", "mtls"; did you mean "token"?
     bus.toml:23:8: `auth` needs the authority of its clients: tls = { …, client_ca = "ca.pem" }
     bus.toml:24:7: `key` is missing in `tls`; write tls = { cert = "cert.pem", key = "key.pem" }
     bus.toml:24:21: there is no setting `ca` in [tls]; did you mean `client_ca`?
@@ -162,7 +162,7 @@ idle_timeout = "0s"
     bus.toml:25:17: `origins` cannot be "https://a.example/": it ends behind the host and the port, and stands for itself alone: https://app.example
     bus.toml:26:10: `hosts` cannot be "a:80": it must be the name of a host alone, such as bus.example
     bus.toml:29:7: `url` is listened on already
-    bus.toml:30:8: `auth` must be "none": only http, https, ws and wss can ask who comes
+    bus.toml:30:8: `auth` must be "user" or "none": only http, https, ws and wss take tokens and certificates
     bus.toml:31:10: `tokens` means something only with http://, https://, ws:// or wss:// in the `url`
     bus.toml:35:1: there is no setting `token` in [listen]; tokens stand in a file: auth = "token", tokens = "tokens.toml"
     bus.toml:36:7: `tls` means something only with https:// or wss:// in the `url`

@@ -15,7 +15,7 @@ fn scene_of(workers: u32, listen: Vec<Listen>) -> Scene {
 }
 
 fn scene() -> Scene {
-    scene_of(1, vec![Listen { at: crate::config::Door::Stdio, pool: None }])
+    scene_of(1, vec![Listen::new(crate::config::Door::Stdio)])
 }
 
 impl Scene {
@@ -123,7 +123,7 @@ fn the_state_of_a_child_is_not_that_of_its_parent() {
 
 #[test]
 fn children_with_the_same_id_in_two_workers_get_different_names() {
-    let mut scene = scene_of(2, vec![Listen { at: crate::config::Door::Stdio, pool: None }]);
+    let mut scene = scene_of(2, vec![Listen::new(crate::config::Door::Stdio)]);
     let (one, two) = (scene.open(), scene.open());
     scene.session(one, 0, "a");
     scene.session(two, 1, "a");
@@ -187,7 +187,7 @@ fn children_end_with_their_parent_and_are_not_held_against_the_worker() {
 
 #[test]
 fn children_go_with_their_parent_to_another_worker() {
-    let mut scene = scene_of(2, vec![Listen { at: crate::config::Door::Stdio, pool: None }]);
+    let mut scene = scene_of(2, vec![Listen::new(crate::config::Door::Stdio)]);
     let one = scene.open();
     scene.session(one, 0, "a");
     scene.announce(0, "a", "kid");
@@ -209,7 +209,7 @@ fn children_go_with_their_parent_to_another_worker() {
 
 #[test]
 fn a_request_in_a_child_fails_with_its_worker_and_is_not_sent_to_another() {
-    let mut scene = scene_of(2, vec![Listen { at: crate::config::Door::Stdio, pool: None }]);
+    let mut scene = scene_of(2, vec![Listen::new(crate::config::Door::Stdio)]);
     let one = scene.open();
     scene.session(one, 0, "a");
     scene.announce(0, "a", "kid");

@@ -307,7 +307,7 @@ fn a_session_belongs_to_whom_it_was_made_for_even_if_that_one_is_gone() {
     scene.up(0);
     scene.answer(0, 1, &able());
     let clients = ["uid:1", "uid:2"].map(|identity| {
-        let from = Arrival { listener: 0, identity, scopes: None, metered: false, ends_bus: false };
+        let from = Arrival::new(0, identity);
         let client = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0;
         scene.initialized(client);
         client

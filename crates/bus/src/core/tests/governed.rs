@@ -19,7 +19,7 @@ fn open(scene: &mut Scene, identity: &str) -> u32 {
 }
 
 fn open_narrowed(scene: &mut Scene, identity: &str, scopes: Option<&[String]>) -> u32 {
-    let from = Arrival { listener: 0, identity, scopes, metered: false, ends_bus: false };
+    let from = Arrival { scopes, ..Arrival::new(0, identity) };
     scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0
 }
 

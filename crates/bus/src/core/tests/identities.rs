@@ -33,7 +33,7 @@ impl Scene {
     }
 
     fn try_open(&mut self, identity: &str) -> Option<u32> {
-        let from = Arrival { listener: 0, identity, scopes: None, metered: true, ends_bus: false };
+        let from = Arrival { metered: true, ..Arrival::new(0, identity) };
         let client = self.core.client_open(self.now, from, &mut self.sight)?.0;
         self.initialized(client);
         Some(client)

@@ -101,16 +101,7 @@ fn a_bus_that_stops_lets_turns_end_and_takes_no_more() {
     scene.core.drain(scene.now, &mut scene.sight);
     scene.ask(client, 2, "session/new", &json!({}));
     scene.update(0, "a", "last");
-    assert!(
-        scene
-            .core
-            .client_open(
-                scene.now,
-                Arrival { listener: 0, identity: ANYONE, scopes: None, metered: false, ends_bus: false },
-                &mut scene.sight
-            )
-            .is_none()
-    );
+    assert!(scene.core.client_open(scene.now, Arrival::new(0, ANYONE), &mut scene.sight).is_none());
     scene.answer(0, 3, &json!({"stopReason": "end_turn"}));
     scene.leaves(client);
     scene.dies(0);
@@ -195,7 +186,7 @@ fn settings_change_without_a_failed_request() {
 #[test]
 fn on_stdio_what_was_said_before_the_end_is_answered() {
     let mut scene = Scene::new(&config(vec![pool(Share::All)]));
-    let from = Arrival { listener: 0, identity: ANYONE, scopes: None, metered: false, ends_bus: true };
+    let from = Arrival { ends_bus: true, ..Arrival::new(0, ANYONE) };
     let client = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap();
     scene.ask(client.0, 1, "initialize", &json!({"protocolVersion": 1}));
     scene.core.client_eof(scene.now, client, &mut scene.sight);

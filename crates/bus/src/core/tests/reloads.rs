@@ -320,7 +320,7 @@ fn initialize_is_repeated_to_the_workers_of_a_pool_that_is_no_longer_shared() {
 #[test]
 fn before_initialize_no_other_request_is_served_in_a_shared_pool() {
     let mut scene = Scene::shared(1);
-    let from = Arrival { listener: 0, identity: ANYONE, scopes: None, metered: false, ends_bus: false };
+    let from = Arrival::new(0, ANYONE);
     let client = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0;
     for (id, method) in [(1, "session/new"), (2, "session/list"), (3, "_x/y")] {
         scene.ask(client, id, method, &json!({"cwd": "/"}));

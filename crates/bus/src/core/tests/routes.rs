@@ -424,7 +424,7 @@ fn users_who_must_not_meet_have_workers_of_their_own() {
     let mut scene = Scene::shared(1);
     let one = scene.open();
     scene.ask(one, 1, "session/new", &json!({}));
-    let from = Arrival { listener: 0, identity: "uid:7", scopes: None, metered: false, ends_bus: false };
+    let from = Arrival::new(0, "uid:7");
     let two = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0;
     scene.initialized(two);
     scene.ask(two, 1, "session/new", &json!({}));

@@ -289,7 +289,7 @@ fn others_do_not_watch() {
     let mut scene = scene();
     let (_, two) = scene.watched();
     scene.leaves(two);
-    let from = Arrival { listener: 0, identity: "token:x", scopes: None, metered: false, ends_bus: false };
+    let from = Arrival::new(0, "token:x");
     let other = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0;
     scene.seen();
     for method in ["session/load", "session/resume", "session/prompt"] {
@@ -321,7 +321,7 @@ fn the_history_of_an_idle_session_is_told_by_its_agent_to_who_asks() {
         two,
         7,
         "session/load",
-        &json!({"sessionId": "a", "cwd": "/other", "mcpServers": [{"name": "x"}]}),
+        &json!({"sessionId": "a", "cwd": "/other", "mcpServers": [{"type": "acp", "name": "x", "id": "1"}]}),
     );
     scene.update(0, "a", "history");
     // Whoever prompts meanwhile waits for its end.

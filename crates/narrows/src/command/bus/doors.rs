@@ -22,7 +22,7 @@ pub(super) fn open(settings: &config::Admin, directory: Option<&Path>) -> Result
         tracing::warn!("there is no admin socket: neither XDG_RUNTIME_DIR nor HOME says where it could be");
         return Admin::bind(settings).map_err(|error| Failure::door(&error));
     };
-    let usual = config::Admin { socket: Some(free(directory)), port: settings.port.clone() };
+    let usual = config::Admin { socket: Some(free(directory)), ..settings.clone() };
     Admin::bind(&usual).or_else(|error| {
         let without = Admin::bind(settings).map_err(|error| Failure::door(&error))?;
         tracing::warn!("there is no admin socket: {}", line(&error.to_string()));
@@ -85,7 +85,8 @@ mod tests {
     fn settings_have_words() {
         let mut settings = config::Admin::default();
         assert_eq!(named(&settings), "the usual socket");
-        settings = config::Admin { socket: Some("/a".into()), port: Some("127.0.0.1:1".to_owned()) };
+        settings =
+            config::Admin { socket: Some("/a".into()), port: Some("127.0.0.1:1".to_owned()), is_open: false };
         assert_eq!(named(&settings), "/a and 127.0.0.1:1");
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use narrows_bus::admin::Network;
-use narrows_bus::config::{Config, Door, Listen};
+use narrows_bus::config::{self, Config, Door, Listen};
 use narrows_bus::core::ANYONE;
 use narrows_bus::{Handed, Handle, Newcomer};
 use narrows_link::Upgraded;
@@ -61,7 +61,7 @@ impl Fronts {
         let mut listeners = Vec::new();
         for (number, listen) in config.listen.iter().enumerate() {
             if let Door::Web(at) = &listen.at {
-                listeners.push(web::listener(at, number, Auth::None)?);
+                listeners.push(web::listener(at, number, admitted(at.auth))?);
             }
         }
         let numbers: Vec<usize> = listeners.iter().map(|listener| listener.number).collect();
@@ -176,7 +176,7 @@ impl Shared {
             Some(Door::Unix(_)) => Adopted::Unix(UnixStream::from(socket)),
             _ => Adopted::Tcp(TcpStream::from(socket)),
         };
-        let identity = Identity { proof: Proof::Handed, name: identity, scopes: None };
+        let identity = Identity::new(Proof::Handed, identity);
         if self.front.adopt(socket, Bytes::from(read), identity, listener).is_err() {
             tracing::warn!("a connection that could be taken up again is hung up on: too many wait");
         }
@@ -226,13 +226,26 @@ impl server::Served for Served {
     }
 }
 
-/// Somebody as the bus is told of it.
+/// Who is admitted where clients prove no name.
+fn admitted(auth: config::Auth) -> Auth {
+    match auth {
+        config::Auth::None => Auth::None,
+        _ => Auth::Owner(rustix::process::geteuid().as_raw()),
+    }
+}
+
+/// A client as the bus is told of it.
 fn newcomer(identity: Identity, listener: usize) -> Newcomer {
+    let name = known_as(&identity);
+    // Only a unix socket gives a connection that is handed over the name of a user.
+    let is_owner =
+        identity.proof == Proof::Handed && name == format!("uid:{}", rustix::process::geteuid().as_raw());
     Newcomer {
-        listener,
-        identity: known_as(&identity),
         metered: matches!(identity.proof, Proof::Token | Proof::Certificate),
         scopes: identity.scopes,
+        pools: identity.pools,
+        is_owner,
+        ..Newcomer::new(listener, name)
     }
 }
 
@@ -250,7 +263,7 @@ mod tests {
 
     #[test]
     fn nobody_takes_anothers_name_by_another_proof() {
-        let named = |proof| known_as(&Identity { proof, name: "uid:0".to_owned(), scopes: None });
+        let named = |proof| known_as(&Identity::new(proof, "uid:0"));
         assert_eq!(named(Proof::Token), "token:uid:0");
         assert_eq!(named(Proof::Certificate), "cert:uid:0");
         assert_eq!(named(Proof::Place), "anyone");

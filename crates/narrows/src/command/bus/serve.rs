@@ -83,8 +83,9 @@ async fn serve(
     let addresses = bus.addresses().iter().enumerate();
     let addresses: Vec<String> = addresses.map(|(number, door)| fronts.address(number, door)).collect();
     for (door, listen) in addresses.iter().zip(&serving.config.listen) {
-        let pool = listen.pool.as_ref().or(serving.config.pools.first().map(|pool| &pool.name));
-        serving.voice.say(&format!("listening on {door}, pool {}", pool.map_or("", String::as_str)));
+        let first = serving.config.pools.first().map(|pool| pool.name.as_str());
+        let pool = listen.named().next().or(first).unwrap_or_default();
+        serving.voice.say(&format!("listening on {door}, pool {pool}"));
     }
     for door in admin.addresses() {
         serving.voice.say(&format!("operators come in at {}", doors::spoken(door)));

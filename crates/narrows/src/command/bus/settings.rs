@@ -124,7 +124,7 @@ fn of_command(args: &Bus) -> Config {
 /// Where the flags say that clients come in.
 fn flags(args: &Bus) -> Vec<Listen> {
     let doors = args.tcp.iter().chain(&args.unix).cloned().chain(args.stdio.then_some(Door::Stdio));
-    args.listen.iter().cloned().chain(doors.map(|at| Listen { at, pool: None })).collect()
+    args.listen.iter().cloned().chain(doors.map(Listen::new)).collect()
 }
 
 /// `narrows` is ourselves, installed or not. If we are not to be found, it is looked for like any other.

@@ -75,6 +75,7 @@ pub(super) fn of_bus(config: &Config, named: &[(PathBuf, Place)]) -> (Vec<Mistak
             let (wrong, strange) = of_tokens(path, place_of(path, named));
             mistakes.extend(wrong);
             warnings.extend(strange);
+            warnings.extend(unknown_pools(path, config));
         }
         mistakes.extend(unusable_tls(web, named));
     }
@@ -82,6 +83,21 @@ pub(super) fn of_bus(config: &Config, named: &[(PathBuf, Place)]) -> (Vec<Mistak
     mistakes.dedup();
     warnings.dedup();
     (mistakes, warnings)
+}
+
+/// Warns of pools that tokens are kept to and that a bus does not have.
+fn unknown_pools(path: &Path, config: &Config) -> Vec<Warning> {
+    let known = || config.pools.iter().map(|pool| pool.name.as_str());
+    let pools = tokens::inspect(path).map(|inspected| inspected.pools).unwrap_or_default();
+    let unknown = pools.into_iter().filter(|pool| known().all(|name| name != pool.what));
+    let warning = |fault: Fault| {
+        let near = nearest(&fault.what, known()).map(|near| format!("; did you mean {near:?}?"));
+        Warning {
+            place: Place { file: shown(path), line: fault.line, column: fault.column },
+            what: format!("the bus has no pool {:?}{}", fault.what, near.unwrap_or_default()),
+        }
+    };
+    unknown.map(warning).collect()
 }
 
 /// Where a bus names a file.
@@ -108,7 +124,7 @@ pub(super) fn strange(config: &Config) -> Vec<Warning> {
 
 /// What is wrong with a file of tokens and what is strange in it. That there are none is told where they are asked for.
 fn of_tokens(path: &Path, asked: Option<&Place>) -> (Vec<Mistake>, Vec<Warning>) {
-    let Inspected { mistakes, warnings, tokens } = match tokens::inspect(path) {
+    let Inspected { mistakes, warnings, tokens, .. } = match tokens::inspect(path) {
         Ok(inspected) => inspected,
         Err(error) => return (vec![unreadable(path, &error)], Vec::new()),
     };

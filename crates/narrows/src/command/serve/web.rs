@@ -34,7 +34,7 @@ pub(super) struct Newcomer {
 impl Newcomer {
     /// Who that is to the gate. `Err`: nobody who may come in.
     pub(super) fn admit(&self, guests: &Guests) -> Result<Principal, Principal> {
-        let Identity { proof, name, scopes } = &self.identity;
+        let Identity { proof, name, scopes, .. } = &self.identity;
         match proof {
             Proof::Token => Ok(guests.admit_shown(self.identity.to_string(), Method::Token, scopes.clone())),
             Proof::Certificate => {

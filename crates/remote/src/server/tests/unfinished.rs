@@ -54,11 +54,7 @@ async fn unfinished_bodies_of_one_identity_are_bounded_and_leave_others_alone() 
         held.push(unfinished(at, &one, 25 * MIB).await);
     }
     let bytes = |who: &str| {
-        let part = running.handle.shared.unfinished.part(&Identity {
-            proof: crate::identity::Proof::Token,
-            name: who.to_owned(),
-            scopes: None,
-        });
+        let part = running.handle.shared.unfinished.part(&Identity::new(crate::identity::Proof::Token, who));
         part.held()
     };
     assert!(bytes("one") <= 64 * MIB, "{}", bytes("one"));

@@ -1,0 +1,61 @@
+//! MCP servers that clients of a pool may use.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Which of the MCP servers that clients name reach the workers of a pool. Servers of type `acp` run in the client and
+/// always do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum McpAccess {
+    /// No server that a worker would start or connect to.
+    None,
+    /// Servers of [`Pool::mcp_servers`](super::Pool::mcp_servers). The client selects them by name.
+    Listed,
+    /// Every server, as the client describes it. A client can start any command as the user of the bus.
+    Any,
+}
+
+impl McpAccess {
+    /// All values.
+    pub const ALL: [Self; 3] = [Self::None, Self::Listed, Self::Any];
+
+    /// The value as it is written in `bus.toml`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Listed => "listed",
+            Self::Any => "any",
+        }
+    }
+}
+
+/// An MCP server that clients select by its name.
+#[derive(Clone, PartialEq, Eq)]
+pub struct McpServer {
+    /// The name that clients use.
+    pub name: String,
+    /// How a worker reaches it.
+    pub target: McpTarget,
+}
+
+/// How a worker reaches an MCP server.
+#[derive(Clone, PartialEq, Eq)]
+pub enum McpTarget {
+    /// A process of the worker.
+    Command {
+        /// The program and its arguments.
+        words: Vec<String>,
+        /// Variables added to its environment.
+        env: BTreeMap<String, String>,
+    },
+    /// A Streamable HTTP endpoint.
+    Url(String),
+}
+
+/// Shows the name only: arguments, URL and environment may hold secrets.
+impl fmt::Debug for McpServer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("McpServer").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,115 @@
+//! `mcp` and `[[pool.mcp_server]]`: which MCP servers clients of a pool may use.
+
+use super::super::mcp::{McpAccess, McpServer, McpTarget};
+use super::super::{Pool, Protocol};
+use super::pool::{command, env};
+use super::{Item, Table, set, shown, tables};
+
+/// What may stand in `[[pool.mcp_server]]`.
+const SERVER: &[&str] = &["name", "command", "url", "env"];
+
+/// What is often tried there.
+const USUAL: &[(&str, &str)] = &[
+    ("args", "the arguments stand in `command`, behind the program"),
+    ("type", "a server with `url` is of type http, one with `command` of type stdio"),
+];
+
+/// The longest name of a server.
+const MAX_NAME_BYTES: usize = 256;
+
+/// Reads both settings of a pool.
+pub(super) fn read(table: Table<'_>, pool: &mut Pool) {
+    let choices = McpAccess::ALL.map(|access| (access.name(), access));
+    set(table, "mcp", &mut pool.mcp, |item| item.one_of(&choices).map(Some));
+    let listed = table.get("mcp_server").map(tables).unwrap_or_default();
+    for table in listed {
+        let Some((server, name)) = server(table) else { continue };
+        if pool.mcp_servers.iter().any(|other| other.name == server.name) {
+            let what =
+                format!("another server of this pool has the name \"{}\" already", shown(&server.name));
+            name.notes.mistake(name.node.at, what, Some("give each its own `name`".to_owned()));
+        }
+        pool.mcp_servers.push(server);
+    }
+    fits_together(table, pool);
+}
+
+/// Complains about settings that do not go together.
+fn fits_together(table: Table<'_>, pool: &Pool) {
+    let access = table.get("mcp");
+    if pool.manifest.is_some() {
+        for item in [access, table.get("mcp_server")].into_iter().flatten() {
+            item.fail("cannot be set beside `manifest`: the manifest lists the servers", None);
+        }
+        return;
+    }
+    match (pool.mcp, table.get("mcp_server")) {
+        (Some(McpAccess::Listed), None) => {
+            if let Some(item) = access {
+                let hint = "write [[pool.mcp_server]] with name = \"files\" and command = [\"…\"]";
+                item.fail("needs at least one [[pool.mcp_server]]", Some(hint.to_owned()));
+            }
+        }
+        (mode, Some(item)) if mode != Some(McpAccess::Listed) => {
+            item.fail("has an effect only with mcp = \"listed\"", None);
+        }
+        (Some(McpAccess::Any), None) => {
+            if let Some(item) = access {
+                item.warn("lets every client of this pool run commands as the user of the bus");
+            }
+        }
+        _ => {}
+    }
+    if let Some(item) = access.filter(|_| pool.protocol == Protocol::JsonRpc && pool.mcp.is_some()) {
+        item.warn(
+            "applies to the session methods of ACP only: of a pool with \"jsonrpc\" nothing else is known",
+        );
+    }
+}
+
+/// A server, and the value that names it.
+fn server(table: Table<'_>) -> Option<(McpServer, Item<'_>)> {
+    table.only(SERVER, USUAL);
+    let Some(name) = table.get("name") else {
+        table.fail("`name` is missing", "clients select the server by it: name = \"files\"");
+        return None;
+    };
+    let text = name.parsed(|text| match text.len() {
+        ..=MAX_NAME_BYTES => Ok(text.to_owned()),
+        _ => Err("a name has at most 256 bytes"),
+    })?;
+    let variables = table.get("env");
+    let target = match (table.get("command"), table.get("url")) {
+        (Some(item), None) => {
+            McpTarget::Command { words: command(item)?, env: variables.and_then(env).unwrap_or_default() }
+        }
+        (None, Some(item)) => {
+            if let Some(item) = variables {
+                item.fail("has an effect only beside `command`", None);
+            }
+            McpTarget::Url(url(item)?)
+        }
+        (Some(_), Some(item)) => {
+            item.fail("stands beside `command`, and a server has one of them", None);
+            return None;
+        }
+        (None, None) => {
+            table.fail(
+                "`command` is missing",
+                "write command = [\"PROGRAM\", \"ARG\"], or url = \"https://…\"",
+            );
+            return None;
+        }
+    };
+    Some((McpServer { name: text, target }, name))
+}
+
+/// The URL of a server. It is never shown: it may hold a secret.
+fn url(item: Item<'_>) -> Option<String> {
+    let text = item.text()?;
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    if rest.is_none_or(|rest| rest.is_empty() || text.contains(char::is_whitespace)) {
+        return item.expected("a URL that begins with https:// or http://", None);
+    }
+    Some(text.to_owned())
+}

@@ -1,0 +1,117 @@
+//! Settings of who may use what: MCP servers, pools of listeners, `auth`, and the admin port.
+
+use std::path::Path;
+
+use super::super::{Auth, Door, McpAccess, McpServer, McpTarget, inspect, read, shown};
+
+/// What is said about a listener, a pool and the rest of a file.
+fn told(listen: &str, pool: &str, rest: &str) -> String {
+    let text = format!("[[listen]]\n{listen}\n[[pool]]\ncommand = [\"a\"]\n{pool}\n{rest}\n");
+    let inspected = inspect(&text, Path::new("bus.toml"), None);
+    let mistakes = inspected.mistakes.iter().map(ToString::to_string);
+    let warnings = inspected.warnings.iter().map(|warning| format!("warning {warning}"));
+    mistakes.chain(warnings).collect::<Vec<_>>().join("\n")
+}
+
+const TCP: &str = "url = \"tcp://127.0.0.1:1\"";
+
+#[test]
+fn servers_are_read_and_shown_without_their_secrets() {
+    let text = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\nmcp = \"listed\"\n\
+        [[pool.mcp_server]]\nname = \"files\"\ncommand = [\"f\", \"/srv\"]\nenv = { KEY = \"s3cret\" }\n\
+        [[pool.mcp_server]]\nname = \"web\"\nurl = \"https://web.example/mcp\"\n";
+    let (mut config, warnings) = read(text, Path::new("bus.toml")).unwrap();
+    assert_eq!(warnings, []);
+    let words = vec!["f".to_owned(), "/srv".to_owned()];
+    let env = [("KEY".to_owned(), "s3cret".to_owned())].into();
+    let files = McpServer { name: "files".into(), target: McpTarget::Command { words, env } };
+    let web = McpServer { name: "web".into(), target: McpTarget::Url("https://web.example/mcp".into()) };
+    assert_eq!(config.pools[0].mcp, Some(McpAccess::Listed));
+    assert_eq!(config.pools[0].mcp_servers, [files, web]);
+    let (toml, json) = (shown::toml(&config), shown::json(&config).to_string());
+    assert!(toml.contains("# KEY = \"(hidden)\"") && json.contains("KEY"), "{toml} {json}");
+    assert!(!toml.contains("s3cret") && !json.contains("s3cret"), "{toml} {json}");
+    assert!(!format!("{config:?}").contains("s3cret"));
+    // But for what is hidden it is the same file.
+    if let McpTarget::Command { env, .. } = &mut config.pools[0].mcp_servers[0].target {
+        env.clear();
+    }
+    assert_eq!(read(&toml, Path::new("bus.toml")).unwrap().0, config, "{toml}");
+}
+
+#[test]
+fn wrong_servers_are_told_and_no_value_of_them_is() {
+    #[track_caller]
+    fn check(pool: &str, expected: &str) {
+        let told = told(TCP, pool, "");
+        assert!(told.contains(expected) && told.lines().count() == 1, "{pool}: {told}");
+        assert!(!told.contains("s3cret"), "{told}");
+    }
+    let listed = |servers: &str| format!("mcp = \"listed\"\n{servers}");
+    let server = |rest: &str| listed(&format!("[[pool.mcp_server]]\n{rest}"));
+    check("mcp = \"lisetd\"", "must be one of \"none\", \"listed\", \"any\"; did you mean \"listed\"?");
+    check("mcp = \"listed\"", "`mcp` needs at least one [[pool.mcp_server]]");
+    check("mcp = \"any\"", "warning bus.toml:5:7: `mcp` lets every client of this pool run commands");
+    check("mcp_servers = []", "write [[pool.mcp_server]] for each");
+    check("[[pool.mcp_server]]\nname = \"a\"\ncommand = [\"b\"]", "only with mcp = \"listed\"");
+    check(&server("command = [\"b\"]"), "`name` is missing");
+    check(&server("name = \"a\""), "`command` is missing");
+    check(&server("name = \"a\"\ncommand = [\"b\"]\nurl = \"https://s3cret\""), "one of them");
+    check(&server("name = \"a\"\nurl = \"s3cret\""), "must be a URL");
+    check(&server("name = \"a\"\nurl = \"https://b\"\nenv = { K = \"s3cret\" }"), "only beside `command`");
+    check(&server("name = \"a\"\ncommand = [\"b\"]\nenv = { K = 1 }"), "must be a text in quotes");
+    let one = "[[pool.mcp_server]]\nname = \"a\"\ncommand = [\"b\"]\n";
+    check(&listed(&one.repeat(2)), "another server of this pool has the name \"a\" already");
+    let governed = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\nmanifest = \"/w/ACP.md\"\nmcp = \"none\"\n";
+    let mistakes = read(governed, Path::new("bus.toml")).unwrap_err();
+    assert!(mistakes[0].to_string().contains("the manifest lists the servers"), "{mistakes:?}");
+}
+
+#[test]
+fn every_user_is_admitted_only_if_that_is_written_and_then_it_is_warned_of() {
+    #[track_caller]
+    fn check(url: &str, auth: &str, expected: Auth, warning: &str) {
+        let text = format!("[[listen]]\nurl = \"{url}\"\n{auth}\n[[pool]]\ncommand = [\"a\"]\n");
+        let (config, warnings) = read(&text, Path::new("bus.toml")).unwrap();
+        let found = match &config.listen[0].at {
+            Door::Web(web) => web.auth,
+            _ => config.listen[0].auth,
+        };
+        let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(found, expected, "{url} {auth}");
+        assert_eq!(warnings.is_empty(), warning.is_empty(), "{url} {auth}: {warnings:?}");
+        assert!(warnings.iter().all(|told| told.contains(warning)), "{url} {auth}: {warnings:?}");
+    }
+    for url in ["tcp://127.0.0.1:1", "ws://localhost:1/acp", "http://[::1]:1/acp"] {
+        check(url, "", Auth::User, "");
+        check(url, "auth = \"user\"", Auth::User, "");
+        check(url, "auth = \"none\"", Auth::None, "admits every user of this machine");
+    }
+    check("unix:/s", "auth = \"user\"", Auth::User, "");
+    check("unix:/s", "auth = \"none\"", Auth::None, "has no effect here");
+    let far = "[[listen]]\nurl = \"http://0.0.0.0:1/acp\"\nauth = \"user\"\n[[pool]]\ncommand = [\"a\"]\n";
+    assert!(read(far, Path::new("bus.toml")).is_err());
+}
+
+#[test]
+fn pools_of_a_listener_are_those_that_there_are() {
+    let two = "name = \"echo\"\n[[pool]]\nname = \"coder\"\ncommand = [\"b\"]";
+    let check = |more: &str, expected: &str| {
+        let told = told(&format!("{TCP}\n{more}"), two, "");
+        assert!(told.contains(expected) && told.is_empty() == expected.is_empty(), "{more}: {told}");
+    };
+    check("pools = [\"echo\", \"coder\"]", "");
+    check("pool = \"coder\"\npools = [\"echo\", \"coder\"]", "");
+    check("pools = [\"codr\"]", "names a pool that there is not: \"codr\"; did you mean \"coder\"?");
+    check("pools = []", "must be a list with at least one pool");
+    check("pools = \"echo\"", "`pools` must be a list");
+    check("pool = \"coder\"\npools = [\"echo\"]", "must contain the `pool` of this listener, \"coder\"");
+}
+
+#[test]
+fn an_admin_port_is_for_the_user_of_the_bus_unless_it_is_opened() {
+    assert_eq!(told(TCP, "", "[admin]\nport = 9\nauth = \"user\""), "");
+    assert!(told(TCP, "", "[admin]\nport = 9\nauth = \"none\"").contains("warning"));
+    assert!(told(TCP, "", "[admin]\nport = 9\nauth = \"nobody\"").contains("must be one of"));
+    assert!(told(TCP, "", "[admin]\nsocket = \"/s\"\nauth = \"none\"").contains("only beside `port`"));
+}

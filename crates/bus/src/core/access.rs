@@ -1,0 +1,87 @@
+//! Which pools a client may use.
+//!
+//! A listener can be kept to some pools, and so can a token; a client may use what both permit. A session in any other
+//! pool is answered as one of another identity: as if it did not exist.
+
+use narrows_wire::{Code, RpcError};
+use serde_json::json;
+
+use super::Pass;
+use super::api::{Client, Note, Outlet, PoolId};
+use super::session::SessionKey;
+use super::state::ClientState;
+use crate::config::Listen;
+
+impl<O: Outlet> Pass<'_, O> {
+    /// Returns `true` if a client may use the pool of this name, whether there is one or not.
+    fn permits(&self, state: &ClientState, pool: &str) -> bool {
+        let listener = self.core.listeners.get(state.listener);
+        listener.is_none_or(|listener| listener.permits(pool))
+            && state.pools.as_ref().is_none_or(|pools| pools.iter().any(|name| name == pool))
+    }
+
+    /// Returns `true` if a client may not use every pool.
+    #[inline]
+    pub(super) fn is_restricted(&self, client: Client) -> bool {
+        let Some(state) = self.core.clients.get(client.0 as usize) else { return true };
+        let listener = self.core.listeners.get(state.listener);
+        state.pools.is_some() || listener.is_some_and(|listener| !listener.permits_all())
+    }
+
+    /// Returns `true` if a client may use this pool.
+    pub(super) fn may_use(&self, client: Client, pool: PoolId) -> bool {
+        if !self.is_restricted(client) {
+            return true;
+        }
+        let state = self.core.clients.get(client.0 as usize);
+        state.is_some_and(|state| self.permits(state, &self.core.pool_of(pool).settings.name))
+    }
+
+    /// Returns `true` if a session is in a pool that a client may use.
+    #[inline]
+    pub(super) fn may_reach(&self, client: Client, session: SessionKey) -> bool {
+        self.core.sessions.get(session).is_none_or(|session| self.may_use(client, session.pool))
+    }
+
+    /// Finds the pool that a client asks for. One that it may not use is refused whether it exists or not.
+    pub(super) fn wanted_pool(&mut self, client: Client, name: &str) -> Result<PoolId, RpcError> {
+        let permitted =
+            self.core.clients.get(client.0 as usize).is_some_and(|state| self.permits(state, name));
+        match permitted {
+            true => self.find_pool(name),
+            false => Err(self.deny_pool(client)),
+        }
+    }
+
+    /// Finds the pool of a client that asks for none: the default one of its listener, or the first that it may use.
+    pub(super) fn default_pool(&mut self, client: Client) -> Result<PoolId, RpcError> {
+        let Some(state) = self.core.clients.get(client.0 as usize) else { return self.first_pool() };
+        let named = self.core.listeners.get(state.listener).into_iter().flat_map(Listen::named);
+        let all = self.core.order.iter().map(|pool| self.core.pool_of(*pool).settings.name.as_str());
+        let usable = named.chain(all).filter(|name| self.permits(state, name));
+        let first = usable.filter_map(|name| self.find_pool(name).ok()).next();
+        if let Some(pool) = first {
+            return Ok(pool);
+        }
+        if self.core.order.is_empty() { self.first_pool() } else { Err(self.deny_pool(client)) }
+    }
+
+    fn find_pool(&self, name: &str) -> Result<PoolId, RpcError> {
+        let mut pools = self.core.order.iter().copied();
+        pools.find(|pool| self.core.pool_of(*pool).settings.name == name).ok_or_else(|| {
+            RpcError::new(Code::InvalidParams, "there is no pool of this name").with("pool", json!(name))
+        })
+    }
+
+    fn first_pool(&self) -> Result<PoolId, RpcError> {
+        let first = self.core.order.first().copied();
+        first.ok_or_else(|| RpcError::new(Code::NotFound, "the bus has no pool"))
+    }
+
+    /// Counts and logs that a client asked for a pool that it may not use.
+    pub(super) fn deny_pool(&mut self, client: Client) -> RpcError {
+        self.core.counters.refused_pools += 1;
+        self.tell(Note::PoolRefused(client));
+        RpcError::new(Code::PolicyDenied, "this pool is not allowed here")
+    }
+}

@@ -1,0 +1,355 @@
+//! Which MCP servers of a client reach a worker.
+//!
+//! A worker starts the servers that a session is opened with, as the user of the bus. Whether a client may cause that is a
+//! setting of the pool, so the list is judged here, on the bytes of the request: one that is not clearly permitted is
+//! refused, and so is everything that another reader could take for such a list.
+
+use narrows_acp::Version;
+use narrows_acp::method::{self, Side};
+use narrows_wire::{Code, RpcError, View, elements, keys, member, members};
+use serde_json::Value;
+
+use super::Pass;
+use super::api::{Client, Note, Outlet, PoolId};
+use super::progress::respelled;
+use super::session::SessionKey;
+use super::state::What;
+use crate::config::{McpAccess, McpServer, McpTarget};
+
+/// The parameter that lists them.
+const SERVERS: &str = "mcpServers";
+
+/// The same without case, `_` and `-`. Some agents read JSON without regard to case, others take `mcp_servers` too.
+const FOLDED: &str = "mcpservers";
+
+/// What the description of a server that lives in the client consists of. With anything else in it, an agent that does not
+/// know the type could take it for a server of another type.
+const OF_ACP: [&str; 5] = ["type", "name", "id", "serverId", "_meta"];
+
+/// Servers that are not permitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Refused;
+
+impl<O: Outlet> Pass<'_, O> {
+    /// The setting that holds for a client in a pool.
+    fn mcp_access(&self, client: Option<Client>, pool: PoolId) -> McpAccess {
+        let settings = &self.core.pool_of(self.core.current(pool)).settings;
+        if settings.manifest.is_some() {
+            // The gate has a list of its own.
+            return McpAccess::Any;
+        }
+        let is_owner = client
+            .and_then(|client| self.core.clients.get(client.0 as usize))
+            .is_some_and(|client| client.is_owner);
+        settings.mcp.unwrap_or(if is_owner { McpAccess::Any } else { McpAccess::None })
+    }
+
+    /// Judges the servers in a message of a client. Returns the message to send in its place, if another is to be sent.
+    pub(super) fn permit_servers(
+        &mut self,
+        client: Client,
+        pool: PoolId,
+        is_v2: bool,
+        message: View<'_>,
+        what: What,
+    ) -> Result<Option<Vec<u8>>, RpcError> {
+        if !matches!(what, What::New | What::Load | What::Resume | What::Fork | What::Other) {
+            return Ok(None);
+        }
+        let Some(name) = message.method() else { return Ok(None) };
+        let opens = matches!(What::of(&name), What::New | What::Load | What::Resume | What::Fork);
+        let is_judged = opens || (self.core.pool_of(pool).is_acp() && is_unknown(&name));
+        if !is_judged {
+            return Ok(None);
+        }
+        let access = self.mcp_access(Some(client), pool);
+        if access == McpAccess::Any {
+            return Ok(None);
+        }
+        let params = message.params().unwrap_or_default();
+        let judged = if opens && message.id().is_some() {
+            self.judge(access, pool, is_v2, message.bytes(), params)
+        } else {
+            // What it means is not known, so nothing is put into it.
+            permitted(&[], is_v2, message.bytes(), params)
+        };
+        match judged {
+            Ok(None) => Ok(None),
+            Ok(Some(params)) => {
+                let place = message.envelope().params.range();
+                Ok(Some(respelled(message.bytes(), place, &params)))
+            }
+            Err(Refused) => Err(self.deny_servers(Some(client), pool)),
+        }
+    }
+
+    /// Judges the servers in a message about a session that is open.
+    pub(super) fn permit_in_session(
+        &mut self,
+        client: Client,
+        key: SessionKey,
+        message: View<'_>,
+        what: What,
+    ) -> Result<(), RpcError> {
+        let Some(pool) = self.core.sessions.get(key).map(|session| session.pool) else { return Ok(()) };
+        self.permit_servers(client, pool, false, message, what).map(drop)
+    }
+
+    /// Judges the servers in the parameters with which a session is to be opened again. Returns those to send.
+    pub(super) fn permit_again(
+        &mut self,
+        client: Option<Client>,
+        pool: PoolId,
+        is_v2: bool,
+        params: &[u8],
+    ) -> Result<Vec<u8>, RpcError> {
+        let access = self.mcp_access(client, pool);
+        if access == McpAccess::Any {
+            return Ok(params.to_vec());
+        }
+        match self.judge(access, pool, is_v2, params, params) {
+            Ok(judged) => Ok(judged.unwrap_or_else(|| params.to_vec())),
+            Err(Refused) => Err(self.deny_servers(client, pool)),
+        }
+    }
+
+    fn judge(
+        &self,
+        access: McpAccess,
+        pool: PoolId,
+        is_v2: bool,
+        message: &[u8],
+        params: &[u8],
+    ) -> Result<Option<Vec<u8>>, Refused> {
+        let settings = &self.core.pool_of(self.core.current(pool)).settings;
+        let listed = if access == McpAccess::Listed { &settings.mcp_servers[..] } else { &[] };
+        permitted(listed, is_v2, message, params)
+    }
+
+    fn deny_servers(&mut self, client: Option<Client>, pool: PoolId) -> RpcError {
+        self.core.counters.refused_mcp += 1;
+        self.tell(Note::McpRefused { client, pool });
+        RpcError::new(Code::PolicyDenied, "MCP server not allowed by this pool")
+    }
+}
+
+/// Returns `true` if no version of the protocol has a method of this name for agents.
+fn is_unknown(name: &str) -> bool {
+    let knows = |version| method::knows(Side::Agent, version, name);
+    !knows(Version::V1) && !knows(Version::V2)
+}
+
+/// How many keys of a message name a list of servers to some reader.
+fn mentions(message: &[u8]) -> usize {
+    // Two more for the quotes.
+    let long = |key: &&[u8]| key.len() >= FOLDED.len() + 2;
+    keys(message).filter(long).filter_map(decoded).filter(|key| folds(key)).count()
+}
+
+fn folds(key: &str) -> bool {
+    let folded = key.chars().filter(|c| !matches!(c, '_' | '-')).map(|c| match c {
+        // The two letters outside ASCII that are equal to one within it without regard to case.
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        c => c.to_ascii_lowercase(),
+    });
+    folded.eq(FOLDED.chars())
+}
+
+/// The text of a key or a value that is one.
+fn decoded(raw: &[u8]) -> Option<String> {
+    serde_json::from_slice(raw).ok()
+}
+
+/// The parameters with what `listed` says in place of what the client says; `None` if nothing is to be changed.
+fn permitted(
+    listed: &[McpServer],
+    is_v2: bool,
+    message: &[u8],
+    params: &[u8],
+) -> Result<Option<Vec<u8>>, Refused> {
+    let place = member(params, SERVERS).map_err(|_| Refused)?;
+    if mentions(message) != usize::from(place.is_some()) {
+        return Err(Refused);
+    }
+    let Some(place) = place else { return Ok(None) };
+    let list = params.get(place.clone()).unwrap_or_default();
+    if list == b"null" {
+        return Ok(None);
+    }
+    if list.first() != Some(&b'[') {
+        return Err(Refused);
+    }
+    let mut entries: Vec<Vec<u8>> = Vec::new();
+    let mut is_changed = false;
+    for entry in elements(list) {
+        let entry = list.get(entry).unwrap_or_default();
+        match described(listed, is_v2, entry)? {
+            Some(description) => {
+                is_changed = true;
+                entries.push(description);
+            }
+            None => entries.push(entry.to_vec()),
+        }
+    }
+    Ok(is_changed.then(|| {
+        let list = [b"[", &*entries.join(&b','), b"]"].concat();
+        respelled(params, place, &list)
+    }))
+}
+
+/// The description to send in place of an entry; `None` if it is a server that lives in the client.
+fn described(listed: &[McpServer], is_v2: bool, entry: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
+    let mut found: Vec<(String, &[u8])> = Vec::new();
+    if entry.first() != Some(&b'{') {
+        return Err(Refused);
+    }
+    for (key, value) in members(entry) {
+        let key = entry.get(key).and_then(decoded).ok_or(Refused)?;
+        if found.iter().any(|(other, _)| *other == key) {
+            return Err(Refused);
+        }
+        found.push((key, entry.get(value).unwrap_or_default()));
+    }
+    let text = |key: &str| found.iter().find(|(name, _)| name == key).and_then(|(_, value)| decoded(value));
+    let kind = text("type");
+    if kind.as_deref() == Some("acp") {
+        let is_plain = found.iter().all(|(key, _)| OF_ACP.contains(&key.as_str()));
+        return if is_plain { Ok(None) } else { Err(Refused) };
+    }
+    let name = text("name").ok_or(Refused)?;
+    let server = listed.iter().find(|server| server.name == name).ok_or(Refused)?;
+    // Version 1 has no type for a process, but for clients that write one all the same.
+    let is_typed = is_v2 || kind.as_deref() == Some("stdio");
+    Ok(Some(description(server, is_typed).into_bytes()))
+}
+
+/// A server of the pool as a session is opened with it.
+fn description(server: &McpServer, is_typed: bool) -> String {
+    let name = Value::from(&*server.name);
+    match &server.target {
+        McpTarget::Command { words, env } => {
+            let pair = |(name, value): (&String, &String)| {
+                format!(r#"{{"name":{},"value":{}}}"#, Value::from(&**name), Value::from(&**value))
+            };
+            let env: Vec<String> = env.iter().map(pair).collect();
+            let (command, args) = words.split_first().map_or(("", &[][..]), |(first, rest)| (first, rest));
+            let (command, args, env) = (Value::from(command), Value::from(args), env.join(","));
+            let kind = if is_typed { r#""type":"stdio","# } else { "" };
+            format!(r#"{{{kind}"name":{name},"command":{command},"args":{args},"env":[{env}]}}"#)
+        }
+        McpTarget::Url(url) => {
+            let url = Value::from(&**url);
+            format!(r#"{{"type":"http","name":{name},"url":{url},"headers":[]}}"#)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed() -> Vec<McpServer> {
+        let words = vec!["files".to_owned(), "--root".to_owned(), "/srv".to_owned()];
+        let env = [("KEY".to_owned(), "secret".to_owned())].into();
+        let files = McpServer { name: "files".into(), target: McpTarget::Command { words, env } };
+        let web = McpServer { name: "web".into(), target: McpTarget::Url("https://web.example/mcp".into()) };
+        vec![files, web]
+    }
+
+    /// What becomes of these parameters: `Ok("")` if they stay as they are.
+    #[track_caller]
+    fn check(listed: &[McpServer], is_v2: bool, params: &str, expected: Result<&str, Refused>) {
+        let message = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"session/new","params":{params}}}"#);
+        let found = permitted(listed, is_v2, message.as_bytes(), params.as_bytes());
+        let found = found.map(|found| String::from_utf8(found.unwrap_or_default()).unwrap());
+        assert_eq!(found.as_deref().map_err(|refused| *refused), expected, "{params}");
+    }
+
+    #[test]
+    fn without_a_list_only_servers_of_the_client_pass() {
+        let none = |params: &str, expected| check(&[], false, params, expected);
+        for fine in [
+            "{}",
+            "[]",
+            r#"{"cwd":"/","mcpServers":[]}"#,
+            r#"{"mcpServers":null}"#,
+            r#"{"mcpServers":[{"type":"acp","name":"a","id":"1"}]}"#,
+            r#"{"mcp\u0053ervers" : [ {"type":"\u0061cp","name":"a","serverId":"1","_meta":{"command":"sh"}} ] }"#,
+            r#"{"cwd":"mcpServers","prompt":["mcpServers"]}"#,
+        ] {
+            none(fine, Ok(""));
+        }
+        for refused in [
+            r#"{"mcpServers":[{"name":"a","command":"sh","args":[],"env":[]}]}"#,
+            r#"{"mcpServers":[{"type":"stdio","name":"a","command":"sh"}]}"#,
+            r#"{"mcpServers":[{"type":"http","name":"a","url":"http://x","headers":[]}]}"#,
+            r#"{"mcpServers":[{"type":"sse","name":"a","url":"http://x","headers":[]}]}"#,
+            r#"{"mcpServers":[{"type":"new","name":"a"}]}"#,
+            r#"{"mcpServers":[{"name":"a"}]}"#,
+            r#"{"mcpServers":[{}]}"#,
+            r#"{"mcpServers":["a"]}"#,
+            r#"{"mcpServers":[[]]}"#,
+            r#"{"mcpServers":{"a":{"command":"sh"}}}"#,
+            r#"{"mcpServers":"a"}"#,
+            r#"{"mcp\u0053ervers":[{"name":"a","command":"sh"}]}"#,
+            // One reader takes the first, another the last.
+            r#"{"mcpServers":[],"mcpServers":[{"name":"a","command":"sh"}]}"#,
+            r#"{"mcpServers":[],"mcp\u0053ervers":[]}"#,
+            r#"{"mcpServers":[{"type":"acp","type":"stdio","name":"a","command":"sh"}]}"#,
+            r#"{"mcpServers":[{"type":"acp","t\u0079pe":"stdio","name":"a","id":"1"}]}"#,
+            // Without an id some readers take it for a process.
+            r#"{"mcpServers":[{"type":"acp","name":"a","command":"sh","args":[],"env":[]}]}"#,
+            r#"{"mcpServers":[{"type":"acp","name":"a","id":"1","url":"http://x"}]}"#,
+            // Other ways to write the parameter.
+            r#"{"mcp_servers":[{"name":"a","command":"sh"}]}"#,
+            r#"{"MCPServers":[{"name":"a","command":"sh"}]}"#,
+            r#"{"mcp\u017ferver\u017f":[{"name":"a","command":"sh"}]}"#,
+            r#"{"mcpServers":[],"mcp_servers":[]}"#,
+            r#"{"_meta":{"agent":{"options":{"mcpServers":{"a":{"command":"sh"}}}}}}"#,
+            r#"[{"mcpServers":[]}]"#,
+        ] {
+            none(refused, Err(Refused));
+        }
+    }
+
+    #[test]
+    fn listed_servers_are_selected_by_name_and_described_by_the_pool() {
+        let all = listed();
+        let files = r#"{"name":"files","command":"files","args":["--root","/srv"],"env":[{"name":"KEY","value":"secret"}]}"#;
+        let web = r#"{"type":"http","name":"web","url":"https://web.example/mcp","headers":[]}"#;
+        let evil = r#"{"name":"files","command":"sh","args":["-c","id"],"env":[]}"#;
+        let acp = r#"{"type":"acp","name":"a","id":"1"}"#;
+        check(
+            &all,
+            false,
+            &format!(r#"{{"cwd":"/", "mcpServers" : [{evil} , {acp},{{"name":"web"}}],"x":1}}"#),
+            Ok(&format!(r#"{{"cwd":"/", "mcpServers" : [{files},{acp},{web}],"x":1}}"#)),
+        );
+        let typed = files.replacen('{', r#"{"type":"stdio","#, 1);
+        check(
+            &all,
+            true,
+            r#"{"mcpServers":[{"type":"http","name":"files","url":"http://evil"}]}"#,
+            Ok(&format!(r#"{{"mcpServers":[{typed}]}}"#)),
+        );
+        check(&all, false, &format!(r#"{{"mcpServers":[{acp}]}}"#), Ok(""));
+        // What was put in their place selects the same again.
+        check(
+            &all,
+            false,
+            &format!(r#"{{"mcpServers":[{web}]}}"#),
+            Ok(&format!(r#"{{"mcpServers":[{web}]}}"#)),
+        );
+        for refused in [
+            r#"{"mcpServers":[{"name":"other"}]}"#,
+            r#"{"mcpServers":[{"name":"files"},{"name":"other"}]}"#,
+            r#"{"mcpServers":[{"name":["files"]}]}"#,
+            r#"{"mcpServers":[{"name":"other","name":"files"}]}"#,
+            r#"{"mcpServers":[{"Name":"files"}]}"#,
+            r#"{"mcpServers":["files"]}"#,
+        ] {
+            check(&all, false, refused, Err(Refused));
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! What clients may use: MCP servers of their own, and pools.
+
+use serde_json::{Value, json};
+
+use super::super::{ANYONE, Arrival};
+use super::{Config, Listen, Pool, Protocol, Scene, Share, able, config, pool};
+use crate::config::{Door, McpAccess, McpServer, McpTarget};
+
+const REFUSED: &str = "MCP server not allowed by this pool";
+
+fn files() -> McpServer {
+    let env = [("KEY".to_owned(), "s3cret".to_owned())].into();
+    McpServer {
+        name: "files".into(),
+        target: McpTarget::Command { words: vec!["mcp-files".into(), "/srv".into()], env },
+    }
+}
+
+/// Opens a client; `is_owner` if it is the user of the bus on a unix socket or stdio.
+fn open(scene: &mut Scene, is_owner: bool) -> u32 {
+    let identity = if is_owner { "uid:7" } else { ANYONE };
+    let from = Arrival { is_owner, ..Arrival::new(0, identity) };
+    scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0
+}
+
+/// A scene with one worker that has greeted `client`, or greets everybody if it is shared.
+fn scene(pool: Pool, is_owner: bool) -> (Scene, u32) {
+    let is_shared = pool.share == Share::All;
+    let mut scene = Scene::new(&config(vec![pool]));
+    scene.up(0);
+    if is_shared {
+        scene.answer(0, 1, &able());
+    }
+    let client = open(&mut scene, is_owner);
+    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+    if !is_shared {
+        let id = scene.last_id(0);
+        scene.answer(0, id, &able());
+    }
+    scene.seen();
+    (scene, client)
+}
+
+fn stdio() -> Value {
+    json!({"name": "x", "command": "/bin/sh", "args": ["-c", "id"], "env": []})
+}
+
+/// Whether a worker was sent something.
+fn reached(seen: &str) -> bool {
+    seen.lines().any(|line| line.starts_with('w'))
+}
+
+#[test]
+fn servers_of_a_client_are_refused_and_nothing_is_sent() {
+    for share in [Share::Connection, Share::Session, Share::All] {
+        for server in [
+            stdio(),
+            json!({"type": "stdio", "name": "x", "command": "sh"}),
+            json!({"type": "http", "name": "x", "url": "http://127.0.0.1:1/", "headers": []}),
+            json!({"type": "sse", "name": "x", "url": "http://127.0.0.1:1/", "headers": []}),
+            json!({"type": "later", "name": "x"}),
+        ] {
+            for method in ["session/new", "session/load", "session/resume", "session/fork"] {
+                let (mut scene, client) = scene(pool(share), false);
+                let params = json!({"sessionId": "s", "cwd": "/", "mcpServers": [server]});
+                scene.ask(client, 2, method, &params);
+                let seen = scene.seen();
+                assert!(seen.contains(REFUSED) && seen.contains("-32015"), "{share:?} {method}: {seen}");
+                assert!(!reached(&seen), "{share:?} {method}: {seen}");
+                assert_eq!(scene.core.status(scene.now).counters.refused_mcp, 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_user_of_the_bus_may_name_servers_unless_the_pool_says_otherwise() {
+    let params = json!({"cwd": "/", "mcpServers": [stdio()]});
+    let check = |mcp: Option<McpAccess>, is_owner: bool, passes: bool| {
+        let (mut scene, client) = scene(Pool { mcp, ..pool(Share::Connection) }, is_owner);
+        scene.ask(client, 2, "session/new", &params);
+        let seen = scene.seen();
+        assert_eq!(seen.contains(&params.to_string()), passes, "{mcp:?} {is_owner}: {seen}");
+        assert_eq!(seen.contains(REFUSED), !passes, "{mcp:?} {is_owner}: {seen}");
+    };
+    check(None, true, true);
+    check(None, false, false);
+    check(Some(McpAccess::Any), false, true);
+    check(Some(McpAccess::Any), true, true);
+    check(Some(McpAccess::None), true, false);
+    check(Some(McpAccess::Listed), true, false);
+}
+
+#[test]
+fn a_governed_pool_leaves_servers_to_its_gate() {
+    let governed = pool(Share::Connection).governed("/w/ACP.md".into(), None);
+    let (mut scene, client) = scene(governed, false);
+    let params = json!({"cwd": "/", "mcpServers": [stdio()]});
+    scene.ask(client, 2, "session/new", &params);
+    assert!(scene.seen().contains(&params.to_string()));
+}
+
+#[test]
+fn servers_in_the_client_pass() {
+    let (mut scene, client) = scene(pool(Share::All), false);
+    let params = json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "a", "id": "1"}]});
+    scene.ask(client, 2, "session/new", &params);
+    assert!(scene.seen().contains(&params.to_string()));
+}
+
+#[test]
+fn servers_in_batches_extensions_and_notifications_are_refused_too() {
+    let (mut scene, client) = scene(pool(Share::All), false);
+    let open =
+        json!({"jsonrpc": "2.0", "id": 5, "method": "session/new", "params": {"mcpServers": [stdio()]}});
+    scene.line(client, &format!("[{open}]"));
+    let seen = scene.seen();
+    assert!(seen.contains(REFUSED) && !reached(&seen), "{seen}");
+    scene.ask(client, 6, "_agent/open", &json!({"cwd": "/", "mcpServers": [stdio()]}));
+    scene.ask(
+        client,
+        7,
+        "proxy/successor",
+        &json!({"method": "session/new", "params": {"mcpServers": [stdio()]}}),
+    );
+    scene.ask(client, 8, "session/new", &json!({"_meta": {"x": {"mcpServers": {"a": {"command": "sh"}}}}}));
+    let seen = scene.seen();
+    assert_eq!((seen.matches(REFUSED).count(), reached(&seen)), (3, false), "{seen}");
+    scene.note(client, "session/new", &json!({"cwd": "/", "mcpServers": [stdio()]}));
+    let seen = scene.seen();
+    assert!(!reached(&seen), "{seen}");
+    // Other extensions and what people say are left alone.
+    scene.ask(client, 9, "_agent/open", &json!({"cwd": "mcpServers"}));
+    assert!(reached(&scene.seen()));
+}
+
+#[test]
+fn a_pool_of_another_protocol_refuses_servers_of_the_session_methods() {
+    let jsonrpc = Pool { protocol: Protocol::JsonRpc, ..pool(Share::All) };
+    let mut scene = Scene::new(&config(vec![jsonrpc]));
+    scene.up(0);
+    let client = open(&mut scene, false);
+    scene.seen();
+    scene.ask(client, 2, "session/new", &json!({"sessionId": "s", "mcpServers": [stdio()]}));
+    let seen = scene.seen();
+    assert!(seen.contains(REFUSED) && !reached(&seen), "{seen}");
+    scene.ask(client, 3, "session/new", &json!({"sessionId": "s", "mcpServers": []}));
+    assert!(reached(&scene.seen()));
+}
+
+#[test]
+fn listed_servers_are_what_the_pool_describes() {
+    let listed = Pool { mcp: Some(McpAccess::Listed), mcp_servers: vec![files()], ..pool(Share::All) };
+    let (mut scene, client) = scene(listed, true);
+    let evil = json!({"name": "files", "command": "/bin/sh", "args": ["-c", "id"], "env": []});
+    scene.ask(client, 2, "session/new", &json!({"cwd": "/", "mcpServers": [evil]}));
+    let seen = scene.seen();
+    let described = r#""mcpServers":[{"name":"files","command":"mcp-files","args":["/srv"],"env":[{"name":"KEY","value":"s3cret"}]}]"#;
+    assert!(seen.contains(described) && !seen.contains("/bin/sh"), "{seen}");
+    scene.ask(client, 3, "session/new", &json!({"cwd": "/", "mcpServers": [{"name": "other"}]}));
+    let seen = scene.seen();
+    assert!(seen.contains(REFUSED) && !seen.contains("s3cret") && !seen.contains("files"), "{seen}");
+}
+
+#[test]
+fn a_restored_session_has_the_servers_that_its_pool_permits_now() {
+    let listed = |env: &str| {
+        let mut server = files();
+        server.target = McpTarget::Command { words: vec![env.to_owned()], env: Default::default() };
+        Pool { instances: 2, mcp: Some(McpAccess::Listed), mcp_servers: vec![server], ..pool(Share::All) }
+    };
+    let mut scene = Scene::new(&config(vec![listed("old")]));
+    for worker in 0..2 {
+        scene.up(worker);
+        scene.answer(worker, 1, &able());
+    }
+    let client = open(&mut scene, false);
+    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+    scene.ask(client, 2, "session/new", &json!({"cwd": "/", "mcpServers": [{"name": "files"}]}));
+    scene.answer(0, 2, &json!({"sessionId": "s"}));
+    scene.seen();
+    // The workers stay: none of what was changed is theirs.
+    scene.core.reload(scene.now, &config(vec![listed("new")]), &mut scene.sight);
+    assert_eq!(scene.seen(), "");
+    scene.dies(0);
+    scene.seen();
+    scene.ask(client, 3, "session/prompt", &super::prompt("s"));
+    let seen = scene.seen();
+    assert!(seen.contains("session/resume") && seen.contains(r#""command":"new""#), "{seen}");
+    // Without the server there is no such session any more.
+    scene.answer(1, 2, &json!({}));
+    let none = Pool { mcp: Some(McpAccess::None), mcp_servers: Vec::new(), ..listed("new") };
+    scene.core.reload(scene.now, &config(vec![none]), &mut scene.sight);
+    scene.pass(2.0);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    scene.dies(1);
+    scene.seen();
+    scene.ask(client, 4, "session/prompt", &super::prompt("s"));
+    let seen = scene.seen();
+    assert!(seen.contains(REFUSED) && !seen.contains("\"command\""), "{seen}");
+}
+
+/// Two shared pools, `one` and `two`, and these listeners.
+fn two_pools(listen: Vec<Listen>) -> Scene {
+    let named = |name: &str| Pool { name: name.into(), ..pool(Share::All) };
+    let config = Config { listen, ..config(vec![named("one"), named("two")]) };
+    let mut scene = Scene::new(&config);
+    for worker in 0..2 {
+        scene.up(worker);
+        scene.answer(worker, 1, &able());
+    }
+    scene.seen();
+    scene
+}
+
+fn listener(pool: Option<&str>, pools: Option<&[&str]>) -> Listen {
+    let pools = pools.map(|pools| pools.iter().map(|&name| name.to_owned()).collect());
+    Listen { pool: pool.map(str::to_owned), pools, ..Listen::new(Door::Stdio) }
+}
+
+/// Opens a client at a listener, with a token for these pools.
+fn enter(scene: &mut Scene, listener: usize, pools: Option<&[&str]>) -> u32 {
+    let pools: Option<Vec<String>> = pools.map(|pools| pools.iter().map(|&name| name.to_owned()).collect());
+    let from = Arrival { pools: pools.as_deref(), ..Arrival::new(listener, "token:bob") };
+    scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0
+}
+
+#[test]
+fn a_client_gets_only_the_pools_of_its_listener_and_its_token() {
+    #[track_caller]
+    fn check(listen: Listen, token: Option<&[&str]>, wanted: Option<&str>, expected: Result<u32, ()>) {
+        let mut scene = two_pools(vec![listen]);
+        let client = enter(&mut scene, 0, token);
+        let mut params = json!({"protocolVersion": 1});
+        if let Some(wanted) = wanted {
+            params["_meta"] = json!({"narrows/pool": wanted});
+        }
+        scene.ask(client, 1, "initialize", &params);
+        let seen = scene.seen();
+        assert_eq!(seen.contains("-32015"), expected.is_err(), "{seen}");
+        scene.ask(client, 2, "session/new", &json!({"cwd": "/"}));
+        let seen = scene.seen();
+        match expected {
+            Ok(worker) => assert!(seen.contains(&format!("w{worker} < ")), "{seen}"),
+            Err(()) => assert!(!reached(&seen), "{seen}"),
+        }
+    }
+    check(listener(None, None), None, None, Ok(0));
+    check(listener(None, None), None, Some("two"), Ok(1));
+    check(listener(Some("two"), None), None, None, Ok(1));
+    check(listener(Some("two"), None), None, Some("two"), Ok(1));
+    check(listener(Some("two"), None), None, Some("one"), Err(()));
+    // As little as of one that there is.
+    check(listener(Some("two"), None), None, Some("three"), Err(()));
+    check(listener(None, Some(&["two"])), None, None, Ok(1));
+    check(listener(None, Some(&["two"])), None, Some("one"), Err(()));
+    check(listener(Some("two"), Some(&["one", "two"])), None, None, Ok(1));
+    check(listener(Some("two"), Some(&["one", "two"])), None, Some("one"), Ok(0));
+    check(listener(None, None), Some(&["two"]), None, Ok(1));
+    check(listener(None, None), Some(&["two"]), Some("one"), Err(()));
+    check(listener(Some("one"), None), Some(&["two"]), None, Err(()));
+    check(listener(Some("one"), None), Some(&["two"]), Some("two"), Err(()));
+}
+
+#[test]
+fn a_session_in_a_pool_that_a_client_may_not_use_does_not_exist_for_it() {
+    let mut scene = two_pools(vec![listener(None, None), listener(Some("two"), None)]);
+    let (all, two) = (enter(&mut scene, 0, None), enter(&mut scene, 1, None));
+    for client in [all, two] {
+        scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+    }
+    scene.session(all, 0, "secret");
+    let unknown = {
+        scene.ask(two, 9, "session/prompt", &super::prompt("nothing"));
+        scene.seen()
+    };
+    for method in ["session/prompt", "session/close", "session/cancel_it"] {
+        scene.ask(two, 9, method, &json!({"sessionId": "secret"}));
+        assert_eq!(scene.seen(), unknown, "{method}");
+    }
+    for method in ["session/load", "session/resume"] {
+        scene.ask(two, 9, method, &json!({"sessionId": "secret", "cwd": "/", "mcpServers": []}));
+        assert_eq!(scene.seen(), unknown, "{method}");
+    }
+    scene.ask(two, 10, "session/list", &json!({}));
+    let id = scene.last_id(1);
+    scene.answer(1, id, &json!({"sessions": [{"sessionId": "secret"}, {"sessionId": "old"}]}));
+    let seen = scene.seen();
+    assert!(
+        seen.contains("old") && !seen.lines().any(|line| line.starts_with('c') && line.contains("secret")),
+        "{seen}"
+    );
+}
+
+#[test]
+fn a_reload_takes_a_pool_from_clients_that_are_there() {
+    let mut scene = two_pools(vec![listener(None, None)]);
+    let client = enter(&mut scene, 0, None);
+    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+    scene.session(client, 0, "s");
+    let named = |name: &str| Pool { name: name.into(), ..pool(Share::All) };
+    let listen = vec![listener(Some("two"), None)];
+    let config = Config { listen, ..config(vec![named("one"), named("two")]) };
+    scene.core.reload(scene.now, &config, &mut scene.sight);
+    scene.seen();
+    scene.ask(client, 2, "session/prompt", &super::prompt("s"));
+    scene.ask(client, 3, "session/new", &json!({"cwd": "/"}));
+    let seen = scene.seen();
+    assert!(!reached(&seen) && seen.matches("-32015").count() == 2, "{seen}");
+}

@@ -1,0 +1,150 @@
+//! One question to the kernel: whose is the socket with these two addresses?
+//!
+//! A request of `sock_diag` without `NLM_F_DUMP` names one connection and is answered from the table that packets are
+//! looked up in. The answer is ready when the request has been sent.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+
+/// `SOCK_DIAG_BY_FAMILY`, and the type of a message that is an error.
+const BY_FAMILY: u16 = 20;
+const ERROR: u16 = 2;
+/// `NLM_F_REQUEST`.
+const REQUEST: u16 = 1;
+/// `IPPROTO_TCP`, and the families as the kernel numbers them.
+const TCP: u8 = 6;
+const INET: u8 = 2;
+const INET6: u8 = 10;
+
+/// Bytes of the header of every message, of a request, and of an answer up to the socket's inode.
+const HEADER: usize = 16;
+const QUESTION: usize = 56;
+const ANSWER: usize = 72;
+/// Where the user and the inode stand in an answer.
+const USER: usize = 64;
+const INODE: usize = 68;
+
+/// Whether the kernel has ever answered. Then a socket that it does not find is not there.
+static ANSWERS: AtomicBool = AtomicBool::new(false);
+
+/// Returns the user of the socket that is connected from `from` to `to`; `None` if there is no such socket, or no process
+/// has it any more.
+///
+/// # Errors
+/// When the kernel cannot be asked.
+pub(super) fn owner(from: SocketAddr, to: SocketAddr) -> Result<Option<u32>, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let kind = SocketType::DGRAM;
+    let socket = rustix::net::socket_with(AddressFamily::NETLINK, kind, flags, Some(netlink::SOCK_DIAG))?;
+    let kernel = netlink::SocketAddrNetlink::new(0, 0);
+    rustix::net::sendto(&socket, &question(from, to), SendFlags::empty(), &kernel)?;
+    let mut buffer = [0; 1024];
+    let (length, _) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::empty())?;
+    let found = read(buffer.get(..length).unwrap_or_default());
+    match found {
+        Ok(_) => ANSWERS.store(true, Ordering::Relaxed),
+        // Either there is no such socket, or the kernel has nothing that could look for it.
+        Err(Errno::NOENT) if ANSWERS.load(Ordering::Relaxed) => return Ok(None),
+        Err(_) => {}
+    }
+    found
+}
+
+/// The request for the socket at `from` that is connected to `to`.
+fn question(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    let (from_ip, to_ip) = (from.ip().to_canonical(), to.ip().to_canonical());
+    let family = if from_ip.is_ipv4() && to_ip.is_ipv4() { INET } else { INET6 };
+    let mut bytes = Vec::with_capacity(HEADER + QUESTION);
+    // The length is that of a small message.
+    bytes.extend_from_slice(&((HEADER + QUESTION) as u32).to_ne_bytes());
+    bytes.extend_from_slice(&BY_FAMILY.to_ne_bytes());
+    bytes.extend_from_slice(&REQUEST.to_ne_bytes());
+    // A number of the request, and ours: each socket has one request.
+    bytes.extend_from_slice(&[0; 8]);
+    // No extensions, in whatever state.
+    bytes.extend_from_slice(&[family, TCP, 0, 0]);
+    bytes.extend_from_slice(&u32::MAX.to_ne_bytes());
+    bytes.extend_from_slice(&from.port().to_be_bytes());
+    bytes.extend_from_slice(&to.port().to_be_bytes());
+    for ip in [from_ip, to_ip] {
+        let mut address = [0; 16];
+        match ip {
+            IpAddr::V4(ip) => address[..4].copy_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => address.copy_from_slice(&ip.octets()),
+        }
+        bytes.extend_from_slice(&address);
+    }
+    // Any interface, and no cookie.
+    bytes.extend_from_slice(&0_u32.to_ne_bytes());
+    bytes.extend_from_slice(&[0xff; 8]);
+    bytes
+}
+
+/// Reads an answer.
+fn read(answer: &[u8]) -> Result<Option<u32>, Errno> {
+    let word = |at: usize| {
+        let bytes = answer.get(at..at + 4)?;
+        Some(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    };
+    let kind = answer.get(4..6).map(|bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
+    match kind {
+        Some(BY_FAMILY) if answer.len() >= HEADER + ANSWER => {
+            // Of a socket that no process has any more the user is not known, and told as 0.
+            let is_held = word(HEADER + INODE).is_some_and(|inode| inode != 0);
+            Ok(word(HEADER + USER).filter(|_| is_held))
+        }
+        Some(ERROR) => {
+            let code = word(HEADER).map_or(0, |code| (code as i32).wrapping_neg());
+            Err(Errno::from_raw_os_error(code))
+        }
+        _ => Err(Errno::PROTO),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn the_kernel_names_the_user_of_a_connection_and_of_nothing_else() {
+        for bound in ["127.0.0.1:0", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
+            // Not every machine has IPv6.
+            let Ok(listener) = TcpListener::bind(bound) else { continue };
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (accepted, peer) = listener.accept().unwrap();
+            let local = accepted.local_addr().unwrap();
+            let ours = rustix::process::geteuid().as_raw();
+            let found = match owner(peer, local) {
+                Ok(found) => found,
+                // This kernel cannot be asked.
+                Err(_) => return,
+            };
+            assert_eq!(found, Some(ours), "{bound}");
+            drop(stream);
+            // Nobody has its other end any more, or there is none.
+            assert_eq!(owner(peer, local).unwrap(), None, "{bound}");
+            let other = SocketAddr::new(peer.ip(), 1);
+            assert_eq!(owner(other, local).unwrap(), None, "{bound}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_none_names_nobody() {
+        assert_eq!(read(b""), Err(Errno::PROTO));
+        let mut message = vec![0; HEADER + ANSWER];
+        message[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
+        assert_eq!(read(&message), Ok(None), "without an inode");
+        message[HEADER + INODE] = 1;
+        message[HEADER + USER..HEADER + USER + 4].copy_from_slice(&1000_u32.to_ne_bytes());
+        assert_eq!(read(&message), Ok(Some(1000)));
+        assert_eq!(read(&message[..HEADER + ANSWER - 1]), Err(Errno::PROTO));
+        message[4..6].copy_from_slice(&ERROR.to_ne_bytes());
+        message[HEADER..HEADER + 4].copy_from_slice(&(-2_i32).to_ne_bytes());
+        assert_eq!(read(&message), Err(Errno::NOENT));
+    }
+}

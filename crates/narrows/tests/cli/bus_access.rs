@@ -1,0 +1,96 @@
+//! Who may use a bus, and what clients may make its agents start.
+
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::bus_support::{Bus, Peer, http};
+use crate::support::Place;
+
+/// A user that the tests do not run as.
+const OTHER: u32 = 65_534;
+
+/// What another user hears that connects to an address and sends this; `None` if none can be had here.
+#[expect(clippy::print_stdout, reason = "a test that cannot be run here says so")]
+fn as_other(address: &str, sent: &str) -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can start a process of another user");
+        return None;
+    }
+    let (host, port) = address.rsplit_once(':').expect("a port");
+    let script = format!("exec 3<>/dev/tcp/{host}/{port} && printf '{sent}' >&3; cat <&3");
+    let mut bash = Command::new("bash");
+    let bash = bash.args(["-c", &script]).current_dir("/").uid(OTHER).gid(OTHER).stderr(Stdio::null());
+    match bash.output() {
+        Ok(done) => Some(String::from_utf8(done.stdout).expect("UTF-8")),
+        Err(_) => {
+            println!("skipped: there is no bash");
+            None
+        }
+    }
+}
+
+/// Opens a session with an MCP server that makes a file, and returns the answer.
+fn open_with_server(peer: &mut Peer, place: &Place, file: &str) -> Value {
+    peer.ask(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+    let script = format!("echo started > {}", place.path().join(file).display());
+    let server = json!({"name": "x", "command": "/bin/sh", "args": ["-c", script], "env": []});
+    peer.ask(&json!(1), "session/new", &json!({"cwd": place.path(), "mcpServers": [server]}))
+}
+
+#[test]
+fn a_client_over_tcp_or_websocket_starts_no_command_and_the_user_on_a_unix_socket_does() {
+    let place = Place::new();
+    let socket = place.path().join("s");
+    let file = format!(
+        "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[listen]]\nurl = 'ws://127.0.0.1:0'\n[[listen]]\nurl = 'unix:{}'\n\
+         [[pool]]\ncommand = ['narrows', 'acp', '--no-store']\nenv = {{ OPENAI_BASE_URL = 'builtin:demo' }}\npass_env = ['[MARK]']\n",
+        socket.display()
+    );
+    let bus = Bus::of_file(&place, &file);
+    let web = Peer::web(&bus.at[1], &[]).expect("it is the user of the bus");
+    for mut peer in [bus.client_at(0), web] {
+        let answer = open_with_server(&mut peer, &place, "remote");
+        assert_eq!(answer["error"]["code"], -32015, "{answer}");
+    }
+    let answer = open_with_server(&mut bus.client_at(2), &place, "local");
+    assert!(answer["result"]["sessionId"].is_string(), "{answer}");
+    let is_there = |file: &str| place.path().join(file).exists();
+    place.wait_for(|| is_there("local"));
+    assert!(!is_there("remote"));
+    assert_eq!(bus.state()["counters"]["refused_mcp"], 2);
+    bus.stop();
+}
+
+#[test]
+fn another_user_is_refused_on_every_port_of_a_bus() {
+    let place = Place::new();
+    let file = "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[listen]]\nurl = 'ws://127.0.0.1:0/acp'\n\
+        [[pool]]\ncommand = ['narrows', 'fake-agent', 'echo']\npass_env = ['[MARK]']\n[admin]\nport = 0\n";
+    let mut bus = Bus::of_file(&place, file);
+    let admin = bus.hears("operators come in at http://");
+    let address = |url: &str| url.split('/').nth(2).expect("an address").to_owned();
+    let (tcp, web) = (address(&bus.at[0]), address(&bus.at[1]));
+    let Some(heard) = as_other(&tcp, r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}\n"#)
+    else {
+        return;
+    };
+    assert!(heard.contains("only the user of this bus may connect"), "{heard}");
+    let upgrade = r"GET /acp HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
+    let heard = as_other(&web, upgrade).expect("it was there before");
+    assert!(heard.starts_with("HTTP/1.1 403 ") && heard.contains("only the user of this bus"), "{heard}");
+    let status = r"GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    assert_eq!(as_other(&admin, status).expect("it was there before"), "");
+    // The user of the bus is served by all of them.
+    bus.client_at(0).session(&place);
+    Peer::web(&bus.at[1], &[]).expect("it is admitted").session(&place);
+    let mut stream = TcpStream::connect(&admin).expect("it listens");
+    let answer = http(&mut stream, "localhost", "/status");
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\"refused_users\":1"), "{answer}");
+    let mut stream = TcpStream::connect(&admin).expect("it listens");
+    let foreign = http(&mut stream, "localhost\r\nOrigin: https://evil.example", "/status");
+    assert!(foreign.starts_with("HTTP/1.1 403 "), "{foreign}");
+    bus.stop();
+}

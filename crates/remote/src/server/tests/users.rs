@@ -1,0 +1,57 @@
+//! Listeners that are for one user of this machine, and what is said of pools in a URL.
+
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::super::{Auth, Limits, Listener};
+use super::kit::{JSON, Running, ask, initialize, listener, start, web};
+
+fn ours() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn for_user(user: u32) -> Running {
+    start(Listener { auth: Auth::Owner(user), ..listener() }, Limits::default())
+}
+
+fn refused(running: &Running) -> u64 {
+    running.handle.refused().into_iter().find(|(reason, _)| *reason == "user").unwrap().1
+}
+
+#[tokio::test]
+async fn only_the_user_that_a_listener_is_for_is_admitted() {
+    let own = for_user(ours());
+    assert_eq!(ask(own.address, "POST", &[JSON], &initialize(1)).await.status, 200);
+    assert!(web(own.address, &[]).await.is_ok());
+    assert_eq!(refused(&own), 0);
+
+    let others = for_user(ours() + 1);
+    let answer = ask(others.address, "POST", &[JSON], &initialize(1)).await;
+    assert_eq!(answer.status, 403);
+    assert_eq!(web(others.address, &[]).await.err(), Some(403));
+    assert_eq!(refused(&others), 2);
+    assert!(others.agent.heard.lock().unwrap().is_empty(), "nothing reaches an agent");
+}
+
+/// The head and the body of what a GET with this target is answered.
+async fn get(address: SocketAddr, target: &str) -> String {
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn a_pool_in_the_query_of_a_url_is_refused_and_not_ignored() {
+    let running = start(listener(), Limits::default());
+    for target in ["/acp?pool=echo", "/acp?a=1&POOL=echo", "/acp?pool"] {
+        let answer = get(running.address, target).await;
+        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("-32015"), "{target}: {answer}");
+        assert!(answer.contains("name the pool in _meta of initialize"), "{target}: {answer}");
+    }
+    assert!(get(running.address, "/acp?pools=1").await.starts_with("HTTP/1.1 406 "));
+}
