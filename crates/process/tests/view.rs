@@ -48,16 +48,16 @@ async fn mounts_are_where_they_are_to_be_and_what_they_are_to_be() {
         fs::write(top.join("docs/text"), "text\n").unwrap();
         let mounts = vec![
             Mount::here(top, true),
-            at(top, "/work", true),
-            at(&top.join("docs"), "/work/docs", false),
+            at(top, "/mounted", true),
+            at(&top.join("docs"), "/mounted/docs", false),
             at(&top.join("docs"), "/deep/down", true),
         ];
         let script =
-            "cat /work/docs/text; echo one > /work/new; cat new; echo two >> /deep/down/text; cat docs/text
-            (echo x > /work/docs/text) 2>/dev/null && echo escaped
+            "cat /mounted/docs/text; echo one > /mounted/new; cat new; echo two >> /deep/down/text; cat docs/text
+            (echo x > /mounted/docs/text) 2>/dev/null && echo escaped
             (echo x > keep/log/x) 2>/dev/null && echo escaped
-            (mv /work/keep /work/kept) 2>/dev/null && echo escaped
-            (rm -rf /work/keep) 2>/dev/null; test -d keep/log || echo escaped; exit 0";
+            (mv /mounted/keep /mounted/kept) 2>/dev/null && echo escaped
+            (rm -rf /mounted/keep) 2>/dev/null; test -d keep/log || echo escaped; exit 0";
         let mut spec = seeing(&support, mounts, script);
         spec.sandbox.as_mut().unwrap().protected = vec![top.join("keep/log")];
         assert_eq!(output(spec).await, "text\none\ntext\ntwo\n", "{support}");
