@@ -1,16 +1,17 @@
 //! What commands run in, and what it keeps them from.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use narrows_policy::{Access, Confined, Policy};
 use narrows_process::{Sandbox, Support};
 use tokio::sync::OnceCell;
 
-/// How many entries of directories are looked at for protected places. The nearest come first, so that in a tree of
-/// whatever size those are found that are looked for by editors, agents and shells.
-const MOST_ENTRIES: usize = 10_000;
+/// The most directory entries that are searched for protected paths before a command. The nearest come first. A tree
+/// with more is searched incompletely, which is reported: a command could create that many files on purpose.
+const MAX_ENTRIES: usize = 100_000;
 
 /// Directories of what was installed or built. Their contents come and go as wholes, and what runs in them is no
 /// better protected than the rest of them.
@@ -23,12 +24,15 @@ pub struct Confinement {
     policy: Arc<Policy>,
     roots: Vec<PathBuf>,
     support: Option<Arc<OnceCell<Support>>>,
+    /// Protected paths that any search of this session has found. They stay protected while they exist, so that a
+    /// command cannot hide them from the search before the next one.
+    known: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
 impl Confinement {
     /// None: commands do what we may do.
     pub fn none(policy: Arc<Policy>) -> Self {
-        Self { policy, roots: Vec::new(), support: None }
+        Self { policy, roots: Vec::new(), support: None, known: Arc::default() }
     }
 
     /// For commands that this policy lets run in `roots`, as far as this machine can. What it can is kept in `support`
@@ -38,7 +42,7 @@ impl Confinement {
         if policy.access() == Access::High && policy.narrowing().network {
             return Self::none(policy);
         }
-        Self { policy, roots: roots.to_vec(), support: Some(support) }
+        Self { policy, roots: roots.to_vec(), support: Some(support), known: Arc::default() }
     }
 
     /// What a command that starts now runs in, and what that keeps it from. Looks at the disk for what is protected.
@@ -49,35 +53,60 @@ impl Confinement {
         if !can.files {
             return (None, Confined::default());
         }
-        let (policy, roots) = (Arc::clone(&self.policy), self.roots.clone());
-        let found = tokio::task::spawn_blocking(move || protected(&policy, &roots, MOST_ENTRIES)).await;
+        let this = self.clone();
+        let found = tokio::task::spawn_blocking(move || this.search(MAX_ENTRIES)).await;
         let network = self.policy.narrowing().network;
         let mut sandbox = Sandbox { writable: self.roots.clone(), network, ..Sandbox::new(support) };
         let confined = Confined {
             files: can.files,
             network: can.network && !network,
-            // Without knowing the places, which can only be if the runtime ends, there is nothing to rely on.
-            protected: found.as_ref().is_ok_and(|found| can.protected || found.is_empty()),
+            // The search fails only if the runtime ends. Then there is nothing to rely on.
+            protected: found
+                .as_ref()
+                .is_ok_and(|found| found.is_complete && (can.protected || found.paths.is_empty())),
         };
-        sandbox.protected = found.unwrap_or_default();
+        sandbox.protected = found.map(|found| found.paths).unwrap_or_default();
         (Some(sandbox), confined)
+    }
+
+    /// Searches for protected paths, and adds those that earlier searches of this session found.
+    fn search(&self, max_entries: usize) -> Found {
+        let Found { paths, is_complete } = protected(&self.policy, &self.roots, max_entries);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.extend(paths);
+        known.retain(|path| path.symlink_metadata().is_ok());
+        Found { paths: known.iter().cloned().collect(), is_complete }
     }
 }
 
-/// What is protected in `roots`, as far as it exists and is found among the first `most` entries.
-fn protected(policy: &Policy, roots: &[PathBuf], mut most: usize) -> Vec<PathBuf> {
+/// The result of a search for protected paths.
+struct Found {
+    paths: Vec<PathBuf>,
+    /// Every directory was searched.
+    is_complete: bool,
+}
+
+/// Searches at most `most` directory entries in `roots` for protected paths.
+fn protected(policy: &Policy, roots: &[PathBuf], mut most: usize) -> Found {
     let mut found = Vec::new();
     let mut open: VecDeque<(&Path, PathBuf)> =
         roots.iter().map(|root| (root.as_path(), PathBuf::new())).collect();
     while let Some((root, inside)) = open.pop_front() {
-        // What cannot be read is none of ours, or gone.
-        let Ok(entries) = root.join(&inside).read_dir() else { continue };
+        let entries = match root.join(&inside).read_dir() {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            // What is in it cannot be known, so all of it is protected: a command could change its mode and write.
+            Err(_) => {
+                found.push(root.join(inside));
+                continue;
+            }
+        };
         // Of a repository only the first level counts; below lie its objects.
         let is_repository = inside.file_name().is_some_and(|name| name == ".git");
         for entry in entries.flatten() {
             if most == 0 {
-                tracing::debug!(?roots, "not all of it was looked at for protected places");
-                return found;
+                tracing::debug!(?roots, "search for protected paths incomplete");
+                return Found { paths: found, is_complete: false };
             }
             most -= 1;
             let name = entry.file_name();
@@ -90,7 +119,7 @@ fn protected(policy: &Policy, roots: &[PathBuf], mut most: usize) -> Vec<PathBuf
             }
         }
     }
-    found
+    Found { paths: found, is_complete: true }
 }
 
 #[cfg(test)]
@@ -116,7 +145,7 @@ mod tests {
     fn check(root: &Path, rules: &str, most: usize, expected: &[&str]) {
         let (rules, _) = Rules::parse(rules, "policy.toml").unwrap();
         let policy = Policy::new(Access::Medium, Narrowing::default()).with_rules(rules);
-        let mut found = protected(&policy, &[root.to_owned()], most);
+        let mut found = protected(&policy, &[root.to_owned()], most).paths;
         found.sort();
         let expected: Vec<PathBuf> = expected.iter().map(|name| root.join(name)).collect();
         assert_eq!(found, expected);
@@ -189,5 +218,32 @@ mod tests {
         let better = Confinement::new(policy, &roots, having(Support::namespaces().await));
         let (sandbox, confined) = better.now().await;
         assert_eq!(confined.protected, sandbox.is_some());
+    }
+
+    #[test]
+    fn what_was_found_once_stays_protected_though_the_search_ends_before_it() {
+        let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()));
+        let root = tree(&["a/.git/config", "a/b/AGENTS.md"]);
+        let roots = [root.path().to_owned()];
+        let confinement = Confinement::new(policy, &roots, Arc::default());
+        let first = confinement.search(100);
+        assert_eq!((first.paths.len(), first.is_complete), (2, true));
+        for number in 0..100 {
+            fs::write(root.path().join(number.to_string()), "").unwrap();
+        }
+        let second = confinement.search(100);
+        assert_eq!((second.paths, second.is_complete), (first.paths, false));
+        fs::remove_file(root.path().join("a/b/AGENTS.md")).unwrap();
+        assert_eq!(confinement.search(1000).paths, [root.path().join("a/.git/config")]);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_read_is_protected_as_a_whole() {
+        let policy = Policy::new(Access::Medium, Narrowing::default());
+        let root = tree(&["file"]);
+        // Root can read every directory. A file in its place fails for every user.
+        let unreadable = root.path().join("file");
+        let found = protected(&policy, std::slice::from_ref(&unreadable), 100);
+        assert_eq!((found.paths, found.is_complete), (vec![unreadable.join("")], true));
     }
 }
