@@ -245,12 +245,26 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Where a client's message to a child belongs: where one to the session of the child does.
-    pub(super) fn route_child(&mut self, client: Client, name: &str, what: What) -> Option<Route> {
+    /// Nothing that opens, lists, closes or deletes sessions or concerns the whole connection goes to a child.
+    pub(super) fn route_child(
+        &mut self,
+        client: Client,
+        name: &str,
+        message: View<'_>,
+        what: What,
+    ) -> Option<Route> {
         let child = self.core.children.find(name)?;
         let (root, wire) = (child.root, child.wire());
         let identity = self.core.clients.get(client.0 as usize)?.identity;
         if self.core.sessions.get(root).is_none_or(|session| session.identity != identity) {
             return Some(Route::Refuse(unknown_session()));
+        }
+        let method = message.method().map_or(What::Other, |method| What::of(&method));
+        if !matches!(method, What::Prompt | What::Other) {
+            return Some(Route::Refuse(unknown_session()));
+        }
+        if let Err(error) = self.permit_in_session(client, root, message, method) {
+            return Some(Route::Refuse(error));
         }
         let what = if what == What::Cancel { What::Cancel } else { What::Other };
         match self.route_session(client, root, what)? {

@@ -11,7 +11,7 @@ use super::line::Parts;
 use super::number;
 use super::route::Route;
 use super::session::SessionKey;
-use super::state::{Asked, Asker, ClientState, MOST_OPEN, What, Whereabouts};
+use super::state::{Asked, Asker, ClientState, MOST_OPEN, PoolState, What, Whereabouts};
 use super::timer::Timer;
 
 /// How MCP says that a request is to be given up on.
@@ -179,6 +179,11 @@ impl<O: Outlet> Pass<'_, O> {
         {
             let message = line.as_deref().map_or(message, View::parse);
             self.hand(worker, client, &Parts::of(message, &[]));
+            return;
+        }
+        if What::of(&method) != What::Other && self.core.pools.iter().any(PoolState::is_acp) {
+            // Methods of requests mean nothing without an id, but an agent could act on them.
+            self.core.counters.dropped += 1;
             return;
         }
         let what = if method == method::SESSION_CANCEL { What::Cancel } else { What::Other };

@@ -53,6 +53,12 @@ impl<O: Outlet> Pass<'_, O> {
         message: View<'_>,
         what: What,
     ) -> Result<Option<Vec<u8>>, RpcError> {
+        // No method of the protocol takes positional parameters, but some agents read them: their sessions and servers
+        // would be seen by the agent and not here.
+        if self.core.pool_of(pool).is_acp() && message.params().is_some_and(|params| params.starts_with(b"["))
+        {
+            return Err(RpcError::new(Code::InvalidParams, "params must be an object"));
+        }
         if !matches!(what, What::New | What::Load | What::Resume | What::Fork | What::Other) {
             return Ok(None);
         }

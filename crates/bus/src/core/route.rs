@@ -69,7 +69,14 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let known = name.as_deref().and_then(|name| self.core.sessions.find(name));
         let claim = name.as_deref().map_or(Claim::Own, |name| self.claim_of(client, name, known));
-        if let Some(key) = known.filter(|_| claim == Claim::Own) {
+        // What concerns the whole connection does not become a matter of one session by naming it: its worker may be
+        // shared.
+        let concerns_all = matches!(what, What::Initialize | What::Authenticate | What::Logout);
+        let is_acp = |key| {
+            let session = self.core.sessions.get(key);
+            session.is_some_and(|session| self.core.pool_of(session.pool).is_acp())
+        };
+        if let Some(key) = known.filter(|key| claim == Claim::Own && !(concerns_all && is_acp(*key))) {
             if let Err(error) = self.permit_in_session(client, key, message, what) {
                 return Route::Refuse(error);
             }
@@ -78,7 +85,8 @@ impl<O: Outlet> Pass<'_, O> {
             }
         }
         if known.is_none()
-            && let Some(route) = name.as_deref().and_then(|name| self.route_child(client, name, what))
+            && let Some(route) =
+                name.as_deref().and_then(|name| self.route_child(client, name, message, what))
         {
             return route;
         }

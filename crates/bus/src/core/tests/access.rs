@@ -309,3 +309,36 @@ fn a_reload_takes_a_pool_from_clients_that_are_there() {
     let seen = scene.seen();
     assert!(!reached(&seen) && seen.matches("-32015").count() == 2, "{seen}");
 }
+
+#[test]
+fn positional_parameters_are_refused_in_every_session_and_share_mode() {
+    for share in [Share::Connection, Share::Session, Share::All] {
+        for method in ["session/new", "session/prompt", "session/load", "_x/y"] {
+            let (mut scene, client) = scene(pool(share), true);
+            scene.ask(client, 2, method, &json!(["/tmp", [], [stdio()]]));
+            let seen = scene.seen();
+            assert!(
+                !reached(&seen) && seen.contains("params must be an object"),
+                "{share:?} {method}: {seen}"
+            );
+            scene.note(client, method, &json!(["/tmp", [], [stdio()]]));
+            let seen = scene.seen();
+            assert!(!reached(&seen), "{share:?} {method}: {seen}");
+        }
+    }
+}
+
+#[test]
+fn what_concerns_a_connection_is_not_sent_to_a_shared_worker_by_naming_a_session() {
+    let (mut scene, client) = scene(pool(Share::All), true);
+    scene.session(client, 0, "own");
+    scene.seen();
+    for method in ["initialize", "authenticate", "logout"] {
+        let params =
+            json!({"sessionId": "own", "protocolVersion": 1, "methodId": "m", "clientCapabilities": {}});
+        scene.ask(client, 9, method, &params);
+        scene.note(client, method, &params);
+        let seen = scene.seen();
+        assert!(!reached(&seen), "{method}: {seen}");
+    }
+}

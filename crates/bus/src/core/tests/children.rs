@@ -336,3 +336,23 @@ fn children_of_a_client_with_a_worker_of_its_own_can_be_cancelled() {
         r#"w0 < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"kid"}}"#
     );
 }
+
+#[test]
+fn nothing_that_opens_lists_or_deletes_sessions_goes_to_a_child() {
+    let mut scene = scene();
+    let one = scene.open();
+    scene.session(one, 0, "a");
+    scene.announce(0, "a", "kid");
+    scene.seen();
+    let methods =
+        ["new", "load", "resume", "fork", "list", "close", "delete"].map(|name| format!("session/{name}"));
+    for method in methods.iter().map(String::as_str).chain(["authenticate", "logout"]) {
+        let params =
+            json!({"sessionId": "kid", "cwd": "/", "mcpServers": [{"name": "e", "command": "/bin/sh"}]});
+        scene.ask(one, 9, method, &params);
+        scene.note(one, method, &params);
+        let seen = scene.seen();
+        assert!(!seen.contains("w0 <"), "{method}: {seen}");
+    }
+    assert_eq!(scene.strikes(), 0);
+}
