@@ -47,6 +47,8 @@ pub(crate) enum CagePlan<'a> {
         view: Option<ViewPlan<'a>>,
         /// Where the listener of its own network goes, if it has one.
         gateway: Option<BorrowedFd<'a>>,
+        /// What it may do without the capabilities that a user namespace brings.
+        powers: CapabilitySet,
     },
     /// Its program is a launcher that reads these.
     Launcher { options: BorrowedFd<'a>, filter: BorrowedFd<'a> },
@@ -58,7 +60,17 @@ pub(crate) enum CagePlan<'a> {
 pub(crate) struct ViewPlan<'a> {
     /// The lines of a user namespace that leaves the worker who it is, if it needs one in order to mount.
     pub(crate) identity: Option<IdentityPlan<'a>>,
+    pub(crate) processes: Processes,
     pub(crate) shape: ShapePlan<'a>,
+}
+
+/// The processes that a tree can name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Processes {
+    /// Its own, because it has a PID namespace.
+    Own,
+    /// All of this machine.
+    All,
 }
 
 /// What is mounted.
@@ -76,7 +88,7 @@ pub(crate) enum ShapePlan<'a> {
     /// A root of its own.
     Pieces {
         root: &'a CStr,
-        /// Where the processes are shown, in the root.
+        /// The mount point of procfs, in the root.
         proc: &'a CStr,
         /// What is mounted, at most [`MOST_MOUNTS`].
         sources: StringArray<'a>,
@@ -104,20 +116,33 @@ impl<'a> CagePlan<'a> {
         }
     }
 
-    /// Confines this process and all it becomes. It is in `cwd` before, and after.
-    pub(crate) fn enter(self, cwd: Option<&CStr>) -> Result<(), Errno> {
+    /// The namespaces in which the first process of the tree is forked, if it is not the worker itself: who makes a PID
+    /// namespace does not enter it, its children do.
+    pub(crate) fn init_namespaces(self) -> Option<UnshareFlags> {
+        match self {
+            Self::Landlock { view: Some(ViewPlan { identity, processes: Processes::Own, .. }), .. } => {
+                // At once, so that the user namespace owns the PID namespace. Otherwise procfs could not be mounted.
+                let user = if identity.is_some() { UnshareFlags::NEWUSER } else { UnshareFlags::empty() };
+                Some(UnshareFlags::NEWPID | user)
+            }
+            Self::None | Self::Landlock { .. } | Self::Launcher { .. } => None,
+        }
+    }
+
+    /// Makes the mounts, before [`CagePlan::enter`]: once Landlock holds, nothing can be mounted any more. This process is
+    /// in `cwd` before, and after.
+    pub(crate) fn make_view(self, cwd: Option<&CStr>) -> Result<(), Errno> {
+        let Self::Landlock { view: Some(view), gateway, .. } = self else { return Ok(()) };
+        view.make(gateway)?;
+        // The directory we are in lies below the new mounts, and they do not cover it from inside.
+        cwd.map_or(Ok(()), chdir)
+    }
+
+    /// Confines this process and all it becomes.
+    pub(crate) fn enter(self) -> Result<(), Errno> {
         match self {
             Self::None => Ok(()),
-            Self::Landlock { ruleset, filter, no_system_v, view, gateway } => {
-                let powers = capabilities(None)?.permitted;
-                // Once Landlock holds, nothing can be mounted any more.
-                if let Some(view) = view {
-                    view.make(gateway)?;
-                    // The directory we are in lies below the new mounts, and they do not cover it from inside.
-                    if let Some(cwd) = cwd {
-                        chdir(cwd)?;
-                    }
-                }
+            Self::Landlock { ruleset, filter, no_system_v, view, powers, .. } => {
                 // Not every kernel has IPC namespaces.
                 let has_own_ipc = view.is_some() && sys::unshare(UnshareFlags::NEWIPC).is_ok();
                 set_no_new_privs(true)?;
@@ -153,9 +178,12 @@ fn drop_capabilities(had: CapabilitySet) -> Result<(), Errno> {
 impl ViewPlan<'_> {
     fn make(self, gateway: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let network = if gateway.is_some() { UnshareFlags::NEWNET } else { UnshareFlags::empty() };
-        match self.identity {
-            Some(identity) => identity.assume(network)?,
-            None => sys::unshare(UnshareFlags::NEWNS | network)?,
+        let namespaces = UnshareFlags::NEWNS | network;
+        match (self.identity, self.processes) {
+            (Some(identity), Processes::All) => identity.assume(UnshareFlags::NEWUSER | namespaces)?,
+            // This process was forked in a user namespace.
+            (Some(identity), Processes::Own) => identity.assume(namespaces)?,
+            (None, _) => sys::unshare(namespaces)?,
         }
         if let Some(gateway) = gateway {
             open_gateway(gateway)?;
@@ -163,9 +191,29 @@ impl ViewPlan<'_> {
         // Nothing we mount is seen outside. What is unmounted there goes here too, so that no disk stays busy.
         mount_change(c"/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
         match self.shape {
-            ShapePlan::All { writable, pinned, sealed } => show_all(writable, pinned, sealed),
+            ShapePlan::All { writable, pinned, sealed } => {
+                show_all(writable, pinned, sealed)?;
+                if self.processes == Processes::All {
+                    return Ok(());
+                }
+                let read_only = match writable.iter().next() {
+                    Some(_) => MountAttrFlags::MOUNT_ATTR_RDONLY,
+                    None => MountAttrFlags::empty(),
+                };
+                attach(mount_procfs(read_only, None)?.as_fd(), place(c"/proc")?.as_fd())
+            }
             ShapePlan::Pieces { root, proc, sources, places, writable } => {
-                show_pieces(root, proc, sources, places, writable)
+                let processes = match self.processes {
+                    Processes::Own => mount_procfs(MountAttrFlags::MOUNT_ATTR_RDONLY, None),
+                    Processes::All => mount_procfs(MountAttrFlags::empty(), Some(c"ptraceable")),
+                };
+                let processes = match (processes, self.processes) {
+                    // Only who made the namespace of the processes may show them anew. Landlock keeps others from being
+                    // looked into.
+                    (Err(Errno::PERM), Processes::All) => copy(place(c"/proc")?.as_fd())?,
+                    (processes, _) => processes?,
+                };
+                show_pieces(root, (processes.as_fd(), proc), sources, places, writable)
             }
         }
     }
@@ -199,7 +247,7 @@ fn show_all(
 /// Puts a root together and moves into it. Nothing else of this machine can be reached from there.
 fn show_pieces(
     root: &CStr,
-    proc: &CStr,
+    (processes, proc): (BorrowedFd<'_>, &CStr),
     sources: StringArray<'_>,
     places: StringArray<'_>,
     writable: &[u8],
@@ -212,19 +260,13 @@ fn show_pieces(
         }
         *tree = Some(copied);
     }
-    let processes = match own_processes() {
-        Ok(processes) => processes,
-        // Only who made the namespace of the processes may show them anew. Landlock keeps others from being looked into.
-        Err(Errno::PERM) => copy(place(c"/proc")?.as_fd())?,
-        Err(errno) => return Err(errno),
-    };
     let whole = copy(place(root)?.as_fd())?;
     sys::make_read_only(whole.as_fd())?;
     attach(whole.as_fd(), place(root)?.as_fd())?;
     for (tree, path) in trees.iter().flatten().zip(places.iter()) {
         attach(tree.as_fd(), place(path)?.as_fd())?;
     }
-    attach(processes.as_fd(), place(proc)?.as_fd())?;
+    attach(processes, place(proc)?.as_fd())?;
     chdir(root)?;
     // The old root comes to lie on the new one, and is taken away.
     pivot_root(c".", c".")?;
@@ -232,15 +274,20 @@ fn show_pieces(
     chdir(c"/")
 }
 
-/// A view of the processes in which those are missing that may not be looked into.
-fn own_processes() -> Result<OwnedFd, Errno> {
+/// A procfs of this process's PID namespace, mounted nowhere. With `hidepid` processes are missing in it.
+///
+/// In a PID namespace of its own a tree is shown all of it: a guardian in there has to find processes that cannot be
+/// traced, such as an SSH agent, or it could not end them.
+fn mount_procfs(more: MountAttrFlags, hidepid: Option<&CStr>) -> Result<OwnedFd, Errno> {
     let processes = fsopen(c"proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_set_string(processes.as_fd(), c"hidepid", c"ptraceable")?;
+    if let Some(hidepid) = hidepid {
+        fsconfig_set_string(processes.as_fd(), c"hidepid", hidepid)?;
+    }
     fsconfig_create(processes.as_fd())?;
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    fsmount(processes.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
+    fsmount(processes.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags | more)
 }
 
 /// Listens in the network of this process, and hands the listener to whoever lets connections through.
@@ -259,10 +306,10 @@ fn open_gateway(to: BorrowedFd<'_>) -> Result<(), Errno> {
 }
 
 impl IdentityPlan<'_> {
-    /// Makes a user namespace, and with it a mount namespace and more, in which this process is who it was.
-    fn assume(self, more: UnshareFlags) -> Result<(), Errno> {
+    /// Makes namespaces, and makes this process who it was in its user namespace, which is new.
+    fn assume(self, namespaces: UnshareFlags) -> Result<(), Errno> {
         let before = dumpable_behavior()?;
-        sys::unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS | more)?;
+        sys::unshare(namespaces)?;
         // The files below belong to root as long as nobody may look into this process.
         set_dumpable_behavior(DumpableBehavior::Dumpable)?;
         let written = [

@@ -68,7 +68,7 @@ impl Child {
         }
     }
 
-    /// The worker's process id, which is also its process group's.
+    /// The worker's process id, which is also its process group's. In a PID namespace it has another besides.
     pub fn pid(&self) -> u32 {
         self.pid
     }

@@ -1,4 +1,5 @@
-//! The forked side: the guardian, which outlives the whole tree, and the worker up to its exec.
+//! The forked side: the guardian, which outlives the whole tree, and the worker up to its exec. In a PID namespace
+//! there is an [`init`](crate::init) between them.
 //!
 //! Everything here runs in a copy of a program with many threads, after most of that copy's memory has been
 //! given back. So nothing allocates, locks, panics or touches anything outside the plan.
@@ -6,21 +7,23 @@
 
 use core::ffi::{CStr, c_int};
 use core::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, read, write};
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use rustix::process::{
     DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus, chdir, getpid, getppid,
-    getrlimit, kill_process_group, set_child_subreaper, set_dumpable_behavior,
+    getrlimit, kill_process, kill_process_group, set_child_subreaper, set_dumpable_behavior,
     set_parent_process_death_signal, setpgid, setrlimit, setsid, wait,
 };
+use rustix::thread::UnshareFlags;
 
 use crate::cage::CagePlan;
+use crate::init::InitPlan;
 use crate::memory::MapsParser;
-use crate::record::{Order, Record, Stage};
+use crate::record::{Order, RECORD_LEN, Record, Stage};
 use crate::sys::{self, Stack, StringArray};
 use crate::tree::{Member, Tree, open_proc};
 
@@ -38,7 +41,10 @@ pub(crate) struct GuardPlan<'a> {
     /// Readable when the supervisor is dead, even if a copy of its end of `control` has leaked somewhere.
     pub(crate) supervisor: BorrowedFd<'a>,
     pub(crate) worker: &'a mut WorkerPlan<'a>,
+    /// Of the process that the guardian forks, which is the worker or the first process of its PID namespace.
     pub(crate) worker_stack: Stack<'a>,
+    /// Of the worker in a PID namespace.
+    pub(crate) program_stack: Stack<'a>,
     pub(crate) members: &'a mut [Member],
     pub(crate) arena: Range<usize>,
     pub(crate) grace_ms: u64,
@@ -82,31 +88,24 @@ unsafe impl sys::Program for GuardPlan<'_> {
 // SAFETY: as for the guardian.
 unsafe impl sys::Program for WorkerPlan<'_> {
     fn run(&mut self) -> c_int {
-        let (stage, errno) = self.become_program();
+        let failure = self.prepare().err();
+        let (stage, errno) = failure.unwrap_or_else(|| self.execute());
         report(self.report, Record::Failed { stage, errno: errno.raw_os_error() });
         127
     }
 }
 
 /// A failed write means that nobody is left to read it.
-fn report(to: BorrowedFd<'_>, record: Record) {
+pub(crate) fn report(to: BorrowedFd<'_>, record: Record) {
     _ = write(to, &record.encode());
 }
 
 /// Names the step that failed.
-fn at<T>(stage: Stage, result: Result<T, Errno>) -> Result<T, (Stage, Errno)> {
+pub(crate) fn at<T>(stage: Stage, result: Result<T, Errno>) -> Result<T, (Stage, Errno)> {
     result.map_err(|errno| (stage, errno))
 }
 
 impl WorkerPlan<'_> {
-    fn become_program(&mut self) -> (Stage, Errno) {
-        let prepared = self.prepare();
-        let Err(failure) = prepared else {
-            return (Stage::Exec, sys::execute(self.program, self.argv, self.envp));
-        };
-        failure
-    }
-
     fn prepare(&mut self) -> Result<(), (Stage, Errno)> {
         at(Stage::Isolate, setpgid(None, None))?;
         // The guardian has one thread and ends after us, so here the signal means what it says.
@@ -115,6 +114,13 @@ impl WorkerPlan<'_> {
             return Err((Stage::Isolate, Errno::SRCH));
         }
         report(self.report, Record::Started { pid: getpid().as_raw_pid() });
+        self.attach()?;
+        self.enter_view()?;
+        self.confine()
+    }
+
+    /// Puts this process under its limits, and its pipes where the program looks for them.
+    pub(crate) fn attach(&self) -> Result<(), (Stage, Errno)> {
         // First of all, so that nothing runs without limits; the descriptors close at exec.
         for group in self.groups.into_iter().flatten() {
             at(Stage::Limit, write(group, b"0"))?;
@@ -123,10 +129,20 @@ impl WorkerPlan<'_> {
             // SAFETY: the plan's descriptors are all above 2, and this process uses no others.
             at(Stage::Attach, unsafe { sys::duplicate_onto(fd, target) })?;
         }
+        Ok(())
+    }
+
+    /// Moves this process and its children into the mounts of the sandbox, and into the working directory.
+    pub(crate) fn enter_view(&self) -> Result<(), (Stage, Errno)> {
         if let Some(cwd) = self.cwd {
             at(Stage::Chdir, chdir(cwd))?;
         }
-        at(Stage::Confine, self.cage.enter(self.cwd))?;
+        at(Stage::Confine, self.cage.make_view(self.cwd))
+    }
+
+    /// Takes from this process what the program is not to have.
+    pub(crate) fn confine(&self) -> Result<(), (Stage, Errno)> {
+        at(Stage::Confine, self.cage.enter())?;
         if let Some(descriptors) = self.descriptors {
             // Last, as what comes before may need more. It fails only where less is allowed anyway.
             let limit = Rlimit { current: Some(descriptors), maximum: getrlimit(Resource::Nofile).maximum };
@@ -139,6 +155,11 @@ impl WorkerPlan<'_> {
         }
         sys::unblock_signals();
         Ok(())
+    }
+
+    /// Becomes the program. Returns only if that failed.
+    pub(crate) fn execute(&self) -> (Stage, Errno) {
+        (Stage::Exec, sys::execute(self.program, self.argv, self.envp))
     }
 }
 
@@ -175,7 +196,13 @@ impl GuardPlan<'_> {
         self.release_memory();
 
         self.worker.guardian = me.as_raw_pid();
-        let leader = at(Stage::Fork, sys::fork_child(self.worker_stack, self.worker))?;
+        let (leader, init) = match self.worker.cage.init_namespaces() {
+            None => {
+                let leader = sys::fork_child(self.worker_stack, self.worker, UnshareFlags::empty());
+                (Some(at(Stage::Fork, leader)?), None)
+            }
+            Some(namespaces) => (None, Some(self.fork_init(namespaces, proc.as_fd())?)),
+        };
         let pipes = [self.worker.stdin, self.worker.stdout, self.worker.stderr, self.worker.report];
         for fd in pipes.into_iter().chain([one, two, three, four].into_iter().flatten()) {
             // SAFETY: these were the worker's, and nothing below uses them.
@@ -184,11 +211,13 @@ impl GuardPlan<'_> {
         // A directory that stays: ours would keep a file system busy.
         _ = chdir(c"/");
 
-        let tree = Tree::new(proc.as_fd(), me.as_raw_pid(), self.members);
+        let root = init.as_ref().map_or(me, |init| init.pid);
+        let tree = Tree::new(proc.as_fd(), root.as_raw_pid(), self.members);
         let mut watch = Watch {
             control: self.control,
             leader,
             leader_ended: false,
+            init,
             tree,
             grace_ms: self.grace_ms,
             phase: Phase::Running,
@@ -196,6 +225,21 @@ impl GuardPlan<'_> {
         };
         watch.run(self.supervisor, signals.as_fd());
         Ok(())
+    }
+
+    fn fork_init(&mut self, namespaces: UnshareFlags, proc: BorrowedFd<'_>) -> Result<Init, (Stage, Errno)> {
+        // Made here, so that no other process has either end, and each of the two notices the end of the other.
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (ours, theirs) = at(Stage::WatchChildren, pair)?;
+        let mut init = InitPlan {
+            worker: &mut *self.worker,
+            program_stack: self.program_stack,
+            proc,
+            status: theirs.as_fd(),
+            guardian_status: ours.as_raw_fd(),
+        };
+        let pid = at(Stage::Fork, sys::fork_child(self.worker_stack, &mut init, namespaces))?;
+        Ok(Init { pid, status: Some(ours), is_counted: false })
     }
 
     fn release_memory(&self) {
@@ -231,10 +275,23 @@ enum Phase {
     Killing { since: u64, next: u64, pause: u64, told: bool },
 }
 
+/// The first process of the tree's PID namespace, which is our child in place of the worker. The kernel kills all others
+/// when it ends.
+struct Init {
+    pid: Pid,
+    /// Where the worker's start and end are reported; `None` if there is nobody left to do so.
+    status: Option<OwnedFd>,
+    /// The processes to be swept have been counted. They are reaped in the namespace, so it is done in advance.
+    is_counted: bool,
+}
+
 struct Watch<'a> {
     control: BorrowedFd<'a>,
-    leader: i32,
+    /// The worker; `None` if init has not forked it yet.
+    leader: Option<Pid>,
     leader_ended: bool,
+    init: Option<Init>,
+    /// Without init.
     tree: Tree<'a>,
     grace_ms: u64,
     phase: Phase,
@@ -254,20 +311,25 @@ impl Watch<'_> {
                 let left = at.saturating_sub(sys::now_ms());
                 Timespec { tv_sec: (left / 1000) as i64, tv_nsec: (left % 1000 * 1_000_000) as i64 }
             });
+            let status = self.init.as_ref().and_then(|init| init.status.as_ref());
             let mut fds = [
                 PollFd::from_borrowed_fd(signals, PollFlags::IN),
+                // Twice the same is no harm.
+                PollFd::from_borrowed_fd(status.map_or(signals, AsFd::as_fd), PollFlags::IN),
                 PollFd::from_borrowed_fd(self.control, PollFlags::IN),
                 PollFd::from_borrowed_fd(supervisor, PollFlags::IN),
             ];
-            let watched = if supervised { &mut fds[..] } else { &mut fds[..1] };
+            let watched = if supervised { &mut fds[..] } else { &mut fds[..2] };
             if poll(watched, timeout.as_ref()).is_err() {
                 continue;
             }
-            let [child, order, death] = fds.map(|fd| !fd.revents().is_empty());
+            let [child, _, order, death] = fds.map(|fd| !fd.revents().is_empty());
             if child {
                 // Only the fact counts: `reap` asks for every child anyway.
                 _ = read(signals, &mut [0; 1024]);
             }
+            // Before the orders: who gives one knows of a worker that has started, and so must we.
+            self.receive_status();
             if supervised && (order || death) {
                 supervised = self.obey() && !death;
                 if !supervised && self.phase == Phase::Running {
@@ -283,15 +345,60 @@ impl Watch<'_> {
         let ending = self.phase != Phase::Running;
         loop {
             match wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) if pid.as_raw_pid() == self.leader && !self.leader_ended => {
-                    self.leader_ended = true;
-                    report(self.control, ended(status));
+                Ok(Some((pid, status))) if self.init.as_ref().is_some_and(|init| init.pid == pid) => {
+                    // Without a word on the worker it has died, and the worker has died with it.
+                    self.receive_status();
+                    self.end_leader(ended(status));
+                }
+                Ok(Some((pid, status))) if self.leader == Some(pid) && !self.leader_ended => {
+                    self.end_leader(ended(status));
                 }
                 Ok(Some(_)) if ending => self.swept = self.swept.saturating_add(1),
                 Ok(Some(_)) | Err(Errno::INTR) => {}
                 Ok(None) => return true,
                 Err(_) => return false,
             }
+        }
+    }
+
+    fn end_leader(&mut self, record: Record) {
+        if !self.leader_ended {
+            self.leader_ended = true;
+            report(self.control, record);
+        }
+    }
+
+    /// Takes what has been reported from the PID namespace.
+    fn receive_status(&mut self) {
+        let mut bytes = [0; RECORD_LEN];
+        while let Some(status) = self.init.as_ref().and_then(|init| init.status.as_ref()) {
+            match recv(status, &mut bytes, RecvFlags::DONTWAIT) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Ok((0, _)) | Err(_) => {
+                    // It stays readable, while the end of init may take its time.
+                    if let Some(init) = &mut self.init {
+                        init.status = None;
+                    }
+                }
+                Ok(_) => match Record::decode(&bytes) {
+                    Some(Record::Started { pid }) => self.leader = Pid::from_raw(pid),
+                    Some(record) => {
+                        // From here on the worker's pid is not used any more, and so it may be reaped.
+                        _ = send(status, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+                        self.end_leader(record);
+                    }
+                    None => {}
+                },
+            }
+        }
+    }
+
+    /// Counts the processes that end with the worker, when their end begins.
+    fn count_swept(&mut self, alive: u32) {
+        if let Some(init) = self.init.as_mut().filter(|init| !init.is_counted) {
+            init.is_counted = true;
+            self.swept = alive.saturating_sub(u32::from(!self.leader_ended));
         }
     }
 
@@ -307,7 +414,14 @@ impl Watch<'_> {
             }
             Phase::Killing { next, .. } if now < next => Some(next),
             Phase::Killing { since, pause, mut told, .. } => {
-                let alive = self.tree.kill().alive;
+                let mut alive = self.tree.kill().alive;
+                self.count_swept(alive);
+                if let Some(init) = &self.init {
+                    // What has escaped the search does not escape the kernel.
+                    _ = kill_process(init.pid, Signal::KILL);
+                    // It is still there, or this would not be reached.
+                    alive = alive.max(1);
+                }
                 if alive > 0 && !told && now.saturating_sub(since) >= STUCK_AFTER_MS {
                     report(self.control, Record::Stuck { swept: self.swept, alive });
                     told = true;
@@ -335,14 +449,19 @@ impl Watch<'_> {
 
     /// Asks the worker's own group to end. A stopped process would not hear it, so it is continued too.
     fn terminate_group(&self) {
-        if let (false, Some(leader)) = (self.leader_ended, Pid::from_raw(self.leader)) {
+        if let (false, Some(leader)) = (self.leader_ended, self.leader) {
             _ = kill_process_group(leader, Signal::TERM);
             _ = kill_process_group(leader, Signal::CONT);
         }
     }
 
     fn terminate_all(&mut self) {
-        self.tree.signal(Signal::TERM);
+        if self.leader.is_none() {
+            // There is no program yet that could end in its own way.
+            return self.start_killing();
+        }
+        let alive = self.tree.signal(Signal::TERM).alive;
+        self.count_swept(alive);
         self.tree.signal(Signal::CONT);
         self.phase = Phase::Terminating { until: sys::now_ms().saturating_add(self.grace_ms) };
     }
@@ -356,8 +475,5 @@ impl Watch<'_> {
 }
 
 fn ended(status: WaitStatus) -> Record {
-    match (status.exit_status(), status.terminating_signal()) {
-        (Some(code), _) => Record::Exited { code },
-        (None, signal) => Record::Signaled { signal: signal.unwrap_or(0) },
-    }
+    Record::ended(status.exit_status(), status.terminating_signal())
 }

@@ -32,10 +32,19 @@
 //! - When a guardian is stopped again and again, [`Child::stop`] ends the tree without it after ten seconds.
 //!   If the supervisor is dead, what stops the guardian once more after that death stays.
 //!
-//! A [`Sandbox`] takes both from a hostile worker: bubblewrap by a PID namespace, which nothing outlives, and
-//! Landlock, in kernels that can, by forbidding signals to processes outside ([`Confined::guardian`]). It also
-//! confines what the tree does to files and the network. It is made before the fork and entered by the worker
-//! alone, after the guardian has forked it, so the guardian keeps all it needs to end the tree.
+//! A [`Sandbox`] takes both from a hostile worker: bubblewrap and, where it can be had, Landlock by a PID namespace,
+//! which nothing outlives, and Landlock alone, in kernels that can, by forbidding signals to processes outside
+//! ([`Confined::guardian`]). It also confines what the tree does to files and the network. It is made before the fork
+//! and entered by the worker alone, after the guardian has forked it, so the guardian keeps all it needs to end the tree.
+//!
+//! With Landlock and a PID namespace there is one more process, `init`. It forks the worker, reaps orphans and tells the
+//! guardian how the worker ended:
+//!
+//! ```text
+//! supervisor ── control socket ── guardian ── status socket ── init ── worker ── whatever the worker starts
+//! ```
+//!
+//! The guardian stays outside, where every process has a second pid. [`Child::pid`] and all that it signals are such pids.
 //!
 //! Needs Linux 5.9 (`close_range`, pidfd) with `/proc` mounted, and a tokio runtime with I/O and time
 //! enabled.
@@ -48,6 +57,7 @@ mod env;
 mod error;
 mod exit;
 mod guardian;
+mod init;
 mod limits;
 mod lookup;
 mod memory;

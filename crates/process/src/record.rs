@@ -1,4 +1,4 @@
-//! The fixed-size messages between guardian, worker and supervisor, readable without allocation.
+//! The fixed-size messages between guardian, init, worker and supervisor, readable without allocation.
 
 /// The length of an encoded [`Record`].
 pub(crate) const RECORD_LEN: usize = 12;
@@ -67,6 +67,14 @@ impl Stage {
 }
 
 impl Record {
+    /// The end of a worker, by its exit status or the signal that ended it.
+    pub(crate) fn ended(code: Option<i32>, signal: Option<i32>) -> Self {
+        match code {
+            Some(code) => Self::Exited { code },
+            None => Self::Signaled { signal: signal.unwrap_or(0) },
+        }
+    }
+
     pub(crate) fn encode(self) -> [u8; RECORD_LEN] {
         let [kind, a, b] = match self {
             Self::Started { pid } => [1, pid, 0],

@@ -21,12 +21,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::getuid;
 
 use self::filter::{Families, Pids};
-use self::mounts::{Mounts, Right};
+use self::mounts::{Mounts, Namespaces, Right};
 use self::scratch::Scratch;
 use self::secrets::Hidden;
 pub use self::view::Mount;
 use self::view::{HOME, Layout};
-use crate::cage::GATEWAY_PORT;
+use crate::cage::{GATEWAY_PORT, Processes};
 use crate::spawn::{Start, above_stdio};
 use crate::sys::Instruction;
 use crate::{ExitClass, SpawnError, Spec, sys};
@@ -136,7 +136,7 @@ pub struct Support {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Mechanism {
     Bubblewrap { program: PathBuf },
-    Landlock { version: i32, mounts: Option<Right> },
+    Landlock { version: i32, mounts: Option<Namespaces> },
     None { why: String },
 }
 
@@ -178,13 +178,14 @@ impl Support {
     }
 
     /// Landlock in a mount namespace of its own, in which all but the writable places is read-only, and so are the
-    /// protected ones; if it works here. Who is not root needs a user namespace for it.
+    /// protected ones; if it works here. Who is not root needs a user namespace for it. Where it can be had, there is a
+    /// PID namespace too, so that no process outside can be signalled.
     pub async fn namespaces() -> Self {
         let alone = Self::landlock();
         let Mechanism::Landlock { version, .. } = alone.mechanism else { return alone };
         let mut reason = String::new();
-        for right in Right::candidates() {
-            let support = Self { mechanism: Mechanism::Landlock { version, mounts: Some(right) } };
+        for namespaces in Namespaces::candidates() {
+            let support = Self { mechanism: Mechanism::Landlock { version, mounts: Some(namespaces) } };
             match probe_mounts(&support).await {
                 Ok(()) => return support,
                 Err(why) => reason = why,
@@ -208,6 +209,24 @@ impl Support {
         }
     }
 
+    /// The same on a kernel with at most this version of Landlock, for tests.
+    #[doc(hidden)]
+    pub fn with_older_landlock(mut self, newest: i32) -> Self {
+        if let Mechanism::Landlock { version, .. } = &mut self.mechanism {
+            *version = newest.min(*version);
+        }
+        self
+    }
+
+    /// The same on a machine where a PID namespace cannot be had, for tests.
+    #[doc(hidden)]
+    pub fn without_pid_namespace(mut self) -> Self {
+        if let Mechanism::Landlock { mounts: Some(namespaces), .. } = &mut self.mechanism {
+            namespaces.processes = Processes::All;
+        }
+        self
+    }
+
     fn none(why: impl Into<String>) -> Self {
         Self { mechanism: Mechanism::None { why: why.into() } }
     }
@@ -227,7 +246,8 @@ impl Support {
                 files: true,
                 network: true,
                 protected: mounts.is_some(),
-                guardian: version >= landlock::SIGNALS_SINCE,
+                guardian: version >= landlock::SIGNALS_SINCE
+                    || mounts.is_some_and(|namespaces| namespaces.processes == Processes::Own),
                 view: mounts.is_some(),
                 gateway: mounts.is_some(),
             },
@@ -241,9 +261,11 @@ impl fmt::Display for Support {
         match &self.mechanism {
             Mechanism::Bubblewrap { program } => write!(f, "bubblewrap ({})", program.display()),
             Mechanism::Landlock { version, mounts } => {
-                let namespaces = match mounts {
-                    Some(Right::Own) => ", a mount namespace",
-                    Some(Right::UserNamespace) => ", a user and a mount namespace",
+                let namespaces = match mounts.map(|namespaces| (namespaces.right, namespaces.processes)) {
+                    Some((Right::Own, Processes::All)) => ", a mount namespace",
+                    Some((Right::Own, Processes::Own)) => ", a mount and a PID namespace",
+                    Some((Right::UserNamespace, Processes::All)) => ", a user and a mount namespace",
+                    Some((Right::UserNamespace, Processes::Own)) => ", a user, a mount and a PID namespace",
                     None => "",
                 };
                 write!(f, "Landlock (version {version}){namespaces} and seccomp")
@@ -404,7 +426,7 @@ impl Sandbox {
     fn confine_to(
         &self,
         version: i32,
-        right: Option<Right>,
+        namespaces: Option<Namespaces>,
         writable: &[PathBuf],
         pieces: Option<&Pieces>,
         start: &mut Start,
@@ -413,8 +435,8 @@ impl Sandbox {
             .map_err(|source| SpawnError::SandboxPlace { path: self.temp.clone(), source })?;
         let network = self.network || self.gateway;
         let prepare = setup("prepare the mounts");
-        let (ruleset, mounts) = match (pieces, right) {
-            (Some(Pieces { mounts, hidden }), Some(right)) => {
+        let (ruleset, mounts) = match (pieces, namespaces) {
+            (Some(Pieces { mounts, hidden }), Some(namespaces)) => {
                 let layout = Layout::new(scratch.path(), mounts, hidden).map_err(&prepare)?;
                 let changed =
                     mounts.iter().filter(|piece| piece.writable).map(|piece| piece.source.as_path());
@@ -422,14 +444,14 @@ impl Sandbox {
                 set_temp(start, Path::new("/tmp"));
                 (
                     landlock::ruleset(version, &layout.root, changed, network)?,
-                    Some(Mounts::of(right, &layout).map_err(&prepare)?),
+                    Some(Mounts::of(namespaces, &layout).map_err(&prepare)?),
                 )
             }
-            (_, right) => {
+            (_, namespaces) => {
                 let places = writable.iter().map(PathBuf::as_path).chain([scratch.path()]);
                 set_temp(start, scratch.path());
-                let mounts = right
-                    .map(|right| Mounts::new(right, writable, scratch.path(), &self.protected))
+                let mounts = namespaces
+                    .map(|namespaces| Mounts::new(namespaces, writable, scratch.path(), &self.protected))
                     .transpose()
                     .map_err(&prepare)?;
                 (landlock::ruleset(version, Path::new("/"), places, network)?, mounts)

@@ -16,6 +16,7 @@ use rustix::net::{
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::thread::capabilities;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
@@ -32,6 +33,8 @@ use crate::{Environment, SpawnError, Spec, StderrTail, lookup};
 
 const GUARDIAN_STACK: usize = 256 << 10;
 const WORKER_STACK: usize = 64 << 10;
+/// For a worker that is forked by the first process of its PID namespace.
+const PROGRAM_STACK: usize = WORKER_STACK;
 /// More processes than this are found and ended in portions.
 const MEMBERS: usize = 32 << 10;
 
@@ -154,11 +157,11 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
 
     let memory = SpawnError::setup("reserve memory for the guardian");
     let strings = text.size() + cage.as_ref().map_or(0, Cage::size);
-    let arena = Arena::new(strings + GUARDIAN_STACK + WORKER_STACK + MEMBERS * size_of::<Member>() + SLACK)
-        .map_err(&memory)?;
+    let stacks = GUARDIAN_STACK + WORKER_STACK + PROGRAM_STACK;
+    let arena = Arena::new(strings + stacks + MEMBERS * size_of::<Member>() + SLACK).map_err(&memory)?;
     let plan = || -> io::Result<_> {
         let guardian_stack = arena.stack(GUARDIAN_STACK)?;
-        let worker_stack = arena.stack(WORKER_STACK)?;
+        let (worker_stack, program_stack) = (arena.stack(WORKER_STACK)?, arena.stack(PROGRAM_STACK)?);
         let worker = arena.value(WorkerPlan {
             stdin: worker_stdin.as_fd(),
             stdout: worker_stdout.as_fd(),
@@ -182,6 +185,7 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
             supervisor: supervisor.as_fd(),
             worker,
             worker_stack,
+            program_stack,
             members: arena.zeroed(MEMBERS)?,
             arena: arena.range(),
             grace_ms: u64::try_from(spec.orphan_grace.as_millis()).unwrap_or(u64::MAX),
@@ -245,7 +249,8 @@ fn plan_cage<'a>(arena: &'a Arena, cage: Option<&'a Cage>) -> io::Result<CagePla
             let view = mounts.as_ref().map(|mounts| mounts.plan(arena)).transpose()?;
             let gateway = gateway.as_ref().map(|gateway| gateway.worker.as_fd());
             let (filter, no_system_v) = (copied(&filters.main)?, copied(&filters.no_system_v)?);
-            CagePlan::Landlock { ruleset: ruleset.as_fd(), filter, no_system_v, view, gateway }
+            let powers = capabilities(None)?.permitted;
+            CagePlan::Landlock { ruleset: ruleset.as_fd(), filter, no_system_v, view, gateway, powers }
         }
         Some(Cage::Launcher { options, filter }) => {
             CagePlan::Launcher { options: options.as_fd(), filter: filter.as_fd() }

@@ -3,6 +3,7 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::marker::PhantomData;
+use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::cell::Cell;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
+use rustix::process::Pid;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -188,13 +190,41 @@ pub(crate) fn fork_guardian<P: Program>(stack: Stack<'_>, program: &mut P) -> io
     Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
 }
 
-/// Forks an ordinary child. The stack must not be the one in use.
-pub(crate) fn fork_child<P: Program>(stack: Stack<'_>, program: &mut P) -> Result<i32, Errno> {
+/// Forks an ordinary child, in these new namespaces. The stack must not be the one in use.
+pub(crate) fn fork_child<P: Program>(
+    stack: Stack<'_>,
+    program: &mut P,
+    namespaces: UnshareFlags,
+) -> Result<Pid, Errno> {
+    let flags = libc::SIGCHLD | namespaces.bits().cast_signed();
     // SAFETY: as in `fork_guardian`.
     let pid = unsafe {
-        libc::clone(start::<P>, stack.top.as_ptr().cast(), libc::SIGCHLD, core::ptr::from_mut(program).cast())
+        libc::clone(start::<P>, stack.top.as_ptr().cast(), flags, core::ptr::from_mut(program).cast())
     };
-    if pid < 0 { Err(last_errno()) } else { Ok(pid) }
+    if pid < 0 { Err(last_errno()) } else { Pid::from_raw(pid).ok_or(Errno::SRCH) }
+}
+
+/// Waits until a child has ended, and leaves it a zombie: its pid is not reused before it is reaped.
+pub(crate) fn find_ended_child() -> Result<Pid, Errno> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: the structure is ours.
+    match unsafe { libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), libc::WEXITED | libc::WNOWAIT) } {
+        // SAFETY: zeros are a value of this structure, and a call that succeeds fills in the pid.
+        0 => Pid::from_raw(unsafe { info.assume_init().si_pid() }).ok_or(Errno::SRCH),
+        _ => Err(last_errno()),
+    }
+}
+
+/// Replaces the start of a piece of memory by `text`, and the rest by zeros.
+///
+/// # Safety
+/// The memory must be mapped and writable, and nothing may ever read its old contents.
+pub(crate) unsafe fn overwrite(range: &Range<usize>, text: &[u8]) {
+    for (index, address) in range.clone().enumerate() {
+        let byte = text.get(index).copied().unwrap_or(0);
+        // SAFETY: the caller vouches for it.
+        unsafe { core::ptr::with_exposed_provenance_mut::<u8>(address).write(byte) };
+    }
 }
 
 /// Executes a program; returns only if that failed.

@@ -2,9 +2,10 @@
 
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
+use core::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, RawDir, openat};
+use rustix::fs::{Mode, OFlags, RawDir, openat, readlinkat_raw};
 use rustix::io::{Errno, read};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -264,13 +265,36 @@ pub(crate) fn orphans(proc: BorrowedFd<'_>, parent: i32, session: i32, mut each:
 
 /// The signal that a process sends to its parent when it ends.
 fn exit_signal(proc: BorrowedFd<'_>, pid: i32) -> Option<i32> {
-    let file = open_at(proc, &PathBuffer::new(&[pid], &["", "/stat"])).ok()?;
     let mut text = [0; 1024];
-    let len = read(&file, &mut text).ok()?;
+    number(stat_fields(proc, &PathBuffer::new(&[pid], &["", "/stat"]), &mut text)?.nth(38 - 3)?)
+}
+
+/// The place in memory of the arguments with which this process was started, which other processes can read.
+pub(crate) fn own_arguments(proc: BorrowedFd<'_>) -> Option<Range<usize>> {
+    let mut text = [0; 1024];
+    let mut fields = stat_fields(proc, &PathBuffer::new(&[], &["self/stat"]), &mut text)?;
+    let [start, end] = [fields.nth(48 - 3)?, fields.next()?].map(address);
+    Some(start?..end?)
+}
+
+/// The fields of a `stat` file from the third on: the second is a name, which can contain anything.
+fn stat_fields<'a>(
+    proc: BorrowedFd<'_>,
+    path: &PathBuffer,
+    text: &'a mut [u8],
+) -> Option<impl Iterator<Item = &'a [u8]> + use<'a>> {
+    let file = open_at(proc, path).ok()?;
+    let len = read(&file, &mut *text).ok()?;
     let text = text.get(..len)?;
     let name_end = text.iter().rposition(|byte| *byte == b')')?;
-    // The 38th field, of which the name is the second.
-    number(text.get(name_end.checked_add(2)?..)?.split(|byte| *byte == b' ').nth(35)?)
+    Some(text.get(name_end.checked_add(2)?..)?.split(|byte| *byte == b' '))
+}
+
+/// The pid of the calling process in the PID namespace of `proc`, which may be another than its own.
+pub(crate) fn own_pid(proc: BorrowedFd<'_>) -> Result<i32, Errno> {
+    let mut text = [0; 16];
+    let len = readlinkat_raw(proc, c"self", &mut text[..])?;
+    text.get(..len).and_then(number).ok_or(Errno::SRCH)
 }
 
 pub(crate) fn open_proc() -> Result<OwnedFd, Errno> {
@@ -357,6 +381,10 @@ fn number(text: &[u8]) -> Option<i32> {
         return None;
     }
     Some(text.iter().fold(0, |value, digit| push_digit(value, *digit)))
+}
+
+fn address(text: &[u8]) -> Option<usize> {
+    core::str::from_utf8(text).ok()?.parse().ok()
 }
 
 fn push_digit(value: i32, digit: u8) -> i32 {

@@ -14,7 +14,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cage::{LAUNCHER, confined, directory, launches, mechanisms, output};
+use cage::{LAUNCHER, confined, directory, has_pid_namespace, launches, mechanisms, output};
 use common::{
     HOSTILE, HOSTILE_COUNT, Mark, PATIENCE, QUICK, eventually, exists, read_all, read_until, state,
 };
@@ -277,7 +277,7 @@ async fn a_sandboxed_tree_ends_like_any_other() {
         eventually("the worker is dead", || matches!(state(child.pid()), None | Some('Z')));
         let exit = timeout(PATIENCE, child.wait()).await.unwrap();
         assert_eq!(exit.class, ExitClass::Lost, "{support}");
-        if launches(&support) {
+        if has_pid_namespace(&support) {
             // With its namespace.
             eventually("the tree is gone", || mark.alive().is_empty());
         }

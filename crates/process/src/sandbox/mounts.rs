@@ -1,6 +1,7 @@
 //! What a worker sees of the file system in a mount namespace of its own, prepared before the fork.
 
 use std::ffi::CString;
+use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use super::places;
 use super::view::Layout;
-use crate::cage::{IdentityPlan, MOST_MOUNTS, MOST_WRITABLE, ShapePlan, ViewPlan};
+use crate::cage::{IdentityPlan, MOST_MOUNTS, MOST_WRITABLE, Processes, ShapePlan, ViewPlan};
 use crate::sys::Arena;
 
 /// How a worker comes by the right to mount.
@@ -22,12 +23,46 @@ pub(crate) enum Right {
     UserNamespace,
 }
 
-impl Right {
-    /// Those that may work here, the better one first.
+/// The namespaces of a worker besides its mount namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Namespaces {
+    pub(crate) right: Right,
+    pub(crate) processes: Processes,
+}
+
+impl Namespaces {
+    /// Those that may work here, the better ones first.
     pub(crate) fn candidates() -> impl Iterator<Item = Self> {
         let own = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
-        own.then_some(Self::Own).into_iter().chain([Self::UserNamespace])
+        let rights = own.then_some(Right::Own).into_iter().chain([Right::UserNamespace]);
+        let can_have_own =
+            fs::read_to_string("/proc/self/mountinfo").is_ok_and(|mounts| shows_procfs(&mounts));
+        let processes = can_have_own.then_some(Processes::Own).into_iter().chain([Processes::All]);
+        rights.flat_map(move |right| processes.clone().map(move |processes| Self { right, processes }))
     }
+}
+
+/// Directories of procfs that are there for something to be mounted on them, and that hide nothing.
+const EMPTY_IN_PROCFS: [&str; 2] = ["/proc/fs/nfsd", "/proc/sys/fs/binfmt_misc"];
+
+/// Returns `true` if nothing of procfs is covered or read-only, going by `/proc/self/mountinfo`.
+///
+/// A container covers what its processes must not reach, and a PID namespace needs a new procfs, in which nothing is
+/// covered. In a user namespace the kernel refuses that, but not to root.
+fn shows_procfs(mounts: &str) -> bool {
+    let mut is_mounted = false;
+    for line in mounts.lines() {
+        let mut fields = line.split(' ').skip(3);
+        let (Some(root), Some(at), Some(options)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        if at == "/proc" {
+            is_mounted = root == "/" && options.split(',').all(|option| option != "ro");
+        } else if at.starts_with("/proc/") && !EMPTY_IN_PROCFS.contains(&at) {
+            return false;
+        }
+    }
+    is_mounted
 }
 
 /// The mounts, as the worker makes them.
@@ -35,6 +70,7 @@ impl Right {
 pub(crate) struct Mounts {
     /// The user and the group, as the kernel reads them.
     identity: Option<[CString; 2]>,
+    processes: Processes,
     shape: Shape,
 }
 
@@ -49,7 +85,7 @@ enum Shape {
 impl Mounts {
     /// For `writable` places and the worker's own `scratch`, without those that are `protected`.
     pub(crate) fn new(
-        right: Right,
+        namespaces: Namespaces,
         writable: &[PathBuf],
         scratch: &Path,
         protected: &[PathBuf],
@@ -68,11 +104,12 @@ impl Mounts {
             return Err(io::Error::other(format!("there are more than {MOST_WRITABLE} places to write to")));
         }
         let sealed = sealed.iter().map(|path| text(path)).collect::<io::Result<_>>()?;
-        Ok(Self { identity: identity(right)?, shape: Shape::All { writable, pinned, sealed } })
+        let Namespaces { right, processes } = namespaces;
+        Ok(Self { identity: identity(right)?, processes, shape: Shape::All { writable, pinned, sealed } })
     }
 
     /// For a root that is made of pieces.
-    pub(crate) fn of(right: Right, layout: &Layout) -> io::Result<Self> {
+    pub(crate) fn of(namespaces: Namespaces, layout: &Layout) -> io::Result<Self> {
         if layout.mounts.len() > MOST_MOUNTS {
             return Err(io::Error::other(format!("there are more than {MOST_MOUNTS} places to show")));
         }
@@ -84,7 +121,8 @@ impl Mounts {
         }
         let (root, proc) = (text(&layout.root)?, text(&layout.root.join("proc"))?);
         Ok(Self {
-            identity: identity(right)?,
+            identity: identity(namespaces.right)?,
+            processes: namespaces.processes,
             shape: Shape::Pieces { root, proc, sources, places, writable },
         })
     }
@@ -128,7 +166,7 @@ impl Mounts {
                 }
             }
         };
-        Ok(ViewPlan { identity, shape })
+        Ok(ViewPlan { identity, processes: self.processes, shape })
     }
 }
 
@@ -144,4 +182,26 @@ fn identity(right: Right) -> io::Result<Option<[CString; 2]>> {
 
 fn text(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_covered_or_read_only_procfs_is_not_mounted_anew() {
+        let line = |root: &str, at: &str, options: &str| {
+            format!("22 27 0:21 {root} {at} {options} - proc proc rw\n")
+        };
+        let plain = line("/", "/proc", "rw,relatime");
+        let others = line("/", "/", "ro") + &line("/", "/processes", "ro") + &line("/", "/sys", "ro");
+        let empty = line("/", "/proc/sys/fs/binfmt_misc", "rw,relatime");
+        assert!(shows_procfs(&format!("{others}{plain}{empty}")));
+        assert!(!shows_procfs(&others), "there is none");
+        assert!(!shows_procfs(&line("/", "/proc", "nosuid,ro")));
+        assert!(!shows_procfs(&line("/sys", "/proc", "rw")), "only a part of it");
+        for covered in ["/proc/sys", "/proc/kcore", "/proc/sys/fs/binfmt_misc/x"] {
+            assert!(!shows_procfs(&format!("{plain}{}", line("/", covered, "rw"))), "{covered}");
+        }
+    }
 }

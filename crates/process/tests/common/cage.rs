@@ -3,7 +3,8 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use narrows_process::{Sandbox, Spec, Support, spawn};
 use tempfile::TempDir;
@@ -22,13 +23,27 @@ pub(crate) async fn mechanisms() -> Vec<Support> {
         Some(path) => Support::bubblewrap_at(path).await,
         None => Support::bubblewrap().await,
     };
-    let (usable, missing): (Vec<_>, Vec<_>) = [launcher, Support::namespaces().await, Support::landlock()]
+    let namespaces = Support::namespaces().await;
+    // What machines have on which there can be no PID namespace.
+    let fewer = namespaces.clone().without_pid_namespace();
+    let (mut usable, missing): (Vec<_>, Vec<_>) = [launcher, namespaces, fewer, Support::landlock()]
         .into_iter()
         .partition(|support| support.confined().files);
+    usable.dedup();
     for support in missing {
         eprintln!("not tried: {support}");
     }
     usable
+}
+
+/// Landlock with a PID namespace, if it can be had here.
+pub(crate) async fn with_pid_namespace() -> Option<Support> {
+    let support = Support::namespaces().await;
+    if !has_pid_namespace(&support) {
+        eprintln!("not tried: it takes a PID namespace, and there is {support}");
+        return None;
+    }
+    Some(support)
 }
 
 /// Whether it starts a launcher, with namespaces for processes and everything temporary as well.
@@ -36,10 +51,25 @@ pub(crate) fn launches(support: &Support) -> bool {
     support.to_string().starts_with("bubblewrap")
 }
 
+/// Whether a tree has process ids of its own.
+pub(crate) fn has_pid_namespace(support: &Support) -> bool {
+    launches(support) || support.to_string().contains("a PID namespace")
+}
+
 /// Below the build directory: `/tmp` may be the sandbox's own. Links in the path are followed here.
 pub(crate) fn directory() -> TempDir {
     let place = std::env::var_os(PLACE).unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
     tempfile::tempdir_in(fs::canonicalize(place).unwrap()).unwrap()
+}
+
+/// A copy of this program in a directory that a sandbox shows.
+///
+/// Not copied by us: a fork for another test would hold it open for writing, and it could not be run.
+pub(crate) fn copy_itself(root: &Path) -> PathBuf {
+    let program = root.join("program");
+    let copied = Command::new("cp").args([&std::env::current_exe().unwrap(), &program]).status().unwrap();
+    assert!(copied.success());
+    program
 }
 
 /// A script in a sandbox with one writable directory, in which it starts.

@@ -50,7 +50,8 @@ const IO_PRIORITY_OF_PROCESS: u32 = 1;
 ///
 /// Calls that the kernel guards like `ptrace` (`process_vm_readv`, `kcmp` and others) are missing: Landlock lets a
 /// process trace only within its own sandbox. Signals are missing too: a filter cannot tell whose a process id is;
-/// Landlock can, since version 6.
+/// Landlock can, since version 6, and in a
+/// PID namespace others have none.
 const RULES: &[(Rule, Numbers)] = &[
     (Rule::Socket, on(41, 359, 198, 281)),
     (Rule::Pair, on(53, 360, 199, 288)),

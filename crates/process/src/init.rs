@@ -1,0 +1,142 @@
+//! The first process of a PID namespace: it makes the mounts, forks the program, and reaps until no child is left.
+//!
+//! The kernel lets no signal from inside the namespace act on it, and kills all that is left in there when it ends. As in
+//! the guardian, nothing here allocates, locks or panics.
+#![expect(unsafe_code, reason = "descriptors and memory of the copied program are let go wholesale")]
+
+use core::ffi::c_int;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, read};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, chdir, set_parent_process_death_signal, setpgid, waitid,
+    waitpid,
+};
+use rustix::thread::UnshareFlags;
+
+use crate::guardian::{WorkerPlan, at, report};
+use crate::record::{Record, Stage};
+use crate::sys::{self, Stack};
+use crate::tree;
+
+const NAME: &core::ffi::CStr = c"narrows-init";
+
+/// All that init knows.
+pub(crate) struct InitPlan<'a, 'b> {
+    pub(crate) worker: &'b mut WorkerPlan<'a>,
+    pub(crate) program_stack: Stack<'a>,
+    /// The procfs of the guardian, in which a process is known by the pid that it has outside.
+    pub(crate) proc: BorrowedFd<'b>,
+    /// Records go out, an answer to the last one comes in.
+    pub(crate) status: BorrowedFd<'b>,
+    /// The guardian's end of `status`.
+    pub(crate) guardian_status: RawFd,
+}
+
+/// All that the program's process knows before it executes it.
+struct ProgramPlan<'a, 'b> {
+    worker: &'b mut WorkerPlan<'a>,
+    proc: BorrowedFd<'b>,
+    status: BorrowedFd<'b>,
+}
+
+// SAFETY: as for the guardian.
+unsafe impl sys::Program for InitPlan<'_, '_> {
+    fn run(&mut self) -> c_int {
+        match self.live() {
+            Ok(()) => 0,
+            Err((stage, errno)) => {
+                report(self.worker.report, Record::Failed { stage, errno: errno.raw_os_error() });
+                1
+            }
+        }
+    }
+}
+
+// SAFETY: as for the guardian.
+unsafe impl sys::Program for ProgramPlan<'_, '_> {
+    fn run(&mut self) -> c_int {
+        let failure = self.prepare().err();
+        let (stage, errno) = failure.unwrap_or_else(|| self.worker.execute());
+        report(self.worker.report, Record::Failed { stage, errno: errno.raw_os_error() });
+        127
+    }
+}
+
+impl InitPlan<'_, '_> {
+    fn live(&mut self) -> Result<(), (Stage, Errno)> {
+        // SAFETY: it is the guardian's, and nothing here uses it.
+        unsafe { sys::close(self.guardian_status) };
+        at(Stage::Isolate, set_parent_process_death_signal(Some(Signal::KILL)))?;
+        // The guardian has no pid in here that could be compared. Nobody else has its end of the socket.
+        if is_hung_up(self.status) {
+            return Err((Stage::Isolate, Errno::SRCH));
+        }
+        _ = rustix::thread::set_name(NAME);
+        if let Some(arguments) = tree::own_arguments(self.proc) {
+            // The program can read them, and is not to learn how its supervisor was started.
+            // SAFETY: they are on the stack of a thread that this copy does not have.
+            unsafe { sys::overwrite(&arguments, NAME.to_bytes()) };
+        }
+        self.worker.enter_view()?;
+
+        let mut program = ProgramPlan { worker: &mut *self.worker, proc: self.proc, status: self.status };
+        let program = sys::fork_child(self.program_stack, &mut program, UnshareFlags::empty());
+        let program = at(Stage::Fork, program)?;
+        // Above all the worker's pipes, which have no end as long as they are open here.
+        // SAFETY: this process uses no descriptor but its end of the socket from here on.
+        let closed = unsafe { sys::close_all_but(&mut [self.status.as_raw_fd()]) };
+        at(Stage::CloseDescriptors, closed)?;
+        // A directory that stays: the worker's would be kept busy.
+        _ = chdir(c"/");
+        self.reap(program);
+        Ok(())
+    }
+
+    /// Returns when there is no child left, whether it was forked here or orphaned.
+    fn reap(&self, program: Pid) {
+        let mut program = Some(program);
+        loop {
+            let ended = match sys::find_ended_child() {
+                Ok(ended) => ended,
+                Err(Errno::INTR) => continue,
+                Err(_) => return,
+            };
+            // Its pid may be another process's later.
+            if program == Some(ended) {
+                program = None;
+                self.report_end(ended);
+            }
+            _ = waitpid(Some(ended), WaitOptions::empty());
+        }
+    }
+
+    /// Tells the guardian how the program ended, and waits until the guardian knows: it signals the program's group by a
+    /// number, which may be another group's once the program is reaped.
+    fn report_end(&self, program: Pid) {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let Ok(Some(status)) = waitid(WaitId::Pid(program), options) else { return };
+        report(self.status, Record::ended(status.exit_status(), status.terminating_signal()));
+        while read(self.status, &mut [0; 1]).err() == Some(Errno::INTR) {}
+    }
+}
+
+impl ProgramPlan<'_, '_> {
+    fn prepare(&mut self) -> Result<(), (Stage, Errno)> {
+        // It needs no signal at the end of init, because the kernel kills it then.
+        at(Stage::Isolate, setpgid(None, None))?;
+        let pid = at(Stage::OpenProc, tree::own_pid(self.proc))?;
+        for to in [self.worker.report, self.status] {
+            report(to, Record::Started { pid });
+        }
+        self.worker.attach()?;
+        self.worker.confine()
+    }
+}
+
+fn is_hung_up(socket: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&at_once)).is_ok() && fds.iter().any(|fd| fd.revents().contains(PollFlags::HUP))
+}
