@@ -1,10 +1,13 @@
 //! A supervisor that is the heir of its guardians. Alone in its file, as this is a property of the whole process.
 
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a helper fails the test")]
+#![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 
+#[path = "common/cage.rs"]
+mod cage;
 mod common;
 
-use common::{Mark, eventually, exists, hostile};
+use common::{HOSTILE, Mark, eventually, exists, hostile, read_until};
 use narrows_process::{Environment, ExitClass, Spec, adopt_orphans, spawn};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -35,6 +38,16 @@ async fn what_a_killed_guardian_leaves_is_ended_and_nothing_else() {
     assert_eq!(mark.alive(), [0; 0]);
     assert!(other.sleeps(common::HOSTILE_COUNT), "another tree is not touched");
     assert!(exists(plain.id()) && plain.try_wait().unwrap().is_none(), "nor is a child of another kind");
+    // With a PID namespace init falls to us, and the rest dies with it.
+    let root = cage::directory();
+    if let Some(support) = cage::with_pid_namespace().await {
+        let mut child = spawn(cage::confined(&support, &mark, root.path(), HOSTILE)).await.unwrap();
+        read_until(&mut child.take_stdout().unwrap(), "ready\n").await;
+        kill(child.guardian_pid());
+        let exit = child.wait().await;
+        assert_eq!((exit.class, exit.survivors), (ExitClass::Lost, 0));
+        assert_eq!(mark.alive(), [0; 0]);
+    }
     let mut expected = [plain.id(), bystander.guardian_pid()].map(|pid| pid.to_string());
     let mut found = children();
     expected.sort();
