@@ -162,8 +162,7 @@ impl<'a> CagePlan<'a> {
 /// Leaves root its powers over files, which the sandbox confines; others lead out of it, such as loading modules, or
 /// undo it, such as those that a user namespace brings. Without new privileges an exec does not bring them back.
 fn drop_capabilities(had: CapabilitySet) -> Result<(), Errno> {
-    let kept =
-        CapabilitySet::CHOWN | CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER | CapabilitySet::FSETID;
+    let kept = CapabilitySet::CHOWN | CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER;
     let kept = kept & had;
     let mut sets = capabilities(None)?;
     if kept.contains(sets.permitted) && sets.inheritable.is_empty() {

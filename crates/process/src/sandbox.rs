@@ -90,26 +90,17 @@ impl Sandbox {
         }
     }
 
-    /// The best that this machine can enforce: bubblewrap if it is installed and works, or else Landlock, with
-    /// mounts of its own if they can be had. For root these come first: bubblewrap leaves root the modes of devices, which
-    /// are those outside. Starts processes, so it is worth keeping.
+    /// The best that this machine can enforce: Landlock with namespaces of its own if they can be had, or else bubblewrap if it is
+    /// installed and works, or else Landlock alone. Bubblewrap comes second because read-only mounts do not keep a program
+    /// from writing into a named pipe outside, nor root from the modes of devices. Starts processes, so it is worth keeping.
     pub async fn support() -> Support {
-        let is_root = getuid().is_root();
-        if is_root {
-            let mounts = Support::namespaces().await;
-            if mounts.confined().files {
-                return mounts;
-            }
+        let namespaces = Support::namespaces().await;
+        if namespaces.confined().files {
+            return namespaces;
         }
         let launcher = Support::bubblewrap().await;
         if launcher.confined().files {
             return launcher;
-        }
-        if !is_root {
-            let mounts = Support::namespaces().await;
-            if mounts.confined().files {
-                return mounts;
-            }
         }
         let kernel = Support::landlock();
         if kernel.confined().files {
@@ -135,9 +126,18 @@ pub struct Support {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Mechanism {
-    Bubblewrap { program: PathBuf },
+    Bubblewrap { program: PathBuf, nesting: Nesting },
     Landlock { version: i32, mounts: Option<Namespaces> },
     None { why: String },
+}
+
+/// Whether user namespaces can be made inside bubblewrap. In one a program has every capability over mounts of its own,
+/// which leads to nothing outside, and to much more of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Nesting {
+    Disabled,
+    /// Before version 0.8 bubblewrap cannot forbid it.
+    Possible,
 }
 
 /// What holds for whatever runs in a sandbox.
@@ -170,11 +170,17 @@ impl Support {
 
     /// The bubblewrap at this path, if it works here: it may not, for want of user namespaces.
     pub async fn bubblewrap_at(program: impl Into<PathBuf>) -> Self {
-        let support = Self { mechanism: Mechanism::Bubblewrap { program: program.into() } };
-        match probe(&support).await {
-            Ok(()) => support,
-            Err(why) => Self::none(format!("bubblewrap does not work here ({why})")),
+        let program = program.into();
+        let mut reason = String::new();
+        for nesting in [Nesting::Disabled, Nesting::Possible] {
+            let mechanism = Mechanism::Bubblewrap { program: program.clone(), nesting };
+            let support = Self { mechanism };
+            match probe(&support).await {
+                Ok(()) => return support,
+                Err(why) => reason = why,
+            }
         }
+        Self::none(format!("bubblewrap does not work here ({reason})"))
     }
 
     /// Landlock in a mount namespace of its own, in which all but the writable places is read-only, and so are the
@@ -259,7 +265,7 @@ impl Support {
 impl fmt::Display for Support {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.mechanism {
-            Mechanism::Bubblewrap { program } => write!(f, "bubblewrap ({})", program.display()),
+            Mechanism::Bubblewrap { program, .. } => write!(f, "bubblewrap ({})", program.display()),
             Mechanism::Landlock { version, mounts } => {
                 let namespaces = match mounts.map(|namespaces| (namespaces.right, namespaces.processes)) {
                     Some((Right::Own, Processes::All)) => ", a mount namespace",
@@ -383,7 +389,9 @@ impl Sandbox {
             Mechanism::Landlock { version, mounts } => {
                 self.confine_to(*version, *mounts, &writable, pieces.as_ref(), start)
             }
-            Mechanism::Bubblewrap { program } => self.launch_in(program, &writable, pieces.as_ref(), start),
+            Mechanism::Bubblewrap { program, nesting } => {
+                self.launch_in((program, *nesting), &writable, pieces.as_ref(), start)
+            }
             Mechanism::None { why } => Err(SpawnError::NoSandbox { why: why.clone() }),
         }
     }
@@ -472,7 +480,7 @@ impl Sandbox {
 
     fn launch_in(
         &self,
-        launcher: &Path,
+        (launcher, nesting): (&Path, Nesting),
         writable: &[PathBuf],
         pieces: Option<&Pieces>,
         start: &mut Start,
@@ -499,6 +507,7 @@ impl Sandbox {
             cwd: &cwd,
             env: &start.env,
             root: getuid().is_root(),
+            nesting,
             filter: filter.as_raw_fd(),
         };
         let program = start.program.canonicalize().unwrap_or_else(|_| start.program.clone());

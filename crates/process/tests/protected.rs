@@ -8,7 +8,7 @@ mod common;
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 
 use cage::{as_nobody, confined, directory, launches, mechanisms, output};
 use common::{Mark, QUICK, read_until};
@@ -161,6 +161,37 @@ async fn outside_nothing_changes_in_any_way() {
             let text = output(confined(&support, &Mark::new(), root.path(), &script)).await;
             assert_eq!(text, "held\n", "{support}: {attempt}");
         }
+    }
+}
+
+/// A program that runs as its owner would give what the user may do to everybody who starts it, outside any sandbox.
+#[tokio::test]
+async fn nothing_is_left_that_runs_as_its_owner_or_group() {
+    for support in mechanisms().await {
+        let root = directory();
+        for attempt in [
+            "cp /bin/true helper; chmod 4755 helper",
+            "cp /bin/true helper; chmod u+s helper",
+            "cp /bin/true helper; chmod 2755 helper",
+            "install -m 4755 /bin/true helper",
+            "umask 0; perl -e 'use Fcntl; sysopen(F, \"helper\", O_CREAT | O_WRONLY, 04755)'",
+            "mknod -m 4755 helper p",
+        ] {
+            let script = format!("{{ {attempt}; }} 2>/dev/null; true");
+            output(confined(&support, &Mark::new(), root.path(), &script)).await;
+            let helper = root.path().join("helper");
+            if let Ok(metadata) = fs::metadata(&helper) {
+                assert_eq!(metadata.mode() & 0o6000, 0, "{support}: {attempt}");
+                fs::remove_file(&helper).unwrap();
+            }
+        }
+        let script =
+            "cp /bin/true plain && chmod 1755 plain && mkdir -m 700 d && chmod 777 d && stat -c %a plain d";
+        assert_eq!(
+            output(confined(&support, &Mark::new(), root.path(), script)).await,
+            "1755\n777\n",
+            "{support}"
+        );
     }
 }
 

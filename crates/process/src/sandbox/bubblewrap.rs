@@ -5,9 +5,9 @@ use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::places;
 use super::secrets::Hidden;
 use super::view::{self, HOME, Mount, Place};
+use super::{Nesting, places};
 use crate::Environment;
 
 /// Where bubblewrap is looked for. Not in the worker's `PATH`, which may be an agent's choice.
@@ -21,7 +21,7 @@ pub(crate) const PRIVATE: [&str; 2] = ["/run", "/tmp"];
 const SHOWN: [&str; 3] = ["/run/current-system", "/run/opengl-driver", "/run/systemd/resolve"];
 
 /// What root keeps of its powers: those over files, which the mounts confine.
-const KEPT_BY_ROOT: [&str; 4] = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID"];
+const KEPT_BY_ROOT: [&str; 3] = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"];
 
 /// All that the arguments depend on. Every path is absolute and has no links in it.
 pub(crate) struct View<'a> {
@@ -37,6 +37,7 @@ pub(crate) struct View<'a> {
     pub(crate) cwd: &'a Path,
     pub(crate) env: &'a Environment,
     pub(crate) root: bool,
+    pub(crate) nesting: Nesting,
     /// The descriptor with the filter of system calls.
     pub(crate) filter: RawFd,
 }
@@ -60,6 +61,9 @@ impl View<'_> {
             None => self.show_all(&mut options),
         }
         options.push(["--unshare-pid", "--unshare-ipc", "--die-with-parent", "--new-session"]);
+        if self.nesting == Nesting::Disabled {
+            options.push(["--unshare-user", "--disable-userns"]);
+        }
         if !self.network {
             options.push(["--unshare-net"]);
         }
@@ -188,6 +192,7 @@ mod tests {
             cwd: Path::new("/home/me/a"),
             env: &env,
             root: case.root,
+            nesting: Nesting::Disabled,
             filter: 9,
         };
         let options: Vec<String> =
@@ -223,6 +228,8 @@ mod tests {
 --unshare-ipc
 --die-with-parent
 --new-session
+--unshare-user
+--disable-userns
 --unshare-net
 --cap-drop ALL
 {TAIL}"
@@ -256,6 +263,8 @@ mod tests {
 --unshare-ipc
 --die-with-parent
 --new-session
+--unshare-user
+--disable-userns
 --cap-drop ALL
 {TAIL}"
             ),
@@ -277,12 +286,13 @@ mod tests {
 --unshare-ipc
 --die-with-parent
 --new-session
+--unshare-user
+--disable-userns
 --cap-drop ALL
 --remount-ro /proc
 --cap-add CAP_CHOWN
 --cap-add CAP_DAC_OVERRIDE
 --cap-add CAP_FOWNER
---cap-add CAP_FSETID
 {TAIL}"
             ),
         );
@@ -329,6 +339,7 @@ mod tests {
             cwd: Path::new("/"),
             env: &Environment::empty(),
             root: false,
+            nesting: Nesting::Disabled,
             filter: 9,
         };
         for (path, shown) in [

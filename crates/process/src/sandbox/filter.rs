@@ -15,6 +15,7 @@ const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
 const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const JUMP_IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+const JUMP_IF_ANY: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
 const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
@@ -26,6 +27,11 @@ const DENIED: u32 = libc::SECCOMP_RET_ERRNO | libc::EACCES as u32;
 const FORBIDDEN: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
 /// For calls that programs know how to do without.
 const ABSENT: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+
+/// The bits of a mode by which a program runs as its owner or its group.
+const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+/// Flags of `open` with which it looks at the mode.
+const CREATES: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)).cast_unsigned();
 
 /// The part of a socket's type that is not flags.
 const SOCKET_TYPE_MASK: u32 = 0xf;
@@ -67,6 +73,12 @@ pub(crate) fn program(families: Families, pids: Pids) -> Vec<Instruction> {
         Rule::OwnProcess if pids == Pids::Own => Some(own_process()),
         Rule::OwnOf(kind) if pids == Pids::Own => Some(own_of(kind)),
         Rule::Commands(commands) => Some(without(commands)),
+        Rule::Mode(index) => Some(modes(index)),
+        Rule::ModeIfCreated(index) => {
+            let mut body = vec![argument(index - 1), jump(JUMP_IF_ANY, CREATES, 1, 0), end(ALLOW)];
+            body.extend(modes(index));
+            Some(body)
+        }
         Rule::OwnProcess | Rule::OwnOf(_) | Rule::SystemV => None,
     })
 }
@@ -155,6 +167,10 @@ fn without(commands: &[u32]) -> Vec<Instruction> {
     body
 }
 
+fn modes(index: usize) -> Vec<Instruction> {
+    vec![argument(index), jump(JUMP_IF_ANY, SET_ID, 0, 1), end(FORBIDDEN), end(ALLOW)]
+}
+
 fn when(value: u32, verdict: u32) -> [Instruction; 2] {
     [jump(JUMP_IF_EQUAL, value, 0, 1), end(verdict)]
 }
@@ -192,7 +208,7 @@ mod tests {
     use super::*;
 
     /// What the kernel would do with a call.
-    fn run(program: &[Instruction], arch: u32, number: u32, arguments: [u64; 3]) -> u32 {
+    fn run(program: &[Instruction], arch: u32, number: u32, arguments: [u64; 4]) -> u32 {
         let (mut at, mut value) = (0, 0);
         loop {
             let Instruction { code, jt, jf, k } = program[at];
@@ -201,9 +217,10 @@ mod tests {
             match code {
                 LOAD_WORD if k == 0 => value = number,
                 LOAD_WORD if k == 4 => value = arch,
-                LOAD_WORD if matches!(k, 16 | 24 | 32) => value = arguments[k as usize / 8 - 2] as u32,
+                LOAD_WORD if matches!(k, 16 | 24 | 32 | 40) => value = arguments[k as usize / 8 - 2] as u32,
                 AND => value &= k,
                 JUMP => at += k as usize,
+                JUMP_IF_ANY => branch(value & k != 0),
                 JUMP_IF_EQUAL => branch(value == k),
                 JUMP_IF_AT_LEAST => branch(value >= k),
                 RETURN => return k,
@@ -215,7 +232,12 @@ mod tests {
     /// The verdicts of a filter about one kind of call, in every kind of program. The upper halves of arguments mean
     /// nothing to the kernel.
     #[track_caller]
-    fn check(program: &[Instruction], kind: Rule, arguments: [u32; 3], expected: u32) {
+    fn check(program: &[Instruction], kind: Rule, [one, two, three]: [u32; 3], expected: u32) {
+        check_all(program, kind, [one, two, three, 0], expected);
+    }
+
+    #[track_caller]
+    fn check_all(program: &[Instruction], kind: Rule, arguments: [u32; 4], expected: u32) {
         for calls in CALLS {
             for (number, _) in calls.rules().filter(|(_, rule)| *rule == kind) {
                 for upper in [0, 1 << 40] {
@@ -296,8 +318,28 @@ mod tests {
                 let Rule::Commands(commands) = rule else { continue };
                 for command in 0..0x6000 {
                     let expected = if commands.contains(&command) { FORBIDDEN } else { ALLOW };
-                    assert_eq!(run(&program, calls.arch, number, [0, command.into(), 0]), expected);
+                    assert_eq!(run(&program, calls.arch, number, [0, command.into(), 0, 0]), expected);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn no_program_can_be_left_that_runs_as_its_owner_or_group() {
+        let program = program(Families::Internet, Pids::Namespace);
+        let read_write = libc::O_RDWR.cast_unsigned();
+        for mode in 0..=0o7777 {
+            let expected = if mode & 0o6000 == 0 { ALLOW } else { FORBIDDEN };
+            check_all(&program, Rule::Mode(1), [0, mode | libc::S_IFREG, 0, 0], expected);
+            check_all(&program, Rule::Mode(2), [0, 0, mode, 0], expected);
+            for flags in [libc::O_CREAT, libc::O_TMPFILE, libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC] {
+                let flags = flags.cast_unsigned() | read_write;
+                check_all(&program, Rule::ModeIfCreated(2), [0, flags, mode, 0], expected);
+                check_all(&program, Rule::ModeIfCreated(3), [0, 0, flags, mode], expected);
+            }
+            // Without these flags there is whatever was left in the register.
+            for flags in [libc::O_DIRECTORY.cast_unsigned(), read_write] {
+                check_all(&program, Rule::ModeIfCreated(3), [0, 0, flags, mode], ALLOW);
             }
         }
     }
@@ -308,15 +350,15 @@ mod tests {
             for calls in CALLS {
                 let named: Vec<u32> = calls.rules().map(|(number, _)| number).collect();
                 for number in (0..600).filter(|number| !named.contains(number)) {
-                    assert_eq!(run(&program, calls.arch, number, [1; 3]), ALLOW, "{number}");
+                    assert_eq!(run(&program, calls.arch, number, [1; 4]), ALLOW, "{number}");
                 }
                 if let Some(first) = calls.foreign_from {
                     for number in [0, 41, 53, 302] {
-                        assert_eq!(run(&program, calls.arch, first | number, [1; 3]), ABSENT);
+                        assert_eq!(run(&program, calls.arch, first | number, [1; 4]), ABSENT);
                     }
                 }
             }
-            assert_eq!(run(&program, 0x1234, 41, [2; 3]), KILL);
+            assert_eq!(run(&program, 0x1234, 41, [2; 4]), KILL);
         }
     }
 

@@ -17,6 +17,10 @@ pub(crate) enum Rule {
     OwnOf(u32),
     /// The second argument is a command, and these are refused.
     Commands(&'static [u32]),
+    /// The argument of this index is the mode of a file, and one that runs as its owner or group is refused.
+    Mode(usize),
+    /// The same for a call that looks at the mode only if the flags, which come before it, create a file.
+    ModeIfCreated(usize),
     /// System V IPC, where the tree has no IPC namespace of its own.
     SystemV,
 }
@@ -35,6 +39,11 @@ const fn on(x86_64: u32, i386: u32, generic: u32, arm: u32) -> Numbers {
 /// Calls that only 32-bit programs have.
 const fn on_32_bit(i386: u32, arm: u32) -> Numbers {
     [None, Some(i386), None, Some(arm)]
+}
+
+/// Calls that newer processors do without.
+const fn on_old(x86_64: u32, i386: u32, arm: u32) -> Numbers {
+    [Some(x86_64), Some(i386), None, Some(arm)]
 }
 
 /// Inserts input into a terminal.
@@ -107,6 +116,19 @@ const RULES: &[(Rule, Numbers)] = &[
     // fcntl, fcntl64: a lease on a file that can be read makes whoever opens it to write wait.
     (Rule::Commands(&[libc::F_SETLEASE as u32]), on(72, 55, 25, 55)),
     (Rule::Commands(&[libc::F_SETLEASE as u32]), on_32_bit(221, 221)),
+    // chmod, fchmod, fchmodat, fchmodat2, creat, mknod, mknodat, open, openat: a program that is left behind and runs as its
+    // owner would give what the user may do to whoever starts it outside.
+    (Rule::Mode(1), on_old(90, 15, 15)),
+    (Rule::Mode(1), on(91, 94, 52, 94)),
+    (Rule::Mode(2), on(268, 306, 53, 333)),
+    (Rule::Mode(2), all(452)),
+    (Rule::Mode(1), on_old(85, 8, 8)),
+    (Rule::Mode(1), on_old(133, 14, 14)),
+    (Rule::Mode(2), on(259, 297, 33, 324)),
+    (Rule::ModeIfCreated(2), on_old(2, 5, 5)),
+    (Rule::ModeIfCreated(3), on(257, 295, 56, 322)),
+    // openat2: its mode is in memory, out of sight.
+    (Rule::Absent, all(437)),
     // shmget, shmat, shmctl
     (Rule::SystemV, on(29, 395, 194, 307)),
     (Rule::SystemV, on(30, 397, 196, 305)),
@@ -208,6 +230,11 @@ mod tests {
             (libc::SYS_keyctl, Rule::Absent),
             (libc::SYS_mq_open, Rule::Absent),
             (libc::SYS_mq_timedreceive, Rule::Absent),
+            (libc::SYS_fchmod, Rule::Mode(1)),
+            (libc::SYS_fchmodat, Rule::Mode(2)),
+            (libc::SYS_mknodat, Rule::Mode(2)),
+            (libc::SYS_openat, Rule::ModeIfCreated(3)),
+            (libc::SYS_openat2, Rule::Absent),
             (libc::SYS_shmget, Rule::SystemV),
             (libc::SYS_shmat, Rule::SystemV),
             (libc::SYS_semget, Rule::SystemV),
