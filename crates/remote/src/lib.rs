@@ -1,6 +1,7 @@
 //! Frames over a network: WebSocket and Streamable HTTP on one port, TLS, who is at the other end, and connections that
 //! outlive their sockets.
 
+mod announced;
 pub mod client;
 pub mod identity;
 pub mod resume;

@@ -1,8 +1,11 @@
 //! Which message of an agent goes on which stream of a client over HTTP, and what is kept of each.
 //!
-//! A connection has a stream of its own and one for each session. Messages that name a session go on its stream, answers on that of
-//! the session of their request if the client ever opened it, and everything else on the stream of the connection. No I/O: whoever
-//! reads a stream leaves a waker.
+//! A connection has a stream of its own and one for each session. Messages that name a session go on its stream, those of a child
+//! session on that of the session at the top, and those of a session that the client cannot know on the stream of the connection.
+//! Answers go on the stream of the session of their request if the client ever opened it, and everything else on the stream of the
+//! connection. No I/O: whoever reads a stream leaves a waker.
+
+mod children;
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -14,6 +17,8 @@ use narrows_wire::{Alike, Kind, message};
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use self::children::Children;
+use crate::announced::child_id;
 use crate::resume::{Keep, Ring};
 
 /// How many sessions that no agent has confirmed may have a stream.
@@ -127,6 +132,7 @@ pub(super) struct Exchange {
     keep: Keep,
     connection: Stream,
     sessions: HashMap<String, Stream>,
+    children: Children,
     pending: HashMap<Bytes, Waits>,
     /// What the agent said last: more of the same is known at a glance.
     alike: Alike,
@@ -143,6 +149,7 @@ impl Exchange {
             keep,
             connection: Stream::new(keep, true),
             sessions: HashMap::new(),
+            children: Children::default(),
             pending: HashMap::new(),
             alike: Alike::default(),
             readers: 0,
@@ -166,8 +173,14 @@ impl Exchange {
         let mut session = None;
         match view.kind() {
             Kind::Request | Kind::Notification => {
-                let session = view.session();
-                return self.confirm(session.as_deref()).push(one_line(line), now);
+                let named = view.session();
+                let child = child_id(&view);
+                let stream = self.stream_for(named.as_deref());
+                stream.push(one_line(line), now);
+                if let (Some(session), Some(child)) = (named, child) {
+                    self.children.record(&session, child);
+                }
+                return;
             }
             Kind::Response => match view.id().and_then(|id| self.pending.remove(id)) {
                 Some(Waits::Body(asker)) => {
@@ -191,6 +204,24 @@ impl Exchange {
             Kind::Batch | Kind::Invalid(_) => {}
         }
         self.stream(session.as_deref()).push(one_line(line), now);
+    }
+
+    /// Returns the stream for what an agent says in a session.
+    fn stream_for(&mut self, session: Option<&str>) -> &mut Stream {
+        let Some(name) = session else { return &mut self.connection };
+        let is_open = |name: &str| self.sessions.get(name).is_some_and(|stream| stream.opened);
+        if let Some(of) = self.children.stream_of(name, is_open) {
+            return self.confirm(Some(&of));
+        }
+        // The answer to a request may be about to name the session, or to confirm it.
+        let is_expected = |waits: &Waits| match waits {
+            Waits::Stream(asked_in) => asked_in.as_deref().is_none_or(|asked_in| asked_in == name),
+            Waits::Body(_) => false,
+        };
+        if self.sessions.contains_key(name) || self.pending.values().any(is_expected) {
+            return self.confirm(session);
+        }
+        &mut self.connection
     }
 
     /// An agent knows this session, so it may have a stream. What belongs to it goes on that, or if there is no room for it on that

@@ -13,21 +13,40 @@ const AT_ONCE: Duration = Duration::from_millis(40);
 
 /// The next request: its method, and what its answer goes to.
 async fn next(listener: &TcpListener) -> (String, TcpStream) {
+    let (method, _, stream) = next_of(listener).await;
+    (method, stream)
+}
+
+/// The next request: its method, the session of its header, and what its answer goes to.
+async fn next_of(listener: &TcpListener) -> (String, Option<String>, TcpStream) {
     let (stream, _) = listener.accept().await.unwrap();
     let mut reader = BufReader::new(stream);
-    let (mut first, mut length) = (String::new(), 0);
+    let (mut first, mut length, mut session) = (String::new(), 0, None);
     reader.read_line(&mut first).await.unwrap();
     loop {
         let mut line = String::new();
         reader.read_line(&mut line).await.unwrap();
         match line.trim_end().to_ascii_lowercase().split_once(": ") {
             Some(("content-length", value)) => length = value.parse().unwrap(),
+            Some(("acp-session-id", value)) => session = Some(value.to_owned()),
             Some(_) => {}
             None => break,
         }
     }
     reader.read_exact(&mut vec![0; length]).await.unwrap();
-    (first.split(' ').next().unwrap().to_owned(), reader.into_inner())
+    (first.split(' ').next().unwrap().to_owned(), session, reader.into_inner())
+}
+
+/// The answer to `initialize`, from a server that does not count posts.
+async fn begin(listener: &TcpListener) {
+    let (method, mut stream) = next(listener).await;
+    assert_eq!(method, "POST");
+    let body = r#"{"jsonrpc":"2.0","id":"init","result":{"protocolVersion":1}}"#;
+    let head =
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\nacp-connection-id: c";
+    let length = body.len();
+    let answer = format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}");
+    stream.write_all(answer.as_bytes()).await.unwrap();
 }
 
 /// The next request for events, and the answer to it: `events`, and the end.
@@ -44,14 +63,7 @@ async fn a_stream_that_is_cut_off_is_had_again_at_once() {
     let url = format!("http://{}/acp", listener.local_addr().unwrap());
     let Connected { mut link, .. } = open(&url).await;
     let answer = async {
-        let (method, mut stream) = next(&listener).await;
-        assert_eq!(method, "POST");
-        let body = r#"{"jsonrpc":"2.0","id":"init","result":{"protocolVersion":1}}"#;
-        let head =
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\nacp-connection-id: c";
-        let length = body.len();
-        let answer = format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}");
-        stream.write_all(answer.as_bytes()).await.unwrap();
+        begin(&listener).await;
         // Cut off before anything came.
         cut(&listener, "").await;
     };
@@ -72,4 +84,37 @@ async fn a_stream_that_is_cut_off_is_had_again_at_once() {
     cut(&listener, "").await;
     cut(&listener, "").await;
     assert!(began.elapsed() >= 3 * AT_ONCE, "{:?}", began.elapsed());
+}
+
+/// The head of a stream, and its first event.
+fn events(session: &str, update: &str) -> String {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+    let params = format!(r#"{{"sessionId":"{session}","update":{update}}}"#);
+    format!("{head}data: {{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{params}}}\n\n")
+}
+
+/// A server of others may have what a child session says on a stream of that session only.
+#[tokio::test]
+async fn the_stream_of_a_child_session_is_opened_at_other_servers() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/acp", listener.local_addr().unwrap());
+    let Connected { mut link, .. } = open(&url).await;
+    let answer = async {
+        begin(&listener).await;
+        let (_, session, mut own) = next_of(&listener).await;
+        assert_eq!(session, None);
+        let announced = r#"{"sessionUpdate":"subagent_update","sessionId":"kid"}"#;
+        own.write_all(events("s", announced).as_bytes()).await.unwrap();
+        own
+    };
+    let ((), _own) = tokio::join!(initialize(&mut link), answer);
+    let answer = async {
+        let (method, session, mut stream) = next_of(&listener).await;
+        assert_eq!((&*method, session.as_deref()), ("GET", Some("kid")));
+        stream.write_all(events("kid", r#"{"sessionUpdate":"x"}"#).as_bytes()).await.unwrap();
+        stream
+    };
+    assert_eq!(recv(&mut link).await.session().as_deref(), Some("s"));
+    let (frame, _stream) = tokio::join!(recv(&mut link), answer);
+    assert_eq!(frame.session().as_deref(), Some("kid"));
 }

@@ -4,6 +4,7 @@
 mod begin;
 mod between;
 mod breaker;
+mod children;
 #[expect(dead_code, reason = "the other tests use all of it")]
 #[path = "../reconnect/cutter.rs"]
 mod cutter;
@@ -98,6 +99,9 @@ fn act(stream: &UnixStream, asked: &AtomicU64, gate: &Gate, told: &Mutex<Vec<Val
             "$/cancel_request" => continue,
             _ => {
                 asked.fetch_add(1, Ordering::Relaxed);
+                if let Some(child) = message["params"]["child"].as_str() {
+                    ask_in_child(stream, child)?;
+                }
                 if message["params"]["ask"] == true {
                     let ask = json!({"jsonrpc": "2.0", "id": "q", "method": "fs/read_text_file", "params": {"sessionId": "s"}});
                     out.write_all(format!("{ask}\n").as_bytes()).ok()?;
@@ -117,6 +121,17 @@ fn act(stream: &UnixStream, asked: &AtomicU64, gate: &Gate, told: &Mutex<Vec<Val
             .ok()?;
     }
     Some(())
+}
+
+/// Announces a child session, which says something and asks.
+fn ask_in_child(mut out: &UnixStream, child: &str) -> Option<()> {
+    let say = |session: &str, update: Value| json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "update": update}});
+    let lines = [
+        say("s", json!({"sessionUpdate": "subagent_update", "sessionId": child})),
+        say(child, json!({"sessionUpdate": "agent_message_chunk"})),
+        json!({"jsonrpc": "2.0", "id": "k", "method": "session/request_permission", "params": {"sessionId": child}}),
+    ];
+    lines.iter().try_for_each(|line| out.write_all(format!("{line}\n").as_bytes()).ok())
 }
 
 struct Running {

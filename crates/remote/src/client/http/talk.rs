@@ -25,12 +25,16 @@ use super::super::{DialError, Lost};
 use super::Wire;
 use super::feed::{Feed, News};
 use super::post::{Post, Posted, post};
+use crate::announced::child_id;
 
 /// How many messages of streams may wait.
 const NEWS: usize = 64;
 
 /// How many things are remembered of requests that are open.
 const MOST: usize = 4096;
+
+/// How many streams of child sessions are opened at servers that have them there.
+const MAX_CHILD_STREAMS: usize = 64;
 
 /// How long the answers to what is open are waited for once the holder has nothing more to ask.
 const ANSWERS: Duration = Duration::from_secs(2);
@@ -72,6 +76,8 @@ pub(super) struct Talk {
     waiting: usize,
     /// Sessions whose stream is listened to.
     streams: HashSet<String>,
+    /// How many of them are those of child sessions.
+    child_streams: usize,
     /// The agent's open requests that belong to a session: their answers go there too.
     asked: HashMap<RawId, String>,
     /// Our open requests after which a session exists whose stream could not be had before.
@@ -94,6 +100,7 @@ impl Talk {
             doing: FuturesUnordered::new(),
             waiting: 0,
             streams: HashSet::new(),
+            child_streams: 0,
             asked: HashMap::new(),
             awaited: HashMap::new(),
             open: Open::default(),
@@ -334,6 +341,15 @@ impl Talk {
     /// Hands a message on, and remembers what it means for the streams.
     async fn deliver(&mut self, frame: Frame, inlet: &Inlet) {
         self.open.answered(&frame);
+        // A server that counts posts has what a child says on the stream of its parent. Others may have it on a stream of its own.
+        if !self.wire.counts()
+            && self.child_streams < MAX_CHILD_STREAMS
+            && let Some(child) = child_id(&frame.view())
+            && self.streams.insert(child.clone())
+        {
+            self.child_streams += 1;
+            self.enqueue(Some(child), Job { line: None, listen: true });
+        }
         match (frame.kind(), frame.id().map(RawId::copy), frame.session()) {
             (Kind::Request, Some(id), Some(session)) if self.asked.len() < MOST => {
                 self.asked.insert(id, session.into_owned());

@@ -54,7 +54,7 @@ fn check(line: &str, expected: &str) {
     exchange.open(Some("a"), None).unwrap();
     exchange.said(line.as_bytes(), Instant::now());
     let mut found = Vec::new();
-    for session in [None, Some("a"), Some("b")] {
+    for session in [None, Some("a"), Some("b"), Some("c")] {
         exchange.connection.reader = None;
         exchange.sessions.values_mut().for_each(|stream| stream.reader = None);
         let (reader, _) = exchange.open(session, None).unwrap();
@@ -81,8 +81,47 @@ fn where_messages_go() {
     check(&answer(3, None), "connection");
     check(r#"{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no"}}"#, "a");
     check(&answer(77, Some("a")), "connection");
+    // An answer is expected that may name it, or else the client could not know that it has to read a stream of this name.
+    check(&update("c", 1), "c");
     check("[]", "connection");
     check("nonsense", "connection");
+}
+
+/// The messages of a child, on the streams on which they are found.
+#[test]
+fn what_a_child_session_says_goes_on_the_stream_of_the_session_at_the_top() {
+    let announce = |session: &str, child: &str| {
+        let update = json!({"sessionUpdate": "subagent_update", "sessionId": child});
+        let params = json!({"sessionId": session, "update": update});
+        json!({"jsonrpc": "2.0", "method": "session/update", "params": params}).to_string()
+    };
+    let mut exchange = Exchange::new(Keep { bytes: 4000, ..KEEP });
+    let mut readers = Vec::new();
+    for session in [None, Some("a"), Some("mine")] {
+        readers.push((session, exchange.open(session, None).unwrap().0));
+    }
+    let mut said = |line: &str| exchange.said(line.as_bytes(), Instant::now());
+    said(&update("kid", 0));
+    said(&announce("a", "kid"));
+    said(&update("kid", 1));
+    said(&announce("kid", "grandkid"));
+    said(&update("grandkid", 2));
+    said(r#"{"jsonrpc":"2.0","id":9,"method":"session/request_permission","params":{"sessionId":"kid"}}"#);
+    said(&announce("a", "mine"));
+    said(&update("mine", 3));
+    // Neither is a child of its own.
+    said(&announce("kid", "a"));
+    said(&announce("a", "a"));
+    said(&update("a", 4));
+    readers.push((Some("kid"), exchange.open(Some("kid"), None).unwrap().0));
+    exchange.said(update("kid", 5).as_bytes(), Instant::now());
+    let mut found = String::new();
+    for (session, reader) in readers {
+        let events = read(&mut exchange, session, reader);
+        let of = |(_, message): &(_, Value)| format!(" {}", message["params"]["sessionId"].as_str().unwrap());
+        found += &format!("{}:{}\n", session.unwrap_or("-"), events.iter().map(of).collect::<String>());
+    }
+    assert_eq!(found, "-: kid\na: a kid kid grandkid kid a kid a a kid\nmine: mine\nkid:\n");
 }
 
 #[test]
@@ -166,12 +205,13 @@ fn an_unconfirmed_session_that_nobody_reads_gives_its_place_back() {
 #[test]
 fn everything_is_bounded() {
     let mut exchange = Exchange::new(KEEP);
+    asked(&mut exchange, MAX_PENDING, None);
     for number in 0..3 * MAX_STREAMS {
         exchange.said(update(&number.to_string(), 1).as_bytes(), Instant::now());
     }
     assert_eq!(exchange.sessions.len(), MAX_STREAMS);
     assert!(exchange.connection.ring.bytes() <= 3 * KEEP.bytes);
-    for number in 0..MAX_PENDING {
+    for number in 1..MAX_PENDING {
         asked(&mut exchange, number, None);
     }
     assert_eq!(exchange.asked(b"more", Waits::Stream(None)), Err(TooMany));
@@ -180,6 +220,7 @@ fn everything_is_bounded() {
 #[test]
 fn who_comes_too_late_is_told() {
     let mut exchange = Exchange::new(KEEP);
+    asked(&mut exchange, 1, None);
     for number in 1..=100 {
         exchange.said(update("a", number).as_bytes(), Instant::now());
     }

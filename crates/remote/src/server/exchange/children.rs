@@ -1,0 +1,50 @@
+//! Child sessions of subagents, and the stream on which their messages go.
+//!
+//! A client does not open a child session: the agent announces it in another one (`subagent_update`), and its events are delivered
+//! without being asked for. So they go on the stream of the session at the top. A child whose own stream is open before it says
+//! anything has that one. The choice is made once: a change would let messages overtake each other.
+
+use std::collections::{HashMap, VecDeque};
+
+/// How many children of one connection are known. The oldest are forgotten first.
+const MAX_CHILDREN: usize = 4096;
+
+#[derive(Debug)]
+struct Child {
+    /// The session at the top.
+    root: String,
+    /// `None` before the child has said anything.
+    on_own_stream: Option<bool>,
+}
+
+/// The child sessions of one connection.
+#[derive(Debug, Default)]
+pub(super) struct Children {
+    known: HashMap<String, Child>,
+    /// In the order in which they were announced.
+    order: VecDeque<String>,
+}
+
+impl Children {
+    /// Records a child that was announced in `session`, unless it is known.
+    pub(super) fn record(&mut self, session: &str, child: String) {
+        let root = self.known.get(session).map_or(session, |parent| &parent.root).to_owned();
+        if child == session || child == root || self.known.contains_key(&child) {
+            return;
+        }
+        if self.known.len() >= MAX_CHILDREN
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+        self.order.push_back(child.clone());
+        self.known.insert(child, Child { root, on_own_stream: None });
+    }
+
+    /// Returns the session whose stream gets the messages of the child `session`, or `None` if it is not a child.
+    pub(super) fn stream_of(&mut self, session: &str, is_open: impl Fn(&str) -> bool) -> Option<String> {
+        let child = self.known.get_mut(session)?;
+        let own = *child.on_own_stream.get_or_insert_with(|| is_open(session));
+        Some(if own { session.to_owned() } else { child.root.clone() })
+    }
+}

@@ -1,0 +1,42 @@
+//! Child sessions, which no client opens, over every transport.
+
+use narrows_remote::client::{Connected, Options, connect};
+use narrows_remote::server::Limits;
+use narrows_wire::message;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::{PATIENCE, recv, send, start};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_child_session_says_and_asks_arrives_and_is_answered() {
+    for scheme in ["http", "ws"] {
+        let running = start(Limits::default());
+        let url = format!("{scheme}://{}/acp", running.address);
+        let Connected { mut link, outcome } =
+            connect(&url.parse().unwrap(), Options::default()).await.unwrap();
+        send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
+        recv(&mut link).await;
+        send(&link, "2", "session/new", &json!({"cwd": "/", "mcpServers": []})).await;
+        recv(&mut link).await;
+        send(&link, "3", "session/prompt", &json!({"sessionId": "s", "child": "kid", "count": 0})).await;
+        let mut heard = Vec::new();
+        // Those of the child, and the answer to the prompt.
+        while heard.len() < 4 {
+            let frame = recv(&mut link).await;
+            if frame.method().as_deref() == Some("session/request_permission") {
+                link.sender.send(message::response(frame.id().unwrap(), &json!({})).unwrap()).await.unwrap();
+            }
+            let of = frame.session().map(std::borrow::Cow::into_owned);
+            heard.push(of.unwrap_or_else(|| String::from_utf8_lossy(frame.id().unwrap()).into_owned()));
+        }
+        assert_eq!(heard, ["s", "kid", "kid", "3"], "{scheme}");
+        // The answer to it has gone out before this one.
+        send(&link, "4", "session/prompt", &json!({"sessionId": "kid", "count": 0})).await;
+        assert_eq!(recv(&mut link).await.id(), Some(&b"4"[..]));
+        let told: Vec<Value> = running.agent.told.lock().unwrap().clone();
+        assert_eq!(told, [json!({"jsonrpc": "2.0", "id": "k", "result": {}})], "{scheme}");
+        drop(link);
+        timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    }
+}
