@@ -116,6 +116,11 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         let what = What::of(&method);
+        if let Some((worker, line)) = self.home_of_server(client, message) {
+            let message = line.as_deref().map_or(message, View::parse);
+            self.forward(client, message, batch, worker, None, what);
+            return;
+        }
         match self.route(client, message, what) {
             Route::Worker { worker, session } => {
                 self.forward(client, message, batch, worker, session, what);
@@ -174,9 +179,7 @@ impl<O: Outlet> Pass<'_, O> {
         {
             state.initialized = Some(message.bytes().into());
         }
-        if method == method::MCP_MESSAGE
-            && let Some((worker, line)) = self.home_of_server(client, message)
-        {
+        if let Some((worker, line)) = self.home_of_server(client, message) {
             let message = line.as_deref().map_or(message, View::parse);
             self.hand(worker, client, &Parts::of(message, &[]));
             return;

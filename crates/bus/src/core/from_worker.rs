@@ -10,6 +10,7 @@ use super::children::{Told, told};
 use super::from_client::MCP_CANCELLED;
 use super::line::Parts;
 use super::number::{self, Digits};
+use super::servers::is_about_server;
 use super::session::{Place, SessionKey, quoted};
 use super::state::{Asked, Asker, MOST_OPEN, Stage};
 
@@ -116,10 +117,11 @@ impl<O: Outlet> Pass<'_, O> {
             message.method().is_some_and(|method| method == method::SESSION_REQUEST_PERMISSION);
         match self.target(worker, message) {
             Target::Client(client, session) => {
+                let server = self.asked_server(worker, message);
                 let Some(state) = self.core.client(client) else { return };
                 state.next_ask += 1;
                 let number = state.next_ask;
-                let asked = Asked { worker, id: id.into(), batch, is_permission };
+                let asked = Asked { worker, id: id.into(), batch, is_permission, server };
                 if state.eof || state.closing {
                     self.answer_for_nobody(&asked);
                     return;
@@ -140,7 +142,7 @@ impl<O: Outlet> Pass<'_, O> {
                 }
             }
             Target::Gone => {
-                self.answer_for_nobody(&Asked { worker, id: id.into(), batch, is_permission });
+                self.answer_for_nobody(&Asked { worker, id: id.into(), batch, is_permission, server: None });
             }
             Target::Stranger => {
                 if let Some(name) = message.session()
@@ -322,10 +324,7 @@ impl<O: Outlet> Pass<'_, O> {
         if let Some(client) = scoped {
             return Target::Client(client, None);
         }
-        if matches!(
-            method.as_deref(),
-            Some(method::MCP_MESSAGE | method::MCP_CONNECT | method::MCP_DISCONNECT)
-        ) {
+        if is_about_server(message) {
             match self.owner_of_server(worker, message) {
                 Some(client) => return Target::Client(client, None),
                 // It was the former client's, and is not to be had from the one that has the worker now.

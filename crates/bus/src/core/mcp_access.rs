@@ -98,6 +98,9 @@ impl<O: Outlet> Pass<'_, O> {
         what: What,
     ) -> Result<(), RpcError> {
         let Some(pool) = self.core.sessions.get(key).map(|session| session.pool) else { return Ok(()) };
+        if let Some(error) = self.refuse_server(pool, message) {
+            return Err(error);
+        }
         self.permit_servers(client, pool, false, message, what).map(drop)
     }
 

@@ -119,6 +119,9 @@ impl<O: Outlet> Pass<'_, O> {
         if let Err(error) = self.permit_servers(client, pool, false, message, what) {
             return Route::Refuse(error);
         }
+        if let Some(error) = self.refuse_server(pool, message) {
+            return Route::Refuse(error);
+        }
         // Only here, so that whatever else is wrong is answered in the same way whether there is such a session or not.
         let is_named_first = claim == Claim::Unknown && !self.core.pool_of(pool).is_acp();
         let identity = self.core.client(client).map(|state| state.identity);

@@ -2,12 +2,12 @@
 //! clients are equal, the worker gets another one for the second.
 
 use narrows_acp::method;
-use narrows_wire::View;
+use narrows_wire::{Code, RpcError, View};
 use serde_json::Value;
 
 use super::Pass;
-use super::api::{Client, Outlet, Worker};
-use super::state::Asker;
+use super::api::{Client, Outlet, PoolId, Worker};
+use super::state::{Asked, Asker};
 
 /// A server that lives in a client.
 #[derive(Debug)]
@@ -16,6 +16,18 @@ pub(super) struct Server {
     /// The client's own id of it.
     own: Box<str>,
 }
+
+/// A request of a worker to a server that lives in a client.
+#[derive(Debug)]
+pub(super) struct AskedServer {
+    /// The client's own id of the server.
+    own: String,
+    /// The id of the request of MCP, as JSON.
+    request: String,
+}
+
+/// Longer ids of requests of MCP are not kept.
+const MAX_REQUEST_BYTES: usize = 1024;
 
 /// The keys by which a message names a server: by its id now, by that of its connection in an older form.
 const KEYS: [&str; 3] = ["serverId", "acpId", "connectionId"];
@@ -84,17 +96,51 @@ impl<O: Outlet> Pass<'_, O> {
         state.servers.get(&*meant(message)?).map(|server| server.client)
     }
 
-    /// The worker that a client's server speaks to, and the message as it is for that, if it is another.
+    /// Returns the worker that a client's own server speaks to, and the message as that worker knows it, if it is another. `None` if
+    /// the message is not about a server, or about one that is not the client's.
     pub(super) fn home_of_server(
         &self,
         client: Client,
         message: View<'_>,
     ) -> Option<(Worker, Option<Vec<u8>>)> {
-        let own = meant(message)?;
-        let mut workers = self.core.workers.iter().map(|(key, _)| Worker(key as u32));
+        // No such message names a session; with one it is judged as what it says about that.
+        if !is_about_server(message) || message.session().is_some() {
+            return None;
+        }
+        let (own, request) = spoken_for(message)?;
+        let workers = || {
+            let workers = self.core.workers.iter().map(|(key, _)| Worker(key as u32));
+            workers.filter_map(|worker| Some((worker, self.wire_of(worker, client, &own)?)))
+        };
+        // Where several workers have sessions with this server, it speaks to the one whose request this is about.
+        let asked = self.core.clients.get(client.0 as usize)?.asked.values();
+        let asker = request.and_then(|request| {
+            let is_it = |asked: &&Asked| {
+                asked.server.as_deref().is_some_and(|server| server.own == own && server.request == request)
+            };
+            asked.filter(is_it).map(|asked| asked.worker).next()
+        });
         let (worker, wire) =
-            workers.find_map(|worker| Some((worker, self.wire_of(worker, client, &own)?)))?;
+            workers().find(|(worker, _)| asker == Some(*worker)).or_else(|| workers().next())?;
         Some((worker, (wire != own).then(|| named(message, wire)).flatten()))
+    }
+
+    /// Returns the refusal of a client's message to a server in a pool whose workers all clients share. Messages of the client's own
+    /// servers never get here, so the worker would take it for one of another client's.
+    pub(super) fn refuse_server(&self, pool: PoolId, message: View<'_>) -> Option<RpcError> {
+        let state = self.core.pool_of(pool);
+        let refused = state.is_shared() && state.is_acp() && is_about_server(message);
+        refused.then(|| RpcError::new(Code::InvalidParams, "not an MCP server of this connection"))
+    }
+
+    /// Returns what a worker's request to a server of a client is about, in the words of the client.
+    pub(super) fn asked_server(&self, worker: Worker, message: View<'_>) -> Option<Box<AskedServer>> {
+        if !is_about_server(message) {
+            return None;
+        }
+        let (wire, request) = spoken_for(message)?;
+        let own = self.core.workers.get(worker.0 as usize)?.servers.get(&*wire)?.own.to_string();
+        Some(Box::new(AskedServer { own, request: request? }))
     }
 
     /// A worker's message to a server of `client`, under the client's own id for that, if the worker has another.
@@ -105,11 +151,7 @@ impl<O: Outlet> Pass<'_, O> {
         message: View<'_>,
     ) -> Option<Vec<u8>> {
         let state = self.core.workers.get(worker.0 as usize).filter(|state| state.renamed_servers)?;
-        let is_mcp = matches!(
-            message.method().as_deref()?,
-            method::MCP_MESSAGE | method::MCP_CONNECT | method::MCP_DISCONNECT
-        );
-        let wire = is_mcp.then(|| meant(message)).flatten()?;
+        let wire = is_about_server(message).then(|| meant(message)).flatten()?;
         let server = state.servers.get(&*wire).filter(|server| server.client == client)?;
         (*server.own != *wire).then(|| named(message, &server.own)).flatten()
     }
@@ -152,6 +194,14 @@ impl<O: Outlet> Pass<'_, O> {
     }
 }
 
+/// Returns `true` if the message is for or of an MCP server that lives in a client.
+pub(super) fn is_about_server(message: View<'_>) -> bool {
+    matches!(
+        message.method().as_deref(),
+        Some(method::MCP_MESSAGE | method::MCP_CONNECT | method::MCP_DISCONNECT)
+    )
+}
+
 /// The ids of the servers in these params that live in the client.
 fn declared(params: &[u8]) -> Vec<Box<str>> {
     if memchr::memmem::find(params, b"\"acp\"").is_none() {
@@ -171,6 +221,18 @@ fn meant(message: View<'_>) -> Option<String> {
     let params: Value = serde_json::from_slice(message.params()?).ok()?;
     let name = KEYS.iter().find_map(|key| params.get(key))?;
     Some(name.as_str()?.to_owned())
+}
+
+/// Returns the only server that a message names, and the request of MCP that it is about. One that names two could be read in two ways.
+fn spoken_for(message: View<'_>) -> Option<(String, Option<String>)> {
+    let params: Value = serde_json::from_slice(message.params()?).ok()?;
+    let mut names = KEYS.iter().filter_map(|key| params.get(key));
+    let name = names.next()?.as_str()?.to_owned();
+    if names.next().is_some() {
+        return None;
+    }
+    let request = params.get("requestId").map(Value::to_string);
+    Some((name, request.filter(|request| request.len() <= MAX_REQUEST_BYTES)))
 }
 
 /// A message with another id of the server that it means.

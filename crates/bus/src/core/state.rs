@@ -11,7 +11,7 @@ use super::api::{Client, PoolId, Time, Worker};
 use super::batch::BatchKey;
 use super::children::ChildKey;
 use super::identity::Identity;
-use super::servers::Server;
+use super::servers::{AskedServer, Server};
 use super::session::{SessionKey, Waiting};
 use super::watch::Shared;
 
@@ -141,6 +141,8 @@ pub(super) struct Asked {
     pub(super) id: Raw,
     pub(super) batch: Option<BatchKey>,
     pub(super) is_permission: bool,
+    /// Of a request to an MCP server that lives in the client.
+    pub(super) server: Option<Box<AskedServer>>,
 }
 
 /// Where a client's request is.

@@ -412,7 +412,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
         state.next_ask += 1;
         let number = state.next_ask;
-        state.asked.insert(number, Asked { worker, id: id.into(), batch, is_permission: true });
+        state.asked.insert(number, Asked { worker, id: id.into(), batch, is_permission: true, server: None });
         if let Some(shared) = self.core.worker(worker).and_then(|state| state.shared.get_mut(id)) {
             shared.takers.push((client, number));
         }

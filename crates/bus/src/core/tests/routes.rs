@@ -419,6 +419,75 @@ fn equal_ids_of_servers_in_two_clients_of_one_worker_do_not_meet() {
     assert!(seen.contains("session/resume") && seen.contains(r#""serverId":"files""#), "{seen}");
 }
 
+/// A worker that many share takes what a client says about a server for the word of that server.
+#[test]
+fn a_client_speaks_for_its_own_mcp_servers_only() {
+    let mut scene = Scene::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let clients = ["one", "two", "none"].map(|name| scene.open_as(&format!("token:{name}")));
+    let server = json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "n", "serverId": "files"}]});
+    for (client, name, params) in [(0, "a", &server), (1, "b", &server), (2, "c", &json!({"cwd": "/"}))] {
+        scene.ask(clients[client], 1, "session/new", params);
+        let id = scene.last_id(0);
+        scene.answer(0, id, &json!({"sessionId": name}));
+    }
+    scene.seen();
+    let mut check = |client: usize, params: Value, expected: Option<&str>| {
+        for method in ["mcp/message", "mcp/connect", "mcp/disconnect"] {
+            scene.note(clients[client], method, &params);
+            let note = scene.seen();
+            scene.ask(clients[client], 9, method, &params);
+            let request = scene.seen();
+            let Some(expected) = expected else {
+                assert_eq!(note, "", "{method} {params}");
+                assert!(request.contains("\"error\"") && !request.contains("w0 <"), "{request}");
+                continue;
+            };
+            for line in [note, request] {
+                assert!(line.starts_with("w0 <") && line.contains(expected), "{method} {params}: {line}");
+            }
+            let id = scene.sight.queued[&0].split(|byte| *byte == b'\n').rev().nth(1).unwrap().to_vec();
+            let id = serde_json::from_slice::<Value>(&id).unwrap()["id"].as_u64().unwrap();
+            scene.answer(0, id, &json!({}));
+            scene.seen();
+        }
+    };
+    check(0, json!({"serverId": "files", "requestId": "r"}), Some(r#""serverId":"files""#));
+    check(1, json!({"serverId": "files", "requestId": "r"}), Some(r#""serverId":"files~2""#));
+    check(1, json!({"acpId": "files"}), Some(r#""acpId":"files~2""#));
+    check(1, json!({"serverId": "files", "sessionId": "b"}), None);
+    check(1, json!({"serverId": "files", "sessionId": "a"}), None);
+    check(2, json!({"serverId": "files", "requestId": "r"}), None);
+    check(2, json!({"serverId": "files", "sessionId": "c"}), None);
+    check(2, json!({"connectionId": "files"}), None);
+    check(1, json!({"serverId": "files~2"}), None);
+    check(1, json!({"serverId": "files", "connectionId": "files"}), None);
+    check(1, json!({"serverId": 7}), None);
+    check(1, json!({}), None);
+}
+
+#[test]
+fn a_server_of_two_sessions_speaks_to_the_worker_that_asked() {
+    let mut scene = Scene::shared(2);
+    let client = scene.open();
+    let server = json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "n", "serverId": "files"}]});
+    for worker in 0..2 {
+        scene.ask(client, 1, "session/new", &server);
+        let id = scene.last_id(worker);
+        scene.answer(worker, id, &json!({"sessionId": format!("s{worker}")}));
+    }
+    for worker in [1, 0] {
+        let ask = json!({"jsonrpc": "2.0", "id": 7, "method": "mcp/message", "params": {"serverId": "files", "requestId": worker}});
+        scene.said(worker, &ask.to_string());
+    }
+    scene.seen();
+    for worker in [1, 0] {
+        scene.note(client, "mcp/message", &json!({"serverId": "files", "requestId": worker}));
+        assert!(scene.seen().starts_with(&format!("w{worker} <")), "{worker}");
+    }
+}
+
 #[test]
 fn users_who_must_not_meet_have_workers_of_their_own() {
     let mut scene = Scene::shared(1);
