@@ -164,6 +164,35 @@ impl<O: Outlet> Pass<'_, O> {
         true
     }
 
+    /// Drops the announcement of a child by a worker that all share and whose clients have not said that they show them. The child belongs
+    /// to no client, and what the worker goes on to say in it is dropped too, without being held against the worker.
+    #[inline]
+    pub(super) fn drop_unshown_child(&mut self, worker: Worker, message: View<'_>) -> bool {
+        let Some(state) = self.core.workers.get(worker.0 as usize) else { return false };
+        let pool = self.core.pool_of(state.pool);
+        if state.announces || !pool.is_shared() || !pool.is_acp() {
+            return false;
+        }
+        let Some(Told::Child(child)) = message.params().and_then(told) else { return false };
+        let is_parent = |name: &str| {
+            self.session_of(worker, name).is_some() || state.former.iter().any(|former| **former == *name)
+        };
+        if !message.session().is_some_and(|name| is_parent(&name)) {
+            return false;
+        }
+        self.core.counters.dropped += 1;
+        if let Some(state) = self.core.worker(worker)
+            && !state.former.contains(&child)
+        {
+            state.former.push_back(child);
+            if state.former.len() > MOST_FORMER {
+                state.former.pop_front();
+            }
+            self.tell(Note::Dropped { worker, why: "child session without the capability `subagents`" });
+        }
+        true
+    }
+
     /// Forgets the oldest children where there are too many.
     fn make_room_for_child(&mut self, worker: Worker, root: SessionKey) {
         let kin = self.core.sessions.get(root).and_then(|session| session.kin.as_deref());

@@ -55,6 +55,9 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     fn worker_notification(&mut self, worker: Worker, message: View<'_>) {
+        if self.drop_unshown_child(worker, message) {
+            return;
+        }
         if let Some((client, session)) = self.recent_target(worker, message) {
             let child = self.follow(worker, Some(session), message);
             self.show(worker, client, Some(session), message, None);

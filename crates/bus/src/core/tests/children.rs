@@ -84,13 +84,37 @@ fn a_session_that_was_never_announced_is_a_protocol_violation() {
     scene.update(0, "kid", "hi");
     assert_eq!(scene.strikes(), 2);
     assert!(!scene.seen().contains("c0 <"));
-    // In version 1 the client has to have said that it shows them.
+}
+
+/// In version 1 clients have to have said that they show children. An agent that has some all the same does no harm to the others of its
+/// worker.
+#[test]
+fn children_that_clients_do_not_show_are_dropped_and_not_held_against_the_worker() {
     let mut scene = Scene::shared(1);
     let one = scene.open();
     scene.session(one, 0, "a");
     scene.announce(0, "a", "kid");
-    scene.update(0, "kid", "hi");
-    assert_eq!(scene.strikes(), 1);
+    assert!(scene.seen().contains("Dropped"), "it is logged");
+    scene.announce(0, "a", "kid");
+    for _ in 0..5 {
+        scene.update(0, "kid", "hi");
+    }
+    scene.announce(0, "kid", "grandkid");
+    scene.update(0, "grandkid", "hi");
+    scene.permission(0, "grandkid");
+    let seen = scene.seen();
+    assert!(!seen.contains("c0 <"), "{seen}");
+    assert!(
+        seen.contains(r#"w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"cancelled"}}}"#),
+        "{seen}"
+    );
+    assert_eq!(scene.strikes(), 0);
+    scene.update(0, "a", "hi");
+    assert!(scene.seen().starts_with("c0 <"));
+    // What was never announced is another matter, and so is what was announced nowhere.
+    scene.announce(0, "nowhere", "other");
+    scene.update(0, "other", "hi");
+    assert_eq!(scene.strikes(), 2);
 }
 
 #[test]
