@@ -77,6 +77,9 @@ impl<O: Outlet> Pass<'_, O> {
             session.is_some_and(|session| self.core.pool_of(session.pool).is_acp())
         };
         if let Some(key) = known.filter(|key| claim == Claim::Own && !(concerns_all && is_acp(*key))) {
+            if is_acp(key) && !self.is_initialized_for(client, key) {
+                return Route::Refuse(uninitialized());
+            }
             if let Err(error) = self.permit_in_session(client, key, message, what) {
                 return Route::Refuse(error);
             }
@@ -155,6 +158,12 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let Some(state) = self.core.clients.get(client.0 as usize) else { return Claim::Unknown };
         self.claim_on(state.identity, name, key)
+    }
+
+    /// Returns `true` if a client may use a session that is open: the session is its own, or it has sent `initialize` and can take it over.
+    fn is_initialized_for(&self, client: Client, key: SessionKey) -> bool {
+        let is_own = self.core.sessions.get(key).is_some_and(|session| session.owner == Some(client));
+        is_own || self.core.clients.get(client.0 as usize).is_some_and(|state| state.initialize.is_some())
     }
 
     /// Whether a client may open a session more, as far as its identity goes.
@@ -344,10 +353,7 @@ impl<O: Outlet> Pass<'_, O> {
         let ready = self.core.pool_of(pool).answer.is_some();
         let is_known = self.core.client(client).is_some_and(|state| state.initialize.is_some());
         match what {
-            _ if what != What::Initialize && !is_known => {
-                let words = "initialize must come before any other request";
-                Route::Refuse(RpcError::new(Code::InvalidParams, words))
-            }
+            _ if what != What::Initialize && !is_known => Route::Refuse(uninitialized()),
             What::Initialize if ready => Route::Initialize,
             What::List | What::Delete if ready => Route::Everywhere,
             What::Initialize | What::List | What::Delete => self.wait_for(pool),
@@ -510,6 +516,10 @@ impl<O: Outlet> Pass<'_, O> {
 
 pub(super) fn unknown_session() -> RpcError {
     RpcError::new(Code::NotFound, "the bus knows no such session")
+}
+
+fn uninitialized() -> RpcError {
+    RpcError::new(Code::InvalidParams, "initialize must come before any other request")
 }
 
 pub(super) fn session_in_use() -> RpcError {

@@ -320,17 +320,54 @@ fn initialize_is_repeated_to_the_workers_of_a_pool_that_is_no_longer_shared() {
 #[test]
 fn before_initialize_no_other_request_is_served_in_a_shared_pool() {
     let mut scene = Scene::shared(1);
+    let former = scene.open();
+    scene.session(former, 0, "a");
+    scene.leaves(former);
+    scene.seen();
     let from = Arrival::new(0, ANYONE);
     let client = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0;
-    for (id, method) in [(1, "session/new"), (2, "session/list"), (3, "_x/y")] {
-        scene.ask(client, id, method, &json!({"cwd": "/"}));
+    let none = json!({"cwd": "/"});
+    let (one, prompt) = (json!({"sessionId": "a", "cwd": "/"}), prompt("a"));
+    for (id, (method, params)) in (10..).zip([
+        ("session/new", &none),
+        ("session/list", &none),
+        ("_x/y", &none),
+        ("session/resume", &one),
+        ("session/load", &one),
+        ("session/prompt", &prompt),
+        ("session/close", &one),
+        ("session/delete", &one),
+        ("_x/y", &one),
+    ]) {
+        scene.ask(client, id, method, params);
         let seen = scene.seen();
-        assert!(seen.contains("-32602") && !seen.contains("w0 < "), "{seen}");
+        assert!(seen.contains("-32602") && !seen.contains("w0 < "), "{method}: {seen}");
     }
     scene.ask(client, 4, "initialize", &json!({"protocolVersion": 1}));
     scene.seen();
     scene.ask(client, 5, "session/new", &json!({"cwd": "/"}));
     assert!(scene.seen().starts_with("w0 < "));
+    scene.ask(client, 6, "session/resume", &one);
+    assert!(scene.seen().starts_with("w0 < "));
+}
+
+#[test]
+fn before_initialize_no_session_of_another_connection_is_resumed_in_any_pool() {
+    for share in [Share::Connection, Share::Session] {
+        let mut scene = Scene::new(&config(vec![pool(share)]));
+        scene.up(0);
+        let former = scene.open();
+        scene.ask(former, 1, "initialize", &json!({"protocolVersion": 1}));
+        let id = scene.last_id(0);
+        scene.answer(0, id, &able());
+        scene.session(former, 0, "a");
+        scene.leaves(former);
+        let next = scene.open();
+        scene.seen();
+        scene.ask(next, 1, "session/resume", &json!({"sessionId": "a", "cwd": "/"}));
+        let seen = scene.seen();
+        assert!(seen.contains("-32602") && !seen.contains("w0 < "), "{share:?}: {seen}");
+    }
 }
 
 #[test]

@@ -28,6 +28,9 @@ impl Scene {
     fn watched(&mut self) -> (u32, u32) {
         let (one, two) = (self.open(), self.open());
         self.session(one, 0, "a");
+        if let Some(state) = self.core.client(Client(two)) {
+            state.initialize = Some(b"{}".as_slice().into());
+        }
         self.ask(two, 1, "session/resume", &json!({"sessionId": "a"}));
         self.sight.seen.clear();
         (one, two)
@@ -291,6 +294,7 @@ fn others_do_not_watch() {
     scene.leaves(two);
     let from = Arrival::new(0, "token:x");
     let other = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0;
+    scene.initialized(other);
     scene.seen();
     for method in ["session/load", "session/resume", "session/prompt"] {
         scene.ask(other, 7, method, &prompt("a"));
