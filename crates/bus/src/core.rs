@@ -36,6 +36,7 @@ mod room;
 mod route;
 mod servers;
 mod session;
+mod session_keys;
 mod state;
 mod status;
 mod supervise;

@@ -115,7 +115,8 @@ impl<O: Outlet> Pass<'_, O> {
             self.refuse(client, id, batch, tag, &RpcError::new(Code::Draining, "the bus is stopping"));
             return;
         }
-        let what = What::of(&method);
+        let is_cancel = method == method::SESSION_CANCEL;
+        let what = if is_cancel { What::Cancel } else { What::of(&method) };
         if let Some((worker, line)) = self.home_of_server(client, message) {
             let message = line.as_deref().map_or(message, View::parse);
             self.forward(client, message, batch, worker, None, what);
@@ -123,6 +124,9 @@ impl<O: Outlet> Pass<'_, O> {
         }
         match self.route(client, message, what) {
             Route::Worker { worker, session } => {
+                if let Some(session) = session.filter(|_| is_cancel) {
+                    self.cancelling(session);
+                }
                 self.forward(client, message, batch, worker, session, what);
             }
             Route::Child { worker, wire } => {

@@ -12,7 +12,9 @@ use serde_json::Value;
 use super::Pass;
 use super::api::{Client, Note, Outlet, PoolId};
 use super::progress::respelled;
+use super::route::misnamed;
 use super::session::SessionKey;
+use super::session_keys::{decoded, folds_to};
 use super::state::What;
 use crate::config::{McpAccess, McpServer, McpTarget};
 
@@ -101,6 +103,9 @@ impl<O: Outlet> Pass<'_, O> {
         if let Some(error) = self.refuse_server(pool, message) {
             return Err(error);
         }
+        if self.misleads(pool, message) {
+            return Err(misnamed());
+        }
         self.permit_servers(client, pool, false, message, what).map(drop)
     }
 
@@ -143,7 +148,7 @@ impl<O: Outlet> Pass<'_, O> {
 }
 
 /// Returns `true` if no version of the protocol has a method of this name for agents.
-fn is_unknown(name: &str) -> bool {
+pub(super) fn is_unknown(name: &str) -> bool {
     let knows = |version| method::knows(Side::Agent, version, name);
     !knows(Version::V1) && !knows(Version::V2)
 }
@@ -152,22 +157,7 @@ fn is_unknown(name: &str) -> bool {
 fn mentions(message: &[u8]) -> usize {
     // Two more for the quotes.
     let long = |key: &&[u8]| key.len() >= FOLDED.len() + 2;
-    keys(message).filter(long).filter_map(decoded).filter(|key| folds(key)).count()
-}
-
-fn folds(key: &str) -> bool {
-    let folded = key.chars().filter(|c| !matches!(c, '_' | '-')).map(|c| match c {
-        // The two letters outside ASCII that are equal to one within it without regard to case.
-        '\u{17f}' => 's',
-        '\u{212a}' => 'k',
-        c => c.to_ascii_lowercase(),
-    });
-    folded.eq(FOLDED.chars())
-}
-
-/// The text of a key or a value that is one.
-fn decoded(raw: &[u8]) -> Option<String> {
-    serde_json::from_slice(raw).ok()
+    keys(message).filter(long).filter_map(decoded).filter(|key| folds_to(key, FOLDED)).count()
 }
 
 /// The parameters with what `listed` says in place of what the client says; `None` if nothing is to be changed.

@@ -10,6 +10,7 @@ use super::api::{Client, Outlet, PoolId, Worker};
 use super::identity::Identity;
 use super::owners::Claim;
 use super::session::{Place, SessionKey};
+use super::session_keys::names_any_session;
 use super::state::{Stage, What};
 use super::supervise::deaf;
 
@@ -365,9 +366,7 @@ impl<O: Outlet> Pass<'_, O> {
                 None => self.wait_for_room(pool, client),
             },
             _ if message.session().is_some() => Route::Refuse(unknown_session()),
-            _ if misnames_session(message) => {
-                Route::Refuse(RpcError::new(Code::InvalidParams, "sessionId must be a string"))
-            }
+            _ if names_any_session(message) => Route::Refuse(misnamed()),
             _ => self.sticky(client, pool),
         }
     }
@@ -518,6 +517,10 @@ pub(super) fn unknown_session() -> RpcError {
     RpcError::new(Code::NotFound, "the bus knows no such session")
 }
 
+pub(super) fn misnamed() -> RpcError {
+    RpcError::new(Code::InvalidParams, "a session is named by the string params.sessionId only")
+}
+
 fn uninitialized() -> RpcError {
     RpcError::new(Code::InvalidParams, "initialize must come before any other request")
 }
@@ -534,13 +537,4 @@ fn meta_pool(message: View<'_>) -> Option<String> {
     memchr::memmem::find(params, b"\"_meta\"")?;
     let params: Value = serde_json::from_slice(params).ok()?;
     Some(params.get("_meta")?.get(POOL)?.as_str()?.to_owned())
-}
-
-/// Whether there is a `params.sessionId` that is no name.
-fn misnames_session(message: View<'_>) -> bool {
-    let params = message.params().filter(|params| memchr::memmem::find(params, b"sessionId").is_some());
-    let params = params.and_then(|params| serde_json::from_slice::<Value>(params).ok());
-    params.is_some_and(|params| {
-        params.get("sessionId").is_some_and(|name| !name.is_string() && !name.is_null())
-    })
 }

@@ -168,8 +168,48 @@ fn a_session_is_named_by_a_string() {
     let client = scene.open();
     scene.ask(client, 1, "session/prompt", &json!({"sessionId": 7}));
     assert_snapshot!(scene.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"sessionId must be a string","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"a session is named by the string params.sessionId only","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
     "#);
+}
+
+/// An agent that reads sessions by other keys would reach those of others.
+#[test]
+fn an_extension_names_its_session_as_every_other_method_or_not_at_all() {
+    let mut scene = Scene::shared(1);
+    let (one, two) = (scene.open(), scene.open());
+    scene.session(one, 0, "a");
+    scene.session(two, 0, "b");
+    let mut check = |params: Value, passes: bool| {
+        scene.note(two, "_x/y", &params);
+        assert_eq!(scene.seen().contains("w0 <"), passes, "{params}");
+        scene.ask(two, 1, "_x/y", &params);
+        let seen = scene.seen();
+        assert_eq!((seen.contains("w0 <"), seen.contains("-32602")), (passes, !passes), "{params}: {seen}");
+        if passes {
+            let id = serde_json::from_str::<Value>(seen.trim_start_matches("w0 < ")).unwrap()["id"].as_u64();
+            scene.answer(0, id.unwrap(), &json!({}));
+            scene.seen();
+        }
+    };
+    check(json!({}), true);
+    check(json!({"sessionId": null}), true);
+    check(json!({"sessionId": "b"}), true);
+    check(json!({"session": "a", "id": "sessionId"}), true);
+    for params in [
+        json!({"session_id": "a"}),
+        json!({"SessionId": "a"}),
+        json!({"_meta": {"sessionId": "a"}}),
+        json!({"list": [{"session-id": "a"}]}),
+        json!({"sessionId": ["a"]}),
+    ] {
+        check(params.clone(), false);
+        // Nor beside a session of its own.
+        let mut both = params;
+        if both["sessionId"].is_null() {
+            both["sessionId"] = json!("b");
+            check(both, false);
+        }
+    }
 }
 
 #[test]

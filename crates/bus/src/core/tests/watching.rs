@@ -216,6 +216,16 @@ fn a_turn_goes_on_while_somebody_watches() {
 }
 
 #[test]
+fn who_watches_can_cancel_a_turn_by_a_request_too() {
+    let mut scene = scene();
+    let (one, two) = scene.watched();
+    scene.ask(one, 2, "session/prompt", &prompt("a"));
+    scene.seen();
+    scene.ask(two, 2, "session/cancel", &json!({"sessionId": "a"}));
+    assert_snapshot!(scene.seen(), @r#"w0 < {"jsonrpc":"2.0","id":4,"method":"session/cancel","params":{"sessionId":"a"}}"#);
+}
+
+#[test]
 fn an_observer_that_goes_is_asked_nothing_and_costs_nothing() {
     let mut scene = scene();
     let (one, two) = scene.watched();
