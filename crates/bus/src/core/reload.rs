@@ -146,7 +146,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    /// Ends a worker when running turns have had their time, whoever has a session there.
+    /// After `drain_timeout`, ends a worker once no turn runs in it, though clients have sessions there.
     fn end_later(&mut self, worker: Worker) {
         let at = self.now + self.core.limits.drain_timeout;
         if let Some(state) = self.core.worker(worker) {

@@ -309,6 +309,8 @@ pub(super) struct WorkerState {
     pub(super) forsaken: bool,
     /// It goes because it is not wanted any more, and not for anything it did.
     pub(super) unwanted: bool,
+    /// It goes as soon as no turn runs in it, whatever sessions it has.
+    pub(super) overdue: bool,
     /// It has closed its input: nothing can be said to it any more.
     pub(super) deaf: bool,
     /// Why it has to go, if that is its own fault.

@@ -136,6 +136,7 @@ impl<O: Outlet> Pass<'_, O> {
             strikes: Vec::new(),
             forsaken: false,
             unwanted: false,
+            overdue: false,
             deaf: false,
             fault: None,
             full: false,
@@ -320,7 +321,21 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(state) = self.core.workers.get(worker.0 as usize) else { return false };
         let abilities = self.core.pool_of(state.pool).abilities;
         let owned = |key: &SessionKey| self.core.sessions.get(*key).is_some_and(|it| it.owner.is_some());
-        state.unwanted && !(abilities.load || abilities.resume) && state.sessions.iter().any(owned)
+        state.unwanted
+            && !state.overdue
+            && !(abilities.load || abilities.resume)
+            && state.sessions.iter().any(owned)
+    }
+
+    /// A worker that is to go has had its time. One that has done nothing wrong finishes the turns that run in it, and nothing else.
+    pub(super) fn time_is_up(&mut self, worker: Worker) {
+        let Some(state) = self.core.worker(worker) else { return };
+        if !state.unwanted {
+            self.end_retired(worker);
+            return;
+        }
+        state.overdue = true;
+        self.if_retired(worker);
     }
 
     /// Ends a worker that is to go, whatever it still owes.

@@ -91,7 +91,7 @@ impl<O: Outlet> Pass<'_, O> {
                     .worker(worker)
                     .is_some_and(|state| state.serial == serial && state.stage == Stage::Retiring)
                 {
-                    self.end_retired(worker);
+                    self.time_is_up(worker);
                 }
             }
             Timer::Forsaken(worker, serial) => {

@@ -388,3 +388,42 @@ fn a_removed_shared_pool_ends_after_its_time_though_a_client_has_an_idle_session
     scene.ask(client, 2, "session/prompt", &prompt("a"));
     assert!(scene.seen().contains("-32002"));
 }
+
+/// Agents that can load sessions, and such that cannot.
+#[test]
+fn a_turn_that_runs_when_its_shared_pool_is_removed_ends_by_itself() {
+    for agent in [able(), json!({"protocolVersion": 1, "agentCapabilities": {}})] {
+        let (mut scene, client) = shared_with_session(&agent);
+        scene.session(client, 0, "idle");
+        scene.ask(client, 1, "session/prompt", &prompt("a"));
+        let id = scene.last_id(0);
+        let other = Pool { name: "other".into(), ..pool(Share::All) };
+        scene.core.reload(scene.now, &config(vec![other]), &mut scene.sight);
+        scene.pass(100.0);
+        let seen = scene.seen();
+        assert!(!seen.contains("Stop { worker: Worker(0)") && !seen.contains("-32010"), "{seen}");
+        // Nothing else begins there.
+        scene.ask(client, 2, "session/prompt", &prompt("idle"));
+        let seen = scene.seen();
+        assert!(seen.contains("-32002") && !seen.contains("w0 <"), "{seen}");
+        scene.answer(0, id, &json!({"stopReason": "end_turn"}));
+        let seen = scene.seen();
+        assert!(seen.contains("end_turn") && seen.contains("Stop { worker: Worker(0)"), "{seen}");
+    }
+}
+
+#[test]
+fn a_replaced_shared_worker_stays_while_a_client_has_a_session_that_cannot_be_loaded() {
+    let (mut scene, client) = shared_with_session(&json!({"protocolVersion": 1, "agentCapabilities": {}}));
+    let changed = Pool { command: vec!["other".into()], ..pool(Share::All) };
+    scene.core.reload(scene.now, &config(vec![changed]), &mut scene.sight);
+    scene.pass(1000.0);
+    assert!(!scene.seen().contains("Stop { worker: Worker(0)"));
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    let id = scene.last_id(0);
+    scene.answer(0, id, &json!({"stopReason": "end_turn"}));
+    scene.seen();
+    scene.leaves(client);
+    scene.pass(1000.0);
+    assert!(scene.seen().contains("Stop { worker: Worker(0)"));
+}
