@@ -5,7 +5,7 @@
 
 mod file;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::thread::JoinHandle;
@@ -138,7 +138,9 @@ pub(crate) struct Index {
     file: File,
     known: HashMap<Box<str>, Owned>,
     expiry: Duration,
-    /// Since when the file is not what is known, because the disk refused.
+    /// Sessions about which the file does not say what is known.
+    missing: BTreeSet<Box<str>>,
+    /// When the disk last refused to write.
     behind: Option<std::time::Instant>,
 }
 
@@ -150,7 +152,7 @@ impl Index {
         mut learn: impl FnMut(&str, &str),
     ) -> Result<Self, OwnersError> {
         let (file, known) = File::open(path)?;
-        let mut index = Self { file, known, expiry, behind: None };
+        let mut index = Self { file, known, expiry, missing: BTreeSet::new(), behind: None };
         index.expire(seconds());
         for (session, owned) in &index.known {
             learn(session, &owned.identity);
@@ -163,13 +165,18 @@ impl Index {
             let first = match entries.recv_timeout(self.patience()) {
                 Ok(first) => Some(first),
                 Err(RecvTimeoutError::Timeout) if self.behind.is_some() => {
-                    self.rewrite();
+                    self.catch_up();
                     continue;
                 }
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => {
-                    if self.behind.is_some() {
-                        self.rewrite();
+                    self.catch_up();
+                    let sessions = self.missing.len();
+                    if sessions > 0 {
+                        tracing::error!(
+                            sessions,
+                            "session owners not written, nobody will see these sessions"
+                        );
                     }
                     return;
                 }
@@ -184,8 +191,11 @@ impl Index {
             }
             let mut forgotten = if last.is_none() { self.expire(now) } else { Vec::new() };
             forgotten.extend(self.shrink());
-            if self.file.lines() > 2 * self.known.len() + BATCH {
-                self.rewrite();
+            if self.file.lines() > 2 * self.known.len() + BATCH
+                && self.behind.is_none()
+                && let Err(error) = self.rewrite()
+            {
+                tracing::debug!(%error, "cannot shorten the file of session owners");
             }
             if !forgotten.is_empty() {
                 tell(Told::Forgotten(forgotten));
@@ -200,7 +210,6 @@ impl Index {
 
     /// Writes entries down, if they say anything new.
     fn write(&mut self, entries: impl Iterator<Item = Entry>, now: u64) {
-        let mut lines = Vec::new();
         let refresh = Limits::owner_refresh(self.expiry).as_secs();
         for entry in entries {
             match entry {
@@ -210,48 +219,60 @@ impl Index {
                         known.identity == identity && known.used.saturating_add(refresh) <= now
                     });
                     if is_new {
-                        let owned = Owned { identity, used: now };
-                        file::write_line(&mut lines, &session, Some(&owned));
-                        self.known.insert(session, owned);
+                        self.missing.insert(session.clone());
+                        self.known.insert(session, Owned { identity, used: now });
                     }
                 }
                 Entry::Disown { session } => {
                     if self.known.remove(&session).is_some() {
-                        file::write_line(&mut lines, &session, None);
+                        self.missing.insert(session);
                     }
                 }
             }
         }
-        if lines.is_empty() {
-            return;
-        }
-        if self.behind.is_some_and(|since| since.elapsed() < REST) {
-            return;
-        }
-        // What the file has not is written with everything else.
-        if self.behind.is_some() {
-            return self.rewrite();
-        }
-        if let Err(error) = self.file.append(&lines) {
-            self.fall_behind(&error);
+        if self.behind.is_none_or(|since| since.elapsed() >= REST) {
+            self.catch_up();
         }
     }
 
-    fn rewrite(&mut self) {
-        match self.file.rewrite(&self.known) {
-            Ok(()) if self.behind.take().is_some() => {
-                tracing::info!("whose the sessions are can be written down again, and was");
+    /// Writes what is missing in the file, or as much of it as the disk has room for.
+    fn catch_up(&mut self) {
+        let was_behind = self.behind.is_some();
+        let mut count = self.missing.len();
+        while !self.missing.is_empty() {
+            let mut lines = Vec::new();
+            for session in self.missing.iter().take(count) {
+                file::write_line(&mut lines, session, self.known.get(session));
             }
-            Ok(()) => {}
-            Err(error) => self.fall_behind(&error),
+            match self.file.append(&lines) {
+                Ok(()) => {
+                    for _ in 0..count {
+                        self.missing.pop_first();
+                    }
+                }
+                // There may be room for less.
+                Err(_) if count > 1 => count /= 2,
+                // Unless the disk is full, the file may be at fault.
+                Err(error) if is_full(&error) || self.rewrite().is_err() => return self.fall_behind(&error),
+                Err(_) => {}
+            }
         }
+        self.behind = None;
+        if was_behind {
+            tracing::info!("session owners are written again");
+        }
+    }
+
+    /// Puts a file with all that is known in place of the other, for which the disk needs room beside it.
+    fn rewrite(&mut self) -> std::io::Result<()> {
+        self.file.rewrite(&self.known)?;
+        self.missing.clear();
+        Ok(())
     }
 
     fn fall_behind(&mut self, error: &std::io::Error) {
         if self.behind.is_none() {
-            let what =
-                "it cannot be written down whose sessions are: after a restart nobody will see the new ones";
-            tracing::error!(%error, "{what}");
+            tracing::error!(%error, "cannot write session owners, nobody will see new sessions after a restart");
         }
         self.behind = Some(std::time::Instant::now());
     }
@@ -291,6 +312,10 @@ impl Index {
         }
         names
     }
+}
+
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }
 
 /// The wall clock.
@@ -342,7 +367,7 @@ mod tests {
         assert_eq!(index.file.lines(), lines);
         index.write([own("a", "token:two")].into_iter(), now + 24 * 3600);
         assert_eq!(index.file.lines(), lines + 1);
-        index.rewrite();
+        index.rewrite().unwrap();
         assert_eq!(index.file.lines(), 2);
         index.write([own("d", "x")].into_iter(), now);
         drop(index);
@@ -361,7 +386,7 @@ mod tests {
         let (mut index, learned) = open(&path);
         assert_eq!(learned, pairs(&[("a", "token:one")]));
         index.write([own("a", "token:two")].into_iter(), now + 24 * 3600);
-        index.rewrite();
+        index.rewrite().unwrap();
         drop(index);
         let (mut index, learned) = open(&path);
         assert_eq!(learned, pairs(&[("a", "token:one")]));
@@ -431,6 +456,39 @@ mod tests {
         assert!(index.behind.is_none());
         drop(index);
         assert_eq!(open(&path).1, pairs(&[("a", "x"), ("b", "x")]));
+    }
+
+    #[test]
+    fn what_is_missing_is_appended_when_there_is_little_room() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("owners");
+        let (mut index, _) = open(&path);
+        let now = seconds();
+        let many = |from: usize| (from..from + 100).map(|number| own(&format!("s{number:03}"), "x"));
+        index.write(many(0), now);
+        // No room for a second copy, and for none of what follows.
+        std::fs::create_dir(path.with_extension("new")).unwrap();
+        let length = std::fs::metadata(&path).unwrap().len();
+        index.file.room = Some(length);
+        index.write(many(100), now);
+        assert_eq!((index.file.lines(), index.missing.len(), index.behind.is_some()), (100, 100, true));
+        // For half of it, and then for all.
+        index.file.room = Some(length + length / 2);
+        index.catch_up();
+        let written = index.file.lines() - 100;
+        assert!((45..=50).contains(&written), "{written}");
+        assert_eq!((index.missing.len(), index.behind.is_some()), (100 - written, true));
+        index.file.room = None;
+        index.write([Entry::Disown { session: "s150".into() }].into_iter(), now);
+        assert_eq!(
+            index.missing.len(),
+            100 - written + usize::from(written > 50),
+            "the disk is left alone for a while"
+        );
+        let (ledger, thread) = started(index);
+        drop(ledger);
+        thread.join().unwrap();
+        assert_eq!(open(&path).1.len(), 199);
     }
 
     fn started(index: Index) -> (Ledger, JoinHandle<()>) {

@@ -53,6 +53,9 @@ pub(crate) struct File {
     /// How long it is, of which all is whole lines.
     length: u64,
     lines: usize,
+    /// How long it may become, as if the disk were full.
+    #[cfg(test)]
+    pub(super) room: Option<u64>,
     /// Held as long as we write: two writers would undo each other's work.
     _lock: fs::File,
 }
@@ -80,7 +83,15 @@ impl File {
         // The end of a line that was being written when we were killed.
         file.set_len(length).map_err(failed)?;
         file.seek(SeekFrom::End(0)).map_err(failed)?;
-        let mut this = Self { path: path.to_owned(), file, length, lines, _lock: lock };
+        let mut this = Self {
+            path: path.to_owned(),
+            file,
+            length,
+            lines,
+            #[cfg(test)]
+            room: None,
+            _lock: lock,
+        };
         if length == 0 {
             this.append(format!("{HEAD}\n").as_bytes()).map_err(failed)?;
             this.lines = 0;
@@ -95,6 +106,10 @@ impl File {
 
     /// Adds whole lines, and has them on the disk. An error leaves the file as it was, as far as that can be had.
     pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        #[cfg(test)]
+        if self.room.is_some_and(|room| self.length + lines.len() as u64 > room) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         let written = self.file.write_all(lines).and_then(|()| self.file.sync_data());
         if let Err(error) = written {
             _ = self.file.set_len(self.length);
@@ -113,18 +128,27 @@ impl File {
             write_line(&mut text, session, Some(owned));
         }
         let new = self.path.with_extension("new");
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(&text)?;
-        file.sync_all()?;
-        fs::rename(&new, &self.path)?;
-        if let Some(parent) = self.path.parent() {
-            fs::File::open(parent)?.sync_all()?;
-        }
+        let file = replace(&self.path, &new, &text).inspect_err(|_| {
+            // On a full disk its beginning would take the room that is left.
+            _ = fs::remove_file(&new);
+        })?;
         self.file = file;
         self.length = text.len() as u64;
         self.lines = known.len();
         Ok(())
     }
+}
+
+/// Writes a file beside the one at `path` and puts it in its place.
+fn replace(path: &Path, new: &Path, text: &[u8]) -> io::Result<fs::File> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(new, path)?;
+    if let Some(parent) = path.parent() {
+        fs::File::open(parent)?.sync_all()?;
+    }
+    Ok(file)
 }
 
 /// One more line: whose a session is, or that it is no more.
