@@ -132,6 +132,8 @@ pub(crate) struct Agent {
     gone: Stop,
     connection: Mutex<Connection>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
+    /// Sessions that were closed and are not stored as a whole: their tasks go on trying.
+    unstored: Mutex<HashMap<String, Arc<Session>>>,
     /// The sessions that are being opened or closed.
     passages: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
@@ -169,6 +171,7 @@ impl Agent {
             gone: Stop::new(),
             connection: Mutex::new(connection),
             sessions: Mutex::default(),
+            unstored: Mutex::default(),
             passages: Mutex::default(),
         })
     }
@@ -273,9 +276,35 @@ impl Agent {
         self.sessions().values().cloned().collect()
     }
 
-    /// How many sessions are open.
+    /// How many sessions are open, or held because they are not stored.
     pub(crate) fn session_count(&self) -> usize {
-        self.sessions().len()
+        self.sessions().len() + self.unstored().len()
+    }
+
+    /// Closed sessions that are not stored as a whole. One that is, is given back.
+    fn unstored(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+        // As above.
+        let mut unstored = self.unstored.lock().unwrap_or_else(PoisonError::into_inner);
+        unstored.retain(|_, session| session.claim().is_some());
+        unstored
+    }
+
+    /// Holds a closed session until it is stored.
+    pub(crate) fn keep_unstored(&self, session: Arc<Session>) {
+        self.unstored().insert(session.id.to_string(), session);
+    }
+
+    /// Opens a closed session that is not stored.
+    pub(crate) fn reopen_unstored(&self, id: &str) -> Option<Arc<Session>> {
+        let session = self.take_unstored(id)?;
+        session.state().is_closed = false;
+        self.enter(&session);
+        Some(session)
+    }
+
+    /// A closed session that is not stored, which is not held any more.
+    pub(crate) fn take_unstored(&self, id: &str) -> Option<Arc<Session>> {
+        self.unstored().remove(id)
     }
 
     /// Waits a moment, and then for the end of every turn that goes on.
@@ -323,7 +352,9 @@ impl Agent {
     }
 
     fn take_sessions(&self) -> Vec<Arc<Session>> {
-        std::mem::take(&mut *self.sessions()).into_values().collect()
+        let open = std::mem::take(&mut *self.sessions());
+        let closed = std::mem::take(&mut *self.unstored());
+        open.into_values().chain(closed.into_values()).collect()
     }
 }
 

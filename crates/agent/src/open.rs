@@ -36,16 +36,24 @@ pub(crate) async fn new(agent: &Arc<Agent>, call: &Call, params: &Params<'_>) ->
         roots: place.roots.clone(),
         settings: config::store(&agent.catalog, agent.catalog.default_choice().as_ref(), false),
     };
-    let mut trouble = None;
+    let (mut trouble, mut later) = (None, None);
     let (store, claim) = match agent.store.create(new.clone()).await {
         Ok(claim) => (agent.store.clone(), claim),
         // A disk that is full or belongs to somebody else is no reason not to answer.
         Err(error) => {
-            tracing::error!(%error, "a session cannot be kept");
-            trouble = Some(format!("This session will not be kept: {error}"));
+            tracing::error!(%error, "session not stored");
             let memory = Store::in_memory();
-            let claim = memory.create(new).await.map_err(|error| failed(&error, None))?;
-            (memory, claim)
+            let claim = memory.create(new.clone()).await.map_err(|error| failed(&error, None))?;
+            // Where not even reading works, there is nothing to be waited for.
+            if error.may_pass() && agent.store.record(&new.id).await.is_ok() {
+                let when = "it is tried again with every turn and every few seconds";
+                trouble = Some(format!("This session could not be stored yet ({error}); {when}"));
+                later = Some(new);
+                (agent.store.clone(), claim)
+            } else {
+                trouble = Some(format!("This session will not be kept: {error}"));
+                (memory, claim)
+            }
         }
     };
     let id = claim.id().to_owned();
@@ -53,6 +61,9 @@ pub(crate) async fn new(agent: &Arc<Agent>, call: &Call, params: &Params<'_>) ->
     session.state().choice = agent.catalog.default_choice();
     session.state().background = background;
     session.state().troubles.extend(trouble);
+    if let Some(record) = later {
+        session.store_later(record).await;
+    }
     Ok(entered(agent, call, session).await)
 }
 
@@ -156,6 +167,10 @@ pub(crate) async fn close(agent: &Agent, params: &Params<'_>) -> Result<Value, R
 pub(crate) async fn delete(agent: &Agent, params: &Params<'_>) -> Result<Value, RpcError> {
     let id = params.text("sessionId")?;
     shut(agent, id).await;
+    // What of it is not stored is not to be either.
+    if let Some(session) = agent.take_unstored(id) {
+        session.give_back();
+    }
     match agent.store.delete(id).await {
         Ok(_) | Err(StoreError::BadId | StoreError::NotFound) => Ok(json!({})),
         Err(error) => Err(failed(&error, Some(id))),
@@ -165,7 +180,9 @@ pub(crate) async fn delete(agent: &Agent, params: &Params<'_>) -> Result<Value, 
 /// Ends a session with everything in it.
 async fn shut(agent: &Agent, id: &str) {
     let Some(session) = agent.leave(id) else { return };
-    session.close().await;
+    if !session.close().await {
+        agent.keep_unstored(Arc::clone(&session));
+    }
     agent.memory.close(id).await;
     let servers = std::mem::replace(&mut session.state().servers, Arc::new(none()));
     if let Some(servers) = Arc::into_inner(servers) {
@@ -232,19 +249,15 @@ async fn reopen(
 ) -> Result<(Arc<Session>, Vec<Turn>), RpcError> {
     let id = params.text("sessionId")?;
     let place = place_of(agent, params)?;
-    if let Some(session) = agent.session(id) {
-        let waiting = session.store_rest().await;
-        let mut history = session.store.history(id).await.map_err(|error| failed(&error, Some(id)))?;
-        history.extend(waiting);
+    if let Some(session) = agent.session(id).or_else(|| agent.reopen_unstored(id)) {
+        let history = session.history().await.map_err(|error| failed(&error, Some(id)))?;
         check_cwd(call.version, &session.state().place.cwd, &place.cwd)?;
         note_tag(&session, call);
         if !session.is_running() {
             let was = session.state().place.clone();
             let now = Place { cwd: place.cwd.clone(), roots: place.roots.clone() };
             move_to(agent, &session, place);
-            if let Some(claim) = session.claim() {
-                store_place(&session.store, &claim, &was, now).await;
-            }
+            store_place(&session, &was, now).await;
         }
         return Ok((session, history));
     }
@@ -254,9 +267,9 @@ async fn reopen(
     check_cwd(call.version, &record.cwd, &place.cwd)?;
     let history = agent.store.history(id).await.map_err(|error| failed(&error, Some(id)))?;
     let was = Place { cwd: record.cwd.clone(), roots: record.roots.clone() };
-    store_place(&agent.store, &claim, &was, Place { cwd: place.cwd.clone(), roots: place.roots.clone() })
-        .await;
+    let now = Place { cwd: place.cwd.clone(), roots: place.roots.clone() };
     let session = Arc::new(Session::new(id, agent.store.clone(), state(agent, id, claim, place)));
+    store_place(&session, &was, now).await;
     session.state().background = background;
     remember(agent, &session, &record, &history);
     note_tag(&session, call);
@@ -264,12 +277,12 @@ async fn reopen(
 }
 
 /// Stores where a session works now, if that has changed.
-async fn store_place(store: &Store, claim: &Claim, was: &Place, now: Place) {
+async fn store_place(session: &Session, was: &Place, now: Place) {
     if *was == now {
         return;
     }
     let Place { cwd, roots } = now;
-    if let Err(error) = store.set(claim, Change::Place { cwd, roots }).await {
+    if let Err(error) = session.change(Change::Place { cwd, roots }).await {
         tracing::warn!(%error, "where a session works could not be stored");
     }
 }

@@ -162,9 +162,7 @@ async fn choose(
     let stored = config::store(&agent.catalog, Some(&chosen), true);
     let options = config::options(call.version, &agent.catalog, &chosen, &offers);
     session.state().choice = Some(chosen);
-    if let Some(claim) = session.claim()
-        && let Err(error) = session.store.set(&claim, Change::Settings(stored)).await
-    {
+    if let Err(error) = session.change(Change::Settings(stored)).await {
         // It is in force all the same, until the session is closed.
         tracing::warn!(%error, "a choice could not be stored");
     }

@@ -50,6 +50,8 @@ pub(crate) struct State {
     pub(crate) troubles: Vec<String>,
     /// Keeps the session to this process, and gives the right to change it; gone when it is closed.
     claim: Option<Arc<Claim>>,
+    /// It is held only until all of it is stored.
+    pub(crate) is_closed: bool,
     turn: Option<Running>,
     /// The last turn, which is over but for its last words.
     ending: Option<Stop>,
@@ -90,6 +92,7 @@ impl State {
     pub(crate) fn new(claim: Claim, place: Place, servers: Arc<Servers>, troubles: Vec<String>) -> Self {
         Self {
             claim: Some(Arc::new(claim)),
+            is_closed: false,
             place,
             tag: None,
             choice: None,
@@ -118,6 +121,11 @@ impl Session {
     /// The right to change the session, as long as it is open.
     pub(crate) fn claim(&self) -> Option<Arc<Claim>> {
         self.state().claim.clone()
+    }
+
+    /// Replaces the right to change the session by that of a session which is stored.
+    pub(crate) fn hold(&self, claim: Claim) {
+        self.state().claim = Some(Arc::new(claim));
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -181,9 +189,10 @@ impl Session {
         self.state().turn.as_ref().map(|turn| turn.calls.keys().cloned().collect()).unwrap_or_default()
     }
 
-    /// Stops the turn that goes on, waits for its last words, and gives the session back. Whoever calls it has taken
-    /// the session out of reach, so that no other turn begins.
-    pub(crate) async fn close(&self) {
+    /// Stops the turn that goes on, waits for its last words, stores what waits, and gives the session back. Returns `false` if something
+    /// could not be stored: then the session is still held. Whoever calls it has taken the session out of reach, so that no other
+    /// turn begins.
+    pub(crate) async fn close(&self) -> bool {
         let ended = {
             let state = self.state();
             if let Some(turn) = &state.turn {
@@ -194,8 +203,27 @@ impl Session {
         if let Some(ended) = ended {
             ended.await;
         }
+        // From here on it is given back by whoever stores the last of it.
+        self.state().is_closed = true;
         self.store_rest().await;
+        let is_stored = !self.has_unstored().await;
+        if is_stored {
+            self.give_back();
+        }
+        is_stored
+    }
+
+    /// Gives the session back.
+    pub(crate) fn give_back(&self) {
         self.state().claim = None;
+    }
+
+    /// Gives the session back if it was closed before all of it could be stored.
+    pub(crate) fn give_back_if_closed(&self) {
+        let mut state = self.state();
+        if state.is_closed {
+            state.claim = None;
+        }
     }
 }
 

@@ -1,13 +1,14 @@
-//! Turns that could not be stored when they ended: they wait in memory, in order, until they can be.
+//! Turns that could not be stored when they ended: they wait in memory, in order, until they can be. So does the record of a session that
+//! could not be stored when the session was opened.
 //!
-//! They are tried again when the next turn ends, every few seconds, when the history is read and when the session is closed.
-//! A turn is never stored before an earlier one.
+//! They are tried again when the next turn ends, every few seconds, when the history is read, when the session is closed, then every few
+//! seconds again, and when the agent ends. A turn is never stored before an earlier one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use narrows_store::{StoreError, Turn};
+use narrows_store::{Change, NewSession, StoreError, Turn};
 
 use crate::session::Session;
 
@@ -19,6 +20,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// The turns of a session that are not stored yet, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Unstored {
+    /// The record, if that is not stored yet.
+    record: Option<NewSession>,
     turns: VecDeque<Waiting>,
     bytes: usize,
     /// A task tries again from time to time.
@@ -63,11 +66,55 @@ impl Session {
         }
         unstored.bytes += bytes;
         unstored.turns.push_back(Waiting { turn, title, bytes });
+        self.retry_later(&mut unstored);
+        let number = self.state().last_turn + unstored.turns.len() as u64;
+        Err(NotStored::Waits { error, number })
+    }
+
+    /// Stores the record with the first turn, or when there is room for it.
+    pub(crate) async fn store_later(self: &Arc<Self>, record: NewSession) {
+        let mut unstored = self.unstored.lock().await;
+        unstored.record = Some(record);
+        self.retry_later(&mut unstored);
+    }
+
+    fn retry_later(self: &Arc<Self>, unstored: &mut Unstored) {
         if !std::mem::replace(&mut unstored.is_retried, true) {
             tokio::spawn(retry(Arc::downgrade(self)));
         }
-        let number = self.state().last_turn + unstored.turns.len() as u64;
-        Err(NotStored::Waits { error, number })
+    }
+
+    /// Changes what is known of the session, in the store or in the record that waits.
+    pub(crate) async fn change(&self, change: Change) -> Result<(), StoreError> {
+        let mut unstored = self.unstored.lock().await;
+        let Some(record) = &mut unstored.record else {
+            let claim = self.claim().ok_or(StoreError::NotFound)?;
+            return self.store.set(&claim, change).await;
+        };
+        match change {
+            Change::Settings(settings) => record.settings = settings,
+            Change::Place { cwd, roots } => (record.cwd, record.roots) = (cwd, roots),
+            // A title is stored with the next turn.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Returns `true` if something of the session is not stored.
+    pub(crate) async fn has_unstored(&self) -> bool {
+        let unstored = self.unstored.lock().await;
+        unstored.record.is_some() || !unstored.turns.is_empty()
+    }
+
+    /// Returns the turns of the session, those that wait included.
+    pub(crate) async fn history(&self) -> Result<Vec<Turn>, StoreError> {
+        let waiting = self.store_rest().await;
+        if self.unstored.lock().await.record.is_some() {
+            return Ok(waiting);
+        }
+        let mut history = self.store.history(&self.id).await?;
+        history.extend(waiting);
+        Ok(history)
     }
 
     /// Stores what waits, and returns what still does.
@@ -81,6 +128,12 @@ impl Session {
 
     /// Stores what waits, as far as that is possible.
     async fn store_waiting(&self, unstored: &mut Unstored) -> Result<(), StoreError> {
+        if let Some(record) = &unstored.record {
+            let claim = self.store.create(record.clone()).await?;
+            self.hold(claim);
+            unstored.record = None;
+            tracing::info!(session = %self.id, "session is stored");
+        }
         let mut stored = 0;
         while let Some(waiting) = unstored.turns.front() {
             match self.store_one(&waiting.turn, waiting.title.clone()).await {
@@ -120,6 +173,7 @@ async fn retry(session: Weak<Session>) {
         let is_done = session.store_waiting(&mut unstored).await.is_ok() || session.claim().is_none();
         if is_done {
             unstored.is_retried = false;
+            session.give_back_if_closed();
             return;
         }
     }

@@ -15,6 +15,16 @@ pub(crate) enum Signal {
     HangUp,
 }
 
+impl Signal {
+    pub(crate) fn number(self) -> i32 {
+        match self {
+            Self::HangUp => 1,
+            Self::Interrupt => 2,
+            Self::Terminate => 15,
+        }
+    }
+}
+
 /// These signals; while this lives they no longer end the program by themselves.
 #[derive(Debug)]
 pub(crate) struct Interrupts {

@@ -82,4 +82,4 @@ pub use sandbox::{Confined, Mount, Sandbox, Support};
 pub use spawn::spawn;
 pub use spec::{Ladder, Spec};
 pub use stderr::StderrTail;
-pub use sys::{ignore_file_size_signal, stdout_was_closed};
+pub use sys::{end_by_signal, ignore_file_size_signal, stdout_was_closed};

@@ -314,6 +314,15 @@ pub fn ignore_file_size_signal() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
+/// Ends this program by a signal, as if it had no handler for it: whoever waits for the program sees that.
+pub fn end_by_signal(signal: i32) {
+    // SAFETY: no handler is installed.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
+}
+
 /// A descriptor that becomes readable when a child changes state, provided `SIGCHLD` is blocked.
 pub(crate) fn child_signals() -> Result<OwnedFd, Errno> {
     let set: u64 = 1 << (libc::SIGCHLD - 1);

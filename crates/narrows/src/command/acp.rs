@@ -1,7 +1,8 @@
 //! `narrows acp`: the built-in agent on our own stdin and stdout.
 //!
-//! Signals keep their meaning: whoever is told to end dies of it, as a supervisor expects. What was started ends with
-//! us, because every child has a guardian, and the store is written so that dying at any moment is safe.
+//! Signals keep their meaning: the program dies of SIGTERM, SIGINT and SIGHUP, as a supervisor expects. Before, it does what it does at
+//! the end of its input, so that turns which wait for room on the disk are stored. A second signal ends it at once. Children end with
+//! the program, because every child has a guardian, and the store is written so that dying at any moment is safe.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -18,6 +19,7 @@ use crate::config::{self, Flags, Layer, Variables};
 use crate::drive::Remote;
 use crate::environment;
 use crate::failure::{Code, Failure};
+use crate::interrupt::Interrupts;
 use crate::nearest::nearest;
 use crate::output;
 
@@ -51,12 +53,25 @@ pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
             .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
         let output = link.sender.clone();
         let (peer, inbox) = narrows_rpc::start(link, narrows_agent::options());
+        let mut signals = Interrupts::take().map_err(|error| Failure::setup("listen to signals", &error))?;
+        let mut signal = None;
+        let serving = narrows_agent::run(peer.clone(), inbox, settings);
+        tokio::pin!(serving);
         let served = tokio::select! {
             biased;
-            served = narrows_agent::run(peer.clone(), inbox, settings) => served,
+            served = &mut serving => served,
             // Whatever a client still asks that has closed our stdout, it cannot be answered.
             () = deaf(&output) => Ok(()),
+            first = signals.next() => {
+                signal = Some(first);
+                peer.close();
+                let end = timeout(PATIENCE, &mut serving);
+                signals.unless(end).await.unwrap_or(Ok(Ok(()))).unwrap_or(Ok(()))
+            }
         };
+        if let Some(signal) = signal {
+            narrows_process::end_by_signal(signal.number());
+        }
         served.map_err(|error| Failure::endpoint_setting(&error))?;
         let reason = output.reason();
         if !finish(&peer, &output).await {

@@ -353,40 +353,91 @@ fn a_host_that_does_not_exist_is_replaced_and_said_so() {
     assert!(ended.stderr.contains("bedrock-runtime.eu-west-1.amazonaws.com"), "{}", ended.stderr);
 }
 
+fn limit_files(talk: &Talk<'_>, current: Option<u64>) {
+    let pid = Pid::from_raw(i32::try_from(talk.pid()).expect("a pid"));
+    prlimit(pid, Resource::Fsize, Rlimit { current, maximum: None }).expect("it is ours");
+}
+
+/// What the user has asked in a stored session.
+fn stored(place: &Place, args: [&str; 5], session: &str) -> Vec<String> {
+    let mut talk = Talk::initialized(place, place.narrows(args));
+    let answer =
+        talk.ask("session/load", &json!({"sessionId": session, "cwd": place.path(), "mcpServers": []}));
+    assert!(answer["result"].is_object(), "{answer}");
+    let updates = talk.updates.iter().map(|update| &update["params"]["update"]);
+    let asked = updates.filter(|update| update["sessionUpdate"] == "user_message_chunk");
+    let asked = asked.filter_map(|update| update["content"]["text"].as_str()).map(str::to_owned).collect();
+    talk.end();
+    asked
+}
+
 /// A file that may not grow is to a program what a disk is that is full.
 #[test]
 fn turns_that_found_no_room_are_stored_once_there_is_some() {
     let place = Place::new();
     let args = ["acp", "--base-url", "builtin:demo", "--data-dir", "kept"];
-    let limit = |talk: &Talk<'_>, current| {
-        let pid = Pid::from_raw(i32::try_from(talk.pid()).expect("a pid"));
-        prlimit(pid, Resource::Fsize, Rlimit { current, maximum: None }).expect("it is ours");
-    };
     // With the next turn, or at the latest when the agent ends.
     for more in [&["fourth"][..], &[]] {
         let mut talk = Talk::initialized(&place, place.narrows(args));
         let session = talk.session(&json!([]));
         talk.prompt(&session, "first");
-        limit(&talk, Some(0));
+        limit_files(&talk, Some(0));
         for words in ["second", "third"] {
             talk.updates.clear();
             assert_eq!(talk.prompt(&session, words)["result"]["stopReason"], "end_turn");
             assert!(format!("{:?}", talk.updates).contains("could not be stored yet"), "{:?}", talk.updates);
         }
-        limit(&talk, None);
+        limit_files(&talk, None);
         for words in more {
             talk.updates.clear();
             talk.prompt(&session, words);
             assert!(!format!("{:?}", talk.updates).contains("could not be stored yet"), "{:?}", talk.updates);
         }
         assert_eq!(talk.end().status.code(), Some(0));
+        assert_eq!(stored(&place, args, &session), [&["first", "second", "third"], more].concat());
+    }
+}
 
+#[test]
+fn what_found_no_room_is_stored_before_a_signal_ends_the_agent() {
+    let place = Place::new();
+    let args = ["acp", "--base-url", "builtin:demo", "--data-dir", "kept"];
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut talk = Talk::initialized(&place, place.narrows(args));
-        talk.ask("session/load", &json!({"sessionId": session, "cwd": place.path(), "mcpServers": []}));
-        let updates = talk.updates.iter().map(|update| &update["params"]["update"]);
-        let asked = updates.filter(|update| update["sessionUpdate"] == "user_message_chunk");
-        let asked: Vec<&str> = asked.filter_map(|update| update["content"]["text"].as_str()).collect();
-        assert_eq!(asked, [&["first", "second", "third"], more].concat());
-        talk.end();
+        let session = talk.session(&json!([]));
+        limit_files(&talk, Some(0));
+        talk.prompt(&session, "first");
+        limit_files(&talk, None);
+        talk.signal(signal);
+        assert_eq!(talk.wait().status.signal(), Some(signal.as_raw()));
+        assert_eq!(stored(&place, args, &session), ["first"]);
+    }
+}
+
+#[test]
+fn sessions_that_found_no_room_are_stored_though_they_were_closed_meanwhile() {
+    let place = Place::new();
+    let args = ["acp", "--base-url", "builtin:demo", "--data-dir", "kept"];
+    // Opened while there is room, and while there is none; stored by itself, when it is loaded again, and at the end.
+    for is_full in [false, true] {
+        for loads in [false, true] {
+            let mut talk = Talk::initialized(&place, place.narrows(args));
+            // The files are there.
+            talk.session(&json!([]));
+            limit_files(&talk, is_full.then_some(0));
+            let session = talk.session(&json!([]));
+            limit_files(&talk, Some(0));
+            talk.prompt(&session, "first");
+            talk.ask("session/close", &json!({"sessionId": session}));
+            if loads {
+                let params = json!({"sessionId": session, "cwd": place.path(), "mcpServers": []});
+                assert!(talk.ask("session/load", &params)["result"].is_object());
+                talk.prompt(&session, "second");
+            }
+            limit_files(&talk, None);
+            assert_eq!(talk.end().status.code(), Some(0));
+            let expected = if loads { &["first", "second"][..] } else { &["first"] };
+            assert_eq!(stored(&place, args, &session), expected, "{is_full} {loads}");
+        }
     }
 }
