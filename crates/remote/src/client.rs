@@ -124,6 +124,7 @@ pub async fn connect(target: &Target, options: Options) -> Result<Connected, Dia
                 Ok(socket) => Ok(socket),
                 // Where something is there, a network that breaks now is as little noticed as one that breaks later.
                 Err(DialError::Cut(why)) => Err(why),
+                Err(error @ DialError::Unanswered(_)) => Err(error.to_string()),
                 Err(error) => return Err(error),
             };
             let keeper = keep::Keeper::new(dialler, outlet, inlet, watch);

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use narrows_link::socket::Address;
@@ -60,14 +61,19 @@ impl Dialler {
     /// A new socket.
     pub(super) async fn dial(&self) -> Result<Socket, DialError> {
         let limit = self.options.connect;
-        let opened = timeout(limit, self.open()).await.unwrap_or(Err(DialError::Timeout(limit)));
+        let is_accepted = AtomicBool::new(false);
+        let opened = timeout(limit, self.open(&is_accepted)).await.unwrap_or_else(|_| {
+            let stalled = is_accepted.load(Ordering::Relaxed);
+            Err(if stalled { DialError::Unanswered(limit) } else { DialError::Timeout(limit) })
+        });
         opened.map_err(|error| error.of_shown(&self.options))
     }
 
-    async fn open(&self) -> Result<Socket, DialError> {
+    /// `is_accepted` tells whether somebody has taken the connection, who may say nothing all the same.
+    async fn open(&self, is_accepted: &AtomicBool) -> Result<Socket, DialError> {
         let max_line = self.options.link.max_line;
         match &self.target {
-            Target::WebSocket(url) => self.upgrade(url).await,
+            Target::WebSocket(url) => self.upgrade(url, is_accepted).await,
             Target::Lines(Address::Tcp(place)) => Ok(Socket::lines(Box::new(tcp(place).await?), max_line)),
             Target::Lines(Address::Unix(path)) => {
                 let opened = UnixStream::connect(path).await;
@@ -78,10 +84,11 @@ impl Dialler {
         }
     }
 
-    async fn upgrade(&self, url: &Url) -> Result<Socket, DialError> {
+    async fn upgrade(&self, url: &Url, is_accepted: &AtomicBool) -> Result<Socket, DialError> {
         let host = url.host_str().unwrap_or_default();
         let place = format!("{host}:{}", url.port_or_known_default().unwrap_or(80));
         let stream = tcp(&place).await?;
+        is_accepted.store(true, Ordering::Relaxed);
         let stream: Io = match &self.tls {
             Some(tls) => {
                 let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();

@@ -165,22 +165,23 @@ impl Wire {
 
     /// Makes a connection: its name, if there is one, and the answer. `reached`: whether the server may have heard of it.
     ///
-    /// Once an attempt was cut it is made again for the time of grace: `initialize` has no effect but a connection, and one whose answer
+    /// Once an attempt was cut or not answered it is made again for the time of grace: `initialize` has no effect but a connection, and one whose answer
     /// was lost is ended here if its name is known, and else by the server, because nobody reads it.
     async fn initialize(&self, line: &Bytes, reached: &AtomicBool) -> Result<(Option<String>, Bytes), Lost> {
         let grace = self.options.grace;
         let deadline = Instant::now() + grace;
         let (mut backoff, mut missing, mut mute) = (Backoff::new(), None, 0);
         loop {
-            let limit = self.options.answer;
+            let left = deadline.saturating_duration_since(Instant::now());
+            let limit = self.options.answer.min(left);
             let answered = timeout(limit, self.first(line.clone(), reached)).await;
             let last = match answered.unwrap_or(Err(DialError::Unanswered(limit))) {
                 Ok(begun) => return Ok(begun),
                 Err(error) => error,
             };
             let is_cut = matches!(last, DialError::Cut(_));
-            let is_over = last.is_final() || matches!(last, DialError::Unanswered(_));
-            if is_over || missing.is_none() && !is_cut {
+            let is_stalled = matches!(last, DialError::Unanswered(_));
+            if last.is_final() || missing.is_none() && !is_cut && !is_stalled {
                 return Err(Lost::Dial(last));
             }
             mute = if is_cut { mute + 1 } else { 0 };

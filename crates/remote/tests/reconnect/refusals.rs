@@ -289,9 +289,12 @@ async fn a_token_goes_into_its_header() {
 }
 
 #[tokio::test]
-async fn who_does_not_answer_is_not_waited_for() {
+async fn who_does_not_answer_is_not_waited_for_beyond_the_grace() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let target = format!("ws://{}/acp", listener.local_addr().unwrap()).parse().unwrap();
-    let options = Options { connect: Duration::from_millis(200), ..Options::default() };
-    check(connect(&target, options).await, "no connection within 200ms");
+    let (limit, grace) = (Duration::from_millis(200), Duration::from_millis(500));
+    let options = Options { connect: limit, grace, ..Options::default() };
+    let Connected { link: _link, outcome } = connect(&target, options).await.unwrap();
+    let lost = outcome.wait().await;
+    assert!(matches!(lost, Err(Lost::Grace { .. })), "{lost:?}");
 }

@@ -15,7 +15,11 @@ use crate::{PATIENCE, Running, lines, recv, send, start};
 
 /// Begins at `url`, asks one thing, and ends in order.
 async fn converse(url: &str) {
-    let connected = timeout(PATIENCE, connect(&url.parse().unwrap(), Options::default())).await.unwrap();
+    converse_with(url, Options::default()).await;
+}
+
+async fn converse_with(url: &str, options: Options) {
+    let connected = timeout(PATIENCE, connect(&url.parse().unwrap(), options)).await.unwrap();
     let Connected { mut link, outcome } = connected.expect(url);
     send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
     let answer = recv(&mut link).await;
@@ -56,6 +60,19 @@ async fn a_connection_that_is_cut_before_initialize_is_answered_is_made_again() 
             converse(&url).await;
             assert!(breaker.came() > 3 || most > 60, "{scheme} {most}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_accepted_and_not_answered_is_made_again() {
+    // Long enough for the attempt that is answered; where it is not, there is another.
+    let limit = Duration::from_millis(500);
+    for scheme in ["http", "ws"] {
+        let (_running, server) = served(Limits::default(), scheme).await;
+        let breaker = Breaker::start_stalling(server, 2).await;
+        let options = Options { connect: limit, answer: limit, ..Options::default() };
+        converse_with(&format!("{scheme}://{}/acp", breaker.address), options).await;
+        assert!(breaker.came() > 2, "{scheme}");
     }
 }
 

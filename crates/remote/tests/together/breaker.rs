@@ -31,7 +31,30 @@ impl Breaker {
         Self { address, came }
     }
 
-    /// The same at a unix socket; the address is of no use then.
+    /// Passes on what the clients of `count` connections say, and nothing of what the server does, without closing them.
+    #[allow(dead_code, reason = "not all tests stall")]
+    pub(crate) async fn start_stalling(server: SocketAddr, count: u64) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let came = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&came);
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                if counter.fetch_add(1, Ordering::SeqCst) >= count {
+                    tokio::spawn(one(client, server, None));
+                    continue;
+                }
+                tokio::spawn(async move {
+                    let (mut from_client, _to_client) = client.split();
+                    let mut server = TcpStream::connect(server).await.unwrap();
+                    _ = tokio::io::copy(&mut from_client, &mut server).await;
+                });
+            }
+        });
+        Self { address, came }
+    }
+
+    /// The same as [`Breaker::start`] at a unix socket; the address is of no use then.
     #[allow(dead_code, reason = "not all tests use sockets in files")]
     pub(crate) fn start_at(path: &Path, server: SocketAddr, count: u64, most: usize) -> Self {
         let listener = UnixListener::bind(path).unwrap();

@@ -189,15 +189,16 @@ async fn what_nobody_has_heard_had_no_effect() {
 }
 
 #[tokio::test]
-async fn who_takes_a_question_and_says_nothing_is_not_waited_for() {
+async fn who_takes_a_question_and_says_nothing_is_not_waited_for_beyond_the_grace() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/acp", listener.local_addr().unwrap());
-    let options = Options { answer: Duration::from_millis(200), ..Options::default() };
+    let grace = Duration::from_millis(500);
+    let options = Options { answer: Duration::from_millis(200), grace, ..Options::default() };
     let Connected { mut link, outcome } = connect(&url.parse().unwrap(), options).await.unwrap();
     send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
     assert_eq!(effects(&recv(&mut link).await), ("1".to_owned(), json!("possible")));
     let lost = outcome.wait().await;
-    assert!(matches!(lost, Err(Lost::Dial(DialError::Unanswered(_)))), "{lost:?}");
+    assert!(matches!(lost, Err(Lost::Grace { last: DialError::Unanswered(_), .. })), "{lost:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
