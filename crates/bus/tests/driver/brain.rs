@@ -1,11 +1,13 @@
 //! Brains that decide as little as possible, and tell what they were told.
 
+use std::cell::Cell;
 use std::sync::mpsc::SyncSender;
 
 use narrows_bus::config::{Config, Pool};
 use narrows_bus::core::{Action, Arrival, Client, End, Outlet, PoolId, Reason, Stuck, Time, Worker};
 use narrows_bus::driver::Brain;
 use narrows_wire::Piece;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// What a [`Simple`] does with lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub(crate) enum Event {
     Pressure(bool),
     Reloaded,
     Ticked,
+    /// It was asked whether a worker that it stops for a moment owes anything.
+    Looked,
 }
 
 pub(crate) struct Simple {
@@ -40,13 +44,24 @@ pub(crate) struct Simple {
     draining: bool,
     /// What it panics over next.
     fuse: Option<String>,
+    /// The worker that it stops at one look of the driver and continues at the next.
+    paused: Cell<(Option<Pid>, bool)>,
     events: SyncSender<Event>,
 }
 
 impl Simple {
     pub(crate) fn new(mode: Mode, config: &Config, events: SyncSender<Event>) -> Self {
         let (pools, max) = (config.pools.clone(), config.limits.max_connections);
-        Self { mode, pools, max, slots: Vec::new(), draining: false, fuse: None, events }
+        Self {
+            mode,
+            pools,
+            max,
+            slots: Vec::new(),
+            draining: false,
+            fuse: None,
+            paused: Cell::default(),
+            events,
+        }
     }
 
     fn tell(&self, event: Event) {
@@ -137,6 +152,7 @@ impl Brain for Simple {
 
     fn worker_up(&mut self, _: Time, worker: Worker, pid: u32, _: &mut impl Outlet) {
         self.burn("up");
+        self.paused.set((Pid::from_raw(i32::try_from(pid).unwrap()), false));
         self.tell(Event::Up(worker.0, pid));
     }
 
@@ -146,6 +162,24 @@ impl Brain for Simple {
     }
 
     fn worker_drained(&mut self, _: Time, _: Worker, _: &mut impl Outlet) {}
+
+    fn owes(&self, _: Worker) -> bool {
+        let (Some(pid), is_paused) = self.paused.get() else { return true };
+        if self.fuse.as_deref() == Some("pause") {
+            kill_process(pid, if is_paused { Signal::CONT } else { Signal::STOP }).unwrap();
+            let is_done = || {
+                let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+                stat.rsplit_once(") ").unwrap().1.starts_with('T') != is_paused
+            };
+            while !is_done() {
+                std::thread::yield_now();
+            }
+            // Once each.
+            self.paused.set((if is_paused { None } else { Some(pid) }, true));
+            self.tell(Event::Looked);
+        }
+        true
+    }
 
     fn worker_stuck(&mut self, _: Time, worker: Worker, why: Stuck, out: &mut impl Outlet) {
         self.tell(Event::Stuck(worker.0, why));

@@ -156,6 +156,22 @@ fn a_stopped_worker_is_noticed() {
     rig.finish();
 }
 
+/// Takes its six seconds: every five there is a look, and a second later another.
+#[test]
+fn a_worker_that_is_stopped_for_a_moment_is_kept() {
+    let rig = Rig::new(Mode::Pairs, config("exec cat"));
+    let mut peer = rig.connect();
+    rig.until(|event| matches!(event, Event::Up(..)));
+    peer.say("[\"fuse\",\"pause\"]\n");
+    assert_eq!(peer.hear(), "[\"lit\"]\n");
+    for _ in 0..2 {
+        rig.until(|event| *event == Event::Looked);
+    }
+    peer.say("[1]\n");
+    assert_eq!(peer.hear(), "[1]\n");
+    rig.finish();
+}
+
 /// Takes its fifteen seconds.
 #[test]
 fn a_worker_that_does_not_read_is_noticed() {
