@@ -158,7 +158,7 @@ impl<B: Brain> Driver<B> {
     pub(crate) fn new(parts: Parts<B>) -> Self {
         let Parts { brain, poll, entries, limits, environment, orders, news, mailbox, .. } = parts;
         let (ledger, hand_over, descriptors) = (parts.ledger, parts.hand_over, parts.descriptors);
-        let mut ports = Ports::new(limits.queue_bytes);
+        let mut ports = Ports::new(limits.queue_bytes, limits.stall_timeout);
         ports.holding.on = ledger.is_some();
         Self {
             brain,

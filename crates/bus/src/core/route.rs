@@ -278,8 +278,11 @@ impl<O: Outlet> Pass<'_, O> {
     /// Whether the client of a session says nothing more and is probably gone, so that another may have what all workers serve.
     fn has_left(&self, owner: Client, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
-        let is_silent =
-            self.core.clients.get(owner.0 as usize).is_some_and(|state| state.eof && !state.ends_bus);
+        let is_silent = self
+            .core
+            .clients
+            .get(owner.0 as usize)
+            .is_some_and(|state| state.closing || state.eof && !state.ends_bus);
         is_silent && session.watch.is_none() && self.core.pool_of(session.pool).is_shared()
     }
 

@@ -309,13 +309,15 @@ impl<B: Brain> Driver<B> {
     /// told that nothing more comes, and what it still sends is read until it closes too.
     pub(super) fn hang_up(&mut self, now: Time) {
         let closing = std::mem::take(&mut self.ports.closing);
+        let is_finished = self.ports.finished;
         for slot in closing {
             let Some(conn) = self.ports.client(slot) else { continue };
             let Some(hangup) = &mut conn.hangup else { continue };
             // Whoever is owed something and takes it, however slowly, gets all of it.
             let patience = if hangup.until.is_none() { self.limits.stall_timeout } else { LINGER };
             let stuck_at = conn.outflow.progress + patience;
-            let stuck = conn.outflow.blocked && now >= stuck_at;
+            let has_time = hangup.reads_reason && !is_finished;
+            let stuck = conn.outflow.blocked && now >= stuck_at && !has_time;
             let is_empty = conn.outflow.outbox.waiting() == 0;
             if is_empty && !hangup.shut && self.ports.put_going(slot) {
                 self.ports.closing.push(slot);

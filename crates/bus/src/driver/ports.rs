@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use mio::{Interest, Registry};
 use narrows_wire::{RpcError, message};
@@ -61,6 +62,8 @@ pub(super) struct Hangup {
     pub(super) shut: bool,
     /// It was told why, and that was the last.
     told: bool,
+    /// Nothing waits but the reason, for which there is time.
+    pub(super) reads_reason: bool,
 }
 
 impl Conn {
@@ -219,6 +222,8 @@ pub(super) struct Ports {
     /// The moment of this wake-up.
     pub(super) now: Time,
     pub(super) queue_bytes: usize,
+    /// How long a client that is disconnected because it reads too slowly may take to read the reason.
+    reason_timeout: Duration,
     pub(super) clients: Vec<Option<Conn>>,
     pub(super) accounts: Accounts,
     pub(super) workers: Vec<Option<Hand>>,
@@ -252,10 +257,11 @@ pub(super) struct Outcome {
 }
 
 impl Ports {
-    pub(super) fn new(queue_bytes: usize) -> Self {
+    pub(super) fn new(queue_bytes: usize, reason_timeout: Duration) -> Self {
         Self {
             now: Time::ZERO,
             queue_bytes,
+            reason_timeout,
             clients: Vec::new(),
             accounts: Accounts::default(),
             workers: Vec::new(),
@@ -349,7 +355,7 @@ impl Ports {
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
             && conn.hangup.is_none()
         {
-            conn.hangup = Some(Hangup { until, shut: false, told: false });
+            conn.hangup = Some(Hangup { until, shut: false, told: false, reads_reason: false });
             self.closing.push(slot);
         }
     }
@@ -364,9 +370,14 @@ impl Ports {
     /// The last message for a client that takes too little is the reason why it is disconnected: what waits before it is left out, but for
     /// the message that it has a part of.
     pub(super) fn skip_to_reason(&mut self, slot: u32) {
+        let until = self.now + self.reason_timeout.max(SLOW_LINGER);
         if let Some(conn) = self.client(slot) {
             let framing = conn.framing();
             conn.outflow.outbox.keep_last(framing);
+            // It costs no more than the socket and this message.
+            if let Some(hangup) = &mut conn.hangup {
+                (hangup.until, hangup.reads_reason) = (Some(until), true);
+            }
         }
     }
 
@@ -539,10 +550,10 @@ impl Outlet for Ports {
                     );
                 }
                 tracing::debug!(client = client.0, ?reason, "hanging up");
+                self.hang_up(client.0, reason);
                 if reason == Reason::SlowReader {
                     self.skip_to_reason(client.0);
                 }
-                self.hang_up(client.0, reason);
             }
             Action::Own { client, session, identity } => self.note(Entry::Own { session, identity }, client),
             Action::Disown { session } => self.note(Entry::Disown { session }, None),

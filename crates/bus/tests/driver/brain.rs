@@ -120,6 +120,15 @@ impl Brain for Simple {
             out.to_client(client, &[&vec![b'x'; length]]);
             return;
         }
+        if let Some(count) = line.strip_prefix(b"[\"slow\",") {
+            let count: usize = std::str::from_utf8(&count[..count.len() - 1]).unwrap().parse().unwrap();
+            for _ in 0..count {
+                out.to_client(client, &[&[b'x'; 1000]]);
+            }
+            out.to_client(client, &[b"[\"reason\"]"]);
+            out.act(Action::Close { client, reason: Reason::SlowReader });
+            return self.tell(Event::Ticked);
+        }
         match self.mode {
             Mode::Mirror => out.to_client(client, &[&line[..line.len() / 2], &line[line.len() / 2..]]),
             Mode::Pairs => out.to_worker(Worker(client.0), &[line]),

@@ -107,6 +107,55 @@ fn a_unix_socket_works_like_a_port_also_when_it_is_full() {
     assert!(!path.exists(), "the socket goes with the bus");
 }
 
+/// Reads all that is left, some of it at a time, and returns the lines.
+fn read_slowly(mut socket: impl Read) -> Vec<String> {
+    let (mut text, mut part) = (Vec::new(), [0; 20_000]);
+    loop {
+        match socket.read(&mut part).unwrap() {
+            0 => break,
+            read => text.extend_from_slice(&part[..read]),
+        }
+        // sleep: a reader that is slow, and not one that stands still
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    String::from_utf8(text).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn who_reads_too_slowly_hears_why_it_is_disconnected() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    for is_unix in [false, true] {
+        for pause in [Duration::ZERO, Duration::from_secs(4)] {
+            let listen = match is_unix {
+                true => Listen::new(Door::Unix(path.clone())),
+                false => Listen::new(Door::Tcp("127.0.0.1:0".into())),
+            };
+            let rig = Rig::new(Mode::Mirror, Config { listen: vec![listen], ..config("") });
+            // 8 MB, of which no socket takes all.
+            let request = b"[\"slow\",8000]\n";
+            let reading: Box<dyn Read> = if is_unix {
+                let mut socket = UnixStream::connect(&path).unwrap();
+                socket.write_all(request).unwrap();
+                Box::new(socket)
+            } else {
+                let mut peer = rig.connect();
+                peer.say(std::str::from_utf8(request).unwrap());
+                Box::new(peer.reader.into_inner())
+            };
+            rig.until(|event| *event == Event::Ticked);
+            // sleep: longer than others that are disconnected have time
+            std::thread::sleep(pause);
+            let lines = read_slowly(reading);
+            assert_eq!(lines.last().unwrap(), "[\"reason\"]", "unix: {is_unix}, {pause:?}");
+            assert!(lines.len() < 8000, "what waits before is left out");
+            assert!(lines[..lines.len() - 1].iter().all(|line| line.len() == 1000));
+            rig.until(|event| *event == Event::Gone(0));
+            rig.finish();
+        }
+    }
+}
+
 #[test]
 fn whoever_does_not_speak_json_is_told_and_hung_up_on() {
     let rig = Rig::new(Mode::Mirror, config(""));
