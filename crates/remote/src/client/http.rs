@@ -229,7 +229,13 @@ impl Wire {
         };
         match status {
             StatusCode::OK => Ok((connection, body)),
-            status => Err(DialError::of_status(status.as_u16(), &headers, &body)),
+            status => {
+                // By these it was not taken.
+                if matches!(status.as_u16(), 408 | 425 | 429 | 503) {
+                    reached.store(before, Ordering::Relaxed);
+                }
+                Err(DialError::of_status(status.as_u16(), &headers, &body))
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
-use narrows_wire::{MAX_LINE, Piece, Splitter};
+use narrows_wire::{MAX_LINE, Piece, RpcError, Splitter};
 use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -76,7 +76,7 @@ impl Channel {
     }
 
     /// As [`Exchange::last_words`].
-    pub(super) fn last_words(&self) -> Option<String> {
+    pub(super) fn last_words(&self) -> Option<RpcError> {
         self.with(|exchange| exchange.last_words())
     }
 

@@ -13,7 +13,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use bytes::Bytes;
-use narrows_wire::{Alike, Kind, message};
+use narrows_wire::{Alike, Kind, RpcError, message};
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -138,8 +138,8 @@ pub(super) struct Exchange {
     alike: Alike,
     readers: u64,
     ended: bool,
-    /// What an error said that was about no request.
-    last_words: Option<String>,
+    /// An error that was about no request.
+    last_words: Option<RpcError>,
 }
 
 impl Exchange {
@@ -197,7 +197,7 @@ impl Exchange {
                     session = asked_in.filter(read);
                 }
                 None if view.id().is_none() => {
-                    self.last_words = view.error().map(|error| error.message.into_owned());
+                    self.last_words = view.error();
                 }
                 None => {}
             },
@@ -333,7 +333,7 @@ impl Exchange {
     }
 
     /// What was said last about no request in particular: why nobody is let in.
-    pub(super) fn last_words(&self) -> Option<String> {
+    pub(super) fn last_words(&self) -> Option<RpcError> {
         self.last_words.clone()
     }
 

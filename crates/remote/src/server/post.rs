@@ -148,7 +148,14 @@ async fn begin(shared: &Arc<Shared>, view: &View<'_>, caller: Caller) -> Result<
 /// The refusal of a connection that ended before it began, in the words of whoever did not want it.
 fn gone(channel: &Channel) -> Refusal {
     match channel.last_words() {
-        Some(words) => reply::refusal(StatusCode::SERVICE_UNAVAILABLE, format!("{words}\n")),
+        Some(error) => {
+            let words = format!("{}\n", error.message);
+            let wait = error.data.as_ref().and_then(|data| data.get("retryAfterMs")?.as_u64());
+            match wait {
+                Some(wait) => Refusal::Unavailable(wait.div_ceil(1000).max(1), words),
+                None => reply::refusal(StatusCode::SERVICE_UNAVAILABLE, words),
+            }
+        }
         None => reply::refusal(StatusCode::BAD_GATEWAY, "the agent is gone\n"),
     }
 }

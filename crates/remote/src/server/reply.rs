@@ -62,6 +62,8 @@ pub(super) enum Refusal {
     Message(StatusCode, Bytes),
     /// For so many seconds.
     Later(u64, &'static str),
+    /// There is no agent for so many seconds.
+    Unavailable(u64, String),
     /// What they are known by may have been taken back.
     Doubted,
     /// Another version of WebSocket is meant.
@@ -75,6 +77,11 @@ impl Refusal {
             Self::Words(status, words) => words_of(status, words),
             Self::Message(status, message) => json(status, message),
             Self::Later(seconds, words) => later(seconds, words),
+            Self::Unavailable(seconds, words) => {
+                let mut reply = words_of(StatusCode::SERVICE_UNAVAILABLE, words);
+                reply.headers_mut().insert(RETRY_AFTER, seconds.into());
+                reply
+            }
             Self::Doubted => {
                 let words = "the tokens cannot be checked now\n";
                 let mut reply = words_of(StatusCode::SERVICE_UNAVAILABLE, words);

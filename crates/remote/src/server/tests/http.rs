@@ -211,6 +211,14 @@ async fn an_agent_that_goes_or_does_not_come() {
     for _ in 0..20 {
         let answer = ask(away.address, "POST", &[JSON], &initialize(1)).await;
         assert_eq!((answer.status, &*answer.body), (503, &b"the bus is stopping\n"[..]));
+        assert_eq!(answer.header("retry-after"), None);
+    }
+    for (wait, seconds) in [(1, "1"), (1000, "1"), (1001, "2")] {
+        let short =
+            Agent { turns_away: Some("short of memory"), retry_after_ms: Some(wait), ..Agent::default() };
+        let short = start_with(listener(), Limits::default(), short);
+        let answer = ask(short.address, "POST", &[JSON], &initialize(1)).await;
+        assert_eq!((answer.status, answer.header("retry-after")), (503, Some(seconds)));
     }
     let running = start(listener(), Limits::default());
     let name = connect(running.address).await;

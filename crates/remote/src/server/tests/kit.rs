@@ -35,6 +35,8 @@ pub(super) struct Agent {
     pub(super) refuses: bool,
     /// Says this to nobody in particular and hangs up.
     pub(super) turns_away: Option<&'static str>,
+    /// And when to come back.
+    pub(super) retry_after_ms: Option<u64>,
     /// How many connections are at their end.
     pub(super) ended: Arc<watch::Sender<usize>>,
 }
@@ -45,14 +47,18 @@ impl Backend for Agent {
         self.listeners.lock().unwrap().push(listener);
         let heard = Arc::clone(&self.heard);
         let (refuses, turns_away, ended) = (self.refuses, self.turns_away, Arc::clone(&self.ended));
+        let retry_after_ms = self.retry_after_ms;
         Box::pin(async move {
             if refuses {
                 return Err(io::Error::other("no"));
             }
             let (ours, theirs) = StdUnixStream::pair()?;
             if let Some(words) = turns_away {
-                let error =
+                let mut error =
                     json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32016, "message": words}});
+                if let Some(wait) = retry_after_ms {
+                    error["error"]["data"] = json!({"retryAfterMs": wait});
+                }
                 (&theirs).write_all(format!("{error}\n").as_bytes())?;
                 return Ok(ours);
             }
