@@ -149,3 +149,28 @@ fn the_files_can_be_used() {
         assert!(told.ends_with("--- exit 0 ---\n"), "{file}\n{told}");
     }
 }
+
+/// Whatever file with our own agent is pasted, the agent has a model.
+#[test]
+fn every_file_with_the_built_in_agent_answers_when_it_is_pasted() {
+    let files = PAGE.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let mut tried = 0;
+    for file in files.filter(|file| file.contains("[\"narrows\", \"acp\"") && file.contains("[[listen]]")) {
+        assert!(file.contains("OPENAI_"), "no model: {file}");
+        if !file.contains("\"builtin:demo\"") {
+            continue;
+        }
+        tried += 1;
+        let place = Place::new();
+        let agent = "command = [\"narrows\", \"acp\"]";
+        let file = file.replace(":9000", ":0").replace(agent, &format!("{agent}\npass_env = ['[MARK]']"));
+        let bus = Bus::of_file(&place, &file);
+        let mut peer = bus.client();
+        let session = peer.session(&place);
+        peer.prompt(&json!(2), &session, "Hello");
+        let answer = peer.answer(&json!(2));
+        assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+        bus.stop();
+    }
+    assert_eq!(tried, 2);
+}
