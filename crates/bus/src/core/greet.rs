@@ -1,6 +1,7 @@
 //! `initialize`: said to workers that everybody shares, answered to their clients, and said again for clients that have
 //! more than one worker.
 
+use narrows_acp::capability::AUTHORIZES;
 use narrows_acp::method;
 use narrows_wire::{Code, Kind, RpcError, View, message};
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ impl<O: Outlet> Pass<'_, O> {
     pub(super) fn greet(&mut self, worker: Worker) {
         let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
         let settings = &self.core.pool_of(pool).settings;
-        let capabilities = settings.client_capabilities.clone();
+        let capabilities = with_mark(settings.client_capabilities.clone());
         let info = json!({"name": NAME, "title": "Narrows bus", "version": env!("CARGO_PKG_VERSION")});
         let params = match settings.protocol {
             Protocol::V2 => json!({"protocolVersion": 2, "capabilities": capabilities, "info": info}),
@@ -407,6 +408,17 @@ fn abilities(answer: &Value) -> Abilities {
 fn asked_version(message: View<'_>) -> Option<u16> {
     let params: Value = serde_json::from_slice(message.params()?).ok()?;
     u16::try_from(params["protocolVersion"].as_u64()?).ok()
+}
+
+/// The capabilities of clients, with the mark that they may decide about commands and MCP tools themselves. Whether the
+/// client of a session does is said by its prompts and MCP servers, without which the mark means nothing.
+fn with_mark(mut capabilities: Value) -> Value {
+    if let Some(offers) = capabilities.as_object_mut()
+        && let Some(meta) = offers.entry("_meta").or_insert_with(|| json!({})).as_object_mut()
+    {
+        meta.entry(AUTHORIZES).or_insert(Value::Bool(true));
+    }
+    capabilities
 }
 
 /// The params of `initialize` for this version.

@@ -116,6 +116,28 @@ fn the_local_set_up_works() {
     assert_eq!(seen.header("authorization"), None, "no key is sent");
 }
 
+/// Shared workers were told what clients can do before the client came; whether it decides itself, each prompt says.
+#[tokio::test]
+async fn a_shared_agent_runs_a_command_of_a_client_that_decides_itself() {
+    let section = PAGE.split("### What shared agents can do").nth(1).expect("the section");
+    let file = section.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a file");
+    let file = file.replace("127.0.0.1:9000", "127.0.0.1:0")
+        + "env = { OPENAI_BASE_URL = 'builtin:demo' }\npass_env = ['[MARK]']\n";
+    let is_held = narrows_process::Sandbox::support().await.confined().files;
+    let place = Place::new();
+    place.file("here.txt", "");
+    let bus = Bus::of_file(&place, &file);
+    let told = place.told_of(place.narrows(["run", "--agent", &bus.at[0], "run ls"]));
+    let expected = if is_held { "--- exit 0 ---\n" } else { "--- exit 9 ---\n" };
+    assert!(told.contains("here.txt") == is_held && told.ends_with(expected), "{told}");
+    // An editor without the mark in its prompt is asked.
+    let mut peer = bus.client();
+    let session = peer.session(&place);
+    peer.prompt(&json!(2), &session, "run ls");
+    peer.hears_request("session/request_permission");
+    bus.stop();
+}
+
 /// Without `socat` there is a way too, which is taken as it stands there.
 #[test]
 fn bash_is_enough_to_connect() {

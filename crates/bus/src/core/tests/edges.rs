@@ -32,7 +32,7 @@ fn what_a_deaf_worker_has_not_read_is_refused_at_once_and_what_it_has_may_end() 
     scene.answer(1, 1, &able());
     scene.answer(1, 2, &json!({}));
     assert_snapshot!(scene.seen(), @r#"
-    w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     Tell(Ready(Worker(1)))
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"b","mcpServers":[]}}
     w1 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"b","prompt":[]}}

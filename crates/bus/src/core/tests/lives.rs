@@ -165,7 +165,7 @@ fn settings_change_without_a_failed_request() {
     scene.dies(0);
     assert_snapshot!(scene.seen(), @r#"
     Spawn { worker: Worker(1), pool: PoolId(1) }
-    w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     Tell(Ready(Worker(1)))
     c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}
     Stop { worker: Worker(0), kill: false }

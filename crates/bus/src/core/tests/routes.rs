@@ -14,8 +14,8 @@ fn a_shared_pool_answers_initialize_itself_with_what_every_worker_can() {
     assert_snapshot!(scene.seen(), @r#"
     Spawn { worker: Worker(0), pool: PoolId(0) }
     Spawn { worker: Worker(1), pool: PoolId(0) }
-    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     "#);
     scene.answer(0, 1, &able());
     assert_snapshot!(scene.seen(), @r#"
@@ -505,7 +505,7 @@ fn users_who_must_not_meet_have_workers_of_their_own() {
     assert_snapshot!(scene.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
     Spawn { worker: Worker(1), pool: PoolId(0) }
-    w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     Tell(Ready(Worker(1)))
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
     w1 < {"jsonrpc":"2.0","id":3,"method":"session/new","params":{}}

@@ -50,12 +50,12 @@ fn a_session_that_was_not_taken_up_in_time_is_tried_again() {
     }
     assert_snapshot!(scene.seen(), @r#"
     Spawn { worker: Worker(0), pool: PoolId(0) }
-    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     Tell(Ready(Worker(0)))
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
     Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
     Spawn { worker: Worker(0), pool: PoolId(0) }
-    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     Tell(Ready(Worker(0)))
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
     c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the session could not be taken up again: the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
