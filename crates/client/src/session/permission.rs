@@ -43,11 +43,15 @@ impl Settled {
     }
 }
 
+/// The reason for a question about a command that is not known to run here.
+const MAY_RUN_ITSELF: &str = "asks before a command that the agent may run itself, in no sandbox";
+
 /// What a request is judged by.
 #[derive(Clone)]
 struct Matter {
     action: Action,
-    /// It is done by our own MCP server, in the sandbox.
+    /// It is done by this client, in the sandbox: by our own MCP server, or by a terminal of an agent that is known to
+    /// run commands nowhere else.
     runs_here: bool,
     /// Not all of it could be read.
     is_partial: bool,
@@ -58,6 +62,12 @@ impl Matter {
     /// What the policy says of it.
     fn judge(&self, authority: &Authority) -> Decision {
         let mut decision = authority.judge(&self.action, self.runs_here);
+        if let Because::Preset { access: Access::Medium, kind: Kind::Execute, why } = &mut decision.because
+            && !self.runs_here
+            && decision.verdict == Verdict::Ask
+        {
+            *why = MAY_RUN_ITSELF;
+        }
         if self.is_partial {
             // What cannot be read in whole cannot be judged: somebody may look at it, but no rule lets it pass.
             decision.verdict = decision.verdict.max(Verdict::Ask);
@@ -107,9 +117,17 @@ impl Actor {
         let known = &self.shared.known;
         let has_tools = known.version == Version::V2 && known.can.mcp_acp;
         let own = has_tools.then(|| own(&asked, &self.services.cwd)).flatten();
+        let is_own = own.is_some();
+        let action = own.unwrap_or_else(|| action(&asked));
+        // What confines the next command is looked up before one is judged by it.
+        let confinement = (!is_own
+            && self.shared.agent.acts_through_client
+            && self.shared.offer.run_commands
+            && action.command.is_some())
+        .then(|| self.services.confinement.clone());
         let matter = Matter {
-            runs_here: own.is_some(),
-            action: own.unwrap_or_else(|| action(&asked)),
+            runs_here: is_own || confinement.is_some(),
+            action,
             is_partial: asked.problem.is_some() || asked.call.is_partial(),
             approval: asked.approval.clone(),
         };
@@ -149,7 +167,7 @@ impl Actor {
         let responder = request.responder;
         let given_up = responder.cancelled();
         // A refusal stays one wherever the paths lead.
-        let is_final = decision.verdict == Verdict::Deny || matter.names_nothing();
+        let is_final = decision.verdict == Verdict::Deny || matter.names_nothing() && confinement.is_none();
         let at_once = authority.settled(&decision).filter(|_| is_final);
         self.held.insert(id.clone(), Held { responder, call_id, options, decision, may_always, deed });
         if let Some(settled) = at_once {
@@ -157,6 +175,9 @@ impl Actor {
         }
         self.tasks.spawn(async move {
             let settling = async {
+                if let Some(confinement) = confinement {
+                    authority.set_confined(confinement.now().await.1);
+                }
                 let named = matter.action.paths.len();
                 let matter = matter.followed(&authority).await;
                 let decision = matter.judge(&authority);

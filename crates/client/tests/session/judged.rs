@@ -63,6 +63,33 @@ async fn a_person_who_allowed_a_command_is_not_asked_again_when_the_client_runs_
     }
 }
 
+/// Only of an agent that is known to run commands nowhere else it is known which sandbox holds them.
+#[tokio::test]
+async fn a_command_is_judged_with_the_sandbox_of_the_client_that_will_run_it() {
+    if !narrows_process::Sandbox::support().await.confined().files {
+        return;
+    }
+    let tool = r#"kind = "execute", input = { command = "echo", args = ["hello"] }"#;
+    let more = r#"{ terminal = { command = ["echo", "hello"] } }, { say = "{last}" }"#;
+    for (through_client, sandbox, expected) in
+        [(true, true, 0), (true, false, 1), (false, true, 1), (false, false, 1)]
+    {
+        let (mut stage, asked) = agreeable(Stage::new(Version::V1, Access::Medium));
+        stage.agent.acts_through_client = through_client;
+        stage.config.sandbox = sandbox;
+        let driven = stage.open(&asking(tool, more)).await;
+        let (text, _) = played(&driven).await;
+        assert!(text.starts_with("Allowed.") && text.contains("hello"), "{text}");
+        let asked = asked.lock().expect("no panic").clone();
+        assert_eq!(asked.len(), expected, "{through_client} {sandbox}");
+        if !through_client {
+            let why = asked[0].decision.to_string();
+            assert!(why.contains("a command that the agent may run itself, in no sandbox"), "{why}");
+        }
+        driven.leave().await;
+    }
+}
+
 #[tokio::test]
 async fn what_was_allowed_is_forgotten_with_its_turn() {
     let tool = r#"kind = "execute", input = { command = "echo", args = ["hello"] }"#;

@@ -99,6 +99,10 @@ fn remedy(refusal: &Refusal) -> String {
             };
             let allow = format!("a rule of --policy with `effect = \"allow\"`{about} lets it");
             match (access.as_str(), is_asked) {
+                (_, true) if kind == "execute" && refusal.is_asked_first => format!(
+                    "the agent asks before it runs a command, which it may run itself, in no sandbox: {ASKED}; {allow}, \
+                     and so does --access high"
+                ),
                 (_, true) => {
                     format!("{access} access asks about it: {ASKED}; {allow}, and so does --access high")
                 }
@@ -137,7 +141,7 @@ mod tests {
 
     fn refusal(by: &str, because: Value) -> Refusal {
         let (wanted, words) = ("Do it".to_owned(), "no".to_owned());
-        Refusal { wanted, words, by: by.to_owned(), because, mcp: None }
+        Refusal { wanted, words, by: by.to_owned(), because, ..Refusal::default() }
     }
 
     #[test]
@@ -180,6 +184,20 @@ mod tests {
         let hint = remedy(&Refusal { mcp, ..refusal("nobody to ask", because) });
         assert!(hint.contains("`server = \"files\"` and `tool = \"write_file\"` lets it"), "{hint}");
         assert!(!hint.contains("kind"), "{hint}");
+    }
+
+    #[test]
+    fn the_hint_for_a_command_that_an_agent_asks_about_says_where_it_may_run() {
+        let because = json!({"by": "preset", "access": "medium", "kind": "execute", "why": "w"});
+        let asked = refusal("nobody to ask", because);
+        let hint = remedy(&Refusal { is_asked_first: true, ..asked.clone() });
+        assert!(
+            hint.starts_with("the agent asks before it runs a command, which it may run itself"),
+            "{hint}"
+        );
+        let (rule, access) = (hint.find("`kind = \"execute\"`"), hint.find("--access high"));
+        assert!(rule.is_some() && rule < access, "{hint}");
+        assert!(remedy(&asked).starts_with("medium access asks about it: "));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use narrows_acp::method::MCP_MESSAGE;
+use narrows_acp::method::{MCP_MESSAGE, SESSION_REQUEST_PERMISSION};
 use narrows_client::{Json, Payload, PermissionResolved};
 use serde_json::Value;
 
@@ -30,6 +30,8 @@ pub(crate) struct Refusal {
     pub(crate) because: Value,
     /// The MCP server and its tool, if it was a call of one that runs here.
     pub(crate) mcp: Option<(String, String)>,
+    /// The agent asked for permission, so it is not known who would do it.
+    pub(crate) is_asked_first: bool,
 }
 
 /// Something that is not settled.
@@ -37,6 +39,7 @@ pub(crate) struct Refusal {
 struct Wanted {
     title: String,
     mcp: Option<(String, String)>,
+    is_asked_first: bool,
 }
 
 /// What was asked, and what was refused.
@@ -67,8 +70,9 @@ impl Ledger {
                 let tool = asked.tool_name.as_deref().filter(|_| asked.method == MCP_MESSAGE);
                 let mcp = tool.and_then(|tool| tool.split_once('.'));
                 let mcp = mcp.map(|(server, tool)| (line(server), line(tool)));
+                let is_asked_first = asked.method == SESSION_REQUEST_PERMISSION;
                 if self.asked.len() < MOST {
-                    self.asked.insert(asked.request_id.clone(), Wanted { title, mcp });
+                    self.asked.insert(asked.request_id.clone(), Wanted { title, mcp, is_asked_first });
                 }
                 None
             }
@@ -98,7 +102,7 @@ impl Ledger {
 }
 
 /// Why something was refused, if it was.
-fn refusal(resolved: &PermissionResolved, Wanted { title, mcp }: Wanted) -> Option<Refusal> {
+fn refusal(resolved: &PermissionResolved, wanted: Wanted) -> Option<Refusal> {
     let is_allowed = resolved.outcome == "allowed"
         || resolved.option_kind.as_deref().is_some_and(|kind| kind.starts_with("allow"));
     if is_allowed {
@@ -118,5 +122,6 @@ fn refusal(resolved: &PermissionResolved, Wanted { title, mcp }: Wanted) -> Opti
         by => line(by),
     };
     let because = decision["because"].clone();
-    Some(Refusal { wanted: line(&title), words, by: by.to_owned(), because, mcp })
+    let Wanted { title, mcp, is_asked_first } = wanted;
+    Some(Refusal { wanted: line(&title), words, by: by.to_owned(), because, mcp, is_asked_first })
 }
