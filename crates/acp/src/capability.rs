@@ -6,10 +6,11 @@
 
 use crate::{v1, v2};
 
-/// A key of `_meta` in the capabilities of a version 1 client, and in each of its prompts. `true` in both says that the
-/// client decides about each `terminal/create` itself and asks its user where that is needed, so that an agent that runs
-/// commands nowhere else need not request permission first. The capabilities alone are not enough: on a bus another
-/// client may go on with a session.
+/// A key of `_meta` in the capabilities of a client, in each of its prompts (version 1), and in its MCP servers of the type
+/// `acp`. `true` in capabilities and prompt says that the client decides about each `terminal/create` itself and asks its
+/// user where that is needed, so that an agent that runs commands nowhere else need not request permission first. `true` in
+/// capabilities and server says the same of the tools of that server. The capabilities alone are not enough: on a bus
+/// another client may go on with a session.
 pub const AUTHORIZES: &str = "narrows/authorizes";
 
 /// What a client can do for an agent.
@@ -35,7 +36,7 @@ pub struct ClientCan {
     pub compaction: bool,
     /// Take `plan_update`, plans with an id.
     pub plan_updates: bool,
-    /// Decide about each `terminal/create` itself ([`AUTHORIZES`]).
+    /// Decide itself about each `terminal/create` and each tool of its MCP servers ([`AUTHORIZES`]).
     pub authorizes: bool,
 }
 
@@ -55,7 +56,7 @@ impl From<&v1::ClientCapabilities> for ClientCan {
             notices: session.is_some_and(|session| session.notices.is_some()),
             compaction: session.is_some_and(|session| session.compaction.is_some()),
             plan_updates: client.plan.is_some(),
-            authorizes: client.meta.as_ref().and_then(|meta| meta.get(AUTHORIZES)) == Some(&true.into()),
+            authorizes: is_marked(client.meta.as_ref()),
         }
     }
 }
@@ -74,9 +75,14 @@ impl From<&v2::ClientCapabilities> for ClientCan {
             notices: true,
             compaction: true,
             plan_updates: true,
-            authorizes: false,
+            authorizes: is_marked(client.meta.as_ref()),
         }
     }
+}
+
+/// Returns `true` if the mark is there.
+fn is_marked(meta: Option<&serde_json::Map<String, serde_json::Value>>) -> bool {
+    meta.and_then(|meta| meta.get(AUTHORIZES)) == Some(&true.into())
 }
 
 /// What an agent can do for a client. New sessions, prompts and their cancellation are a matter of course.
@@ -231,7 +237,11 @@ mod tests {
         for other in [r#""true""#, "1", "{}", "false", "null"] {
             check_v1_client(&format!(r#"{{"_meta":{{"narrows/authorizes":{other}}}}}"#), none);
         }
-        check_v2_client(r#"{"_meta":{"narrows/authorizes":true}}"#, V2_CLIENT);
+        check_v2_client(
+            r#"{"_meta":{"narrows/authorizes":true}}"#,
+            ClientCan { authorizes: true, ..V2_CLIENT },
+        );
+        check_v2_client(r#"{"_meta":{"narrows/authorizes":1}}"#, V2_CLIENT);
     }
 
     #[test]

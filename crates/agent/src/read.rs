@@ -5,6 +5,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use narrows_acp::Version;
+use narrows_acp::capability::AUTHORIZES;
 use narrows_mcp::Server;
 use narrows_wire::{Code, RpcError};
 use serde_json::{Map, Value, json};
@@ -142,7 +143,8 @@ impl<'a> Params<'a> {
             })),
             Some("acp") => {
                 let id = text("serverId").or_else(|error| text("id").map_err(|_| error))?;
-                Ok(Ok(Server::Acp { name, id }))
+                let mark = object.get("_meta").and_then(|meta| meta.get(AUTHORIZES));
+                Ok(Ok(Server::Acp { name, id, authorizes: mark == Some(&Value::Bool(true)) }))
             }
             Some(kind) => {
                 let kind: String = kind.chars().take(20).collect();

@@ -208,18 +208,21 @@ async fn initialize(peer: &Peer, offered: Version, offer: Offer, agent: &Agent) 
             let files = v1::FileSystemCapabilities::new()
                 .read_text_file(offer.read_files)
                 .write_text_file(offer.write_files);
-            let mut can = v1::ClientCapabilities::new().fs(files).terminal(offer.run_commands);
-            if offer.run_commands {
-                can = can.meta(v1::Meta::from_iter([(AUTHORIZES.to_owned(), true.into())]));
-            }
+            let can = v1::ClientCapabilities::new()
+                .fs(files)
+                .terminal(offer.run_commands)
+                .meta(v1::Meta::from_iter([(AUTHORIZES.to_owned(), true.into())]));
             let params = v1::InitializeRequest::new(ProtocolVersion::V1)
                 .client_info(v1::Implementation::new(name, number))
                 .client_capabilities(can);
             peer.request(INITIALIZE, &params, limit).await
         }
         Version::V2 => {
+            let can = v2::ClientCapabilities::new()
+                .meta(v2::Meta::from_iter([(AUTHORIZES.to_owned(), true.into())]));
             let params =
-                v2::InitializeRequest::new(ProtocolVersion::V2, v2::Implementation::new(name, number));
+                v2::InitializeRequest::new(ProtocolVersion::V2, v2::Implementation::new(name, number))
+                    .capabilities(can);
             peer.request(INITIALIZE, &params, limit).await
         }
     };

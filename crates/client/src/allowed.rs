@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use narrows_policy::{Command, Variable};
+use serde_json::Value;
 
 /// How many are remembered; the oldest is forgotten first.
 const MAX_ALLOWED: usize = 16;
@@ -18,6 +19,8 @@ pub(crate) enum Deed {
     Run { command: Command, cwd: PathBuf, env: Vec<Variable> },
     /// A file and its new text.
     Write { path: PathBuf, text: String },
+    /// A tool of an MCP server that runs here, or another method of it, and the arguments.
+    Mcp { server: String, tool: String, arguments: Value },
 }
 
 impl Deed {
@@ -35,6 +38,10 @@ impl Deed {
             (Self::Write { path, text }, Self::Write { path: wanted, text: new }) => {
                 path == wanted && text == new
             }
+            (
+                Self::Mcp { server, tool, arguments },
+                Self::Mcp { server: wanted, tool: name, arguments: given },
+            ) => server == wanted && tool == name && arguments == given,
             _ => false,
         }
     }

@@ -17,7 +17,7 @@ use crate::question::{Decide, Question, Reply};
 /// Something to be told as an event, by whoever is not the session itself.
 #[derive(Debug)]
 pub(crate) enum Note {
-    Requested(PermissionRequested),
+    Requested(Box<PermissionRequested>),
     Resolved(PermissionResolved),
     /// Whoever asked does not wait for the answer any more.
     GivenUp(String),
@@ -62,6 +62,8 @@ pub(crate) struct About {
     pub(crate) title: String,
     pub(crate) kind: &'static str,
     pub(crate) tool: Option<String>,
+    /// The MCP server whose tool it is, and what the tool is called there.
+    pub(crate) mcp: Option<(String, String)>,
     pub(crate) input: serde_json::Value,
     pub(crate) paths: Vec<PathBuf>,
 }
@@ -73,6 +75,8 @@ impl About {
             request_id: id.to_owned(),
             method: self.method.to_owned(),
             tool_name: self.tool.clone(),
+            server: self.mcp.as_ref().map(|(server, _)| server.clone()),
+            server_tool: self.mcp.as_ref().map(|(_, tool)| tool.clone()),
             title: Some(self.title.clone()),
             kind: Some(self.kind.to_owned()),
             input: (!self.input.is_null()).then(|| Json::write(&self.input)),
@@ -261,7 +265,7 @@ impl Authority {
 
     async fn told(&self, decision: Decision, about: About, deed: Option<&Deed>) -> Result<(), Denied> {
         let open = Open::new(self, &about).await;
-        let About { method: _, title, kind, tool, input, paths } = about;
+        let About { method: _, title, kind, tool, mcp: _, input, paths } = about;
         let question = Question {
             id: open.id.clone(),
             session_id: self.session(),
@@ -343,7 +347,7 @@ impl<'a> Open<'a> {
         let id = authority.number();
         authority.docket.enter(&id);
         let mut open = Self { authority, id, requested: false, resolved: false };
-        authority.note(Note::Requested(about.requested(&open.id))).await;
+        authority.note(Note::Requested(Box::new(about.requested(&open.id)))).await;
         open.requested = true;
         open
     }

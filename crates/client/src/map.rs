@@ -64,6 +64,8 @@ pub struct Mapper {
     thought: Speech,
     calls: Calls,
     fault: Option<Fault>,
+    /// The MCP servers of the user that run here.
+    servers: Vec<String>,
 }
 
 impl Mapper {
@@ -81,7 +83,13 @@ impl Mapper {
             thought: Speech::default(),
             calls: Calls::default(),
             fault: None,
+            servers: Vec::new(),
         }
+    }
+
+    /// Names the MCP servers of the user that run here.
+    pub fn set_servers(&mut self, servers: Vec<String>) {
+        self.servers = servers;
     }
 
     /// The session has an id from now on.

@@ -339,15 +339,17 @@ impl Gate for McpGate {
             let arguments = Value::Object(arguments);
             let name = tool.unwrap_or_else(|| method.clone());
             let action = Action::mcp(&server, &name, &arguments);
+            let deed = Deed::Mcp { server: server.clone(), tool: name.clone(), arguments: arguments.clone() };
             let about = About {
                 method: "mcp/message",
                 title: format!("Use {name} of {server}"),
                 kind: "other",
                 tool: Some(format!("{server}.{name}")),
+                mcp: Some((server, name)),
                 input: arguments,
                 ..About::default()
             };
-            self.0.permit(&action, about, None).await.map_err(|denied| Refusal(denied.to_string()))
+            self.0.permit(&action, about, Some(&deed)).await.map_err(|denied| Refusal(denied.to_string()))
         })
     }
 }

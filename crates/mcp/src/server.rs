@@ -31,6 +31,8 @@ pub enum Server {
         name: String,
         /// The client's id for it.
         id: String,
+        /// The client decides about each call of it itself, so that its user need not be asked before.
+        authorizes: bool,
     },
 }
 
@@ -64,7 +66,7 @@ impl fmt::Debug for Server {
                 .field("url", &url.split(['?', '#']).next().unwrap_or_default())
                 .field("headers", &names(headers))
                 .finish(),
-            Self::Acp { name, id } => f.debug_struct("Acp").field("name", name).field("id", id).finish(),
+            Self::Acp { name, id, .. } => f.debug_struct("Acp").field("name", name).field("id", id).finish(),
         }
     }
 }

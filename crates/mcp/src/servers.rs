@@ -83,6 +83,13 @@ impl Servers {
         }
     }
 
+    /// Returns `true` if the ACP client that has this server decides about each call of it itself.
+    #[must_use]
+    pub fn is_authorized_by_client(&self, server: &str) -> bool {
+        let entry = self.entry(server);
+        entry.is_ok_and(|entry| matches!(entry.server, Server::Acp { authorizes: true, .. }))
+    }
+
     /// Calls a tool. `progress` gets what the server says on the way, a line at a time. A server that is still
     /// starting is waited for.
     ///

@@ -269,7 +269,15 @@ impl Turn {
     /// Returns `true` if the client decides about the request that carries out `task`. Asking before it would ask
     /// the user twice, and without the knowledge of the sandbox that the client runs the command in.
     fn is_decided_by_client(&self, task: &Task) -> bool {
-        matches!(task, Task::Run { .. }) && self.authorizes
+        match task {
+            Task::Run { .. } => self.authorizes,
+            // Whichever client has sent the prompt: the call goes to the one that has the server.
+            Task::Server { server, .. } => {
+                self.agent.client().can.authorizes
+                    && self.session.state().servers.is_authorized_by_client(server)
+            }
+            Task::Read { .. } | Task::Write { .. } => false,
+        }
     }
 
     async fn perform(

@@ -110,9 +110,13 @@ impl Client {
 
     /// The same in version 2.
     pub async fn v2(settings: Settings) -> Self {
+        Self::v2_with(settings, json!({})).await
+    }
+
+    pub async fn v2_with(settings: Settings, capabilities: Value) -> Self {
         let mut client = Self::start(settings);
-        let params =
-            json!({"protocolVersion": 2, "info": {"name": "test", "version": "1"}, "capabilities": {}});
+        let info = json!({"name": "test", "version": "1"});
+        let params = json!({"protocolVersion": 2, "info": info, "capabilities": capabilities});
         client.ask("initialize", params).await.expect("initialize");
         client
     }

@@ -84,6 +84,36 @@ async fn a_tool_of_the_client_is_called_by_message() {
     client.leave().await;
 }
 
+/// Asking first would ask the user of such a client twice. Both marks are wanted: a gate takes away that of the capabilities,
+/// and the server may be another client's.
+#[tokio::test]
+async fn a_client_that_decides_about_its_tools_itself_is_not_asked_for_permission_first() {
+    let mark = json!({"narrows/authorizes": true});
+    for (can, server_mark, is_asked) in
+        [(Some(&mark), Some(&mark), false), (Some(&mark), None, true), (None, Some(&mark), true)]
+    {
+        for version in [1, 2] {
+            let server = calling("act");
+            let can = json!({"_meta": can});
+            let mut client = match version {
+                1 => Client::v1(settings(&server), can).await,
+                _ => Client::v2_with(settings(&server), can).await,
+            };
+            client.host(host(Some("allow_once")));
+            let mut described = descriptor();
+            described["_meta"] = json!(server_mark);
+            let params = json!({"cwd": "/project", "mcpServers": [described]});
+            let answer = client.ask("session/new", params).await.unwrap();
+            client.forget();
+            client.prompt(answer["sessionId"].as_str().unwrap(), "Go").await.unwrap();
+            assert_eq!(ended(&mut client).await["status"], "completed");
+            let asked = methods(&client).contains(&"session/request_permission");
+            assert_eq!(asked, is_asked, "version {version}, {server_mark:?}");
+            client.leave().await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_tool_that_does_not_only_read_is_asked_for() {
     for (option, status) in [("allow_once", "completed"), ("reject_once", "failed")] {

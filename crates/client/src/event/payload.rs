@@ -92,6 +92,12 @@ pub struct PermissionRequested {
     /// The tool, by the best name there is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
+    /// The MCP server that runs here and whose tool it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// What the tool is called there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_tool: Option<String>,
     /// What the agent calls it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,

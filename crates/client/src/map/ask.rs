@@ -38,6 +38,8 @@ pub struct Asked {
     pub cwd: Option<String>,
     /// What it offers. Options that cannot be read are not offered.
     pub options: Vec<Choice>,
+    /// The MCP server that runs here and whose tool it is, and what the tool is called there.
+    pub mcp: Option<(String, String)>,
     /// The approval that its governance wants, where a gate in front of the agent asks for one.
     pub approval: Option<Approval>,
     /// Why the request could not be read in whole: then it is not known what it is about.
@@ -113,7 +115,8 @@ impl Mapper {
         let checked =
             std::str::from_utf8(params).ok().filter(|text| serde_json::from_str::<&RawValue>(text).is_ok());
         let emit = &mut Emit { now_ms, out, params: checked, raw: None };
-        let (asked, options) = self.read_request(text, emit);
+        let (mut asked, options) = self.read_request(text, emit);
+        asked.mcp = asked.call.own_name().and_then(|name| self.hosted_tool(name));
         let told = |id: &str| (!id.is_empty()).then(|| Arc::from(id));
         let call = &asked.call;
         let requested = PermissionRequested {
@@ -121,6 +124,8 @@ impl Mapper {
             method: method.to_owned(),
             call_id: told(&call.id),
             tool_name: (*call != Call::default()).then(|| call.tool_name()),
+            server: asked.mcp.as_ref().map(|(server, _)| server.clone()),
+            server_tool: asked.mcp.as_ref().map(|(_, tool)| tool.clone()),
             title: asked.title.clone().or_else(|| call.title.clone()),
             description: asked.description.clone(),
             kind: call.kind.clone(),
@@ -137,6 +142,22 @@ impl Mapper {
         let body = EventBody::Provider { provider, payload };
         self.tell_read(emit, body);
         asked
+    }
+
+    /// The MCP server that runs here and its tool, if `name` is that of one: `SERVER__TOOL`, as agents write it, some with
+    /// `mcp__` before it. `None` if it may be one of several.
+    fn hosted_tool(&self, name: &str) -> Option<(String, String)> {
+        let name = name.strip_prefix("mcp__").unwrap_or(name);
+        let mut found = self.servers.iter().filter_map(|server| {
+            // Models take no other characters in names.
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+            let plain = server.replace(|c: char| !is_plain(c), "_");
+            let rest = name.strip_prefix(server.as_str()).or_else(|| name.strip_prefix(&plain))?;
+            let tool = rest.strip_prefix("__")?;
+            (!tool.is_empty()).then(|| (server.clone(), tool.to_owned()))
+        });
+        let first = found.next()?;
+        found.next().is_none().then_some(first)
     }
 
     /// Tells what the agent was answered.

@@ -1,7 +1,7 @@
 //! What an agent is told of the servers, and which of them run here.
 
 use narrows_acp::Version;
-use narrows_acp::capability::AgentCan;
+use narrows_acp::capability::{AUTHORIZES, AgentCan};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -86,6 +86,10 @@ impl Plan {
         if version == Version::V1 {
             // What the older form calls it. Its agents are of version 1.
             descriptor["id"] = id.clone().into();
+        }
+        // Of our own tools an agent that asks shows more than their call does.
+        if matches!(resident, Resident::Server(_)) {
+            descriptor["_meta"] = json!({AUTHORIZES: true});
         }
         self.descriptors.push(descriptor);
         self.housed.push(Housed { id, resident });

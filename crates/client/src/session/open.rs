@@ -24,7 +24,7 @@ use crate::host::files::{Files, Limits as FileLimits, Reach, Roots};
 use crate::host::terminal::{Limits as TerminalLimits, Terminals};
 use crate::lobby::PATIENCE;
 use crate::map::{Mapper, Settings};
-use crate::mcp::{self, Gate, HostServer, Hosting};
+use crate::mcp::{self, Gate, HostServer, Hosting, Resident};
 use crate::runtime::{Beginning, Shared};
 use crate::services::{McpGate, Services, ThroughMcp};
 use crate::snapshot::Snapshot;
@@ -76,7 +76,7 @@ pub(crate) async fn begin(
         confinement,
         cwd: config.cwd.clone(),
     });
-    let (descriptors, hosting) = servers(&shared, &config, &services).map_err(failed)?;
+    let Given { descriptors, names, hosting } = servers(&shared, &config, &services).map_err(failed)?;
     let params = params(&config, &beginning, descriptors, &shared);
     let opening = shared.lobby.opening();
     let losses = shared.losses();
@@ -85,6 +85,7 @@ pub(crate) async fn begin(
         &shared.agent.name,
         Settings { raw: config.raw, ..Settings::default() },
     );
+    mapper.set_servers(names);
     let mut early = Vec::new();
     let mut requests = Vec::new();
     let mut snapshot = Snapshot::default();
@@ -168,12 +169,18 @@ pub(crate) async fn begin(
     Ok(session)
 }
 
+/// The MCP servers of a session.
+struct Given {
+    /// What the agent is told of them.
+    descriptors: Vec<Value>,
+    /// The names of the user's that run here.
+    names: Vec<String>,
+    /// All that run here.
+    hosting: Option<Hosting>,
+}
+
 /// What the agent is told of MCP servers, and those that run here.
-fn servers(
-    shared: &Arc<Shared>,
-    config: &SessionConfig,
-    services: &Arc<Services>,
-) -> Result<(Vec<Value>, Option<Hosting>), Problem> {
+fn servers(shared: &Arc<Shared>, config: &SessionConfig, services: &Arc<Services>) -> Result<Given, Problem> {
     let offer = shared.offer;
     let offer = mcp::Offer { read: offer.read_files, write: offer.write_files, run: offer.run_commands };
     let through = Arc::new(ThroughMcp(Arc::clone(services)));
@@ -182,12 +189,18 @@ fn servers(
         .then(|| HostServer::new(offer, Arc::clone(&through) as Arc<_>, through as Arc<_>));
     let plan = mcp::plan(shared.known.version, &shared.known.can, &config.mcp_servers, host)
         .map_err(|error| Problem::Unsupported(error.to_string()))?;
+    let descriptors = plan.descriptors;
     if plan.housed.is_empty() {
-        return Ok((plan.descriptors, None));
+        return Ok(Given { descriptors, names: Vec::new(), hosting: None });
     }
+    let names = plan.housed.iter().filter_map(|housed| match &housed.resident {
+        Resident::Server(server) => Some(server.name.clone()),
+        Resident::Host(_) => None,
+    });
+    let names = names.collect();
     let gate: Arc<dyn Gate> = Arc::new(McpGate(Arc::clone(&services.authority)));
     let options = narrows_mcp::Options::new(&config.cwd, config.environment.clone());
-    Ok((plan.descriptors, Some(shared.mcp.host(plan.housed, options, &gate))))
+    Ok(Given { descriptors, names, hosting: Some(shared.mcp.host(plan.housed, options, &gate)) })
 }
 
 fn params(config: &SessionConfig, beginning: &Beginning, servers: Vec<Value>, shared: &Shared) -> Value {

@@ -253,7 +253,7 @@ impl Actor {
         match note {
             Note::Requested(requested) => {
                 self.noted.insert(requested.request_id.clone());
-                let payload = Payload::PermissionRequested(Box::new(requested));
+                let payload = Payload::PermissionRequested(requested);
                 self.mapper.provider_event(payload, now_ms(), &mut self.events);
             }
             Note::Resolved(resolved) => {
@@ -332,8 +332,16 @@ fn action(asked: &Asked) -> Action {
     let input = call.raw_input.as_ref().map(crate::event::Json::value).unwrap_or_default();
     let locations: Vec<PathBuf> = call.paths().into_iter().map(Into::into).collect();
     let content = content(asked);
-    let mut action =
-        Action::read(call.kind.as_deref(), call.own_name(), &input, &locations).with_content(&content);
+    let (server, tool) = match &asked.mcp {
+        Some((server, tool)) => (Some(server.clone()), Some(tool.as_str())),
+        None => (None, call.own_name()),
+    };
+    let mut action = Action::read(call.kind.as_deref(), tool, &input, &locations).with_content(&content);
+    if server.is_some() {
+        // A rule that forbids the name by which the agent calls it still does.
+        action.claimed = call.own_name().map(str::to_owned);
+        action.server = server;
+    }
     if let Some(command) = &asked.command {
         action.kind = Kind::Execute;
         action.command = Some(Command::Shell(command.clone()));
@@ -344,6 +352,10 @@ fn action(asked: &Asked) -> Action {
 
 /// What `action` is if the agent has the client do it.
 fn deed(action: &Action, asked: &Asked, here: &Path) -> Option<Deed> {
+    if let Some((server, tool)) = asked.mcp.clone() {
+        let arguments = asked.call.raw_input.as_ref()?.value();
+        return Some(Deed::Mcp { server, tool, arguments });
+    }
     if let Some(command) = &action.command {
         let cwd = action.cwd.as_ref().map_or_else(|| here.to_owned(), |cwd| here.join(cwd));
         return Some(Deed::run(command.clone(), cwd, action.env.clone()));

@@ -1,12 +1,13 @@
 //! MCP servers of the user that run here, used by an agent we did not write: over HTTP, in both forms of the messages.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use narrows_acp::Version;
-use narrows_client::{RunRequest, ServerConfig, Transport};
+use narrows_client::{Question, Reply, RunRequest, ServerConfig, Transport};
 use narrows_link::Link;
-use narrows_policy::Access;
+use narrows_policy::{Access, Narrowing, Policy, Rules};
 use narrows_rpc::{CallError, Item, Peer, Request};
 use narrows_testkit::hand::pair;
 use serde_json::{Value, json};
@@ -77,6 +78,8 @@ enum Form {
     Current,
     /// Every message names a connection.
     Older,
+    /// As the current one, and permission is requested first.
+    AsksFirst,
 }
 
 /// An agent of version 1 that calls the tool `echo` of its only server in every turn, and says what came of it.
@@ -97,7 +100,8 @@ async fn agent(link: Link, form: Form) {
             }
             Some("session/prompt") => {
                 let said = match form {
-                    Form::Current => current(&peer, &given).await,
+                    Form::AsksFirst if !is_allowed(&peer).await => Ok(Value::Null),
+                    Form::Current | Form::AsksFirst => current(&peer, &given).await,
                     Form::Older => older(&peer, &given).await,
                 };
                 let said = said.map_or_else(|error| error.to_string(), |result| result.to_string());
@@ -109,6 +113,16 @@ async fn agent(link: Link, form: Form) {
             _ => responder.respond(&json!({})),
         }
     }
+}
+
+/// Requests permission for the call, by the name that the tool has among those of an agent.
+async fn is_allowed(peer: &Peer) -> bool {
+    let call = json!({"toolCallId": "t", "title": "Echo", "kind": "other", "name": "mcp__web__echo", "rawInput": call()["arguments"]});
+    let options = json!([{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]);
+    let params = json!({"sessionId": "s", "toolCall": call, "options": options});
+    let answer: Value =
+        peer.request("session/request_permission", &params, PATIENCE).await.expect("an answer");
+    answer["outcome"]["optionId"] == "yes"
 }
 
 const CALL: &str = r#"{"name":"echo","arguments":{"say":"over HTTP"}}"#;
@@ -171,5 +185,42 @@ async fn a_server_over_http_is_used_under_the_policy() {
             }
             driven.leave().await;
         }
+    }
+}
+
+#[tokio::test]
+async fn a_tool_that_an_agent_asks_about_first_is_known_by_its_server_and_asked_about_once() {
+    let allow = "[[rule]]\neffect = 'allow'\nserver = 'web'\ntool = 'echo'\n";
+    let deny = "[[rule]]\neffect = 'deny'\ntool = 'mcp__web__*'\n";
+    for (rules, questions, outcomes) in [
+        ("", 1, &["selected", "allowed"][..]),
+        (allow, 0, &["selected", "allowed"]),
+        (deny, 0, &["cancelled"]),
+    ] {
+        let asked: Arc<Mutex<Vec<Question>>> = Arc::default();
+        let heard = Arc::clone(&asked);
+        let mut stage = Stage::new(Version::V1, Access::Medium).asking(move |question: Arc<Question>| {
+            heard.lock().expect("no panic").push((*question).clone());
+            async { Reply::Allow }
+        });
+        let (rules, _) = Rules::parse(rules, "p.toml").expect("rules");
+        stage.config.policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules));
+        let url = format!("http://{}/mcp", server().await);
+        let transport = Transport::Http { url, headers: Vec::new() };
+        stage.config.mcp_servers = vec![ServerConfig { name: "web".to_owned(), transport }];
+        let (link, far, _) = pair();
+        let driven = stage.open_on(link, tokio::spawn(agent(far, Form::AsksFirst))).await;
+        let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
+        let events = all(&mut run).await;
+        let resolved = payloads(&events, "permission.resolved");
+        let told: Vec<&str> = resolved.iter().filter_map(|resolved| resolved["outcome"].as_str()).collect();
+        assert_eq!(told, outcomes, "{resolved:?}");
+        assert_eq!(asked.lock().expect("no panic").len(), questions, "{resolved:?}");
+        let requested = payloads(&events, "permission.requested");
+        assert!(
+            requested.iter().all(|it| it["server"] == "web" && it["serverTool"] == "echo"),
+            "{requested:?}"
+        );
+        driven.leave().await;
     }
 }

@@ -80,8 +80,10 @@ impl<O: Out> Pass<'_, O> {
                 keep(files, "writeTextFile", declared.write_text_file);
             }
             keep(offers, "terminal", declared.terminal);
-            // The gate decides before anything runs, so an agent behind it always asks.
-            if let Some(meta) = offers.get_mut("_meta").and_then(Value::as_object_mut) {
+        }
+        // The gate decides before anything runs, so an agent behind it always asks.
+        for place in ["/clientCapabilities/_meta", "/capabilities/_meta"] {
+            if let Some(meta) = params.pointer_mut(place).and_then(Value::as_object_mut) {
                 meta.remove(AUTHORIZES);
             }
         }

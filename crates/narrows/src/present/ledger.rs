@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use narrows_acp::method::{MCP_MESSAGE, SESSION_REQUEST_PERMISSION};
+use narrows_acp::method::SESSION_REQUEST_PERMISSION;
 use narrows_client::{Json, Payload, PermissionResolved};
 use serde_json::Value;
 
@@ -67,8 +67,7 @@ impl Ledger {
         match payload {
             Payload::PermissionRequested(asked) => {
                 let title = asked.title.clone().or_else(|| asked.tool_name.clone()).unwrap_or_default();
-                let tool = asked.tool_name.as_deref().filter(|_| asked.method == MCP_MESSAGE);
-                let mcp = tool.and_then(|tool| tool.split_once('.'));
+                let mcp = asked.server.as_deref().zip(asked.server_tool.as_deref());
                 let mcp = mcp.map(|(server, tool)| (line(server), line(tool)));
                 let is_asked_first = asked.method == SESSION_REQUEST_PERMISSION;
                 if self.asked.len() < MOST {

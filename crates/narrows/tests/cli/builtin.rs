@@ -209,3 +209,32 @@ async fn the_built_in_agent_runs_a_command_where_a_sandbox_holds_it() {
     let told = place.told(place.run("narrows acp --base-url builtin:demo --no-store", &["run ls"]));
     assert!(!is_held || told.contains("here.txt") && told.ends_with("--- exit 0 ---\n"), "{told}");
 }
+
+/// A tool of an MCP server that runs here is decided about once, by rules that name server and tool.
+#[test]
+fn a_tool_of_an_mcp_server_is_refused_with_a_hint_that_helps() {
+    let place = Place::new();
+    let served = "while read -r line; do\n\
+        id=$(printf '%s' \"$line\" | sed -n 's/.*\"id\":\\([^,}]*\\).*/\\1/p')\n\
+        case $line in\n\
+        *'\"initialize\"'*) r='{\"protocolVersion\":\"2025-06-18\",\"capabilities\":{\"tools\":{}},\"serverInfo\":{\"name\":\"t\",\"version\":\"1\"}}';;\n\
+        *'\"tools/list\"'*) r='{\"tools\":[{\"name\":\"poke\",\"inputSchema\":{\"type\":\"object\"}}]}';;\n\
+        *) r='{\"content\":[{\"type\":\"text\",\"text\":\"POKED\"}]}';;\n\
+        esac\n\
+        [ -n \"$id\" ] && printf '{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\\n' \"$id\" \"$r\"\ndone\n";
+    place.file("served.sh", served);
+    let config = json!({"mcpServers": {"a.b": {"command": "sh", "args": [place.path().join("served.sh")], "env": {MARK: place.mark()}}}});
+    place.file("mcp.json", &config.to_string());
+    for protocol in ["1", "2"] {
+        let server =
+            server((0..2).flat_map(|_| [Reply::tool_call("a_b__poke", json!({})), Reply::text("Done.")]));
+        let url = server.base_url();
+        let args = ["--base-url", &url, "--model", "m", "--mcp", "mcp.json", "--protocol", protocol];
+        let told = place.told(run(&place, &[&args[..], &["poke it"]].concat()));
+        assert!(told.contains("refused: Use poke of a.b") && told.ends_with("--- exit 9 ---\n"), "{told}");
+        assert!(told.contains("`server = \"a.b\"` and `tool = \"poke\"` lets it"), "{told}");
+        place.file("p.toml", "[[rule]]\neffect = 'allow'\nserver = 'a.b'\ntool = 'poke'\n");
+        let told = place.told(run(&place, &[&args[..], &["--policy", "p.toml", "poke it"]].concat()));
+        assert!(told.contains("Done.") && told.ends_with("--- exit 0 ---\n"), "{told}");
+    }
+}

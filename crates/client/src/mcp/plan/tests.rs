@@ -74,9 +74,10 @@ fn agents_get_what_they_take() {
     let mut typed = files;
     typed["type"] = "stdio".into();
     check(Version::V2, can(true, true, false, false), &servers(), Ok(json!([typed, web])));
-    let acp = |name: &str| json!({"type": "acp", "name": name, "serverId": null});
+    let meta = json!({"narrows/authorizes": true});
+    let acp = |name: &str| json!({"type": "acp", "name": name, "serverId": null, "_meta": meta});
     check(Version::V2, can(true, true, false, true), &servers(), Ok(json!([acp("files"), acp("web")])));
-    let old = |name: &str| json!({"type": "acp", "name": name, "serverId": null, "id": null});
+    let old = |name: &str| json!({"type": "acp", "name": name, "serverId": null, "id": null, "_meta": meta});
     check(Version::V1, can(true, false, false, true), &servers(), Ok(json!([old("files"), old("web")])));
     let sent = json!({"type": "sse", "name": "old", "url": "https://h/sse", "headers": []});
     check(Version::V1, can(true, false, true, false), &sse(), Ok(json!([sent])));
@@ -101,6 +102,7 @@ fn our_own_server_is_for_agents_that_can_reach_it() {
     let reached = plan(Version::V2, &can(true, true, false, true), &servers(), host()).expect("a plan");
     assert_eq!((reached.descriptors.len(), reached.housed.len()), (3, 3));
     assert_eq!(reached.descriptors[0]["name"], "narrows");
+    assert!(reached.descriptors[0].get("_meta").is_none());
     assert!(matches!(reached.housed[0].resident, Resident::Host(_)));
     let not = plan(Version::V2, &can(true, true, false, false), &servers(), host()).expect("a plan");
     assert_eq!((not.descriptors.len(), not.housed.len()), (2, 0));

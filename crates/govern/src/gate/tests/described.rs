@@ -151,9 +151,11 @@ fn a_path_is_judged_by_where_its_links_lead() {
 /// Behind a gate an agent asks first, whatever its client decides itself.
 #[test]
 fn an_agent_is_not_told_that_the_client_decides_about_commands() {
-    let mut scene = Scene::new();
-    let can = json!({"terminal": true, "_meta": {"narrows/authorizes": true, "other": 1}});
-    scene.ask(0, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": can}));
-    let seen = scene.seen();
-    assert!(seen.contains(r#""_meta":{"other":1}"#) && !seen.contains("authorizes"), "{seen}");
+    for place in ["clientCapabilities", "capabilities"] {
+        let mut scene = Scene::new();
+        let can = json!({"terminal": true, "_meta": {"narrows/authorizes": true, "other": 1}});
+        scene.ask(0, "initialize", &json!({"protocolVersion": 1, place: can}));
+        let seen = scene.seen();
+        assert!(seen.contains(r#""_meta":{"other":1}"#) && !seen.contains("authorizes"), "{place}: {seen}");
+    }
 }

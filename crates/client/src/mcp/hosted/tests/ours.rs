@@ -27,7 +27,7 @@ impl Bridge for Carrier {
 async fn our_agent_gets_along_with_it() {
     let scene = Scene::new();
     let hosting = scene.host("");
-    let servers = ["s", "host"].map(|id| Server::Acp { name: id.into(), id: id.into() });
+    let servers = ["s", "host"].map(|id| Server::Acp { name: id.into(), id: id.into(), authorizes: false });
     let bridge: Arc<dyn Bridge> = Arc::new(Carrier(scene.agent.clone()));
     let servers = Servers::start(servers.into(), scene.options(), Some(bridge));
     servers.settled(PATIENCE).await;
