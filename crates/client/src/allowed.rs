@@ -17,6 +17,8 @@ const MAX_ALLOWED: usize = 16;
 pub(crate) enum Deed {
     /// A command, where it runs and with which variables.
     Run { command: Command, cwd: PathBuf, env: Vec<Variable> },
+    /// A file that is read, or a part of it.
+    Read { path: PathBuf },
     /// A file and its new text.
     Write { path: PathBuf, text: String },
     /// A tool of an MCP server that runs here, or another method of it, and the arguments.
@@ -35,6 +37,7 @@ impl Deed {
             (Self::Run { command, cwd, env }, Self::Run { command: wanted, cwd: place, env: variables }) => {
                 cwd == place && env == variables && command.is_same(wanted)
             }
+            (Self::Read { path }, Self::Read { path: wanted }) => path == wanted,
             (Self::Write { path, text }, Self::Write { path: wanted, text: new }) => {
                 path == wanted && text == new
             }
@@ -134,6 +137,7 @@ mod tests {
         let allowed = Allowed::default();
         let write = |text: &str| Deed::Write { path: "/w/a".into(), text: text.to_owned() };
         allowed.remember(write("x"), Holds::Once);
+        assert!(!allowed.take(&Deed::Read { path: "/w/a".into() }));
         assert!(!allowed.take(&write("y")) && allowed.take(&write("x")));
     }
 

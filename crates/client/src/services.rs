@@ -80,6 +80,7 @@ impl Services {
         line: Option<u32>,
         limit: Option<u32>,
     ) -> Result<String, Unserved> {
+        let deed = Deed::Read { path: path.clone() };
         let about = |found: &Path| About {
             method: FS_READ_TEXT_FILE,
             title: format!("Read {}", path.display()),
@@ -88,7 +89,7 @@ impl Services {
             paths: vec![found.to_owned()],
             ..About::default()
         };
-        self.with(Kind::Read, &path, about, None, move |found| found.read(line, limit)).await
+        self.with(Kind::Read, &path, about, Some(deed), move |found| found.read(line, limit)).await
     }
 
     /// Replaces a file, or makes it.

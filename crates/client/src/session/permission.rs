@@ -361,16 +361,69 @@ fn deed(action: &Action, asked: &Asked, here: &Path) -> Option<Deed> {
         return Some(Deed::run(command.clone(), cwd, action.env.clone()));
     }
     // One file with one new text: what else it may do nobody has seen.
-    let [content] = asked.call.content() else { return None };
-    let diff = content.value();
-    let text = |key: &str| diff.get(key).and_then(Value::as_str);
-    let (Some("diff"), Some(path), Some(new)) = (text("type"), text("path"), text("newText")) else {
+    if let [content] = asked.call.content() {
+        let diff = content.value();
+        let text = |key: &str| diff.get(key).and_then(Value::as_str);
+        if let (Some("diff"), Some(path), Some(new)) = (text("type"), text("path"), text("newText")) {
+            return Some(Deed::Write { path: here.join(path), text: new.to_owned() });
+        }
+    }
+    if content(asked).iter().any(Action::is_change) {
         return None;
-    };
-    Some(Deed::Write { path: here.join(path), text: new.to_owned() })
+    }
+    let mut paths: Vec<PathBuf> = action.paths.iter().map(|path| here.join(path)).collect();
+    paths.dedup();
+    let [path] = <[PathBuf; 1]>::try_from(paths).ok()?;
+    let input = asked.call.raw_input.as_ref().map(crate::event::Json::value).unwrap_or_default();
+    match action.kinds()[..] {
+        [Kind::Read] => Some(Deed::Read { path }),
+        [Kind::Edit] if is_whole_text(&input) => {
+            let text = input.get("content")?.as_str()?.to_owned();
+            Some(Deed::Write { path, text })
+        }
+        _ => None,
+    }
+}
+
+/// Returns `true` if `content` is all that `input` says of a file beside its path: then it is its whole new text.
+fn is_whole_text(input: &Value) -> bool {
+    let paths =
+        ["path", "file_path", "filePath", "filepath", "file", "filename", "abs_path", "absolute_path"];
+    input.as_object().is_some_and(|fields| {
+        fields.contains_key("content")
+            && fields.keys().all(|key| key == "content" || paths.contains(&key.as_str()))
+    })
 }
 
 fn title(asked: &Asked) -> String {
     let title = asked.title.as_ref().or(asked.call.title.as_ref());
     title.cloned().unwrap_or_else(|| "something it gave no title".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Json;
+
+    /// Version 2 has these in place of files and terminals.
+    #[test]
+    fn a_call_of_our_own_tool_is_known_as_what_the_client_then_does() {
+        let here = Path::new("/w");
+        let deed = |name: &str, input: Value| {
+            let mut asked = Asked::default();
+            asked.call.name = Some(name.into());
+            asked.call.raw_input = Some(Json::write(&input));
+            let action = own(&asked, here).expect("our own");
+            deed(&action, &asked, here)
+        };
+        let write = deed("mcp__narrows__write_text_file", json!({"path": "a", "content": "x"}));
+        assert!(
+            matches!(&write, Some(Deed::Write { path, text }) if path == Path::new("/w/a") && text == "x"),
+            "{write:?}"
+        );
+        let read = deed("narrows__read_text_file", json!({"path": "/v/a", "line": 2}));
+        assert!(matches!(&read, Some(Deed::Read { path }) if path == Path::new("/v/a")), "{read:?}");
+        let run = deed("narrows__run_command", json!({"command": "ls", "args": []}));
+        assert!(matches!(&run, Some(Deed::Run { .. })), "{run:?}");
+    }
 }

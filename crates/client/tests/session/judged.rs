@@ -134,6 +134,40 @@ async fn a_person_who_allowed_a_change_is_not_asked_again_when_the_client_writes
     }
 }
 
+#[tokio::test]
+async fn a_person_who_allowed_a_file_is_not_asked_again_when_the_client_serves_it() {
+    let rules = "[[rule]]\neffect = 'ask'\nkind = ['edit', 'read']\n";
+    let (rules, _) = Rules::parse(rules, "p.toml").expect("rules");
+    let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules));
+    let whole = r#"kind = "edit", input = { path = "a.txt", content = "new" }"#;
+    let part = r#"kind = "edit", input = { path = "a.txt", content = "new", line = 3 }"#;
+    let stretch = r#"kind = "edit", input = { path = "a.txt", old_string = "x", new_string = "new" }"#;
+    let (write, other) = (
+        r#"{ write = { path = "a.txt", content = "new" } }"#,
+        r#"{ write = { path = "a.txt", content = "x" } }"#,
+    );
+    let (one, two) =
+        (r#"kind = "read", path = "a.txt""#, r#"kind = "read", path = "a.txt", input = { path = "b.txt" }"#);
+    let read = r#"{ read = { path = "a.txt" } }"#;
+    for (tool, more, expected) in [
+        (whole, write, 1),
+        (whole, other, 2),
+        (part, write, 2),
+        (stretch, write, 2),
+        (one, read, 1),
+        (one, write, 2),
+        (two, read, 2),
+    ] {
+        let (mut stage, asked) = agreeable(Stage::new(Version::V1, Access::Medium));
+        stage.config.policy = Arc::clone(&policy);
+        std::fs::write(stage.config.cwd.join("a.txt"), "x").expect("a file");
+        let driven = stage.open(&asking(tool, more)).await;
+        played(&driven).await;
+        assert_eq!(asked.lock().expect("no panic").len(), expected, "{tool} {more}");
+        driven.leave().await;
+    }
+}
+
 /// An agent of version 1 cannot have the tools of our own server, so their names say nothing.
 #[tokio::test]
 async fn the_name_of_our_own_tool_opens_nothing_for_an_agent_that_does_not_have_it() {
