@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::active::{Active, Why};
+use super::course::Greeting;
 use super::permission::{Held, Settled};
 use super::{Command, locked};
 use crate::authority::Note;
@@ -56,8 +57,8 @@ pub(super) struct Actor {
     /// What was lost of the agent's messages, as far as it was told.
     pub(super) losses: Losses,
     pub(super) run: Option<Active>,
-    /// When the session was opened, until its first prompt is sent.
-    pub(super) opened: Option<Instant>,
+    /// `None` once the first prompt is sent.
+    pub(super) greeting: Option<Greeting>,
     /// Requests that are being answered.
     pub(super) tasks: JoinSet<Option<Settled>>,
     /// The requests for permission that wait for their answers, by their names.
@@ -95,6 +96,7 @@ impl Actor {
         cancels: mpsc::Sender<Arc<str>>,
         hosting: Option<Hosting>,
         losses: Losses,
+        greeting: Greeting,
     ) -> Self {
         let name = shared.known.info.as_ref().map_or("", |info| info.name.as_str());
         let meter = Meter::new(shared.agent.counted.or_known(name));
@@ -112,7 +114,7 @@ impl Actor {
             hosting,
             losses,
             run: None,
-            opened: Some(Instant::now()),
+            greeting: Some(greeting),
             tasks: JoinSet::new(),
             held: BTreeMap::new(),
             noted: BTreeSet::new(),
@@ -221,6 +223,10 @@ impl Actor {
             let method = frame.method().unwrap_or_default().into_owned();
             self.mapper.notification(&method, params, now, &mut self.events);
             return;
+        }
+        if self.greeting.as_ref().is_none_or(Greeting::is_over) {
+            // What comes now is no history.
+            self.mapper.set_replay(false);
         }
         let Effects { state, fault, usage, session, interrupted, call: _ } =
             self.mapper.update(params, now, &mut self.events);

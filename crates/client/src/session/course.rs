@@ -30,11 +30,30 @@ use crate::runtime::Shared;
 use crate::structured::Form;
 use crate::turn::Turn;
 
-/// How long an agent must be silent after it has opened a session before its first prompt is sent.
-const QUIET: Duration = Duration::from_millis(3);
+/// How long an agent must be silent after it has opened a session before its first prompt is sent: the least, and the most.
+const MIN_QUIET: Duration = Duration::from_millis(3);
+const MAX_QUIET: Duration = Duration::from_millis(50);
 
 /// How long the first prompt waits for that at most.
-const MOST_GREETING: Duration = Duration::from_millis(30);
+const MAX_GREETING: Duration = Duration::from_millis(150);
+
+/// The time after a session was opened in which the agent may still tell what belongs to its beginning.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Greeting {
+    opened: Instant,
+    quiet: Duration,
+}
+
+impl Greeting {
+    /// A session was opened, which `took` this long: an agent that is slow, or on a busy machine, is waited for longer.
+    pub(super) fn new(took: Duration) -> Self {
+        Self { opened: Instant::now(), quiet: (took / 4).clamp(MIN_QUIET, MAX_QUIET) }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.opened.elapsed() > MAX_GREETING
+    }
+}
 
 impl Actor {
     /// Starts a run.
@@ -122,25 +141,26 @@ impl Actor {
                 Item::Answer(_) => {}
             }
         }
+        self.greeting = None;
         self.flush();
     }
 
     /// Takes what the agent says right behind the answer that opened the session, which may still be on its way when the
     /// first prompt is to be sent. Our own agent says nothing there.
     async fn greeted(&mut self) {
-        let Some(opened) = self.opened.take() else { return };
+        let Some(Greeting { opened, quiet }) = self.greeting else { return };
         if self.shared.known.info.as_ref().is_some_and(|info| info.name == "narrows") {
             return;
         }
-        let latest = opened + MOST_GREETING;
-        let mut until = opened + QUIET;
+        let latest = opened + MAX_GREETING;
+        let mut until = opened + quiet;
         while let Ok(Some(item)) = timeout_at(until.min(latest), self.inbox.recv()).await {
             match item {
                 Item::Notification(frame) => self.notification(&frame, now_ms()),
                 Item::Request(request) => self.request(request),
                 Item::Answer(_) => {}
             }
-            until = Instant::now() + QUIET;
+            until = Instant::now() + quiet;
         }
     }
 

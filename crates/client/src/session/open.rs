@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use super::actor::Actor;
+use super::course::Greeting;
 use super::restrict::restrict;
 use super::{Rejection, Session};
 use crate::authority::Authority;
@@ -97,6 +98,7 @@ pub(crate) async fn begin(
         snapshot: &mut snapshot,
         log_in: config.log_in,
     };
+    let asked_at = Instant::now();
     let (id, inbox) = match &beginning {
         Beginning::Resume(id) => {
             let mut inbox =
@@ -136,7 +138,8 @@ pub(crate) async fn begin(
             (id, inbox)
         }
     };
-    mapper.set_replay(false);
+    // History may follow the answer; the actor says when it is over.
+    let greeting = Greeting::new(asked_at.elapsed());
     let strays = shared.lobby.enter(&id);
     drop(opening);
     let id: Arc<str> = id.into();
@@ -162,6 +165,7 @@ pub(crate) async fn begin(
         cancels.clone(),
         hosting,
         losses,
+        greeting,
     );
     tokio::spawn(actor.run(requests));
     let session = Session { id, shared, commands, cancels, snapshot, events: Some(events) };

@@ -1,5 +1,7 @@
 //! What an agent sends before it gets a prompt is no part of the answer.
 
+use std::time::Duration;
+
 use narrows_acp::Version;
 use narrows_client::{RunRequest, RuntimeEvent};
 use narrows_link::{Link, memory};
@@ -25,8 +27,9 @@ async fn speak(peer: &Peer, text: &str) {
     }
 }
 
-/// An agent that speaks before and after it opens a session, whichever way, and then answers prompts.
-async fn talkative(link: Link, version: Version) {
+/// An agent that speaks before and after it opens a session, whichever way, and then answers prompts. It takes a while to
+/// open the session, and then a tenth of that to speak.
+async fn talkative(link: Link, version: Version, while_opening: Duration) {
     let (peer, mut inbox) = narrows_rpc::start(link, narrows_rpc::Options::agent(|_| true));
     let state = async |state: &str| {
         let update = json!({"sessionUpdate": "state_update", "state": state, "stopReason": "end_turn"});
@@ -39,7 +42,15 @@ async fn talkative(link: Link, version: Version) {
             Some("initialize") => responder.respond(&introduction(version)),
             Some("session/new" | "session/fork" | "session/load" | "session/resume") => {
                 speak(&peer, "BEFORE").await;
+                if !while_opening.is_zero() {
+                    // sleep: the agent's own, on a paused clock.
+                    tokio::time::sleep(while_opening).await;
+                }
                 responder.respond(&json!({"sessionId": "s"}));
+                if !while_opening.is_zero() {
+                    // sleep: the same.
+                    tokio::time::sleep(while_opening / 10).await;
+                }
                 speak(&peer, "AFTER").await;
             }
             Some("session/prompt") if version == Version::V1 => {
@@ -77,8 +88,17 @@ fn texts(events: &[RuntimeEvent]) -> Vec<Value> {
         .collect()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_comes_before_the_prompt_goes_to_the_session_and_not_to_the_answer() {
+    check(Duration::ZERO).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_is_slow_to_open_a_session_is_waited_for_longer() {
+    check(Duration::from_millis(100)).await;
+}
+
+async fn check(while_opening: Duration) {
     let ways = [
         (Begin::New, Value::Null),
         (Begin::Fork("old".to_owned()), true.into()),
@@ -89,7 +109,7 @@ async fn what_comes_before_the_prompt_goes_to_the_session_and_not_to_the_answer(
             let mut stage = Stage::new(version, Access::Medium);
             stage.begin = begin.clone();
             let (link, far) = memory::pair(&narrows_link::Options::default());
-            let agent = tokio::spawn(talkative(far, version));
+            let agent = tokio::spawn(talkative(far, version, while_opening));
             let mut driven = stage.open_on(link, agent).await;
             let mut outside = driven.session.events().expect("once");
             let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
@@ -106,7 +126,7 @@ async fn what_comes_before_the_prompt_goes_to_the_session_and_not_to_the_answer(
             let early = texts(&early);
             assert_eq!(early.len(), 2, "{told} {early:?}");
             assert_eq!(early[0], json!(["BEFORE", is_replay]), "{told}");
-            assert_eq!(early[1][0], "AFTER", "{told}");
+            assert_eq!(early[1], json!(["AFTER", is_replay]), "{told}");
             driven.leave().await;
         }
     }
