@@ -13,6 +13,8 @@ pub struct Losses {
     pub unclaimed: u64,
     /// Updates that named no session.
     pub nameless: u64,
+    /// Those of them that may be a piece of the answer.
+    pub nameless_answers: u64,
 }
 
 impl Losses {
@@ -23,13 +25,14 @@ impl Losses {
             too_long: self.too_long.saturating_sub(before.too_long),
             unclaimed: self.unclaimed.saturating_sub(before.unclaimed),
             nameless: self.nameless.saturating_sub(before.nameless),
+            nameless_answers: self.nameless_answers.saturating_sub(before.nameless_answers),
         }
     }
 
     /// How this is told, if it is anything. An agent has one output for all of its sessions, so nobody knows whose
     /// the messages were: it is no error of a run.
     pub(crate) fn told(self) -> Option<Payload> {
-        let Self { too_long, unclaimed, nameless } = self;
+        let Self { too_long, unclaimed, nameless, nameless_answers: _ } = self;
         let count = too_long.saturating_add(unclaimed).saturating_add(nameless);
         let reasons = [
             ("too long", too_long),
@@ -50,7 +53,12 @@ mod tests {
 
     #[track_caller]
     fn check(now: [u64; 3], before: [u64; 3], expected: &[(&str, u64)]) {
-        let losses = |[too_long, unclaimed, nameless]: [u64; 3]| Losses { too_long, unclaimed, nameless };
+        let losses = |[too_long, unclaimed, nameless]: [u64; 3]| Losses {
+            too_long,
+            unclaimed,
+            nameless,
+            nameless_answers: nameless,
+        };
         let told = losses(now).since(losses(before)).told();
         let told = told.map(|told| serde_json::to_value(told).expect("plain data")["data"].clone());
         let reasons = expected.iter().map(|(reason, count)| json!({"reason": reason, "count": count}));

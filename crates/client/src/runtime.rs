@@ -234,7 +234,12 @@ impl Shared {
     /// What of the agent's messages was not taken until now.
     pub(crate) fn losses(&self) -> Losses {
         let (stats, link) = (self.peer.stats(), self.peer.link_stats());
-        Losses { too_long: link.too_long, unclaimed: stats.unclaimed, nameless: stats.nameless }
+        Losses {
+            too_long: link.too_long,
+            unclaimed: stats.unclaimed,
+            nameless: stats.nameless,
+            nameless_answers: stats.nameless_answers,
+        }
     }
 
     /// What this machine can confine commands with, once somebody has looked.

@@ -135,6 +135,9 @@ impl Dispatch {
                 if method == SESSION_UPDATE && frame.session().is_none() {
                     // Counted here, so that whoever reads the answer behind it finds it counted.
                     count(&self.shared.counters.nameless);
+                    if may_be_answer(&frame) {
+                        count(&self.shared.counters.nameless_answers);
+                    }
                 }
                 self.deliver(Item::Notification(frame.clone()), &frame).await;
             } else {
@@ -355,6 +358,20 @@ impl Dispatch {
             }
         }
         None
+    }
+}
+
+/// Returns `true` if an update may be a piece of the answer: the agent's words, or what cannot be told.
+fn may_be_answer(frame: &Frame) -> bool {
+    let params = frame.params().unwrap_or(b"{}");
+    match serde_json::from_slice::<serde_json::Value>(params) {
+        Ok(params) => {
+            matches!(
+                params["update"]["sessionUpdate"].as_str(),
+                Some("agent_message_chunk" | "agent_message")
+            )
+        }
+        Err(_) => params.windows(b"agent_message".len()).any(|piece| piece == b"agent_message"),
     }
 }
 

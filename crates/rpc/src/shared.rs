@@ -34,6 +34,8 @@ pub struct Stats {
     pub unclaimed: u64,
     /// Updates that named no session, so that they belong to nobody.
     pub nameless: u64,
+    /// Those of them that may be a piece of an agent's answer.
+    pub nameless_answers: u64,
 }
 
 /// How many lines that are no messages are kept to be shown.
@@ -48,6 +50,7 @@ pub(crate) struct Counters {
     pub(crate) ignored: AtomicU64,
     pub(crate) unclaimed: AtomicU64,
     pub(crate) nameless: AtomicU64,
+    pub(crate) nameless_answers: AtomicU64,
 }
 
 /// Counts one more.
@@ -136,6 +139,7 @@ impl Shared {
             ignored: read(&self.counters.ignored),
             unclaimed: read(&self.counters.unclaimed),
             nameless: read(&self.counters.nameless),
+            nameless_answers: read(&self.counters.nameless_answers),
         }
     }
 

@@ -118,8 +118,8 @@ impl Failure {
 
     /// What is missing of an answer that seems to be whole.
     pub(crate) fn incomplete(losses: Losses, unreadable: u64) -> Result<(), Self> {
-        let Losses { too_long, unclaimed, nameless } = losses;
-        let unreadable = unreadable + nameless;
+        let Losses { too_long, unclaimed, nameless: _, nameless_answers } = losses;
+        let unreadable = unreadable + nameless_answers;
         let all = [(too_long, "too long"), (unclaimed, "too early to be kept"), (unreadable, "unreadable")];
         let lost: Vec<String> = all
             .into_iter()

@@ -71,6 +71,26 @@ fn an_unreadable_update_beside_the_answer_does_not_change_the_exit_code() {
     }
 }
 
+/// Nor may its session be missing.
+#[test]
+fn an_update_without_a_session_changes_the_exit_code_only_if_it_is_a_piece_of_the_answer() {
+    let plan = r#""update":{"sessionUpdate":"plan","entries":[]}"#;
+    for params in
+        [String::new(), format!(r#","params":{{{plan}}}"#), format!(r#","params":{{"sessionId":7,{plan}}}"#)]
+    {
+        let nameless = format!(r#"{{"jsonrpc":"2.0","method":"session/update"{params}}}"#);
+        let turn = [&chunk("a"), &nameless, &chunk("b"), END_V1];
+        assert_eq!(told(&turn, &["Hi"]), "ab\n--- exit 0 ---\n", "{nameless}");
+        let told = told(&turn, &["--output", "events", "Hi"]);
+        assert!(told.contains("messages.lost") && told.ends_with("--- exit 0 ---\n"), "{told}");
+    }
+    for key in ["", r#""sessionId":7,"#] {
+        let nameless = chunk("lost").replace(r#""sessionId":"s","#, key);
+        let told = told(&[&chunk("a"), &nameless, END_V1], &["Hi"]);
+        assert!(told.ends_with("incomplete: 1 message was unreadable\n--- exit 4 ---\n"), "{told}");
+    }
+}
+
 #[test]
 fn a_state_update_without_a_state_does_not_change_the_exit_code() {
     let place = Place::new();
