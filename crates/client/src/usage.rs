@@ -5,7 +5,8 @@
 //! The second and every later report is of its turn alone if
 //!
 //! - a counter went down,
-//! - it is the same as the one before, or
+//! - it is the same as the one before, though the model was called meanwhile, or for the second time (a turn without the
+//!   model, such as `/status`, repeats the total of the session), or
 //! - its total exceeds the one before by less than the context at the end of the turn, which the turn has certainly taken.
 //!
 //! Until one of these is seen, reports are totals of the session, as the protocol says; once it is seen, every report is
@@ -100,6 +101,10 @@ pub(crate) struct Meter {
     begun: bool,
     /// Tokens in the context, as last told.
     context: Option<u64>,
+    /// Tokens in the context when the last turn ended.
+    context_before: Option<u64>,
+    /// How many reports were the same as the one before.
+    repeats: u32,
     /// What was told last in this turn, as it came.
     end: Option<Value>,
     update: Option<Value>,
@@ -191,14 +196,20 @@ impl Meter {
     }
 
     /// Returns `true` if these cannot be totals of the session.
-    fn is_of_one_turn(&self, now: &Counters) -> bool {
+    fn is_of_one_turn(&mut self, now: &Counters) -> bool {
+        if *now == self.before {
+            self.repeats += 1;
+            let is_grown = self.update.is_some() && self.context != self.context_before;
+            // A second prompt in the same turn was answered by the model.
+            return is_grown || self.call.is_some() || self.turn.is_some() || self.repeats > 1;
+        }
         let took_too_little = || {
             let (now, before) = (now.total?, self.before.total?);
             // An agent that shows its total as the context says nothing by it.
             let context = self.update.as_ref().and(self.context).filter(|context| *context != now)?;
             Some(now.saturating_sub(before) < context)
         };
-        now.is_below(&self.before) || *now == self.before || took_too_little() == Some(true)
+        now.is_below(&self.before) || took_too_little() == Some(true)
     }
 
     /// The turn is over and took this long. `None` if the agent told nothing.
@@ -207,6 +218,7 @@ impl Meter {
         if let Some(end) = &end {
             self.count(end);
         }
+        self.context_before = self.context;
         let (turn, update) = (self.turn.take(), self.update.take());
         let (call, calls) = (self.call.take(), std::mem::take(&mut self.calls));
         let billed = std::mem::take(&mut self.billed);

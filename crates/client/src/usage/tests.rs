@@ -55,8 +55,12 @@ fn check_detected(reports: &[(u64, u64)], expected: &[(u64, u64)]) {
 
 #[test]
 fn reports_of_single_turns_are_recognised() {
-    // The same again: a turn of the session has taken something.
-    check_detected(&[(104, 19), (104, 19), (110, 30)], &[(104, 19), (104, 19), (110, 30)]);
+    // The same again may be a turn without the model, but not twice.
+    check_detected(&[(104, 19), (104, 19), (104, 19), (110, 30)], &[(104, 19), (0, 0), (104, 19), (110, 30)]);
+    check_detected(
+        &[(900, 100), (900, 100), (2300, 200), (3600, 400)],
+        &[(900, 100), (0, 0), (1400, 100), (1300, 200)],
+    );
     // Lower in one counter.
     check_detected(&[(104, 19), (150, 12), (180, 90)], &[(104, 19), (150, 12), (180, 90)]);
     // Totals that only grow are of the session.
@@ -83,6 +87,15 @@ fn a_turn_takes_at_least_its_context() {
         &[(&updates[0], report(100, 23)), (&updates[1], report(220, 44))],
         &[turn(120, told(100, 23)), turn(140, told(120, 21))],
     );
+    // The same report: with more in the context the model was called, with the same it was not.
+    for (context, second) in [(140, told(100, 23)), (120, told(0, 0))] {
+        let updates = [[used(120)], [used(context)]];
+        check(
+            Counted::Detect,
+            &[(&updates[0], report(100, 23)), (&updates[1], report(100, 23))],
+            &[turn(120, told(100, 23)), turn(context, second)],
+        );
+    }
     // The total as context says nothing.
     let updates = [[used(123)], [used(264)]];
     check(
