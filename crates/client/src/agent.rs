@@ -38,7 +38,7 @@ pub struct Agent {
     /// What the usage it tells at the end of a turn is the sum of.
     pub counted: Counted,
     /// `true` if it is known to change files and run commands through its client only, so that the policy holds all of
-    /// it. What an agent says of itself is no such knowledge.
+    /// it.
     pub acts_through_client: bool,
 }
 
@@ -89,6 +89,13 @@ pub struct Introduced {
     pub logins: Vec<Login>,
     /// All that it said.
     pub raw: Value,
+}
+
+impl Introduced {
+    /// Returns `true` if it is our own agent by its name, which does all it does through its client.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.info.as_ref().is_some_and(|info| info.name == "narrows")
+    }
 }
 
 /// How `initialize` ended.

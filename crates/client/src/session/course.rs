@@ -149,7 +149,7 @@ impl Actor {
     /// first prompt is to be sent. Our own agent says nothing there.
     async fn greeted(&mut self) {
         let Some(Greeting { opened, quiet }) = self.greeting else { return };
-        if self.shared.known.info.as_ref().is_some_and(|info| info.name == "narrows") {
+        if self.shared.known.is_ours() {
             return;
         }
         let latest = opened + MAX_GREETING;

@@ -210,6 +210,15 @@ async fn the_built_in_agent_runs_a_command_where_a_sandbox_holds_it() {
     assert!(!is_held || told.contains("here.txt") && told.ends_with("--- exit 0 ---\n"), "{told}");
 }
 
+/// It changes files and runs commands through its client only, however it is started.
+#[test]
+fn our_own_agent_needs_no_mode_for_low_access() {
+    let place = Place::new();
+    let agent = "narrows acp --base-url builtin:demo --no-store";
+    let told = place.told(place.run(agent, &["--access", "low", "Hello, who are you?"]));
+    assert!(!told.contains("--- stderr ---") && told.ends_with("--- exit 0 ---\n"), "{told}");
+}
+
 /// A tool of an MCP server that runs here is decided about once, by rules that name server and tool.
 #[test]
 fn a_tool_of_an_mcp_server_is_refused_with_a_hint_that_helps() {

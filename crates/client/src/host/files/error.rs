@@ -112,11 +112,11 @@ impl FileError {
             FileErrorKind::System(_) => (Code::Internal, "io_error"),
         };
         let path: String = self.path.to_string_lossy().chars().take(MAX_PATH).collect();
-        let uri = format!("file://{path}");
+        let uri = file_uri(&self.path);
         let message = match &self.kind {
             // The words of the official SDKs, by which agents know it.
             FileErrorKind::NotFound => {
-                format!("Resource not found: file://{}", quoted(&self.path).replace('"', ""))
+                format!("Resource not found: {uri}")
             }
             _ => self.to_string(),
         };
@@ -132,6 +132,20 @@ impl FileError {
             _ => error,
         }
     }
+}
+
+/// The address of a file. What a URI cannot have in its path is percent-encoded.
+fn file_uri(path: &Path) -> String {
+    let mut uri = "file://".to_owned();
+    for byte in path.as_os_str().as_encoded_bytes().iter().take(MAX_PATH) {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => uri.push(char::from(*byte)),
+            b'-' | b'.' | b'_' | b'~' | b'/' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+'
+            | b',' | b';' | b'=' | b':' | b'@' => uri.push(char::from(*byte)),
+            byte => uri.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    uri
 }
 
 /// A path for people: an agent may have put anything into it.

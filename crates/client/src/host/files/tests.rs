@@ -437,12 +437,12 @@ fn agents_are_told_what_is_the_matter() {
             (code, &json!(condition), &json!("/a\u{1b}b"))
         );
         assert_eq!(data[more.0], more.1, "{condition}");
-        let words = if code == -32002 { "Resource not found: file:///a\\u{1b}b" } else { "\"/a\\u{1b}b\": " };
+        let words = if code == -32002 { "Resource not found: file:///a%1Bb" } else { "\"/a\\u{1b}b\": " };
         assert!(error.message.starts_with(words), "{}", error.message);
     }
     use serde_json::Value;
     let plain = || ("retryable", json!(false));
-    check(FileErrorKind::NotFound, -32002, "not_found", &("uri", json!("file:///a\u{1b}b")));
+    check(FileErrorKind::NotFound, -32002, "not_found", &("uri", json!("file:///a%1Bb")));
     check(FileErrorKind::Outside, -32602, "path_outside_workspace", &plain());
     check(FileErrorKind::Relative, -32602, "path_not_absolute", &("field", json!("path")));
     check(FileErrorKind::Malformed, -32602, "path_malformed", &("field", json!("path")));
@@ -453,6 +453,8 @@ fn agents_are_told_what_is_the_matter() {
     check(FileErrorKind::Changed, -32603, "file_changed", &("retryable", json!(true)));
     check(FileErrorKind::Denied(Errno::ACCESS), -32603, "permission_denied", &plain());
     check(FileErrorKind::System(Errno::NOSPC), -32603, "io_error", &("effects", json!("none")));
+    let strange = FileError::new(Path::new("/a/no such#?.tät"), FileErrorKind::NotFound).to_rpc();
+    assert_eq!(strange.message, "Resource not found: file:///a/no%20such%23%3F.t%C3%A4t");
     let long = FileError::new(Path::new(&"/x".repeat(5000)), FileErrorKind::Malformed);
     assert!(long.to_string().len() < 400);
 }
