@@ -131,16 +131,33 @@ impl Lobby {
         late.into_iter().for_each(|(session, request, _)| self.refuse(&session, request));
     }
 
+    /// Refuses a request of a session that nobody has opened. If only one session is open, it does that: it may be one of its
+    /// child sessions.
     fn refuse(&self, session: &str, request: Request) {
+        let state = self.state();
+        let only = state.open.values().next().filter(|_| state.open.len() == 1).cloned();
+        drop(state);
+        let request = match only {
+            Some(open) => match open.try_send(Item::Request(request)) {
+                Err(left) => match left.into_inner() {
+                    Item::Request(request) => request,
+                    _ => return,
+                },
+                Ok(()) => return,
+            },
+            None => request,
+        };
+        self.turn_down(session, request);
+    }
+
+    /// Refuses a request of a session that nobody knows.
+    pub(crate) fn turn_down(&self, session: &str, request: Request) {
         // Once is enough: an agent may never stop asking.
         if !self.has_refused.swap(true, Ordering::Relaxed) {
             let method = request.frame.method().unwrap_or_default();
             tracing::warn!(%method, "refused: the agent asked in a session that nobody has opened");
         }
-        let error = RpcError::new(Code::NotFound, "there is no such session here");
-        request
-            .responder
-            .fail(&error.with("sessionId", session.chars().take(100).collect::<String>().into()));
+        request.responder.fail(&unknown_session(session));
     }
 
     /// Hands what nobody here knows to the session it names, or else to the only one there is, to be told as an event.
@@ -164,6 +181,12 @@ impl Lobby {
             Some(Item::Answer(_)) | None => {}
         }
     }
+}
+
+/// What an agent is told that asks in a session that is not open here.
+pub(crate) fn unknown_session(session: &str) -> RpcError {
+    let error = RpcError::new(Code::NotFound, "there is no such session here");
+    error.with("sessionId", session.chars().take(100).collect::<String>().into())
 }
 
 /// What an agent is told that asks for what nobody here knows.

@@ -20,6 +20,8 @@ pub struct Effects {
     pub session: Option<SessionChange>,
     /// The tool call of which something was told; [`Mapper::call`](super::Mapper::call) has it while it is open.
     pub call: Option<Arc<str>>,
+    /// The child session that the agent announces (v2).
+    pub child: Option<String>,
     /// Why a gate in front of the agent has stopped the turn, if it says so.
     pub interrupted: Option<String>,
 }

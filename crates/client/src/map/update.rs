@@ -171,6 +171,9 @@ impl Mapper {
             "current_mode_update" if !v2 => effects.session = Some(SessionChange::Mode(whole())),
             "config_option_update" => effects.session = Some(SessionChange::Options(whole())),
             "session_info_update" => effects.session = Some(SessionChange::Info(whole())),
+            "subagent_update" if v2 => {
+                effects.child = whole().value()["sessionId"].as_str().map(str::to_owned);
+            }
             _ => {}
         }
         Ok(Told::No)

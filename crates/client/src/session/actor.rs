@@ -65,11 +65,16 @@ pub(super) struct Actor {
     pub(super) held: BTreeMap<String, Held>,
     /// What of this machine the agent wants and is not decided yet.
     pub(super) noted: BTreeSet<String>,
+    /// The child sessions that the agent has announced.
+    pub(super) children: BTreeSet<String>,
     /// Events that are to be put into the feed.
     pub(super) events: Vec<RuntimeEvent>,
     /// How many frames had come when silence was looked at last, and when it ends.
     pub(super) silence: (u64, Instant),
 }
+
+/// How many child sessions are known of one session.
+const MAX_CHILDREN: usize = 1000;
 
 /// What happened next.
 enum Happened {
@@ -118,6 +123,7 @@ impl Actor {
             tasks: JoinSet::new(),
             held: BTreeMap::new(),
             noted: BTreeSet::new(),
+            children: BTreeSet::new(),
             events: Vec::new(),
             silence: (0, Instant::now()),
         }
@@ -198,7 +204,7 @@ impl Actor {
     }
 
     /// Takes a message and those that have come behind it.
-    fn take(&mut self, item: Item) {
+    pub(super) fn take(&mut self, item: Item) {
         let now = now_ms();
         let mut next = Some(item);
         let mut left = AT_ONCE;
@@ -228,10 +234,13 @@ impl Actor {
             // What comes now is no history.
             self.mapper.set_replay(false);
         }
-        let Effects { state, fault, usage, session, interrupted, call: _ } =
+        let Effects { state, fault, usage, session, interrupted, child, call: _ } =
             self.mapper.update(params, now, &mut self.events);
         if session.is_some() {
             note_change(&mut locked(&self.snapshot), params);
+        }
+        if let Some(child) = child.filter(|_| self.children.len() < MAX_CHILDREN) {
+            self.children.insert(child);
         }
         match usage {
             Some(UsageReport::Update(update)) => self.meter.update(&update.value()),

@@ -6,6 +6,7 @@ use narrows_acp::method::{
     ELICITATION_CREATE, FS_READ_TEXT_FILE, FS_WRITE_TEXT_FILE, SESSION_REQUEST_PERMISSION, TERMINAL_CREATE,
     TERMINAL_KILL, TERMINAL_OUTPUT, TERMINAL_RELEASE, TERMINAL_WAIT_FOR_EXIT,
 };
+use narrows_policy::Verdict;
 use narrows_rpc::Request;
 use narrows_wire::{Code, Frame, RpcError};
 use serde::Deserialize;
@@ -13,9 +14,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::actor::{Actor, now_ms};
-use crate::event::{Json, Payload, PermissionResolved};
+use crate::authority::By;
+use crate::event::{Json, Payload, PermissionRequested, PermissionResolved};
 use crate::host::terminal::{Exit, TerminalError};
-use crate::lobby::unknown_method;
+use crate::lobby::{unknown_method, unknown_session};
 use crate::mcp::Hosted;
 use crate::services::{Services, Unserved, Wanted};
 
@@ -60,6 +62,10 @@ impl Actor {
     /// Takes a request. What needs time is a task of its own.
     pub(super) fn request(&mut self, request: Request) {
         let method = request.frame.method().unwrap_or_default().into_owned();
+        let named = request.frame.session().map(std::borrow::Cow::into_owned);
+        if let Some(other) = named.filter(|named| **named != *self.id) {
+            return self.refuse_other(request, &method, &other);
+        }
         match method.as_str() {
             SESSION_REQUEST_PERMISSION => self.permission(request, &method),
             ELICITATION_CREATE => self.decline(request, &method),
@@ -92,6 +98,41 @@ impl Actor {
             }
             _ => self.refuse(request, &unknown_method()),
         }
+    }
+
+    /// Refuses a request of a session that nobody has opened. If it is a child session of this one, that is told as of a
+    /// request that is denied.
+    fn refuse_other(&mut self, request: Request, method: &str, other: &str) {
+        // The announcement came before the request, but not on the same way.
+        for _ in 0..super::open::HELD {
+            let Some(item) = self.inbox.try_recv() else { break };
+            self.take(item);
+        }
+        if !self.children.contains(other) {
+            return self.shared.lobby.turn_down(other, request);
+        }
+        let request_id = self.services.authority.number();
+        let params: Value = request.frame.read_params().unwrap_or_default();
+        let places = ["/title", "/toolCall/title", "/subject/toolCall/title", "/path", "/command"];
+        let wanted = places.iter().find_map(|place| params.pointer(place)?.as_str()).unwrap_or(method);
+        let requested = PermissionRequested {
+            request_id: request_id.clone(),
+            method: method.to_owned(),
+            title: Some(format!("{wanted} (in the child session {other})")),
+            ..PermissionRequested::default()
+        };
+        let words = "requests of child sessions are not served";
+        let decision = json!({"verdict": Verdict::Deny, "words": words, "by": By::Policy.name()});
+        let resolved = PermissionResolved {
+            request_id,
+            outcome: "refused".to_owned(),
+            decision: Some(Json::write(&decision)),
+            ..PermissionResolved::default()
+        };
+        request.responder.fail(&unknown_session(other));
+        let payload = Payload::PermissionRequested(Box::new(requested));
+        self.mapper.provider_event(payload, now_ms(), &mut self.events);
+        self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
     }
 
     /// Refuses what nobody here does, and tells of it.

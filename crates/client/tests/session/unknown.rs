@@ -38,6 +38,39 @@ async fn a_request_nobody_knows_is_told_and_refused() {
     }
 }
 
+/// Child sessions are not served, and that is not kept from whoever reads the events.
+#[tokio::test]
+async fn a_request_of_a_child_session_is_told_and_refused() {
+    const SCRIPT: &str = r#"
+        [[turn]]
+        steps = [
+          { update = { sessionUpdate = "subagent_update", sessionId = "kid" } },
+          { request = { method = "session/request_permission", params = { sessionId = "NAME", toolCall = { toolCallId = "k", title = "Remove it", kind = "delete" }, options = [{ optionId = "y", name = "Yes", kind = "allow_once" }] } } },
+          { say = "{last}" },
+        ]
+    "#;
+    // What was not announced is no child.
+    for (name, count) in [("kid", 1), ("other", 0)] {
+        let script = SCRIPT.replace("NAME", name);
+        let driven = Stage::new(Version::V2, Access::High).open(&script).await;
+        let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
+        let events = all(&mut run).await;
+        let (asked, resolved) =
+            (payloads(&events, "permission.requested"), payloads(&events, "permission.resolved"));
+        assert_eq!((asked.len(), resolved.len()), (count, count), "{name}");
+        for (asked, resolved) in asked.iter().zip(&resolved) {
+            assert_eq!(asked["title"], "Remove it (in the child session kid)");
+            assert_eq!(
+                (&resolved["outcome"], &resolved["decision"]["by"]),
+                (&json!("refused"), &json!("policy"))
+            );
+        }
+        let said = run.result().await.final_text.expect("an error");
+        assert!(said.contains("there is no such session here"), "{said}");
+        driven.leave().await;
+    }
+}
+
 #[tokio::test]
 async fn what_was_not_offered_is_told_and_refused() {
     const SCRIPT: &str = r#"
