@@ -40,6 +40,7 @@ mod session_keys;
 mod state;
 mod status;
 mod supervise;
+mod table;
 #[cfg(test)]
 mod tests;
 mod timer;
@@ -48,7 +49,6 @@ mod watch;
 use std::time::Duration;
 
 use narrows_wire::{Piece, View};
-use slab::Slab;
 
 use crate::config::{Config, Limits, Listen};
 
@@ -62,6 +62,7 @@ use identity::Identities;
 use owners::Owners;
 use session::Sessions;
 use state::{ClientState, PoolState, WorkerState};
+use table::Table;
 use timer::Timers;
 
 /// The whole state of a bus.
@@ -74,8 +75,8 @@ pub struct Core {
     order: Vec<PoolId>,
     /// The listeners, for the pools that each permits.
     listeners: Vec<Listen>,
-    clients: Slab<ClientState>,
-    workers: Slab<WorkerState>,
+    clients: Table<ClientState>,
+    workers: Table<WorkerState>,
     sessions: Sessions,
     children: Children,
     identities: Identities,
@@ -85,7 +86,7 @@ pub struct Core {
     /// How many bytes of that.
     watch_bytes: usize,
     batches: Batches,
-    fans: Slab<Fan>,
+    fans: Table<Fan>,
     timers: Timers,
     random: fastrand::Rng,
     serial: u64,
@@ -114,8 +115,8 @@ impl Core {
             pools: config.pools.iter().cloned().map(PoolState::new).collect(),
             order: (0..config.pools.len() as u32).map(PoolId).collect(),
             listeners: config.listen.clone(),
-            clients: Slab::new(),
-            workers: Slab::new(),
+            clients: Table::default(),
+            workers: Table::default(),
             sessions: Sessions::default(),
             children: Children::default(),
             identities: Identities::default(),
@@ -123,7 +124,7 @@ impl Core {
             watched: config.is_remote() && config.limits.replay_bytes > 0,
             watch_bytes: 0,
             batches: Batches::default(),
-            fans: Slab::new(),
+            fans: Table::default(),
             timers: Timers::default(),
             random: fastrand::Rng::with_seed(seed),
             serial: 0,
@@ -158,7 +159,7 @@ impl Core {
 
     /// A client has connected. `None` if there is no room for it.
     pub fn client_open<O: Outlet>(&mut self, now: Time, from: Arrival<'_>, out: &mut O) -> Option<Client> {
-        self.pass(now, out).client_open(from)
+        self.pass(now, out).client_open(from).map(Into::into)
     }
 
     /// Counts a connection that was refused because its user may not connect.
@@ -168,38 +169,51 @@ impl Core {
 
     /// A client has sent a line.
     pub fn client_line<O: Outlet>(&mut self, now: Time, client: Client, message: View<'_>, out: &mut O) {
-        self.pass(now, out).client_line(client, message);
+        if let Some(client) = self.clients.key_at(client.0) {
+            self.pass(now, out).client_line(client, message);
+        }
     }
 
     /// A client's input has ended; it may still read.
     pub fn client_eof<O: Outlet>(&mut self, now: Time, client: Client, out: &mut O) {
-        self.pass(now, out).client_eof(client);
+        if let Some(client) = self.clients.key_at(client.0) {
+            self.pass(now, out).client_eof(client);
+        }
     }
 
     /// A client's connection is closed. The last there is of it.
     pub fn client_gone<O: Outlet>(&mut self, now: Time, client: Client, out: &mut O) {
-        self.pass(now, out).client_gone(client);
+        if let Some(client) = self.clients.key_at(client.0) {
+            self.pass(now, out).client_gone(client);
+        }
     }
 
     /// What waits for a client has fallen below half of what may, after it was more than may.
     pub fn client_drained<O: Outlet>(&mut self, now: Time, client: Client, out: &mut O) {
-        self.pass(now, out).client_drained(client);
+        if let Some(client) = self.clients.key_at(client.0) {
+            self.pass(now, out).client_drained(client);
+        }
     }
 
     /// A worker's process runs.
     pub fn worker_up<O: Outlet>(&mut self, now: Time, worker: Worker, pid: u32, out: &mut O) {
-        self.pass(now, out).worker_up(worker, pid);
+        if let Some(worker) = self.workers.key_at(worker.0) {
+            self.pass(now, out).worker_up(worker, pid);
+        }
     }
 
     /// A worker has sent a line.
     pub fn worker_line<O: Outlet>(&mut self, now: Time, worker: Worker, message: View<'_>, out: &mut O) {
-        self.pass(now, out).worker_line(worker, message);
+        if let Some(worker) = self.workers.key_at(worker.0) {
+            self.pass(now, out).worker_line(worker, message);
+        }
     }
 
     /// The same, with a line that was not scanned yet: one like the last need not be.
     #[inline]
     pub fn worker_piece<O: Outlet>(&mut self, now: Time, worker: Worker, piece: Piece<'_>, out: &mut O) {
-        let message = match (piece, self.worker(worker)) {
+        let state = self.workers.key_at(worker.0).and_then(|worker| self.worker(worker));
+        let message = match (piece, state) {
             (Piece::Whole(line), Some(state)) => state.alike.view(line),
             (Piece::Whole(line), None) => View::parse(line),
             (Piece::TooLong(head), _) => View::too_long(head),
@@ -209,17 +223,23 @@ impl Core {
 
     /// What waits for a worker has fallen below half of what may, after it was more than may.
     pub fn worker_drained<O: Outlet>(&mut self, now: Time, worker: Worker, out: &mut O) {
-        self.pass(now, out).worker_drained(worker);
+        if let Some(worker) = self.workers.key_at(worker.0) {
+            self.pass(now, out).worker_drained(worker);
+        }
     }
 
     /// A worker is of no more use though its process may still be there.
     pub fn worker_stuck<O: Outlet>(&mut self, now: Time, worker: Worker, why: Stuck, out: &mut O) {
-        self.pass(now, out).worker_stuck(worker, why);
+        if let Some(worker) = self.workers.key_at(worker.0) {
+            self.pass(now, out).worker_stuck(worker, why);
+        }
     }
 
     /// A worker has ended, or could not be started. The last there is of it.
     pub fn worker_gone<O: Outlet>(&mut self, now: Time, worker: Worker, end: &End, out: &mut O) {
-        self.pass(now, out).worker_gone(worker, end);
+        if let Some(worker) = self.workers.key_at(worker.0) {
+            self.pass(now, out).worker_gone(worker, end);
+        }
     }
 
     /// Does what is due.
@@ -259,13 +279,15 @@ impl Core {
     /// Whether a worker owes answers or takes nothing of what it caused, so that one that does nothing is worth a look.
     #[must_use]
     pub fn owes(&self, worker: Worker) -> bool {
-        self.workers.get(worker.0 as usize).is_some_and(|worker| !worker.pending.is_empty() || worker.clogged)
+        let state = self.workers.key_at(worker.0).and_then(|worker| self.workers.get(worker));
+        state.is_some_and(|state| !state.pending.is_empty() || state.clogged)
     }
 
     /// Whether a worker is not read from because a client does not read, so that it may be unable to go on.
     #[must_use]
     pub fn is_held_up(&self, worker: Worker) -> bool {
-        self.workers.get(worker.0 as usize).is_some_and(|worker| worker.paused > u32::from(worker.clogged))
+        let state = self.workers.key_at(worker.0).and_then(|worker| self.workers.get(worker));
+        state.is_some_and(|state| state.paused > u32::from(state.clogged))
     }
 
     fn next_serial(&mut self) -> u64 {
@@ -273,12 +295,12 @@ impl Core {
         self.serial
     }
 
-    fn client(&mut self, client: Client) -> Option<&mut ClientState> {
-        self.clients.get_mut(client.0 as usize)
+    fn client(&mut self, client: table::Client) -> Option<&mut ClientState> {
+        self.clients.get_mut(client)
     }
 
-    fn worker(&mut self, worker: Worker) -> Option<&mut WorkerState> {
-        self.workers.get_mut(worker.0 as usize)
+    fn worker(&mut self, worker: table::Worker) -> Option<&mut WorkerState> {
+        self.workers.get_mut(worker)
     }
 
     fn pool_mut(&mut self, pool: PoolId) -> &mut PoolState {
@@ -298,8 +320,8 @@ impl Core {
     }
 
     /// Whether only one client at a time has anything to do with this worker.
-    fn is_exclusive(&self, worker: Worker) -> bool {
-        self.workers.get(worker.0 as usize).is_some_and(|worker| !self.pool_of(worker.pool).is_shared())
+    fn is_exclusive(&self, worker: table::Worker) -> bool {
+        self.workers.get(worker).is_some_and(|worker| !self.pool_of(worker.pool).is_shared())
     }
 }
 

@@ -7,9 +7,10 @@ use narrows_wire::{Code, RpcError};
 use serde_json::json;
 
 use super::Pass;
-use super::api::{Client, Note, Outlet, PoolId};
+use super::api::{Note, Outlet, PoolId};
 use super::session::SessionKey;
 use super::state::ClientState;
+use super::table::Client;
 use crate::config::Listen;
 
 impl<O: Outlet> Pass<'_, O> {
@@ -23,7 +24,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// Returns `true` if a client may not use every pool.
     #[inline]
     pub(super) fn is_restricted(&self, client: Client) -> bool {
-        let Some(state) = self.core.clients.get(client.0 as usize) else { return true };
+        let Some(state) = self.core.clients.get(client) else { return true };
         let listener = self.core.listeners.get(state.listener);
         state.pools.is_some() || listener.is_some_and(|listener| !listener.permits_all())
     }
@@ -33,7 +34,7 @@ impl<O: Outlet> Pass<'_, O> {
         if !self.is_restricted(client) {
             return true;
         }
-        let state = self.core.clients.get(client.0 as usize);
+        let state = self.core.clients.get(client);
         state.is_some_and(|state| self.permits(state, &self.core.pool_of(pool).settings.name))
     }
 
@@ -45,8 +46,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Finds the pool that a client asks for. One that it may not use is refused whether it exists or not.
     pub(super) fn wanted_pool(&mut self, client: Client, name: &str) -> Result<PoolId, RpcError> {
-        let permitted =
-            self.core.clients.get(client.0 as usize).is_some_and(|state| self.permits(state, name));
+        let permitted = self.core.clients.get(client).is_some_and(|state| self.permits(state, name));
         match permitted {
             true => self.find_pool(name),
             false => Err(self.deny_pool(client)),
@@ -55,7 +55,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Finds the pool of a client that asks for none: the default one of its listener, or the first that it may use.
     pub(super) fn default_pool(&mut self, client: Client) -> Result<PoolId, RpcError> {
-        let Some(state) = self.core.clients.get(client.0 as usize) else { return self.first_pool() };
+        let Some(state) = self.core.clients.get(client) else { return self.first_pool() };
         let named = self.core.listeners.get(state.listener).into_iter().flat_map(Listen::named);
         let all = self.core.order.iter().map(|pool| self.core.pool_of(*pool).settings.name.as_str());
         let usable = named.chain(all).filter(|name| self.permits(state, name));
@@ -81,7 +81,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// Counts and logs that a client asked for a pool that it may not use.
     pub(super) fn deny_pool(&mut self, client: Client) -> RpcError {
         self.core.counters.refused_pools += 1;
-        self.tell(Note::PoolRefused(client));
+        self.tell(Note::PoolRefused(client.into()));
         RpcError::new(Code::PolicyDenied, "this pool is not allowed here")
     }
 }

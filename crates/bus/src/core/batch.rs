@@ -5,18 +5,17 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use narrows_acp::method;
 use narrows_wire::{Batch, Code, Effects, Fault, Frame, Kind, RpcError, Step, View, message};
-use slab::Slab;
 
 use super::Pass;
-use super::api::{Client, Outlet, Worker};
+use super::api::Outlet;
 use super::state::Whereabouts;
+use super::table::{Client, Key, Table, Worker};
 
 /// How many entries an array of a worker's may have: what is lost of one is lost for somebody else.
 const MOST_OF_WORKER: usize = 10_000;
 
 /// A batch's place in the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct BatchKey(u32);
+pub(super) type BatchKey = Key<Open>;
 
 /// Who sent a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +24,9 @@ pub(super) enum Sender {
     Worker(Worker),
 }
 
+/// A batch that is not answered yet.
 #[derive(Debug)]
-struct Open {
+pub(super) struct Open {
     sender: Sender,
     batch: Batch,
     /// Entries that wait for one before them.
@@ -47,13 +47,13 @@ struct Open {
 /// The batches that are not answered yet.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
-    slab: Slab<Open>,
+    table: Table<Open>,
 }
 
 impl Batches {
     /// Forgets what a sender that is gone is owed.
     pub(super) fn forget(&mut self, sender: Sender) {
-        self.slab.retain(|_, open| open.sender != sender);
+        self.table.retain(|open| open.sender != sender);
     }
 }
 
@@ -92,31 +92,31 @@ impl<O: Outlet> Pass<'_, O> {
             bytes: 0,
             working: false,
         };
-        let key = BatchKey(self.core.batches.slab.insert(open) as u32);
+        let key = self.core.batches.table.insert(open);
         self.go_on(key);
     }
 
     /// Acts on entries until one has to be answered before the next, or none is left.
     fn go_on(&mut self, key: BatchKey) {
-        let Some(open) = self.core.batches.slab.get_mut(key.0 as usize) else { return };
+        let Some(open) = self.core.batches.table.get_mut(key) else { return };
         if std::mem::replace(&mut open.working, true) {
             return;
         }
         self.act_on_entries(key);
-        if let Some(open) = self.core.batches.slab.get_mut(key.0 as usize) {
+        if let Some(open) = self.core.batches.table.get_mut(key) {
             open.working = false;
         }
     }
 
     fn act_on_entries(&mut self, key: BatchKey) {
-        while let Some(open) = self.core.batches.slab.get_mut(key.0 as usize) {
+        while let Some(open) = self.core.batches.table.get_mut(key) {
             if open.barrier.is_some() {
                 return;
             }
             let sender = open.sender;
             let Some(step) = open.rest.pop_front() else {
                 if open.batch.is_silent() || open.answered {
-                    self.core.batches.slab.remove(key.0 as usize);
+                    self.core.batches.table.remove(key);
                 }
                 return;
             };
@@ -151,8 +151,8 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// The ids of entries that wait are in use already.
     fn reserve(&mut self, key: BatchKey, client: Client) {
-        let Some(open) = self.core.batches.slab.get_mut(key.0 as usize) else { return };
-        let Some(state) = self.core.clients.get_mut(client.0 as usize) else { return };
+        let Some(open) = self.core.batches.table.get_mut(key) else { return };
+        let Some(state) = self.core.clients.get_mut(client) else { return };
         if open.barrier.is_none() {
             return;
         }
@@ -170,10 +170,10 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// The opposite: the entry is about to be acted on.
     fn unreserve(&mut self, key: BatchKey, client: Client, frame: &Frame) {
-        let Some(open) = self.core.batches.slab.get_mut(key.0 as usize) else { return };
+        let Some(open) = self.core.batches.table.get_mut(key) else { return };
         if let Some(at) = open.reserved.iter().position(|id| Some(&**id) == frame.id()) {
             let id = open.reserved.swap_remove(at);
-            if let Some(state) = self.core.clients.get_mut(client.0 as usize) {
+            if let Some(state) = self.core.clients.get_mut(client) {
                 state.inflight.remove(&id);
             }
         }
@@ -182,7 +182,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// One answer of a batch; the last sends all of them. Answers name the id they are for, which may be a barrier.
     pub(super) fn answer_in_batch(&mut self, key: BatchKey, mut answer: Bytes) {
         let limit = self.core.limits.max_line;
-        let Some(open) = self.core.batches.slab.get_mut(key.0 as usize) else { return };
+        let Some(open) = self.core.batches.table.get_mut(key) else { return };
         open.bytes += answer.len();
         if open.bytes > limit
             && let Some(id) = View::parse(&answer).id()
@@ -195,7 +195,7 @@ impl<O: Outlet> Pass<'_, O> {
         let sender = open.sender;
         if let Sender::Client(client) = sender
             && let Some(id) = View::parse(&answer).id()
-            && let Some(state) = self.core.clients.get_mut(client.0 as usize)
+            && let Some(state) = self.core.clients.get_mut(client)
             && !state.inflight.contains_key(id)
         {
             state.inflight.insert(id.into(), Whereabouts::Elsewhere);
@@ -209,14 +209,14 @@ impl<O: Outlet> Pass<'_, O> {
             open.answered = true;
             let ids = std::mem::take(&mut open.ids);
             if let Sender::Client(client) = sender
-                && let Some(state) = self.core.clients.get_mut(client.0 as usize)
+                && let Some(state) = self.core.clients.get_mut(client)
             {
                 for id in ids {
                     state.inflight.remove(&id);
                 }
             }
             if open.rest.is_empty() {
-                self.core.batches.slab.remove(key.0 as usize);
+                self.core.batches.table.remove(key);
             }
             self.send_to(sender, &whole);
         }

@@ -6,15 +6,15 @@ use std::collections::{HashMap, VecDeque};
 use narrows_acp::method;
 use narrows_wire::{Part, RpcError, View};
 use serde_json::Value;
-use slab::Slab;
 
 use super::Pass;
-use super::api::{Client, Note, Outlet, Worker};
+use super::api::{Note, Outlet};
 use super::batch::BatchKey;
 use super::line::Parts;
 use super::route::{MOST_NAME, Route, unknown_session};
 use super::session::{SessionKey, quoted};
 use super::state::{MOST_FORMER, What};
+use super::table::{Client, Key, Table, Worker};
 
 /// How many child sessions one session may have; the oldest is forgotten for one more.
 const MOST_OF_SESSION: usize = 1_000;
@@ -22,8 +22,7 @@ const MOST_OF_SESSION: usize = 1_000;
 const MOST_OF_WORKER: usize = 4_096;
 
 /// A child's place in the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct ChildKey(u32);
+pub(super) type ChildKey = Key<Child>;
 
 /// A child session.
 #[derive(Debug)]
@@ -62,7 +61,7 @@ pub(super) struct Kin {
 /// All child sessions.
 #[derive(Debug, Default)]
 pub(super) struct Children {
-    slab: Slab<Child>,
+    table: Table<Child>,
     by_name: HashMap<Box<str>, ChildKey>,
     serial: u64,
 }
@@ -70,11 +69,11 @@ pub(super) struct Children {
 impl Children {
     /// The child that clients know by this id.
     pub(super) fn find(&self, name: &str) -> Option<&Child> {
-        self.slab.get(self.by_name.get(name)?.0 as usize)
+        self.table.get(*self.by_name.get(name)?)
     }
 
     pub(super) fn get(&self, key: ChildKey) -> Option<&Child> {
-        self.slab.get(key.0 as usize)
+        self.table.get(key)
     }
 
     /// Whether clients know a child by this id.
@@ -85,13 +84,13 @@ impl Children {
     fn insert(&mut self, root: SessionKey, name: Box<str>, own: Box<str>) -> ChildKey {
         self.serial += 1;
         let child = Child { root, name: name.clone(), own, serial: self.serial };
-        let key = ChildKey(self.slab.insert(child) as u32);
+        let key = self.table.insert(child);
         self.by_name.insert(name, key);
         key
     }
 
     fn remove(&mut self, key: ChildKey) -> Option<Child> {
-        let child = self.slab.try_remove(key.0 as usize)?;
+        let child = self.table.remove(key)?;
         self.by_name.remove(&child.name);
         Some(child)
     }
@@ -129,7 +128,7 @@ pub(super) fn told(params: &[u8]) -> Option<Told> {
 impl<O: Outlet> Pass<'_, O> {
     /// The child that `worker` calls `name`.
     pub(super) fn child_of(&self, worker: Worker, name: &str) -> Option<&Child> {
-        let state = self.core.workers.get(worker.0 as usize)?;
+        let state = self.core.workers.get(worker)?;
         self.core.children.get(*state.children.get(name)?)
     }
 
@@ -168,7 +167,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// to no client, and what the worker goes on to say in it is dropped too, without being held against the worker.
     #[inline]
     pub(super) fn drop_unshown_child(&mut self, worker: Worker, message: View<'_>) -> bool {
-        let Some(state) = self.core.workers.get(worker.0 as usize) else { return false };
+        let Some(state) = self.core.workers.get(worker) else { return false };
         let pool = self.core.pool_of(state.pool);
         if state.announces || !pool.is_shared() || !pool.is_acp() {
             return false;
@@ -188,7 +187,7 @@ impl<O: Outlet> Pass<'_, O> {
             if state.former.len() > MOST_FORMER {
                 state.former.pop_front();
             }
-            self.tell(Note::Dropped { worker, why: "child session without the capability `subagents`" });
+            self.tell(Note::Dropped { worker: worker.into(), why: "child session without the capability `subagents`" });
         }
         true
     }
@@ -198,7 +197,7 @@ impl<O: Outlet> Pass<'_, O> {
         let kin = self.core.sessions.get(root).and_then(|session| session.kin.as_deref());
         let full = kin.filter(|kin| kin.children.len() >= MOST_OF_SESSION);
         let mut oldest = full.and_then(|kin| kin.children.front().copied());
-        if let Some(state) = self.core.workers.get(worker.0 as usize)
+        if let Some(state) = self.core.workers.get(worker)
             && oldest.is_none()
             && state.children.len() >= MOST_OF_WORKER
         {
@@ -207,7 +206,10 @@ impl<O: Outlet> Pass<'_, O> {
         }
         if let Some(oldest) = oldest {
             self.forget_child(worker, oldest);
-            self.tell(Note::Dropped { worker, why: "too many child sessions, the oldest is forgotten" });
+            self.tell(Note::Dropped {
+                worker: worker.into(),
+                why: "too many child sessions, the oldest is forgotten",
+            });
         }
     }
 
@@ -284,7 +286,7 @@ impl<O: Outlet> Pass<'_, O> {
     ) -> Option<Route> {
         let child = self.core.children.find(name)?;
         let (root, wire) = (child.root, child.wire());
-        let identity = self.core.clients.get(client.0 as usize)?.identity;
+        let identity = self.core.clients.get(client)?.identity;
         if self.core.sessions.get(root).is_none_or(|session| session.identity != identity) {
             return Some(Route::Refuse(unknown_session()));
         }

@@ -4,9 +4,10 @@ use bytes::Bytes;
 use narrows_wire::{Code, RpcError, message};
 
 use super::Pass;
-use super::api::{Action, Client, Outlet, Reason, Worker};
+use super::api::{Action, Outlet, Reason};
 use super::batch::BatchKey;
 use super::line::Parts;
+use super::table::{Client, Worker};
 
 impl<O: Outlet> Pass<'_, O> {
     /// Puts a line into a client's queue that no worker is to be held up for. Full: the client is not read from, whose own
@@ -15,7 +16,7 @@ impl<O: Outlet> Pass<'_, O> {
         if self.core.client(client).is_none_or(|state| state.closing) {
             return;
         }
-        let waiting = self.out.to_client(client, parts);
+        let waiting = self.out.to_client(client.into(), parts);
         if waiting > self.core.limits.queue_bytes
             && let Some(state) = self.core.client(client)
             && !state.clogged
@@ -33,7 +34,7 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         self.core.counters.to_clients += 1;
-        let waiting = self.out.to_client(client, parts.as_slice());
+        let waiting = self.out.to_client(client.into(), parts.as_slice());
         if waiting <= self.core.limits.queue_bytes {
             return;
         }
@@ -75,9 +76,9 @@ impl<O: Outlet> Pass<'_, O> {
             if reason == Reason::SlowReader {
                 let words = "this connection takes too slowly what an agent says that others use too";
                 let line = message::error(b"null", &RpcError::new(Code::Backpressure, words));
-                self.out.to_client(client, &[&line]);
+                self.out.to_client(client.into(), &[&line]);
             }
-            self.out.act(Action::Close { client, reason });
+            self.out.act(Action::Close { client: client.into(), reason });
         }
     }
 
@@ -116,7 +117,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
         state.queued += parts.iter().map(|part| part.len() as u64).sum::<u64>() + 1;
         self.core.counters.to_workers += 1;
-        let waiting = self.out.to_worker(worker, parts);
+        let waiting = self.out.to_worker(worker.into(), parts);
         // What it is told by us it has mostly caused itself: until it takes that, it causes no more.
         if waiting > self.core.limits.queue_bytes
             && let Some(state) = self.core.worker(worker)
@@ -134,7 +135,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
         state.queued += parts.len() as u64;
         self.core.counters.to_workers += 1;
-        let waiting = self.out.to_worker(worker, parts.as_slice());
+        let waiting = self.out.to_worker(worker.into(), parts.as_slice());
         if waiting <= self.core.limits.queue_bytes {
             return;
         }
@@ -162,7 +163,7 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(state) = self.core.worker(worker) else { return };
         state.paused += 1;
         if state.paused == 1 {
-            self.out.act(Action::PauseWorker(worker));
+            self.out.act(Action::PauseWorker(worker.into()));
         }
     }
 
@@ -170,7 +171,7 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(state) = self.core.worker(worker) else { return };
         state.paused -= 1;
         if state.paused == 0 {
-            self.out.act(Action::ResumeWorker(worker));
+            self.out.act(Action::ResumeWorker(worker.into()));
         }
     }
 
@@ -178,7 +179,7 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(state) = self.core.client(client) else { return };
         state.paused += 1;
         if state.paused == 1 {
-            self.out.act(Action::PauseClient(client));
+            self.out.act(Action::PauseClient(client.into()));
         }
     }
 
@@ -186,7 +187,7 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(state) = self.core.client(client) else { return };
         state.paused -= 1;
         if state.paused == 0 {
-            self.out.act(Action::ResumeClient(client));
+            self.out.act(Action::ResumeClient(client.into()));
         }
     }
 }

@@ -3,8 +3,9 @@
 use narrows_wire::{Code, Effects, Kind, RpcError, View};
 
 use super::Pass;
-use super::api::{Action, Client, Outlet, Reason, Worker};
+use super::api::{Action, Outlet, Reason};
 use super::state::Asker;
+use super::table::{Client, Worker};
 use super::timer::Timer;
 
 impl<O: Outlet> Pass<'_, O> {
@@ -23,11 +24,11 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     fn all_clients(&self) -> Vec<Client> {
-        self.core.clients.iter().map(|(key, _)| Client(key as u32)).collect()
+        self.core.clients.iter().map(|(key, _)| key).collect()
     }
 
     fn all_workers(&self) -> Vec<Worker> {
-        self.core.workers.iter().map(|(key, _)| Worker(key as u32)).collect()
+        self.core.workers.iter().map(|(key, _)| key).collect()
     }
 
     /// Ends everything once nobody waits for an answer any more.
@@ -62,7 +63,7 @@ impl<O: Outlet> Pass<'_, O> {
         // Whatever is left was sent nowhere.
         let error = RpcError::new(Code::Draining, "the bus has stopped");
         let mut lines = Vec::new();
-        for (_, worker) in &mut self.core.workers {
+        for worker in self.core.workers.values_mut() {
             lines.append(&mut worker.backlog);
             lines.append(&mut worker.refused);
         }
@@ -91,7 +92,7 @@ impl<O: Outlet> Pass<'_, O> {
                 self.refuse(client, &id, None, None, &error);
             }
         }
-        for (_, worker) in &mut self.core.workers {
+        for worker in self.core.workers.values_mut() {
             for pending in worker.pending.values_mut() {
                 pending.asker = Asker::Gone;
             }

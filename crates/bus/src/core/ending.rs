@@ -5,10 +5,11 @@ use narrows_wire::{RpcError, message};
 use serde_json::{Value, json};
 
 use super::Pass;
-use super::api::{Client, Outlet, Worker};
+use super::api::Outlet;
 use super::greet::cancelled_answer;
 use super::session::SessionKey;
 use super::state::{Asker, Errand, Pending, What};
+use super::table::{Client, Worker};
 use super::timer::Timer;
 
 impl<O: Outlet> Pass<'_, O> {
@@ -21,8 +22,7 @@ impl<O: Outlet> Pass<'_, O> {
         session.stopped = session.prompts.iter().copied().fold(session.stopped, u64::max);
         if session.is_busy() && session.cancelling.is_none() {
             session.cancelling = Some(now);
-            let serial = session.serial;
-            self.core.timers.set(now + grace, Timer::Cancelled(key, serial));
+            self.core.timers.set(now + grace, Timer::Cancelled(key));
         }
     }
 
@@ -105,10 +105,8 @@ impl<O: Outlet> Pass<'_, O> {
     /// A turn begins that had to wait: its client may be gone by now.
     pub(super) fn abandon_late(&mut self, client: Client, key: SessionKey) {
         let at = self.now + self.core.limits.disconnect_grace;
-        let Some(session) = self.core.sessions.get(key) else { return };
-        let serial = session.serial;
         if self.core.client(client).is_some_and(|client| client.eof) {
-            self.core.timers.set(at, Timer::Abandoned(key, serial));
+            self.core.timers.set(at, Timer::Abandoned(key));
         }
     }
 
@@ -151,17 +149,17 @@ impl<O: Outlet> Pass<'_, O> {
         let limits = &self.core.limits;
         let can_return = abilities.load || abilities.resume || !self.core.pool_of(session.pool).is_acp();
         let grace = if can_return { limits.session_grace } else { limits.disconnect_grace };
-        let (serial, worker) = (session.serial, session.worker());
+        let worker = session.worker();
         if self.now < since + grace {
             // What its agent can do was not known yet when it lost its client.
-            self.core.timers.set(since + grace, Timer::Expired(key, serial));
+            self.core.timers.set(since + grace, Timer::Expired(key));
             return;
         }
         if session.is_busy() {
             // Its worker goes if it does not stop, and the session with it.
             let again = self.now + limits.cancel_grace;
             self.cancel_turn(key);
-            self.core.timers.set(again, Timer::Expired(key, serial));
+            self.core.timers.set(again, Timer::Expired(key));
             return;
         }
         let name = wire_name(session);

@@ -7,19 +7,21 @@ use narrows_wire::{Code, Effects, RpcError, View, message};
 use serde_json::{Map, Value, json};
 
 use super::Pass;
-use super::api::{Client, Outlet, PoolId, Worker};
+use super::api::{Outlet, PoolId};
 use super::batch::BatchKey;
 use super::owners::Claim;
 use super::route::Route;
 use super::state::{Asker, Raw, Stage, What, WorkerState};
+use super::table::{Client, Key, Worker};
 use super::timer::Timer;
+
+/// The place in the table of an answer that is being gathered.
+pub(super) type FanKey = Key<Fan>;
 
 /// An answer that is being gathered.
 #[derive(Debug)]
 pub(super) struct Fan {
-    serial: u64,
     client: Client,
-    client_serial: u64,
     id: Raw,
     batch: Option<BatchKey>,
     tag: Option<Raw>,
@@ -59,7 +61,6 @@ impl<O: Outlet> Pass<'_, O> {
     ) {
         let Some(id) = message.id() else { return };
         let Some(state) = self.core.client(client) else { return };
-        let client_serial = state.serial;
         let Some(pool) = state.pool else { return };
         let mut params: Map<String, Value> =
             message.params().and_then(|params| serde_json::from_slice(params).ok()).unwrap_or_default();
@@ -98,11 +99,8 @@ impl<O: Outlet> Pass<'_, O> {
             }
             return;
         }
-        let serial = self.core.next_serial();
         let fan = Fan {
-            serial,
             client,
-            client_serial,
             id: id.into(),
             batch,
             tag: message.tag().map(Box::from),
@@ -116,13 +114,13 @@ impl<O: Outlet> Pass<'_, O> {
             cursors: BTreeMap::new(),
         };
         self.mark_elsewhere(client, message);
-        let key = self.core.fans.insert(fan) as u32;
+        let key = self.core.fans.insert(fan);
         if asked.is_empty() {
             self.finish_fan(key);
             return;
         }
         let at = self.now + self.core.limits.initialize_timeout;
-        self.core.timers.set(at, Timer::Fanned(key, serial));
+        self.core.timers.set(at, Timer::Fanned(key));
         let method = if what == What::List { method::SESSION_LIST } else { method::SESSION_DELETE };
         for (worker, cursor) in asked {
             let mut params = params.clone();
@@ -147,15 +145,13 @@ impl<O: Outlet> Pass<'_, O> {
             .iter()
             .filter(|(_, state)| matches!(state.stage, Stage::Ready | Stage::Retiring) && !state.deaf)
             .filter(|(_, state)| is_meant(state))
-            .map(|(index, state)| (state.serial.to_string(), Worker(index as u32)))
+            .map(|(worker, state)| (state.serial.to_string(), worker))
             .collect()
     }
 
     /// The workers that have not answered yet have had their time.
-    pub(super) fn fan_overdue(&mut self, key: u32, serial: u64) {
-        let Some(fan) = self.core.fans.get_mut(key as usize).filter(|fan| fan.serial == serial) else {
-            return;
-        };
+    pub(super) fn fan_overdue(&mut self, key: FanKey) {
+        let Some(fan) = self.core.fans.get_mut(key) else { return };
         let error = RpcError::new(Code::Deadline, "an agent did not answer in time");
         fan.fails(error.effects(fan.effects()));
         self.forget_fan_parts(key);
@@ -163,19 +159,19 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// The answer that is being gathered for a client's request.
-    pub(super) fn fan_of(&self, client: Client, id: &[u8]) -> Option<u32> {
+    pub(super) fn fan_of(&self, client: Client, id: &[u8]) -> Option<FanKey> {
         let is_it = |fan: &Fan| fan.client == client && *fan.id == *id;
-        self.core.fans.iter().find(|(_, fan)| is_it(fan)).map(|(key, _)| key as u32)
+        self.core.fans.iter().find(|(_, fan)| is_it(fan)).map(|(key, _)| key)
     }
 
     /// Nobody waits any more for the parts that are missing. Tells whose they are, and by which number each knows it.
-    pub(super) fn forget_fan_parts(&mut self, key: u32) -> Vec<(Worker, u64)> {
+    pub(super) fn forget_fan_parts(&mut self, key: FanKey) -> Vec<(Worker, u64)> {
         let mut missing = Vec::new();
-        for (index, worker) in &mut self.core.workers {
-            for (number, pending) in &mut worker.pending {
+        for (worker, state) in self.core.workers.iter_mut() {
+            for (number, pending) in &mut state.pending {
                 if matches!(pending.asker, Asker::Fan(of) if of == key) {
                     pending.asker = Asker::Gone;
-                    missing.push((Worker(index as u32), *number));
+                    missing.push((worker, *number));
                 }
             }
         }
@@ -183,8 +179,8 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// There will be no answer but this.
-    pub(super) fn fail_fan(&mut self, key: u32, error: RpcError) {
-        if let Some(fan) = self.core.fans.get_mut(key as usize) {
+    pub(super) fn fail_fan(&mut self, key: FanKey, error: RpcError) {
+        if let Some(fan) = self.core.fans.get_mut(key) {
             fan.error = Some(error.effects(fan.effects()));
             fan.succeeded = false;
             self.finish_fan(key);
@@ -192,10 +188,10 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// One worker's part.
-    pub(super) fn fan_part(&mut self, key: u32, worker: Worker, part: Result<View<'_>, &RpcError>) {
+    pub(super) fn fan_part(&mut self, key: FanKey, worker: Worker, part: Result<View<'_>, &RpcError>) {
         let serial = self.core.worker(worker).map_or(0, |state| state.serial);
-        let Some(client) = self.core.fans.get(key as usize).map(|fan| fan.client) else { return };
-        let identity = self.core.clients.get(client.0 as usize).map(|client| client.identity);
+        let Some(client) = self.core.fans.get(key).map(|fan| fan.client) else { return };
+        let identity = self.core.clients.get(client).map(|client| client.identity);
         let outcome =
             match part {
                 Ok(message) => match message.error() {
@@ -226,7 +222,7 @@ impl<O: Outlet> Pass<'_, O> {
                 listed.push((name, entry));
             }
         }
-        let Some(fan) = self.core.fans.get_mut(key as usize) else { return };
+        let Some(fan) = self.core.fans.get_mut(key) else { return };
         match outcome {
             Ok(result) => {
                 fan.succeeded = true;
@@ -249,12 +245,9 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    fn finish_fan(&mut self, key: u32) {
-        let Some(fan) = self.core.fans.try_remove(key as usize) else { return };
-        let Some(state) = self.core.client(fan.client).filter(|state| state.serial == fan.client_serial)
-        else {
-            return;
-        };
+    fn finish_fan(&mut self, key: FanKey) {
+        let Some(fan) = self.core.fans.remove(key) else { return };
+        let Some(state) = self.core.client(fan.client) else { return };
         state.inflight.remove(&fan.id);
         // A list without those of a worker is no list, unless that has none; what one has deleted is deleted.
         let is_whole =

@@ -3,7 +3,7 @@
 use narrows_wire::{Code, Doubled, Effects, Part, RpcError, View};
 
 use super::Pass;
-use super::api::{Client, Outlet, Worker};
+use super::api::Outlet;
 use super::batch::BatchKey;
 use super::identity::Identity;
 use super::line::Parts;
@@ -11,6 +11,7 @@ use super::number::{self, Digits};
 use super::progress;
 use super::session::{SessionKey, Waiting, quoted};
 use super::state::{Asker, Errand, Opening, Pending, What, Whereabouts};
+use super::table::{Client, Worker};
 use super::timer::Timer;
 
 /// The longest request to open a session that is kept until it is answered.
@@ -82,8 +83,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
         state.used |= opening.is_some();
         if what == What::Initialize && is_acp {
-            let serial = state.serial;
-            self.core.timers.set(deadline, Timer::Unanswered(worker, serial, number));
+            self.core.timers.set(deadline, Timer::Unanswered(worker, number));
         }
         let Some(state) = self.core.worker(worker) else { return };
         state.pending.insert(

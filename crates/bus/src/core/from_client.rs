@@ -5,13 +5,14 @@ use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};
 use serde_json::json;
 
 use super::Pass;
-use super::api::{Arrival, Client, Outlet, Reason};
+use super::api::{Arrival, Outlet, Reason};
 use super::batch::{BatchKey, Sender};
 use super::line::Parts;
 use super::number;
 use super::route::Route;
 use super::session::SessionKey;
 use super::state::{Asked, Asker, ClientState, MOST_OPEN, PoolState, What, Whereabouts};
+use super::table::{Client, Worker};
 use super::timer::Timer;
 
 /// How MCP says that a request is to be given up on.
@@ -32,10 +33,8 @@ impl<O: Outlet> Pass<'_, O> {
             return None;
         }
         known.clients += 1;
-        let serial = self.core.next_serial();
         self.core.counters.connections += 1;
         let key = self.core.clients.insert(ClientState {
-            serial,
             identity,
             scopes: from.scopes.map(Box::from),
             metered: from.metered,
@@ -67,7 +66,7 @@ impl<O: Outlet> Pass<'_, O> {
             pausing: Vec::new(),
             paused: 0,
         });
-        Some(Client(key as u32))
+        Some(key)
     }
 
     pub(super) fn client_line(&mut self, client: Client, message: View<'_>) {
@@ -229,13 +228,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Passes a notification on.
-    fn pass_on(
-        &mut self,
-        client: Client,
-        worker: super::Worker,
-        session: Option<SessionKey>,
-        message: View<'_>,
-    ) {
+    fn pass_on(&mut self, client: Client, worker: Worker, session: Option<SessionKey>, message: View<'_>) {
         let wire = session.and_then(|key| self.core.sessions.get(key)?.wire.clone());
         let edits: &[(Part, &[u8])] = match &wire {
             Some(wire) => &[(Part::Session, wire)],
@@ -354,8 +347,7 @@ impl<O: Outlet> Pass<'_, O> {
         for key in sessions {
             let Some(session) = self.core.sessions.get(key) else { continue };
             if session.is_busy() {
-                let serial = session.serial;
-                self.core.timers.set(at, Timer::Abandoned(key, serial));
+                self.core.timers.set(at, Timer::Abandoned(key));
             }
         }
     }
@@ -363,7 +355,7 @@ impl<O: Outlet> Pass<'_, O> {
     pub(super) fn client_gone(&mut self, client: Client) {
         self.stop_asking(client);
         self.abandon_turns(client);
-        let Some(state) = self.core.clients.try_remove(client.0 as usize) else { return };
+        let Some(state) = self.core.clients.remove(client) else { return };
         if let Some(known) = self.core.identities.get_mut(state.identity) {
             known.clients -= 1;
         }
@@ -402,7 +394,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Takes a client that is gone out of what is known of workers and pools.
     fn forget_client(&mut self, client: Client) {
-        for (_, worker) in &mut self.core.workers {
+        for worker in self.core.workers.values_mut() {
             worker.pausing.retain(|paused| *paused != client);
             worker.servers.retain(|_, server| server.client != client);
             worker.backlog.retain(|waiting| waiting.client != client);

@@ -4,7 +4,7 @@ use narrows_acp::method;
 use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};
 
 use super::Pass;
-use super::api::{Action, Client, Note, Outlet, Worker};
+use super::api::{Action, Note, Outlet};
 use super::batch::{BatchKey, Sender};
 use super::children::{Told, told};
 use super::from_client::MCP_CANCELLED;
@@ -13,6 +13,7 @@ use super::number::{self, Digits};
 use super::servers::is_about_server;
 use super::session::{Place, SessionKey, quoted};
 use super::state::{Asked, Asker, MOST_OPEN, Stage};
+use super::table::{Client, Worker};
 
 /// How often a worker may misbehave within a window before it is exchanged.
 const STRIKES: usize = 3;
@@ -94,7 +95,7 @@ impl<O: Outlet> Pass<'_, O> {
             Target::Replay => self.follow_replay(worker, message),
             Target::Nobody(why) => {
                 self.core.counters.dropped += 1;
-                self.tell(Note::Dropped { worker, why });
+                self.tell(Note::Dropped { worker: worker.into(), why });
             }
             Target::Foreign => self.strike(worker, "named a session that is not its own"),
         }
@@ -226,7 +227,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// The client's own id of the request that `params.requestId` means, if this is a message in which it means one.
     fn scope_for(&self, worker: Worker, message: View<'_>) -> Option<Box<[u8]>> {
         let raw = message.request_id()?;
-        let state = self.core.workers.get(worker.0 as usize)?;
+        let state = self.core.workers.get(worker)?;
         match &*message.method()? {
             method::CANCEL_REQUEST | MCP_CANCELLED => {
                 let (_, number) = state.asking.get(raw)?;
@@ -244,7 +245,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// by the bytes of its name.
     #[inline]
     fn recent_target(&self, worker: Worker, message: View<'_>) -> Option<(Client, SessionKey)> {
-        let state = self.core.workers.get(worker.0 as usize)?;
+        let state = self.core.workers.get(worker)?;
         let key = state.recent?;
         let session = self.core.sessions.get(key)?;
         let raw = message.bytes().get(message.place(Part::Session)?)?;
@@ -271,7 +272,7 @@ impl<O: Outlet> Pass<'_, O> {
             return Target::Nobody("the request it is about is not open");
         }
         let at_the_top = || {
-            let state = self.core.workers.get(worker.0 as usize)?;
+            let state = self.core.workers.get(worker)?;
             message.top_session().filter(|_| !self.core.pool_of(state.pool).is_acp())
         };
         match message.session().or_else(at_the_top) {
@@ -281,7 +282,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     fn target_of_session(&self, worker: Worker, name: &str, message: View<'_>) -> Target {
-        let Some(state) = self.core.workers.get(worker.0 as usize) else { return Target::Gone };
+        let Some(state) = self.core.workers.get(worker) else { return Target::Gone };
         let known = self.session_of(worker, name).or_else(|| self.root_of(worker, name));
         let Some(key) = known else {
             if state.client.is_none() && state.former.iter().any(|former| **former == *name) {
@@ -314,7 +315,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     fn target_of_connection(&self, worker: Worker, message: View<'_>) -> Target {
-        let Some(state) = self.core.workers.get(worker.0 as usize) else { return Target::Gone };
+        let Some(state) = self.core.workers.get(worker) else { return Target::Gone };
         let method = message.method();
         let scoped = message.request_id().and_then(|raw| match method.as_deref()? {
             method::CANCEL_REQUEST | MCP_CANCELLED => state.asking.get(raw).map(|(client, _)| *client),
@@ -345,7 +346,7 @@ impl<O: Outlet> Pass<'_, O> {
     #[inline]
     fn follow(&mut self, worker: Worker, session: Option<SessionKey>, message: View<'_>) -> Option<Box<str>> {
         let key = session?;
-        if !self.core.workers.get(worker.0 as usize)?.announces {
+        if !self.core.workers.get(worker)?.announces {
             return None;
         }
         match told(message.params()?)? {
@@ -367,7 +368,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// The same of what is said again: children that it tells of are there.
     fn follow_replay(&mut self, worker: Worker, message: View<'_>) {
-        if self.core.workers.get(worker.0 as usize).is_some_and(|state| state.announces)
+        if self.core.workers.get(worker).is_some_and(|state| state.announces)
             && let Some(Told::Child(child)) = message.params().and_then(told)
             && let Some(name) = message.session()
             && let Some(key) = self.session_of(worker, &name).or_else(|| self.root_of(worker, &name))
@@ -377,7 +378,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     fn follow_turn(&mut self, worker: Worker, key: SessionKey, running: bool, message: View<'_>) {
-        let is_v2 = self.core.workers.get(worker.0 as usize).is_some_and(|state| state.is_v2);
+        let is_v2 = self.core.workers.get(worker).is_some_and(|state| state.is_v2);
         // Whether a child works says nothing about the turn of its session.
         let is_childs = message.session().is_some_and(|name| self.child_of(worker, &name).is_some());
         if !is_v2 || is_childs {
@@ -446,7 +447,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
         state.strikes.push(now);
         let is_out = state.strikes.len() >= STRIKES;
-        self.tell(Note::Strike { worker, what });
+        self.tell(Note::Strike { worker: worker.into(), what });
         if is_out {
             self.retire(worker, what);
         }

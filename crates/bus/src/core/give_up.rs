@@ -5,12 +5,13 @@ use narrows_wire::{Code, Effects, Part, RpcError, View, message};
 use serde_json::json;
 
 use super::Pass;
-use super::api::{Client, Outlet};
+use super::api::Outlet;
 use super::batch::BatchKey;
 use super::line::Parts;
 use super::number::Digits;
 use super::session::{Waiting, take_first};
 use super::state::{What, Whereabouts};
+use super::table::Client;
 
 /// Among how many lines that wait for a worker one is looked for. One behind them is given up on when they have gone.
 const LOOKED_AT: usize = 256;
@@ -49,7 +50,7 @@ impl<O: Outlet> Pass<'_, O> {
         let is_it =
             |waiting: &Waiting| waiting.client == client && View::parse(&waiting.line).id() == Some(id);
         let mut found = self.core.sessions.take_waiting(is_it);
-        for (_, worker) in &mut self.core.workers {
+        for worker in self.core.workers.values_mut() {
             found = found.or_else(|| take_first(&mut worker.backlog, is_it));
             found = found.or_else(|| take_first(&mut worker.refused, is_it));
         }

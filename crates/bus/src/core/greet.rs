@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use crate::config::Protocol;
 
 use super::Pass;
-use super::api::{Client, Outlet, PoolId, Worker};
+use super::api::{Outlet, PoolId};
 use super::batch::BatchKey;
 use super::session::{SessionKey, Waiting};
 use super::state::{Abilities, Errand, Stage, What, Whereabouts};
+use super::table::{Client, Worker};
 use super::timer::Timer;
 
 /// How many lines may wait for one worker.
@@ -47,8 +48,7 @@ impl<O: Outlet> Pass<'_, O> {
         let at = self.now + self.core.limits.initialize_timeout;
         let Some(state) = self.core.worker(worker) else { return };
         state.stage = Stage::Greeting;
-        let serial = state.serial;
-        self.core.timers.set(at, Timer::Greeted(worker, serial));
+        self.core.timers.set(at, Timer::Greeted(worker));
         self.run_errand(worker, Errand::Initialize, method::INITIALIZE, params, None);
     }
 
@@ -100,11 +100,7 @@ impl<O: Outlet> Pass<'_, O> {
                 Some(error) => self.fail_backlog(worker, &error, None),
                 None => self.introduced(worker),
             },
-            Errand::Revive(key, serial) => {
-                if self.core.sessions.same(key, serial).is_some() {
-                    self.revived(key, worker, message.error());
-                }
-            }
+            Errand::Revive(key) => self.revived(key, worker, message.error()),
             Errand::Close => self.stop_idle(),
             Errand::Evict => self.retry_refused(worker),
         }
@@ -116,11 +112,7 @@ impl<O: Outlet> Pass<'_, O> {
             Errand::Initialize | Errand::Authenticate => {}
             Errand::Close => self.stop_idle(),
             Errand::Evict => self.retry_refused(worker),
-            Errand::Revive(key, serial) => {
-                if self.core.sessions.same(key, serial).is_some() {
-                    self.unrevived(key, worker, error);
-                }
-            }
+            Errand::Revive(key) => self.unrevived(key, worker, error),
         }
     }
 
@@ -276,9 +268,9 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Child sessions are announced in version 2, and in version 1 to those who have said that they show them.
     fn note_announces(&mut self, worker: Worker) {
-        let Some(state) = self.core.workers.get(worker.0 as usize) else { return };
+        let Some(state) = self.core.workers.get(worker) else { return };
         let pool = self.core.pool_of(state.pool);
-        let shows = match state.client.and_then(|client| self.core.clients.get(client.0 as usize)) {
+        let shows = match state.client.and_then(|client| self.core.clients.get(client)) {
             _ if pool.is_shared() => pool.settings.client_capabilities["subagents"].is_object(),
             Some(client) => client.initialize.as_deref().is_some_and(shows_children),
             None => false,
@@ -361,7 +353,7 @@ impl<O: Outlet> Pass<'_, O> {
     pub(super) fn is_greeted(&self, worker: Worker) -> bool {
         self.core
             .workers
-            .get(worker.0 as usize)
+            .get(worker)
             .is_some_and(|state| matches!(state.stage, Stage::Ready | Stage::Retiring))
     }
 

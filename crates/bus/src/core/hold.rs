@@ -4,11 +4,12 @@ use narrows_acp::method::{CANCEL_REQUEST, SESSION_CANCEL};
 use narrows_wire::{Code, Kind, RpcError, View};
 
 use super::Pass;
-use super::api::{Client, Outlet, PoolId};
+use super::api::{Outlet, PoolId};
 use super::batch::BatchKey;
 use super::from_client::MCP_CANCELLED;
 use super::session::{Place, Waiting};
 use super::state::Held;
+use super::table::Client;
 use super::timer::Timer;
 
 impl<O: Outlet> Pass<'_, O> {
@@ -42,7 +43,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// them.
     pub(super) fn take_again(&mut self, lines: Vec<Waiting>) {
         let waits = |core: &super::Core, client: Client| {
-            core.clients.get(client.0 as usize).is_some_and(|state| state.held.is_some())
+            core.clients.get(client).is_some_and(|state| state.held.is_some())
         };
         let (behind, free): (Vec<_>, Vec<_>) =
             lines.into_iter().partition(|line| waits(self.core, line.client));

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::api::{ANYONE, Client, Outlet, Time};
+use super::api::{ANYONE, Outlet, Time};
+use super::table::Client;
 use super::timer::Timer;
 use super::{Core, Pass};
 
@@ -101,22 +102,21 @@ impl<O: Outlet> Pass<'_, O> {
     /// for a while: nothing is lost by that, and others have their turn.
     pub(super) fn meter(&mut self, client: Client) {
         let rate = self.core.limits.max_rate_per_identity;
-        let Some(state) = self.core.clients.get_mut(client.0 as usize).filter(|_| rate > 0) else { return };
+        let Some(state) = self.core.clients.get_mut(client).filter(|_| rate > 0) else { return };
         let Some(known) = self.core.identities.get_mut(state.identity) else { return };
         #[expect(clippy::cast_precision_loss, reason = "a rate is far below 2^52")]
         let rest = known.spend(self.now, rate as f64);
         if let Some(rest) = rest
             && !std::mem::replace(&mut state.resting, true)
         {
-            let serial = state.serial;
-            self.core.timers.set(self.now + rest, Timer::Rested(client, serial));
+            self.core.timers.set(self.now + rest, Timer::Rested(client));
             self.pause_client(client);
         }
     }
 
     /// A client that had sent too much has rested.
-    pub(super) fn rested(&mut self, client: Client, serial: u64) {
-        let Some(state) = self.core.client(client).filter(|state| state.serial == serial) else { return };
+    pub(super) fn rested(&mut self, client: Client) {
+        let Some(state) = self.core.client(client) else { return };
         if std::mem::take(&mut state.resting) {
             self.resume_client(client);
         }

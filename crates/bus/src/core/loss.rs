@@ -8,12 +8,13 @@ use narrows_wire::{Code, Effects, RpcError, message};
 use serde_json::json;
 
 use super::Pass;
-use super::api::{Client, End, Note, Outlet, PoolId, Time, Worker};
+use super::api::{End, Note, Outlet, PoolId, Time};
 use super::batch::Sender;
 use super::children::child_lost;
 use super::session::{Place, SessionKey, Waiting};
 use super::state::{Asker, Stage, What, WorkerState};
 use super::supervise::RESTS;
+use super::table::{Client, Worker};
 use super::timer::Timer;
 
 /// The longest rest where the fault is ours: whoever comes meanwhile waits for its end.
@@ -70,13 +71,13 @@ impl<O: Outlet> Pass<'_, O> {
             if end.oom {
                 error = error.with("oom", json!(true));
             }
-            self.fail(worker, pending, &error.effects(effects).with("worker", json!(worker.0)));
+            self.fail(worker, pending, &error.effects(effects).with("worker", json!(worker.slot())));
         }
-        let Some(state) = self.core.workers.try_remove(worker.0 as usize) else { return };
+        let Some(state) = self.core.workers.remove(worker) else { return };
         self.core.batches.forget(Sender::Worker(worker));
         self.forget_worker(worker, &state);
         if stage != Stage::Stopping || fault.is_some() {
-            self.tell(Note::Lost { worker, reason: reason.to_string(), requests, sessions });
+            self.tell(Note::Lost { worker: worker.into(), reason: reason.to_string(), requests, sessions });
             match end.ours {
                 true => self.rest_for_lack(pool, state.since, reason),
                 false => self.count_loss(pool, state.since, &reason),
@@ -103,7 +104,7 @@ impl<O: Outlet> Pass<'_, O> {
         for client in &state.pausing {
             self.resume_client(*client);
         }
-        for (_, client) in &mut self.core.clients {
+        for client in self.core.clients.values_mut() {
             client.pausing.retain(|paused| *paused != worker);
             if client.worker == Some(worker) {
                 client.worker = None;
@@ -180,7 +181,7 @@ impl<O: Outlet> Pass<'_, O> {
         if self.core.pool_of(pool).workers.iter().any(|worker| {
             // What somebody has for himself is no hope for others.
             let hope = |state: &WorkerState| state.stage != Stage::Stopping && (shared || !state.claimed);
-            self.core.workers.get(worker.0 as usize).is_some_and(hope)
+            self.core.workers.get(*worker).is_some_and(hope)
         }) {
             return;
         }

@@ -10,12 +10,13 @@ use narrows_wire::{Code, RpcError, View, elements, keys, member, members};
 use serde_json::Value;
 
 use super::Pass;
-use super::api::{Client, Note, Outlet, PoolId};
+use super::api::{Note, Outlet, PoolId};
 use super::progress::respelled;
 use super::route::misnamed;
 use super::session::SessionKey;
 use super::session_keys::{decoded, folds_to};
 use super::state::What;
+use super::table::Client;
 use crate::config::{McpAccess, McpServer, McpTarget};
 
 /// The parameter that lists them.
@@ -40,9 +41,8 @@ impl<O: Outlet> Pass<'_, O> {
             // The gate has a list of its own.
             return McpAccess::Any;
         }
-        let is_owner = client
-            .and_then(|client| self.core.clients.get(client.0 as usize))
-            .is_some_and(|client| client.is_owner);
+        let is_owner =
+            client.and_then(|client| self.core.clients.get(client)).is_some_and(|client| client.is_owner);
         settings.mcp.unwrap_or(if is_owner { McpAccess::Any } else { McpAccess::None })
     }
 
@@ -142,7 +142,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     fn deny_servers(&mut self, client: Option<Client>, pool: PoolId) -> RpcError {
         self.core.counters.refused_mcp += 1;
-        self.tell(Note::McpRefused { client, pool });
+        self.tell(Note::McpRefused { client: client.map(Into::into), pool });
         RpcError::new(Code::PolicyDenied, "MCP server not allowed by this pool")
     }
 }

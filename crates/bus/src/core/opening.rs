@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use narrows_wire::{Code, Effects, RpcError, View};
 
 use super::Pass;
-use super::api::{Client, Note, Outlet, Worker};
+use super::api::{Note, Outlet};
 use super::batch::BatchKey;
 use super::identity::Identity;
 use super::line::Parts;
@@ -14,6 +14,7 @@ use super::progress;
 use super::route::session_in_use;
 use super::session::{Place, Session, SessionKey, quoted};
 use super::state::{Asker, MOST_FORMER, Opening, Pending, Raw, Stranger, Whereabouts};
+use super::table::{Client, Worker};
 use super::timer::Timer;
 
 /// How much a worker may say about sessions that are not known yet.
@@ -37,7 +38,6 @@ impl<O: Outlet> Pass<'_, O> {
         let identity = identity.or(of_owner).or(of_worker).unwrap_or(Identity::ANYONE);
         let watch = pool.and_then(|(pool, _)| self.new_watch(pool));
         let session = Session {
-            serial: 0,
             name: name.into(),
             wire: None,
             pool: pool.map_or(super::PoolId(0), |(pool, _)| pool),
@@ -97,8 +97,7 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         session.owner = None;
         session.ownerless = Some(self.now);
-        let serial = session.serial;
-        self.core.timers.set(self.now + grace, Timer::Expired(key, serial));
+        self.core.timers.set(self.now + grace, Timer::Expired(key));
     }
 
     /// Enters the session that a request is to open, so that its history finds its client before the answer does.
@@ -162,7 +161,7 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(name) = name else {
             self.leave_servers(worker, View::parse(&opening.line).params().unwrap_or_default());
             self.unuse(worker);
-            if let Err(pending) = self.find_room(worker, pending, opening, message) {
+            if let Some(pending) = self.find_room(worker, pending, opening, message) {
                 self.pass_answer(worker, pending, message, None);
             }
             self.drop_strangers(worker);
@@ -263,8 +262,8 @@ impl<O: Outlet> Pass<'_, O> {
             self.drop_session(key);
             self.unuse(worker);
             pending = match self.find_room(worker, pending, &opening, message) {
-                Ok(()) => return,
-                Err(pending) => pending,
+                None => return,
+                Some(pending) => pending,
             };
         } else {
             self.give_back(key);
@@ -323,7 +322,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     pub(super) fn pool_of_worker(&self, worker: Worker) -> super::PoolId {
-        self.core.workers.get(worker.0 as usize).map_or(super::PoolId(0), |state| state.pool)
+        self.core.workers.get(worker).map_or(super::PoolId(0), |state| state.pool)
     }
 
     /// Makes a session live in another worker.
@@ -368,7 +367,7 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(mut session) = self.core.sessions.remove(key) else { return };
         self.forget_children(session.worker(), session.kin.take());
         if let Some(watch) = &session.watch {
-            self.unwatch(key, watch);
+            self.unwatch(key, session.worker(), watch);
         }
         if let Some(owner) = session.owner.and_then(|owner| self.core.client(owner)) {
             owner.sessions.remove(&key);
@@ -394,7 +393,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// The session that `worker` calls `name`, if it is one of its own.
     pub(super) fn session_of(&self, worker: Worker, name: &str) -> Option<SessionKey> {
-        let state = self.core.workers.get(worker.0 as usize)?;
+        let state = self.core.workers.get(worker)?;
         let is_it = |key: &SessionKey| {
             self.core.sessions.get(*key).is_some_and(|session| {
                 *session.name == *name && session.wire.is_none() && session.worker() == Some(worker)
@@ -418,7 +417,10 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(state) = self.core.worker(worker) else { return true };
         if state.strangers_bytes + message.bytes().len() > MOST_STRANGERS {
             self.core.counters.dropped += 1;
-            self.tell(Note::Dropped { worker, why: "too much about a session that is not known yet" });
+            self.tell(Note::Dropped {
+                worker: worker.into(),
+                why: "too much about a session that is not known yet",
+            });
             return false;
         }
         state.strangers_bytes += message.bytes().len();

@@ -7,9 +7,10 @@ use narrows_wire::{View, message};
 use serde_json::Value;
 
 use super::Pass;
-use super::api::{Action, Client, Outlet, PoolId, Worker};
+use super::api::{Action, Outlet, PoolId};
 use super::identity::Identity;
 use super::session::{Session, SessionKey};
+use super::table::{Client, Worker};
 use crate::config::{Config, Limits};
 
 /// Whom a session belongs to, as its name says to somebody.
@@ -161,7 +162,7 @@ impl<O: Outlet> Pass<'_, O> {
     fn write_owner(&mut self, session: Box<str>, identity: Identity, client: Option<Client>) {
         self.core.owners.know(&session, identity);
         let identity = self.core.identities.name(identity);
-        self.out.act(Action::Own { client, session, identity });
+        self.out.act(Action::Own { client: client.map(Into::into), session, identity });
     }
 
     /// Under which it is written down whose a session is by the name that the agents of a pool have for it, if clients have
@@ -196,7 +197,7 @@ impl<O: Outlet> Pass<'_, O> {
     ) -> Option<Bytes> {
         let restricted = self.is_restricted(client);
         let result = message.result().filter(|_| restricted || self.core.owners.are_kept())?;
-        let identity = self.core.clients.get(client.0 as usize)?.identity;
+        let identity = self.core.clients.get(client)?.identity;
         let mut result: Value = serde_json::from_slice(result).unwrap_or_default();
         if let Some(sessions) = result.get_mut("sessions").and_then(Value::as_array_mut) {
             sessions.retain(|entry| {

@@ -9,9 +9,10 @@ use std::ops::Range;
 use narrows_wire::{Doubled, View, member};
 
 use super::Pass;
-use super::api::{Note, Outlet, Worker};
+use super::api::{Note, Outlet};
 use super::number;
 use super::state::Asker;
+use super::table::Worker;
 
 const METHOD: &str = "notifications/progress";
 const META: &str = "_meta";
@@ -53,7 +54,7 @@ pub(super) fn with_token(message: View<'_>, raw: Option<&[u8]>) -> Option<Vec<u8
 impl<O: Outlet> Pass<'_, O> {
     /// Whether tokens are exchanged on the way to this worker: many clients use it, and it may say what it wants.
     pub(super) fn exchanges_tokens(&self, worker: Worker) -> bool {
-        self.core.workers.get(worker.0 as usize).is_some_and(|state| {
+        self.core.workers.get(worker).is_some_and(|state| {
             let pool = self.core.pool_of(state.pool);
             pool.is_shared() && !pool.is_acp()
         })
@@ -66,12 +67,15 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let place = token_of_progress(message);
         let number = place.as_ref().and_then(|place| number::read(&message.bytes()[place.clone()]));
-        let state = self.core.workers.get(worker.0 as usize);
+        let state = self.core.workers.get(worker);
         let pending = number.and_then(|number| state?.pending.get(&number));
         let known = pending.and_then(|pending| Some((pending, pending.progress.as_deref()?)));
         let (Some(place), Some((pending, token))) = (place, known) else {
             self.core.counters.dropped += 1;
-            self.tell(Note::Dropped { worker, why: "it tells of the progress of nothing that is under way" });
+            self.tell(Note::Dropped {
+                worker: worker.into(),
+                why: "it tells of the progress of nothing that is under way",
+            });
             return true;
         };
         let Asker::Client { client, .. } = pending.asker else {

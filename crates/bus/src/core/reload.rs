@@ -5,8 +5,9 @@ use narrows_wire::{Code, RpcError};
 use crate::config::{Config, Pool, Share};
 
 use super::Pass;
-use super::api::{Client, Outlet, PoolId, Worker};
+use super::api::{Outlet, PoolId};
 use super::state::{PoolState, Stage, WorkerState};
+use super::table::{Client, Worker};
 use super::timer::Timer;
 
 impl<O: Outlet> Pass<'_, O> {
@@ -55,7 +56,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// A client whose pool was taken away is as one that has none yet. Its sessions go on where they are.
     pub(super) fn leave_removed(&mut self, client: Client) {
-        let Some(pool) = self.core.clients.get(client.0 as usize).and_then(|state| state.pool) else {
+        let Some(pool) = self.core.clients.get(client).and_then(|state| state.pool) else {
             return;
         };
         if !self.core.pool_of(self.core.current(pool)).removed {
@@ -95,7 +96,7 @@ impl<O: Outlet> Pass<'_, O> {
         let revivals = std::mem::take(&mut self.core.pool_mut(from).revivals);
         self.core.pool_mut(to).waiting = waiting;
         self.core.pool_mut(to).revivals = revivals;
-        for (_, client) in &mut self.core.clients {
+        for client in self.core.clients.values_mut() {
             if client.pool == Some(from) && client.held.is_some() {
                 client.pool = Some(to);
             }
@@ -133,7 +134,7 @@ impl<O: Outlet> Pass<'_, O> {
             .workers
             .iter()
             .rev()
-            .filter_map(|worker| Some((*worker, self.core.workers.get(worker.0 as usize)?)))
+            .filter_map(|worker| Some((*worker, self.core.workers.get(*worker)?)))
             .filter(|(_, state)| matches!(state.stage, Stage::Starting | Stage::Greeting | Stage::Ready))
             .collect();
         let going = if state.is_shared() { surplus(state, live) } else { spare(state, live) };
@@ -149,10 +150,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// After `drain_timeout`, ends a worker once no turn runs in it, though clients have sessions there.
     fn end_later(&mut self, worker: Worker) {
         let at = self.now + self.core.limits.drain_timeout;
-        if let Some(state) = self.core.worker(worker) {
-            let serial = state.serial;
-            self.core.timers.set(at, Timer::Retired(worker, serial));
-        }
+        self.core.timers.set(at, Timer::Retired(worker));
     }
 
     /// Lets a worker go that has done nothing wrong, when nobody needs it any more, however long that takes.

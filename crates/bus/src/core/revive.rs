@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 use crate::config::Share;
 
 use super::Pass;
-use super::api::{Client, Outlet, PoolId, Worker};
+use super::api::{Outlet, PoolId};
 use super::batch::BatchKey;
 use super::route::Route;
 use super::session::{Place, SessionKey, Waiting};
 use super::state::{Errand, Stage};
+use super::table::{Client, Worker};
 use super::timer::Timer;
 
 /// How many lines may wait for one session.
@@ -43,10 +44,9 @@ impl<O: Outlet> Pass<'_, O> {
         if is_lost {
             session.awaited = self.now;
         }
-        let serial = session.serial;
         self.mark_elsewhere(client, message);
         if is_lost {
-            self.core.timers.set(at, Timer::Unrevived(key, serial));
+            self.core.timers.set(at, Timer::Unrevived(key));
             self.start_revival(key);
         }
     }
@@ -121,7 +121,7 @@ impl<O: Outlet> Pass<'_, O> {
         let wire: Option<Box<str>> =
             session.wire.as_deref().and_then(|wire| serde_json::from_slice(wire).ok());
         let name = wire.as_deref().unwrap_or(&session.name);
-        let Some(state) = self.core.workers.get(worker.0 as usize) else { return false };
+        let Some(state) = self.core.workers.get(worker) else { return false };
         let is_there = |other: SessionKey| {
             let other = self.core.sessions.get(other);
             other.is_some_and(|other| other.wire.is_none() && other.worker() == Some(worker))
@@ -134,7 +134,7 @@ impl<O: Outlet> Pass<'_, O> {
     fn has_others(&self, pool: PoolId, taken: &[Worker]) -> bool {
         let state = self.core.pool_of(pool);
         let stays = |worker: &Worker| {
-            let state = self.core.workers.get(worker.0 as usize);
+            let state = self.core.workers.get(*worker);
             state.is_some_and(|state| !matches!(state.stage, Stage::Retiring | Stage::Stopping))
         };
         let all = state.workers.iter().filter(|worker| stays(worker)).count();
@@ -144,13 +144,13 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Whether a worker is of a pool, or of what that has replaced: its client may have begun anew in another since.
     fn is_of(&self, worker: Worker, pool: PoolId) -> bool {
-        let state = self.core.workers.get(worker.0 as usize);
+        let state = self.core.workers.get(worker);
         state.is_some_and(|state| self.core.current(state.pool) == pool)
     }
 
     /// Whether a worker of one client cannot take another session.
     fn is_used_up(&self, worker: Worker) -> bool {
-        let Some(state) = self.core.workers.get(worker.0 as usize) else { return true };
+        let Some(state) = self.core.workers.get(worker) else { return true };
         let per_session = self.core.pool_of(state.pool).settings.share == Share::Session;
         !matches!(state.stage, Stage::Greeting | Stage::Ready) || per_session && state.used
     }
@@ -169,7 +169,6 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         let Some(session) = self.core.sessions.get_mut(key) else { return };
-        let serial = session.serial;
         let name: Value = match &session.wire {
             Some(wire) => serde_json::from_slice(wire).unwrap_or(Value::Null),
             None => json!(session.name),
@@ -204,13 +203,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let method = if abilities.resume { method::SESSION_RESUME } else { method::SESSION_LOAD };
         self.core.counters.revived += 1;
-        self.run_errand(
-            worker,
-            Errand::Revive(key, serial),
-            method,
-            params.to_string().as_bytes(),
-            Some(key),
-        );
+        self.run_errand(worker, Errand::Revive(key), method, params.to_string().as_bytes(), Some(key));
     }
 
     fn is_revived_by(&self, key: SessionKey, worker: Worker) -> bool {

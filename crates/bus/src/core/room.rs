@@ -4,12 +4,13 @@ use narrows_acp::method;
 use narrows_wire::{Code, RpcError, View};
 use serde_json::json;
 
-use super::api::{Client, Outlet, PoolId, Time, Worker};
+use super::api::{Outlet, PoolId, Time};
 use super::ending::wire_name;
 use super::identity::Identity;
 use super::route::Route;
 use super::session::{SessionKey, Waiting};
 use super::state::{Asker, Errand, Opening, Pending, Stage, WorkerState};
+use super::table::{Client, Worker};
 use super::timer::Timer;
 use super::{Pass, millis};
 
@@ -26,7 +27,7 @@ impl<O: Outlet> Pass<'_, O> {
             .workers
             .iter()
             .filter(|worker| !but.contains(worker))
-            .filter_map(|worker| Some((*worker, self.core.workers.get(worker.0 as usize)?)))
+            .filter_map(|worker| Some((*worker, self.core.workers.get(*worker)?)))
             .filter(|(_, state)| state.stage == Stage::Ready)
             .filter(|(_, state)| mixes || state.identity.is_none_or(|other| other == identity))
             .filter(|(worker, state)| !self.is_full(state) || self.oldest_left(*worker).is_some())
@@ -57,7 +58,7 @@ impl<O: Outlet> Pass<'_, O> {
     pub(super) fn wait_for_room(&mut self, pool: PoolId, client: Client) -> Route {
         let Some(identity) = self.core.client(client).map(|state| state.identity) else { return Route::Hold };
         let state = self.core.pool_of(pool);
-        let workers = state.workers.iter().filter_map(|worker| self.core.workers.get(worker.0 as usize));
+        let workers = state.workers.iter().filter_map(|worker| self.core.workers.get(*worker));
         let mut ready = workers.filter(|worker| worker.stage == Stage::Ready && !self.is_full(worker));
         // More workers are for others, not for one who has used up these.
         if state.settings.mix_identities && ready.any(|worker| self.has_its_share(worker, identity)) {
@@ -75,19 +76,19 @@ impl<O: Outlet> Pass<'_, O> {
         pending: Pending,
         opening: &Opening,
         message: View<'_>,
-    ) -> Result<(), Pending> {
+    ) -> Option<Pending> {
         let pool = self.pool_of_worker(worker);
         let is_full = message.error().is_some_and(|error| error.is(Code::Backpressure));
         if !is_full || !self.core.pool_of(pool).is_shared() || self.core.draining {
-            return Err(pending);
+            return Some(pending);
         }
         let until = self.now + FULL;
         if let Some(state) = self.core.worker(worker) {
             state.capacity = Some((state.sessions.len().max(1), until));
         }
-        let Asker::Client { client, id, batch } = &pending.asker else { return Err(pending) };
+        let Asker::Client { client, id, batch } = &pending.asker else { return Some(pending) };
         if opening.again || opening.line.is_empty() {
-            return Err(pending);
+            return Some(pending);
         }
         let (client, batch) = (*client, *batch);
         let waiting = Waiting { client, line: opening.line.clone(), batch };
@@ -104,12 +105,12 @@ impl<O: Outlet> Pass<'_, O> {
             }
             None => self.take_refused(&waiting),
         }
-        Ok(())
+        None
     }
 
     /// The session of a worker that has been without a client for the longest and does nothing, if it can be closed.
     fn oldest_left(&self, worker: Worker) -> Option<SessionKey> {
-        let state = self.core.workers.get(worker.0 as usize).filter(|state| state.hears())?;
+        let state = self.core.workers.get(worker).filter(|state| state.hears())?;
         if !self.core.pool_of(state.pool).abilities.close {
             return None;
         }
@@ -150,12 +151,13 @@ impl<O: Outlet> Pass<'_, O> {
         let any_coming = state.workers.iter().any(|worker| {
             self.core
                 .workers
-                .get(worker.0 as usize)
+                .get(*worker)
                 .is_some_and(|state| matches!(state.stage, Stage::Starting | Stage::Greeting))
         });
-        let any_going = state.workers.iter().any(|worker| {
-            self.core.workers.get(worker.0 as usize).is_some_and(|state| state.stage == Stage::Stopping)
-        });
+        let any_going = state
+            .workers
+            .iter()
+            .any(|worker| self.core.workers.get(*worker).is_some_and(|state| state.stage == Stage::Stopping));
         let exhausted = !any_coming && !any_going && total >= state.settings.max_instances as usize;
         let rest_until = state.rest_until;
         if exhausted && !hopeless && self.make_room(pool) {
@@ -180,7 +182,7 @@ impl<O: Outlet> Pass<'_, O> {
             return false;
         }
         let workers = state.workers.iter().filter_map(|worker| {
-            let state = self.core.workers.get(worker.0 as usize)?;
+            let state = self.core.workers.get(*worker)?;
             let left = state.stage == Stage::Ready && state.client.is_none() && state.pending.is_empty();
             let sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
             let since = sessions.map(|session| session.ownerless.filter(|_| !session.is_busy()));

@@ -6,13 +6,14 @@ use serde_json::{Value, json};
 use crate::config::Share;
 
 use super::Pass;
-use super::api::{Client, Outlet, PoolId, Worker};
+use super::api::{Outlet, PoolId};
 use super::identity::Identity;
 use super::owners::Claim;
 use super::session::{Place, SessionKey};
 use super::session_keys::names_any_session;
 use super::state::{Stage, What};
 use super::supervise::deaf;
+use super::table::{Client, Worker};
 
 /// The key in `_meta` by which a client names a pool.
 const POOL: &str = "narrows/pool";
@@ -157,19 +158,19 @@ impl<O: Outlet> Pass<'_, O> {
         if !self.core.owners.are_kept() {
             return Claim::Own;
         }
-        let Some(state) = self.core.clients.get(client.0 as usize) else { return Claim::Unknown };
+        let Some(state) = self.core.clients.get(client) else { return Claim::Unknown };
         self.claim_on(state.identity, name, key)
     }
 
     /// Returns `true` if a client may use a session that is open: the session is its own, or it has sent `initialize` and can take it over.
     fn is_initialized_for(&self, client: Client, key: SessionKey) -> bool {
         let is_own = self.core.sessions.get(key).is_some_and(|session| session.owner == Some(client));
-        is_own || self.core.clients.get(client.0 as usize).is_some_and(|state| state.initialize.is_some())
+        is_own || self.core.clients.get(client).is_some_and(|state| state.initialize.is_some())
     }
 
     /// Whether a client may open a session more, as far as its identity goes.
     fn may_open(&mut self, client: Client) -> bool {
-        let Some(state) = self.core.clients.get(client.0 as usize).filter(|state| state.metered) else {
+        let Some(state) = self.core.clients.get(client).filter(|state| state.metered) else {
             return true;
         };
         let identity = state.identity;
@@ -251,7 +252,7 @@ impl<O: Outlet> Pass<'_, O> {
     fn moves_on(&self, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let abilities = self.core.pool_of(session.pool).abilities;
-        let worker = session.worker().and_then(|worker| self.core.workers.get(worker.0 as usize));
+        let worker = session.worker().and_then(|worker| self.core.workers.get(worker));
         let must = worker.is_some_and(|worker| worker.overdue);
         !session.is_busy() && !session.provisional && (abilities.load || abilities.resume || must)
     }
@@ -269,7 +270,7 @@ impl<O: Outlet> Pass<'_, O> {
     fn is_called_otherwise(&mut self, client: Client, pool: PoolId, name: &str) -> Option<RpcError> {
         let identity = self.core.client(client)?.identity;
         let workers = self.core.pool_of(pool).workers.iter();
-        let mut states = workers.filter_map(|worker| self.core.workers.get(worker.0 as usize));
+        let mut states = workers.filter_map(|worker| self.core.workers.get(*worker));
         let key = states.find_map(|state| state.aliases.get(name))?;
         let is_own = self.core.sessions.get(*key).is_some_and(|session| session.identity == identity);
         Some(if is_own { session_in_use() } else { unknown_session() })
@@ -278,11 +279,8 @@ impl<O: Outlet> Pass<'_, O> {
     /// Whether the client of a session says nothing more and is probably gone, so that another may have what all workers serve.
     fn has_left(&self, owner: Client, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
-        let is_silent = self
-            .core
-            .clients
-            .get(owner.0 as usize)
-            .is_some_and(|state| state.closing || state.eof && !state.ends_bus);
+        let is_silent =
+            self.core.clients.get(owner).is_some_and(|state| state.closing || state.eof && !state.ends_bus);
         is_silent && session.watch.is_none() && self.core.pool_of(session.pool).is_shared()
     }
 
@@ -332,7 +330,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
         match now {
             Some(now) if now != pool => {
-                let own = self.core.clients.get(client.0 as usize).and_then(|state| state.worker);
+                let own = self.core.clients.get(client).and_then(|state| state.worker);
                 let own = own.filter(|worker| self.core.is_exclusive(*worker));
                 let both_shared = [now, pool].iter().all(|pool| self.core.pool_of(*pool).is_shared());
                 if !both_shared && self.core.current(now) != pool {
@@ -471,10 +469,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// Takes a worker that nobody has yet for a client. It is told what the client told another before.
     pub(super) fn claim(&mut self, client: Client, pool: PoolId) -> Route {
         let free = self.core.pool_of(pool).workers.iter().copied().find(|worker| {
-            self.core
-                .workers
-                .get(worker.0 as usize)
-                .is_some_and(|state| state.stage == Stage::Ready && !state.claimed)
+            self.core.workers.get(*worker).is_some_and(|state| state.stage == Stage::Ready && !state.claimed)
         });
         let Some(worker) = free else { return self.wait_for(pool) };
         let first = self.core.client(client).and_then(|state| state.worker);

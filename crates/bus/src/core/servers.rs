@@ -6,8 +6,9 @@ use narrows_wire::{Code, RpcError, View};
 use serde_json::Value;
 
 use super::Pass;
-use super::api::{Client, Outlet, PoolId, Worker};
+use super::api::{Outlet, PoolId};
 use super::state::{Asked, Asker};
+use super::table::{Client, Worker};
 
 /// A server that lives in a client.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ impl<O: Outlet> Pass<'_, O> {
             if self.wire_of(worker, client, &own).is_some() {
                 continue;
             }
-            let Some(state) = self.core.workers.get(worker.0 as usize) else { return };
+            let Some(state) = self.core.workers.get(worker) else { return };
             let mut wire = own.clone();
             while state.servers.contains_key(&wire) {
                 self.core.servers_made += 1;
@@ -53,7 +54,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// The id that a worker has for a client's server.
     fn wire_of(&self, worker: Worker, client: Client, own: &str) -> Option<&str> {
-        let state = self.core.workers.get(worker.0 as usize)?;
+        let state = self.core.workers.get(worker)?;
         let is_it = |server: &Server| server.client == client && *server.own == *own;
         // Mostly they are the same.
         if state.servers.get(own).is_some_and(is_it) {
@@ -65,7 +66,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// Forgets the servers that a session was or was to be opened with, unless their client has another that uses them.
     pub(super) fn leave_servers(&mut self, worker: Worker, params: &[u8]) {
         for own in declared(params) {
-            let Some(state) = self.core.workers.get(worker.0 as usize) else { return };
+            let Some(state) = self.core.workers.get(worker) else { return };
             let unused: Vec<Box<str>> = state
                 .servers
                 .iter()
@@ -79,7 +80,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     fn is_used(&self, worker: Worker, server: &Server) -> bool {
-        let Some(state) = self.core.workers.get(worker.0 as usize) else { return false };
+        let Some(state) = self.core.workers.get(worker) else { return false };
         let names = |params: &[u8]| declared(params).contains(&server.own);
         let mut sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
         let mut openings = state.pending.values().filter_map(|pending| match &pending.asker {
@@ -92,7 +93,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// The client whose server a worker means.
     pub(super) fn owner_of_server(&self, worker: Worker, message: View<'_>) -> Option<Client> {
-        let state = self.core.workers.get(worker.0 as usize)?;
+        let state = self.core.workers.get(worker)?;
         state.servers.get(&*meant(message)?).map(|server| server.client)
     }
 
@@ -109,11 +110,11 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let (own, request) = spoken_for(message)?;
         let workers = || {
-            let workers = self.core.workers.iter().map(|(key, _)| Worker(key as u32));
+            let workers = self.core.workers.iter().map(|(key, _)| key);
             workers.filter_map(|worker| Some((worker, self.wire_of(worker, client, &own)?)))
         };
         // Where several workers have sessions with this server, it speaks to the one whose request this is about.
-        let asked = self.core.clients.get(client.0 as usize)?.asked.values();
+        let asked = self.core.clients.get(client)?.asked.values();
         let asker = request.and_then(|request| {
             let is_it = |asked: &&Asked| {
                 asked.server.as_deref().is_some_and(|server| server.own == own && server.request == request)
@@ -139,7 +140,7 @@ impl<O: Outlet> Pass<'_, O> {
             return None;
         }
         let (wire, request) = spoken_for(message)?;
-        let own = self.core.workers.get(worker.0 as usize)?.servers.get(&*wire)?.own.to_string();
+        let own = self.core.workers.get(worker)?.servers.get(&*wire)?.own.to_string();
         Some(Box::new(AskedServer { own, request: request? }))
     }
 
@@ -150,7 +151,7 @@ impl<O: Outlet> Pass<'_, O> {
         client: Client,
         message: View<'_>,
     ) -> Option<Vec<u8>> {
-        let state = self.core.workers.get(worker.0 as usize).filter(|state| state.renamed_servers)?;
+        let state = self.core.workers.get(worker).filter(|state| state.renamed_servers)?;
         let wire = is_about_server(message).then(|| meant(message)).flatten()?;
         let server = state.servers.get(&*wire).filter(|server| server.client == client)?;
         (*server.own != *wire).then(|| named(message, &server.own)).flatten()
@@ -159,7 +160,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// The params with which a session of `client` is opened in a worker, with the ids that the worker has for its servers. `None` if they
     /// stay as they are.
     pub(super) fn with_servers(&self, worker: Worker, client: Client, params: &[u8]) -> Option<Value> {
-        self.core.workers.get(worker.0 as usize).filter(|state| state.renamed_servers)?;
+        self.core.workers.get(worker).filter(|state| state.renamed_servers)?;
         if declared(params).is_empty() {
             return None;
         }

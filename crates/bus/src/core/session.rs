@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use slab::Slab;
 
-use super::api::{Client, PoolId, Time, Worker};
+use super::api::{PoolId, Time};
 use super::batch::BatchKey;
 use super::children::Kin;
 use super::identity::Identity;
+use super::table::{Client, Key, Table, Worker};
 use super::watch::Watch;
 
 /// The longest params that are kept to take a session up again.
@@ -18,8 +18,7 @@ const MOST_PARAMS: usize = 1 << 20;
 const MOST_KEPT: usize = 256 << 20;
 
 /// A session's place in the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct SessionKey(pub(super) u32);
+pub(super) type SessionKey = Key<Session>;
 
 /// Where a session lives.
 #[derive(Debug)]
@@ -43,7 +42,6 @@ pub(super) struct Waiting {
 /// One conversation.
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) serial: u64,
     /// How clients call it.
     pub(super) name: Box<str>,
     /// How its worker calls it, as a JSON string, if that is another name.
@@ -111,11 +109,10 @@ impl Session {
 /// All sessions.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
-    slab: Slab<Session>,
+    table: Table<Session>,
     by_name: HashMap<Box<str>, SessionKey>,
     /// How many of them each identity has.
     counts: FxHashMap<Identity, usize>,
-    serial: u64,
     /// How many names were made. None is ever made again: who has one that is no longer good must not reach another session by it.
     made: u64,
     /// How many bytes of params are kept for all of them.
@@ -128,31 +125,24 @@ impl Sessions {
     }
 
     pub(super) fn get(&self, key: SessionKey) -> Option<&Session> {
-        self.slab.get(key.0 as usize)
+        self.table.get(key)
     }
 
     pub(super) fn get_mut(&mut self, key: SessionKey) -> Option<&mut Session> {
-        self.slab.get_mut(key.0 as usize)
-    }
-
-    /// The one at `key` if it is still the one with this serial.
-    pub(super) fn same(&self, key: SessionKey, serial: u64) -> Option<&Session> {
-        self.get(key).filter(|session| session.serial == serial)
+        self.table.get_mut(key)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.slab.len()
+        self.table.len()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (SessionKey, &Session)> {
-        self.slab.iter().map(|(key, session)| (SessionKey(key as u32), session))
+        self.table.iter()
     }
 
-    /// Enters a session under its name, or under a free one like it. Its serial is set here. `is_anothers` tells of a name
+    /// Enters a session under its name, or under a free one like it. `is_anothers` tells of a name
     /// whether a session of somebody else is called so that is not open.
     pub(super) fn insert(&mut self, mut session: Session, is_anothers: impl Fn(&str) -> bool) -> SessionKey {
-        self.serial += 1;
-        session.serial = self.serial;
         let name = self.free_name(&session.name, is_anothers);
         if name != session.name {
             let own = std::mem::replace(&mut session.name, name);
@@ -163,7 +153,7 @@ impl Sessions {
         *self.counts.entry(session.identity).or_default() += 1;
         let name = session.name.clone();
         let params = std::mem::take(&mut session.params);
-        let key = SessionKey(self.slab.insert(session) as u32);
+        let key = self.table.insert(session);
         self.by_name.insert(name, key);
         self.keep_params(key, &params);
         key
@@ -183,7 +173,7 @@ impl Sessions {
     /// Keeps the params with which a session was opened instead of what was kept before, which is returned. Not if they are
     /// too long to be kept for its life, or all that is kept is: then it cannot be taken up in another worker.
     pub(super) fn keep_params(&mut self, key: SessionKey, params: &[u8]) -> Box<[u8]> {
-        let Some(session) = self.slab.get_mut(key.0 as usize) else { return Box::default() };
+        let Some(session) = self.table.get_mut(key) else { return Box::default() };
         let before = std::mem::take(&mut session.params);
         self.kept -= before.len();
         if params.len() <= MOST_PARAMS && self.kept + params.len() <= MOST_KEPT {
@@ -209,18 +199,18 @@ impl Sessions {
 
     /// Takes out the first line that waits and is the one.
     pub(super) fn take_waiting(&mut self, is_it: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
-        self.slab.iter_mut().find_map(|(_, session)| take_first(&mut session.waiting, &is_it))
+        self.table.values_mut().find_map(|session| take_first(&mut session.waiting, &is_it))
     }
 
     /// Takes out what a client that is gone has waiting.
     pub(super) fn forget_waiting(&mut self, client: Client) {
-        for (_, session) in &mut self.slab {
+        for session in self.table.values_mut() {
             session.waiting.retain(|waiting| waiting.client != client);
         }
     }
 
     pub(super) fn remove(&mut self, key: SessionKey) -> Option<Session> {
-        let session = self.slab.try_remove(key.0 as usize)?;
+        let session = self.table.remove(key)?;
         self.kept -= session.params.len();
         self.by_name.remove(&session.name);
         self.uncount(session.identity);

@@ -7,12 +7,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::config;
 
-use super::api::{Client, PoolId, Time, Worker};
+use super::api::{PoolId, Time};
 use super::batch::BatchKey;
 use super::children::ChildKey;
+use super::fan::FanKey;
 use super::identity::Identity;
 use super::servers::{AskedServer, Server};
 use super::session::{SessionKey, Waiting};
+use super::table::{Client, Worker};
 use super::watch::Shared;
 
 /// Raw JSON that waits in a table: an id, a tag.
@@ -85,7 +87,7 @@ pub(super) enum Asker {
     /// The bus itself.
     Errand(Errand),
     /// A part of an answer that several workers give.
-    Fan(u32),
+    Fan(FanKey),
     /// Nobody any more.
     Gone,
 }
@@ -98,7 +100,7 @@ pub(super) enum Errand {
     /// To log in as the client did elsewhere.
     Authenticate,
     /// To take up a session.
-    Revive(SessionKey, u64),
+    Revive(SessionKey),
     /// To close a session that nobody came back for.
     Close,
     /// The same, to make room for another.
@@ -169,7 +171,6 @@ pub(super) struct Held {
 /// What is known of a client.
 #[derive(Debug)]
 pub(super) struct ClientState {
-    pub(super) serial: u64,
     pub(super) identity: Identity,
     /// What it is narrowed to.
     pub(super) scopes: Option<Box<[String]>>,
@@ -249,6 +250,7 @@ pub(super) struct Stranger {
 /// What is known of a worker.
 #[derive(Debug)]
 pub(super) struct WorkerState {
+    /// By which lists of sessions name it to clients.
     pub(super) serial: u64,
     pub(super) pool: PoolId,
     pub(super) stage: Stage,

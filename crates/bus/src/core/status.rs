@@ -143,7 +143,7 @@ impl Core {
 
     fn clients_by_listener(&self) -> Vec<usize> {
         let mut counts = vec![0; self.listeners.len()];
-        for (_, client) in &self.clients {
+        for (_, client) in self.clients.iter() {
             if let Some(count) = counts.get_mut(client.listener) {
                 *count += 1;
             }
@@ -166,9 +166,9 @@ impl Core {
             .workers
             .iter()
             .filter_map(|worker| {
-                let state = self.workers.get(worker.0 as usize)?;
+                let state = self.workers.get(*worker)?;
                 Some(WorkerStatus {
-                    worker: worker.0,
+                    worker: worker.slot(),
                     pid: state.pid,
                     state: match state.stage {
                         Stage::Starting => "starting",
@@ -190,7 +190,7 @@ impl Core {
         // Where workers are for one client each, one that is somebody's is of no use to the next.
         let any_ready = pool.workers.iter().any(|worker| {
             self.workers
-                .get(worker.0 as usize)
+                .get(*worker)
                 .is_some_and(|state| state.stage == Stage::Ready && (pool.is_shared() || !state.claimed))
         });
         PoolStatus {

@@ -8,9 +8,10 @@ use narrows_wire::{Code, Effects, RpcError, View};
 use crate::config::Share;
 
 use super::Pass;
-use super::api::{Action, Note, Outlet, PoolId, Stuck, Worker};
+use super::api::{Action, Note, Outlet, PoolId, Stuck};
 use super::session::{Session, SessionKey};
 use super::state::{Asker, Pending, Stage, WorkerState};
+use super::table::Worker;
 use super::timer::Timer;
 
 /// The shortest and the longest rest after a loss.
@@ -36,11 +37,8 @@ impl<O: Outlet> Pass<'_, O> {
         }
         // Those that are ready serve somebody else, whom this client must not meet, or are full.
         let state = self.core.pool_of(pool);
-        let stages: Vec<Stage> = state
-            .workers
-            .iter()
-            .filter_map(|worker| Some(self.core.workers.get(worker.0 as usize)?.stage))
-            .collect();
+        let stages: Vec<Stage> =
+            state.workers.iter().filter_map(|worker| Some(self.core.workers.get(*worker)?.stage)).collect();
         let others = stages.contains(&Stage::Ready);
         let coming = stages.iter().any(|stage| matches!(stage, Stage::Starting | Stage::Greeting));
         let room = stages.len() < state.settings.max_instances as usize;
@@ -53,7 +51,7 @@ impl<O: Outlet> Pass<'_, O> {
         } else if !room && !stages.contains(&Stage::Stopping) {
             // Somebody else's that does nothing makes room.
             let idle = state.workers.iter().copied().find(|worker| {
-                self.core.workers.get(worker.0 as usize).is_some_and(|state| {
+                self.core.workers.get(*worker).is_some_and(|state| {
                     state.stage == Stage::Ready && state.sessions.is_empty() && state.pending.is_empty()
                 })
             });
@@ -70,7 +68,7 @@ impl<O: Outlet> Pass<'_, O> {
                 return;
             }
             let (mut live, mut free, mut coming) = (0, 0, 0);
-            for worker in state.workers.iter().filter_map(|worker| self.core.workers.get(worker.0 as usize)) {
+            for worker in state.workers.iter().filter_map(|worker| self.core.workers.get(*worker)) {
                 let counts = matches!(worker.stage, Stage::Starting | Stage::Greeting | Stage::Ready);
                 live += usize::from(counts);
                 free += usize::from(counts && !worker.claimed);
@@ -100,7 +98,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     fn spawn(&mut self, pool: PoolId) {
         let serial = self.core.next_serial();
-        let key = self.core.workers.insert(WorkerState {
+        let worker = self.core.workers.insert(WorkerState {
             serial,
             pool,
             stage: Stage::Starting,
@@ -145,10 +143,9 @@ impl<O: Outlet> Pass<'_, O> {
             paused: 0,
             since: self.now,
         });
-        let worker = Worker(key as u32);
         self.core.pool_mut(pool).workers.push(worker);
         self.core.counters.spawned += 1;
-        self.out.act(Action::Spawn { worker, pool });
+        self.out.act(Action::Spawn { worker: worker.into(), pool });
     }
 
     pub(super) fn worker_up(&mut self, worker: Worker, pid: u32) {
@@ -171,7 +168,7 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(state) = self.core.worker(worker) else { return };
         state.stage = Stage::Ready;
         let pool = state.pool;
-        self.tell(Note::Ready(worker));
+        self.tell(Note::Ready(worker.into()));
         let state = self.core.pool_of(pool);
         if state.is_shared() && !state.is_acp() && state.open_until.is_some_and(|until| until <= self.now) {
             // Nobody is greeted there: one that lasts for a moment does well.
@@ -207,7 +204,7 @@ impl<O: Outlet> Pass<'_, O> {
                 // Nothing new goes there; what it owes is told when it is gone.
                 state.stage = Stage::Retiring;
                 self.refresh_answer(worker);
-                self.out.act(Action::Stop { worker, kill: true });
+                self.out.act(Action::Stop { worker: worker.into(), kill: true });
             }
             Stuck::Stopped | Stuck::Undrained => {
                 let what = if why == Stuck::Stopped { "was stopped" } else { "takes nothing any more" };
@@ -294,8 +291,8 @@ impl<O: Outlet> Pass<'_, O> {
         state.stage = Stage::Retiring;
         state.unwanted = false;
         state.fault = Some(why);
-        let (serial, pool) = (state.serial, state.pool);
-        self.core.timers.set(at, Timer::Retired(worker, serial));
+        let pool = state.pool;
+        self.core.timers.set(at, Timer::Retired(worker));
         self.refresh_answer(worker);
         self.fill(pool);
         self.if_retired(worker);
@@ -318,7 +315,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Whether a worker that is only not wanted any more has sessions that could not go on elsewhere.
     fn is_missed(&self, worker: Worker) -> bool {
-        let Some(state) = self.core.workers.get(worker.0 as usize) else { return false };
+        let Some(state) = self.core.workers.get(worker) else { return false };
         let abilities = self.core.pool_of(state.pool).abilities;
         let owned = |key: &SessionKey| self.core.sessions.get(*key).is_some_and(|it| it.owner.is_some());
         state.unwanted
@@ -357,7 +354,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
         state.stage = Stage::Stopping;
         self.refresh_answer(worker);
-        self.out.act(Action::Stop { worker, kill });
+        self.out.act(Action::Stop { worker: worker.into(), kill });
     }
 
     /// Ends workers that were one client's and are nobody's any more.
@@ -372,17 +369,17 @@ impl<O: Outlet> Pass<'_, O> {
                     && state.pending.is_empty()
                     && matches!(state.stage, Stage::Ready | Stage::Greeting)
                     && !self.core.pool_of(state.pool).is_shared()
-                    && match state.client.and_then(|client| self.core.clients.get(client.0 as usize)) {
+                    && match state.client.and_then(|client| self.core.clients.get(client)) {
                         None => true,
                         // Of a client that has others, or one for each session, which is over.
                         Some(client) => {
                             let per_session = self.core.pool_of(state.pool).settings.share == Share::Session;
-                            let is_first = client.worker == Some(Worker(*key as u32));
+                            let is_first = client.worker == Some(*key);
                             state.used && (per_session || client.worker.is_some() && !is_first)
                         }
                     }
             })
-            .map(|(key, _)| Worker(key as u32))
+            .map(|(key, _)| key)
             .collect();
         for worker in idle {
             self.stop_worker(worker, false);
@@ -393,10 +390,10 @@ impl<O: Outlet> Pass<'_, O> {
     /// Gives workers that were one client's and only owe what nobody waits for their time.
     fn forsake(&mut self) {
         let at = self.now + self.core.limits.cancel_grace;
-        for (key, state) in &mut self.core.workers {
+        for (key, state) in self.core.workers.iter_mut() {
             let shared = self.core.pools[state.pool.0 as usize].is_shared();
             if !shared && state.is_forsaken() && !std::mem::replace(&mut state.forsaken, true) {
-                self.core.timers.set(at, Timer::Forsaken(Worker(key as u32), state.serial));
+                self.core.timers.set(at, Timer::Forsaken(key));
             }
         }
     }

@@ -8,6 +8,7 @@ mod faults;
 mod given_up;
 mod governed;
 mod identities;
+mod keys;
 mod lives;
 mod progress;
 mod reloads;
@@ -116,7 +117,7 @@ impl Scene {
     /// Where all share the workers, a client that has said `initialize`, without showing that.
     fn initialized(&mut self, client: u32) {
         if self.core.pools.iter().all(|pool| pool.is_shared() && pool.is_acp())
-            && let Some(state) = self.core.client(Client(client))
+            && let Some(state) = self.core.clients.key_at(client).and_then(|client| self.core.client(client))
         {
             state.initialize = Some(b"{\"protocolVersion\":1}".as_slice().into());
         }

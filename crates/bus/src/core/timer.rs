@@ -4,35 +4,37 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::Pass;
-use super::api::{Client, Outlet, PoolId, Time, Worker};
+use super::api::{Outlet, PoolId, Time};
+use super::fan::FanKey;
 use super::session::SessionKey;
 use super::state::Stage;
+use super::table::{Client, Worker};
 
-/// What is to happen. The number behind each is the serial of whom it concerns: slots are used again, serials are not.
+/// What is to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     /// A worker has had its time to answer `initialize`.
-    Greeted(Worker, u64),
+    Greeted(Worker),
     /// The same, where a client asked for it by itself, with the number of its request.
-    Unanswered(Worker, u64, u64),
+    Unanswered(Worker, u64),
     /// A worker that is to go has had its time to finish.
-    Retired(Worker, u64),
+    Retired(Worker),
     /// A worker that owes nothing to anybody who is there has had its time.
-    Forsaken(Worker, u64),
+    Forsaken(Worker),
     /// A session that was told to stop has had its time.
-    Cancelled(SessionKey, u64),
+    Cancelled(SessionKey),
     /// The client of a session has been gone for long enough for its turn to end.
-    Abandoned(SessionKey, u64),
+    Abandoned(SessionKey),
     /// A session has been without a client for long enough.
-    Expired(SessionKey, u64),
+    Expired(SessionKey),
     /// A session has waited for a worker for long enough.
-    Unrevived(SessionKey, u64),
+    Unrevived(SessionKey),
     /// The workers that are all asked have had their time.
-    Fanned(u32, u64),
-    /// A client has waited for a worker for long enough.
+    Fanned(FanKey),
+    /// A client has waited for a worker for long enough, with the serial of its wait.
     Held(Client, u64),
     /// A client that had sent too much has rested.
-    Rested(Client, u64),
+    Rested(Client),
     /// A pool may start workers again.
     Respawn(PoolId),
     /// The bus is to stop whatever still runs.
@@ -67,59 +69,27 @@ impl<O: Outlet> Pass<'_, O> {
     /// Does what is due.
     pub(super) fn happen(&mut self, timer: Timer) {
         match timer {
-            Timer::Greeted(worker, serial) => {
-                if self
-                    .core
-                    .worker(worker)
-                    .is_some_and(|state| state.serial == serial && state.stage == Stage::Greeting)
-                {
+            Timer::Greeted(worker) => {
+                if self.core.worker(worker).is_some_and(|state| state.stage == Stage::Greeting) {
                     self.ungreeted(worker, "did not answer initialize in time");
                 }
             }
-            Timer::Unanswered(worker, serial, number) => {
-                if self
-                    .core
-                    .worker(worker)
-                    .is_some_and(|state| state.serial == serial && state.pending.contains_key(&number))
-                {
+            Timer::Unanswered(worker, number) => {
+                if self.core.worker(worker).is_some_and(|state| state.pending.contains_key(&number)) {
                     self.useless(worker, "did not answer initialize in time");
                 }
             }
-            Timer::Retired(worker, serial) => {
-                if self
-                    .core
-                    .worker(worker)
-                    .is_some_and(|state| state.serial == serial && state.stage == Stage::Retiring)
-                {
+            Timer::Retired(worker) => {
+                if self.core.worker(worker).is_some_and(|state| state.stage == Stage::Retiring) {
                     self.time_is_up(worker);
                 }
             }
-            Timer::Forsaken(worker, serial) => {
-                if self.core.worker(worker).is_some_and(|state| state.serial == serial) {
-                    self.end_forsaken(worker);
-                }
-            }
-            Timer::Cancelled(key, serial) => {
-                if self.core.sessions.same(key, serial).is_some() {
-                    self.cancel_ignored(key);
-                }
-            }
-            Timer::Abandoned(key, serial) => {
-                if self.core.sessions.same(key, serial).is_some() {
-                    self.abandon(key);
-                }
-            }
-            Timer::Expired(key, serial) => {
-                if self.core.sessions.same(key, serial).is_some() {
-                    self.expire(key);
-                }
-            }
-            Timer::Unrevived(key, serial) => {
-                if self.core.sessions.same(key, serial).is_some() {
-                    self.revival_overdue(key);
-                }
-            }
-            Timer::Fanned(fan, serial) => self.fan_overdue(fan, serial),
+            Timer::Forsaken(worker) => self.end_forsaken(worker),
+            Timer::Cancelled(key) => self.cancel_ignored(key),
+            Timer::Abandoned(key) => self.abandon(key),
+            Timer::Expired(key) => self.expire(key),
+            Timer::Unrevived(key) => self.revival_overdue(key),
+            Timer::Fanned(fan) => self.fan_overdue(fan),
             Timer::Held(client, serial) => {
                 if self
                     .core
@@ -130,7 +100,7 @@ impl<O: Outlet> Pass<'_, O> {
                     self.give_up_waiting(client);
                 }
             }
-            Timer::Rested(client, serial) => self.rested(client, serial),
+            Timer::Rested(client) => self.rested(client),
             Timer::Respawn(pool) => self.fill(pool),
             Timer::Drained => self.stop_waiting(),
         }

@@ -10,13 +10,14 @@ use narrows_wire::{View, message};
 use serde_json::{Map, Value, json};
 
 use super::Pass;
-use super::api::{Client, Outlet, Worker};
+use super::api::Outlet;
 use super::batch::BatchKey;
 use super::ending::wire_name;
 use super::line::Parts;
 use super::route::{Route, session_in_use};
 use super::session::{Place, Session, SessionKey};
 use super::state::{Asked, Asker, MOST_OPEN, Raw, Stage, What, Whereabouts, WorkerState};
+use super::table::{Client, Worker};
 
 /// How many bytes are kept of all sessions.
 const MOST_KEPT: usize = 256 << 20;
@@ -130,9 +131,14 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    /// Nothing is kept any more of a session that is no more.
-    pub(super) fn unwatch(&mut self, key: SessionKey, watch: &Watch) {
+    /// Nothing is kept any more of a session that is no more, and nobody beside its controller is asked in it.
+    pub(super) fn unwatch(&mut self, key: SessionKey, worker: Option<Worker>, watch: &Watch) {
         self.core.watch_bytes -= watch.bytes;
+        let asked = worker
+            .and_then(|worker| self.core.worker(worker))
+            .map(|state| state.shared.extract_if(|_, shared| shared.session == key).collect::<Vec<_>>());
+        let takers = asked.into_iter().flatten().flat_map(|(_, shared)| shared.into_takers());
+        self.withdraw(takers);
         for observer in &watch.observers {
             if let Some(state) = self.core.client(*observer) {
                 state.watching.remove(&key);
@@ -168,8 +174,7 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(session) = self.core.sessions.get(key).filter(|session| session.watch.is_some()) else {
             return false;
         };
-        let Some(worker) = session.worker().and_then(|worker| self.core.workers.get(worker.0 as usize))
-        else {
+        let Some(worker) = session.worker().and_then(|worker| self.core.workers.get(worker)) else {
             return false;
         };
         let is_own = |asker: &Asker| matches!(asker, Asker::Client { client: asker, .. } if *asker == client);
@@ -183,7 +188,7 @@ impl<O: Outlet> Pass<'_, O> {
         let Place::On(worker) = session.place else { return false };
         let is_ready = |state: &WorkerState| state.stage == Stage::Ready && !state.deaf;
         self.core.pool_of(session.pool).abilities.load
-            && self.core.workers.get(worker.0 as usize).is_some_and(is_ready)
+            && self.core.workers.get(worker).is_some_and(is_ready)
             && !(session.is_busy() || session.is_told() || session.params.is_empty())
             && session.waiting.is_empty()
     }
@@ -284,7 +289,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// Gives a session whose client goes to one who watches it. Tells whether there is one.
     pub(super) fn promote(&mut self, key: SessionKey) -> bool {
         let is_there = |core: &super::Core, client: &Client| {
-            core.clients.get(client.0 as usize).is_some_and(|state| !state.eof && !state.closing)
+            core.clients.get(*client).is_some_and(|state| !state.eof && !state.closing)
         };
         let observers = self.watch(key).map(|watch| watch.observers.clone()).unwrap_or_default();
         let Some(next) = observers.into_iter().find(|client| is_there(self.core, client)) else {
@@ -388,7 +393,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Asks one who has just come for what the others were asked before.
     fn ask_late(&mut self, client: Client, worker: Worker, key: SessionKey) {
-        let Some(state) = self.core.workers.get(worker.0 as usize) else { return };
+        let Some(state) = self.core.workers.get(worker) else { return };
         let is_open = |shared: &Shared| {
             shared.session == key && shared.takers.iter().all(|(taker, _)| *taker != client)
         };
@@ -401,8 +406,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     fn ask_observer(&mut self, client: Client, worker: Worker, id: &[u8]) {
-        let Some(shared) = self.core.workers.get(worker.0 as usize).and_then(|state| state.shared.get(id))
-        else {
+        let Some(shared) = self.core.workers.get(worker).and_then(|state| state.shared.get(id)) else {
             return;
         };
         let (key, line, batch) = (shared.session, shared.line.clone(), shared.batch);

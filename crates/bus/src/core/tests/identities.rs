@@ -18,7 +18,7 @@ const METHODS: [&str; 9] = [
 ];
 
 /// Settings of a bus that asks its clients who they are.
-fn asking(pools: Vec<Pool>) -> Config {
+pub(super) fn asking(pools: Vec<Pool>) -> Config {
     let mut listen = Listen::parse("http://127.0.0.1:1/acp").unwrap();
     if let Door::Web(web) = &mut listen.at {
         web.auth = Auth::Token;

@@ -93,7 +93,7 @@ fn a_request_that_is_sent_again_has_another_number() {
     scene.seen();
     scene.gone(0, 0, unsent);
     scene.pass(1.0);
-    let worker = scene.core.workers.iter().map(|(slot, _)| slot as u32).next().unwrap();
+    let worker = scene.core.workers.iter().map(|(worker, _)| worker.slot()).next().unwrap();
     scene.seen();
     scene.up(worker);
     let asked = scene.seen();

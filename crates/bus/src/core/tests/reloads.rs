@@ -15,7 +15,7 @@ impl Scene {
 
     /// The name of the pool that a client has.
     fn pool_of(&self, client: u32) -> Option<&str> {
-        let pool = self.core.clients.get(client as usize)?.pool?;
+        let pool = self.core.clients.get(self.core.clients.key_at(client)?)?.pool?;
         Some(&self.core.pool_of(pool).settings.name)
     }
 }
@@ -133,7 +133,8 @@ fn a_worker_of_a_pool_that_is_gone_goes_when_its_client_begins_anew_and_has_noth
             scene.ask(client, 5, "initialize", &json!({"protocolVersion": 1}));
             scene.answer(workers[0], 1, &able());
             scene.seen();
-            let state = scene.core.worker(Worker(0)).map(|state| state.stage);
+            let worker = scene.core.workers.key_at(0).unwrap();
+            let state = scene.core.worker(worker).map(|state| state.stage);
             let expected = if has_session { Stage::Ready } else { Stage::Stopping };
             assert_eq!(state, Some(expected), "{share:?}");
             if has_session {

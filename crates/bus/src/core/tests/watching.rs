@@ -28,7 +28,8 @@ impl Scene {
     fn watched(&mut self) -> (u32, u32) {
         let (one, two) = (self.open(), self.open());
         self.session(one, 0, "a");
-        if let Some(state) = self.core.client(Client(two)) {
+        let key = self.core.clients.key_at(two);
+        if let Some(state) = key.and_then(|key| self.core.clients.get_mut(key)) {
             state.initialize = Some(b"{}".as_slice().into());
         }
         self.ask(two, 1, "session/resume", &json!({"sessionId": "a"}));
