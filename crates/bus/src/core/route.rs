@@ -1,6 +1,6 @@
 //! Where a client's message belongs.
 
-use narrows_wire::{Code, RpcError, View};
+use narrows_wire::{Code, Effects, RpcError, View};
 use serde_json::{Value, json};
 
 use crate::config::Share;
@@ -189,6 +189,13 @@ impl<O: Outlet> Pass<'_, O> {
         if session.identity != identity {
             return Some(Route::Refuse(unknown_session()));
         }
+        if session.owner != Some(client)
+            && let Some(worker) = self.narrowed_otherwise(client, key)
+            && !self.end_kept(worker)
+        {
+            return Some(Route::Refuse(session_in_use()));
+        }
+        let session = self.core.sessions.get(key)?;
         match session.owner {
             Some(owner) if owner == client && what == What::Prompt && self.is_anothers_turn(client, key) => {
                 return Some(Route::Refuse(session_in_use()));
@@ -246,6 +253,30 @@ impl<O: Outlet> Pass<'_, O> {
             }
             Place::Lost(_) => Some(Route::Revive(key)),
         }
+    }
+
+    /// The worker of a session, if its gate was told other scopes than a client has: the token was changed since, or is
+    /// another of the same name.
+    fn narrowed_otherwise(&self, client: Client, key: SessionKey) -> Option<Worker> {
+        let session = self.core.sessions.get(key)?;
+        self.core.pool_of(session.pool).settings.manifest.as_ref()?;
+        let worker = session.worker()?;
+        let told = &self.core.workers.get(worker)?.scopes;
+        (*told != self.core.clients.get(client)?.scopes).then_some(worker)
+    }
+
+    /// Ends a worker that is kept for nobody who is there. Returns `false` if a client has it.
+    fn end_kept(&mut self, worker: Worker) -> bool {
+        let Some(state) = self.core.workers.get(worker) else { return true };
+        let mut sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
+        if state.client.is_some() || sessions.any(|session| session.owner.is_some()) {
+            return false;
+        }
+        let error = RpcError::new(Code::WorkerLost, "the agent was ended: its client has other scopes now");
+        self.fail_all(worker, &error.effects(Effects::Possible));
+        self.lose_sessions(worker, &"its client has other scopes now".into());
+        self.stop_worker(worker, false);
+        true
     }
 
     /// Whether a session can go on in another worker, or must, and nothing of it goes on in this one.
@@ -485,6 +516,7 @@ impl<O: Outlet> Pass<'_, O> {
             state.claimed = true;
             state.client = Some(client);
             state.identity = Some(identity);
+            state.scopes.clone_from(&scopes);
         }
         self.fill(pool);
         self.name_client(worker, pool, identity, scopes.as_deref());

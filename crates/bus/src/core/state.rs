@@ -268,6 +268,8 @@ pub(super) struct WorkerState {
     /// Whether it may announce child sessions: in version 2, or where its client has said that it shows them.
     pub(super) announces: bool,
     pub(super) identity: Option<Identity>,
+    /// What its gate was told that its client is narrowed to.
+    pub(super) scopes: Option<Box<[String]>>,
     pub(super) pending: FxHashMap<u64, Pending>,
     pub(super) next_id: u64,
     /// How many bytes were ever queued for it.

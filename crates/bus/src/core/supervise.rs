@@ -110,6 +110,7 @@ impl<O: Outlet> Pass<'_, O> {
             is_v2: false,
             announces: false,
             identity: None,
+            scopes: None,
             pending: Default::default(),
             next_id: 0,
             queued: 0,

@@ -3,11 +3,22 @@
 use serde_json::json;
 
 use super::super::{ANYONE, Arrival};
-use super::{Pool, Scene, Share, able, config, pool};
+use super::{Config, Listen, Pool, Scene, Share, able, config, pool};
 
 fn scene(share: Share) -> Scene {
-    let governed = pool(share).governed("/w/ACP.md".into(), None);
-    let mut scene = Scene::new(&config(vec![Pool { instances: 2, ..governed }]));
+    scene_of(config(vec![pool(share)]))
+}
+
+/// The same where several clients can have one session.
+fn watched(share: Share) -> Scene {
+    let listen = vec![Listen::parse("http://127.0.0.1:1/acp").unwrap()];
+    scene_of(Config { listen, ..config(vec![pool(share)]) })
+}
+
+fn scene_of(mut settings: Config) -> Scene {
+    let governed = settings.pools.remove(0).governed("/w/ACP.md".into(), None);
+    settings.pools.push(Pool { instances: 2, ..governed });
+    let mut scene = Scene::new(&settings);
     scene.up(0);
     scene.up(1);
     scene.seen();
@@ -78,4 +89,70 @@ fn each_further_worker_of_a_client_is_told_too() {
     let lines = told(&seen, 1 - first);
     assert!(lines[0].contains("narrows/identity") && lines[0].contains("1000"), "{seen}");
     assert!(lines[1].contains("initialize"), "{seen}");
+}
+
+/// A client that has initialized, with the worker that was claimed for it.
+fn claimed(scene: &mut Scene, identity: &str, scopes: Option<&[String]>) -> (u32, u32) {
+    let client = open_narrowed(scene, identity, scopes);
+    for worker in 0..8 {
+        scene.up(worker);
+    }
+    scene.seen();
+    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+    let seen = scene.seen();
+    let worker = (0..8).find(|worker| !told(&seen, *worker).is_empty()).unwrap();
+    scene.answer(worker, 1, &able());
+    (client, worker)
+}
+
+#[test]
+fn a_session_goes_on_under_the_scopes_that_its_client_has_now() {
+    for share in [Share::Connection, Share::Session] {
+        let mut scene = scene(share);
+        let (ada, worker) = claimed(&mut scene, "token:ada", None);
+        scene.session(ada, worker, "one");
+        scene.leaves(ada);
+        let none: Vec<String> = Vec::new();
+        let back = open_narrowed(&mut scene, "token:ada", Some(&none));
+        scene.ask(back, 1, "initialize", &json!({"protocolVersion": 1}));
+        let seen = scene.seen();
+        let second = (0..8).find(|worker| !told(&seen, *worker).is_empty()).unwrap();
+        assert!(told(&seen, second)[0].contains(r#""scopes":[]"#), "{seen}");
+        scene.answer(second, 1, &able());
+        scene.seen();
+        scene.ask(back, 2, "session/load", &json!({"sessionId": "one", "cwd": "/"}));
+        let seen = scene.seen();
+        assert!(told(&seen, worker).is_empty(), "{share:?}: {seen}");
+        assert!(told(&seen, second).iter().any(|line| line.contains("session/load")), "{share:?}: {seen}");
+        assert!(seen.contains(&format!("Stop {{ worker: Worker({worker})")), "{share:?}: {seen}");
+    }
+}
+
+#[test]
+fn a_worker_is_kept_for_a_client_with_the_same_scopes() {
+    let mut scene = scene(Share::Connection);
+    let read = vec!["kind:read".to_owned()];
+    let (ada, worker) = claimed(&mut scene, "token:ada", Some(&read));
+    scene.session(ada, worker, "one");
+    scene.leaves(ada);
+    let (back, _) = claimed(&mut scene, "token:ada", Some(&read));
+    scene.seen();
+    scene.ask(back, 2, "session/load", &json!({"sessionId": "one", "cwd": "/"}));
+    assert_eq!(told(&scene.seen(), worker).len(), 1);
+}
+
+#[test]
+fn nobody_speaks_through_a_gate_that_was_told_the_scopes_of_another_who_is_there() {
+    let mut scene = watched(Share::Connection);
+    let (ada, worker) = claimed(&mut scene, "token:ada", None);
+    scene.session(ada, worker, "one");
+    let (other, _) = claimed(&mut scene, "token:ada", Some(&[]));
+    scene.seen();
+    for (id, method) in
+        [(2, "session/load"), (3, "session/resume"), (4, "session/prompt"), (5, "session/close")]
+    {
+        scene.ask(other, id, method, &json!({"sessionId": "one", "cwd": "/"}));
+        let seen = scene.seen();
+        assert!(seen.contains("session_in_use") && told(&seen, worker).is_empty(), "{method}: {seen}");
+    }
 }
