@@ -70,6 +70,10 @@ impl<O: Outlet> Pass<'_, O> {
         if !is_judged {
             return Ok(None);
         }
+        if opens && self.core.pool_of(pool).is_acp() && !is_exact(message) {
+            let words = "mcpServers must be readable in one way, with one id for each server of the client";
+            return Err(RpcError::new(Code::InvalidParams, words));
+        }
         let access = self.mcp_access(Some(client), pool);
         if access == McpAccess::Any {
             return Ok(None);
@@ -144,6 +148,53 @@ impl<O: Outlet> Pass<'_, O> {
         self.core.counters.refused_mcp += 1;
         self.tell(Note::McpRefused { client: client.map(Into::into), pool });
         RpcError::new(Code::PolicyDenied, "MCP server not allowed by this pool")
+    }
+}
+
+/// The keys that agents read as the id of a server that lives in the client, without case, `_` and `-`.
+const IDS: [&str; 4] = ["id", "serverid", "acpid", "connectionid"];
+
+/// Returns `true` if every reader finds the same servers of the client in a request that opens a session. Their ids are read again where the
+/// request is routed, by a reader that refuses numbers out of range and deep nesting.
+fn is_exact(message: View<'_>) -> bool {
+    let params = message.params().unwrap_or_default();
+    let Ok(list) = member(params, SERVERS) else { return false };
+    let Some(list) = list.and_then(|list| params.get(list)).filter(|list| list.first() == Some(&b'[')) else {
+        return true;
+    };
+    let entries: Option<Vec<bool>> =
+        elements(list).map(|entry| is_of_client(list.get(entry).unwrap_or_default())).collect();
+    match entries {
+        None => false,
+        Some(of_client) if !of_client.contains(&true) => true,
+        Some(_) => serde_json::from_slice::<Value>(message.bytes()).is_ok(),
+    }
+}
+
+/// Whether an entry is a server that lives in the client; `None` if readers could differ about that, or about its id.
+fn is_of_client(entry: &[u8]) -> Option<bool> {
+    let mut keys: Vec<String> = Vec::new();
+    let mut kind = None;
+    let mut ids = 0;
+    for (key, value) in members(entry) {
+        let key = entry.get(key).and_then(decoded)?;
+        let value = entry.get(value).unwrap_or_default();
+        if keys.contains(&key) {
+            return None;
+        }
+        if key == "type" {
+            kind = decoded(value);
+        }
+        if IDS.iter().any(|id| folds_to(&key, id)) {
+            let is_plain = matches!(&*key, "id" | "serverId") && decoded(value).is_some();
+            ids += if is_plain { 1 } else { 2 };
+        }
+        keys.push(key);
+    }
+    match kind.as_deref() {
+        Some("acp") => (ids == 1).then_some(true),
+        Some(kind) if kind.eq_ignore_ascii_case("acp") => None,
+        _ => Some(false),
     }
 }
 

@@ -205,7 +205,8 @@ pub(super) fn is_about_server(message: View<'_>) -> bool {
 
 /// The ids of the servers in these params that live in the client.
 fn declared(params: &[u8]) -> Vec<Box<str>> {
-    if memchr::memmem::find(params, b"\"acp\"").is_none() {
+    // A text with a backslash in it may be spelled in other ways.
+    if memchr::memmem::find(params, b"\"acp\"").is_none() && memchr::memchr(b'\\', params).is_none() {
         return Vec::new();
     }
     let Ok(params) = serde_json::from_slice::<Value>(params) else { return Vec::new() };

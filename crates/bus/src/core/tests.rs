@@ -198,15 +198,20 @@ impl Scene {
 
     /// The id of the last request that `worker` got.
     fn last_id(&self, worker: u32) -> u64 {
-        let start = format!("w{worker} < ");
-        let line = self.sight.seen.iter().rev().find_map(|line| line.strip_prefix(&start)).unwrap();
-        serde_json::from_str::<Value>(line).unwrap()["id"].as_u64().unwrap()
+        last_id_in(&self.sight.seen.join("\n"), worker)
     }
 
     /// What was seen since the last time, one thing a line.
     fn seen(&mut self) -> String {
         std::mem::take(&mut self.sight.seen).join("\n")
     }
+}
+
+/// The id of the last request in what was seen that `worker` got.
+fn last_id_in(seen: &str, worker: u32) -> u64 {
+    let start = format!("w{worker} < ");
+    let line = seen.lines().rev().find_map(|line| line.strip_prefix(&start)).unwrap();
+    serde_json::from_str::<Value>(line).unwrap()["id"].as_u64().unwrap()
 }
 
 fn prompt(session: &str) -> Value {

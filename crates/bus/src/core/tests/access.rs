@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::{ANYONE, Arrival};
-use super::{Config, Listen, Pool, Protocol, Scene, Share, able, config, pool};
+use super::{Config, Listen, Pool, Protocol, Scene, Share, able, config, last_id_in, pool};
 use crate::config::{Door, McpAccess, McpServer, McpTarget};
 
 const REFUSED: &str = "MCP server not allowed by this pool";
@@ -341,4 +341,45 @@ fn what_concerns_a_connection_is_not_sent_to_a_shared_worker_by_naming_a_session
         let seen = scene.seen();
         assert!(!reached(&seen), "{method}: {seen}");
     }
+}
+
+#[test]
+fn servers_of_a_client_that_could_be_read_in_two_ways_are_refused() {
+    let (mut scene, client) = scene(Pool { mix_identities: true, ..pool(Share::All) }, true);
+    let ask = |scene: &mut Scene, server: &str, more: &str| {
+        scene.line(
+            client,
+            &format!(
+                r#"{{"jsonrpc":"2.0","id":9,"method":"session/new","params":{{"cwd":"/","mcpServers":[{server}]{more}}}}}"#
+            ),
+        );
+        scene.seen()
+    };
+    for (server, more) in [
+        (r#"{"type":"acp","name":"n","serverId":"srv"}"#, r#","_meta":{"x":1e999}"#),
+        (r#"{"type":"acp","name":"n","serverId":"srv","_meta":{"x":1e999}}"#, ""),
+        (r#"{"type":"acp","name":"n","id":"srv","serverId":"mine"}"#, ""),
+        (r#"{"type":"acp","name":"n","serverId":"mine","ServerID":"srv"}"#, ""),
+        (r#"{"type":"acp","name":"n","serverId":"mine","serverId":"srv"}"#, ""),
+        (r#"{"type":"http","type":"acp","name":"n","serverId":"srv"}"#, ""),
+        (r#"{"type":"ACP","name":"n","serverId":"srv"}"#, ""),
+        (r#"{"type":"acp","name":"n","serverId":7}"#, ""),
+        (r#"{"type":"acp","name":"n"}"#, ""),
+        (r#"{"type":"acp","name":"n","serverId":"mine"}"#, r#","mcpServers":[]"#),
+    ] {
+        let seen = ask(&mut scene, server, more);
+        assert!(!reached(&seen) && seen.contains("-32602"), "{server} {more}: {seen}");
+    }
+    // However it is spelled, it is known, and another's of the same id gets another one.
+    let seen = ask(&mut scene, r#"{"type":"\u0061cp","name":"n","serverId":"sr\u0076"}"#, "");
+    assert!(reached(&seen), "{seen}");
+    let id = last_id_in(&seen, 0);
+    scene.answer(0, id, &json!({"sessionId": "a"}));
+    let other = open(&mut scene, true);
+    scene.ask(other, 1, "initialize", &json!({"protocolVersion": 1}));
+    scene.seen();
+    let server = json!({"type": "acp", "name": "n", "serverId": "srv"});
+    scene.ask(other, 2, "session/new", &json!({"cwd": "/", "mcpServers": [server]}));
+    let seen = scene.seen();
+    assert!(seen.contains(r#""serverId":"srv~2""#), "{seen}");
 }
