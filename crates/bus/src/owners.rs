@@ -22,8 +22,13 @@ pub use file::OwnersError;
 const ENTRIES: usize = 1024;
 /// How many are written at a time.
 const BATCH: usize = 4096;
-/// Of how many sessions it is known at most whose they are. Beyond that, those that were not used for the longest go.
+/// Of how many sessions it is known at most whose they are. Beyond that, the identity that has most of them loses those that were not used
+/// for the longest.
 const MOST: usize = 1 << 20;
+/// How long the names of all these sessions may be together.
+const MAX_NAME_BYTES: usize = 256 << 20;
+/// How many entries may wait in the loop before no new sessions are taken.
+const MAX_WAITING: usize = 16_384;
 /// How often what has expired is looked for, in an index that nothing is written to.
 const SWEEP: Duration = Duration::from_secs(3600);
 /// How long a disk that refused is left alone.
@@ -68,6 +73,11 @@ impl Ledger {
     pub(crate) fn put(&mut self, number: u64, entry: Entry) {
         self.waiting.push_back((number, entry));
         self.send();
+    }
+
+    /// Returns `true` if so much waits to be written that no more is to be caused.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.waiting.len() > MAX_WAITING
     }
 
     /// What has become of earlier ones; `None` if nobody writes any more.
@@ -137,6 +147,8 @@ pub(crate) fn start(index: Index, waker: Arc<Waker>) -> std::io::Result<(Ledger,
 pub(crate) struct Index {
     file: File,
     known: HashMap<Box<str>, Owned>,
+    /// How long the names of these are together.
+    bytes: usize,
     expiry: Duration,
     /// Sessions about which the file does not say what is known.
     missing: BTreeSet<Box<str>>,
@@ -152,8 +164,10 @@ impl Index {
         mut learn: impl FnMut(&str, &str),
     ) -> Result<Self, OwnersError> {
         let (file, known) = File::open(path)?;
-        let mut index = Self { file, known, expiry, missing: BTreeSet::new(), behind: None };
+        let bytes = known.keys().map(|name| name.len()).sum();
+        let mut index = Self { file, known, bytes, expiry, missing: BTreeSet::new(), behind: None };
         index.expire(seconds());
+        index.shrink(MOST, MAX_NAME_BYTES);
         for (session, owned) in &index.known {
             learn(session, &owned.identity);
         }
@@ -190,7 +204,7 @@ impl Index {
                 tell(Told::Kept(last));
             }
             let mut forgotten = if last.is_none() { self.expire(now) } else { Vec::new() };
-            forgotten.extend(self.shrink());
+            forgotten.extend(self.shrink(MOST, MAX_NAME_BYTES));
             if self.file.lines() > 2 * self.known.len() + BATCH
                 && self.behind.is_none()
                 && let Err(error) = self.rewrite()
@@ -220,11 +234,15 @@ impl Index {
                     });
                     if is_new {
                         self.missing.insert(session.clone());
-                        self.known.insert(session, Owned { identity, used: now });
+                        let length = session.len();
+                        if self.known.insert(session, Owned { identity, used: now }).is_none() {
+                            self.bytes += length;
+                        }
                     }
                 }
                 Entry::Disown { session } => {
                     if self.known.remove(&session).is_some() {
+                        self.bytes -= session.len();
                         self.missing.insert(session);
                     }
                 }
@@ -283,15 +301,33 @@ impl Index {
         self.take(|owned| owned.used < since)
     }
 
-    /// Takes out what was not used for the longest, if there is too much.
-    fn shrink(&mut self) -> Vec<Box<str>> {
-        if self.known.len() <= MOST {
-            return Vec::new();
+    /// Takes out what was not used for the longest of the identity that has most, if there is too much. Nobody loses a session because of
+    /// another who has more.
+    fn shrink(&mut self, most: usize, most_bytes: usize) -> Vec<Box<str>> {
+        let mut forgotten = Vec::new();
+        while self.known.len() > most || self.bytes > most_bytes {
+            let by_bytes = self.known.len() <= most;
+            let mut sizes: HashMap<&Arc<str>, usize> = HashMap::new();
+            for (name, owned) in &self.known {
+                *sizes.entry(&owned.identity).or_default() += if by_bytes { name.len() } else { 1 };
+            }
+            let largest = sizes.into_iter().max_by_key(|(_, size)| *size).map(|(identity, _)| identity);
+            let Some(largest) = largest.cloned() else { break };
+            let mut times: Vec<u64> = self
+                .known
+                .values()
+                .filter(|owned| owned.identity == largest)
+                .map(|owned| owned.used)
+                .collect();
+            let at = times.len() / 16;
+            let since = *times.select_nth_unstable(at).1;
+            let gone = self.take(|owned| owned.identity == largest && owned.used <= since);
+            if gone.is_empty() {
+                break;
+            }
+            forgotten.extend(gone);
         }
-        let mut times: Vec<u64> = self.known.values().map(|owned| owned.used).collect();
-        let (_, since, _) = times.select_nth_unstable(MOST / 16);
-        let since = *since;
-        self.take(|owned| owned.used <= since)
+        forgotten
     }
 
     fn take(&mut self, is_it: impl Fn(&Owned) -> bool) -> Vec<Box<str>> {
@@ -309,6 +345,7 @@ impl Index {
             .collect();
         for name in &names {
             self.known.remove(name);
+            self.bytes -= name.len();
         }
         names
     }
@@ -440,6 +477,27 @@ mod tests {
             index.write([own("a", "x")].into_iter(), now + used);
         }
         assert!(index.expire(now + 270).is_empty(), "it is kept for 100 seconds, however few days that are");
+    }
+
+    #[test]
+    fn nobody_loses_sessions_because_of_another_who_has_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut index, _) = open(&directory.path().join("owners"));
+        let now = seconds();
+        index.write([own("old", "alice")].into_iter(), now - 50);
+        for entry in 0..100 {
+            index.write([own(&format!("m{entry}"), "mallory")].into_iter(), now - 40 + entry / 4);
+        }
+        let gone = index.shrink(60, usize::MAX);
+        assert!(index.known.len() <= 60 && index.known.contains_key("old"), "{gone:?}");
+        assert!(gone.contains(&"m0".into()) && index.known.contains_key("m99"), "the oldest go first");
+        assert_eq!(index.bytes, index.known.keys().map(|name| name.len()).sum::<usize>());
+        // So it is with what is long.
+        index.write([own(&"x".repeat(4_000), "mallory")].into_iter(), now);
+        let before = index.known.values().filter(|owned| &*owned.identity == "alice").count();
+        index.shrink(usize::MAX, 1_000);
+        assert!(index.bytes <= 1_000);
+        assert_eq!(index.known.values().filter(|owned| &*owned.identity == "alice").count(), before);
     }
 
     #[test]

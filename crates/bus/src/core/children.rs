@@ -5,11 +5,13 @@ use std::collections::{HashMap, VecDeque};
 
 use narrows_acp::method;
 use narrows_wire::{Part, RpcError, View};
+use rustc_hash::FxHashMap;
 use serde_json::Value;
 
 use super::Pass;
 use super::api::{Note, Outlet};
 use super::batch::BatchKey;
+use super::identity::Identity;
 use super::line::Parts;
 use super::route::{MOST_NAME, Route, unknown_session};
 use super::session::{SessionKey, quoted};
@@ -20,6 +22,12 @@ use super::table::{Client, Key, Table, Worker};
 const MOST_OF_SESSION: usize = 1_000;
 /// The same for all sessions of one worker.
 const MOST_OF_WORKER: usize = 4_096;
+/// How many children all sessions of one identity have.
+const MAX_OF_IDENTITY: usize = 16_384;
+/// How long all ids of the children of one session may be together.
+const MAX_SESSION_BYTES: usize = 256 << 10;
+/// The same for all sessions of one identity.
+const MAX_IDENTITY_BYTES: usize = 2 << 20;
 
 /// A child's place in the table.
 pub(super) type ChildKey = Key<Child>;
@@ -29,6 +37,8 @@ pub(super) type ChildKey = Key<Child>;
 pub(super) struct Child {
     /// The session that a client opened and that this one belongs to, however many are between them.
     pub(super) root: SessionKey,
+    /// Whose the session is.
+    identity: Identity,
     /// The id that clients use.
     name: Box<str>,
     /// The id that the agent uses.
@@ -54,6 +64,8 @@ impl Child {
 pub(super) struct Kin {
     /// In the order in which they were announced.
     children: VecDeque<ChildKey>,
+    /// How long the ids are that the agent has for them.
+    bytes: usize,
     /// One of them has another id for clients than for the agent.
     aliased: bool,
 }
@@ -63,6 +75,8 @@ pub(super) struct Kin {
 pub(super) struct Children {
     table: Table<Child>,
     by_name: HashMap<Box<str>, ChildKey>,
+    /// How many children each identity has, and how long their ids are.
+    held: FxHashMap<Identity, (usize, usize)>,
     serial: u64,
 }
 
@@ -81,17 +95,31 @@ impl Children {
         self.by_name.contains_key(name)
     }
 
-    fn insert(&mut self, root: SessionKey, name: Box<str>, own: Box<str>) -> ChildKey {
+    fn insert(&mut self, root: SessionKey, identity: Identity, name: Box<str>, own: Box<str>) -> ChildKey {
         self.serial += 1;
-        let child = Child { root, name: name.clone(), own, serial: self.serial };
+        let held = self.held.entry(identity).or_default();
+        *held = (held.0 + 1, held.1 + own.len());
+        let child = Child { root, identity, name: name.clone(), own, serial: self.serial };
         let key = self.table.insert(child);
         self.by_name.insert(name, key);
         key
     }
 
+    /// How long all ids are that agents have for them.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.table.iter().map(|(_, child)| child.own.len()).sum()
+    }
+
     fn remove(&mut self, key: ChildKey) -> Option<Child> {
         let child = self.table.remove(key)?;
         self.by_name.remove(&child.name);
+        if let Some(held) = self.held.get_mut(&child.identity) {
+            *held = (held.0 - 1, held.1 - child.own.len());
+            if held.0 == 0 {
+                self.held.remove(&child.identity);
+            }
+        }
         Some(child)
     }
 }
@@ -143,23 +171,30 @@ impl<O: Outlet> Pass<'_, O> {
             return false;
         }
         let Some(session) = self.core.sessions.get(root) else { return false };
-        let (identity, pool) = (session.identity, session.pool);
-        self.make_room_for_child(worker, root);
+        let identity = session.identity;
+        if !self.make_room_for_child(worker, root, own.len()) {
+            self.tell(Note::Dropped {
+                worker: worker.into(),
+                why: "too many child sessions of one identity",
+            });
+            self.expect_name_no_more(worker, own.into());
+            return false;
+        }
         let (owners, children) = (&self.core.owners, &self.core.children);
         let is_taken = |name: &str| owners.is_anothers(name, identity) || children.has(name);
         let name = self.core.sessions.free_name(own, is_taken);
         let aliased = *name != *own;
-        let key = self.core.children.insert(root, name.clone(), own.into());
+        let key = self.core.children.insert(root, identity, name, own.into());
         if let Some(session) = self.core.sessions.get_mut(root) {
             let kin = session.kin.get_or_insert_default();
             kin.children.push_back(key);
+            kin.bytes += own.len();
             kin.aliased |= aliased;
         }
         if let Some(state) = self.core.worker(worker) {
             state.children.insert(own.into(), key);
             state.former.retain(|former| **former != *own);
         }
-        self.note_name(name, aliased.then_some(own), identity, pool, None);
         true
     }
 
@@ -192,24 +227,31 @@ impl<O: Outlet> Pass<'_, O> {
         true
     }
 
-    /// Forgets the oldest children where there are too many.
-    fn make_room_for_child(&mut self, worker: Worker, root: SessionKey) {
-        let kin = self.core.sessions.get(root).and_then(|session| session.kin.as_deref());
-        let full = kin.filter(|kin| kin.children.len() >= MOST_OF_SESSION);
-        let mut oldest = full.and_then(|kin| kin.children.front().copied());
-        if let Some(state) = self.core.workers.get(worker)
-            && oldest.is_none()
-            && state.children.len() >= MOST_OF_WORKER
-        {
-            let serial = |key: &ChildKey| self.core.children.get(*key).map(|child| child.serial);
-            oldest = state.children.values().copied().min_by_key(serial);
-        }
-        if let Some(oldest) = oldest {
-            self.forget_child(worker, oldest);
-            self.tell(Note::Dropped {
-                worker: worker.into(),
-                why: "too many child sessions, the oldest is forgotten",
+    /// Forgets the oldest children of a session, or of its worker, until there is room for one more whose id is this long. Returns `false`
+    /// if the other sessions of its identity leave none.
+    fn make_room_for_child(&mut self, worker: Worker, root: SessionKey, length: usize) -> bool {
+        loop {
+            let Some(session) = self.core.sessions.get(root) else { return false };
+            let (count, bytes) = self.core.children.held.get(&session.identity).copied().unwrap_or_default();
+            let identity_is_full = count >= MAX_OF_IDENTITY || bytes + length > MAX_IDENTITY_BYTES;
+            let kin = session.kin.as_deref();
+            let session_is_full = kin.is_some_and(|kin| {
+                kin.children.len() >= MOST_OF_SESSION || kin.bytes + length > MAX_SESSION_BYTES
             });
+            let own = kin.and_then(|kin| kin.children.front().copied());
+            let Some(state) = self.core.workers.get(worker) else { return false };
+            let oldest = if session_is_full || identity_is_full {
+                own
+            } else if state.children.len() >= MOST_OF_WORKER {
+                let serial = |key: &ChildKey| self.core.children.get(*key).map(|child| child.serial);
+                state.children.values().copied().min_by_key(serial)
+            } else {
+                return true;
+            };
+            let Some(oldest) = oldest else { return false };
+            self.forget_child(worker, oldest);
+            let why = "too many child sessions, the oldest is forgotten";
+            self.tell(Note::Dropped { worker: worker.into(), why });
         }
     }
 
@@ -219,6 +261,7 @@ impl<O: Outlet> Pass<'_, O> {
         let kin = self.core.sessions.get_mut(child.root).and_then(|session| session.kin.as_deref_mut());
         if let Some(kin) = kin {
             kin.children.retain(|other| *other != key);
+            kin.bytes -= child.own.len();
         }
         self.expect_no_more(worker, key, child);
     }
@@ -230,7 +273,12 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         state.children.remove(&child.own);
-        state.former.push_back(child.own);
+        self.expect_name_no_more(worker, child.own);
+    }
+
+    fn expect_name_no_more(&mut self, worker: Worker, name: Box<str>) {
+        let Some(state) = self.core.worker(worker) else { return };
+        state.former.push_back(name);
         if state.former.len() > MOST_FORMER {
             state.former.pop_front();
         }

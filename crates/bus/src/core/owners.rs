@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use narrows_wire::{View, message};
+use rustc_hash::FxHashMap;
 use serde_json::Value;
 
 use super::Pass;
@@ -44,8 +45,8 @@ const MOST_REMEMBERED: usize = 1 << 16;
 pub(super) struct Owners {
     kept: Kept,
     table: HashMap<Box<str>, Identity>,
-    /// Those that are only remembered, the oldest first.
-    remembered: VecDeque<Box<str>>,
+    /// Those that are only remembered, for each identity, the oldest first.
+    remembered: FxHashMap<Identity, VecDeque<Box<str>>>,
 }
 
 impl Owners {
@@ -71,9 +72,12 @@ impl Owners {
         }
         self.table.insert(session.into(), identity);
         if self.kept == Kept::Running {
-            self.remembered.push_back(session.into());
-            if self.remembered.len() > MOST_REMEMBERED
-                && let Some(oldest) = self.remembered.pop_front()
+            self.remembered.entry(identity).or_default().push_back(session.into());
+            // Nobody loses one because of another who has more.
+            let count: usize = self.remembered.values().map(VecDeque::len).sum();
+            let most = self.remembered.values_mut().max_by_key(|names| names.len());
+            if count > MOST_REMEMBERED
+                && let Some(oldest) = most.and_then(VecDeque::pop_front)
             {
                 self.table.remove(&oldest);
             }
@@ -119,22 +123,7 @@ impl<O: Outlet> Pass<'_, O> {
         session.noted = now;
         let (name, identity, pool) = (session.name.clone(), session.identity, session.pool);
         let wire = session.wire.as_deref().and_then(|wire| serde_json::from_slice::<Box<str>>(wire).ok());
-        self.note_name(name, wire.as_deref(), identity, pool, client);
-    }
-
-    /// The same of a session that clients call `name`, and its agent `wire` if that is given.
-    pub(super) fn note_name(
-        &mut self,
-        name: Box<str>,
-        wire: Option<&str>,
-        identity: Identity,
-        pool: PoolId,
-        client: Option<Client>,
-    ) {
-        if !self.core.owners.are_kept() {
-            return;
-        }
-        let within = self.within(pool, wire.unwrap_or(&name));
+        let within = self.within(pool, wire.as_deref().unwrap_or(&name));
         self.write_owner(name, identity, client);
         let before = self.core.owners.of(&within);
         if wire.is_some() || before.is_some() {
@@ -183,7 +172,8 @@ impl<O: Outlet> Pass<'_, O> {
         if own.is_none() && self.is_anothers_within(identity, pool, name) {
             return Claim::Foreign;
         }
-        self.claim_on(identity, name, own.or_else(|| self.core.sessions.find(name)))
+        let family = own.or_else(|| self.root_of(worker, name));
+        self.claim_on(identity, name, family.or_else(|| self.core.sessions.find(name)))
     }
 
     /// A worker's list of sessions, under the client's own id for it, without those that are not the client's. `None` if it

@@ -70,7 +70,10 @@ impl<O: Outlet> Pass<'_, O> {
             return Route::Refuse(RpcError::new(Code::MessageTooLarge, "this is too long to be kept"));
         }
         let known = name.as_deref().and_then(|name| self.core.sessions.find(name));
-        let claim = name.as_deref().map_or(Claim::Own, |name| self.claim_of(client, name, known));
+        // A child is whose its session is, and in the same pool.
+        let root = name.as_deref().filter(|_| known.is_none()).and_then(|name| self.core.children.find(name));
+        let family = known.or(root.map(|child| child.root));
+        let claim = name.as_deref().map_or(Claim::Own, |name| self.claim_of(client, name, family));
         // What concerns the whole connection does not become a matter of one session by naming it: its worker may be
         // shared.
         let concerns_all = matches!(what, What::Initialize | What::Authenticate | What::Logout);
@@ -90,6 +93,7 @@ impl<O: Outlet> Pass<'_, O> {
             }
         }
         if known.is_none()
+            && claim == Claim::Own
             && let Some(route) =
                 name.as_deref().and_then(|name| self.route_child(client, name, message, what))
         {
@@ -302,8 +306,11 @@ impl<O: Outlet> Pass<'_, O> {
         let identity = self.core.client(client)?.identity;
         let workers = self.core.pool_of(pool).workers.iter();
         let mut states = workers.filter_map(|worker| self.core.workers.get(*worker));
-        let key = states.find_map(|state| state.aliases.get(name))?;
-        let is_own = self.core.sessions.get(*key).is_some_and(|session| session.identity == identity);
+        let key = states.find_map(|state| {
+            let child = state.children.get(name).and_then(|key| self.core.children.get(*key));
+            state.aliases.get(name).copied().or(child.map(|child| child.root))
+        })?;
+        let is_own = self.core.sessions.get(key).is_some_and(|session| session.identity == identity);
         Some(if is_own { session_in_use() } else { unknown_session() })
     }
 

@@ -27,6 +27,8 @@ pub(super) struct Watch {
     /// There were no descriptors left.
     short_of_descriptors: bool,
     short_of_memory: bool,
+    /// The owners of sessions are not written down as fast as there are new ones.
+    owners_behind: bool,
     workers_at: Option<Time>,
     memory_at: Option<Time>,
     framed_at: Option<Time>,
@@ -257,8 +259,18 @@ impl<B: Brain> Driver<B> {
         }
     }
 
+    /// More than may waits to be written down about the owners of sessions, or no longer.
+    pub(super) fn note_owners_behind(&mut self, behind: bool) {
+        if self.watch.owners_behind != behind {
+            tracing::warn!(behind, "session owner writer");
+            self.watch.owners_behind = behind;
+            self.tell_pressure();
+        }
+    }
+
     fn tell_pressure(&mut self) {
-        let short = self.watch.short_of_descriptors || self.watch.short_of_memory;
+        let watch = &self.watch;
+        let short = watch.short_of_descriptors || watch.short_of_memory || watch.owners_behind;
         self.ask(About::All, |brain, _| brain.set_pressure(short));
     }
 }

@@ -65,6 +65,8 @@ impl<B: Brain> Driver<B> {
         let entries = std::mem::take(&mut self.ports.holding.entries);
         if let Some(ledger) = &mut self.ledger {
             entries.into_iter().for_each(|(number, entry)| ledger.put(number, entry));
+            let is_behind = ledger.is_behind();
+            self.note_owners_behind(is_behind);
         }
     }
 
@@ -78,6 +80,8 @@ impl<B: Brain> Driver<B> {
             self.ports.release(u64::MAX);
             return;
         };
+        let is_behind = self.ledger.as_ref().is_some_and(Ledger::is_behind);
+        self.note_owners_behind(is_behind);
         for told in told {
             match told {
                 Told::Kept(number) => self.ports.release(number),

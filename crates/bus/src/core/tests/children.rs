@@ -281,7 +281,7 @@ fn other_identities_do_not_see_children() {
     let (one, two) = (scene.open_as("token:one"), scene.open_as("token:two"));
     scene.session(one, 0, "a");
     scene.announce(0, "a", "kid");
-    assert!(scene.seen().contains(r#"Own { client: None, session: "kid", identity: "token:one" }"#));
+    assert!(!scene.seen().contains("Own {"), "a child is whose its session is");
     for (id, method) in [(1, "session/load"), (2, "session/prompt"), (3, "_x/look"), (4, "session/close")] {
         scene.ask(two, id, method, &json!({"sessionId": "kid", "cwd": "/"}));
         assert!(scene.seen().contains("-32002"), "{method}");
@@ -295,8 +295,63 @@ fn other_identities_do_not_see_children() {
     scene.seen();
     scene.ask(two, 9, "session/resume", &json!({"sessionId": "kid", "cwd": "/"}));
     assert!(scene.seen().contains("-32002"));
+    // It is forgotten with its session.
     scene.ask(one, 9, "session/resume", &json!({"sessionId": "kid", "cwd": "/"}));
-    assert!(scene.seen().starts_with("w0 <"));
+    assert!(scene.seen().contains("-32002"));
+}
+
+#[test]
+fn a_child_is_reached_only_where_its_session_is() {
+    let pools = ["p", "q"].map(|name| Pool { name: name.into(), protocol: Protocol::V2, ..pool(Share::All) });
+    let mut settings = config(pools.into());
+    settings.listen =
+        vec![Listen { pools: Some(vec!["p".into(), "q".into()]), ..settings.listen[0].clone() }];
+    let mut scene = Scene::new(&settings);
+    for worker in 0..2 {
+        scene.up(worker);
+        scene.answer(worker, 1, &json!({"protocolVersion": 2, "capabilities": {"session": {}}}));
+    }
+    let one = scene.open();
+    scene.session(one, 0, "a");
+    scene.announce(0, "a", "kid");
+    scene.ask(one, 1, "session/prompt", &prompt("kid"));
+    assert!(scene.seen().contains("w0 < "));
+    settings.listen[0].pools = Some(vec!["q".into()]);
+    scene.core.reload(scene.now, &settings, &mut scene.sight);
+    scene.seen();
+    let mut ask = |name: &str| {
+        scene.ask(one, 2, "session/prompt", &prompt(name));
+        scene.seen()
+    };
+    let (session, child, missing) = (ask("a"), ask("kid"), ask("missing"));
+    assert!(!child.contains("w0") && child.contains("error"), "{child}");
+    assert_eq!((&session, &child), (&missing, &missing));
+}
+
+#[test]
+fn children_are_bounded_for_each_session_and_identity_in_number_and_bytes() {
+    let mut scene = scene();
+    let (one, two) = (scene.open_as("token:one"), scene.open_as("token:two"));
+    scene.session(two, 0, "b");
+    scene.announce(0, "b", "of-two");
+    scene.core.limits.queue_bytes = usize::MAX / 2;
+    let long = "x".repeat(4_000);
+    for session in 0..10 {
+        let session = format!("a{session}");
+        scene.session(one, 0, &session);
+        for child in 0..70 {
+            scene.announce(0, &session, &format!("{session}-{child}-{long}"));
+        }
+    }
+    let held: usize = scene.core.children.bytes();
+    assert!(held <= (2 << 20) + 10, "{held}");
+    assert!(!scene.seen().contains("Own {"));
+    // The other has what it had, and may have more.
+    scene.announce(0, "b", "of-two-2");
+    scene.seen();
+    scene.ask(two, 1, "_x/look", &json!({"sessionId": "of-two"}));
+    scene.ask(two, 2, "_x/look", &json!({"sessionId": "of-two-2"}));
+    assert_eq!(scene.seen().matches("w0 < ").count(), 2);
 }
 
 #[test]
