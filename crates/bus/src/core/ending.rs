@@ -145,7 +145,7 @@ impl<O: Outlet> Pass<'_, O> {
     pub(super) fn expire(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let Some(since) = session.ownerless else { return };
-        let abilities = self.core.pool_of(session.pool).abilities;
+        let abilities = self.core.abilities_of(session);
         let limits = &self.core.limits;
         let can_return = abilities.load || abilities.resume || !self.core.pool_of(session.pool).is_acp();
         let grace = if can_return { limits.session_grace } else { limits.disconnect_grace };

@@ -8,19 +8,38 @@ use serde_json::{Value, json};
 
 use crate::config::Protocol;
 
-use super::Pass;
 use super::api::{Outlet, PoolId};
 use super::batch::BatchKey;
-use super::session::{SessionKey, Waiting};
+use super::session::{Session, SessionKey, Waiting};
 use super::state::{Abilities, Errand, Stage, What, Whereabouts};
 use super::table::{Client, Worker};
 use super::timer::Timer;
+use super::{Core, Pass};
 
 /// How many lines may wait for one worker.
 const MOST_WAITING: usize = 1024;
 
 /// How the bus calls itself.
 const NAME: &str = "narrows-bus";
+
+impl Core {
+    /// What a worker can do with sessions.
+    pub(super) fn abilities_of_worker(&self, worker: Worker) -> Abilities {
+        let Some(state) = self.workers.get(worker) else { return Abilities::default() };
+        let pool = self.pool_of(state.pool);
+        if pool.is_shared() { pool.abilities } else { state.abilities.unwrap_or_default() }
+    }
+
+    /// What can be done with a session: by its worker, or by the one that it had.
+    pub(super) fn abilities_of(&self, session: &Session) -> Abilities {
+        let pool = self.pool_of(session.pool);
+        if pool.is_shared() {
+            return pool.abilities;
+        }
+        let state = session.worker().and_then(|worker| self.workers.get(worker));
+        state.and_then(|state| state.abilities).unwrap_or(session.abilities)
+    }
+}
 
 impl<O: Outlet> Pass<'_, O> {
     /// Greets a worker that everybody shares.
@@ -133,7 +152,7 @@ impl<O: Outlet> Pass<'_, O> {
         };
         self.note_version(worker, &answer);
         if !self.core.pool_of(pool).is_shared() {
-            self.note_abilities(pool, &answer);
+            self.note_abilities(worker, &answer);
             self.healthy(pool);
             let login = client.and_then(|client| self.core.client(client)?.authenticate.clone());
             match login {
@@ -240,7 +259,7 @@ impl<O: Outlet> Pass<'_, O> {
         match (what, message.result()) {
             (What::Initialize, Some(result)) => {
                 if let Ok(answer) = serde_json::from_slice::<Value>(result) {
-                    self.note_abilities(pool, &answer);
+                    self.note_abilities(worker, &answer);
                     self.note_version(worker, &answer);
                 }
                 self.healthy(pool);
@@ -281,8 +300,11 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    fn note_abilities(&mut self, pool: PoolId, answer: &Value) {
-        self.core.pool_mut(pool).abilities = abilities(answer);
+    /// What one worker of a client's answers says nothing of the others: a gate turns some clients away.
+    fn note_abilities(&mut self, worker: Worker, answer: &Value) {
+        if let Some(state) = self.core.worker(worker) {
+            state.abilities = Some(abilities(answer));
+        }
     }
 
     /// Answers a client's `initialize` from what the workers have answered.

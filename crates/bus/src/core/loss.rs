@@ -233,7 +233,9 @@ impl<O: Outlet> Pass<'_, O> {
             state.aliases.retain(|_, other| *other != key);
         }
         self.move_children(key, Some(worker), None);
+        let abilities = self.core.sessions.get(key).map(|session| self.core.abilities_of(session));
         let Some(session) = self.core.sessions.get_mut(key) else { return false };
+        session.abilities = abilities.unwrap_or_default();
         session.prompts.clear();
         session.running = false;
         session.cancelling = None;
@@ -255,7 +257,7 @@ impl<O: Outlet> Pass<'_, O> {
         if !pool.is_acp() {
             return;
         }
-        let abilities = pool.abilities;
+        let abilities = self.core.abilities_of(session);
         let description = if abilities.load || abilities.resume {
             format!("{reason}. The session is taken up again with the next prompt.")
         } else {

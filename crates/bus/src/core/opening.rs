@@ -42,6 +42,7 @@ impl<O: Outlet> Pass<'_, O> {
             wire: None,
             pool: pool.map_or(super::PoolId(0), |(pool, _)| pool),
             place: Place::On(worker),
+            abilities: self.core.abilities_of_worker(worker),
             owner,
             ownerless: None,
             identity,
@@ -86,10 +87,8 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Gives a session without a client its time.
     pub(super) fn expire_later(&mut self, key: SessionKey) {
-        let (abilities, is_acp) = match self.core.sessions.get(key).map(|session| session.pool) {
-            Some(pool) => (self.core.pool_of(pool).abilities, self.core.pool_of(pool).is_acp()),
-            None => return,
-        };
+        let Some(session) = self.core.sessions.get(key) else { return };
+        let (abilities, is_acp) = (self.core.abilities_of(session), self.core.pool_of(session.pool).is_acp());
         let limits = &self.core.limits;
         // Nobody can come back to a session that cannot be opened again.
         let can_return = abilities.load || abilities.resume || !is_acp;

@@ -63,7 +63,7 @@ impl<O: Outlet> Pass<'_, O> {
         let reason = reason.clone();
         let pool = self.core.current(session.pool);
         let Some(client) = session.waiting.first().map(|waiting| waiting.client) else { return };
-        let abilities = self.core.pool_of(session.pool).abilities;
+        let abilities = self.core.abilities_of(session);
         let state = self.core.pool_of(pool);
         let is_kept = !session.params.is_empty();
         if state.removed || !is_kept || !(abilities.load || abilities.resume) {
@@ -187,7 +187,7 @@ impl<O: Outlet> Pass<'_, O> {
         let mut params = serde_json::from_slice(&params).unwrap_or_else(|_| json!({}));
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         session.place = Place::Lost("it is being taken up again".into());
-        let abilities = self.core.pool_of(pool).abilities;
+        let abilities = self.core.abilities_of_worker(worker);
         params["sessionId"] = name;
         if params.get("mcpServers").is_none() {
             params["mcpServers"] = json!([]);

@@ -111,7 +111,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// The session of a worker that has been without a client for the longest and does nothing, if it can be closed.
     fn oldest_left(&self, worker: Worker) -> Option<SessionKey> {
         let state = self.core.workers.get(worker).filter(|state| state.hears())?;
-        if !self.core.pool_of(state.pool).abilities.close {
+        if !self.core.abilities_of_worker(worker).close {
             return None;
         }
         let left = state.sessions.iter().filter_map(|key| {

@@ -286,7 +286,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// Whether a session can go on in another worker, or must, and nothing of it goes on in this one.
     fn moves_on(&self, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
-        let abilities = self.core.pool_of(session.pool).abilities;
+        let abilities = self.core.abilities_of(session);
         let worker = session.worker().and_then(|worker| self.core.workers.get(worker));
         let must = worker.is_some_and(|worker| worker.overdue);
         !session.is_busy() && !session.provisional && (abilities.load || abilities.resume || must)

@@ -9,6 +9,7 @@ use super::api::{PoolId, Time};
 use super::batch::BatchKey;
 use super::children::Kin;
 use super::identity::Identity;
+use super::state::Abilities;
 use super::table::{Client, Key, Table, Worker};
 use super::watch::Watch;
 
@@ -48,6 +49,8 @@ pub(super) struct Session {
     pub(super) wire: Option<Box<[u8]>>,
     pub(super) pool: PoolId,
     pub(super) place: Place,
+    /// What its last worker could do with it.
+    pub(super) abilities: Abilities,
     pub(super) owner: Option<Client>,
     /// Since when it has no owner.
     pub(super) ownerless: Option<Time>,

@@ -265,6 +265,8 @@ pub(super) struct WorkerState {
     pub(super) used: bool,
     /// Whether it speaks version 2, in which a turn is over when its session says so.
     pub(super) is_v2: bool,
+    /// What it has said that it can do, where it was its client that asked.
+    pub(super) abilities: Option<Abilities>,
     /// Whether it may announce child sessions: in version 2, or where its client has said that it shows them.
     pub(super) announces: bool,
     pub(super) identity: Option<Identity>,
@@ -374,6 +376,7 @@ pub(super) struct PoolState {
     pub(super) waiting: VecDeque<Client>,
     /// Sessions that wait for a worker to be taken up in.
     pub(super) revivals: VecDeque<SessionKey>,
+    /// What all workers can do, where they are shared by all.
     pub(super) abilities: Abilities,
     /// The answers of the workers to `initialize`, and what is true for each (shared by all).
     pub(super) answers: FxHashMap<Worker, serde_json::Value>,

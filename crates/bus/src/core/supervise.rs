@@ -108,6 +108,7 @@ impl<O: Outlet> Pass<'_, O> {
             claimed: false,
             used: false,
             is_v2: false,
+            abilities: None,
             announces: false,
             identity: None,
             scopes: None,
@@ -317,7 +318,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// Whether a worker that is only not wanted any more has sessions that could not go on elsewhere.
     fn is_missed(&self, worker: Worker) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return false };
-        let abilities = self.core.pool_of(state.pool).abilities;
+        let abilities = self.core.abilities_of_worker(worker);
         let owned = |key: &SessionKey| self.core.sessions.get(*key).is_some_and(|it| it.owner.is_some());
         state.unwanted
             && !state.overdue

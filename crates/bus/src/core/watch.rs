@@ -187,7 +187,7 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let Place::On(worker) = session.place else { return false };
         let is_ready = |state: &WorkerState| state.stage == Stage::Ready && !state.deaf;
-        self.core.pool_of(session.pool).abilities.load
+        self.core.abilities_of(session).load
             && self.core.workers.get(worker).is_some_and(is_ready)
             && !(session.is_busy() || session.is_told() || session.params.is_empty())
             && session.waiting.is_empty()

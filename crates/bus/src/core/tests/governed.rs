@@ -156,3 +156,32 @@ fn nobody_speaks_through_a_gate_that_was_told_the_scopes_of_another_who_is_there
         assert!(seen.contains("session_in_use") && told(&seen, worker).is_empty(), "{method}: {seen}");
     }
 }
+
+#[test]
+fn who_is_turned_away_changes_nothing_for_others() {
+    for share in [Share::Connection, Share::Session] {
+        let mut scene = scene(share);
+        let (ada, worker) = claimed(&mut scene, "token:ada", None);
+        scene.session(ada, worker, "one");
+        // Its gate answers a stranger, too, and can do nothing for it.
+        let stranger = open(&mut scene, "token:mallory");
+        scene.ask(stranger, 1, "initialize", &json!({"protocolVersion": 1}));
+        let seen = scene.seen();
+        let lobby = (0..8).find(|worker| !told(&seen, *worker).is_empty()).unwrap();
+        scene.answer(lobby, 1, &json!({"protocolVersion": 1, "agentCapabilities": {}}));
+        scene.leaves(ada);
+        // Longer than `disconnect_grace`.
+        scene.pass(30.0);
+        scene.seen();
+        let (back, _) = claimed(&mut scene, "token:ada", None);
+        scene.seen();
+        scene.ask(back, 2, "session/load", &json!({"sessionId": "one", "cwd": "/"}));
+        assert_eq!(told(&scene.seen(), worker).len(), 1, "{share:?}");
+        // And what is lost is taken up again.
+        scene.dies(worker);
+        scene.pass(1.0);
+        scene.seen();
+        scene.ask(back, 3, "session/prompt", &json!({"sessionId": "one", "prompt": []}));
+        assert!(!scene.seen().contains("-32002"), "{share:?}");
+    }
+}
