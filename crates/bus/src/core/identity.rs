@@ -91,9 +91,14 @@ impl Known {
 }
 
 impl Core {
-    /// Whether an identity may have one more session.
+    /// Whether an identity may have one more session. Those count that are being opened.
     pub(super) fn has_room(&self, identity: Identity) -> bool {
-        self.sessions.of_identity(identity) < self.limits.max_sessions_per_identity
+        let most = self.limits.max_sessions_per_identity;
+        let open = self.sessions.of_identity(identity);
+        let opening = || self.workers.iter().map(|(_, worker)| worker.openings_of(identity)).sum::<usize>();
+        let all = self.workers.iter().map(|(_, worker)| worker.creating as usize).sum::<usize>();
+        // Mostly there is room whoever's they are.
+        open + all < most || open + opening() < most
     }
 }
 

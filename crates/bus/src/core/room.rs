@@ -45,13 +45,28 @@ impl<O: Outlet> Pass<'_, O> {
         state.capacity.is_some_and(|(most, until)| self.now < until && state.sessions.len() >= most)
     }
 
-    /// Whether an identity has as many sessions in a worker as it may have where others are too.
+    /// Whether an identity has as many sessions in a worker as it may have where others are too. Those count that are being
+    /// opened.
     fn has_its_share(&self, state: &WorkerState, identity: Identity) -> bool {
+        let most = self.share_of_worker(state);
+        if state.sessions.len() + state.creating as usize >= most {
+            let is_its = |key: &&SessionKey| {
+                self.core.sessions.get(**key).is_some_and(|session| session.identity == identity)
+            };
+            return state.sessions.iter().filter(is_its).count() + state.openings_of(identity) >= most;
+        }
+        false
+    }
+
+    /// How many sessions one identity may have in a worker where others are too: half of what the worker takes, if that is known, others are
+    /// there, and no more workers can be started for them.
+    fn share_of_worker(&self, state: &WorkerState) -> usize {
         let most = self.core.limits.max_sessions_per_worker;
-        let is_its = |key: &&SessionKey| {
-            self.core.sessions.get(**key).is_some_and(|session| session.identity == identity)
-        };
-        state.sessions.len() >= most && state.sessions.iter().filter(is_its).count() >= most
+        let pool = self.core.pool_of(state.pool);
+        let is_crowded = pool.workers.len() >= pool.settings.max_instances as usize
+            && self.core.identities.iter().filter(|(_, known)| known.clients > 0).count() > 1;
+        let capacity = state.capacity.filter(|(_, until)| is_crowded && self.now < *until);
+        capacity.map_or(most, |(capacity, _)| most.min((capacity / 2).max(1)))
     }
 
     /// There is no worker for one more session of a client.

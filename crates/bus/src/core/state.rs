@@ -340,6 +340,18 @@ impl WorkerState {
             && matches!(self.stage, Stage::Greeting | Stage::Ready)
     }
 
+    /// How many sessions it was asked to create for an identity and has not yet.
+    pub(super) fn openings_of(&self, identity: Identity) -> usize {
+        if self.creating == 0 {
+            return 0;
+        }
+        let creates = |pending: &&Pending| {
+            let opening = pending.opening.as_ref().filter(|_| pending.what.creates());
+            opening.is_some_and(|opening| opening.identity == identity)
+        };
+        self.pending.values().filter(creates).count()
+    }
+
     /// Whether anything can be said to it.
     pub(super) fn hears(&self) -> bool {
         !self.deaf && !matches!(self.stage, Stage::Starting | Stage::Stopping)

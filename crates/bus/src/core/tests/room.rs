@@ -142,3 +142,68 @@ fn a_client_that_leaves_while_room_is_made_is_forgotten() {
     let seen = scene.seen();
     assert!(seen.contains(r#""method":"session/new""#), "it is asked for at the next worker: {seen}");
 }
+
+#[test]
+fn sessions_that_are_being_opened_count_for_the_share_of_an_identity() {
+    let mut settings = config(vec![Pool { mix_identities: true, max_instances: 1, ..pool(Share::All) }]);
+    settings.limits.max_sessions_per_worker = 2;
+    let mut scene = Scene::new(&settings);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let (one, two) = (scene.open_as("token:one"), scene.open_as("token:two"));
+    scene.seen();
+    for id in 1..=3 {
+        new(&mut scene, one, id);
+    }
+    let seen = scene.seen();
+    assert_eq!(seen.matches("w0 < ").count(), 2, "{seen}");
+    assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32012"#), "{seen}");
+    new(&mut scene, two, 1);
+    assert!(scene.seen().starts_with("w0 < "));
+    // What came to nothing does not count.
+    scene.fail(0, 2, -32603);
+    scene.seen();
+    new(&mut scene, one, 4);
+    assert!(scene.seen().starts_with("w0 < "));
+}
+
+#[test]
+fn sessions_that_are_being_opened_count_for_the_limit_of_an_identity() {
+    let mut settings = config(vec![pool(Share::All)]);
+    settings.limits.max_sessions_per_identity = 2;
+    let mut scene = Scene::new(&settings);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let one = scene.open_as("token:one");
+    scene.seen();
+    for id in 1..=3 {
+        new(&mut scene, one, id);
+    }
+    let seen = scene.seen();
+    assert_eq!((seen.matches("w0 < ").count(), seen.matches("-32012").count()), (2, 1), "{seen}");
+}
+
+#[test]
+fn where_a_worker_takes_few_sessions_one_identity_may_have_half_of_them() {
+    let mut scene =
+        Scene::new(&config(vec![Pool { mix_identities: true, max_instances: 1, ..pool(Share::All) }]));
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let (one, two) = (scene.open_as("token:one"), scene.open_as("token:two"));
+    for name in ["a", "b", "c", "d"] {
+        scene.session(one, 0, name);
+    }
+    new(&mut scene, two, 1);
+    let id = scene.last_id(0);
+    scene.fail(0, id, FULL);
+    for name in ["a", "b"] {
+        scene.ask(one, 5, "session/close", &json!({"sessionId": name}));
+        let id = scene.last_id(0);
+        scene.answer(0, id, &json!({}));
+    }
+    scene.seen();
+    new(&mut scene, one, 6);
+    assert!(scene.seen().contains("-32012"));
+    new(&mut scene, two, 2);
+    assert!(scene.seen().starts_with("w0 < "));
+}
