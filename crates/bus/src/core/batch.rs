@@ -81,6 +81,10 @@ impl<O: Outlet> Pass<'_, O> {
                 return;
             }
         };
+        if let Sender::Client(client) = sender {
+            // The line itself is counted.
+            self.meter(client, steps.len().saturating_sub(1));
+        }
         let open = Open {
             sender,
             batch,

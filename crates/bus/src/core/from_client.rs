@@ -75,11 +75,8 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         let waits = state.held.is_some();
-        let metered = state.metered;
         self.core.counters.from_clients += 1;
-        if metered {
-            self.meter(client);
-        }
+        self.meter(client, 1);
         if waits && !self.overtakes(client, message) {
             self.hold(client, message.bytes(), None);
             return;

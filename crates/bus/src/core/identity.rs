@@ -80,12 +80,12 @@ impl Identities {
 }
 
 impl Known {
-    /// Counts a line. How long it has to rest if that was one too many; `rate` is lines in a second, as many of which may
+    /// Counts messages. How long it has to rest if that was too many; `rate` is messages in a second, as many of which may
     /// come at once.
-    fn spend(&mut self, now: Time, rate: f64) -> Option<Duration> {
+    fn spend(&mut self, now: Time, rate: f64, messages: f64) -> Option<Duration> {
         let earned = now.saturating_sub(self.since).as_secs_f64() * rate;
         self.since = now;
-        self.allowance = (self.allowance + earned).min(rate) - 1.0;
+        self.allowance = (self.allowance + earned).min(rate) - messages;
         (self.allowance < 0.0).then(|| Duration::from_secs_f64(-self.allowance / rate))
     }
 }
@@ -103,14 +103,17 @@ impl Core {
 }
 
 impl<O: Outlet> Pass<'_, O> {
-    /// Counts a line of a client whose identity may send so many in a second. One that has sent too many is not read from
+    /// Counts messages of a client whose identity may send so many in a second. One that has sent too many is not read from
     /// for a while: nothing is lost by that, and others have their turn.
-    pub(super) fn meter(&mut self, client: Client) {
+    pub(super) fn meter(&mut self, client: Client, messages: usize) {
         let rate = self.core.limits.max_rate_per_identity;
         let Some(state) = self.core.clients.get_mut(client).filter(|_| rate > 0) else { return };
+        if !state.metered {
+            return;
+        }
         let Some(known) = self.core.identities.get_mut(state.identity) else { return };
-        #[expect(clippy::cast_precision_loss, reason = "a rate is far below 2^52")]
-        let rest = known.spend(self.now, rate as f64);
+        #[expect(clippy::cast_precision_loss, reason = "both are far below 2^52")]
+        let rest = known.spend(self.now, rate as f64, messages as f64);
         if let Some(rest) = rest
             && !std::mem::replace(&mut state.resting, true)
         {
@@ -149,11 +152,11 @@ mod tests {
         let at = Duration::from_secs(9);
         // As many at once as in a second, and then one by one.
         for _ in 0..10 {
-            assert_eq!(known.spend(at, 10.0), None);
+            assert_eq!(known.spend(at, 10.0, 1.0), None);
         }
-        assert_eq!(known.spend(at, 10.0), Some(Duration::from_millis(100)));
-        assert_eq!(known.spend(at + Duration::from_millis(200), 10.0), None);
-        assert_eq!(known.spend(at + Duration::from_secs(60), 10.0), None);
+        assert_eq!(known.spend(at, 10.0, 1.0), Some(Duration::from_millis(100)));
+        assert_eq!(known.spend(at + Duration::from_millis(200), 10.0, 1.0), None);
+        assert_eq!(known.spend(at + Duration::from_secs(60), 10.0, 1.0), None);
         assert!(known.allowance <= 10.0);
     }
 }

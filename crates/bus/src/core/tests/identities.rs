@@ -471,6 +471,28 @@ fn whoever_sends_too_much_is_read_more_slowly() {
 }
 
 #[test]
+fn each_entry_of_an_array_counts_for_the_rate() {
+    let limits = Limits { max_rate_per_identity: 10, ..Limits::default() };
+    let mut scene = Scene::new(&Config { limits, ..asking(vec![pool(Share::All)]) });
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let one = scene.open_as("token:one");
+    scene.seen();
+    let array =
+        |entries| json!(vec![json!({"jsonrpc": "2.0", "method": "x", "params": {}}); entries]).to_string();
+    scene.line(one, &array(10));
+    assert!(!scene.seen().contains("Pause"));
+    scene.pass(1.0);
+    scene.seen();
+    scene.line(one, &array(30));
+    assert!(scene.seen().contains("PauseClient(Client(0))"));
+    scene.pass(1.9);
+    assert!(!scene.seen().contains("Resume"));
+    scene.pass(0.2);
+    assert!(scene.seen().contains("ResumeClient(Client(0))"));
+}
+
+#[test]
 fn nobody_answers_for_another() {
     let (mut scene, [first, second]) = Scene::two(Share::All, true);
     scene.said(
