@@ -1,5 +1,7 @@
 //! Which worker has room, and what becomes of whoever needs one when none has.
 
+use std::cmp::Reverse;
+
 use narrows_acp::method;
 use narrows_wire::{Code, RpcError, View};
 use serde_json::json;
@@ -21,6 +23,8 @@ impl<O: Outlet> Pass<'_, O> {
     /// The worker with the least to do that `client` may use.
     pub(super) fn place(&mut self, pool: PoolId, client: Client, but: &[Worker]) -> Option<Worker> {
         let identity = self.core.client(client)?.identity;
+        let has_its_workers = self.has_its_workers(client, pool);
+        let is_its = |other: Option<Identity>| other.map_or(!has_its_workers, |other| other == identity);
         let state = self.core.pool_of(pool);
         let mixes = state.settings.mix_identities;
         let best = state
@@ -29,7 +33,7 @@ impl<O: Outlet> Pass<'_, O> {
             .filter(|worker| !but.contains(worker))
             .filter_map(|worker| Some((*worker, self.core.workers.get(*worker)?)))
             .filter(|(_, state)| state.stage == Stage::Ready)
-            .filter(|(_, state)| mixes || state.identity.is_none_or(|other| other == identity))
+            .filter(|(_, state)| mixes || is_its(state.identity))
             .filter(|(worker, state)| !self.is_full(state) || self.oldest_left(*worker).is_some())
             .filter(|(_, state)| !(mixes && self.has_its_share(state, identity)))
             .min_by_key(|(_, state)| state.sessions.len() + state.pending.len())
@@ -69,6 +73,32 @@ impl<O: Outlet> Pass<'_, O> {
         capacity.map_or(most, |(capacity, _)| most.min((capacity / 2).max(1)))
     }
 
+    /// Whether the identity of a client has as many workers of a pool as it may have: a quarter is left to others, if there is more than one and
+    /// clients are asked who they are.
+    pub(super) fn has_its_workers(&self, client: Client, pool: PoolId) -> bool {
+        let Some(client) = self.core.clients.get(client).filter(|client| client.metered) else {
+            return false;
+        };
+        let state = self.core.pool_of(pool);
+        let most = state.settings.max_instances as usize;
+        let share = (most - most.div_ceil(4)).max(1);
+        let workers = state.workers.iter().filter_map(|worker| self.core.workers.get(*worker));
+        let is_its = |worker: &&WorkerState| worker.claimed && worker.identity == Some(client.identity);
+        !state.settings.mix_identities && workers.filter(is_its).count() >= share
+    }
+
+    /// What a client is told that asks for one worker more than its identity may have. One that is kept for it gives way first.
+    pub(super) fn wait_for_own(&mut self, pool: PoolId, client: Client) -> Route {
+        let identity = self.core.client(client).map(|state| state.identity);
+        let workers = self.core.pool_of(pool).workers.iter();
+        let mut states = workers.filter_map(|worker| self.core.workers.get(*worker));
+        let is_going = states.any(|state| state.stage == Stage::Stopping && state.identity == identity);
+        if is_going || self.make_room(pool, identity) {
+            return Route::Hold;
+        }
+        Route::Refuse(RpcError::new(Code::Backpressure, "worker limit of this identity reached in the pool"))
+    }
+
     /// There is no worker for one more session of a client.
     pub(super) fn wait_for_room(&mut self, pool: PoolId, client: Client) -> Route {
         let Some(identity) = self.core.client(client).map(|state| state.identity) else { return Route::Hold };
@@ -79,6 +109,9 @@ impl<O: Outlet> Pass<'_, O> {
         if state.settings.mix_identities && ready.any(|worker| self.has_its_share(worker, identity)) {
             let words = "session limit of this identity reached at each worker";
             return Route::Refuse(RpcError::new(Code::Backpressure, words));
+        }
+        if self.has_its_workers(client, pool) {
+            return self.wait_for_own(pool, client);
         }
         self.wait_for(pool)
     }
@@ -175,7 +208,7 @@ impl<O: Outlet> Pass<'_, O> {
             .any(|worker| self.core.workers.get(*worker).is_some_and(|state| state.stage == Stage::Stopping));
         let exhausted = !any_coming && !any_going && total >= state.settings.max_instances as usize;
         let rest_until = state.rest_until;
-        if exhausted && !hopeless && self.make_room(pool) {
+        if exhausted && !hopeless && self.make_room(pool, None) {
             return Route::Hold;
         }
         if (hopeless && !any_coming) || exhausted {
@@ -189,23 +222,30 @@ impl<O: Outlet> Pass<'_, O> {
         Route::Hold
     }
 
-    /// Ends the worker of the session that has been without a client for the longest, where each client has its own. Tells
-    /// whether there is one.
-    fn make_room(&mut self, pool: PoolId) -> bool {
+    /// Ends a worker that is kept for clients that are gone, where different identities have their own: of the identity for which most are kept,
+    /// or of this one, the one that was left first. Tells whether there is one.
+    fn make_room(&mut self, pool: PoolId, identity: Option<Identity>) -> bool {
         let state = self.core.pool_of(pool);
-        if state.is_shared() {
+        if state.is_shared() && state.settings.mix_identities {
             return false;
         }
-        let workers = state.workers.iter().filter_map(|worker| {
-            let state = self.core.workers.get(*worker)?;
-            let left = state.stage == Stage::Ready && state.client.is_none() && state.pending.is_empty();
-            let sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
-            let since = sessions.map(|session| session.ownerless.filter(|_| !session.is_busy()));
-            // All of them, or it is of use to somebody; the last that was left counts.
-            let since = since.collect::<Option<Vec<_>>>()?.into_iter().max()?;
-            left.then_some((since, *worker))
-        });
-        let Some((_, oldest)) = workers.min() else { return false };
+        let kept: Vec<(Option<Identity>, Time, Worker)> = state
+            .workers
+            .iter()
+            .filter_map(|worker| {
+                let state = self.core.workers.get(*worker)?;
+                let left = state.stage == Stage::Ready && state.client.is_none() && state.pending.is_empty();
+                let sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
+                let since = sessions.map(|session| session.ownerless.filter(|_| !session.is_busy()));
+                // All of them, or it is of use to somebody; the last that was left counts.
+                let since = since.collect::<Option<Vec<_>>>()?.into_iter().max()?;
+                left.then_some((state.identity, since, *worker))
+            })
+            .filter(|(of, ..)| identity.is_none() || *of == identity)
+            .collect();
+        let count = |identity| kept.iter().filter(|(of, ..)| *of == identity).count();
+        let oldest = kept.iter().min_by_key(|(of, since, worker)| (Reverse(count(*of)), *since, *worker));
+        let Some((.., oldest)) = oldest.copied() else { return false };
         self.lose_sessions(oldest, &"its agent made room for another client".into());
         self.stop_worker(oldest, false);
         true

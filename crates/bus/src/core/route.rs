@@ -509,6 +509,9 @@ impl<O: Outlet> Pass<'_, O> {
         let free = self.core.pool_of(pool).workers.iter().copied().find(|worker| {
             self.core.workers.get(*worker).is_some_and(|state| state.stage == Stage::Ready && !state.claimed)
         });
+        if self.has_its_workers(client, pool) {
+            return self.wait_for_own(pool, client);
+        }
         let Some(worker) = free else { return self.wait_for(pool) };
         let first = self.core.client(client).and_then(|state| state.worker);
         let first = first.filter(|first| self.core.is_exclusive(*first));

@@ -207,3 +207,74 @@ fn where_a_worker_takes_few_sessions_one_identity_may_have_half_of_them() {
     new(&mut scene, two, 2);
     assert!(scene.seen().starts_with("w0 < "));
 }
+
+/// A pool of four workers that are up, for clients that are asked who they are.
+fn four(share: Share) -> Scene {
+    let mut scene = Scene::new(&config(vec![Pool { instances: 4, max_instances: 4, ..pool(share) }]));
+    for worker in 0..4 {
+        scene.up(worker);
+        if share == Share::All {
+            scene.answer(worker, 1, &able());
+        }
+    }
+    scene.seen();
+    scene
+}
+
+#[test]
+fn one_identity_leaves_a_worker_to_others_where_each_has_its_own() {
+    let mut scene = four(Share::Connection);
+    for client in 0..4 {
+        let client_of_one = scene.open_as("token:one");
+        scene.ask(client_of_one, 1, "initialize", &json!({"protocolVersion": 1}));
+        let seen = scene.seen();
+        assert_eq!(seen.contains("-32012"), client == 3, "{seen}");
+    }
+    let two = scene.open_as("token:two");
+    scene.ask(two, 1, "initialize", &json!({"protocolVersion": 1}));
+    let seen = scene.seen();
+    assert!(seen.contains("w3 < "), "{seen}");
+}
+
+#[test]
+fn one_identity_leaves_a_worker_to_others_where_sessions_are_spread() {
+    let mut scene = four(Share::All);
+    let (one, two) = (scene.open_as("token:one"), scene.open_as("token:two"));
+    for id in 1..=8 {
+        new(&mut scene, one, id);
+    }
+    let seen = scene.seen();
+    assert!(!seen.contains("-32012") && !seen.contains("w3 < "), "{seen}");
+    new(&mut scene, two, 1);
+    assert!(scene.seen().starts_with("w3 < "));
+}
+
+#[test]
+fn workers_that_are_kept_for_one_identity_give_way_before_those_of_another() {
+    let mut scene = four(Share::Connection);
+    let two = scene.open_as("token:two");
+    scene.ask(two, 1, "initialize", &json!({"protocolVersion": 1}));
+    scene.answer(0, 1, &able());
+    scene.session(two, 0, "b");
+    scene.leaves(two);
+    for worker in 1..4 {
+        let one = scene.open_as("token:one");
+        scene.ask(one, 1, "initialize", &json!({"protocolVersion": 1}));
+        scene.answer(worker, 1, &able());
+        scene.session(one, worker, &format!("a{worker}"));
+        scene.leaves(one);
+        scene.pass(1.0);
+    }
+    scene.seen();
+    let three = scene.open_as("token:three");
+    scene.ask(three, 1, "initialize", &json!({"protocolVersion": 1}));
+    assert_eq!(scene.seen(), "Stop { worker: Worker(1), kill: false }");
+    scene.dies(1);
+    scene.up(1);
+    assert!(scene.seen().contains("w1 < "));
+    // One that has its share has its own give way.
+    scene.leaves(three);
+    let one = scene.open_as("token:one");
+    scene.ask(one, 1, "initialize", &json!({"protocolVersion": 1}));
+    assert!(!scene.seen().contains("Worker(0)"));
+}
