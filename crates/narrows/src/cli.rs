@@ -148,9 +148,10 @@ pub(crate) enum Command {
 /// The agent reads and changes files through this program, and runs commands in a sandbox, as far as --access and the
 /// rules of --policy let it. What they leave open is asked if there is a terminal to ask in, and refused otherwise.
 ///
-/// A turn that takes longer than --timeout is cancelled and has --cancel-grace (2s) to stop. Then the agent's commands are
-/// killed, its input is closed, and it gets SIGTERM and SIGKILL, 500 ms apart. So with --timeout 2s the command ends within
-/// 3 s if the agent stops when asked, and within 7 s if it ignores everything.
+/// --timeout limits the whole run, from the start of the agent to the end of the turn. A turn that takes longer is
+/// cancelled and has --cancel-grace (2s) to stop. Then the agent's commands are killed, its input is closed, and it gets
+/// SIGTERM and SIGKILL, 500 ms apart. So with --timeout 2s the command ends within 3 s if the agent stops when asked, and
+/// within 7 s if it ignores everything.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::RUN), after_long_help = help::reference(help::RUN))]
 pub(crate) struct Run {
@@ -180,7 +181,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "FILE")]
     pub(crate) schema: Option<PathBuf>,
 
-    /// How long the turn may take, such as `90s`, `5m` or `1h` [default: as long as it takes]
+    /// How long the run may take, such as `90s`, `5m` or `1h` [default: as long as it takes]
     #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = "Deadlines")]
     pub(crate) timeout: Option<Duration>,
 

@@ -14,6 +14,7 @@ use narrows_client::{Decide, Runtime, Session};
 use narrows_link::Link;
 use narrows_process::Ladder;
 use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
 
 use crate::ask;
 use crate::cli::{InputFormat, Output, Run};
@@ -30,6 +31,9 @@ use summary::Summary;
 
 /// How an agent is ended whose turn took too long: it was asked to stop before.
 const LATE: Ladder = Ladder { eof_grace: Duration::from_millis(300), term_grace: Duration::from_millis(500) };
+
+/// The time an agent has to end if it did not answer `initialize` before `--timeout` had passed.
+const LATE_START: Duration = Duration::from_secs(3);
 
 /// How long a slow reader of stdout may take for what is left of a turn that took too long.
 const LATE_OUTPUT: Duration = Duration::from_millis(500);
@@ -103,6 +107,8 @@ struct Conversation {
     grace: Duration,
     /// The same for one that was cancelled because its time was over.
     late_grace: Duration,
+    /// When `--timeout` passes, and its value.
+    deadline: Option<(Instant, Duration)>,
 }
 
 /// How a conversation can go wrong.
@@ -138,6 +144,10 @@ async fn run(settings: Settings) -> (Result<(), Failure>, Summary) {
         colour: Colour::of_stderr(),
         grace: deadlines.cancel,
         late_grace: deadlines.cancel_late,
+        deadline: settings
+            .request
+            .timeout
+            .and_then(|limit| Some((Instant::now().checked_add(limit)?, limit))),
     };
     let outcome = conversation.run(settings).await;
     let Conversation { mut interrupts, screen, presenter, mut summary, grace, .. } = conversation;
@@ -159,7 +169,7 @@ async fn run(settings: Settings) -> (Result<(), Failure>, Summary) {
         _ if cancelled => grace,
         _ => Duration::MAX,
     };
-    let finished = async { tokio::time::timeout(patience, screen.finish()).await.unwrap_or(Ok(())) };
+    let finished = async { timeout(patience, screen.finish()).await.unwrap_or(Ok(())) };
     let outcome = match interrupts.unless(finished).await {
         // A terminal that is gone takes no output.
         Ok(Err(_)) if hung_up => outcome,
@@ -174,24 +184,31 @@ async fn run(settings: Settings) -> (Result<(), Failure>, Summary) {
 impl Conversation {
     /// Starts the agent, talks to it and ends it.
     async fn run(&mut self, settings: Settings) -> Result<(), Trouble> {
-        let Settings { link, chosen, wanted, request, questions, .. } = settings;
+        let Settings { link, mut chosen, wanted, request, questions, .. } = settings;
         if chosen.demo {
-            self.interruptible(drive::introduce_demo()).await?;
+            self.before_turn(drive::introduce_demo(), Duration::ZERO).await?;
         }
+        // The client's own deadline, not `--timeout`, ends the wait: then the agent's stderr is known.
+        let initialize = &mut chosen.agent.deadlines.initialize;
+        *initialize = self.left().min(*initialize);
         let started = async {
             match link {
                 Some(link) => Ok(Runtime::connect(chosen.agent.clone(), link, wanted.offer).await?),
                 None => chosen.start(wanted.offer).await,
             }
         };
-        let runtime = self.interruptible(started).await??;
+        let started = self.before_turn(started, LATE_START).await?;
+        let runtime = started.map_err(|failure| {
+            let is_late = failure.code() == Code::Timeout && self.left().is_zero();
+            if is_late { self.not_ready().with_stderr(failure.stderr()) } else { failure }
+        })?;
         self.tidings = chosen.tidings();
         self.summary.introduce(runtime.introduced());
         // What the agent's stderr says is not shown, and this is for whoever starts it.
         if let Some(notice) = runtime.introduced().raw["_meta"]["aip44"]["notice"].as_str() {
             self.mention(format!("about the agent: {}", long_line(notice, NOTICE))).await?;
         }
-        let outcome = match self.interruptible(open(&runtime, &wanted)).await {
+        let outcome = match self.before_turn(open(&runtime, &wanted), Duration::ZERO).await {
             Ok(Ok(session)) => self.turn(&runtime, session, request, questions).await,
             Ok(Err(failure)) => Err(failure.into()),
             Err(trouble) => Err(trouble),
@@ -210,7 +227,11 @@ impl Conversation {
         if outcome.is_ok() && seen.stray_lines > 0 {
             self.mention(format!("about the agent: {}", strayed(seen.stray_lines, &seen.strays))).await?;
         }
+        let has_run = self.summary.has_run;
         outcome.map_err(|trouble| match trouble {
+            Trouble::Ended(failure) if failure.code() == Code::Timeout && !has_run => {
+                Trouble::Ended(failure.or_lost(lost).with_stderr(&seen.stderr))
+            }
             Trouble::Ended(failure) => Trouble::Ended(failure.or_lost(lost)),
             leave @ Trouble::Leave(_) => leave,
         })
@@ -227,10 +248,30 @@ impl Conversation {
         }
     }
 
-    /// What comes of `work`, unless somebody wants us to stop. Before the turn there is nothing to cancel.
-    async fn interruptible<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Trouble> {
-        let outcome = self.interrupts.unless(work).await;
-        outcome.map_err(|signal| Trouble::Ended(Failure::left(signal)))
+    /// Awaits `work`, at most until `margin` after `--timeout` has passed, unless a signal asks the command to stop. There
+    /// is no turn yet that could be cancelled.
+    async fn before_turn<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+        margin: Duration,
+    ) -> Result<T, Trouble> {
+        let limited = timeout(self.left().saturating_add(margin), work);
+        match self.interrupts.unless(limited).await {
+            Ok(Ok(outcome)) => Ok(outcome),
+            Ok(Err(_)) => Err(self.not_ready().into()),
+            Err(signal) => Err(Failure::left(signal).into()),
+        }
+    }
+
+    /// The failure of a run whose `--timeout` has passed before its prompt was sent.
+    fn not_ready(&self) -> Failure {
+        Failure::not_ready(self.deadline.map(|(_, limit)| limit).unwrap_or_default())
+    }
+
+    /// Returns what is left of `--timeout`.
+    fn left(&self) -> Duration {
+        self.deadline
+            .map_or(Duration::MAX, |(deadline, _)| deadline.saturating_duration_since(Instant::now()))
     }
 }
 

@@ -95,6 +95,17 @@ impl Failure {
         Self { stderr, ..failure }
     }
 
+    /// `--timeout` has passed before the prompt was sent.
+    pub(crate) fn not_ready(limit: Duration) -> Self {
+        Self::new(Code::Timeout, format!("the agent was not ready within {limit:?}"))
+            .hint("give it more with --timeout, or leave that out")
+    }
+
+    /// The same, with the end of what the agent wrote to stderr, unless that is known already.
+    pub(crate) fn with_stderr(self, stderr: &str) -> Self {
+        if self.stderr.is_empty() { Self { stderr: stderr.to_owned(), ..self } } else { self }
+    }
+
     /// The agent has gone while no turn ran.
     pub(crate) fn ended_idle() -> Self {
         let words = "the agent has ended, though nothing was asked of it";

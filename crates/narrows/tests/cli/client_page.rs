@@ -42,7 +42,7 @@ fn the_codes_of_errors_are_explained() {
     place.file("no.toml", "name = 'no'\n[[turn]]\nsteps = [{ stop = 'refusal' }]\n");
     for (agent, args, code) in [
         ("crash", &[][..], "agent_exited"),
-        ("slow", &["--timeout", "200ms"], "timeout"),
+        ("slow", &["--timeout", "3s"], "timeout"),
         ("slow", &["--silence-timeout", "200ms"], "silence"),
         ("full.toml", &[], "max_tokens"),
         ("no.toml", &[], "refusal"),

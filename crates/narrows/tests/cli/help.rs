@@ -191,7 +191,7 @@ fn the_help_of_run() {
       -h, --help                Print help (see more with '--help')
 
     Deadlines:
-          --timeout <TIME>             How long the turn may take, such as `90s`, `5m` or `1h` [default:
+          --timeout <TIME>             How long the run may take, such as `90s`, `5m` or `1h` [default:
                                        as long as it takes]
           --initialize-timeout <TIME>  How long the agent may take to answer the first message [default:
                                        30s]
@@ -260,6 +260,18 @@ fn the_help_of_run() {
       narrows run --agent my-agent --timeout 5m --output json "Hi"
     --- exit 0 ---
     "#);
+}
+
+#[test]
+fn the_help_of_run_says_when_a_time_limit_ends_the_command() {
+    let help = told(&["run", "--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    for sentence in [
+        "--timeout limits the whole run, from the start of the agent to the end of the turn.",
+        "So with --timeout 2s the command ends within 3 s if the agent stops when asked, and within 7 s if it ignores \
+         everything.",
+    ] {
+        assert!(help.contains(sentence), "{help}");
+    }
 }
 
 #[test]

@@ -142,7 +142,7 @@ fn endless(place: &Place) -> Command {
     let script = std::fs::read_to_string(place.path().join("agent.sh")).expect("a file");
     let endless = format!("exec yes '{UNREADABLE}'\n");
     place.file("agent.sh", &script.replace("printf '%s\\n' 'ENDLESS'\n", &endless));
-    place.run(&agent, &["--timeout", "500ms", "--cancel-grace", "200ms", "Hi"])
+    place.run(&agent, &["--timeout", "3s", "--cancel-grace", "200ms", "Hi"])
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_stderr_nobody_reads_does_not_keep_us() {
 fn a_stdout_that_is_not_read_does_not_keep_a_turn_that_took_too_long() {
     let place = Place::new();
     let (reader, writer) = std::io::pipe().unwrap();
-    let args = ["--timeout", "500ms", "--cancel-grace", "200ms", "Hi"];
+    let args = ["--timeout", "3s", "--cancel-grace", "200ms", "Hi"];
     let mut command = place.run("narrows fake-agent flood", &args);
     let status = command.stdout(writer).stderr(Stdio::null()).status().unwrap();
     assert_eq!(status.code(), Some(7));

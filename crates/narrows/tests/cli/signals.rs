@@ -138,12 +138,13 @@ fn ctrl_c_before_the_turn() {
 fn a_turn_that_takes_too_long() {
     for protocol in ["1", "2"] {
         let place = Place::new();
-        let args = ["--protocol", protocol, "--timeout", "500ms", "Hi"];
+        // Long enough for the agent to start on a loaded machine.
+        let args = ["--protocol", protocol, "--timeout", "3s", "Hi"];
         let told = place.told(place.run("narrows fake-agent slow", &args));
         let (_, told) = told.split_once("--- stderr ---\n").expect("an error");
         insta::allow_duplicates! {
             assert_snapshot!(told, @"
-            error: the turn was not over within 500ms and was cancelled
+            error: the turn was not over within 3s and was cancelled
             hint: give it more with --timeout, or leave that out
             --- exit 7 ---
             ");
@@ -155,17 +156,65 @@ fn a_turn_that_takes_too_long() {
 fn a_turn_that_takes_too_long_and_cannot_be_cancelled() {
     for protocol in ["1", "2"] {
         let place = Place::new();
-        let args = ["--protocol", protocol, "--timeout", "500ms", "--cancel-grace", "200ms", "Hi"];
+        let args = ["--protocol", protocol, "--timeout", "3s", "--cancel-grace", "200ms", "Hi"];
         let told = place.told(place.run("narrows fake-agent hang", &args));
         let (_, told) = told.split_once("--- stderr ---\n").expect("an error");
         insta::allow_duplicates! {
             assert_snapshot!(told, @"
-            error: the turn was not over within 500ms and was cancelled; the agent did not stop within 200ms and was ended
+            error: the turn was not over within 3s and was cancelled; the agent did not stop within 200ms and was ended
             hint: give it more with --timeout, or leave that out
             --- exit 7 ---
             ");
         }
     }
+}
+
+const INITIALIZED: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#;
+
+/// The message names the limit of `--timeout`: the other deadlines are 10 s and more.
+#[test]
+fn the_time_limit_of_a_run_includes_the_start_of_its_agent() {
+    let place = Place::new();
+    let expected = "--- stderr ---\nerror: the agent was not ready within 3s\n  its last words on stderr:\n  \
+                    | please log in\nhint: give it more with --timeout, or leave that out\n--- exit 7 ---\n";
+    let silent = "sh -c 'echo please log in >&2; exec sleep 1000'";
+    assert_eq!(place.told(place.run(silent, &["--timeout", "3s", "Hi"])), expected);
+    place.file(
+        "agent.sh",
+        &format!("echo please log in >&2\nread -r first\necho '{INITIALIZED}'\nexec sleep 1000\n"),
+    );
+    assert_eq!(place.told(place.run("sh agent.sh", &["--timeout", "3s", "Hi"])), expected);
+    let told = place.told(place.run("sh agent.sh", &["--timeout", "3s", "--output", "events", "Hi"]));
+    let event = r#""message":"the agent was not ready within 3s","code":"timeout"}"#;
+    assert!(told.contains(event) && told.ends_with(expected), "{told}");
+}
+
+#[test]
+fn the_time_limit_of_a_run_includes_the_check_of_its_model() {
+    let place = Place::new();
+    // It accepts connections, and never answers.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
+    let args = ["run", "--base-url", &url, "--model", "m", "--require-model", "--timeout", "500ms", "Hi"];
+    assert_snapshot!(place.told(place.narrows(args)), @"
+    --- stderr ---
+    error: the agent was not ready within 500ms
+    hint: give it more with --timeout, or leave that out
+    --- exit 7 ---
+    ");
+}
+
+/// The prompt does not fit into the pipe of an agent that has stopped reading.
+#[test]
+fn the_time_limit_of_a_run_includes_sending_its_prompt() {
+    let place = Place::new();
+    place.file("prompt", &"x".repeat(4 << 20));
+    let opened = r#"{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s"}}"#;
+    let script = format!("read -r a\necho '{INITIALIZED}'\nread -r a\necho '{opened}'\nexec sleep 1000\n");
+    place.file("agent.sh", &script);
+    let told =
+        place.told(place.run("sh agent.sh", &["--timeout", "3s", "--cancel-grace", "200ms", "@prompt"]));
+    assert!(told.ends_with("--- exit 7 ---\n") && told.contains(" within 3s"), "{told}");
 }
 
 #[test]

@@ -67,7 +67,7 @@ impl Conversation {
         &mut self,
         runtime: &Runtime,
         mut session: Session,
-        request: RunRequest,
+        mut request: RunRequest,
         mut questions: mpsc::Receiver<Asked>,
     ) -> Result<(), Trouble> {
         self.summary.session_id = Some(session.id().to_owned());
@@ -77,7 +77,12 @@ impl Conversation {
         let has_form = request.output_schema.is_some();
         let format = self.presenter.format();
         let limit = request.timeout;
-        let (started, signal) = self.start(session.run(request)).await?;
+        let left = self.left();
+        // Whole milliseconds: the events name it.
+        request.timeout =
+            limit.map(|_| Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)));
+        let (started, signal) = self.start(timeout(left, session.run(request))).await?;
+        let started = started.map_err(|_| self.not_ready())?;
         let (events, cancel, result) = started.map_err(Failure::from)?.split();
         if let Some(answers) = &self.answers {
             answers.listen(cancel.clone()).map_err(|error| Failure::setup("read stdin", &error))?;
