@@ -80,8 +80,6 @@ pub(crate) struct File {
     pub(crate) pace: Option<Duration>,
     /// The endpoints, in the order of the file.
     pub(crate) endpoints: Vec<Entry>,
-    /// What is wrong with one of them: an error for those who use endpoints, and nobody else.
-    pub(crate) wrong_endpoint: Option<ConfigError>,
     /// The limits of a turn.
     pub(crate) limits: Limits,
     /// How long what may take behind a gate, where it is not the usual.
@@ -112,6 +110,8 @@ pub(crate) struct Entry {
     pub(crate) origin: Origin,
     /// What is said about it.
     pub(crate) layer: Layer,
+    /// A setting that cannot be used, which makes all of it unusable: an error only for a command that begins with it.
+    pub(crate) wrong: Option<ConfigError>,
 }
 
 /// The limits of a turn.
@@ -160,15 +160,8 @@ impl Paths<'_> {
 
 fn file(table: &Table<'_>, paths: Paths<'_>) -> Read<File> {
     table.only(TOP)?;
-    let (endpoints, wrong_endpoint) = match table.get("endpoint").map(|node| endpoints(node, paths)) {
-        Some(Ok(endpoints)) => (endpoints, None),
-        Some(Err(error)) => (Vec::new(), Some(error)),
-        None => (Vec::new(), None),
-    };
-    let default = match wrong_endpoint {
-        Some(_) => None,
-        None => table.read("default", |node| chosen(node, &endpoints))?,
-    };
+    let endpoints = table.read("endpoint", |node| endpoints(node, paths))?.unwrap_or_default();
+    let default = table.read("default", |node| chosen(node, &endpoints))?;
     let (agents, wrong_agents) = table.read("agents", |node| agents(node, paths))?.unwrap_or_default();
     Ok(File {
         default,
@@ -183,12 +176,19 @@ fn file(table: &Table<'_>, paths: Paths<'_>) -> Read<File> {
         wrong_agents,
         acp: table.read("acp", |node| acp(node, paths))?.unwrap_or_default(),
         endpoints,
-        wrong_endpoint,
     })
 }
 
 fn endpoints(node: Node<'_>, paths: Paths<'_>) -> Read<Vec<Entry>> {
-    node.table()?.entries().into_iter().map(|entry| endpoint(entry, paths)).collect()
+    let read = |(name, node)| {
+        endpoint((name, node), paths).unwrap_or_else(|error| Entry {
+            name: name.to_owned(),
+            origin: error.origin.clone(),
+            layer: Layer::default(),
+            wrong: Some(error),
+        })
+    };
+    Ok(node.table()?.entries().into_iter().map(read).collect())
 }
 
 /// The name of one of the endpoints.
@@ -246,7 +246,7 @@ fn endpoint((name, node): (&str, Node<'_>), paths: Paths<'_>) -> Read<Entry> {
         idle_timeout: table.read("idle-timeout", Node::duration)?,
         total_timeout: table.read("total-timeout", Node::duration)?,
     };
-    Ok(Entry { name: name.to_owned(), origin: table.origin(), layer })
+    Ok(Entry { name: name.to_owned(), origin: table.origin(), layer, wrong: None })
 }
 
 /// The agents, and those that are wrong: one of them must not stop commands that have nothing to do with it.

@@ -12,7 +12,8 @@ use super::*;
 
 fn parse(text: &str) -> Read<File> {
     let mut file = File::parse(Path::new("/c/narrows.toml"), text, Some(Path::new("/home/me")))?;
-    file.wrong_endpoint.take().map_or(Ok(file), Err)
+    let wrong = file.endpoints.iter_mut().find_map(|entry| entry.wrong.take());
+    wrong.map_or(Ok(file), Err)
 }
 
 #[track_caller]
@@ -91,8 +92,8 @@ tool-timeout = "1m"
         store: Some(true),
         pace: Some(Duration::ZERO),
         endpoints: vec![
-            Entry { name: "local".to_owned(), origin: origin(9), layer: local },
-            Entry { name: "work".to_owned(), origin: origin(13), layer: work },
+            Entry { name: "local".to_owned(), origin: origin(9), layer: local, wrong: None },
+            Entry { name: "work".to_owned(), origin: origin(13), layer: work, wrong: None },
         ],
         deadlines: vec![("new", Duration::from_secs(7)), ("silence", Duration::from_secs(1200))],
         limits: Limits {
@@ -102,7 +103,6 @@ tool-timeout = "1m"
         },
         agents: Vec::new(),
         wrong_agents: Vec::new(),
-        wrong_endpoint: None,
         acp: Acp::default(),
     };
     assert_eq!(file, expected);

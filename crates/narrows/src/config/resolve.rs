@@ -79,9 +79,6 @@ pub(crate) fn resolve(
     variables: &Variables,
 ) -> Result<Resolved, ConfigError> {
     let file = file.unwrap_or_default();
-    if let Some(error) = file.wrong_endpoint {
-        return Err(error);
-    }
     let mut warnings = Vec::new();
     let mut entries = file.endpoints;
     let first = first(&flags.model, file.default.as_deref(), &mut entries, variables, &mut warnings)?;
@@ -90,13 +87,11 @@ pub(crate) fn resolve(
         routes.push(chosen(first, variables)?);
     }
     for entry in entries {
-        let (name, origin) = (entry.name.clone(), entry.origin.clone());
+        let name = entry.name.clone();
         match chosen(entry, variables) {
             Ok(route) => routes.push(route),
             // It may be for another day; whoever chooses it is told.
-            Err(error) => {
-                left_out.push(format!("the endpoint {name:?} is left out: {origin}: {}", error.message));
-            }
+            Err(error) => left_out.push(format!("the endpoint {name:?} is left out: {error}")),
         }
     }
     let errors =
@@ -136,6 +131,7 @@ fn first(
         name: ENV.to_owned(),
         origin: Origin::variable(env::BASE_URL),
         layer: of_variables.clone().over(defaults()),
+        wrong: None,
     });
     let below = match (wanted, env) {
         (Some((ENV, _)), Some(env)) => env,
@@ -148,6 +144,7 @@ fn first(
             name: FLAGS.to_owned(),
             origin: Origin::Flag("--base-url"),
             layer: of_variables.clone().over(defaults()),
+            wrong: None,
         },
         // A key alone is set on many a machine for other programs: it must not take conversations away from the
         // endpoint that somebody has described.
@@ -207,7 +204,10 @@ fn named(entries: &mut Vec<Entry>, name: &str, has_env: bool, origin: Origin) ->
 
 /// An endpoint that can be used.
 fn chosen(entry: Entry, variables: &Variables) -> Result<Chosen, ConfigError> {
-    let Entry { name, origin, mut layer } = entry;
+    let Entry { name, origin, mut layer, wrong } = entry;
+    if let Some(error) = wrong {
+        return Err(error);
+    }
     let lacks =
         |what: &str| ConfigError::new(origin.clone(), format!("the endpoint {name:?} has no `{what}`"));
     let url = layer.base_url.as_deref().ok_or_else(|| lacks("base-url"))?;

@@ -77,15 +77,39 @@ fn an_agent_with_wrong_settings_stops_only_those_who_name_it() {
 }
 
 #[test]
-fn an_endpoint_with_wrong_settings_stops_only_the_built_in_agent() {
+fn an_endpoint_with_wrong_settings_stops_only_those_who_begin_with_it() {
     let place = place();
     let config = std::fs::read_to_string(place.path().join("c.toml")).unwrap();
     place.file("c.toml", &format!("{config}[endpoint.a]\nbase-ulr = 'http://h'\n"));
     assert_eq!(run(&place, "echo", &["Hi"]), "Hi\n--- exit 0 ---\n");
     assert_eq!(run(&place, "narrows fake-agent echo", &["Hi"]), "Hi\n--- exit 0 ---\n");
+    let wrong = "c.toml:7: there is no setting `base-ulr` in [endpoint.a]";
     let told = run(&place, "built-in", &["Hi"]);
-    assert!(told.contains("c.toml:7: there is no setting `base-ulr` in [endpoint.a]"), "{told}");
-    assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
+    assert!(told.contains(wrong) && told.ends_with("--- exit 2 ---\n"), "{told}");
+    let [ok, bad] = ["[endpoint.ok]\nbase-url = 'builtin:demo'\n", "[endpoint.a]\nbase-ulr = 'http://h'\n"];
+    #[track_caller]
+    fn check(place: &Place, config: &str, args: &[&str], expected: Option<&str>) {
+        place.file("c.toml", config);
+        let told = run(place, "built-in", &[args, &["Hello, who are you?"]].concat());
+        match expected {
+            Some(wrong) => assert!(told.contains(wrong) && told.ends_with("--- exit 2 ---\n"), "{told}"),
+            None => {
+                assert!(told.starts_with("I am the demo model") && told.ends_with("exit 0 ---\n"), "{told}");
+            }
+        }
+    }
+    let wrong = "there is no setting `base-ulr` in [endpoint.a]";
+    for config in [format!("{bad}{ok}"), format!("{ok}{bad}")] {
+        check(&place, &config, &["--endpoint", "ok"], None);
+        check(&place, &config, &["--base-url", "builtin:demo"], None);
+        check(&place, &config, &["--endpoint", "a"], Some(wrong));
+        check(&place, &format!("default = 'ok'\n{config}"), &[], None);
+        check(&place, &format!("default = 'a'\n{config}"), &[], Some(wrong));
+        check(&place, &format!("default = 'a'\n{config}"), &["--endpoint", "ok"], None);
+    }
+    check(&place, &format!("{ok}{bad}"), &[], None);
+    // The first one is the default, whether it can be used or not.
+    check(&place, &format!("{bad}{ok}"), &[], Some(wrong));
 }
 
 #[test]
