@@ -36,7 +36,11 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
     // Where its sessions are kept is its own concern.
     let flags = Flags { model: model.clone(), no_store: true, ..Flags::default() };
     let mut resolved = config::resolve(&flags, loaded.file, &seen(&env))?;
-    let route = resolved.settings(model)?.routes.into_iter().next();
+    let mut route = resolved.settings(model)?.routes.into_iter().next();
+    // The demo model answers whatever is asked for; `--require-model` is about what was.
+    if let (Some(route), Some(wished)) = (&mut route, &model.model) {
+        route.model.clone_from(wished);
+    }
     for left_out in &resolved.left_out {
         tracing::info!("{left_out}");
     }
@@ -67,21 +71,14 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
     Ok(Chosen { demo, route: route.map(Box::new), ..Chosen::of(agent, cwd) })
 }
 
-/// Fails if the endpoint of `route` lists its models and the one to be used is not among them.
+/// Fails if the endpoint of `route` does not list the model to be used.
 pub(super) async fn require_model(route: &Route) -> Result<(), Failure> {
     let Route { endpoint, model, .. } = route;
     let listed = match Client::new(endpoint.clone()) {
         Ok(client) => client.models(LIST).await.map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
     };
-    let listed = match listed {
-        Ok(listed) => listed,
-        Err(reason) => {
-            let name = &endpoint.name;
-            tracing::warn!("--require-model is not checked: the endpoint {name:?} lists no models: {reason}");
-            return Ok(());
-        }
-    };
+    let listed = listed.map_err(|reason| Failure::no_model_list(&endpoint.name, model, &reason))?;
     let names: Vec<&str> = listed.iter().map(|listed| listed.id.as_str()).collect();
     // Ollama lists a model without a tag as the one with the tag `latest`.
     let is_meant = |name: &&str| *name == model || name.strip_suffix(":latest") == Some(model);

@@ -85,6 +85,15 @@ impl Failure {
             None => failure.hint(format!("it lists: {}{more}", names.join(", "))),
         }
     }
+
+    /// The endpoint of the built-in agent does not say which models it has.
+    pub(crate) fn no_model_list(endpoint: &str, model: &str, reason: &str) -> Self {
+        let message =
+            format!("the model {model:?} cannot be checked: the endpoint {endpoint:?} lists no models");
+        Self::new(Code::Agent, message)
+            .because(&std::io::Error::other(line(reason)))
+            .hint("leave out --require-model to use it unchecked")
+    }
 }
 
 /// What the agent was asked at `stage`.

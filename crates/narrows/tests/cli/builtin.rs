@@ -39,6 +39,41 @@ fn a_model_that_is_required_must_be_listed_by_the_endpoint() {
 }
 
 #[test]
+fn a_model_that_is_required_of_the_demo_is_the_demo() {
+    let place = Place::new();
+    let told = |args: &[&str]| {
+        let args =
+            [&["--base-url", "builtin:demo", "--require-model"], args, &["Hello, who are you?"]].concat();
+        place.told(run(&place, &args))
+    };
+    for args in [&[][..], &["--model", "demo"]] {
+        let told = told(args);
+        assert!(told.starts_with("I am the demo model") && told.ends_with("--- exit 0 ---\n"), "{told}");
+    }
+    assert_snapshot!(told(&["--model", "nosuch"]), @r#"
+    --- stderr ---
+    error: the model "nosuch" cannot be had: the endpoint "flags" does not list it
+    hint: it lists: demo
+    --- exit 1 ---
+    "#);
+}
+
+#[test]
+fn a_model_cannot_be_required_of_an_endpoint_that_lists_none() {
+    let place = Place::new();
+    let server = ModelServer::start(Plan::new([]).models(Reply::refused(404, "no such page")));
+    let url = server.base_url();
+    let args = ["--base-url", &url, "--require-model", "--model", "m", "Hi"];
+    assert_snapshot!(place.told(run(&place, &args)).replace(&url, "[URL]"), @r#"
+    --- stderr ---
+    error: the model "m" cannot be checked: the endpoint "flags" lists no models
+      because: http (HTTP 404) from [URL]/models
+    hint: leave out --require-model to use it unchecked
+    --- exit 1 ---
+    "#);
+}
+
+#[test]
 fn an_endpoint_that_is_not_used_is_not_warned_about() {
     let place = Place::new();
     let server = server([Reply::text("Hello")]);
