@@ -157,7 +157,7 @@ impl ErrorFormat {
 }
 
 /// The failure as an event of its own.
-fn event(failure: &Failure) -> RuntimeEvent {
+pub(crate) fn event(failure: &Failure) -> RuntimeEvent {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     RuntimeEvent {
         at_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),

@@ -59,7 +59,10 @@ pub(super) fn execute(args: &Run) -> Result<ExitCode, Failure> {
     let (outcome, summary) = super::block_on(run(settings))?;
     let is_reported = match format {
         Output::Text => false,
-        Output::Events => summary.has_run,
+        Output::Events => match &outcome {
+            Ok(()) => false,
+            Err(failure) => summary.print_event(failure)?,
+        },
         Output::Json => {
             summary.print(outcome.as_ref().err())?;
             true

@@ -129,3 +129,26 @@ fn an_answer_has_the_form_of_the_schema_or_is_none() {
     );
     assert!(formless.ends_with("--- exit 4 ---\n"), "{formless}");
 }
+
+/// The events of a run have the same ids, the error behind its end included.
+#[test]
+fn an_answer_that_is_not_what_was_asked_for_ends_with_an_error_event() {
+    let place = Place::new();
+    place.file("form.json", r#"{"type":"object","required":["n"]}"#);
+    for (agent, args, message) in [
+        ("hello", &["--schema", "form.json"][..], "the answer does not match the schema"),
+        ("noisy", &[], "the answer is incomplete"),
+    ] {
+        let args = [args, &["--log", "off", "--output", "events", "Hi"]].concat();
+        let told = place.told(place.run(&format!("narrows fake-agent {agent}"), &args));
+        let (events, rest) = events(&told);
+        assert!(rest.ends_with("--- exit 4 ---\n"), "{rest}");
+        let [.., completed, error] = &events[..] else { panic!("{told}") };
+        assert_eq!((&completed["type"], &completed["status"]), (&json!("run.completed"), &json!("success")));
+        assert_eq!((&error["type"], &error["code"]), (&json!("error"), &json!("limit")));
+        assert!(error["message"].as_str().is_some_and(|text| text.starts_with(message)), "{error}");
+        for id in ["runId", "sessionId"] {
+            assert!(error[id].is_string() && error[id] == events[0][id], "{told}");
+        }
+    }
+}

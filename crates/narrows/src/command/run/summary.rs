@@ -1,11 +1,11 @@
 //! What became of a turn, as one JSON object for programs.
 
-use narrows_client::{Info, Introduced, RunResult, Usage};
+use narrows_client::{Info, Introduced, RunResult, RuntimeEvent, Status, Usage};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::error_report::ErrorReport;
-use crate::failure::Failure;
+use crate::error_report::{self, ErrorReport};
+use crate::failure::{Code, Failure};
 use crate::output;
 
 /// The object.
@@ -18,6 +18,12 @@ pub(super) struct Summary {
     /// Whether a run has begun.
     #[serde(skip)]
     pub(super) has_run: bool,
+    /// The id that the events of the run have.
+    #[serde(skip)]
+    pub(super) run_id: Option<String>,
+    /// The status that `run.completed` reports.
+    #[serde(skip)]
+    status: Option<Status>,
     agent: Option<Info>,
     protocol: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,9 +43,27 @@ impl Summary {
 
     /// Notes how the run ended.
     pub(super) fn end(&mut self, result: &RunResult) {
+        self.status = Some(result.status);
         self.stop_reason.clone_from(&result.stop_reason);
         self.structured_output.clone_from(&result.structured_output);
         self.usage.clone_from(&result.usage);
+    }
+
+    /// Writes `failure` to stdout as an event of the run, if `run.completed` reports a success and the answer is not one:
+    /// a part is missing, or it does not match the schema. Returns `true` if no other event has to report it.
+    pub(super) fn print_event(&self, failure: &Failure) -> Result<bool, Failure> {
+        if self.status != Some(Status::Success) || failure.code() != Code::Limit {
+            return Ok(self.has_run);
+        }
+        let event = RuntimeEvent {
+            run_id: self.run_id.as_deref().map(Into::into),
+            session_id: self.session_id.as_deref().map(Into::into),
+            ..error_report::event(failure)
+        };
+        let mut line = serde_json::to_vec(&event)
+            .map_err(|error| Failure::setup("write the error as JSON", &error.into()))?;
+        line.push(b'\n');
+        output::print(&line).map(|()| true)
     }
 
     /// Writes it to stdout.

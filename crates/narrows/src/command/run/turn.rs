@@ -83,7 +83,9 @@ impl Conversation {
             limit.map(|_| Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)));
         let (started, signal) = self.start(timeout(left, session.run(request))).await?;
         let started = started.map_err(|_| self.not_ready())?;
-        let (events, cancel, result) = started.map_err(Failure::from)?.split();
+        let started = started.map_err(Failure::from)?;
+        self.summary.run_id = Some(started.run_id().to_owned());
+        let (events, cancel, result) = started.split();
         if let Some(answers) = &self.answers {
             answers.listen(cancel.clone()).map_err(|error| Failure::setup("read stdin", &error))?;
         }
