@@ -56,10 +56,13 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
 
 /// Returns `true` if a command is of no use without a stdout. Servers may be started with it closed.
 fn prints(command: &Command) -> bool {
-    !matches!(
-        command,
-        Command::Bus(_) | Command::Serve(_) | Command::Acp(_) | Command::Connect(_) | Command::FakeAgent(_)
-    )
+    match command {
+        Command::Bus(bus) => bus.subcommand.is_some(),
+        Command::Serve(serve) => serve.self_test || !serve.prompt.is_empty(),
+        Command::FakeAgent(fake) => fake.script.is_none(),
+        Command::Acp(_) | Command::Connect(_) => false,
+        _ => true,
+    }
 }
 
 /// Runs `work` on this thread and waits for nothing it has left behind.

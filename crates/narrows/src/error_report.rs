@@ -15,7 +15,7 @@ use crate::cli::{
 use crate::failure::{Code, Failure};
 use crate::output;
 
-/// Commands whose stdout is a protocol or a script: no error object may appear there.
+/// Commands whose stdout is a protocol or a script: no error object may appear there. `serve --self-test` is an exception.
 const NO_OBJECTS: [&str; 6] = ["acp", "chat", "completions", "connect", "fake-agent", "serve"];
 
 /// The JSON form of an error, as the arguments ask for it.
@@ -114,7 +114,13 @@ impl ErrorFormat {
         let mut words =
             words.iter().skip(1).map(|word| word.to_string_lossy()).take_while(|word| word != "--");
         let (mut command, mut format, mut is_value) = (None, None, false);
+        let (mut is_filter, mut is_self_test) = (false, false);
         for word in &mut words {
+            // The value of the only option that may precede the command.
+            if std::mem::replace(&mut is_filter, word == "--log") {
+                continue;
+            }
+            is_self_test |= word == "--self-test";
             let value = match word.strip_prefix("--output=").or_else(|| word.strip_prefix("--format=")) {
                 Some(value) => Some(value),
                 None => is_value.then_some(&*word),
@@ -129,7 +135,8 @@ impl ErrorFormat {
                 None => {}
             }
         }
-        if command.as_deref().is_some_and(|command| NO_OBJECTS.contains(&command)) {
+        let has_none = |command| NO_OBJECTS.contains(&command) && !(is_self_test && command == "serve");
+        if command.as_deref().is_some_and(has_none) {
             return None;
         }
         match format {
@@ -197,6 +204,12 @@ mod tests {
         check("run --output=json --bogus", Some(RunObject));
         check("run --bogus --output events", Some(Event));
         check("--log debug run --bogus --output events", Some(Event));
+        check("--log debug run --output json --bogus", Some(RunObject));
+        check("--log=debug run --output json --bogus", Some(RunObject));
+        check("--log run sessions --output json --bogus", Some(Object));
+        check("--log debug acp --json --bogus", None);
+        check("serve --self-test --format json --bogus", Some(Object));
+        check("serve --format json --bogus", None);
         check("run --json hi", Some(RunObject));
         check("sessions --json --bogus", Some(Object));
         check("check --format json --bogus", Some(Object));

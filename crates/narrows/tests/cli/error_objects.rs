@@ -71,6 +71,7 @@ fn every_command_with_json_output_prints_its_failures() {
         (&["audit", "verify", "--json", "nofile.jsonl"], 2),
         (&["audit", "show", "--format", "json", "nofile.jsonl"], 2),
         (&["check", "--json", "--no-such-flag"], 2),
+        (&["serve", "--self-test", "--format", "json", "--no-such-flag"], 2),
     ] {
         let (object, code) = printed(args);
         assert!(object["error"]["message"].is_string(), "{args:?} {object}");

@@ -89,13 +89,24 @@ fn usage() {
 #[test]
 fn a_stdout_that_is_closed_is_no_success() {
     let place = Place::new();
-    let run = place.run("narrows fake-agent echo", &["Hi"]);
-    let mut closed = std::process::Command::new("sh");
-    closed.args(["-c", "exec \"$@\" >&-", "sh"]).arg(run.get_program()).args(run.get_args());
-    closed.current_dir(place.path()).stdin(std::process::Stdio::null());
-    let output = closed.output().expect("it starts");
-    assert_eq!(output.status.code(), Some(141), "{output:?}");
-    let mut open = place.run("narrows fake-agent echo", &["Hi"]);
+    let run = ["run", "--agent", "narrows fake-agent echo", "Hi"];
+    for args in [
+        &run[..],
+        &["fake-agent", "--list"],
+        &["fake-agent", "--print", "hello"],
+        &["bus", "status"],
+        &["bus", "status", "--json"],
+        &["serve", "--self-test", "ACP.md"],
+        &["check", "--print-schema", "acp"],
+    ] {
+        let command = place.narrows(args);
+        let mut closed = std::process::Command::new("sh");
+        closed.args(["-c", "exec \"$@\" >&-", "sh"]).arg(command.get_program()).args(command.get_args());
+        closed.current_dir(place.path()).stdin(std::process::Stdio::null());
+        let output = closed.output().expect("it starts");
+        assert_eq!(output.status.code(), Some(141), "{args:?}: {output:?}");
+    }
+    let mut open = place.narrows(run);
     let output = open.stdout(File::options().read(true).write(true).open("/dev/null").unwrap()).output();
     assert_eq!(output.expect("it starts").status.code(), Some(0));
 }
