@@ -22,6 +22,10 @@ use crate::cli::{Cli, Command, LogFormat};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::logging;
+use crate::terminal::long_line;
+
+/// The longest command that a hint shows.
+const MAX_COMMAND_CHARS: usize = 4000;
 
 /// Does what was asked for.
 pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
@@ -63,6 +67,24 @@ fn prints(command: &Command) -> bool {
         Command::Acp(_) | Command::Connect(_) => false,
         _ => true,
     }
+}
+
+/// The hint for a person who has started an agent in a terminal, where it waits for JSON: the command for a shell that
+/// talks to the agent of these same arguments.
+fn by_hand(what: &str) -> String {
+    let join = |words: &[String]| {
+        shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
+    };
+    let own = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let agent: Vec<String> = std::iter::once("narrows".to_owned()).chain(own).collect();
+    let command = match &agent[1..] {
+        [acp] if acp == "acp" => "narrows run Hello".to_owned(),
+        _ => format!("narrows run --agent {} Hello", join(&[join(&agent)])),
+    };
+    let command = long_line(&command, MAX_COMMAND_CHARS);
+    format!(
+        "this is what an editor starts and talks to in JSON; to talk to {what} yourself: {command} (Ctrl-D ends this)\n"
+    )
 }
 
 /// Runs `work` on this thread and waits for nothing it has left behind.

@@ -32,10 +32,6 @@ const STANDSTILL: Duration = Duration::from_millis(200);
 /// How long turns may take to end when nobody reads.
 const PARTING: Duration = Duration::from_millis(200);
 
-/// For who has started it by hand, and would wait for ever.
-const FOR_EDITORS: &str = "this is what an editor starts and talks to in JSON; to talk to the model yourself: narrows run \
-    \"Hello\" (Ctrl-D ends this)\n";
-
 /// Serves until the client has gone.
 pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
     if !args.ignored.is_empty() {
@@ -46,7 +42,7 @@ pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
     }
     let settings = told(settings(args))?;
     if std::io::stdin().is_terminal() {
-        output::complain(FOR_EDITORS);
+        output::complain(&super::by_hand("the model"));
     }
     super::block_on(async {
         let link = narrows_link::stdio::take(&narrows_link::Options::default())

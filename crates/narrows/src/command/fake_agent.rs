@@ -17,7 +17,7 @@ pub(super) fn execute(args: &FakeAgent) -> Result<ExitCode, Failure> {
         (Some(script), _) => {
             let read = read(script)?;
             if std::io::stdin().is_terminal() {
-                output::complain(&by_hand(script));
+                output::complain(&super::by_hand("it"));
             }
             play(read)
         }
@@ -41,15 +41,6 @@ fn read(script: &str) -> Result<Script, Failure> {
     let source =
         std::fs::read_to_string(script).map_err(|error| Failure::unreadable_script(script, &error))?;
     Script::parse(&source).map_err(|error| Failure::bad_script(script, &error))
-}
-
-/// What somebody is told who starts it by hand, and would wait for ever.
-fn by_hand(script: &str) -> String {
-    let join = |words: &[&str]| shlex::try_join(words.iter().copied()).unwrap_or_else(|_| words.join(" "));
-    let command = join(&["narrows", "run", "--agent", &join(&["narrows", "fake-agent", script]), "Hello"]);
-    format!(
-        "this is what an editor starts and talks to in JSON; to talk to it yourself: {command} (Ctrl-D ends this)\n"
-    )
 }
 
 fn list() -> String {

@@ -57,7 +57,6 @@ use crate::config::{self, Variables};
 use crate::environment;
 use crate::failure::{Code, Failure};
 use crate::output;
-use crate::terminal::line;
 use charge::Charge;
 use guests::Guests;
 use host::{Cast, Host};
@@ -126,12 +125,7 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     let owners = Index::open(&data, &charge.root.join(&charge.bundle.acp.path));
     let owners = Arc::new(owners.map_err(|error| Failure::no_owners(&error))?);
     if places.is_empty() && !args.for_bus && std::io::stdin().is_terminal() {
-        // Who has started it by hand would wait for ever.
-        let command = line(&format!("narrows serve {}", args.path.display()));
-        output::complain(&format!(
-            "this is what an editor starts and talks to in JSON; to talk to the agent yourself: narrows run --agent \
-             \"{command}\" \"Hello\" (Ctrl-D ends this)\n"
-        ));
+        output::complain(&super::by_hand("the agent"));
     }
     super::block_on(async {
         let leaving = Leaving::on_signals().map_err(|error| Failure::setup("get ready", &error))?;

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
 
+use crate::serve_support::{Governed, READ};
 use crate::support::{MARK, Place, terminal};
 use crate::talk::Talk;
 
@@ -27,35 +28,42 @@ fn it_answers_and_ends_with_its_input() {
 }
 
 #[test]
-fn who_starts_it_by_hand_is_told_what_it_is_for() {
+fn who_starts_an_agent_by_hand_is_told_how_to_talk_to_it() {
+    #[track_caller]
+    fn check(place: &Place, args: &[&str], expected: &str) {
+        let (mut terminal, keyboard) = terminal();
+        let mut command = place.narrows(args);
+        command.stdin(keyboard).env("HOME", place.path()).env("XDG_RUNTIME_DIR", place.path());
+        let running = place.start(command);
+        // Ctrl-D, which waits until it is read.
+        terminal.write_all(b"\x04").unwrap();
+        let told = running.told();
+        let hint = told.split(" yourself: ").nth(1).and_then(|rest| rest.split(" (Ctrl-D ends this)").next());
+        assert_eq!(hint, Some(expected), "{told}");
+        // The shell and `--agent` read the arguments as they were given.
+        let words = shlex::split(expected).expect("words");
+        if let ["narrows", "run", "--agent", agent, "Hello"] =
+            *words.iter().map(String::as_str).collect::<Vec<_>>()
+        {
+            let agent = shlex::split(agent).expect("words");
+            assert_eq!(agent.iter().map(String::as_str).collect::<Vec<_>>(), [&["narrows"], args].concat());
+        }
+    }
     let place = Place::new();
-    let (mut terminal, keyboard) = terminal();
-    let mut command = place.narrows(["acp", "--no-store"]);
-    command.stdin(keyboard);
-    let mut running = place.start(command);
-    running.complains(
-        "this is what an editor starts and talks to in JSON; to talk to the model yourself: narrows run ",
+    check(&place, &["acp"], "narrows run Hello");
+    check(
+        &place,
+        &["acp", "--base-url", "http://localhost:1/v1", "--model", "a b", "--no-store"],
+        "narrows run --agent \"narrows acp --base-url http://localhost:1/v1 --model 'a b' --no-store\" Hello",
     );
-    // Ctrl-D.
-    terminal.write_all(b"\x04").unwrap();
-    assert_eq!(running.told(), "--- stderr ---\n\"Hello\" (Ctrl-D ends this)\n--- exit 0 ---\n");
-}
-
-#[test]
-fn who_starts_a_fake_agent_by_hand_is_told_how_to_talk_to_it() {
-    let place = Place::new();
-    let (mut terminal, keyboard) = terminal();
-    let mut command = place.narrows(["fake-agent", "hello"]);
-    command.stdin(keyboard);
-    let mut running = place.start(command);
-    running.complains(
-        "this is what an editor starts and talks to in JSON; to talk to it yourself: narrows run --agent ",
-    );
-    // Ctrl-D.
-    terminal.write_all(b"\x04").unwrap();
-    assert_eq!(
-        running.told(),
-        "--- stderr ---\n'narrows fake-agent hello' Hello (Ctrl-D ends this)\n--- exit 0 ---\n"
+    check(&place, &["fake-agent", "hello"], "narrows run --agent 'narrows fake-agent hello' Hello");
+    let governed = Governed::bridge(READ);
+    std::fs::create_dir(governed.place.path().join("a b")).expect("a directory");
+    std::fs::rename(governed.root(), governed.place.path().join("a b/ws")).expect("a directory");
+    check(
+        &governed.place,
+        &["serve", "a b/ws/ACP.md", "--deadline", "silence=20m"],
+        "narrows run --agent \"narrows serve 'a b/ws/ACP.md' --deadline 'silence=20m'\" Hello",
     );
 }
 
