@@ -230,6 +230,9 @@ pub(crate) struct FakeAgent {
 }
 
 /// Print a completion script for a shell
+///
+/// It completes commands, flags, values that are fixed, and files. Names of agents, endpoints, sessions and scripts are not
+/// completed.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::COMPLETIONS))]
 pub(crate) struct Completions {

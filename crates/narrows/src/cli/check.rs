@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use narrows_manifest::Kind;
 
@@ -40,8 +41,14 @@ pub(crate) struct CheckFiles {
     pub(crate) json: bool,
 
     /// Print the JSON schema of a kind of manifest: acp, operator, governance, policy, sandbox, runner or agent-cli
-    #[arg(long, value_name = "KIND", conflicts_with = "files")]
+    #[arg(long, value_name = "KIND", value_parser = kind(), ignore_case = true, hide_possible_values = true, conflicts_with = "files")]
     pub(crate) print_schema: Option<Kind>,
+}
+
+/// A kind of manifest, by its name or that of its files. Only the names are offered by completions.
+fn kind() -> impl TypedValueParser<Value = Kind> {
+    let files = Kind::ALL.map(|kind| PossibleValue::new(kind.name()).alias(kind.file_name()));
+    PossibleValuesParser::new(files).try_map(|name| name.parse::<Kind>())
 }
 
 /// How `narrows check` says what it found.

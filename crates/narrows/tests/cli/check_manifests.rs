@@ -194,7 +194,10 @@ fn schemas_are_printed() {
         assert_eq!(schema["type"], "object", "{kind}");
     }
     let told = check(&place, &["--print-schema", "agent"]);
-    assert!(told.contains("there are acp, operator,") && told.ends_with("--- exit 2 ---\n"), "{told}");
+    assert!(
+        told.contains("[possible values: acp, operator,") && told.ends_with("--- exit 2 ---\n"),
+        "{told}"
+    );
     assert!(check(&place, &["--print-schema", "acp", "x"]).ends_with("--- exit 2 ---\n"));
     assert!(check(&place, &[]).ends_with("--- exit 2 ---\n"));
 }

@@ -386,6 +386,7 @@ fn completions_know_the_values_that_are_fixed_and_offer_files() {
         ("--access", "low medium high"),
         ("--effort", "minimal low medium high"),
         ("--output", "text events json"),
+        ("--print-schema", "acp operator governance policy sandbox runner agent-cli"),
     ] {
         let complete = format!("{flag})\n                    COMPREPLY=($(compgen -W \"{values}");
         assert!(script.contains(&complete), "{flag} is not completed");
