@@ -118,6 +118,7 @@ pub(super) const BUS_STATUS_CODES: &[(Code, &str)] = &[
     (Code::Agent, "no bus runs, or it does not answer"),
     (Code::Usage, "the arguments are wrong, or several buses run"),
     (Code::Interrupted, "Ctrl-C was pressed, which is how --watch ends"),
+    (Code::OutputClosed, "stdout was closed"),
 ];
 
 /// What matters to a bus itself, rather than to its workers.
@@ -144,6 +145,7 @@ pub(super) const CHECK_CODES: &[(Code, &str)] = &[
         Code::Usage,
         "one has a mistake in it, or a warning with --strict, or cannot be read, or the arguments are wrong",
     ),
+    (Code::OutputClosed, "stdout was closed"),
 ];
 
 /// Of `narrows audit`.

@@ -45,13 +45,15 @@ pub(super) fn execute(args: &Sessions) -> Result<ExitCode, Failure> {
 
 fn execute_delete(args: &Delete) -> Result<ExitCode, Failure> {
     let chosen = drive::choose(&args.agent, Output::Json)?;
-    block_on(uninterrupted(delete(chosen, &args.id)))??;
-    output::complain(&format!("the agent has forgotten the session {}\n", line(&args.id)));
+    let was_listed = block_on(uninterrupted(delete(chosen, &args.id)))??;
+    // An agent that lists nothing answers the same for a session that it never had.
+    let done = if was_listed { "has forgotten" } else { "was asked to forget" };
+    output::complain(&format!("the agent {done} the session {}\n", line(&args.id)));
     Ok(Code::Success.exit())
 }
 
-/// Makes the agent forget a session.
-async fn delete(chosen: Chosen, id: &str) -> Result<(), Failure> {
+/// Makes the agent forget a session. Returns `true` if the agent had listed it.
+async fn delete(chosen: Chosen, id: &str) -> Result<bool, Failure> {
     let name = chosen.agent.name.clone();
     let runtime = chosen.start(Offer::default()).await?;
     let can = runtime.introduced().can;
@@ -64,10 +66,12 @@ async fn delete(chosen: Chosen, id: &str) -> Result<(), Failure> {
         Ok(Some(known)) if known.iter().all(|session| session.session_id != id) => {
             Err(Failure::no_session(id, known.iter().map(|session| session.session_id.as_str())))
         }
-        Ok(_) => runtime.delete_session(id).await.map_err(|error| match *error.problem {
-            Problem::Unsupported(_) => Failure::cannot_delete(&name),
-            _ => Failure::from(error),
-        }),
+        Ok(known) => {
+            runtime.delete_session(id).await.map(|()| known.is_some()).map_err(|error| match *error.problem {
+                Problem::Unsupported(_) => Failure::cannot_delete(&name),
+                _ => Failure::from(error),
+            })
+        }
         Err(error) => Err(Failure::from(error)),
     };
     runtime.close().await;

@@ -248,7 +248,7 @@ fn what_makes_no_sense_is_refused() {
     assert!(told(&["connect", "127.0.0.1:9000"]).contains("; did you mean tcp://127.0.0.1:9000?\n"));
     assert_snapshot!(told(&["run", "--agent", "tcp://127.0.0.1:9000/die", "Hi"]), @r#"
     --- stderr ---
-    error: --agent "tcp://127.0.0.1:9000/die": it must end with its port: which pool serves there is said by the listener
+    error: --agent "tcp://127.0.0.1:9000/die": it must end with its port: the listener decides which pool serves its clients
     hint: did you mean tcp://127.0.0.1:9000?
     --- exit 2 ---
     "#);
@@ -268,7 +268,7 @@ fn what_makes_no_sense_is_refused() {
     ");
     assert_snapshot!(told(&["connect", "tcp://127.0.0.1:9000/default"]), @r#"
     --- stderr ---
-    error: invalid value 'tcp://127.0.0.1:9000/default' for '<URL>': it must end with its port: which pool serves there is said by the listener; did you mean tcp://127.0.0.1:9000?
+    error: invalid value 'tcp://127.0.0.1:9000/default' for '<URL>': it must end with its port: the listener decides which pool serves its clients; did you mean tcp://127.0.0.1:9000?
 
     For more information, try '--help'.
     --- exit 2 ---

@@ -186,6 +186,15 @@ fn an_agent_that_cannot_delete_says_so() {
 }
 
 #[test]
+fn an_agent_that_lists_no_sessions_is_not_said_to_have_had_one() {
+    let place = Place::new();
+    let can = CAN_LIST.replace("\"list\"", "\"delete\"");
+    let agent = place.scripted(&[&can, r#"{"jsonrpc":"2.0","id":2,"result":{}}"#]);
+    let told = place.told(narrows(&place, &["sessions", "delete", "a", "--agent", &agent]));
+    assert_eq!(told, "--- stderr ---\nthe agent was asked to forget the session a\n--- exit 0 ---\n");
+}
+
+#[test]
 fn what_is_not_there_is_said() {
     let place = Place::new();
     assert_snapshot!(place.told(narrows(&place, &["sessions"])), @"

@@ -34,7 +34,7 @@ pub enum TargetError {
     #[error("a URL must not have a name or a password in it")]
     Secrets,
     /// More behind the port of lines, such as the pool of a listener.
-    #[error("it must end with its port: which pool serves there is said by the listener")]
+    #[error("it must end with its port: the listener decides which pool serves its clients")]
     Lines(String),
     /// For `tcp://` and `unix:`.
     #[error(transparent)]
