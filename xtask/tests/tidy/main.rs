@@ -61,6 +61,11 @@ fn unsafe_code_stays_in_its_two_places() {
 }
 
 #[test]
+fn messages_do_not_name_pages_of_the_repository() {
+    tidy(rules::pages);
+}
+
+#[test]
 fn tests_do_not_sleep_to_wait() {
     tidy(rules::sleeping);
 }

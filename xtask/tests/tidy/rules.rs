@@ -78,6 +78,31 @@ pub(crate) fn unsafety(source: &Source) -> Vec<String> {
     outside(source, &MAY_BE_UNSAFE, source.lines(), &["unsafe"], hint)
 }
 
+/// Who has only the binary has no `docs/`: a message or a help says what is to be done by itself. The comments of the
+/// arguments are the help; others are for who reads the code.
+pub(crate) fn pages(source: &Source) -> Vec<String> {
+    if !source.path.starts_with("crates/") || source.is_unit_test_file() {
+        return Vec::new();
+    }
+    let is_help = source.path.starts_with("crates/narrows/src/cli");
+    let written: Vec<&str> = source.text.lines().collect();
+    source
+        .product()
+        .filter(|(number, _)| {
+            let line = written[number - 1].trim_start();
+            let names_page = line.match_indices("docs/").any(|(at, _)| {
+                let name =
+                    line[at..].split(|c: char| !(c.is_ascii_alphanumeric() || "/-_.".contains(c))).next();
+                name.is_some_and(|name| name.trim_end_matches('.').ends_with(".md"))
+            });
+            names_page && !line.contains("include_str!") && (is_help || !line.starts_with("//"))
+        })
+        .map(|(number, _)| {
+            format!("{}:{number}: a message must not name a page of the repository.", source.path)
+        })
+        .collect()
+}
+
 /// A test that sleeps is slow on a good day and wrong on a bad one.
 pub(crate) fn sleeping(source: &Source) -> Vec<String> {
     let written: Vec<&str> = source.text.lines().collect();
@@ -189,6 +214,15 @@ mod tests {
         check(unsafety, "crates/wire/src/scan.rs", text, &[3]);
         check(unsafety, "crates/wire/src/skip/avx2.rs", text, &[]);
         check(unsafety, "crates/process/src/spawn.rs", text, &[]);
+    }
+
+    #[test]
+    fn a_page_that_a_message_names_is_found() {
+        let text = "/// As docs/bus.md says.\nlet a = \"see docs/bus.md\";\nlet b = \"docs/ and a.md\";\n#[cfg(test)]\nmod tests {\n    const PAGE: &str = \"docs/bus.md\";\n}\n";
+        check(pages, "crates/bus/src/a.rs", text, &[2]);
+        check(pages, "crates/narrows/src/cli/bus.rs", text, &[1, 2]);
+        check(pages, "crates/bus/src/a/tests.rs", text, &[]);
+        check(pages, "crates/bus/tests/a.rs", text, &[]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ const WORKERS: &str = "Workers";
 /// SIGTERM and Ctrl-C let running turns end first; a second Ctrl-C leaves at once. SIGHUP reads the file again: pools and
 /// limits change without a failed request, places to listen stay as they are, and a file with mistakes changes nothing.
 ///
-/// `narrows check FILE` says what is wrong with a file, docs/bus.md has every setting.
+/// `narrows check FILE` says what is wrong with a file.
 #[derive(Args, Debug)]
 #[command(
     arg_required_else_help = true,
