@@ -1,5 +1,6 @@
 //! One thing an agent wants to do, as far as it can be known beforehand.
 
+mod commands;
 mod content;
 mod input;
 mod patch;
@@ -145,6 +146,22 @@ mod tests {
     #[track_caller]
     fn check(action: &Action, expected: &[Kind]) {
         assert_eq!(action.kinds(), expected, "{action:?}");
+    }
+
+    #[test]
+    fn commands_are_the_same_only_as_a_whole() {
+        #[track_caller]
+        fn check(one: &str, other: &[&str], expected: bool) {
+            let one = Command::Shell(one.into());
+            let other = Command::Argv(other.iter().map(|word| (*word).into()).collect());
+            assert_eq!((one.is_same(&other), other.is_same(&one)), (expected, expected), "{one:?} {other:?}");
+        }
+        check("ls", &["ls"], true);
+        check("ls -la", &["sh", "-c", "ls -la"], true);
+        check("ls | wc", &["bash", "-c", "ls | wc"], true);
+        check("ls | wc", &["bash", "-c", "sh -c 'ls | wc'; touch x"], false);
+        check("ls", &["bash", "-c", "sh -c ls; touch x"], false);
+        check("ls", &["sh", "-c", "ls", "x"], false);
     }
 
     #[test]

@@ -159,8 +159,10 @@ impl Script {
     pub(crate) fn shell_text<'a>(&'a self, command: &'a Command) -> Option<&'a str> {
         match command {
             Command::Shell(text) => Some(text),
-            Command::Argv(_) => {
-                let shell = self.parts.iter().find(|part| part.wraps && part.words.len() == 3)?;
+            // The outermost shell: one within its text may run only a part of it.
+            Command::Argv(argv) => {
+                let is_whole = |part: &&Part| part.wraps && part.words.iter().map(|word| &word.text).eq(argv);
+                let shell = self.parts.iter().find(is_whole).filter(|part| part.words.len() == 3)?;
                 Some(&shell.words[2].text)
             }
             Command::Unknown(_) => None,

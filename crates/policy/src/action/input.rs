@@ -7,31 +7,43 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
-use super::{Action, Command, patch};
+use super::commands::{self, Commands, word};
+use super::{Action, patch};
 use crate::kind::Kind;
 use crate::variable::Variable;
 
 /// How many values are looked at before the input counts as unknown.
 const MOST_VALUES: usize = 20_000;
+/// A longer text is no path.
+const MAX_PATH_BYTES: usize = 4096;
 
-const COMMAND: &[&str] = &[
-    "command",
-    "cmd",
-    "argv",
-    "script",
-    "shellcommand",
-    "commandline",
-    "cmdline",
-    "bash",
-    "commands",
-    "program",
-    "executable",
+const VARIABLES: &[&str] = &[
+    "env",
+    "envs",
+    "environ",
+    "environment",
+    "envvars",
+    "environmentvariables",
+    "environmentoverrides",
+    "envoverrides",
+    "extraenv",
+    "setenv",
+    "variables",
+    "vars",
 ];
-const ARGUMENTS: &[&str] =
-    &["args", "arguments", "argv", "argument", "arg", "commandargs", "commandarguments", "cmdargs"];
-const VARIABLES: &[&str] =
-    &["env", "envs", "environment", "envvars", "environmentvariables", "extraenv", "variables"];
-const CWD: &[&str] = &["cwd", "workdir", "workingdirectory", "workingdir"];
+const CWD: &[&str] = &[
+    "cwd",
+    "workdir",
+    "workingdirectory",
+    "workingdir",
+    "workingfolder",
+    "currentdirectory",
+    "currentworkingdirectory",
+    "chdir",
+];
+/// Where a command runs, if one stands beside it.
+const DIRECTORY: &[&str] =
+    &["directory", "dir", "dirpath", "folder", "root", "rootdir", "basedir", "projectdir"];
 const PATH: &[&str] = &[
     "path",
     "filepath",
@@ -58,8 +70,38 @@ const PATH: &[&str] = &[
     "relativeworkspacepath",
     "outputpath",
     "outfile",
+    "output",
+    "outputfile",
+    "root",
+    "rootdir",
+    "rootpath",
+    "basedir",
+    "basepath",
+    "projectdir",
+    "projectpath",
+    "workspaceroot",
 ];
-const DESTINATION: &[&str] = &["destination", "dest", "newpath", "destinationpath", "targetpath", "moveto"];
+const DESTINATION: &[&str] = &[
+    "destination",
+    "destinationpath",
+    "destinationfile",
+    "dest",
+    "destpath",
+    "dst",
+    "dstpath",
+    "newpath",
+    "newfile",
+    "newfilename",
+    "newfilepath",
+    "newlocation",
+    "newname",
+    "targetpath",
+    "to",
+    "topath",
+    "moveto",
+    "renameto",
+    "copyto",
+];
 const CONTENT: &[&str] = &[
     "content",
     "contents",
@@ -85,17 +127,52 @@ const URL: &[&str] = &["url", "urls", "uri", "uris", "href", "link", "endpoint",
 const QUERY: &[&str] = &["query", "queries", "q", "searchquery", "searchterm", "searchterms"];
 const PATTERN: &[&str] = &["pattern", "patterns", "glob", "globs", "regex", "globpattern", "includepattern"];
 
+/// Texts for people, or for files: a path in them is not one that is touched.
+const TEXT: &[&str] = &[
+    "text",
+    "description",
+    "message",
+    "title",
+    "prompt",
+    "explanation",
+    "reason",
+    "instruction",
+    "instructions",
+    "comment",
+    "summary",
+    "thought",
+    "note",
+];
+
 pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locations: &[PathBuf]) -> Action {
     let claimed = kind.map_or(Kind::Other, Kind::named);
     let mut seen = Seen::default();
     seen.everything(input);
     // Some agents send the bare command.
-    if claimed == Kind::Execute && seen.command.is_none() && (input.is_string() || input.is_array()) {
-        seen.run(input, false, &Map::new());
+    if claimed == Kind::Execute && seen.commands.is_empty() && (input.is_string() || input.is_array()) {
+        seen.commands.take(input, false);
     }
-    let Seen { mut paths, command, cwd, env, urls, query, pattern, content, moves, overflow } = seen;
+    let Seen {
+        mut paths,
+        mentioned,
+        commands,
+        cwd,
+        unclear,
+        env,
+        urls,
+        query,
+        pattern,
+        content,
+        moves,
+        overflow,
+    } = seen;
+    let command = commands.into_command(unclear);
     let named = !paths.is_empty();
     paths.extend_from_slice(locations);
+    let changes = matches!(claimed, Kind::Edit | Kind::Move | Kind::Delete) || content && !paths.is_empty();
+    if changes || moves {
+        paths.extend(mentioned);
+    }
     if paths.len() > 1 {
         let mut known = std::collections::HashSet::new();
         paths.retain(|path| known.insert(path.clone()));
@@ -105,7 +182,9 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
     kinds.extend((content && !paths.is_empty()).then_some(Kind::Edit));
     kinds.extend((moves && paths.len() > 1).then_some(Kind::Move));
     kinds.extend((query && !named && !pattern && claimed < Kind::Search).then_some(Kind::Search));
-    kinds.extend(overflow.then_some(Kind::Other));
+    // Where something is moved to must be known.
+    let lacks_target = claimed == Kind::Move && paths.len() < 2;
+    kinds.extend((overflow || unclear || lacks_target).then_some(Kind::Other));
     kinds.sort_unstable();
     kinds.dedup();
     let strictest = kinds.pop().unwrap_or_default();
@@ -130,8 +209,12 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) paths: Vec<PathBuf>,
-    command: Option<Command>,
+    /// What looks like a path of its own in fields of other names.
+    mentioned: Vec<PathBuf>,
+    commands: Commands,
     cwd: Option<PathBuf>,
+    /// Where it runs cannot be read.
+    unclear: bool,
     env: Vec<Variable>,
     urls: Vec<String>,
     query: bool,
@@ -144,24 +227,27 @@ pub(super) struct Seen {
 impl Seen {
     /// Looks at every object in `input`.
     pub(super) fn everything(&mut self, input: &Value) {
-        let mut waiting = vec![input];
+        let mut waiting = vec![(input, false)];
         let mut left = MOST_VALUES;
-        while let Some(value) = waiting.pop() {
+        while let Some((value, is_text)) = waiting.pop() {
             if left == 0 {
                 self.overflow = true;
                 return;
             }
             left -= 1;
             match value {
-                Value::Array(items) => waiting.extend(items),
+                Value::Array(items) => waiting.extend(items.iter().map(|item| (item, is_text))),
                 Value::Object(fields) => {
                     self.object(fields);
-                    waiting.extend(fields.values());
+                    waiting.extend(fields.iter().map(|(key, value)| (value, names_no_path(&plain_key(key)))));
                 }
                 // A bare text is what some agents send for a patch.
                 Value::String(text) if patch::is_patch(text) => {
                     self.content = true;
                     self.paths.extend(patch::paths(text));
+                }
+                Value::String(text) if !is_text && leads_elsewhere(text) => {
+                    self.mentioned.push(without_scheme(text));
                 }
                 _ => {}
             }
@@ -169,17 +255,16 @@ impl Seen {
     }
 
     fn object(&mut self, fields: &Map<String, Value>) {
+        self.commands.add(fields);
+        let runs = commands::runs(fields);
         for (key, value) in fields {
             let key = plain_key(key);
             let is = |names: &[&str]| names.contains(&key.as_str());
-            if is(COMMAND) && !value.is_null() {
-                self.run(value, key == "commands", fields);
-            }
             if is(VARIABLES) {
                 self.env.extend(variables(value));
             }
-            if is(CWD) {
-                self.cwd = value.as_str().map(PathBuf::from).or_else(|| self.cwd.take());
+            if is(CWD) || runs && is(DIRECTORY) {
+                self.directory(value);
             }
             if is(PATH) || is(DESTINATION) {
                 self.place(value);
@@ -197,43 +282,17 @@ impl Seen {
         }
     }
 
-    /// Takes a command. Two of them become one text, so that both are judged.
-    fn run(&mut self, value: &Value, many: bool, fields: &Map<String, Value>) {
-        let unknown = || Command::Unknown(value.to_string());
-        let found = match value {
-            Value::String(program) => {
-                let is_list = |key: &str| ARGUMENTS.contains(&plain_key(key).as_str());
-                let mut arguments = fields.iter().filter(|(key, value)| is_list(key) && !value.is_null());
-                match (arguments.next(), arguments.next()) {
-                    (None, _) => Command::Shell(program.clone()),
-                    // A shell will put both together.
-                    (Some((_, Value::String(text))), None) => Command::Shell(format!("{program} {text}")),
-                    (Some((_, list)), None) => match words(list) {
-                        Some(list) => Command::Argv(std::iter::once(program.clone()).chain(list).collect()),
-                        None => Command::Unknown(format!("{program} {list}")),
-                    },
-                    (Some(_), Some(_)) => unknown(),
-                }
+    /// Takes a working directory. There can be one.
+    fn directory(&mut self, value: &Value) {
+        match value {
+            Value::Null => {}
+            Value::String(path) => {
+                let path = without_scheme(path);
+                self.unclear |= self.cwd.as_ref().is_some_and(|known| *known != path);
+                self.cwd = Some(path);
             }
-            Value::Array(_) => match words(value) {
-                Some(lines) if many => Command::Shell(lines.join("\n")),
-                Some(argv) => Command::Argv(argv),
-                None => unknown(),
-            },
-            _ => unknown(),
-        };
-        self.command = Some(match self.command.take() {
-            None => found,
-            Some(Command::Argv(argv)) if matches!(&found, Command::Shell(text) if argv.first() == Some(text)) => {
-                Command::Argv(argv)
-            }
-            Some(first)
-                if matches!((&first, &found), (Command::Unknown(_), _) | (_, Command::Unknown(_))) =>
-            {
-                Command::Unknown(format!("{}\n{}", text(&first), text(&found)))
-            }
-            Some(first) => Command::Shell(format!("{}\n{}", text(&first), text(&found))),
-        });
+            _ => self.unclear = true,
+        }
     }
 
     /// Takes one path or many.
@@ -265,22 +324,17 @@ pub(super) fn plain_key(key: &str) -> String {
         .collect()
 }
 
-/// One word of a command, if a program would be given it as a text.
-fn word(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        Value::Bool(flag) => Some(flag.to_string()),
-        _ => None,
-    }
+/// Returns `true` if texts in a field of this name are no paths.
+fn names_no_path(key: &str) -> bool {
+    commands::is_part(key)
+        || [CONTENT, TEXT, URL, QUERY, PATTERN, VARIABLES].iter().any(|names| names.contains(&key))
 }
 
-/// The words of a list, or the one word that stands in its place.
-fn words(list: &Value) -> Option<Vec<String>> {
-    match list {
-        Value::Array(items) => items.iter().map(word).collect(),
-        single => word(single).map(|word| vec![word]),
-    }
+/// Returns `true` if a text is a path that leads out of the directory it is used in.
+fn leads_elsewhere(text: &str) -> bool {
+    let is_line = !text.contains('\n') && text.len() <= MAX_PATH_BYTES;
+    let begins = ["/", "~", "../", "file:"].iter().any(|start| text.starts_with(start));
+    is_line && (begins || text == ".." || text.contains("/../") || text.ends_with("/.."))
 }
 
 /// The assignments of an object `{"A": "x"}`, a list `[{"name": "A", "value": "x"}]` or `["A=x"]`, or a text `A=x`. One
@@ -320,18 +374,6 @@ fn assigned(name: &str, value: &Value) -> Variable {
     match word(value) {
         Some(value) => Variable::new(name, value),
         None => Variable::new("", format!("{name}={value}")),
-    }
-}
-
-/// A command as a text for a shell.
-fn text(command: &Command) -> String {
-    match command {
-        Command::Shell(text) | Command::Unknown(text) => text.clone(),
-        Command::Argv(words) => {
-            let quoted: Vec<String> =
-                words.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
-            quoted.join(" ")
-        }
     }
 }
 

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::Command;
 
 fn action(kind: &str, input: &Value) -> Action {
     Action::read(Some(kind), None, input, &[])
@@ -87,6 +88,9 @@ fn commands_have_many_forms() {
     // Two commands are both judged.
     check_command(&json!({"cmd": "a", "command": "b"}), &Some(Command::Shell("a\nb".into())));
     check_command(&json!({"cmd": ["it's"], "command": "b"}), &Some(Command::Shell("'it'\\''s'\nb".into())));
+    check_command(&json!({"program": "git", "argv": ["git", "push"]}), &argv(&["git", "push"]));
+    check_command(&json!({"program": "git", "argv": ["push"]}), &argv(&["git", "push"]));
+    check_command(&json!({"argv": ["git", "push"], "tool": {"command": "git"}}), &argv(&["git", "push"]));
     assert_eq!(action("execute", &json!({"command": "a", "workdir": "/x"})).cwd, Some("/x".into()));
 }
 
@@ -114,11 +118,86 @@ fn arguments_of_every_type_belong_to_their_command() {
     check_command(&json!({"command": "git", "args": {"0": "push"}}), &unknown(r#"git {"0":"push"}"#));
     check_command(&json!({"command": "git", "args": ["push", null]}), &unknown(r#"git ["push",null]"#));
     check_command(&json!({"command": "git", "args": ["push", ["x"]]}), &unknown(r#"git ["push",["x"]]"#));
-    check_command(&json!({"command": "git", "args": ["status"], "arguments": ["push"]}), &unknown("\"git\""));
+    check_command(
+        &json!({"command": "git", "args": ["status"], "arguments": ["push"]}),
+        &unknown(r#"git ["status"] ["push"]"#),
+    );
     check_command(&json!({"command": {"line": "git push"}}), &unknown(r#"{"line":"git push"}"#));
     check_command(&json!({"command": ["git", {}]}), &unknown(r#"["git",{}]"#));
     check_command(&json!({"command": true}), &unknown("true"));
     check_command(&json!({"cmd": {}, "command": "ls"}), &unknown("{}\nls"));
+    check_command(&json!({"command": ["find", "."], "args": ["-delete"]}), &argv(&["find", ".", "-delete"]));
+    check_command(&json!({"command": ["find", "."], "args": "-delete"}), &argv(&["find", ".", "-delete"]));
+    check_command(&json!({"argv": ["find"], "flags": ["-delete"]}), &argv(&["find", "-delete"]));
+    check_command(&json!({"command": "find .", "params": "-delete"}), &shell("find . -delete"));
+    check_command(&json!({"command": "ls", "options": {"timeout": 5}}), &shell("ls"));
+    check_command(&json!({"command": "ls", "args": []}), &shell("ls"));
+}
+
+#[test]
+fn arguments_that_belong_to_no_one_command_make_it_unknown() {
+    for input in [
+        json!({"tool": {"command": "find ."}, "args": ["-delete"]}),
+        json!({"command": "find .", "options": {"args": ["-delete"]}}),
+        json!({"command": "", "args": ["canary"]}),
+        json!({"command": "sh -c", "args": ["canary"]}),
+        json!({"command": ["find", "."], "args": "-name x"}),
+        json!({"command": "ls", "script": "wc", "args": ["x"]}),
+        json!({"commands": ["ls"], "args": ["x"]}),
+        json!({"command": "ls", "args": ["x"], "flags": ["y"]}),
+    ] {
+        let command = action("execute", &input).command;
+        assert!(matches!(command, Some(Command::Unknown(_))), "{input}: {command:?}");
+    }
+}
+
+#[test]
+fn one_command_cannot_hide_another() {
+    check_command(&json!({"cmd": "ls \\", "command": "rm -rf x"}), &shell("sh -c 'ls \\'\nrm -rf x"));
+    check_command(
+        &json!({"command": "ls '", "script": "canary '"}),
+        &shell("sh -c 'ls '\\'''\nsh -c 'canary '\\'''"),
+    );
+    check_command(&json!({"commands": ["ls # x", "canary"]}), &shell("sh -c 'ls # x'\ncanary"));
+    check_command(&json!({"command": "bash", "stdin": "canary"}), &shell("printf %s 'canary' | bash"));
+    check_command(&json!({"command": "ls", "cmd": "ls"}), &shell("ls"));
+}
+
+#[test]
+fn a_directory_that_cannot_be_read_makes_a_command_unknown() {
+    let cwd = |input: Value| action("execute", &input).cwd;
+    assert_eq!(cwd(json!({"command": "ls", "directory": "/x"})), Some("/x".into()));
+    assert_eq!(cwd(json!({"command": "ls", "cwd": "/x", "dir": "/x"})), Some("/x".into()));
+    for input in [
+        json!({"command": ["git", "status"], "cwd": ["/x"]}),
+        json!({"command": "git status", "workdir": {"path": "/x"}}),
+        json!({"command": "git status", "cwd": "/x", "directory": "/y"}),
+    ] {
+        let action = action("execute", &input);
+        assert!(matches!(action.command, Some(Command::Unknown(_))), "{input}: {action:?}");
+    }
+    check_kinds("edit", &json!({"path": "passwd", "cwd": ["/etc"]}), &[Kind::Edit, Kind::Other]);
+}
+
+#[test]
+fn what_is_changed_is_every_path_that_leads_elsewhere() {
+    #[track_caller]
+    fn check(kind: &str, input: &Value, expected: &[&str]) {
+        let mut found = action(kind, input).paths;
+        found.sort();
+        assert_eq!(found, expected.iter().map(PathBuf::from).collect::<Vec<_>>(), "{input}");
+    }
+    for key in ["to", "new_name", "newFilePath", "to_path", "destination", "elsewhere", "output"] {
+        check("move", &json!({"path": "a", key: "/etc/x"}), &["/etc/x", "a"]);
+        check_kinds("move", &json!({"path": "a", key: "/etc/x"}), &[Kind::Move]);
+    }
+    check("edit", &json!({"path": ["a", ["/etc/x"]]}), &["/etc/x", "a"]);
+    check("edit", &json!({"path": "a", "paths": {"b": "~/.bashrc"}}), &["a", "~/.bashrc"]);
+    check("edit", &json!({"path": "passwd", "root": "/etc"}), &["/etc", "passwd"]);
+    check("delete", &json!({"items": ["b/../../x"]}), &["b/../../x"]);
+    check("edit", &json!({"path": "a", "content": "/etc/x", "description": "/etc/y"}), &["a"]);
+    check("read", &json!({"path": "a", "elsewhere": "/etc/x"}), &["a"]);
+    check_kinds("move", &json!({"path": "a"}), &[Kind::Move, Kind::Other]);
 }
 
 #[test]

@@ -2,19 +2,11 @@
 
 use std::path::PathBuf;
 
-/// What stands before a path in the headers of patches, of both customary forms.
-const HEADERS: [&str; 10] = [
-    "*** Add File: ",
-    "*** Update File: ",
-    "*** Delete File: ",
-    "*** Move to: ",
-    "+++ ",
-    "--- ",
-    "rename from ",
-    "rename to ",
-    "copy from ",
-    "copy to ",
-];
+/// What stands before the headers of a patch that an agent applies itself, such as `*** Update File: PATH`.
+const STARS: &str = "*** ";
+
+/// What stands before a path in the headers of a diff.
+const HEADERS: [&str; 6] = ["+++ ", "--- ", "rename from ", "rename to ", "copy from ", "copy to "];
 
 /// The header that names both sides of a file. It stands alone where only a mode changes, or no text.
 const BOTH: &str = "diff --git ";
@@ -22,7 +14,9 @@ const BOTH: &str = "diff --git ";
 /// Whether `text` looks like a patch.
 pub(super) fn is_patch(text: &str) -> bool {
     ["--- ", "+++ ", BOTH].iter().any(|header| text.starts_with(header))
-        || ["*** Begin Patch", "\n+++ ", "\ndiff --git "].iter().any(|part| text.contains(part))
+        || ["*** Begin Patch", "*** Update File:", "*** Add File:", "\n+++ ", "\ndiff --git "]
+            .iter()
+            .any(|part| text.contains(part))
 }
 
 /// The paths in its headers, without the prefixes `a/` and `b/` of diffs.
@@ -36,6 +30,9 @@ pub(super) fn paths(text: &str) -> impl Iterator<Item = PathBuf> {
         };
         if let Some(names) = line.strip_prefix(BOTH) {
             both(names.trim_end()).iter().for_each(|name| push(bare(name)));
+        } else if let Some((_, name)) = line.strip_prefix(STARS).and_then(|rest| rest.split_once(':')) {
+            // Whatever the header says is done to it.
+            push(&unquoted(name.trim()));
         } else if let Some(header) = HEADERS.iter().find(|header| line.starts_with(**header)) {
             let name = line[header.len()..].split('\t').next().unwrap_or_default().trim();
             let name = unquoted(name);
@@ -132,6 +129,7 @@ mod tests {
             "*** Begin Patch\n*** Update File: a.rs\n*** Move to: ../b.rs\n*** Delete File: c\n*** End Patch",
             &["a.rs", "../b.rs", "c"],
         );
+        check("*** Begin Patch\n*** Update File: a\n*** Rename To:/etc/x\n*** End Patch", &["a", "/etc/x"]);
         check("diff --git a/.env b/.env\nnew file mode 100644\n", &[".env", ".env"]);
         check("diff --git a/x y b/x y\nold mode 100644\n", &["x y", "x y"]);
         check("diff --git a/x b/y\nrename from x\nrename to y\n", &["x", "y", "x", "y"]);

@@ -1,0 +1,238 @@
+//! The commands that the input of a tool shows.
+//!
+//! Agents write commands in many forms: a text, a list, a program beside its arguments. Every form that is not certain
+//! becomes [`Command::Unknown`], which can be any command. Several commands are each read by themselves: none can quote,
+//! continue or comment out another.
+
+use serde_json::{Map, Value};
+
+use super::Command;
+use super::input::plain_key;
+
+const COMMAND: &[&str] = &[
+    "command",
+    "cmd",
+    "script",
+    "shellcommand",
+    "commandline",
+    "cmdline",
+    "bash",
+    "commands",
+    "program",
+    "executable",
+];
+/// Both a command by itself, and the arguments of one beside it.
+const ARGV: &str = "argv";
+const ARGUMENTS: &[&str] = &[
+    "args",
+    "arguments",
+    "argument",
+    "arg",
+    "argslist",
+    "arglist",
+    "argumentlist",
+    "commandargs",
+    "commandarguments",
+    "cmdargs",
+    "extraargs",
+    "extraarguments",
+    "additionalargs",
+    "switches",
+];
+/// Arguments too, unless they are objects: these hold settings of the tool.
+const OPTIONS: &[&str] = &["options", "opts", "flags", "params", "parameters"];
+const INPUT: &[&str] = &["stdin", "standardinput", "stdintext", "stdindata"];
+
+/// Returns `true` if a field of this name, as [`plain_key`] writes it, holds a command or a part of one.
+pub(super) fn is_part(key: &str) -> bool {
+    key == ARGV || [COMMAND, ARGUMENTS, OPTIONS, INPUT].iter().any(|names| names.contains(&key))
+}
+
+/// Returns `true` if this object says what to run.
+pub(super) fn runs(fields: &Map<String, Value>) -> bool {
+    fields.iter().any(|(key, value)| {
+        let key = plain_key(key);
+        (key == ARGV || COMMAND.contains(&key.as_str())) && !value.is_null()
+    })
+}
+
+/// What has been found so far.
+#[derive(Default)]
+pub(super) struct Commands {
+    found: Vec<Command>,
+    /// Arguments that no command stands beside.
+    arguments: Vec<String>,
+    /// Texts for the standard input.
+    input: Vec<String>,
+}
+
+impl Commands {
+    pub(super) fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// Adds the command of one object.
+    pub(super) fn add(&mut self, fields: &Map<String, Value>) {
+        let (mut commands, mut arguments) = (Vec::new(), Vec::new());
+        let mut argv = None;
+        for (key, value) in fields.iter().filter(|(_, value)| !is_nothing(value)) {
+            let key = plain_key(key);
+            let is = |names: &[&str]| names.contains(&key.as_str());
+            if key == ARGV {
+                argv = Some(value);
+            } else if is(COMMAND) {
+                commands.push((key == "commands", value));
+            } else if is(ARGUMENTS) || is(OPTIONS) && !value.is_object() {
+                arguments.push(value);
+            } else if is(INPUT) {
+                self.input.push(value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+            }
+        }
+        match (&commands[..], argv) {
+            ([], Some(argv)) => commands.push((false, argv)),
+            // It may have the program in it, or not.
+            ([(_, Value::String(program))], Some(argv)) if starts_with(argv, program) => {
+                commands = vec![(false, argv)];
+            }
+            (_, Some(argv)) => arguments.push(argv),
+            (_, None) => {}
+        }
+        match (&commands[..], &arguments[..]) {
+            ([], _) => {
+                // An object is looked at by itself.
+                let lists = arguments.iter().filter(|value| !value.is_object());
+                self.arguments.extend(lists.map(ToString::to_string));
+            }
+            (_, []) => {
+                for (many, command) in commands {
+                    self.take(command, many);
+                }
+            }
+            ([(false, command)], [arguments]) => self.push(joined(command, arguments)),
+            _ => {
+                let all = commands.iter().map(|(_, value)| *value).chain(arguments.iter().copied());
+                let all: Vec<String> = all.map(plain).collect();
+                self.push(Command::Unknown(all.join(" ")));
+            }
+        }
+    }
+
+    /// Adds one command, or `many` that a list has.
+    pub(super) fn take(&mut self, value: &Value, many: bool) {
+        match (value, words(value)) {
+            (Value::String(text), _) => self.push(Command::Shell(text.clone())),
+            (Value::Array(_), Some(lines)) if many => {
+                lines.into_iter().for_each(|line| self.push(Command::Shell(line)));
+            }
+            (Value::Array(_), Some(words)) => self.push(Command::Argv(words)),
+            _ => self.push(Command::Unknown(value.to_string())),
+        }
+    }
+
+    fn push(&mut self, command: Command) {
+        if !self.found.contains(&command) {
+            self.found.push(command);
+        }
+    }
+
+    /// All of it as one command. If something else about it is `unclear`, it can be any.
+    pub(super) fn into_command(mut self, unclear: bool) -> Option<Command> {
+        // The name of a program beside its argv is no second command.
+        let programs: Vec<Command> = self.found.iter().filter_map(program).collect();
+        self.found.retain(|command| !programs.contains(command));
+        let is_unknown = |command: &Command| matches!(command, Command::Unknown(_));
+        if unclear || !self.arguments.is_empty() || self.found.len() > 1 && self.found.iter().any(is_unknown)
+        {
+            let all = self.found.iter().map(written).chain(self.arguments).collect::<Vec<_>>();
+            return (!self.found.is_empty()).then(|| Command::Unknown(all.join("\n")));
+        }
+        let command = match self.found.len() {
+            0 | 1 => self.found.pop()?,
+            _ => Command::Shell(self.found.iter().map(alone).collect::<Vec<_>>().join("\n")),
+        };
+        if self.input.is_empty() || is_unknown(&command) {
+            return Some(command);
+        }
+        let input = quoted(&self.input.join("\n"));
+        Some(Command::Shell(format!("printf %s {input} | {}", alone(&command))))
+    }
+}
+
+/// A command and the arguments that stand beside it.
+fn joined(command: &Value, arguments: &Value) -> Command {
+    let unknown = || Command::Unknown(format!("{} {arguments}", plain(command)));
+    match (command, arguments) {
+        (Value::String(program), _) if program.trim().is_empty() => unknown(),
+        // A shell will put both together.
+        (Value::String(program), Value::String(text)) => Command::Shell(format!("{program} {text}")),
+        // Whether a shell splits it or not depends on the agent.
+        (Value::String(program), _) if program.contains(char::is_whitespace) => unknown(),
+        (Value::Array(_), Value::String(text)) if text.contains(char::is_whitespace) => unknown(),
+        (Value::String(_) | Value::Array(_), _) => match (words(command), words(arguments)) {
+            (Some(words), Some(more)) => Command::Argv(words.into_iter().chain(more).collect()),
+            _ => unknown(),
+        },
+        _ => unknown(),
+    }
+}
+
+/// Returns `true` if nothing is said by it.
+fn is_nothing(value: &Value) -> bool {
+    value.is_null() || value.as_array().is_some_and(Vec::is_empty)
+}
+
+fn starts_with(argv: &Value, program: &str) -> bool {
+    argv.as_array().and_then(|words| words.first()).and_then(Value::as_str) == Some(program)
+}
+
+/// The first word of an argv as a command of its own.
+fn program(command: &Command) -> Option<Command> {
+    match command {
+        Command::Argv(words) if words.len() > 1 => words.first().map(|word| Command::Shell(word.clone())),
+        _ => None,
+    }
+}
+
+/// One word of a command, if a program would be given it as a text.
+pub(super) fn word(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(flag) => Some(flag.to_string()),
+        _ => None,
+    }
+}
+
+/// The words of a list, or the one word that stands in its place.
+fn words(list: &Value) -> Option<Vec<String>> {
+    match list {
+        Value::Array(items) => items.iter().map(word).collect(),
+        single => word(single).map(|word| vec![word]),
+    }
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// A command as it was written, for people.
+fn written(command: &Command) -> String {
+    match command {
+        Command::Shell(text) | Command::Unknown(text) => text.clone(),
+        Command::Argv(_) => alone(command),
+    }
+}
+
+/// A command as a line for a shell that no line beside it can change, and that changes none.
+fn alone(command: &Command) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || " _./:,@%+-".contains(letter);
+    match command {
+        Command::Shell(text) | Command::Unknown(text) if text.chars().all(is_plain) => text.clone(),
+        Command::Shell(text) | Command::Unknown(text) => format!("sh -c {}", quoted(text)),
+        Command::Argv(words) => words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "),
+    }
+}
+
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
