@@ -10,6 +10,7 @@ use narrows_client::{Approval, PermissionOption, Question, Reply};
 use narrows_policy::{Action, Command, Variable};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::termios::{QueueSelector, tcflush};
+use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
 use crate::cli::Output;
@@ -18,8 +19,11 @@ use crate::terminal::{Colour, Echo, Style, line, long_line};
 /// The longest answer.
 const LONGEST: usize = 4096;
 
-/// How much of what is asked is shown: nobody is to allow what they cannot see.
-const WORDS: usize = 4000;
+/// How much of what is asked is shown. What is longer cannot be allowed: nobody is to allow what they cannot see.
+const MAX_SHOWN_CHARS: usize = 4000;
+
+/// More blanks in a row than this are counted, so that what stands behind them does not scroll away.
+const MAX_BLANKS: usize = 8;
 
 /// Whether a person watches the terminal and nobody else reads what is printed.
 pub(crate) fn is_possible(output: Output) -> bool {
@@ -100,8 +104,10 @@ fn ask(question: &Question, colour: Colour, unwanted: &PipeReader) -> io::Result
             return Ok(Reply::Reject);
         }
         let answer = String::from_utf8_lossy(&answer[..length]);
-        if let Some(reply) = read(&question.options, answer.trim()) {
-            return Ok(reply);
+        match read(&question.options, answer.trim()) {
+            Some(Reply::Reject) => return Ok(Reply::Reject),
+            Some(reply) if is_shown_whole(question) => return Ok(reply),
+            _ => {}
         }
     }
 }
@@ -112,17 +118,17 @@ fn render(question: &Question, colour: Colour) -> String {
     let mut text = format!("\n{heading} {}\n", line(&question.title));
     let mut row = |name: &str, words: &str| {
         if !words.is_empty() {
-            text.push_str(&format!(
-                "  {} {}\n",
-                colour.paint(Style::Dim, &format!("{name}:")),
-                long_line(words, WORDS)
-            ));
+            let name = colour.paint(Style::Dim, &format!("{name}:")).into_owned();
+            text.push_str(&format!("  {name} {}\n", long_line(&visible(words), MAX_SHOWN_CHARS)));
         }
     };
+    let Shown { what, directory, rest } = shown(question);
     match &question.approval {
         // What the gate says of it is all that there is to say; rules here have no part in it.
         Some(Approval { id, reason }) => {
-            row("what", &what(question));
+            row("what", &what);
+            row("in", &directory);
+            row("input", &rest);
             row("why asked", &format!("governance: {reason}"));
             let elsewhere = format!("`narrows approve {id} --key FILE`");
             row(
@@ -132,9 +138,16 @@ fn render(question: &Question, colour: Colour) -> String {
         }
         None => {
             row("about", question.description.as_deref().unwrap_or_default());
-            row("what", &what(question));
+            row("what", &what);
+            row("in", &directory);
+            row("input", &rest);
             row("why asked", &question.decision.because.to_string());
         }
+    }
+    if !is_shown_whole(question) {
+        text.push_str("  It is too long to be shown, so it can only be rejected here. A rule in a --policy file can allow it.\n");
+        text.push_str("  [n] no, or Enter\nReject it? ");
+        return text;
     }
     let mut keys = vec!["[y] yes, this once".to_owned(), "[n] no, or Enter".to_owned()];
     keys.extend(question.options.iter().enumerate().map(|(number, option)| {
@@ -147,35 +160,81 @@ fn render(question: &Question, colour: Colour) -> String {
     text
 }
 
-/// What would be done: the command, or else the kind of thing, the files and the input.
-fn what(question: &Question) -> String {
+/// What would be done, as it is shown.
+struct Shown {
+    /// The command with its variables, or else the kind of thing and the files.
+    what: String,
+    /// The working directory of a command, if the request names one.
+    directory: String,
+    /// Everything else in the input.
+    rest: String,
+}
+
+fn shown(question: &Question) -> Shown {
     let input = &question.input;
-    if input["command"].as_str().is_some_and(|command| !command.is_empty()) {
-        // As it is judged, variables included.
-        let Action { command, env, .. } = Action::read(Some("execute"), None, input, &[]);
-        let quoted = |word: &str| shlex::try_quote(word).map_or_else(|_| word.to_owned(), Cow::into_owned);
-        let mut words: Vec<String> = env
-            .iter()
-            .map(|Variable { name, value }| match name.as_str() {
-                "" => format!("env {value}"),
-                name => format!("{name}={}", quoted(value)),
-            })
-            .collect();
-        match command {
-            Some(Command::Argv(argv)) if argv.len() > 1 => words.extend(argv.iter().map(|word| quoted(word))),
-            Some(Command::Argv(argv)) => words.extend(argv),
-            Some(Command::Shell(text) | Command::Unknown(text)) => words.push(text),
-            None => {}
+    let Some(fields) =
+        input.as_object().filter(|_| input["command"].as_str().is_some_and(|text| !text.is_empty()))
+    else {
+        let mut parts = vec![question.tool.clone().unwrap_or_else(|| question.kind.clone())];
+        parts.extend(question.locations.iter().map(|path| path.display().to_string()));
+        if !input.is_null() {
+            parts.push(input.to_string());
         }
-        return words.join(" ");
+        parts.retain(|part| !part.is_empty());
+        return Shown { what: parts.join(" "), directory: String::new(), rest: String::new() };
+    };
+    // As it is judged, variables included.
+    let Action { command, env, cwd, .. } = Action::read(Some("execute"), None, input, &[]);
+    let quoted = |word: &str| shlex::try_quote(word).map_or_else(|_| word.to_owned(), Cow::into_owned);
+    let mut words: Vec<String> = env
+        .iter()
+        .map(|Variable { name, value }| match name.as_str() {
+            "" => format!("env {value}"),
+            name => format!("{name}={}", quoted(value)),
+        })
+        .collect();
+    match command {
+        Some(Command::Argv(argv)) if argv.len() > 1 => words.extend(argv.iter().map(|word| quoted(word))),
+        Some(Command::Argv(argv)) => words.extend(argv),
+        Some(Command::Shell(text) | Command::Unknown(text)) => words.push(text),
+        None => {}
     }
-    let mut parts = vec![question.tool.clone().unwrap_or_else(|| question.kind.clone())];
-    parts.extend(question.locations.iter().map(|path| path.display().to_string()));
-    if !input.is_null() {
-        parts.push(input.to_string());
+    let is_shown = |key: &str| ["command", "args", "cwd", "env"].contains(&key);
+    let rest: Map<String, Value> = fields
+        .iter()
+        .filter(|(key, value)| !is_shown(key) && !value.is_null())
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    Shown {
+        what: words.join(" "),
+        directory: cwd.map(|cwd| cwd.display().to_string()).unwrap_or_default(),
+        rest: if rest.is_empty() { String::new() } else { Value::Object(rest).to_string() },
     }
-    parts.retain(|part| !part.is_empty());
-    parts.join(" ")
+}
+
+fn is_shown_whole(question: &Question) -> bool {
+    let Shown { what, directory, rest } = shown(question);
+    [what, directory, rest].iter().all(|text| visible(text).chars().count() <= MAX_SHOWN_CHARS)
+}
+
+/// A text in which ends of lines, tabs and long runs of blanks can be seen: a command on a second line must not look like a part of a
+/// comment on the first.
+fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(letter) = rest.chars().next() {
+        let blanks = rest.len() - rest.trim_start_matches(' ').len();
+        match letter {
+            ' ' if blanks > MAX_BLANKS => shown.push_str(&format!(" [{blanks} blanks] ")),
+            '\n' => shown.push_str("\\n"),
+            '\r' => shown.push_str("\\r"),
+            '\t' => shown.push_str("\\t"),
+            letter => shown.push(letter),
+        }
+        let length = if letter == ' ' && blanks > MAX_BLANKS { blanks } else { letter.len_utf8() };
+        rest = &rest[length..];
+    }
+    shown
 }
 
 /// What an answer means; `None` if it means nothing.
@@ -201,7 +260,7 @@ mod tests {
         PermissionOption { option_id: id.to_owned(), name: id.to_uppercase(), kind: kind.to_owned() }
     }
 
-    fn question(input: serde_json::Value, locations: &[&str]) -> Question {
+    fn question(input: Value, locations: &[&str]) -> Question {
         let because = Because::Preset { access: Access::Medium, kind: Kind::Delete, why: "asks about it" };
         Question {
             id: "perm_1".to_owned(),
@@ -221,7 +280,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(input: serde_json::Value, locations: &[&str], expected: &str) {
+    fn check(input: Value, locations: &[&str], expected: &str) {
         let question = question(input, locations);
         let expected = format!(
             "\nThe agent asks for permission: Clean\\u{{1b}}[2J up\n  what: {expected}\n  why asked: no rule matches, and medium access asks about it\n  [y] yes, this once  [n] no, or Enter  [1] A  [2] B (lasts)\nAllow it? "
@@ -234,15 +293,28 @@ mod tests {
         check(json!(null), &[], "delete");
         check(json!(null), &["/a", "/b c"], "delete /a /b c");
         check(json!({"force": true}), &["/a"], "delete /a {\"force\":true}");
-        check(json!({"command": "rm -r x", "cwd": "/a"}), &[], "rm -r x");
+        check(json!({"command": "rm -r x", "cwd": "/a"}), &[], "rm -r x\n  in: /a");
+        check(json!({"command": "ls # all\nrm\tx"}), &[], "ls # all\\nrm\\tx");
+        check(json!({"command": format!("ls{}; rm x", " ".repeat(3000))}), &[], "ls [3000 blanks] ; rm x");
+        let edit = json!({"command": "create", "path": "/a", "text": "x", "more": null});
+        check(edit, &[], "create\n  input: {\"path\":\"/a\",\"text\":\"x\"}");
         check(json!({"command": "rm", "args": ["-r", "a b"]}), &[], "rm -r 'a b'");
         let env = json!([{"name": "PATH", "value": "/evil dir"}]);
         check(json!({"command": "ls", "args": ["-l"], "env": env}), &[], "PATH='/evil dir' ls -l");
-        check(json!({"command": "ls", "environment": {"A": "1"}}), &[], "A=1 ls");
+        let environment = "A=1 ls\n  input: {\"environment\":{\"A\":\"1\"}}";
+        check(json!({"command": "ls", "environment": {"A": "1"}}), &[], environment);
         check(json!({"command": "find", "args": ". -delete"}), &[], "find . -delete");
         check(json!({"command": "head", "args": ["-n", 5]}), &[], "head -n 5");
         let long = "x".repeat(1000);
         check(json!({"command": long}), &[], &long);
+    }
+
+    #[test]
+    fn what_is_too_long_to_be_shown_cannot_be_allowed() {
+        let question = question(json!({"command": format!("ls {}; rm y", "x".repeat(MAX_SHOWN_CHARS))}), &[]);
+        assert!(!is_shown_whole(&question));
+        let shown = render(&question, Colour::off());
+        assert!(shown.ends_with("[n] no, or Enter\nReject it? ") && !shown.contains("yes"), "{shown}");
     }
 
     #[test]

@@ -137,11 +137,13 @@ pub(crate) fn long_line(text: &str, longest: usize) -> String {
     safe
 }
 
-/// Control characters, and those that end a line or turn its direction.
+/// Returns `true` for control characters, and for those that end a line, turn its direction or cannot be seen. Joiners belong to
+/// some languages and stay.
 fn steers(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{2028}' | '\u{2029}')
-        || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(c, '\u{180e}' | '\u{200b}' | '\u{2060}'..='\u{2064}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]
@@ -154,6 +156,9 @@ mod tests {
         assert_eq!(text("a\r\nb\rc"), "a\nb\\u{d}c");
         assert_eq!(text("\u{1b}]0;owned\u{7}\u{9b}2J"), "\\u{1b}]0;owned\\u{7}\\u{9b}2J");
         assert_eq!(text("user\u{202e}nimda"), "user\\u{202e}nimda");
+        for hidden in ['\u{61c}', '\u{200b}', '\u{200f}', '\u{2060}', '\u{feff}', '\u{e0041}'] {
+            assert_eq!(text(&format!("a{hidden}b")), format!("a{}b", hidden.escape_unicode()));
+        }
     }
 
     #[test]
