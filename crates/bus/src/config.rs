@@ -324,6 +324,16 @@ impl Limits {
         (all, all.min(self.unfinished_input_per_identity))
     }
 
+    /// How many bytes of messages that are whole the bus may hold for all clients, and for one identity: until a worker reads or answers
+    /// them. With a memory budget it is a quarter of that, and half of it for one.
+    #[must_use]
+    pub fn held(&self) -> (usize, usize) {
+        match (self.memory, self.unfinished()) {
+            (0, limits) => limits,
+            (_, (all, _)) => (all / 2, all / 4),
+        }
+    }
+
     /// How old it may be that a session was last known to be used, before its next use is written down.
     #[must_use]
     pub(crate) fn owner_refresh(expiry: Duration) -> Duration {

@@ -26,6 +26,7 @@ mod identity;
 mod line;
 mod loss;
 mod mcp_access;
+mod memory;
 mod number;
 mod opening;
 mod owners;
@@ -59,6 +60,7 @@ use batch::Batches;
 use children::Children;
 use fan::Fan;
 use identity::Identities;
+use memory::Memory;
 use owners::Owners;
 use session::Sessions;
 use state::{ClientState, PoolState, WorkerState};
@@ -85,6 +87,7 @@ pub struct Core {
     watched: bool,
     /// How many bytes of that.
     watch_bytes: usize,
+    memory: Memory,
     batches: Batches,
     fans: Table<Fan>,
     timers: Timers,
@@ -96,6 +99,8 @@ pub struct Core {
     finished: bool,
     /// Memory or descriptors are short: no new sessions.
     pressure: bool,
+    /// The same for clients that nothing is known of.
+    anonymous_pressure: bool,
     counters: Counters,
 }
 
@@ -123,6 +128,7 @@ impl Core {
             owners: Owners::new(config),
             watched: config.is_remote() && config.limits.replay_bytes > 0,
             watch_bytes: 0,
+            memory: Memory::default(),
             batches: Batches::default(),
             fans: Table::default(),
             timers: Timers::default(),
@@ -132,6 +138,7 @@ impl Core {
             draining: false,
             finished: false,
             pressure: false,
+            anonymous_pressure: false,
             counters: Counters::default(),
         }
     }
@@ -268,6 +275,11 @@ impl Core {
     /// Whether memory or descriptors are short, so that no new sessions are taken.
     pub fn set_pressure(&mut self, on: bool) {
         self.pressure = on;
+    }
+
+    /// Whether memory is so short that clients that nothing is known of get no new sessions.
+    pub fn set_anonymous_pressure(&mut self, on: bool) {
+        self.anonymous_pressure = on;
     }
 
     /// The settings of a pool.

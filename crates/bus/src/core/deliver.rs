@@ -139,8 +139,10 @@ impl<O: Outlet> Pass<'_, O> {
         if waiting <= self.core.limits.queue_bytes {
             return;
         }
+        let charge = self.core.charge(client, parts.len());
         let Some(state) = self.core.worker(worker) else { return };
         state.full = true;
+        state.charges.push(charge);
         if !state.pausing.contains(&client) {
             state.pausing.push(client);
             self.pause_client(client);
@@ -150,6 +152,7 @@ impl<O: Outlet> Pass<'_, O> {
     pub(super) fn worker_drained(&mut self, worker: Worker) {
         let Some(state) = self.core.worker(worker) else { return };
         state.full = false;
+        state.charges.clear();
         if std::mem::take(&mut state.clogged) {
             self.resume_worker(worker);
         }

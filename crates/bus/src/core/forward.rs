@@ -64,11 +64,16 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let identity = self.core.client(client).map_or(Identity::ANYONE, |state| state.identity);
         // One that is too long to be kept is not tried elsewhere, nor taken up again.
-        let line = if message.bytes().len() <= MOST_OPENING { message.bytes() } else { b"" };
+        let opens = what.creates() || what.reopens();
+        let length = message.bytes().len();
+        let is_kept = length <= MOST_OPENING && !(opens && self.core.is_too_much(identity, length));
+        let line = if is_kept { message.bytes() } else { b"" };
+        let charge = opens.then(|| self.core.charge(client, line.len()));
         let again = self.core.client(client).and_then(|state| state.again.take_if(|again| **again == *id));
         let again = again.is_some();
-        let opening = (what.creates() || what.reopens())
-            .then(|| Box::new(Opening { line: line.into(), identity, tried: vec![worker], again }));
+        let opening = charge.map(|charge| {
+            Box::new(Opening { line: line.into(), identity, tried: vec![worker], again, _charge: charge })
+        });
         if what == What::Initialize || what == What::Authenticate {
             self.remember(client, message, what);
         }
@@ -309,7 +314,13 @@ impl<O: Outlet> Pass<'_, O> {
         }
         // As its client sent it, whatever the worker calls the servers in it.
         if let Some(opening) = pending.opening.as_ref().filter(|opening| !opening.line.is_empty()) {
-            return Some(Waiting { client: *client, line: opening.line.clone(), batch: *batch });
+            let charge = self.core.charge(*client, opening.line.len());
+            return Some(Waiting {
+                client: *client,
+                line: opening.line.clone(),
+                batch: *batch,
+                _charge: charge,
+            });
         }
         let end = memchr::memchr(b'\n', unsent).unwrap_or(unsent.len());
         let line = View::parse(&unsent[..end]);
@@ -325,6 +336,7 @@ impl<O: Outlet> Pass<'_, O> {
             edits.push((Part::Session, name));
         }
         let line = Parts::of(line, &edits).as_slice().concat();
-        Some(Waiting { client: *client, line: line.into(), batch: *batch })
+        let charge = self.core.charge(*client, line.len());
+        Some(Waiting { client: *client, line: line.into(), batch: *batch, _charge: charge })
     }
 }

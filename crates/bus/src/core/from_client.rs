@@ -11,7 +11,9 @@ use super::line::Parts;
 use super::number;
 use super::route::Route;
 use super::session::SessionKey;
-use super::state::{Asked, Asker, ClientState, MOST_OPEN, PoolState, What, Whereabouts};
+use super::state::{
+    Asked, Asker, ClientState, LONG_ID_BYTES, MAX_LONG_IDS, MOST_OPEN, PoolState, What, Whereabouts,
+};
 use super::table::{Client, Worker};
 use super::timer::Timer;
 
@@ -49,6 +51,7 @@ impl<O: Outlet> Pass<'_, O> {
             initialize: None,
             initialized: None,
             authenticate: None,
+            charges: [None, None],
             notices: false,
             inflight: Default::default(),
             again: None,
@@ -77,6 +80,9 @@ impl<O: Outlet> Pass<'_, O> {
         let waits = state.held.is_some();
         self.core.counters.from_clients += 1;
         self.meter(client, 1);
+        if self.refuse_too_much(client, message) {
+            return;
+        }
         if waits && !self.overtakes(client, message) {
             self.hold(client, message.bytes(), None);
             return;
@@ -98,7 +104,9 @@ impl<O: Outlet> Pass<'_, O> {
     pub(super) fn client_request(&mut self, client: Client, message: View<'_>, batch: Option<BatchKey>) {
         let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
         let tag = message.tag();
-        if self.core.client(client).is_some_and(|state| state.inflight.len() >= MOST_OPEN) {
+        let is_long = id.len() + tag.map_or(0, <[u8]>::len) > LONG_ID_BYTES;
+        let most = if is_long { MAX_LONG_IDS } else { MOST_OPEN };
+        if self.core.client(client).is_some_and(|state| state.inflight.len() >= most) {
             let error =
                 RpcError::new(Code::Backpressure, "too many requests of this connection are unanswered");
             self.refuse(client, id, batch, tag, &error);
@@ -256,6 +264,14 @@ impl<O: Outlet> Pass<'_, O> {
         self.core.worker(asked.worker)?;
         self.answered(asked.worker, &asked.id, (client, number));
         Some(asked)
+    }
+
+    /// A client's answer cannot be passed on: whoever asked is told, and not left waiting.
+    pub(super) fn fail_response(&mut self, client: Client, message: View<'_>, error: &RpcError) {
+        match self.take_asked(client, message) {
+            Some(asked) => self.fail_asked(&asked, error),
+            None => self.core.counters.dropped += 1,
+        }
     }
 
     pub(super) fn client_fault(&mut self, client: Client, message: View<'_>, fault: Fault) {

@@ -70,6 +70,9 @@ impl<O: Outlet> Pass<'_, O> {
         let Some((line, batch)) = held.zip(place).and_then(|(held, place)| {
             let taken = held.lines.remove(place)?;
             held.bytes -= taken.0.len();
+            if let Some(charge) = &mut held.charge {
+                charge.set(held.bytes);
+            }
             Some(taken)
         }) else {
             self.core.counters.dropped += 1;

@@ -90,8 +90,9 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         self.mark_elsewhere(client, message);
+        let charge = self.core.charge(client, message.bytes().len());
         if let Some(state) = self.core.worker(worker) {
-            state.backlog.push(Waiting { client, line: message.bytes().into(), batch });
+            state.backlog.push(Waiting { client, line: message.bytes().into(), batch, _charge: charge });
         }
     }
 
@@ -242,14 +243,17 @@ impl<O: Outlet> Pass<'_, O> {
     /// Keeps what a client says in `initialize` and `authenticate`, to say it to further workers.
     pub(super) fn remember(&mut self, client: Client, message: View<'_>, what: What) {
         let notices = what == What::Initialize && takes_notices(message);
+        let charge = self.core.charge(client, message.bytes().len());
         let Some(state) = self.core.client(client) else { return };
         let params = message.params().map(Box::from);
         if what == What::Initialize {
             state.initialize = params;
+            state.charges[0] = Some(charge);
             state.notices = notices;
         } else {
             let method: Option<Box<str>> = message.method().map(Box::from);
             state.authenticate = method.zip(params);
+            state.charges[1] = Some(charge);
         }
     }
 

@@ -66,11 +66,13 @@ impl<O: Outlet> Pass<'_, O> {
         let limit = self.core.limits.queue_bytes;
         let at = self.now + self.core.limits.initialize_timeout;
         let serial = self.core.next_serial();
+        let charge = self.core.charge(client, 0);
         let Some(state) = self.core.client(client) else { return };
         let pool = state.pool;
         let is_first = state.held.is_none();
         let held = state.held.get_or_insert_with(|| Box::new(Held { serial, ..Held::default() }));
         held.bytes += line.len();
+        held.charge.get_or_insert(charge).set(held.bytes);
         held.has_batch |= line.trim_ascii_start().starts_with(b"[");
         if in_front {
             held.lines.push_front((line.into(), batch));

@@ -39,7 +39,9 @@ impl<O: Outlet> Pass<'_, O> {
             }
             return;
         }
-        session.waiting.push(Waiting { client, line: message.bytes().into(), batch });
+        let charge = self.core.charge(client, message.bytes().len());
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        session.waiting.push(Waiting { client, line: message.bytes().into(), batch, _charge: charge });
         let is_lost = matches!(session.place, Place::Lost(_)) && session.waiting.len() == 1;
         if is_lost {
             session.awaited = self.now;

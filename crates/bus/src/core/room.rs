@@ -139,7 +139,8 @@ impl<O: Outlet> Pass<'_, O> {
             return Some(pending);
         }
         let (client, batch) = (*client, *batch);
-        let waiting = Waiting { client, line: opening.line.clone(), batch };
+        let charge = self.core.charge(client, opening.line.len());
+        let waiting = Waiting { client, line: opening.line.clone(), batch, _charge: charge };
         if let Some(state) = self.core.client(client) {
             state.again = Some(id.clone());
             state.inflight.insert(id.clone(), super::state::Whereabouts::Elsewhere);

@@ -22,7 +22,7 @@ const POOL: &str = "narrows/pool";
 pub(super) const MOST_NAME: usize = 4_096;
 
 /// The longest `initialize`, which is kept to be said again.
-const MOST_GREETING: usize = 1 << 20;
+const MOST_GREETING: usize = 64 << 10;
 
 /// How many sessions one connection may have.
 const MOST_SESSIONS: usize = 65_536;
@@ -99,7 +99,7 @@ impl<O: Outlet> Pass<'_, O> {
         {
             return route;
         }
-        if self.core.pressure && (what.reopens() || what.creates()) {
+        if (what.reopens() || what.creates()) && self.is_under_pressure(client) {
             let error = RpcError::new(Code::Backpressure, "the bus takes no new sessions now");
             return Route::Refuse(error.with("retryAfterMs", json!(PRESSURE_MS)));
         }
@@ -170,6 +170,12 @@ impl<O: Outlet> Pass<'_, O> {
     fn is_initialized_for(&self, client: Client, key: SessionKey) -> bool {
         let is_own = self.core.sessions.get(key).is_some_and(|session| session.owner == Some(client));
         is_own || self.core.clients.get(client).is_some_and(|state| state.initialize.is_some())
+    }
+
+    fn is_under_pressure(&self, client: Client) -> bool {
+        let is_anonymous =
+            self.core.clients.get(client).is_some_and(|state| state.identity == Identity::ANYONE);
+        self.core.pressure || self.core.anonymous_pressure && is_anonymous
     }
 
     /// Whether a client may open a session more, as far as its identity goes.

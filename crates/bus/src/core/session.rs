@@ -9,6 +9,7 @@ use super::api::{PoolId, Time};
 use super::batch::BatchKey;
 use super::children::Kin;
 use super::identity::Identity;
+use super::memory::Charge;
 use super::state::Abilities;
 use super::table::{Client, Key, Table, Worker};
 use super::watch::Watch;
@@ -38,6 +39,7 @@ pub(super) struct Waiting {
     pub(super) client: Client,
     pub(super) line: Box<[u8]>,
     pub(super) batch: Option<BatchKey>,
+    pub(super) _charge: Charge,
 }
 
 /// One conversation.

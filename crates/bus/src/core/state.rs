@@ -12,6 +12,7 @@ use super::batch::BatchKey;
 use super::children::ChildKey;
 use super::fan::FanKey;
 use super::identity::Identity;
+use super::memory::Charge;
 use super::servers::{AskedServer, Server};
 use super::session::{SessionKey, Waiting};
 use super::table::{Client, Worker};
@@ -22,6 +23,10 @@ pub(super) type Raw = Box<[u8]>;
 
 /// How many lines of a peer may wait for something, and how many of its requests for an answer.
 pub(super) const MOST_OPEN: usize = 16_384;
+
+/// How many requests of a client may wait for an answer whose ids are long, and which are.
+pub(super) const MAX_LONG_IDS: usize = 1_024;
+pub(super) const LONG_ID_BYTES: usize = 256;
 
 /// Of how many sessions that are no more a worker's names are kept.
 pub(super) const MOST_FORMER: usize = 1_000;
@@ -134,6 +139,7 @@ pub(super) struct Opening {
     pub(super) tried: Vec<Worker>,
     /// It was refused once for lack of room, and is asked for again.
     pub(super) again: bool,
+    pub(super) _charge: Charge,
 }
 
 /// A request of a worker that a client has not answered.
@@ -164,6 +170,8 @@ pub(super) struct Held {
     pub(super) serial: u64,
     pub(super) lines: VecDeque<(Box<[u8]>, Option<BatchKey>)>,
     pub(super) bytes: usize,
+    /// For these.
+    pub(super) charge: Option<Charge>,
     /// There is an array among them, for whatever sessions.
     pub(super) has_batch: bool,
 }
@@ -195,6 +203,8 @@ pub(super) struct ClientState {
     pub(super) initialized: Option<Raw>,
     /// The method and the params by which it logged in.
     pub(super) authenticate: Option<(Box<str>, Raw)>,
+    /// For `initialize` and `authenticate`.
+    pub(super) charges: [Option<Charge>; 2],
     /// Whether it shows notices.
     pub(super) notices: bool,
     pub(super) inflight: HashMap<Raw, Whereabouts>,
@@ -325,6 +335,8 @@ pub(super) struct WorkerState {
     /// It is not read from because it does not read what it is told.
     pub(super) clogged: bool,
     pub(super) pausing: Vec<Client>,
+    /// For what clients have sent it while more waits for it than may.
+    pub(super) charges: Vec<Charge>,
     /// How many full queues keep it from being read.
     pub(super) paused: u32,
     pub(super) since: Time,

@@ -142,6 +142,7 @@ impl<O: Outlet> Pass<'_, O> {
             full: false,
             clogged: false,
             pausing: Vec::new(),
+            charges: Vec::new(),
             paused: 0,
             since: self.now,
         });

@@ -10,6 +10,7 @@ mod governed;
 mod identities;
 mod keys;
 mod lives;
+mod memory;
 mod progress;
 mod reloads;
 mod room;

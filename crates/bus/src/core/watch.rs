@@ -14,6 +14,7 @@ use super::api::Outlet;
 use super::batch::BatchKey;
 use super::ending::wire_name;
 use super::line::Parts;
+use super::memory::Charge;
 use super::route::{Route, session_in_use};
 use super::session::{Place, Session, SessionKey};
 use super::state::{Asked, Asker, MOST_OPEN, Raw, Stage, What, Whereabouts, WorkerState};
@@ -57,6 +58,7 @@ pub(super) struct Shared {
     session: SessionKey,
     line: Box<[u8]>,
     batch: Option<BatchKey>,
+    _charge: Charge,
     /// Who is asked beside the one who controls the session, and under which number.
     takers: Vec<(Client, u64)>,
 }
@@ -382,7 +384,15 @@ impl<O: Outlet> Pass<'_, O> {
     ) {
         let Some(id) = message.id() else { return };
         let Some(observers) = self.watch(key).map(|watch| watch.observers.clone()) else { return };
-        let shared = Shared { session: key, line: message.bytes().into(), batch, takers: Vec::new() };
+        let Some(identity) = self.core.sessions.get(key).map(|session| session.identity) else { return };
+        // Too much is kept already: then only the one is asked who controls the session.
+        if self.core.is_too_much(identity, message.bytes().len()) {
+            self.core.counters.dropped += 1;
+            return;
+        }
+        let charge = self.core.memory.charge(identity, message.bytes().len());
+        let shared =
+            Shared { session: key, line: message.bytes().into(), batch, _charge: charge, takers: Vec::new() };
         if let Some(state) = self.core.worker(worker) {
             state.shared.insert(id.into(), shared);
         }

@@ -44,6 +44,8 @@ pub trait Brain: Send + 'static {
     fn reload(&mut self, now: Time, config: &Config, out: &mut impl Outlet);
     /// Memory or descriptors are short, or no longer.
     fn set_pressure(&mut self, on: bool);
+    /// The same for clients that nothing is known of.
+    fn set_anonymous_pressure(&mut self, _on: bool) {}
     /// What it tells about itself.
     fn status(&self, now: Time) -> Self::Status;
     /// The settings of a pool it wants a worker of.
@@ -148,6 +150,10 @@ impl Brain for Core {
 
     fn set_pressure(&mut self, on: bool) {
         self.set_pressure(on);
+    }
+
+    fn set_anonymous_pressure(&mut self, on: bool) {
+        self.set_anonymous_pressure(on);
     }
 
     fn status(&self, now: Time) -> Status {

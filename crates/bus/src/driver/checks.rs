@@ -27,6 +27,8 @@ pub(super) struct Watch {
     /// There were no descriptors left.
     short_of_descriptors: bool,
     short_of_memory: bool,
+    /// All of it is used, and not only what clients that nothing is known of may use.
+    out_of_memory: bool,
     /// The owners of sessions are not written down as fast as there are new ones.
     owners_behind: bool,
     workers_at: Option<Time>,
@@ -41,8 +43,8 @@ impl Watch {
     }
 
     /// Whether the memory budget is nearly used up.
-    pub(super) fn is_short_of_memory(&self) -> bool {
-        self.short_of_memory
+    pub(super) fn is_short_of_memory(&self, is_anonymous: bool) -> bool {
+        self.out_of_memory || self.short_of_memory && is_anonymous
     }
 
     /// Looks by then at those who speak WebSocket.
@@ -203,14 +205,16 @@ impl<B: Brain> Driver<B> {
             return self.check_by(at);
         }
         let budget = self.limits.memory;
-        let short = budget > 0 && resident().is_some_and(|used| used >= budget / 10 * 9);
+        let used = resident().filter(|_| budget > 0);
+        let short = used.is_some_and(|used| used >= budget / 10 * 9);
+        let full = used.is_some_and(|used| used >= budget);
         self.watch.memory_at = (budget > 0).then(|| now + MEMORY);
         if budget > 0 {
             self.check_by(now + MEMORY);
         }
-        if short != self.watch.short_of_memory {
-            tracing::warn!(short, budget, "the memory of the bus");
-            self.watch.short_of_memory = short;
+        if (short, full) != (self.watch.short_of_memory, self.watch.out_of_memory) {
+            tracing::warn!(short, full, budget, "the memory of the bus");
+            (self.watch.short_of_memory, self.watch.out_of_memory) = (short, full);
             self.tell_pressure();
         }
         if short {
@@ -270,7 +274,9 @@ impl<B: Brain> Driver<B> {
 
     fn tell_pressure(&mut self) {
         let watch = &self.watch;
-        let short = watch.short_of_descriptors || watch.short_of_memory || watch.owners_behind;
+        let short = watch.short_of_descriptors || watch.out_of_memory || watch.owners_behind;
+        let short_of_memory = watch.short_of_memory;
+        self.ask(About::All, |brain, _| brain.set_anonymous_pressure(short_of_memory));
         self.ask(About::All, |brain, _| brain.set_pressure(short));
     }
 }

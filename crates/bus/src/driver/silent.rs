@@ -117,13 +117,13 @@ impl<B: Brain> Driver<B> {
         if from.ends_bus {
             return None;
         }
-        if self.watch.is_short_of_memory() {
+        let is_anonymous = from.identity == ANYONE;
+        if self.watch.is_short_of_memory(is_anonymous) {
             let wait = u64::try_from(LATER.as_millis()).unwrap_or_default();
             let error = RpcError::new(Code::Backpressure, "the bus is short of memory");
             return Some(error.with("retryAfterMs", wait.into()));
         }
         let most = self.limits.max_anonymous_connections;
-        let is_anonymous = from.identity == ANYONE;
         while self.ports.accounts.descriptors + conn.descriptors > self.descriptors
             || is_anonymous && self.ports.accounts.anonymous() >= most
         {

@@ -1,6 +1,8 @@
 //! Input that is no whole message yet: all clients together may hold so much of it, and each identity so much. Over that the longest is
 //! given up.
 
+use std::collections::HashMap;
+
 use narrows_wire::{Code, Piece, RpcError};
 
 use crate::core::{Client, Time};
@@ -53,6 +55,7 @@ impl<B: Brain> Driver<B> {
         if self.ports.accounts.unfinished > most {
             self.give_up_longest(now, None, most);
         }
+        self.cut_outboxes(most);
         let patience = self.limits.stall_timeout;
         let old: Vec<u32> = (0..)
             .zip(&self.ports.clients)
@@ -62,6 +65,34 @@ impl<B: Brain> Driver<B> {
             .collect();
         for slot in old {
             self.give_up(now, slot);
+        }
+    }
+
+    /// Hangs up on those who do not read what they have asked for, the largest of the identity for which most waits first, until no more than
+    /// `most` waits for all.
+    fn cut_outboxes(&mut self, most: usize) {
+        let mut each: Vec<(u32, usize, u32)> = (0..)
+            .zip(&self.ports.clients)
+            .filter_map(|(slot, conn)| Some((slot, conn.as_ref().filter(|conn| conn.hangup.is_none())?)))
+            .map(|(slot, conn)| (conn.account, conn.outflow.outbox.waiting(), slot))
+            .filter(|(_, waiting, _)| *waiting > 0)
+            .collect();
+        // The largest of each at the end.
+        each.sort_unstable();
+        let mut sizes: HashMap<u32, usize> = HashMap::new();
+        for (account, waiting, _) in &each {
+            *sizes.entry(*account).or_default() += waiting;
+        }
+        let mut all: usize = sizes.values().sum();
+        while all > most {
+            let Some((account, size)) = sizes.iter_mut().max_by_key(|(_, size)| **size) else { return };
+            let Some(at) = each.iter().rposition(|(of, ..)| of == account) else { return };
+            let (_, waiting, slot) = each.remove(at);
+            *size -= waiting;
+            all -= waiting;
+            let error = RpcError::new(Code::Backpressure, "the bus is short of memory");
+            self.ports.dismiss(slot, &error);
+            self.ports.skip_to_reason(slot);
         }
     }
 

@@ -1,0 +1,128 @@
+//! What is held in memory for clients until something else happens: messages that a worker does not read, or that wait for one, and
+//! copies that are kept until an answer comes.
+//!
+//! Each of them is charged to the identity that caused it, and the charge ends with what it is for. A message that would be too much, for
+//! its identity or for all, is refused: one identity never uses what is left to the others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use narrows_wire::{Code, Kind, RpcError, View};
+use rustc_hash::FxHashMap;
+use serde_json::json;
+
+use super::Pass;
+use super::api::Outlet;
+use super::identity::Identity;
+use super::table::Client;
+
+/// Messages up to this length are always taken: who gives up a request or ends a turn helps.
+const SMALL: usize = 4 << 10;
+/// When to try again what is too much for now, in milliseconds.
+const RETRY_MS: u64 = 1_000;
+
+/// How many bytes are held, for all and for each identity.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    all: Arc<AtomicUsize>,
+    each: FxHashMap<Identity, Arc<AtomicUsize>>,
+}
+
+/// Bytes that are held as long as this is.
+#[derive(Debug)]
+pub(super) struct Charge {
+    bytes: usize,
+    all: Arc<AtomicUsize>,
+    one: Arc<AtomicUsize>,
+}
+
+impl Memory {
+    pub(super) fn charge(&mut self, identity: Identity, bytes: usize) -> Charge {
+        let one = Arc::clone(self.each.entry(identity).or_default());
+        let mut charge = Charge { bytes: 0, all: Arc::clone(&self.all), one };
+        charge.set(bytes);
+        charge
+    }
+
+    /// How much is held for all, and for an identity.
+    pub(super) fn held(&self, identity: Identity) -> (usize, usize) {
+        let one = self.each.get(&identity).map_or(0, |one| one.load(Ordering::Relaxed));
+        (self.all.load(Ordering::Relaxed), one)
+    }
+}
+
+impl Charge {
+    /// It is for so many bytes from now on.
+    pub(super) fn set(&mut self, bytes: usize) {
+        for held in [&self.all, &self.one] {
+            held.fetch_add(bytes, Ordering::Relaxed);
+            held.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+impl super::Core {
+    /// Charges the identity of a client.
+    pub(super) fn charge(&mut self, client: Client, bytes: usize) -> Charge {
+        let identity = self.clients.get(client).map_or(Identity::ANYONE, |state| state.identity);
+        self.memory.charge(identity, bytes)
+    }
+
+    /// Whether so much more is too much. Where nothing is held yet, one message of any length is not.
+    pub(super) fn is_too_much(&self, identity: Identity, bytes: usize) -> bool {
+        let (most, most_of_one) = self.limits.held();
+        let (all, one) = self.memory.held(identity);
+        let exceeds = |held: usize, most: usize| held > 0 && held + bytes > most;
+        exceeds(one, most_of_one) || exceeds(all, most)
+    }
+}
+
+impl<O: Outlet> Pass<'_, O> {
+    /// Refuses a message that is too much to be held. Tells whether it was.
+    pub(super) fn refuse_too_much(&mut self, client: Client, message: View<'_>) -> bool {
+        let length = message.bytes().len();
+        let Some(identity) = self.core.client(client).map(|state| state.identity) else { return false };
+        if length <= SMALL || !self.core.is_too_much(identity, length) {
+            return false;
+        }
+        let error = RpcError::new(Code::Backpressure, "too much of this client waits for agents");
+        let error = error.with("retryAfterMs", json!(RETRY_MS));
+        match (message.kind(), message.id()) {
+            (Kind::Request, Some(id)) => {
+                if !self.refuse_doubled(client, id, None, message.tag()) {
+                    self.refuse(client, id, None, message.tag(), &error);
+                }
+            }
+            (Kind::Batch, _) => self.refuse_batch(client, message, &error),
+            (Kind::Response, _) => self.fail_response(client, message, &error),
+            (Kind::Invalid(_), _) => return false,
+            _ => self.core.counters.dropped += 1,
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_charged_is_given_back() {
+        let mut memory = Memory::default();
+        let mut one = memory.charge(Identity::ANYONE, 7);
+        let two = memory.charge(Identity::ANYONE, 5);
+        assert_eq!(memory.held(Identity::ANYONE), (12, 12));
+        one.set(3);
+        drop(two);
+        assert_eq!(memory.held(Identity::ANYONE), (3, 3));
+        drop(one);
+        assert_eq!(memory.held(Identity::ANYONE), (0, 0));
+    }
+}

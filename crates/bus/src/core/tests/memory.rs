@@ -1,0 +1,120 @@
+//! What is held for clients: bounded in bytes, for all and for each identity.
+
+use super::identities::asking;
+use super::*;
+
+const PART: usize = 100 << 10;
+
+/// A worker that all share, and little room: 1 MiB for all, a quarter of that for one.
+fn scene() -> Scene {
+    let mut settings = asking(vec![Pool { mix_identities: true, ..pool(Share::All) }]);
+    settings.limits.queue_bytes = 1_000;
+    settings.limits.unfinished_input = 1 << 20;
+    settings.limits.unfinished_input_per_identity = 256 << 10;
+    let mut scene = Scene::new(&settings);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    scene.seen();
+    scene
+}
+
+impl Scene {
+    /// How many of `count` long prompts, each of its own client, reach the worker.
+    fn prompts(&mut self, identity: &str, count: usize) -> usize {
+        let mut reached = 0;
+        for number in 0..count {
+            let client = self.open_as(identity);
+            let name = format!("{identity}-{client}");
+            self.session(client, 0, &name);
+            let text = json!([{"type": "text", "text": "x".repeat(PART)}]);
+            self.ask(client, 1, "session/prompt", &json!({"sessionId": name, "prompt": text}));
+            let seen = self.seen();
+            assert_ne!(seen.contains("w0 < "), seen.contains("-32012"), "{number}");
+            reached += usize::from(seen.contains("w0 < "));
+        }
+        reached
+    }
+}
+
+#[test]
+fn messages_that_a_worker_does_not_read_are_bounded_for_each_identity_and_for_all() {
+    let mut scene = scene();
+    assert_eq!(scene.prompts("token:one", 5), 2);
+    assert_eq!(scene.prompts(ANYONE, 5), 2, "another has room");
+    for other in 0..5 {
+        scene.prompts(&format!("token:{other}"), 5);
+    }
+    let held = scene.core.memory.held(super::super::identity::Identity::ANYONE).0;
+    assert!(held <= 1 << 20, "{held}");
+    scene.core.worker_drained(scene.now, Worker(0), &mut scene.sight);
+    assert_eq!(scene.prompts("token:one", 5), 2, "there is room again when it has read");
+    scene.dies(0);
+    let held = scene.core.memory.held(super::super::identity::Identity::ANYONE).0;
+    assert_eq!(held, 0, "what was for a worker that is gone is given back");
+}
+
+#[test]
+fn unanswered_requests_to_open_a_session_are_bounded_in_bytes() {
+    let mut scene = scene();
+    let one = scene.open_as("token:one");
+    for id in 0..20 {
+        scene.ask(one, id, "session/new", &json!({"cwd": "/", "_meta": "x".repeat(PART)}));
+        // It reads, and does not answer.
+        scene.core.worker_drained(scene.now, Worker(0), &mut scene.sight);
+    }
+    let seen = scene.seen();
+    assert_eq!((seen.matches("w0 < ").count(), seen.matches("-32012").count()), (2, 18));
+    scene.sight.waiting.clear();
+    scene.answer(0, 2, &json!({"sessionId": "a"}));
+    scene.answer(0, 3, &json!({"sessionId": "b"}));
+    scene.seen();
+    scene.ask(one, 30, "session/new", &json!({"cwd": "/", "_meta": "x".repeat(PART)}));
+    assert!(scene.seen().contains("w0 < "));
+}
+
+#[test]
+fn copies_of_permission_requests_are_bounded_in_bytes() {
+    let mut scene = scene();
+    scene.core.limits.queue_bytes = 1 << 30;
+    let (one, two) = (scene.open_as("token:one"), scene.open_as("token:one"));
+    scene.session(one, 0, "a");
+    scene.ask(two, 1, "session/resume", &json!({"sessionId": "a"}));
+    scene.seen();
+    for id in 0..10 {
+        let params = json!({"sessionId": "a", "options": [], "toolCall": {"title": "x".repeat(PART)}});
+        let line =
+            json!({"jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": params});
+        scene.said(0, &line.to_string());
+    }
+    let seen = scene.seen();
+    assert_eq!((seen.matches("c0 < ").count(), seen.matches("c1 < ").count()), (10, 2));
+}
+
+#[test]
+fn a_long_initialize_is_refused_and_long_ids_are_bounded() {
+    let mut scene = scene();
+    let one = scene.open_as("token:one");
+    scene.ask(one, 1, "initialize", &json!({"protocolVersion": 1, "_meta": "x".repeat(65 << 10)}));
+    assert!(scene.seen().contains("-32013"));
+    scene.core.limits.queue_bytes = 1 << 30;
+    for number in 0..1_030 {
+        let id = format!("{number}-{}", "x".repeat(300));
+        let line = json!({"jsonrpc": "2.0", "id": id, "method": "session/new", "params": {"cwd": "/"}});
+        scene.line(one, &line.to_string());
+    }
+    assert!(scene.seen().contains("-32012"));
+}
+
+#[test]
+fn when_memory_is_short_clients_that_nothing_is_known_of_get_no_sessions_first() {
+    let mut scene = scene();
+    let (anyone, one) = (scene.open_as(ANYONE), scene.open_as("token:one"));
+    scene.core.set_anonymous_pressure(true);
+    scene.ask(anyone, 1, "session/new", &json!({"cwd": "/"}));
+    assert!(scene.seen().contains("-32012"));
+    scene.ask(one, 1, "session/new", &json!({"cwd": "/"}));
+    assert!(scene.seen().starts_with("w0 < "));
+    scene.core.set_pressure(true);
+    scene.ask(one, 2, "session/new", &json!({"cwd": "/"}));
+    assert!(scene.seen().contains("-32012"));
+}
