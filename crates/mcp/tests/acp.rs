@@ -62,7 +62,7 @@ impl Bridge for Client {
 async fn start(id: &str) -> (Servers, Arc<Client>, mpsc::Receiver<Asked>) {
     let (asked, asks) = mpsc::channel(16);
     let client = Arc::new(Client { asked, requests: Mutex::default(), abandoned: Arc::default() });
-    let server = Server::Acp { name: "s".into(), id: id.into() };
+    let server = Server::Acp { name: "s".into(), id: id.into(), authorizes: false };
     let options = Options::new("/", Environment::empty());
     let servers = Servers::start(vec![server], options, Some(client.clone()));
     servers.settled(PATIENCE).await;

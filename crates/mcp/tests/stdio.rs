@@ -408,7 +408,7 @@ async fn a_stubborn_server_is_ended() {
 
 #[tokio::test]
 async fn a_server_behind_a_bridge_needs_one() {
-    let server = Server::Acp { name: "s".into(), id: "1".into() };
+    let server = Server::Acp { name: "s".into(), id: "1".into(), authorizes: false };
     let servers = Servers::start(vec![server], Options::new("/", Environment::empty()), None);
     servers.settled(PATIENCE).await;
     assert_eq!(reason(&servers), "the client has no way to its servers");

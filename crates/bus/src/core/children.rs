@@ -222,7 +222,10 @@ impl<O: Outlet> Pass<'_, O> {
             if state.former.len() > MOST_FORMER {
                 state.former.pop_front();
             }
-            self.tell(Note::Dropped { worker: worker.into(), why: "child session without the capability `subagents`" });
+            self.tell(Note::Dropped {
+                worker: worker.into(),
+                why: "child session without the capability `subagents`",
+            });
         }
         true
     }
