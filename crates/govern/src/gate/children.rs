@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use narrows_acp::method;
 use narrows_wire::{Code, Kind, RpcError, View};
 use serde_json::{Value, json};
 
@@ -121,16 +122,18 @@ impl<O: Out> Pass<'_, O> {
         }
         let is_request = message.kind() == Kind::Request;
         let method = message.method().unwrap_or_default();
+        let is_update = method == method::SESSION_UPDATE;
         let closed = self.gate.closed.iter().any(|closed| *closed.name == *name);
         let is_opening = || self.gate.asked.values().any(|owed| matches!(owed.what, Asked::Create { .. }));
         let error = if closed {
-            if !is_request && begins_call(message) {
+            if (!is_request || is_update) && begins_call(message) {
                 self.stray(&name, &method);
             }
             RpcError::new(Code::Cancelled, "the session is closed")
         } else if is_opening() {
             // The answer to `session/new` will tell the name; until then it may be anybody's.
-            if !is_request && !self.hold_early(message) {
+            let is_held = !is_request && self.hold_early(message);
+            if !is_held && (!is_request || is_update) {
                 self.stray(&name, &method);
             }
             RpcError::new(Code::InvalidRequest, "the session is not open yet")

@@ -32,12 +32,14 @@ impl<O: Out> Pass<'_, O> {
     }
 
     fn agent_notification(&mut self, message: View<'_>) {
-        match message.method().as_deref() {
-            Some(method::SESSION_UPDATE) => self.update(message),
-            Some(method::MCP_MESSAGE) => self.mcp_news(message),
-            Some(method) if is_wish(method) => {}
-            Some(method) => self.other_agent_notification(method, message),
-            None => {}
+        let Some(method) = message.method() else { return };
+        if self.is_misused_by_agent(&method, message) {
+            return;
+        }
+        match &*method {
+            method::SESSION_UPDATE => self.update(message),
+            method::MCP_MESSAGE => self.mcp_news(message),
+            method => self.other_agent_notification(method, message),
         }
     }
 
@@ -49,8 +51,8 @@ impl<O: Out> Pass<'_, O> {
             let error = RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
             return self.refuse_agent(id, &error);
         }
-        if let Some(error) = out_of_place(&method) {
-            return self.refuse_agent(id, &error);
+        if self.is_misused_by_agent(&method, message) {
+            return;
         }
         let offers = self.gate.offers();
         let is_offered = match &*method {
@@ -177,29 +179,4 @@ pub(super) fn spelled(id: &[u8]) -> Cow<'_, [u8]> {
     }
     let plain = serde_json::from_slice::<String>(id).ok().and_then(|id| serde_json::to_vec(&id).ok());
     plain.map_or(Cow::Borrowed(id), Cow::Owned)
-}
-
-/// Whether a notification names what is only ever asked for: nobody could answer it, so nobody has decided about it.
-fn is_wish(method: &str) -> bool {
-    matches!(
-        method,
-        method::SESSION_REQUEST_PERMISSION
-            | method::FS_READ_TEXT_FILE
-            | method::FS_WRITE_TEXT_FILE
-            | method::TERMINAL_CREATE
-            | method::TERMINAL_OUTPUT
-            | method::TERMINAL_WAIT_FOR_EXIT
-            | method::TERMINAL_KILL
-            | method::TERMINAL_RELEASE
-            | method::MCP_CONNECT
-            | method::MCP_DISCONNECT
-            | method::PROXY_INITIALIZE
-            | method::PROXY_SUCCESSOR
-    )
-}
-
-/// Why a method is nothing that either end says to the other: envelopes are between a proxy and its conductor.
-pub(super) fn out_of_place(method: &str) -> Option<RpcError> {
-    let is_envelope = matches!(method, method::PROXY_INITIALIZE | method::PROXY_SUCCESSOR);
-    is_envelope.then(|| RpcError::new(Code::InvalidRequest, "only a conductor and its proxies say this"))
 }

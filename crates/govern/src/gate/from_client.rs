@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::Pass;
 use super::api::Out;
-use super::from_agent::{out_of_place, spelled};
+use super::from_agent::spelled;
 use super::hearing::Hearing;
 use super::lane::{Otherwise, Way};
 use super::method::is_plain_notification;
@@ -29,11 +29,11 @@ impl<O: Out> Pass<'_, O> {
 
     fn client_request(&mut self, message: View<'_>) {
         let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
-        if let Some(error) = out_of_place(&method) {
-            return self.refuse_client(id, &error);
-        }
         if !self.is_ours(message) {
             return self.refuse_unknown(id, &method, message);
+        }
+        if self.is_misused_by_client(&method, message) {
+            return;
         }
         let may_name_child =
             matches!(&*method, method::SESSION_CANCEL | method::TOOL_CALL_CANCEL | method::TERMINAL_CANCEL);
@@ -111,7 +111,7 @@ impl<O: Out> Pass<'_, O> {
 
     fn client_notification(&mut self, message: View<'_>) {
         let Some(method) = message.method() else { return };
-        if !self.is_ours(message) {
+        if !self.is_ours(message) || self.is_misused_by_client(&method, message) {
             return;
         }
         if !is_plain_notification(&method) {

@@ -141,12 +141,14 @@ impl<O: Out> Pass<'_, O> {
 
     /// The agent tells such a server something. What asks for something is no news: nobody could be told what came of it.
     pub(super) fn mcp_news(&mut self, message: View<'_>) {
-        let Some(params) = once::read(message.params()) else { return };
+        let params = once::read(message.params()).unwrap_or_default();
         let is_declared = self.gate.mandate.capabilities.mcp_acp;
         let is_news = params["method"].as_str().is_some_and(|method| method.starts_with("notifications/"));
         if is_declared && is_news && self.server_of(&params).is_some() {
-            self.show(message);
+            return self.show(message);
         }
+        let code = if is_news { "unknown_mcp_server" } else { "not_a_notification" };
+        self.record_name_once(method::MCP_MESSAGE, message, Some(code));
     }
 
     /// The client has opened a connection to a server, or not.

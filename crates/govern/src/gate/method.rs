@@ -3,8 +3,8 @@
 //! A method the gate does not know may start a turn, point the agent at another endpoint or ask the user for a secret, so
 //! passing it on would be a way around every rule. A listed name never replaces the handling of a method the gate knows.
 
-use narrows_acp::method;
-use narrows_wire::{Code, RpcError, View, message};
+use narrows_acp::method::{self, Side};
+use narrows_wire::{Code, Kind, RpcError, View, message};
 use serde_json::{Value, json};
 
 use super::api::{Out, Ticket};
@@ -29,7 +29,7 @@ const MAX_RECORDED_NAMES: usize = 256;
 
 /// Returns `true` for requests of the client whose meaning is fixed and that are passed on as they are.
 fn is_plain_request(method: &str) -> bool {
-    method == method::CANCEL_REQUEST || method.starts_with(OWN)
+    method.starts_with(OWN)
 }
 
 /// Returns `true` for requests of the client that log in or out, or stop a call: passed on, and recorded.
@@ -45,26 +45,31 @@ fn is_recorded_request(method: &str) -> bool {
     )
 }
 
-/// Returns `true` for methods that are only ever requests here. As a notification nothing could refuse them.
-fn is_request_only(method: &str) -> bool {
-    is_recorded_request(method)
-        || matches!(
-            method,
-            method::INITIALIZE
-                | method::SESSION_NEW
-                | method::SESSION_FORK
-                | method::SESSION_LOAD
-                | method::SESSION_RESUME
-                | method::SESSION_PROMPT
-                | method::SESSION_SET_MODE
-                | method::SESSION_SET_MODEL
-                | method::SESSION_SET_CONFIG_OPTION
-                | method::SESSION_CLOSE
-                | method::SESSION_DELETE
-                | method::SESSION_LIST
-                | method::PROXY_INITIALIZE
-                | method::PROXY_SUCCESSOR
-        )
+/// Why a message cannot be one of its method: the protocol sends that the other way, or in the other form. No rule looks at
+/// such a message, so it would pass undecided. Returns the code of the refusal; methods that no table has are in order.
+fn misuse(sender: Sender, form: method::Kind, name: &str) -> Option<&'static str> {
+    let receiver = match sender {
+        Sender::Client => Side::Agent,
+        Sender::Agent => Side::Client,
+    };
+    if is_envelope(name) {
+        return Some("wrong_direction");
+    }
+    let mut rows = method::METHODS.iter().filter(|row| row.name == name).peekable();
+    rows.peek()?;
+    let Some(row) = rows.find(|row| row.received_by(receiver)) else { return Some("wrong_direction") };
+    let is_tolerated = match sender {
+        // Some clients send it with an id. It only ever stops something.
+        Sender::Client => name == method::SESSION_CANCEL,
+        // It carries the requests and the notifications of another protocol.
+        Sender::Agent => name == method::MCP_MESSAGE,
+    };
+    (row.kind != form && !is_tolerated).then_some("wrong_form")
+}
+
+/// Returns `true` for the methods between a conductor and its proxies, which neither end says to the other.
+fn is_envelope(name: &str) -> bool {
+    matches!(name, method::PROXY_INITIALIZE | method::PROXY_SUCCESSOR)
 }
 
 /// Returns `true` for notifications of the client that are passed on as they are.
@@ -73,12 +78,11 @@ pub(super) fn is_plain_notification(method: &str) -> bool {
         || method.starts_with(OWN)
 }
 
-/// Returns `true` for methods of the agent that other modules decide about, or that mean nothing but to stop waiting.
-pub(super) fn is_agent_method(method: &str) -> bool {
+/// Returns `true` for requests of the agent that other modules decide about.
+fn is_agent_request(method: &str) -> bool {
     matches!(
         method,
-        method::SESSION_UPDATE
-            | method::SESSION_REQUEST_PERMISSION
+        method::SESSION_REQUEST_PERMISSION
             | method::FS_READ_TEXT_FILE
             | method::FS_WRITE_TEXT_FILE
             | method::TERMINAL_CREATE
@@ -89,8 +93,7 @@ pub(super) fn is_agent_method(method: &str) -> bool {
             | method::MCP_MESSAGE
             | method::MCP_CONNECT
             | method::MCP_DISCONNECT
-            | method::CANCEL_REQUEST
-    ) || method.starts_with(OWN)
+    )
 }
 
 impl<O: Out> Pass<'_, O> {
@@ -160,8 +163,7 @@ impl<O: Out> Pass<'_, O> {
 
     /// Handles a notification of the client for which there is no rule: dropped unless it is listed.
     pub(super) fn other_notification(&mut self, method: &str, message: View<'_>) {
-        let is_listed = !is_request_only(method)
-            && self.gate.mandate.client_methods.iter().any(|listed| listed == method);
+        let is_listed = self.gate.mandate.client_methods.iter().any(|listed| listed == method);
         // Nobody could be told that it needs an approval.
         let code = match is_listed {
             false => Some("method_not_listed"),
@@ -191,7 +193,7 @@ impl<O: Out> Pass<'_, O> {
 
     /// Refuses a request of the agent whose method is not listed. Returns `true` if it was refused.
     pub(super) fn is_unlisted_request(&mut self, id: &[u8], method: &str, message: View<'_>) -> bool {
-        if is_agent_method(method) || self.lists_agent_method(method) {
+        if is_agent_request(method) || self.lists_agent_method(method) {
             return false;
         }
         let ticket = self.record_method(Sender::Agent, method, message, Some("method_not_listed"));
@@ -212,9 +214,6 @@ impl<O: Out> Pass<'_, O> {
             let otherwise = Otherwise::Say(Way::ToAgent, unrecorded(id));
             return self.send(Way::ToAgent, &[&line], Some(ticket), otherwise);
         }
-        if is_agent_method(method) {
-            return self.show_request(id, Served::Shown, message);
-        }
         if !self.has_room_to_serve(id) {
             return;
         }
@@ -227,21 +226,59 @@ impl<O: Out> Pass<'_, O> {
     /// Handles a notification of the agent for which there is no rule: dropped unless it is listed. The log has each name
     /// once: some agents report progress this way, many times a second.
     pub(super) fn other_agent_notification(&mut self, method: &str, message: View<'_>) {
-        if is_agent_method(method) {
+        if method == method::CANCEL_REQUEST {
             return self.show(message);
         }
         let is_listed = self.lists_agent_method(method) && once::read(message.params()).is_some();
-        let is_new =
-            !self.gate.recorded_names.contains(method) && self.gate.recorded_names.len() < MAX_RECORDED_NAMES;
-        let mut ticket = None;
-        if is_new {
-            self.gate.recorded_names.insert(method.chars().take(128).collect());
-            let code = (!is_listed).then_some("method_not_listed");
-            ticket = Some(self.record_method(Sender::Agent, method, message, code));
-        }
+        let code = (!is_listed).then_some("method_not_listed");
+        let ticket = self.record_name_once(method, message, code);
         if is_listed {
             self.send(Way::ToClient, &[message.bytes()], ticket, Otherwise::Nothing);
         }
+    }
+
+    /// Records a notification of the agent, unless the log of this connection has its name already.
+    pub(super) fn record_name_once(
+        &mut self,
+        method: &str,
+        message: View<'_>,
+        refused: Option<&'static str>,
+    ) -> Option<Ticket> {
+        let name: Box<str> = method.chars().take(128).collect();
+        let is_new =
+            !self.gate.recorded_names.contains(&name) && self.gate.recorded_names.len() < MAX_RECORDED_NAMES;
+        is_new.then(|| {
+            self.gate.recorded_names.insert(name);
+            self.record_method(Sender::Agent, method, message, refused)
+        })
+    }
+
+    /// Refuses and records a message of the client in a form or direction that its method does not have. Returns `true` if
+    /// it was refused.
+    pub(super) fn is_misused_by_client(&mut self, method: &str, message: View<'_>) -> bool {
+        let Some(code) = misuse(Sender::Client, form_of(message), method) else { return false };
+        let ticket = self.record_method(Sender::Client, method, message, Some(code));
+        if let Some(id) = message.id() {
+            self.refuse_method(id, &misused(method, code), ticket);
+        }
+        true
+    }
+
+    /// Does the same for the agent. An update that comes as a request tells of what nobody has decided about, so it stops
+    /// the turn.
+    pub(super) fn is_misused_by_agent(&mut self, method: &str, message: View<'_>) -> bool {
+        let Some(code) = misuse(Sender::Agent, form_of(message), method) else { return false };
+        let Some(id) = message.id() else {
+            self.record_name_once(method, message, Some(code));
+            return true;
+        };
+        let ticket = self.record_method(Sender::Agent, method, message, Some(code));
+        let line = message::error(id, &misused(method, code));
+        self.send(Way::ToAgent, &[&line], Some(ticket), Otherwise::Say(Way::ToAgent, unrecorded(id)));
+        if let Some(name) = message.session().filter(|_| method == method::SESSION_UPDATE) {
+            self.halt(&name, "it sent an update as a request");
+        }
+        true
     }
 
     /// Records a method for which there is no other event: passed on, or refused with this code. The parameters are known
@@ -260,6 +297,23 @@ impl<O: Out> Pass<'_, O> {
         let event = self.parties(&session).method(sender, refused, input);
         self.record(event)
     }
+}
+
+fn form_of(message: View<'_>) -> method::Kind {
+    match message.kind() {
+        Kind::Notification => method::Kind::Notification,
+        _ => method::Kind::Request,
+    }
+}
+
+/// The error of a request that [`misuse`] is about.
+fn misused(method: &str, code: &'static str) -> RpcError {
+    let words = match code {
+        "wrong_form" => "this method is a notification",
+        _ if is_envelope(method) => "only a conductor and its proxies say this",
+        _ => "this method goes the other way",
+    };
+    RpcError::new(Code::InvalidRequest, words).with("code", json!(code))
 }
 
 /// Parameters without what every message has: the rest is what somebody approves.

@@ -189,7 +189,7 @@ fn a_mode_a_model_and_an_option_are_decided_and_recorded_before_they_change() {
         }
         let mut scene = Scene::at_work();
         scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
-        assert_eq!(scene.seen(), "log method.refused deny code=\"method_not_listed\"");
+        assert_eq!(scene.seen(), "log method.refused deny code=\"wrong_form\"");
     }
 }
 

@@ -52,7 +52,7 @@ fn nothing_is_granted_in_a_session_nobody_opened() {
 }
 
 /// A gate with a turn, whose client understands child sessions.
-fn scene(is_v2: bool) -> Scene {
+pub(super) fn scene(is_v2: bool) -> Scene {
     let mut scene = Scene::new();
     let offers = json!({"subagents": {}, "fs": {"readTextFile": true, "writeTextFile": true}});
     scene.ask(0, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": offers}));
@@ -62,7 +62,7 @@ fn scene(is_v2: bool) -> Scene {
     scene
 }
 
-fn announce(parent: &str, child: &str) -> Value {
+pub(super) fn announce(parent: &str, child: &str) -> Value {
     say(parent, &json!({"sessionUpdate": "subagent_update", "sessionId": child, "title": "looks around"}))
 }
 

@@ -1,5 +1,7 @@
 //! Methods that the gate has no rule for: refused unless the manifest lists them, and recorded either way.
 
+use narrows_acp::method::{Direction, Kind as Form, METHODS};
+
 use super::*;
 
 /// Methods of agents in the field that start turns, change endpoints or trust code.
@@ -43,12 +45,109 @@ fn a_method_name_with_escapes_is_the_name_it_spells() {
 
 #[test]
 fn a_client_notification_that_is_not_listed_is_dropped_and_recorded() {
-    for method in UNLISTED.into_iter().chain(["session/delete", "authenticate", "session/prompt"]) {
+    for method in UNLISTED {
         let mut scene = Scene::at_work();
         scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": {"sessionId": "s"}}));
-        let seen = scene.seen();
-        assert_eq!(seen, "log method.refused deny code=\"method_not_listed\"", "{method}");
+        let is_known = matches!(method, "providers/set" | "session/set_title");
+        let code = if is_known { "wrong_form" } else { "method_not_listed" };
+        assert_eq!(scene.seen(), format!("log method.refused deny code=\"{code}\""), "{method}");
     }
+}
+
+/// Every method of the protocol, listed in the manifest or not, in a form or a direction that it does not have.
+#[test]
+fn a_method_in_another_form_or_direction_is_refused_and_recorded() {
+    let mut names: Vec<&str> = METHODS.iter().map(|row| row.name).collect();
+    names.extend(["proxy/initialize", "proxy/successor"]);
+    let forms = |name: &str, direction| -> Vec<Form> {
+        let rows = METHODS.iter().filter(|row| row.name == name);
+        rows.filter(|row| [direction, Direction::Both].contains(&row.direction)).map(|row| row.kind).collect()
+    };
+    for (name, is_v2, is_listed, is_request, of_agent) in names.iter().flat_map(|name| {
+        (0..16).map(move |bits: u8| (*name, bits & 1 > 0, bits & 2 > 0, bits & 4 > 0, bits & 8 > 0))
+    }) {
+        let direction = if of_agent { Direction::ToClient } else { Direction::ToAgent };
+        let form = if is_request { Form::Request } else { Form::Notification };
+        let is_tolerated = if of_agent { name == "mcp/message" } else { name == "session/cancel" };
+        let forms = forms(name, direction);
+        if forms.contains(&form) || is_tolerated {
+            continue;
+        }
+        let mut scene = Scene::at_work();
+        scene.gate.is_v2 = is_v2;
+        if is_listed {
+            scene.gate.mandate.client_methods.push(name.into());
+            scene.gate.mandate.agent_methods.push(name.into());
+        }
+        let mut message = json!({"jsonrpc": "2.0", "method": name, "params": {"sessionId": "s"}});
+        if is_request {
+            message["id"] = json!(77);
+        }
+        let code = if forms.is_empty() { "wrong_direction" } else { "wrong_form" };
+        match of_agent {
+            true => scene.agent(&message),
+            false => scene.client(&message),
+        }
+        let seen = scene.seen();
+        assert!(seen.starts_with(&format!("log method.refused deny code=\"{code}\"")), "{message} {seen}");
+        assert!(!seen.contains(&format!("\"method\":\"{name}\"")), "{message} {seen}");
+        let (sender, receiver) = if of_agent { ("a", "c") } else { ("c", "a") };
+        let answer = format!("{sender} < {{\"jsonrpc\":\"2.0\",\"id\":77,\"error\":{{\"code\":-32600");
+        assert_eq!(seen.contains(&answer), is_request, "{message} {seen}");
+        assert!(!seen.contains(&format!("\n{receiver} < ")) || name == "session/update", "{message} {seen}");
+    }
+}
+
+#[test]
+fn an_update_with_an_id_is_not_shown_and_stops_the_turn() {
+    for (is_v2, session) in [(false, "s"), (false, "kid"), (true, "s"), (true, "kid")] {
+        for update in [
+            json!({"sessionUpdate": "tool_call", "toolCallId": "1", "kind": "execute",
+                "status": "in_progress", "rawInput": {"command": "rm x"}}),
+            json!({"sessionUpdate": "subagent_update", "sessionId": "other"}),
+            json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "done"}}),
+        ] {
+            let mut scene = children::scene(is_v2);
+            scene.agent(&children::announce("s", "kid"));
+            scene.seen();
+            scene.wants(9, "session/update", &json!({"sessionId": session, "update": update}));
+            let seen = scene.seen();
+            assert!(!seen.contains("c < "), "{seen}");
+            assert!(seen.starts_with("log method.refused deny code=\"wrong_form\"\n"), "{seen}");
+            assert!(seen.contains("log operator.interrupted") && seen.contains("-32600"), "{seen}");
+            assert!(seen.contains(r#""method":"session/cancel","params":{"sessionId":"s"}"#), "{seen}");
+        }
+    }
+}
+
+#[test]
+fn an_update_with_an_id_in_a_session_that_is_not_open_stops_the_agent() {
+    let begun = json!({"sessionUpdate": "tool_call", "toolCallId": "1", "status": "in_progress"});
+    for opening in [false, true] {
+        let mut scene = Scene::at_work();
+        if opening {
+            scene.ask(8, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+        } else {
+            scene.ask(8, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+            scene.answer(8, &json!({"sessionId": "t"}));
+            scene.ask(9, "session/close", &json!({"sessionId": "t"}));
+            scene.answer(9, &json!({}));
+        }
+        scene.seen();
+        scene.wants(9, "session/update", &json!({"sessionId": "t", "update": begun}));
+        let seen = scene.seen();
+        assert!(seen.starts_with("log agent.violation deny code=\"unknown_session\""), "{seen}");
+        assert!(seen.contains("session/cancel") && !seen.contains("c < "), "{seen}");
+    }
+}
+
+#[test]
+fn nothing_of_the_project_itself_passes_from_the_agent_unlisted() {
+    let mut scene = Scene::at_work();
+    scene.wants(9, "_narrows/cursor_gap", &json!({"sessionId": "s"}));
+    scene.agent(&json!({"jsonrpc": "2.0", "method": "_narrows/cursor_gap", "params": {"missing": 1}}));
+    let seen = scene.seen();
+    assert!(!seen.contains("c < ") && seen.matches("method_not_listed").count() == 3, "{seen}");
 }
 
 #[test]
@@ -177,7 +276,6 @@ fn methods_the_gate_knows_pass_as_before_and_what_changes_something_is_recorded(
         ("session/close", json!({"sessionId": "stored"}), true),
         ("session/list", json!({}), false),
         ("session/cancel", json!({"sessionId": "s"}), false),
-        ("$/cancel_request", json!({"requestId": 2}), false),
         ("_narrows/ping", json!({}), false),
     ] {
         let mut scene = Scene::at_work();
@@ -202,7 +300,7 @@ fn a_listed_name_does_not_replace_a_rule_of_the_gate() {
     for method in ["session/prompt", "session/delete"] {
         scene.gate.mandate.client_methods.push(method.into());
         scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": {"sessionId": "s"}}));
-        assert_eq!(scene.seen(), "log method.refused deny code=\"method_not_listed\"");
+        assert_eq!(scene.seen(), "log method.refused deny code=\"wrong_form\"");
     }
     scene.gate.mandate.agent_methods.push("fs/write_text_file".into());
     scene.wants(9, "fs/write_text_file", &json!({"sessionId": "s", "path": "/etc/x", "content": ""}));

@@ -199,9 +199,14 @@ fn whoever_names_no_server_reaches_none() {
     let told = json!({"serverId": "db-1", "method": "notifications/cancelled"});
     scene.agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": told}));
     assert!(scene.seen().starts_with("c < "));
-    for params in [json!({"serverId": "other", "method": "x"}), call("serverId", "db-1")] {
+    for (params, code) in [
+        (json!({"serverId": "other", "method": "notifications/x"}), "unknown_mcp_server"),
+        (json!({"serverId": "db-1", "method": "x"}), "not_a_notification"),
+        (call("serverId", "db-1"), "not_a_notification"),
+    ] {
+        scene.gate.recorded_names.clear();
         scene.agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": params}));
-        assert_eq!(scene.seen(), "");
+        assert_eq!(scene.seen(), format!("log method.refused deny code=\"{code}\""));
     }
 }
 
@@ -253,7 +258,7 @@ fn what_is_not_declared_is_not_there() {
     scene.agent(
         &json!({"jsonrpc": "2.0", "method": "mcp/message", "params": {"serverId": "db-1", "method": "x"}}),
     );
-    assert_eq!(scene.seen(), "");
+    assert_eq!(scene.seen(), "log method.refused deny code=\"not_a_notification\"");
 }
 
 /// The operator may have everything shown of one server, and of another what is named.
@@ -331,7 +336,7 @@ fn what_is_not_granted_is_neither_shown_nor_listed() {
     assert!(seen.contains("-32602") && !seen.contains("x:y"), "{seen}");
     // Nor is what asks for something told as news.
     scene.agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": inner("resources/read", &json!({"uri": "x:y"}))}));
-    assert_eq!(scene.seen(), "");
+    assert_eq!(scene.seen(), "log method.refused deny code=\"not_a_notification\"");
 }
 
 #[test]
