@@ -91,6 +91,8 @@ pub(crate) struct Call {
     locations: Vec<PathBuf>,
     /// The blocks of its content that show a change of files.
     changes: Vec<Value>,
+    /// The command that its agent last asked about as a part of it, if its input is another: an object with `command` and `cwd`.
+    asked: Option<Value>,
     /// It is a wish of the client's about its session, and no tool of the operator.
     is_wish: bool,
     /// It has an MCP server show something, and does no more.
@@ -190,6 +192,25 @@ impl Call {
         before != touched(self) || self.has_no_input() && self.progress == Progress::Pending
     }
 
+    /// Takes in a command that its agent asks about as a part of it. Tells whether that changes what is to be decided.
+    pub(crate) fn ask_command(&mut self, command: Value) -> bool {
+        let asked = Self { kind: Some("execute".to_owned()), input: command.clone(), ..Self::default() };
+        let (told, asked) = (self.action(), asked.action());
+        let is_told = asked.command.is_some() && told.command == asked.command && told.cwd == asked.cwd;
+        let asked = (!is_told).then_some(command);
+        let changed = asked != self.asked;
+        self.asked = asked;
+        changed
+    }
+
+    /// The command that its agent asks about as a part of it, as a call of the same tool.
+    pub(crate) fn asked_command(&self) -> Option<Self> {
+        let input = self.asked.clone()?;
+        let name = self.name.clone().filter(|_| self.server.is_none());
+        let posed = self.posed.clone();
+        Some(Self { name, posed, kind: Some("execute".to_owned()), input, ..Self::default() })
+    }
+
     /// Takes in by which name it is told of. One that looks like a kind, or like a tool of a server, proves nothing: then it is
     /// a call without a name. Tells whether it is another than before.
     fn take_name(&mut self, told: Option<&str>) -> bool {
@@ -224,6 +245,7 @@ impl Call {
             began: false,
             yielded: false,
             output: Value::Null,
+            asked: None,
             ..self.clone()
         };
         let changed = fresh.hear(said.clone());
@@ -292,6 +314,13 @@ impl Call {
     /// What it is called with, as it is approved and recorded. Where an agent tells no input the places it is about and
     /// the changes it shows are all there is.
     pub(crate) fn matter(&self) -> Cow<'_, Value> {
+        match &self.asked {
+            Some(asked) => Cow::Owned(json!({"input": self.told_matter(), "command": asked})),
+            None => self.told_matter(),
+        }
+    }
+
+    fn told_matter(&self) -> Cow<'_, Value> {
         if self.has_no_input() && !(self.locations.is_empty() && self.changes.is_empty()) {
             let mut matter = json!({"locations": self.locations});
             if !self.changes.is_empty() {

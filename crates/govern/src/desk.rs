@@ -32,6 +32,17 @@ impl Verdict {
         self.ruling.class
     }
 
+    /// The stricter of two decisions about one call. Whoever has to approve either has to approve it.
+    pub(crate) fn stricter(self, other: Self) -> Self {
+        let (mut stricter, milder) = if self.class() > other.class() { (self, other) } else { (other, self) };
+        if milder.class() != Class::Allow {
+            let known = std::mem::take(&mut stricter.ruling.approvals);
+            let more = milder.ruling.approvals.into_iter().filter(|approval| !known.contains(approval));
+            stricter.ruling.approvals = known.iter().cloned().chain(more).collect();
+        }
+        stricter
+    }
+
     /// Why, as one sentence.
     pub(crate) fn reason(&self) -> String {
         self.because.clone().unwrap_or_else(|| self.ruling.to_string())

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use narrows_acp::method;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -99,6 +100,18 @@ struct Subject<'a> {
     tool_call_id: Option<Cow<'a, str>>,
 }
 
+impl Subject<'_> {
+    /// Why it is not known what it is about: what it carries beside its type may be anything.
+    fn problem(&self) -> Option<String> {
+        match &*self.r#type {
+            "tool_call" if self.tool_call.is_some() => None,
+            "command" if self.command.is_some() => None,
+            "tool_call" | "command" => Some("the subject lacks what it is about".to_owned()),
+            _ => Some("the subject has an unknown type".to_owned()),
+        }
+    }
+}
+
 impl Mapper {
     /// Takes the params of a request by which the agent asks for permission, or anything else of the user, and tells
     /// of it as `permission.requested`. `request_id` names it among the requests of the session.
@@ -115,8 +128,11 @@ impl Mapper {
         let checked =
             std::str::from_utf8(params).ok().filter(|text| serde_json::from_str::<&RawValue>(text).is_ok());
         let emit = &mut Emit { now_ms, out, params: checked, raw: None };
-        let (mut asked, options) = self.read_request(text, emit);
-        asked.mcp = asked.call.own_name().and_then(|name| self.hosted_tool(name));
+        let (mut asked, options) = self.read_request(method, text, emit);
+        // A command that the request itself carries is no call of the tool that it names.
+        if asked.command.is_none() {
+            asked.mcp = asked.call.own_name().and_then(|name| self.hosted_tool(name));
+        }
         let told = |id: &str| (!id.is_empty()).then(|| Arc::from(id));
         let call = &asked.call;
         let requested = PermissionRequested {
@@ -170,7 +186,7 @@ impl Mapper {
         self.tell_payload(&mut Emit::new(now_ms, out), Payload::PermissionResolved(Box::new(resolved)));
     }
 
-    fn read_request(&mut self, params: &str, emit: &mut Emit<'_>) -> (Asked, Option<Json>) {
+    fn read_request(&mut self, method: &str, params: &str, emit: &mut Emit<'_>) -> (Asked, Option<Json>) {
         let mut asked = Asked::default();
         let request: Request<'_> = object(params).unwrap_or_else(|problem| {
             asked.problem = Some(problem);
@@ -193,6 +209,9 @@ impl Mapper {
             }
             None => Subject::default(),
         };
+        if request.subject.is_some() && asked.problem.is_none() {
+            asked.problem = subject.problem();
+        }
         if subject.r#type == "command" {
             asked.command = subject.command.map(Cow::into_owned);
             asked.cwd = subject.cwd.map(Cow::into_owned);
@@ -213,6 +232,9 @@ impl Mapper {
                     self.advance(&id, true, emit);
                 }
             }
+        }
+        if method == method::SESSION_REQUEST_PERMISSION && request.tool_call.or(request.subject).is_none() {
+            asked.problem.get_or_insert_with(|| "the request has no subject".to_owned());
         }
         asked.options = request.options.map(read_options).unwrap_or_default();
         (asked, request.options.map(Json::from))

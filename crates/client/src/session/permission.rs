@@ -152,11 +152,7 @@ impl Actor {
             tool_call_id: call_id.as_ref().map(ToString::to_string),
             tool: asked.call.own_name().map(str::to_owned),
             kind: asked.call.kind.clone().unwrap_or_else(|| "other".to_owned()),
-            input: match (&asked.call.raw_input, &asked.command) {
-                (Some(input), _) => input.value(),
-                (None, Some(command)) => json!({"command": command, "cwd": asked.cwd}),
-                (None, None) => Value::Null,
-            },
+            input: input(&asked),
             locations: locations(&asked),
             options: options.clone(),
             decision: decision.clone(),
@@ -292,8 +288,12 @@ fn answer(options: &[PermissionOption], reply: &Reply, may_always: bool) -> Answ
 }
 
 /// What the request is about if it is a tool of our own server, which agents without files and terminals have: the same
-/// that is judged again when the call comes. Whoever only borrows the name gets no more than that.
+/// that is judged again when the call comes. Whoever only borrows the name gets no more than that. A command that the request
+/// itself carries is not the tool's.
 fn own(asked: &Asked, here: &Path) -> Option<Action> {
+    if asked.command.is_some() {
+        return None;
+    }
     let name = asked.call.own_name()?;
     let tool = name.strip_prefix("mcp__").unwrap_or(name).strip_prefix("narrows__")?;
     let input = asked.call.raw_input.as_ref()?.value();
@@ -395,6 +395,15 @@ fn is_whole_text(input: &Value) -> bool {
     })
 }
 
+/// The input that a person is shown: the command that the request itself carries, else what is known of its call.
+fn input(asked: &Asked) -> Value {
+    match (&asked.command, &asked.call.raw_input) {
+        (Some(command), _) => json!({"command": command, "cwd": asked.cwd}),
+        (None, Some(input)) => input.value(),
+        (None, None) => Value::Null,
+    }
+}
+
 fn title(asked: &Asked) -> String {
     let title = asked.title.as_ref().or(asked.call.title.as_ref());
     title.cloned().unwrap_or_else(|| "something it gave no title".to_owned())
@@ -425,5 +434,19 @@ mod tests {
         assert!(matches!(&read, Some(Deed::Read { path }) if path == Path::new("/v/a")), "{read:?}");
         let run = deed("narrows__run_command", json!({"command": "ls", "args": []}));
         assert!(matches!(&run, Some(Deed::Run { .. })), "{run:?}");
+    }
+
+    /// The call that a command names says nothing about it, whatever tool it is of.
+    #[test]
+    fn a_command_that_names_a_known_call_is_judged_and_shown_itself() {
+        let mut asked = Asked { cwd: Some("/w".to_owned()), ..Asked::default() };
+        asked.call.name = Some("narrows__read_text_file".to_owned());
+        asked.call.raw_input = Some((&json!({"path": "README.md"})).into());
+        let here = Path::new("/w");
+        assert_eq!(own(&asked, here).map(|action| action.kind), Some(Kind::Read));
+        asked.command = Some("rm -rf /".to_owned());
+        assert_eq!(own(&asked, here), None);
+        assert_eq!(action(&asked).command, Some(Command::Shell("rm -rf /".to_owned())));
+        assert_eq!(input(&asked), json!({"command": "rm -rf /", "cwd": "/w"}));
     }
 }

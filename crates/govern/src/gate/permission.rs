@@ -1,5 +1,6 @@
 //! Permission requests of the agent: answered by the policy where it can, by somebody who may where it cannot.
 
+use narrows_acp::method;
 use narrows_wire::{View, message};
 use serde_json::{Value, json};
 
@@ -9,21 +10,25 @@ use super::lane::{Otherwise, Way};
 use super::opening::read;
 use super::session::{Case, Options, Origin, key_of, request_key};
 use crate::call::{Progress, Said};
-use crate::record::Approved;
+use crate::record::{Approved, digest};
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn permission(&mut self, id: &[u8], message: View<'_>) {
         let name = message.session().unwrap_or_default();
         let params = read(message.params());
         let options = Options::read(&params["options"]);
-        let told = if self.gate.is_v2 {
+        let subject = if self.gate.is_v2 {
             self.subject(&name, &params["subject"])
         } else {
-            params["toolCall"].clone()
+            Ok((params["toolCall"].clone(), None))
+        };
+        let (told, command) = match subject {
+            Ok(subject) => subject,
+            Err(code) => return self.refuse_subject(id, &name, &options, code, message),
         };
         let told = told.to_string();
         let Ok(mut said) = serde_json::from_str::<Said<'_>>(&told) else {
-            return self.answer_permission(id, &name, options.reject.as_deref(), None);
+            return self.refuse_subject(id, &name, &options, "unreadable_subject", message);
         };
         let call = said.tool_call_id.as_deref().map_or_else(|| request_key(id), key_of);
         // Of history nothing is run, and of a turn that is to end neither.
@@ -45,7 +50,8 @@ impl<O: Out> Pass<'_, O> {
                 **case = Case { call, ..Case::default() };
             }
         }
-        let changed = case.call.hear(said);
+        let mut changed = case.call.hear(said);
+        changed |= command.is_some_and(|command| case.call.ask_command(command));
         let is_new = case.verdict.is_none();
         let ticket = match is_new && self.adopt_decided(&name, &call) {
             false if changed || is_new => self.judge(&name, &call),
@@ -75,27 +81,41 @@ impl<O: Out> Pass<'_, O> {
         }
     }
 
-    /// What a permission request of version 2 is about: a call, or a command, which is one where no call is named.
-    fn subject(&self, name: &str, subject: &Value) -> Value {
-        if subject["type"] != "command" {
-            return subject["toolCall"].clone();
+    /// What a permission request of version 2 is about: what it says of a call, and the command that would be run as a part
+    /// of one that is known. Else the code of the refusal.
+    fn subject(&self, name: &str, subject: &Value) -> Result<(Value, Option<Value>), &'static str> {
+        match subject["type"].as_str() {
+            Some("tool_call") => return Ok((subject["toolCall"].clone(), None)),
+            Some("command") if subject["command"].is_string() => {}
+            Some("command") => return Err("unreadable_subject"),
+            Some(_) => return Err("unknown_subject"),
+            None => return Err("no_subject"),
         }
-        let known = subject["toolCallId"].as_str();
-        let is_known = |call: &str| {
-            let session = self.gate.sessions.get(name);
-            session
-                .and_then(|session| session.calls.get(&key_of(call)))
-                .is_some_and(|case| case.verdict.is_some())
-        };
-        match known {
-            // It is decided as the call that it is a part of.
-            Some(call) if is_known(call) => json!({"toolCallId": call}),
-            _ => json!({
-                "toolCallId": known,
-                "kind": "execute",
-                "rawInput": {"command": subject["command"], "cwd": subject["cwd"]},
-            }),
-        }
+        let id = &subject["toolCallId"];
+        let session = self.gate.sessions.get(name);
+        let known = id.as_str().and_then(|id| session?.calls.get(&key_of(id)));
+        let command = json!({"command": subject["command"], "cwd": subject["cwd"]});
+        Ok(match known.is_some_and(|case| case.verdict.is_some()) {
+            true => (json!({"toolCallId": id}), Some(command)),
+            false => (json!({"toolCallId": id, "kind": "execute", "rawInput": command}), None),
+        })
+    }
+
+    /// Refuses to grant what cannot be judged, and records that.
+    fn refuse_subject(
+        &mut self,
+        id: &[u8],
+        name: &str,
+        options: &Options,
+        code: &'static str,
+        message: View<'_>,
+    ) {
+        let params = message.params().unwrap_or_default();
+        let method = method::SESSION_REQUEST_PERMISSION;
+        let input = json!({"method": method, "bytes": params.len(), "sha256": digest(params)});
+        let event = self.parties(name).refused("tool.refused", code, input);
+        let ticket = self.record(event);
+        self.reject_permission(id, name, options, "what it is about cannot be judged", Some(ticket));
     }
 
     /// Answers a permission request with a no, and says why to whoever reads that.

@@ -13,9 +13,9 @@ use super::api::{Out, Ticket};
 use super::deadline::late;
 use super::lane::{Otherwise, Way};
 use super::opening::read;
-use super::session::{Case, Halt, key_of};
+use super::session::{Case, Halt, Session, key_of};
 use super::turn::failure;
-use crate::call::{Progress, Said};
+use crate::call::{Call, Progress, Said};
 use crate::desk::Verdict;
 use crate::life::Life;
 use crate::record::{self, Approved};
@@ -229,15 +229,9 @@ impl<O: Out> Pass<'_, O> {
         self.gate.desk.look_around();
         let session = self.gate.sessions.get(name)?;
         let case = session.calls.get(id)?;
-        let gate = &self.gate;
-        let action = follow_links(case.call.action(), &session.roots, &*gate.ground);
-        let mut verdict =
-            gate.desk.rule_action(&case.call, &action, &gate.mandate, &gate.who, &session.roots, at);
-        let beyond = scope::beyond(&case.call, &gate.mandate, &*gate.ground)
-            .or_else(|| sealed::touched(&case.call, &gate.mandate, &session.roots, &*gate.ground));
-        if let Some(because) = beyond {
-            verdict.ruling.class = Class::Deny;
-            verdict.because.get_or_insert(because);
+        let mut verdict = self.rule(session, &case.call, at);
+        if let Some(command) = case.call.asked_command() {
+            verdict = verdict.stricter(self.rule(session, &command, at));
         }
         let approved = match verdict.class() {
             Class::Allow => Approved::Auto,
@@ -260,6 +254,20 @@ impl<O: Out> Pass<'_, O> {
         }
         let event = self.resolved(name, id, spent.as_ref())?;
         Some(self.record(event))
+    }
+
+    /// What the policy and the mandate say of a call in a session.
+    fn rule(&self, session: &Session, call: &Call, at: u64) -> Verdict {
+        let gate = &self.gate;
+        let action = follow_links(call.action(), &session.roots, &*gate.ground);
+        let mut verdict = gate.desk.rule_action(call, &action, &gate.mandate, &gate.who, &session.roots, at);
+        let beyond = scope::beyond(call, &gate.mandate, &*gate.ground)
+            .or_else(|| sealed::touched(call, &gate.mandate, &session.roots, &*gate.ground));
+        if let Some(because) = beyond {
+            verdict.ruling.class = Class::Deny;
+            verdict.because.get_or_insert(because);
+        }
+        verdict
     }
 
     /// What was decided about a call, for the log.

@@ -432,15 +432,27 @@ fn requests_that_cannot_be_read_are_told_and_say_so() {
         json!({"toolCall": {"toolCallId": ""}}),
         json!({"toolCall": {"toolCallId": "c", "kind": 7}}),
         json!({"subject": []}),
+        json!({}),
+        json!({"toolCallId": "c"}),
+        json!({"subject": null}),
+        json!({"subject": {}}),
+        json!({"subject": {"type": "weird", "toolCall": {"toolCallId": "c", "kind": "read"}}}),
+        json!({"subject": {"type": "tool_call"}}),
+        json!({"subject": {"type": "command", "toolCallId": "c"}}),
     ] {
         let mut stage = Stage::new(V1);
         let asked = stage.ask(&params);
         assert!(asked.problem.is_some() && asked.options.is_empty(), "{params}");
-        let [RuntimeEvent { body: EventBody::Provider { payload, .. }, .. }] = &*stage.events else {
-            panic!("{:?}", stage.events)
-        };
-        let Payload::PermissionRequested(told) = payload else { panic!("{payload:?}") };
-        assert_eq!(told.problem, asked.problem);
+        let told: Vec<_> = stage
+            .events
+            .iter()
+            .filter_map(|event| match &event.body {
+                EventBody::Provider { payload: Payload::PermissionRequested(told), .. } => Some(told),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(told.len(), 1, "{:?}", stage.events);
+        assert_eq!(told[0].problem, asked.problem);
     }
 }
 

@@ -128,38 +128,123 @@ fn an_approval_is_asked_for_in_words_of_this_version() {
     "#);
 }
 
+/// Asks for permission, and returns what follows from that.
+fn asks(scene: &mut Scene, subject: &Value) -> String {
+    let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
+    let params = json!({"sessionId": "s", "title": "May I?", "subject": subject, "options": options});
+    scene.wants(7, "session/request_permission", &params);
+    scene.seen()
+}
+
+/// The id of a call that was decided decides nothing about a command that is asked about under it.
+#[test]
+fn a_command_that_names_a_known_call_is_judged_itself() {
+    let command =
+        |command: &str| json!({"type": "command", "command": command, "cwd": "/w/a", "toolCallId": "1"});
+    let mut scene = at_work(mandate());
+    tell(&mut scene, "Read", "read", "pending");
+    assert!(scene.seen().contains("policy.resolved allow"));
+    let seen = asks(&mut scene, &command("rm -rf /"));
+    assert!(seen.contains("log policy.resolved require-approval") && !seen.contains("a < "), "{seen}");
+    // Both the call and the command are shown and recorded.
+    assert!(
+        seen.contains(r#""rawInput":{"input":{"path":"/w/a/b"},"command":{"command":"rm -rf /""#),
+        "{seen}"
+    );
+    let event = scene.sight.events.iter().rfind(|event| event.action == "policy.resolved").unwrap();
+    assert_eq!(event.input.as_ref().unwrap()["command"]["command"], "rm -rf /");
+    assert_eq!(event.facts.get("toolCallId").unwrap().clone().into_value(), "1");
+    scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+        {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
+    assert!(scene.seen().contains(r#""optionId":"y""#));
+    // What was agreed to is this command, and no other.
+    let seen = asks(&mut scene, &command("rm -rf /"));
+    assert!(seen.contains(r#""optionId":"y""#), "{seen}");
+    let seen = asks(&mut scene, &command("rm -rf /x"));
+    assert!(seen.contains("require-approval") && !seen.contains("a < "), "{seen}");
+
+    // A command that is allowed does not lift what was decided about its call.
+    let mut scene = at_work(mandate());
+    scene.gate.desk = crate::desk::Desk::new(
+        Policy::new(Access::High, Narrowing::default()).with_charter(Charter::new(vec![
+            Clause::new("never", "tool.call", Class::Deny).on("Rm").unwrap(),
+            Clause::new("shell", "command.execute", Class::Allow),
+        ])),
+        "n",
+    );
+    tell(&mut scene, "Rm", "delete", "pending");
+    assert!(scene.seen().contains("policy.resolved deny"));
+    let seen = asks(&mut scene, &command("ls"));
+    assert!(seen.contains(r#""optionId":"n""#), "{seen}");
+
+    // The command that the call was told with is decided already.
+    let mut scene = at_work(mandate());
+    scene.update(
+        &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "name": "Run", "kind": "execute",
+        "status": "pending", "rawInput": {"command": "make", "cwd": "/w/a"}}),
+    );
+    assert!(scene.seen().contains("policy.resolved require-approval"));
+    let seen = asks(&mut scene, &command("make"));
+    assert!(seen.contains("aip44:n:1") && !seen.contains("policy.resolved"), "{seen}");
+}
+
+#[test]
+fn what_cannot_be_judged_is_not_granted_and_recorded() {
+    let read = json!({"toolCallId": "1", "kind": "read", "rawInput": {"path": "/w/a/b"}});
+    for (subject, code) in [
+        (Value::Null, "no_subject"),
+        (json!({}), "no_subject"),
+        (json!([]), "no_subject"),
+        (json!("command"), "no_subject"),
+        (json!({"toolCall": read}), "no_subject"),
+        (json!({"type": 1, "toolCall": read}), "no_subject"),
+        (json!({"type": "_other"}), "unknown_subject"),
+        (json!({"type": "weird", "toolCall": read}), "unknown_subject"),
+        (json!({"type": "tool_call"}), "unreadable_subject"),
+        (json!({"type": "tool_call", "toolCall": []}), "unreadable_subject"),
+        (json!({"type": "tool_call", "toolCall": {"toolCallId": 1}}), "unreadable_subject"),
+        (json!({"type": "command", "toolCallId": "1", "toolCall": read}), "unreadable_subject"),
+        (json!({"type": "command", "command": ["rm"], "toolCallId": "1"}), "unreadable_subject"),
+    ] {
+        let mut scene = at_work(mandate());
+        tell(&mut scene, "Read", "read", "pending");
+        scene.seen();
+        let seen = asks(&mut scene, &subject);
+        assert!(
+            seen.starts_with(&format!("log tool.refused deny code=\"{code}\"\na < ")),
+            "{subject} {seen}"
+        );
+        assert!(seen.contains(r#""optionId":"n""#), "{subject} {seen}");
+    }
+    for call in [Value::Null, json!([]), json!("x")] {
+        let mut scene = Scene::at_work();
+        let options = json!([{"optionId": "n", "kind": "reject_once"}]);
+        let params = json!({"sessionId": "s", "toolCall": call, "options": options});
+        scene.wants(7, "session/request_permission", &params);
+        let seen = scene.seen();
+        assert!(seen.starts_with("log tool.refused deny code=\"unreadable_subject\"\na < "), "{seen}");
+    }
+}
+
 #[test]
 fn a_command_is_asked_about_as_itself_or_as_its_call() {
-    let asks = |scene: &mut Scene, subject: Value| {
-        let options =
-            json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
-        let params = json!({"sessionId": "s", "title": "May I?", "subject": subject, "options": options});
-        scene.wants(7, "session/request_permission", &params);
-        scene.seen()
-    };
     let mut scene = at_work(mandate());
-    let seen = asks(&mut scene, json!({"type": "command", "command": "make", "cwd": "/w/a"}));
+    let seen = asks(&mut scene, &json!({"type": "command", "command": "make", "cwd": "/w/a"}));
     assert!(seen.contains("tool=\"kind:execute\"") && seen.contains("\"command\":\"make\""), "{seen}");
     let mut scene = at_work(mandate());
     tell(&mut scene, "Bash", "execute", "pending");
     scene.seen();
     let seen =
-        asks(&mut scene, json!({"type": "command", "command": "true", "cwd": "/w/a", "toolCallId": "1"}));
-    assert!(seen.contains("\"path\":\"/w/a/b\"") && !seen.contains("\"true\""), "{seen}");
+        asks(&mut scene, &json!({"type": "command", "command": "true", "cwd": "/w/a", "toolCallId": "1"}));
+    assert!(seen.contains("\"path\":\"/w/a/b\"") && seen.contains("\"true\""), "{seen}");
     // One that belongs to no call is asked about each time, also under an id that was used before.
     let mut scene = at_work(mandate());
     for number in 1..=2 {
-        let seen = asks(&mut scene, json!({"type": "command", "command": "make", "cwd": "/w/a"}));
+        let seen = asks(&mut scene, &json!({"type": "command", "command": "make", "cwd": "/w/a"}));
         assert!(seen.contains(&format!("aip44:n:{number}")) && !seen.contains("a < "), "{seen}");
         scene.client(&json!({"jsonrpc": "2.0", "id": format!("aip44:n:{number}"), "result":
             {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
         assert!(scene.seen().contains(r#""optionId":"y""#));
-    }
-    // Nobody knows what would be approved.
-    for subject in [Value::Null, json!({"type": "_other"}), json!({"type": "tool_call"})] {
-        let mut scene = at_work(mandate());
-        let seen = asks(&mut scene, subject);
-        assert!(seen.starts_with("a < ") && seen.contains("\"optionId\":\"n\""), "{seen}");
     }
 }
 
