@@ -71,6 +71,15 @@ struct Location {
     path: PathBuf,
 }
 
+/// What of a call somebody agrees to, or is told the decision about.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Gist {
+    tool: String,
+    input: Value,
+    /// The files that its content shows changes of. Not the text: agents show another once the change is made.
+    changed: BTreeSet<PathBuf>,
+}
+
 /// A call of a tool.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Call {
@@ -318,6 +327,21 @@ impl Call {
             Some(asked) => Cow::Owned(json!({"input": self.told_matter(), "command": asked})),
             None => self.told_matter(),
         }
+    }
+
+    /// What of it somebody agrees to.
+    pub(crate) fn gist(&self) -> Gist {
+        Gist { tool: self.tool(), input: self.matter().into_owned(), changed: self.changed_files() }
+    }
+
+    /// The files that its content shows changes of.
+    pub(crate) fn changed_files(&self) -> BTreeSet<PathBuf> {
+        Action::default().with_content(&self.changes).paths.into_iter().collect()
+    }
+
+    /// The blocks of its content that show changes of files.
+    pub(crate) fn changes(&self) -> &[Value] {
+        &self.changes
     }
 
     fn told_matter(&self) -> Cow<'_, Value> {

@@ -35,7 +35,7 @@ impl<O: Out> Pass<'_, O> {
         source.leads_on = false;
         let (approved, signers) = (source.approved.clone(), source.signers.clone());
         let case = session.calls.get_mut(key)?;
-        case.agreed = Some((case.call.tool(), case.call.matter().into_owned()));
+        case.agreed = Some(case.call.gist());
         (case.approved, case.signers) = (approved, signers);
         let event = self.resolved(name, key, None)?;
         Some(self.record(event))

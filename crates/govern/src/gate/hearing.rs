@@ -13,7 +13,7 @@ use super::opening::{read, unrecorded};
 use super::session::{Case, Origin, Served};
 use super::turn::CANCELLED;
 use super::{Pass, Raw};
-use crate::call::Call;
+use crate::call::{Call, Gist};
 use crate::desk::Verdict;
 use crate::identity::Principal;
 use crate::life::Life;
@@ -22,6 +22,9 @@ use crate::record::{self, Approved};
 /// How the options of our own questions are called.
 const ALLOW: &str = "allow_once";
 const REJECT: &str = "reject_once";
+
+/// Files of a diff that the reason for a question names.
+const MAX_NAMED_FILES: usize = 8;
 
 /// Why what was asked about is not done once it has become something else.
 const CHANGED: &str = "the call was changed while it waited";
@@ -35,6 +38,10 @@ pub(super) struct Hearing {
     /// What it was told to be, and is not.
     posed: Option<String>,
     input: Value,
+    /// The changes of files that the agent shows.
+    changes: Vec<Value>,
+    /// What of it is approved.
+    gist: Gist,
     /// What the agent shows of it beside that.
     content: Value,
     /// What was decided about it as it was shown.
@@ -202,6 +209,22 @@ fn is_user(named: &str, id: &str) -> bool {
     named == id || id.strip_prefix("user:") == Some(named)
 }
 
+/// The files that a call shows changes of, as the end of the reason for a question.
+fn shown_changes(call: &Call) -> String {
+    let files = call.changed_files();
+    if files.is_empty() {
+        return String::new();
+    }
+    let first: Vec<String> = files
+        .iter()
+        .take(MAX_NAMED_FILES)
+        .map(|file| format!("`{}`", file.display().to_string().escape_debug()))
+        .collect();
+    let more = files.len().saturating_sub(MAX_NAMED_FILES);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!("; it changes {}{more}", first.join(", "))
+}
+
 /// What an approval is called outside.
 pub(super) fn name_of(setting: &Setting, number: u64) -> String {
     format!("{}-{number}", setting.nonce)
@@ -248,9 +271,11 @@ impl<O: Out> Pass<'_, O> {
             tool: case.call.tool(),
             posed: case.call.posed().map(str::to_owned),
             input: case.call.matter().into_owned(),
+            changes: case.call.changes().to_vec(),
+            gist: case.call.gist(),
             content: case.call.output.clone(),
             ruling: verdict.ruling.clone(),
-            reason: verdict.reason(),
+            reason: verdict.reason() + &shown_changes(&case.call),
             origin,
             needs,
             given: Vec::new(),
@@ -264,10 +289,13 @@ impl<O: Out> Pass<'_, O> {
         hearing.told = hopeless || !settle(&hearing.needs, &[&self.gate.who]);
         let approval = name_of(&self.gate.setting, number);
         let id = format!("\"aip44:{}:{number}\"", self.gate.setting.nonce);
-        let tool_call = json!({
+        let mut tool_call = json!({
             "toolCallId": call, "title": hearing.tool, "kind": kind, "status": "pending",
             "rawInput": hearing.input,
         });
+        if !hearing.changes.is_empty() {
+            tool_call["content"] = hearing.changes.clone().into();
+        }
         let mut params = json!({"sessionId": name});
         if self.gate.is_v2 {
             params["title"] = json!(hearing.tool);
@@ -366,10 +394,10 @@ impl<O: Out> Pass<'_, O> {
         let Some(case) = self.gate.sessions.get(name).and_then(|session| session.calls.get(call)) else {
             return;
         };
-        let (tool, input) = (case.call.tool(), case.call.matter());
+        let gist = case.call.gist();
         let is_other = |hearing: &Hearing| {
             let is_about = hearing.is_of(name) && *hearing.call == *call;
-            is_about && (hearing.tool != tool || hearing.input != *input || hearing.ruling != *ruling)
+            is_about && (hearing.gist != gist || hearing.ruling != *ruling)
         };
         let others = self.gate.hearings.iter().filter(|(_, hearing)| is_other(hearing));
         let others: Vec<u64> = others.map(|(number, _)| *number).collect();
@@ -389,8 +417,9 @@ impl<O: Out> Pass<'_, O> {
         let at = self.unix();
         let session = self.gate.sessions.get_mut(&*hearing.session);
         let case = session.and_then(|session| session.calls.get_mut(&*hearing.call)).map(Box::as_mut);
+        // While somebody looks at a change its text must stay what it is.
         let is_same =
-            |case: &&mut Case| case.call.tool() == hearing.tool && *case.call.matter() == hearing.input;
+            |case: &&mut Case| case.call.gist() == hearing.gist && *case.call.changes() == *hearing.changes;
         let case = case.filter(is_same);
         let approved = match case.as_ref().map(|case| &case.approved) {
             _ if !approved.is_given() => approved,
@@ -404,7 +433,7 @@ impl<O: Out> Pass<'_, O> {
         if let Some(case) = case {
             case.approved = approved.clone();
             case.signers = hearing.given.drain(..).map(|(signer, _)| signer).collect();
-            case.agreed = approved.is_given().then(|| (hearing.tool.clone(), hearing.input.clone()));
+            case.agreed = approved.is_given().then(|| hearing.gist.clone());
             if approved.is_given() && !case.counted {
                 case.counted = true;
                 spent = case.verdict.as_ref().and_then(|verdict| self.gate.desk.count(verdict, at));
@@ -415,6 +444,7 @@ impl<O: Out> Pass<'_, O> {
             id: &hearing.call,
             posed: hearing.posed.as_deref(),
             input: &hearing.input,
+            changes: &hearing.changes,
         };
         let event =
             self.parties(&hearing.session).resolved(&shown, &hearing.ruling, &approved, spent.as_ref());

@@ -10,7 +10,7 @@ use super::api::{Ticket, Time};
 use super::children::Lineage;
 use super::mcp::List;
 use super::{MOST_OPEN, Raw};
-use crate::call::Call;
+use crate::call::{Call, Gist};
 use crate::desk::Verdict;
 use crate::identity::Principal;
 use crate::life::Life;
@@ -97,8 +97,8 @@ pub(super) struct Case {
     /// What was decided about it as it is now.
     pub(super) verdict: Option<Verdict>,
     pub(super) approved: Approved,
-    /// What somebody has approved: the tool and what it is called with.
-    pub(super) agreed: Option<(String, Value)>,
+    /// What somebody has approved.
+    pub(super) agreed: Option<Gist>,
     /// It is counted in the budgets of its clauses.
     pub(super) counted: bool,
     /// What the agent said about it before it was decided.
@@ -110,7 +110,7 @@ pub(super) struct Case {
     /// Whether what our own agent then wants of the client is a part of it.
     pub(super) leads_on: bool,
     /// What the agent has asked about: then it was told, or will be, whether it may.
-    pub(super) told: Option<(String, Value)>,
+    pub(super) told: Option<Gist>,
     /// What it makes of a file, as a digest, once that is known.
     pub(super) makes: Option<Digest>,
 }
@@ -123,16 +123,14 @@ impl Case {
 
     /// Notes that its agent knows what is said of it as it is now.
     pub(super) fn tell(&mut self) {
-        self.told = Some((self.call.tool(), self.call.matter().into_owned()));
+        self.told = Some(self.call.gist());
     }
 
     /// Whether it was refused and tried all the same by an agent that was not told so of it as it is now.
     pub(super) fn was_tried_untold(&self) -> bool {
-        let is_this =
-            |(tool, input): &(String, Value)| *tool == self.call.tool() && *input == *self.call.matter();
         matches!(self.approved, Approved::Refused(_))
             && self.call.was_tried()
-            && !self.told.as_ref().is_some_and(is_this)
+            && !self.told.as_ref().is_some_and(|told| *told == self.call.gist())
     }
 
     /// Keeps what was said about it until it is decided. Tells whether there was room for it.

@@ -243,10 +243,7 @@ impl<O: Out> Pass<'_, O> {
         let spent = if counts { self.gate.desk.count(&verdict, at) } else { None };
         let case = self.case(name, id)?;
         case.counted |= counts;
-        let is_agreed = case
-            .agreed
-            .as_ref()
-            .is_some_and(|(tool, input)| *tool == case.call.tool() && *input == *case.call.matter());
+        let is_agreed = case.agreed.as_ref().is_some_and(|agreed| *agreed == case.call.gist());
         case.verdict = Some(verdict);
         // Somebody has agreed to just this, and only more about it became known.
         if approved != Approved::Pending || !is_agreed {
@@ -275,7 +272,13 @@ impl<O: Out> Pass<'_, O> {
         let case = self.gate.sessions.get(name)?.calls.get(id)?;
         let verdict = case.verdict.as_ref()?;
         let (tool, input) = (case.call.tool(), case.call.matter());
-        let named = record::Case { tool: &tool, id, posed: case.call.posed(), input: &input };
+        let named = record::Case {
+            tool: &tool,
+            id,
+            posed: case.call.posed(),
+            input: &input,
+            changes: case.call.changes(),
+        };
         Some(self.parties(name).resolved(&named, &verdict.ruling, &case.approved, spent))
     }
 
@@ -283,7 +286,13 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn called(&self, name: &str, id: &str, case: &Case, output: Value) -> Option<Event> {
         let verdict = case.verdict.as_ref()?;
         let (tool, input) = (case.call.tool(), case.call.matter());
-        let named = record::Case { tool: &tool, id, posed: case.call.posed(), input: &input };
+        let named = record::Case {
+            tool: &tool,
+            id,
+            posed: case.call.posed(),
+            input: &input,
+            changes: case.call.changes(),
+        };
         Some(self.parties(name).called(&named, &verdict.ruling, &case.approved, output))
     }
 

@@ -113,6 +113,74 @@ fn a_diff_is_judged_by_the_file_that_it_changes() {
     assert!(!is_permitted(Access::Medium, "", read(changes)));
 }
 
+/// An approver and an auditor see which file would be changed, whatever the input says.
+#[test]
+fn who_is_asked_sees_the_diff_and_so_does_the_log() {
+    for is_v2 in [false, true] {
+        let diff = |text: &str| match is_v2 {
+            false => json!([{"type": "diff", "path": "/w/a/x", "newText": text}]),
+            true => {
+                json!([{"type": "diff", "changes": [{"operation": "add", "path": "/w/a/x", "newText": text}]}])
+            }
+        };
+        let call = |content: Value| {
+            json!({"toolCallId": "1", "kind": "read", "rawInput": {"path": "/w/a/README.md"},
+            "content": content})
+        };
+        let mut scene = Scene::at_work();
+        scene.gate.is_v2 = is_v2;
+        let options =
+            json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
+        let asks = |scene: &mut Scene, id: u64| {
+            let mut params =
+                json!({"sessionId": "s", "toolCall": call(diff("one")), "options": options.clone()});
+            if is_v2 {
+                params["subject"] = json!({"type": "tool_call", "toolCall": params["toolCall"].take()});
+            }
+            scene.wants(id, "session/request_permission", &params);
+            scene.seen()
+        };
+        let seen = asks(&mut scene, 7);
+        let question = seen.lines().find(|line| line.contains("aip44:n:1")).expect(&seen);
+        assert!(question.contains(&format!("\"content\":{}", diff("one"))), "{question}");
+        assert!(question.contains("it changes `/w/a/x`"), "{question}");
+        let logged = |scene: &Scene, action: &str| {
+            let event = scene.sight.events.iter().rfind(|event| event.action == action).expect("an event");
+            event.input.clone().unwrap_or_default()
+        };
+        let expected = json!({"input": {"path": "/w/a/README.md"}, "content": diff("one")});
+        assert_eq!(logged(&scene, "policy.resolved"), expected);
+        // What is approved is the change that was shown.
+        scene
+            .update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "content": diff("two")}));
+        scene.seen();
+        scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+            {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
+        let seen = scene.seen();
+        assert!(seen.contains("changed while it waited") && seen.contains(r#""optionId":"n""#), "{seen}");
+
+        let mut scene = Scene::at_work();
+        scene.gate.is_v2 = is_v2;
+        asks(&mut scene, 7);
+        scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+            {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
+        assert!(scene.seen().contains(r#""optionId":"y""#));
+        assert_eq!(logged(&scene, "policy.resolved"), expected);
+        // Agents show the change that was made with other lines around it.
+        scene.update(
+            &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "content": diff("1\n2")}),
+        );
+        // Of another file nobody was asked.
+        let other = diff("one").to_string().replace("/w/a/x", "/w/a/y");
+        let other: Value = serde_json::from_str(&other).unwrap();
+        let update = json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "in_progress"});
+        scene.update(&update);
+        assert!(!scene.seen().contains("operator.interrupted"));
+        scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "content": other}));
+        assert!(scene.seen().contains("operator.interrupted"));
+    }
+}
+
 /// A call that was allowed is judged again when it shows that it changes another file.
 #[test]
 fn a_diff_that_is_told_later_is_judged_too() {
