@@ -5,15 +5,20 @@ use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
+use narrows_audit::jcs;
 use narrows_policy::{Action, Kind};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use crate::once::Once;
 use crate::reach::OTHERS;
 
 /// What stands in front of a kind where a name could be.
 const KIND: &str = "kind:";
+
+/// A SHA-256.
+pub(crate) type Digest = [u8; 32];
 
 /// How far a call is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -32,6 +37,12 @@ pub(crate) enum Progress {
     /// Something that nobody knows: then it may have begun.
     #[serde(other)]
     Unknown,
+}
+
+impl Progress {
+    fn is_end(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed)
+    }
 }
 
 /// What one message says about a call. A member that stands there twice makes it unreadable, and so does whatever in it is
@@ -71,15 +82,6 @@ struct Location {
     path: PathBuf,
 }
 
-/// What of a call somebody agrees to, or is told the decision about.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Gist {
-    tool: String,
-    input: Value,
-    /// The files that its content shows changes of. Not the text: agents show another once the change is made.
-    changed: BTreeSet<PathBuf>,
-}
-
 /// A call of a tool.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Call {
@@ -102,6 +104,8 @@ pub(crate) struct Call {
     changes: Vec<Value>,
     /// The command that its agent last asked about as a part of it, if its input is another: an object with `command` and `cwd`.
     asked: Option<Value>,
+    /// It was allowed as it is: another text of the same change reports what it does, and replaces nothing that was shown.
+    is_allowed: bool,
     /// It is a wish of the client's about its session, and no tool of the operator.
     is_wish: bool,
     /// It has an MCP server show something, and does no more.
@@ -163,7 +167,8 @@ impl Call {
             changed |= paths != self.locations;
             self.locations = paths;
         }
-        changed |= said.content.as_ref().is_some_and(|Once(content)| self.take_changes(content));
+        let has_ended = [Some(self.progress), said.status].iter().flatten().any(|progress| progress.is_end());
+        changed |= said.content.as_ref().is_some_and(|Once(content)| self.take_changes(content, has_ended));
         if let Some(status) = said.status {
             self.progress = self.progress.max(status);
             self.began |= !matches!(status, Progress::Pending | Progress::Failed);
@@ -181,9 +186,10 @@ impl Call {
         changed
     }
 
-    /// Takes in the changes of files that `content`, a list of blocks or one more of them, shows. Tells whether that
-    /// changes what is to be decided: another file, or before the call has begun another text.
-    fn take_changes(&mut self, content: &Value) -> bool {
+    /// Takes in the changes of files that `content`, a list of blocks or one more of them, shows. Returns `true` if that
+    /// changes what is to be decided: another file, or another text. Agents show the text anew once they have written it:
+    /// that is a result if the call has ended, or if it was allowed with an input that says what it does.
+    fn take_changes(&mut self, content: &Value, has_ended: bool) -> bool {
         let shown: Vec<Value> = match content {
             Value::Array(blocks) => blocks.iter().filter(|block| Action::is_change(block)).cloned().collect(),
             block if Action::is_change(block) => self.changes.iter().chain([block]).cloned().collect(),
@@ -197,8 +203,18 @@ impl Call {
             (action.kinds(), action.paths.into_iter().collect::<BTreeSet<_>>())
         };
         let before = touched(self);
-        self.changes = shown;
-        before != touched(self) || self.has_no_input() && self.progress == Progress::Pending
+        let shown = std::mem::replace(&mut self.changes, shown);
+        let is_result = has_ended || self.is_allowed && !self.has_no_input();
+        if is_result && before == touched(self) {
+            self.changes = shown;
+            return false;
+        }
+        true
+    }
+
+    /// Notes whether it may be done as it is now.
+    pub(crate) fn set_allowed(&mut self, is_allowed: bool) {
+        self.is_allowed = is_allowed;
     }
 
     /// Takes in a command that its agent asks about as a part of it. Tells whether that changes what is to be decided.
@@ -255,6 +271,7 @@ impl Call {
             yielded: false,
             output: Value::Null,
             asked: None,
+            is_allowed: true,
             ..self.clone()
         };
         let changed = fresh.hear(said.clone());
@@ -320,8 +337,8 @@ impl Call {
         matches!(self.input, Value::Null | Value::Object(_)) && is_empty(&self.input)
     }
 
-    /// What it is called with, as it is approved and recorded. Where an agent tells no input the places it is about and
-    /// the changes it shows are all there is.
+    /// What it is called with, as it is approved and recorded: its input, and the places and changes that the agent tells of
+    /// beside it. A place that the input names is not repeated.
     pub(crate) fn matter(&self) -> Cow<'_, Value> {
         match &self.asked {
             Some(asked) => Cow::Owned(json!({"input": self.told_matter(), "command": asked})),
@@ -329,30 +346,65 @@ impl Call {
         }
     }
 
-    /// What of it somebody agrees to.
-    pub(crate) fn gist(&self) -> Gist {
-        Gist { tool: self.tool(), input: self.matter().into_owned(), changed: self.changed_files() }
-    }
-
     /// The files that its content shows changes of.
     pub(crate) fn changed_files(&self) -> BTreeSet<PathBuf> {
         Action::default().with_content(&self.changes).paths.into_iter().collect()
     }
 
-    /// The blocks of its content that show changes of files.
-    pub(crate) fn changes(&self) -> &[Value] {
-        &self.changes
+    fn told_matter(&self) -> Cow<'_, Value> {
+        let (has_no_input, shows_nothing) = (self.has_no_input(), self.changes.is_empty());
+        let is_in_input = || {
+            let told = self.told_action(&[]).paths;
+            self.locations.iter().all(|path| told.contains(path))
+        };
+        if shows_nothing && (self.locations.is_empty() || !has_no_input && is_in_input()) {
+            return Cow::Borrowed(&self.input);
+        }
+        let mut matter = json!({"locations": self.locations});
+        if !shows_nothing {
+            matter["content"] = self.changes.clone().into();
+        }
+        if !has_no_input {
+            matter["rawInput"] = self.input.clone();
+        }
+        Cow::Owned(matter)
     }
 
-    fn told_matter(&self) -> Cow<'_, Value> {
-        if self.has_no_input() && !(self.locations.is_empty() && self.changes.is_empty()) {
-            let mut matter = json!({"locations": self.locations});
-            if !self.changes.is_empty() {
-                matter["content"] = self.changes.clone().into();
-            }
-            return Cow::Owned(matter);
+    /// The call as it is asked about: in the members that a client reads, and judges by itself.
+    pub(crate) fn question(&self, id: &str) -> Value {
+        let input = match self.has_no_input() || self.asked.is_some() {
+            true => self.matter(),
+            false => Cow::Borrowed(&self.input),
+        };
+        let mut question = json!({
+            "toolCallId": id, "title": self.tool(), "kind": self.kind(), "status": "pending", "rawInput": input,
+        });
+        if !self.locations.is_empty() {
+            question["locations"] = self.locations.iter().map(|path| json!({"path": path})).collect();
         }
-        Cow::Borrowed(&self.input)
+        if !self.changes.is_empty() {
+            question["content"] = self.changes.clone().into();
+        }
+        question
+    }
+
+    /// All kinds that it is of. A kind that the agent has not said adds none to those that its input shows.
+    pub(crate) fn kinds(&self) -> Vec<&'static str> {
+        let mut kinds = self.action().kinds();
+        if self.kind.is_none() && kinds.len() > 1 {
+            kinds.retain(|kind| *kind != Kind::Other);
+        }
+        kinds.into_iter().map(Kind::name).collect()
+    }
+
+    /// A digest of all that is judged and shown of it. An approval is for this, and for nothing else.
+    pub(crate) fn digest(&self) -> Digest {
+        let paths: BTreeSet<PathBuf> = self.action().paths.into_iter().collect();
+        let all = json!({
+            "tool": self.tool(), "claimed": self.posed, "kinds": self.kinds(), "input": self.input,
+            "paths": paths, "changes": self.changes, "asked": self.asked,
+        });
+        Sha256::digest(jcs::to_vec(&all).unwrap_or_else(|_| all.to_string().into_bytes())).into()
     }
 
     /// What it does, as far as its input shows.
@@ -363,8 +415,12 @@ impl Call {
                 false => Action::mcp(server, name, &self.input),
             };
         }
-        let read = Action::read(self.kind.as_deref(), self.name.as_deref(), &self.input, &self.locations);
+        let read = self.told_action(&self.locations);
         Action { claimed: self.posed.clone(), ..read.with_content(&self.changes) }
+    }
+
+    fn told_action(&self, locations: &[PathBuf]) -> Action {
+        Action::read(self.kind.as_deref(), self.name.as_deref(), &self.input, locations)
     }
 }
 

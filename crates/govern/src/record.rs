@@ -123,6 +123,7 @@ impl Parties<'_> {
             ("tool", Some(told(call.tool))),
             ("toolCallId", Some(told(call.id))),
             ("claimedTool", call.posed.map(told)),
+            ("toolKinds", Some(call.kinds.join(", ").into())),
             ("approval", Some(approval.name())),
             ("reason", Some(ruling.to_string().into())),
             ("risk", Some(ruling.risk.into())),
@@ -131,7 +132,7 @@ impl Parties<'_> {
         let decision =
             if *approval == Approved::Pending { decision(ruling.class) } else { approval.decision() };
         Event {
-            input: Some(call.input()),
+            input: Some(bounded(call.input.clone())),
             policy: Some(PolicyRef { reference: named(ruling), decision: Some(decision) }),
             signatures: approval.signatures(),
             ..self.event("policy.resolved", tool(call.tool), about)
@@ -151,10 +152,11 @@ impl Parties<'_> {
             ("tool", Some(told(call.tool))),
             ("toolCallId", Some(told(call.id))),
             ("claimedTool", call.posed.map(told)),
+            ("toolKinds", Some(call.kinds.join(", ").into())),
             ("approval", Some(approval.name())),
         ];
         Event {
-            input: Some(call.input()),
+            input: Some(bounded(call.input.clone())),
             output: Some(bounded(output)),
             policy: Some(PolicyRef { reference: named(ruling), decision: Some(approval.decision()) }),
             signatures: approval.signatures(),
@@ -187,23 +189,7 @@ pub(crate) struct Case<'a> {
     /// What it was told to be, and is not.
     pub(crate) posed: Option<&'a str>,
     pub(crate) input: &'a Value,
-    /// The changes of files that it shows.
-    pub(crate) changes: &'a [Value],
-}
-
-impl Case<'_> {
-    /// What is logged as its input: what it is called with, and the changes that it shows beside that.
-    fn input(&self) -> Value {
-        let is_within = self
-            .input
-            .get("content")
-            .and_then(Value::as_array)
-            .is_some_and(|content| **content == *self.changes);
-        if self.changes.is_empty() || is_within {
-            return bounded(self.input.clone());
-        }
-        json!({"input": bounded(self.input.clone()), "content": bounded(self.changes.into())})
-    }
+    pub(crate) kinds: &'a [&'static str],
 }
 
 /// How it came that something may or may not be done.

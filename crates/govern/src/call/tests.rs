@@ -141,11 +141,14 @@ fn a_change_that_is_shown_counts_for_the_decision() {
     assert_eq!(hear(json!({"kind": "read", "rawInput": {"path": "/a"}})), (true, vec![Kind::Read], 1));
     assert_eq!(hear(json!({"content": [{"type": "content"}]})), (false, vec![Kind::Read], 1));
     assert_eq!(hear(json!({"content": [diff("/a", "x")]})), (true, vec![Kind::Edit], 1));
-    assert_eq!(hear(json!({"content": [diff("/a", "y")]})), (false, vec![Kind::Edit], 1));
+    assert_eq!(hear(json!({"content": [diff("/a", "x")]})), (false, vec![Kind::Edit], 1));
+    assert_eq!(hear(json!({"content": [diff("/a", "y")]})), (true, vec![Kind::Edit], 1));
     assert_eq!(hear(json!({"content": diff("/b", "y")})), (true, vec![Kind::Edit], 2));
     // What was shown once counts, whatever is shown instead.
     assert_eq!(hear(json!({"content": [], "status": "completed"})), (false, vec![Kind::Edit], 2));
     assert_eq!(hear(json!({"content": [diff("/c", "")]})), (true, vec![Kind::Edit], 2));
+    // Once it has ended another text is its result.
+    assert_eq!(hear(json!({"content": [diff("/c", "z")]})), (false, vec![Kind::Edit], 2));
     let changes = json!([{"type": "diff", "changes": [{"operation": "delete", "path": "/d"}]}]);
     assert_eq!(hear(json!({"content": changes})), (true, vec![Kind::Edit, Kind::Delete], 2));
 }
@@ -163,7 +166,7 @@ fn where_there_is_no_input_another_text_is_another_call() {
 }
 
 #[test]
-fn where_there_is_no_input_the_places_are_what_it_is_about() {
+fn the_places_that_no_input_names_are_what_it_is_about_too() {
     let check = |text: &str, expected: Value| {
         let mut call = Call::default();
         call.hear(serde_json::from_str(text).unwrap());
@@ -171,7 +174,9 @@ fn where_there_is_no_input_the_places_are_what_it_is_about() {
     };
     check(r#"{"locations":[{"path":"/a"}]}"#, json!({"locations": ["/a"]}));
     check(r#"{"locations":[{"path":"/a"}],"rawInput":{}}"#, json!({"locations": ["/a"]}));
-    check(r#"{"locations":[{"path":"/a"}],"rawInput":{"x":1}}"#, json!({"x": 1}));
+    let both = json!({"locations": ["/a"], "rawInput": {"x": 1}});
+    check(r#"{"locations":[{"path":"/a"}],"rawInput":{"x":1}}"#, both);
+    check(r#"{"locations":[{"path":"/a"}],"rawInput":{"path":"/a"}}"#, json!({"path": "/a"}));
     check("{}", Value::Null);
 }
 

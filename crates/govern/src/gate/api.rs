@@ -69,6 +69,10 @@ pub struct Open {
     pub tool: String,
     /// What it is to be called with.
     pub input: Value,
+    /// The kinds that it is of, separated by commas.
+    pub kinds: String,
+    /// The SHA-256 of all that is judged and shown of it.
+    pub digest: [u8; 32],
     /// What the agent shows of it beside that, such as a change of a file; null if nothing.
     pub content: Value,
     /// Why it needs one.

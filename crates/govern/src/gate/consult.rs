@@ -89,7 +89,7 @@ impl<O: Out> Pass<'_, O> {
         let (held, told) = (std::mem::take(&mut case.held), std::mem::take(&mut case.call));
         **case = Case { held, ..decided };
         case.call.go_on(told);
-        case.agreed = Some(case.call.gist());
+        case.settle(case.approved.clone());
         true
     }
 

@@ -11,8 +11,8 @@ use sha2::{Digest as _, Sha256};
 use super::Pass;
 use super::api::{Out, Ticket};
 use super::hearing::suffice;
-use super::session::{Case, Digest, Session};
-use crate::call::Call;
+use super::session::{Case, Session};
+use crate::call::{Call, Digest};
 use crate::desk::Verdict;
 use crate::record::Approved;
 use crate::roots::{Ground, admit};
@@ -35,8 +35,8 @@ impl<O: Out> Pass<'_, O> {
         source.leads_on = false;
         let (approved, signers) = (source.approved.clone(), source.signers.clone());
         let case = session.calls.get_mut(key)?;
-        case.agreed = Some(case.call.gist());
-        (case.approved, case.signers) = (approved, signers);
+        case.settle(approved);
+        case.signers = signers;
         let event = self.resolved(name, key, None)?;
         Some(self.record(event))
     }

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use super::api::{Ballot, BallotError, Open, Out, Setting, Ticket, Time};
 use super::lane::{Otherwise, Way};
 use super::opening::{read, unrecorded};
-use super::session::{Case, Origin, Served};
+use super::session::{Origin, Served};
 use super::turn::CANCELLED;
 use super::{Pass, Raw};
-use crate::call::{Call, Gist};
+use crate::call::{Call, Digest};
 use crate::desk::Verdict;
 use crate::identity::Principal;
 use crate::life::Life;
@@ -38,10 +38,9 @@ pub(super) struct Hearing {
     /// What it was told to be, and is not.
     posed: Option<String>,
     input: Value,
-    /// The changes of files that the agent shows.
-    changes: Vec<Value>,
-    /// What of it is approved.
-    gist: Gist,
+    kinds: Vec<&'static str>,
+    /// Of all that is judged and shown of the call.
+    digest: Digest,
     /// What the agent shows of it beside that.
     content: Value,
     /// What was decided about it as it was shown.
@@ -65,6 +64,8 @@ impl Hearing {
             session: self.session.to_string(),
             tool: self.tool.clone(),
             input: self.input.clone(),
+            kinds: self.kinds.join(", "),
+            digest: self.digest,
             content: self.content.clone(),
             reason: self.reason.clone(),
             needs: self.needed(),
@@ -271,8 +272,8 @@ impl<O: Out> Pass<'_, O> {
             tool: case.call.tool(),
             posed: case.call.posed().map(str::to_owned),
             input: case.call.matter().into_owned(),
-            changes: case.call.changes().to_vec(),
-            gist: case.call.gist(),
+            kinds: case.call.kinds(),
+            digest: case.call.digest(),
             content: case.call.output.clone(),
             ruling: verdict.ruling.clone(),
             reason: verdict.reason() + &shown_changes(&case.call),
@@ -283,19 +284,12 @@ impl<O: Out> Pass<'_, O> {
             told: false,
             due,
         };
-        let kind = case.call.kind().to_owned();
+        let tool_call = case.call.question(call);
         let asks = hearing.counts(&self.gate.who);
         let hopeless = hearing.is_hopeless();
         hearing.told = hopeless || !settle(&hearing.needs, &[&self.gate.who]);
         let approval = name_of(&self.gate.setting, number);
         let id = format!("\"aip44:{}:{number}\"", self.gate.setting.nonce);
-        let mut tool_call = json!({
-            "toolCallId": call, "title": hearing.tool, "kind": kind, "status": "pending",
-            "rawInput": hearing.input,
-        });
-        if !hearing.changes.is_empty() {
-            tool_call["content"] = hearing.changes.clone().into();
-        }
         let mut params = json!({"sessionId": name});
         if self.gate.is_v2 {
             params["title"] = json!(hearing.tool);
@@ -394,10 +388,10 @@ impl<O: Out> Pass<'_, O> {
         let Some(case) = self.gate.sessions.get(name).and_then(|session| session.calls.get(call)) else {
             return;
         };
-        let gist = case.call.gist();
+        let digest = case.call.digest();
         let is_other = |hearing: &Hearing| {
             let is_about = hearing.is_of(name) && *hearing.call == *call;
-            is_about && (hearing.gist != gist || hearing.ruling != *ruling)
+            is_about && (hearing.digest != digest || hearing.ruling != *ruling)
         };
         let others = self.gate.hearings.iter().filter(|(_, hearing)| is_other(hearing));
         let others: Vec<u64> = others.map(|(number, _)| *number).collect();
@@ -417,10 +411,7 @@ impl<O: Out> Pass<'_, O> {
         let at = self.unix();
         let session = self.gate.sessions.get_mut(&*hearing.session);
         let case = session.and_then(|session| session.calls.get_mut(&*hearing.call)).map(Box::as_mut);
-        // While somebody looks at a change its text must stay what it is.
-        let is_same =
-            |case: &&mut Case| case.call.gist() == hearing.gist && *case.call.changes() == *hearing.changes;
-        let case = case.filter(is_same);
+        let case = case.filter(|case| case.call.digest() == hearing.digest);
         let approved = match case.as_ref().map(|case| &case.approved) {
             _ if !approved.is_given() => approved,
             // Nobody was asked about what there is now.
@@ -431,10 +422,9 @@ impl<O: Out> Pass<'_, O> {
         };
         let mut spent = None;
         if let Some(case) = case {
-            case.approved = approved.clone();
+            case.settle(approved.clone());
             case.signers = hearing.given.drain(..).map(|(signer, _)| signer).collect();
-            case.agreed = approved.is_given().then(|| hearing.gist.clone());
-            if approved.is_given() && !case.counted {
+            if approved.is_given() {
                 case.counted = true;
                 spent = case.verdict.as_ref().and_then(|verdict| self.gate.desk.count(verdict, at));
             }
@@ -444,7 +434,7 @@ impl<O: Out> Pass<'_, O> {
             id: &hearing.call,
             posed: hearing.posed.as_deref(),
             input: &hearing.input,
-            changes: &hearing.changes,
+            kinds: &hearing.kinds,
         };
         let event =
             self.parties(&hearing.session).resolved(&shown, &hearing.ruling, &approved, spent.as_ref());

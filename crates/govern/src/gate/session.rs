@@ -10,7 +10,7 @@ use super::api::{Ticket, Time};
 use super::children::Lineage;
 use super::mcp::List;
 use super::{MOST_OPEN, Raw};
-use crate::call::{Call, Gist};
+use crate::call::{Call, Digest};
 use crate::desk::Verdict;
 use crate::identity::Principal;
 use crate::life::Life;
@@ -34,9 +34,6 @@ pub(super) fn key_of(id: &str) -> Box<str> {
 pub(super) fn request_key(id: &[u8]) -> Box<str> {
     format!("request {}", String::from_utf8_lossy(id)).into()
 }
-
-/// A SHA-256.
-pub(super) type Digest = [u8; 32];
 
 /// What is known of a session.
 #[derive(Debug, Default)]
@@ -97,8 +94,10 @@ pub(super) struct Case {
     /// What was decided about it as it is now.
     pub(super) verdict: Option<Verdict>,
     pub(super) approved: Approved,
-    /// What somebody has approved.
-    pub(super) agreed: Option<Gist>,
+    /// The digest of the call that somebody has approved.
+    pub(super) agreed: Option<Digest>,
+    /// A permission request about it was received: an approval answers one.
+    pub(super) is_asked: bool,
     /// It is counted in the budgets of its clauses.
     pub(super) counted: bool,
     /// What the agent said about it before it was decided.
@@ -110,7 +109,7 @@ pub(super) struct Case {
     /// Whether what our own agent then wants of the client is a part of it.
     pub(super) leads_on: bool,
     /// What the agent has asked about: then it was told, or will be, whether it may.
-    pub(super) told: Option<Gist>,
+    pub(super) told: Option<Digest>,
     /// What it makes of a file, as a digest, once that is known.
     pub(super) makes: Option<Digest>,
 }
@@ -123,14 +122,33 @@ impl Case {
 
     /// Notes that its agent knows what is said of it as it is now.
     pub(super) fn tell(&mut self) {
-        self.told = Some(self.call.gist());
+        self.told = Some(self.call.digest());
     }
 
     /// Whether it was refused and tried all the same by an agent that was not told so of it as it is now.
     pub(super) fn was_tried_untold(&self) -> bool {
         matches!(self.approved, Approved::Refused(_))
             && self.call.was_tried()
-            && !self.told.as_ref().is_some_and(|told| *told == self.call.gist())
+            && self.told.is_none_or(|told| told != self.call.digest())
+    }
+
+    /// Notes that this was decided about it as it is now: an approval holds for that.
+    pub(super) fn settle(&mut self, approved: Approved) {
+        self.call.set_allowed(approved.is_given());
+        self.agreed = approved.is_given().then(|| self.call.digest());
+        self.approved = approved;
+    }
+
+    /// Notes that a permission request about it was received. After the first of them nobody has agreed to it any more:
+    /// an approval answers one. Returns `true` if this is the first.
+    pub(super) fn ask(&mut self) -> bool {
+        self.call.set_allowed(false);
+        let is_first = !std::mem::replace(&mut self.is_asked, true);
+        if !is_first {
+            (self.agreed, self.counted) = (None, false);
+            self.signers.clear();
+        }
+        is_first
     }
 
     /// Keeps what was said about it until it is decided. Tells whether there was room for it.

@@ -8,6 +8,7 @@ mod described;
 mod endings;
 mod grants;
 mod history;
+mod identity;
 mod methods;
 mod openings;
 mod ownership;

@@ -243,12 +243,13 @@ impl<O: Out> Pass<'_, O> {
         let spent = if counts { self.gate.desk.count(&verdict, at) } else { None };
         let case = self.case(name, id)?;
         case.counted |= counts;
-        let is_agreed = case.agreed.as_ref().is_some_and(|agreed| *agreed == case.call.gist());
         case.verdict = Some(verdict);
-        // Somebody has agreed to just this, and only more about it became known.
+        // Somebody has agreed to just this.
+        let is_agreed = case.agreed.is_some_and(|agreed| agreed == case.call.digest());
         if approved != Approved::Pending || !is_agreed {
             case.approved = approved;
         }
+        case.call.set_allowed(case.approved.is_given());
         let event = self.resolved(name, id, spent.as_ref())?;
         Some(self.record(event))
     }
@@ -271,28 +272,16 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn resolved(&self, name: &str, id: &str, spent: Option<&Spent>) -> Option<Event> {
         let case = self.gate.sessions.get(name)?.calls.get(id)?;
         let verdict = case.verdict.as_ref()?;
-        let (tool, input) = (case.call.tool(), case.call.matter());
-        let named = record::Case {
-            tool: &tool,
-            id,
-            posed: case.call.posed(),
-            input: &input,
-            changes: case.call.changes(),
-        };
+        let (tool, input, kinds) = (case.call.tool(), case.call.matter(), case.call.kinds());
+        let named = record::Case { tool: &tool, id, posed: case.call.posed(), input: &input, kinds: &kinds };
         Some(self.parties(name).resolved(&named, &verdict.ruling, &case.approved, spent))
     }
 
     /// What came of a call, for the log.
     pub(super) fn called(&self, name: &str, id: &str, case: &Case, output: Value) -> Option<Event> {
         let verdict = case.verdict.as_ref()?;
-        let (tool, input) = (case.call.tool(), case.call.matter());
-        let named = record::Case {
-            tool: &tool,
-            id,
-            posed: case.call.posed(),
-            input: &input,
-            changes: case.call.changes(),
-        };
+        let (tool, input, kinds) = (case.call.tool(), case.call.matter(), case.call.kinds());
+        let named = record::Case { tool: &tool, id, posed: case.call.posed(), input: &input, kinds: &kinds };
         Some(self.parties(name).called(&named, &verdict.ruling, &case.approved, output))
     }
 

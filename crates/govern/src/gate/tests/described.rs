@@ -148,16 +148,17 @@ fn who_is_asked_sees_the_diff_and_so_does_the_log() {
             let event = scene.sight.events.iter().rfind(|event| event.action == action).expect("an event");
             event.input.clone().unwrap_or_default()
         };
-        let expected = json!({"input": {"path": "/w/a/README.md"}, "content": diff("one")});
+        let expected =
+            json!({"locations": [], "content": diff("one"), "rawInput": {"path": "/w/a/README.md"}});
         assert_eq!(logged(&scene, "policy.resolved"), expected);
         // What is approved is the change that was shown.
         scene
             .update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "content": diff("two")}));
-        scene.seen();
-        scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
-            {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
         let seen = scene.seen();
         assert!(seen.contains("changed while it waited") && seen.contains(r#""optionId":"n""#), "{seen}");
+        scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+            {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
+        assert!(!scene.seen().contains(r#""optionId":"y""#));
 
         let mut scene = Scene::at_work();
         scene.gate.is_v2 = is_v2;

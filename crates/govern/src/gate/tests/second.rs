@@ -157,9 +157,12 @@ fn a_command_that_names_a_known_call_is_judged_itself() {
     scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
         {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
     assert!(scene.seen().contains(r#""optionId":"y""#));
-    // What was agreed to is this command, and no other.
+    // What was agreed to is this command, once, and no other.
     let seen = asks(&mut scene, &command("rm -rf /"));
-    assert!(seen.contains(r#""optionId":"y""#), "{seen}");
+    assert!(seen.contains("require-approval") && !seen.contains("a < "), "{seen}");
+    scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:2", "result":
+        {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
+    assert!(scene.seen().contains(r#""optionId":"y""#));
     let seen = asks(&mut scene, &command("rm -rf /x"));
     assert!(seen.contains("require-approval") && !seen.contains("a < "), "{seen}");
 

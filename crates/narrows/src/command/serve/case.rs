@@ -48,6 +48,12 @@ pub(super) struct Case {
     pub(super) session: String,
     pub(super) tool: String,
     pub(super) input: Value,
+    /// The kinds that it is of, separated by commas.
+    #[serde(default)]
+    pub(super) kinds: String,
+    /// The SHA-256 of all that the gate has judged and shows of it, in hexadecimal.
+    #[serde(default)]
+    pub(super) digest: String,
     pub(super) reason: String,
     /// Whose approval it needs, in words.
     #[serde(default)]
@@ -89,8 +95,9 @@ impl From<&Case> for Listed {
 
 impl From<Open> for Case {
     fn from(open: Open) -> Self {
-        let Open { id, session, tool, input, content, reason, needs, given, client, until, .. } = open;
-        Self { id, session, tool, input, reason, needs, given, client, content, until }
+        let Open { id, session, tool, input, kinds, content, reason, needs, given, client, until, .. } = open;
+        let digest = hex(&open.digest);
+        Self { id, session, tool, input, kinds, digest, reason, needs, given, client, content, until }
     }
 }
 
@@ -112,8 +119,10 @@ impl Case {
 
     /// What is signed: its name, and a digest of what is to be done, so that nothing else can be meant by it.
     pub(super) fn artifact(&self) -> Result<String, jcs::TooDeep> {
-        let Self { id, session, tool, input, .. } = self;
-        let content = json!({"id": id, "session": session, "tool": tool, "input": input});
+        let Self { id, session, tool, input, kinds, digest, .. } = self;
+        let content = json!({
+            "id": id, "session": session, "tool": tool, "input": input, "kinds": kinds, "call": digest,
+        });
         Ok(format!("{id}#sha256:{}", hex(&Sha256::digest(jcs::to_vec(&content)?))))
     }
 }
@@ -166,6 +175,8 @@ mod tests {
         assert_eq!(artifact(&case), artifact(&Case { reason: "other".into(), ..case.clone() }));
         assert_ne!(artifact(&case), artifact(&Case { tool: "u".into(), ..case.clone() }));
         assert_ne!(artifact(&case), artifact(&Case { input: json!({"b": 2, "a": 2}), ..case.clone() }));
+        assert_ne!(artifact(&case), artifact(&Case { kinds: "delete".into(), ..case.clone() }));
+        assert_ne!(artifact(&case), artifact(&Case { digest: "00".into(), ..case.clone() }));
         let line = serde_json::to_string(&Ask::List).expect("JSON");
         assert_eq!(line, "\"list\"");
     }

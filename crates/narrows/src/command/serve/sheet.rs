@@ -12,7 +12,8 @@ const INDENT: &str = "  ";
 
 /// All that is known of it.
 pub(super) fn write(case: &Case) -> String {
-    let Case { id, session, tool, input, reason, needs, given, client, content, until } = case;
+    let Case { id, session, tool, input, kinds, digest: _, reason, needs, given, client, content, until } =
+        case;
     let mut out = String::new();
     let mut row = |name: &str, words: &str| {
         if !words.is_empty() {
@@ -21,6 +22,7 @@ pub(super) fn write(case: &Case) -> String {
     };
     row("approval", id);
     row("tool", tool);
+    row("kinds", kinds);
     row("for", client);
     row("session", session);
     row("because", reason);
@@ -118,6 +120,8 @@ mod tests {
             session: "s".into(),
             tool: "Bash".into(),
             input: json!({"command": "make"}),
+            kinds: "execute".into(),
+            digest: String::new(),
             reason: "policy `runs` says so".into(),
             needs: "2 of role lead".into(),
             given: vec!["user:bob".into()],
@@ -125,7 +129,7 @@ mod tests {
             content: Value::Null,
             until: 1,
         };
-        let expected = "approval  n-1\ntool      Bash\nfor       user:ada\nsession   s\nbecause   policy `runs` says so\n\
+        let expected = "approval  n-1\ntool      Bash\nkinds     execute\nfor       user:ada\nsession   s\nbecause   policy `runs` says so\n\
             needs     2 of role lead\ngiven by  user:bob\nrefused   in 0 s\ninput\n  command: make\n";
         assert_eq!(write(&case), expected);
         let shown = Case { content: json!([{"type": "diff"}]), until: 0, ..case };
