@@ -74,7 +74,8 @@ fn part(directory: &Path, name: String, first: Option<u64>) -> io::Result<Part> 
 
 /// Keeps writers away while the returned file is held. Whoever may not use the lock reads without it.
 fn quiet(lock: &Path) -> Option<File> {
-    let file = File::open(lock).ok()?;
+    // It cannot be opened for reading.
+    let file = File::options().write(true).open(lock).ok()?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         match file.try_lock_shared() {

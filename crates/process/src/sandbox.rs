@@ -63,6 +63,8 @@ pub struct Sandbox {
     /// changed, nothing may be `writable`, there is a private `/tmp` with a private home in it, and of processes only those
     /// of the tree can be looked into.
     pub view: Option<Vec<Mount>>,
+    /// Files and directories within the view that are shown as empty, as far as they exist when something is started.
+    pub hidden: Vec<PathBuf>,
     /// Whether the network may be used.
     pub network: bool,
     /// Whether there is a network of its own with nothing in it but a listener at [`Sandbox::GATEWAY`], which is ours
@@ -84,6 +86,7 @@ impl Sandbox {
             writable: Vec::new(),
             protected: Vec::new(),
             view: None,
+            hidden: Vec::new(),
             network: false,
             gateway: false,
             temp: PathBuf::from("/tmp"),
@@ -382,7 +385,11 @@ impl Sandbox {
             self.see(pieces, start)?;
         }
         let pieces = match pieces {
-            Some(pieces) => Some(Pieces { hidden: hidden(&pieces)?, mounts: pieces }),
+            Some(mut pieces) => {
+                let mut hidden = hidden(&pieces)?;
+                hidden.extend(view::hide(&mut pieces, &self.hidden));
+                Some(Pieces { hidden, mounts: pieces })
+            }
             None => None,
         };
         match self.mechanism() {
@@ -537,7 +544,7 @@ impl Sandbox {
 /// What a view is put together of.
 struct Pieces {
     mounts: Vec<Mount>,
-    /// What of the system is shown as empty.
+    /// What is shown as empty.
     hidden: Vec<Hidden>,
 }
 

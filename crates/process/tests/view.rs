@@ -67,6 +67,39 @@ async fn mounts_are_where_they_are_to_be_and_what_they_are_to_be() {
 }
 
 #[tokio::test]
+async fn what_is_hidden_is_empty_wherever_it_is_mounted() {
+    for support in viewers().await {
+        for writable in [true, false] {
+            let root = directory();
+            let top = root.path();
+            fs::create_dir_all(top.join("log/old")).unwrap();
+            for file in ["log/lock", "log/old/one", "file"] {
+                fs::write(top.join(file), "SECRET\n").unwrap();
+            }
+            let mounts = vec![
+                Mount::here(top, writable),
+                at(top, "/mounted", writable),
+                at(&top.join("log"), "/shown", false),
+                at(&top.join("log/old"), "/mounted/log/old", false),
+            ];
+            let script = "for one in log file /mounted/log /mounted/file /shown; do ls -A $one; cat $one $one/lock; done \
+                2>/dev/null | grep -v -x -e file -e /mounted/file
+                (echo x > log/new) 2>/dev/null && echo escaped; exec 3< log/lock && echo opened; exit 0";
+            let mut spec = seeing(&support, mounts, script);
+            let sandbox = spec.sandbox.as_mut().unwrap();
+            sandbox.hidden = vec![top.join("log"), top.join("file"), top.join("missing")];
+            sandbox.protected = vec![top.join("log")];
+            let seen = output(spec).await;
+            assert!(
+                !seen.contains("SECRET") && !seen.contains("escaped") && !seen.contains("opened"),
+                "{support}: {seen}"
+            );
+            assert_eq!(fs::read_to_string(top.join("log/lock")).unwrap(), "SECRET\n");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_view_is_seen_by_nobody_else_and_leaves_nothing() {
     let mounts = || fs::read_to_string("/proc/self/mountinfo").unwrap();
     for support in viewers().await {

@@ -1,8 +1,8 @@
 //! A directory of the file system.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,10 @@ use crate::files;
 
 /// How long to wait before asking for the lock again: at first, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
+
+/// The mode of the lock. A file that can be opened for reading can be locked, so this one can only be opened for writing:
+/// whoever may read the log and not change it cannot keep its writers out.
+const LOCK_MODE: u32 = 0o200;
 
 /// The directory of a log, and its lock.
 #[derive(Debug)]
@@ -25,7 +29,12 @@ impl Directory {
     /// The directory at `path`, which is made if it is missing, with a lock of this name.
     pub fn open(path: &Path, lock: &str) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-        let lock = options().create(true).truncate(false).open(path.join(lock))?;
+        let lock =
+            options().read(false).mode(LOCK_MODE).create(true).truncate(false).open(path.join(lock))?;
+        if lock.metadata()?.mode() & 0o777 != LOCK_MODE {
+            // An earlier version has made it. Who is not its owner leaves it as it is.
+            let _ = lock.set_permissions(Permissions::from_mode(LOCK_MODE));
+        }
         Ok(Self { path: path.to_owned(), lock })
     }
 }

@@ -84,7 +84,8 @@ fn a_log_that_somebody_keeps_locked_is_an_error() {
     let path = directory.path().join("audit-log.jsonl");
     let options = Options { lock_patience: std::time::Duration::from_millis(20), ..Options::default() };
     let log = Log::open(&path, options.clone()).expect("a log");
-    let lock = std::fs::File::open(directory.path().join("audit-log.jsonl.lock")).expect("there");
+    let lock = std::fs::File::options().write(true).open(directory.path().join("audit-log.jsonl.lock"));
+    let lock = lock.expect("there");
     lock.lock().expect("locked");
     let error = log.append(event(0, 10)).wait().expect_err("locked");
     assert_eq!(error.to_string(), "the audit log is locked by another process");
@@ -119,4 +120,19 @@ fn a_log_that_is_cut_is_an_error() {
         error.to_string(),
         "the audit log was damaged: audit-log.jsonl:0: broken: the file became shorter"
     );
+}
+
+/// A file that can be opened for reading can be locked.
+#[test]
+fn the_lock_is_not_for_who_can_only_read() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().expect("a directory");
+    let lock = directory.path().join("audit-log.jsonl.lock");
+    let mode = || lock.metadata().expect("there").permissions().mode() & 0o777;
+    drop(Log::open(&directory.path().join("audit-log.jsonl"), Options::default()).expect("a log"));
+    assert_eq!(mode(), 0o200);
+    // One that an earlier version has made.
+    std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o644)).expect("ours");
+    drop(Log::open(&directory.path().join("audit-log.jsonl"), Options::default()).expect("a log"));
+    assert_eq!(mode(), 0o200);
 }

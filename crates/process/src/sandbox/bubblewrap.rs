@@ -129,19 +129,26 @@ impl Options {
                 Place::Link { at, to } => self.0.extend(["--symlink".into(), to.into(), at.into()]),
             }
         }
+        let is_within = |hidden: &&Hidden| pieces.iter().any(|piece| hidden.path.starts_with(&piece.at));
+        let (within, outside): (Vec<&Hidden>, Vec<&Hidden>) = hidden.iter().partition(is_within);
+        self.hide(&outside);
+        self.push(["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--dir", HOME]);
+        for Mount { source, at, writable } in pieces {
+            let how = if *writable { "--bind" } else { "--ro-bind" };
+            self.0.extend([how.into(), source.into(), at.into()]);
+        }
+        self.hide(&within);
+        // What is left of it is what the launcher made to mount on.
+        self.push(["--remount-ro", "/"]);
+    }
+
+    fn hide(&mut self, hidden: &[&Hidden]) {
         for Hidden { path, is_directory } in hidden {
             match is_directory {
                 true => self.0.extend(["--tmpfs".into(), path.into(), "--remount-ro".into(), path.into()]),
                 false => self.0.extend(["--ro-bind".into(), "/dev/null".into(), path.into()]),
             }
         }
-        self.push(["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--dir", HOME]);
-        for Mount { source, at, writable } in pieces {
-            let how = if *writable { "--bind" } else { "--ro-bind" };
-            self.0.extend([how.into(), source.into(), at.into()]);
-        }
-        // What is left of it is what the launcher made to mount on.
-        self.push(["--remount-ro", "/"]);
     }
 
     /// The same place inside as outside.

@@ -124,6 +124,30 @@ pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Moun
     Ok(pieces)
 }
 
+/// The places at which `pieces` show something of what is to be `hidden`. What would be mounted within these is left out.
+pub(crate) fn hide(pieces: &mut Vec<Mount>, hidden: &[PathBuf]) -> Vec<Hidden> {
+    let mut found: Vec<Hidden> = Vec::new();
+    for path in hidden.iter().filter_map(|path| path.canonicalize().ok()) {
+        found.extend(pieces.iter().filter_map(|piece| {
+            let is_directory = piece.source.is_dir();
+            match path.strip_prefix(&piece.source) {
+                Ok(rest) if rest != Path::new("") => {
+                    Some(Hidden { path: piece.at.join(rest), is_directory: path.is_dir() })
+                }
+                _ if piece.source.starts_with(&path) => Some(Hidden { path: piece.at.clone(), is_directory }),
+                _ => None,
+            }
+        }));
+    }
+    let is_within = |path: &Path, outer: &Hidden| path != outer.path && path.starts_with(&outer.path);
+    let all = found.clone();
+    found.retain(|one| !all.iter().any(|outer| is_within(&one.path, outer)));
+    found.sort();
+    found.dedup();
+    pieces.retain(|piece| !found.iter().any(|outer| is_within(&piece.at, outer)));
+    found
+}
+
 fn check(mount: &Mount) -> Result<(), SpawnError> {
     places::outermost(std::slice::from_ref(&mount.source))?;
     let mut components = mount.at.components();
@@ -172,7 +196,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Makes it in a directory that nobody else uses. What is `hidden` of the system is empty there.
+    /// Makes it in a directory that nobody else uses. What is `hidden` is empty there.
     pub(crate) fn new(scratch: &Path, pieces: &[Mount], hidden: &[Hidden]) -> io::Result<Self> {
         let [root, temp, shm, empty] = ["root", "tmp", "shm", "empty"].map(|name| scratch.join(name));
         let blank = scratch.join("blank");
@@ -195,10 +219,6 @@ impl Layout {
                     symlink(to, inside(&at))?;
                 }
             }
-        }
-        for Hidden { path, is_directory } in hidden {
-            let source = if *is_directory { empty.clone() } else { blank.clone() };
-            mounts.push(Mount { source, at: inside(path), writable: false });
         }
         for (name, to) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
             symlink(format!("/proc/self/fd{to}"), root.join("dev").join(name))?;
@@ -226,6 +246,11 @@ impl Layout {
             }
             mounts.push(Mount { at: inside(&piece.at), ..piece.clone() });
         }
+        for Hidden { path, is_directory } in hidden {
+            let source = if *is_directory { empty.clone() } else { blank.clone() };
+            mounts.push(Mount { source, at: inside(path), writable: false });
+        }
+        // Of two at one place the later one is seen: what hides comes last.
         mounts.sort_by(|a, b| a.at.cmp(&b.at));
         Ok(Self { root, temporary: [temp, shm], mounts })
     }

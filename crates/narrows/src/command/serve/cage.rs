@@ -177,7 +177,8 @@ async fn confine(
             view.extend(mounts);
         }
     }
-    let sandbox = Sandbox { view: Some(view), protected: charge.sealed(), gateway, ..Sandbox::new(support) };
+    let (protected, hidden) = (charge.sealed(), charge.log_places());
+    let sandbox = Sandbox { view: Some(view), protected, hidden, gateway, ..Sandbox::new(support) };
     sandbox.try_out(&bounds.cwd).await.map_err(|why| refused("mounts", why))?;
     Ok((sandbox, led))
 }

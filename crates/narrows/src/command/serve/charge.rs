@@ -71,9 +71,7 @@ impl Charge {
         let keys = keys.files.iter().map(|(path, _)| path.as_path());
         let mut places: Vec<PathBuf> = pins.chain(keys).map(|path| root.join(path)).collect();
         places.extend(scripts.paths().map(Path::to_owned));
-        if let AuditTarget::Log(path) = &bundle.audit {
-            places.extend(log_places(root, &root.join(path)));
-        }
+        places.extend(self.log_places());
         if let Some(governance) = &bundle.governance {
             places.push(root.join(&governance.scope).join("signatures"));
         }
@@ -82,6 +80,14 @@ impl Charge {
         places.sort();
         places.dedup();
         places
+    }
+
+    /// The log and what is kept for it. Whoever could open its lock could keep its writers out.
+    pub(super) fn log_places(&self) -> Vec<PathBuf> {
+        match &self.bundle.audit {
+            AuditTarget::Log(path) => log_places(&self.root, &self.root.join(path)),
+            _ => Vec::new(),
+        }
     }
 
     /// Refuses to run what is not what it was when it was compared with what is trusted.

@@ -77,7 +77,7 @@ impl Shelf {
     fn lock(&self) -> Result<File, ShelfError> {
         let mut name = self.path.clone().into_os_string();
         name.push(".lock");
-        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(name)?;
+        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o200).open(name)?;
         let since = Instant::now();
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
