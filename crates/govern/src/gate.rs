@@ -53,7 +53,7 @@ pub use hearing::is_signer;
 
 use hearing::Hearing;
 use lane::{Lane, Otherwise, Way};
-use session::{Owed, Served, Session};
+use session::{Asked, Owed, Served, Session};
 
 /// Raw JSON that waits in a table: an id.
 type Raw = Box<[u8]>;
@@ -330,12 +330,16 @@ impl<O: Out> Pass<'_, O> {
             Otherwise::Nothing => {}
             Otherwise::Say(way, line) => self.send(way, &[&line], None, Otherwise::Nothing),
             Otherwise::Unbegun(line, id) => {
-                let owed = self.gate.asked.remove(&id);
-                let name = owed.as_ref().and_then(|owed| owed.what.session());
-                if let Some(session) = name.and_then(|name| self.gate.sessions.get_mut(name)) {
-                    session.prompts.retain(|prompt| *prompt != id);
-                    session.runs = false;
-                    session.heard = None;
+                match self.gate.asked.remove(&id).map(|owed| owed.what) {
+                    Some(Asked::Prompt { session }) => {
+                        if let Some(session) = self.gate.sessions.get_mut(&session) {
+                            session.prompts.retain(|prompt| *prompt != id);
+                            session.runs = false;
+                            session.heard = None;
+                        }
+                    }
+                    Some(Asked::Open { session, replays }) => self.unopened(&session, replays),
+                    _ => {}
                 }
                 self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
             }

@@ -65,6 +65,13 @@ impl Parties<'_> {
         self.event(life.action(), self.of_session(), about)
     }
 
+    /// A request of the client is about to be sent to the agent. Its parameters are known by their length and a digest.
+    pub(crate) fn accepted(&self, action: &str, method: &str, params: &[u8]) -> Event {
+        let about = [("kind", Some("request".into())), ("method", Some(clipped(method, 128).into()))];
+        let input = json!({"bytes": params.len(), "sha256": digest(params)});
+        Event { input: Some(input), ..self.event(action, self.of_session(), about) }
+    }
+
     /// Something was refused before any tool was in question.
     pub(crate) fn refused(&self, what: &str, code: &str, input: Value) -> Event {
         let about = [("kind", Some("refusal".into())), ("code", Some(told(code)))];

@@ -56,10 +56,17 @@ async fn hear(link: &mut Link) -> Value {
     serde_json::from_slice(link.receiver.recv().await.unwrap().bytes()).unwrap()
 }
 
-fn actions(path: &Path) -> Vec<String> {
+fn all_actions(path: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap();
     let entries = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     entries.map(|entry| entry["action"].as_str().unwrap().to_owned()).collect()
+}
+
+/// All but those that precede every session and prompt.
+fn actions(path: &Path) -> Vec<String> {
+    let mut actions = all_actions(path);
+    actions.retain(|action| !matches!(&**action, "session.requested" | "prompt.accepted"));
+    actions
 }
 
 impl Rig {
@@ -71,6 +78,7 @@ impl Rig {
         let cwd = self.home.path().canonicalize().unwrap();
         say(&self.client, Self::request(1, "session/new", &json!({"cwd": cwd, "mcpServers": []}))).await;
         assert_eq!(hear(&mut self.agent).await["method"], "session/new");
+        assert_eq!(all_actions(&self.log), ["session.requested"]);
         say(&self.agent, json!({"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "s"}})).await;
         let answer = hear(&mut self.client).await;
         assert_eq!(answer["result"]["_meta"]["aip44"]["operator"], "notes");
@@ -92,6 +100,7 @@ async fn what_passes_was_recorded_and_the_log_verifies() {
     rig.open().await;
     say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
     assert_eq!(hear(&mut rig.agent).await["method"], "session/prompt");
+    assert_eq!(all_actions(&rig.log)[2..], ["prompt.accepted"]);
     let call = json!({"sessionUpdate": "tool_call", "toolCallId": "c", "name": "Read", "kind": "read",
         "status": "completed", "rawInput": {"path": "a"}, "rawOutput": {"text": "b"}});
     let params = json!({"sessionId": "s", "update": call});
@@ -290,13 +299,15 @@ async fn who_has_asked_and_says_nothing_more_is_answered() {
     assert_eq!(actions[1..], ["method.allowed", "operator.completed", "session.closed"]);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn who_says_nothing_more_learns_at_once_that_the_agent_is_gone() {
     let mut rig = rig();
     rig.open().await;
     say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
     rig.client.sender.close();
     hear(&mut rig.agent).await;
+    // Not before: the log takes real time.
+    tokio::time::pause();
     let since = tokio::time::Instant::now();
     rig.agent.sender.close();
     let answer = hear(&mut rig.client).await;
@@ -305,12 +316,15 @@ async fn who_says_nothing_more_learns_at_once_that_the_agent_is_gone() {
     assert_eq!(rig.over().await.0, Ended::Agent);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn who_says_nothing_more_is_not_answered_for_ever() {
     let mut rig = rig();
     rig.open().await;
     say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
     say(&rig.client, Rig::request(3, "x", &json!({}))).await;
+    hear(&mut rig.agent).await;
+    hear(&mut rig.agent).await;
+    tokio::time::pause();
     rig.client.sender.close();
     let since = tokio::time::Instant::now();
     let answer = hear(&mut rig.client).await;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::Pass;
 use super::api::{Out, Ticket};
 use super::lane::{Otherwise, Way};
-use super::opening::{crowded, read, unrecorded};
+use super::opening::{crowded, read, unrecorded, unrecorded_outcome};
 use super::session::{Asked, Session};
 use crate::life::Life;
 use crate::meta::introduce;
@@ -51,21 +51,26 @@ impl<O: Out> Pass<'_, O> {
                 let ticket = self.invoke(&name);
                 // What was said before the answer is shown before it.
                 self.release_early();
-                self.send_marked(message, Some(ticket), Otherwise::Say(Way::ToClient, unrecorded(id)));
+                self.send_marked(
+                    message,
+                    Some(ticket),
+                    Otherwise::Say(Way::ToClient, unrecorded_outcome(id)),
+                );
             }
             Asked::Open { session: name, replays } => {
-                let Some(session) = self.gate.sessions.get_mut(&*name) else {
+                if message.result().is_none() {
+                    self.unopened(&name, replays);
                     return self.show(message);
-                };
-                session.replays = session.replays.saturating_sub(u32::from(replays));
-                if message.result().is_some() {
+                }
+                if let Some(session) = self.gate.sessions.get_mut(&*name) {
+                    session.replays = session.replays.saturating_sub(u32::from(replays));
                     let ticket = self.invoke(&name);
-                    self.send_marked(message, Some(ticket), Otherwise::Say(Way::ToClient, unrecorded(id)));
+                    self.send_marked(
+                        message,
+                        Some(ticket),
+                        Otherwise::Say(Way::ToClient, unrecorded_outcome(id)),
+                    );
                 } else {
-                    if session.is_fresh() {
-                        self.gate.sessions.remove(&*name);
-                        self.gate.note_closed(&name, false);
-                    }
                     self.show(message);
                 }
             }
@@ -76,7 +81,7 @@ impl<O: Out> Pass<'_, O> {
                     self.settle_prompts(&session);
                     self.over(&session, "it was closed")
                 });
-                let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
+                let otherwise = Otherwise::Say(Way::ToClient, unrecorded_outcome(id));
                 self.send(Way::ToClient, &[message.bytes()], ticket, otherwise);
             }
         }
@@ -227,7 +232,7 @@ fn flag(
 
 impl Session {
     /// Whether nothing ever happened in it.
-    fn is_fresh(&self) -> bool {
+    pub(super) fn is_fresh(&self) -> bool {
         self.prompts.is_empty() && self.calls.is_empty() && self.replays == 0
     }
 }

@@ -183,7 +183,7 @@ impl<O: Out> Pass<'_, O> {
         let event = case.and_then(|case| self.called(&name, &call, &case, json!({"error": why})));
         let ticket = event.map(|event| self.record(event));
         let line = message::error(id, &late(&why));
-        self.send(Way::ToAgent, &[&line], ticket, Otherwise::fail(id, &name));
+        self.send(Way::ToAgent, &[&line], ticket, Otherwise::fail_outcome(id, &name));
         self.cancel_request(Way::ToClient, id);
         self.resume(&name);
     }

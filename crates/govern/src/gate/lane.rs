@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::api::Ticket;
-use super::opening::unrecorded;
+use super::opening::{unrecorded, unrecorded_outcome};
 
 /// Which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) enum Otherwise {
     Nothing,
     /// Say this.
     Say(Way, Bytes),
-    /// Say this to the client: its prompt never reached the agent.
+    /// Say this to the client: its request never reached the agent.
     Unbegun(Bytes, Box<[u8]>),
     /// End the turn of this session.
     Halt(Box<str>),
@@ -33,6 +33,11 @@ impl Otherwise {
     /// Tells the agent that its request `id` came to nothing, and ends the turn of `session`.
     pub(super) fn fail(id: &[u8], session: &str) -> Self {
         Self::Fail(unrecorded(id), session.into())
+    }
+
+    /// Tells the agent that the outcome of its request `id` is not recorded, and ends the turn of `session`.
+    pub(super) fn fail_outcome(id: &[u8], session: &str) -> Self {
+        Self::Fail(unrecorded_outcome(id), session.into())
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use narrows_acp::capability::AUTHORIZES;
 use narrows_acp::method;
 use narrows_manifest::Capabilities;
-use narrows_wire::{Code, RpcError, View, message};
+use narrows_wire::{Code, Effects, RpcError, View, message};
 use serde_json::{Value, json};
 
 use super::api::Out;
@@ -150,9 +150,15 @@ impl<O: Out> Pass<'_, O> {
 
     /// Sends on that a session is to be opened, with the MCP servers that it gets from us.
     fn forward_opening(&mut self, id: &[u8], message: View<'_>) {
+        let method = message.method().unwrap_or_default();
+        let name = message.session().unwrap_or_default();
+        let params = message.params().unwrap_or_default();
+        let event = self.parties(&name).accepted("session.requested", &method, params);
+        let ticket = Some(self.record(event));
+        let otherwise = Otherwise::Unbegun(unrecorded(id), id.into());
         let gate = &self.gate;
         if gate.mandate.provides.is_empty() {
-            return self.forward(message);
+            return self.send(Way::ToAgent, &[message.bytes()], ticket, otherwise);
         }
         let mut params = read(message.params());
         let mut servers = params["mcpServers"].as_array().cloned().unwrap_or_default();
@@ -165,9 +171,18 @@ impl<O: Out> Pass<'_, O> {
             servers.push(provided);
         }
         params["mcpServers"] = Value::Array(servers);
-        let method = message.method().unwrap_or_default();
         let Ok(line) = message::request(id, &method, &params) else { return };
-        self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
+        self.send(Way::ToAgent, &[&line], ticket, otherwise);
+    }
+
+    /// A stored session was not opened: it is forgotten if nothing is going on in it.
+    pub(super) fn unopened(&mut self, name: &str, replays: bool) {
+        let Some(session) = self.gate.sessions.get_mut(name) else { return };
+        session.replays = session.replays.saturating_sub(u32::from(replays));
+        if session.is_fresh() {
+            self.gate.sessions.remove(name);
+            self.gate.note_closed(name, false);
+        }
     }
 
     /// Where a session would live, if it may.
@@ -280,6 +295,13 @@ pub(super) fn unrecorded(id: &[u8]) -> bytes::Bytes {
         id,
         &RpcError::new(Code::AuditUnavailable, "the decision could not be recorded, so nothing was done"),
     )
+}
+
+/// The error of a request that reached its addressee and whose outcome could not be recorded.
+pub(super) fn unrecorded_outcome(id: &[u8]) -> bytes::Bytes {
+    let words = "it was carried out, and the outcome could not be recorded";
+    let error = RpcError::new(Code::AuditUnavailable, words).effects(Effects::Possible);
+    message::error(id, &error.with("retryable", json!(false)))
 }
 
 /// The error of whoever wants a session for which there is no room.

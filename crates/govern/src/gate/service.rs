@@ -141,7 +141,7 @@ impl<O: Out> Pass<'_, O> {
         let ticket =
             case.and_then(|case| self.called(name, key, &case, output)).map(|event| self.record(event));
         let id = message.id().unwrap_or(b"null");
-        self.send(Way::ToAgent, &[message.bytes()], ticket, Otherwise::fail(id, name));
+        self.send(Way::ToAgent, &[message.bytes()], ticket, Otherwise::fail_outcome(id, name));
     }
 }
 

@@ -5,6 +5,7 @@ mod bounds;
 mod children;
 mod deadlines;
 mod described;
+mod durable;
 mod endings;
 mod grants;
 mod history;
@@ -55,6 +56,8 @@ struct Sight {
     /// What the client got, with our mark.
     raw: Vec<String>,
     events: Vec<Event>,
+    /// Those that precede every session and prompt, which only tests of them look at.
+    accepted: Vec<Event>,
     tickets: Vec<Ticket>,
 }
 
@@ -69,6 +72,10 @@ impl Out for Sight {
     }
 
     fn record(&mut self, ticket: Ticket, event: Event) {
+        if matches!(&*event.action, "prompt.accepted" | "session.requested") {
+            self.tickets.push(ticket);
+            return self.accepted.push(event);
+        }
         let decision = event.policy.as_ref().and_then(|policy| Some(format!(" {}", policy.decision?)));
         let more: Vec<String> = ["tool", "approval", "reason", "code"]
             .iter()

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::api::{Out, Ticket};
 use super::deadline::late;
 use super::lane::{Otherwise, Way};
-use super::opening::{UNDECLARED, crowded, unnamed, unrecorded};
+use super::opening::{UNDECLARED, crowded, unnamed, unrecorded, unrecorded_outcome};
 use super::service::ambiguous;
 use super::session::{Asked, Case, Halt, Origin, Owed, Session};
 use super::{Pass, Raw, UNRECORDED, prompt};
@@ -109,8 +109,14 @@ impl<O: Out> Pass<'_, O> {
             session.runs = is_v2;
         }
         self.listen(name);
+        // An approval of the turn has recorded what it is about.
+        let after = after.unwrap_or_else(|| {
+            let params = message.params().unwrap_or_default();
+            let event = self.parties(name).accepted("prompt.accepted", method::SESSION_PROMPT, params);
+            self.record(event)
+        });
         let otherwise = Otherwise::Unbegun(unrecorded(id), id.into());
-        self.send(Way::ToAgent, &[message.bytes()], after, otherwise);
+        self.send(Way::ToAgent, &[message.bytes()], Some(after), otherwise);
     }
 
     /// The client stops a turn: what waits for an approval in it is not done.
@@ -162,7 +168,7 @@ impl<O: Out> Pass<'_, O> {
             }
             let ticket = self.step(name, Life::Interrupted, Some("it was closed"));
             if let Ok(line) = message::response(&id, &json!({"stopReason": "cancelled"})) {
-                let otherwise = Otherwise::Say(Way::ToClient, unrecorded(&id));
+                let otherwise = Otherwise::Say(Way::ToClient, unrecorded_outcome(&id));
                 self.send(Way::ToClient, &[&line], ticket, otherwise);
             }
         }
@@ -195,7 +201,7 @@ impl<O: Out> Pass<'_, O> {
             let Ok(line) = message::response(id, &json!({"stopReason": "refusal", "_meta": meta})) else {
                 return;
             };
-            let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
+            let otherwise = Otherwise::Say(Way::ToClient, unrecorded_outcome(id));
             return self.send(Way::ToClient, &[&line], ticket, otherwise);
         }
         let result: Value =
@@ -208,7 +214,7 @@ impl<O: Out> Pass<'_, O> {
             }
             _ => self.step(name, Life::Completed, None),
         };
-        self.send_marked(message, ticket, Otherwise::Say(Way::ToClient, unrecorded(id)));
+        self.send_marked(message, ticket, Otherwise::Say(Way::ToClient, unrecorded_outcome(id)));
     }
 
     /// The agent has answered a prompt of version 2: a turn has begun, or there is none.
@@ -221,7 +227,7 @@ impl<O: Out> Pass<'_, O> {
             session.runs = false;
         }
         let ticket = self.step(name, Life::Interrupted, Some(&error.message));
-        self.send_marked(message, ticket, Otherwise::Say(Way::ToClient, unrecorded(id)));
+        self.send_marked(message, ticket, Otherwise::Say(Way::ToClient, unrecorded_outcome(id)));
     }
 
     /// A session that was halted has stopped. Why it was, and what is still to be recorded of that.

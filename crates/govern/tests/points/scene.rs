@@ -214,13 +214,14 @@ impl Scene {
         counted
     }
 
-    /// What was recorded: the actions, with what was decided.
+    /// What was recorded: the actions, with what was decided, without those that precede every session and prompt.
     pub(crate) fn recorded(&self) -> Vec<String> {
         let told = |event: &Event| {
             let decision = event.policy.as_ref().and_then(|policy| Some(format!(" {}", policy.decision?)));
             format!("{}{}", event.action, decision.unwrap_or_default())
         };
-        self.sight.events.iter().map(told).collect()
+        let is_told = |event: &&Event| !matches!(&*event.action, "session.requested" | "prompt.accepted");
+        self.sight.events.iter().filter(is_told).map(told).collect()
     }
 
     /// The same in a real log, which must verify.

@@ -163,13 +163,15 @@ impl Governed {
         Talk::initialized(&self.place, self.serve(&[]))
     }
 
-    /// The actions in the log, which must verify.
+    /// The actions in the log, which must verify, without those that precede every session and prompt.
     #[track_caller]
     pub(crate) fn actions(&self) -> Vec<String> {
         let verified =
             self.place.told_of(self.place.narrows(["audit", "verify", "ws/audit/audit-log.jsonl"]));
         assert!(verified.contains("--- exit 0 ---"), "{verified}");
-        self.entries().iter().map(|entry| entry["action"].as_str().expect("a text").to_owned()).collect()
+        let entries = self.entries();
+        let actions = entries.iter().map(|entry| entry["action"].as_str().expect("a text").to_owned());
+        actions.filter(|action| !["session.requested", "prompt.accepted"].contains(&&**action)).collect()
     }
 
     /// The entries of the log.

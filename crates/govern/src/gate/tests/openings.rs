@@ -102,16 +102,16 @@ fn servers_are_those_of_the_operator() {
 }
 
 #[test]
-fn nothing_is_done_that_cannot_be_recorded() {
+fn a_session_whose_beginning_is_not_recorded_is_not_given_to_the_client() {
     let mut scene = Scene::new();
-    scene.records = false;
     scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+    scene.seen();
+    scene.records = false;
     scene.answer(1, &json!({"sessionId": "s"}));
-    scene.gate.settled(scene.now, Ticket(1), false, &mut scene.sight);
+    scene.gate.settled(scene.now, Ticket(2), false, &mut scene.sight);
     assert_snapshot!(scene.seen(), @r#"
-    a < {"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/w","mcpServers":[]}}
     log operator.invoked
-    c < {"jsonrpc":"2.0","id":1,"error":{"code":-32017,"message":"the decision could not be recorded, so nothing was done","data":{"condition":"audit_unavailable","retryable":true,"effects":"none"}}}
+    c < {"jsonrpc":"2.0","id":1,"error":{"code":-32017,"message":"it was carried out, and the outcome could not be recorded","data":{"condition":"audit_unavailable","retryable":false,"effects":"possible"}}}
     "#);
 }
 

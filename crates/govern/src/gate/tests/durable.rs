@@ -1,0 +1,90 @@
+//! Nothing reaches the agent before it is recorded, and whoever asked is told the truth about it.
+
+use super::*;
+
+/// Every record from now on fails.
+fn fill(scene: &mut Scene) {
+    scene.records = false;
+    scene.sight.tickets.clear();
+}
+
+fn fail(scene: &mut Scene) -> String {
+    while !scene.sight.tickets.is_empty() {
+        for ticket in std::mem::take(&mut scene.sight.tickets) {
+            scene.gate.settled(scene.now, ticket, false, &mut scene.sight);
+        }
+    }
+    scene.seen()
+}
+
+#[test]
+fn a_prompt_is_recorded_before_the_agent_gets_it() {
+    let mut scene = Scene::new();
+    scene.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
+    scene.answer(1, &json!({"sessionId": "s"}));
+    fill(&mut scene);
+    for id in 2..10 {
+        scene.seen();
+        scene.ask(
+            id,
+            "session/prompt",
+            &json!({"sessionId": "s", "prompt": [{"type": "text", "text": "go"}]}),
+        );
+        assert_eq!(scene.seen(), "");
+        let seen = fail(&mut scene);
+        assert!(!seen.contains("a < "), "{seen}");
+        assert!(seen.contains("-32017") && seen.contains(r#""effects":"none""#), "{seen}");
+    }
+    scene.records = true;
+    scene.ask(10, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    assert!(scene.seen().contains("a < "));
+    let event = scene.sight.accepted.last().unwrap();
+    assert_eq!(event.action, "prompt.accepted");
+    assert_eq!(event.input.as_ref().unwrap()["sha256"].as_str().unwrap().len(), 64);
+}
+
+#[test]
+fn no_session_is_opened_before_that_is_recorded() {
+    for (method, params) in [
+        ("session/new", json!({"cwd": "/w/a", "mcpServers": []})),
+        ("session/load", json!({"sessionId": "s", "cwd": "/w/a", "mcpServers": []})),
+        ("session/resume", json!({"sessionId": "s", "cwd": "/w/a", "mcpServers": []})),
+    ] {
+        let mut scene = Scene::new();
+        fill(&mut scene);
+        scene.ask(1, method, &params);
+        assert!(!scene.seen().contains("a < "), "{method}");
+        let seen = fail(&mut scene);
+        assert!(!seen.contains("a < ") && seen.contains(r#""effects":"none""#), "{method} {seen}");
+        assert!(scene.gate.sessions.is_empty() && scene.gate.asked.is_empty(), "{method}");
+    }
+}
+
+#[test]
+fn who_asked_is_told_that_something_may_have_been_done() {
+    let is_true = |seen: &str| {
+        let is_told = seen.contains("-32017") && seen.contains(r#""effects":"possible""#);
+        is_told && seen.contains(r#""retryable":false"#)
+    };
+    let mut scene = Scene::at_work();
+    fill(&mut scene);
+    scene.answer(2, &json!({"stopReason": "end_turn"}));
+    let seen = fail(&mut scene);
+    assert!(seen.contains("c < ") && is_true(&seen), "{seen}");
+    // The same of what the client has done for the agent.
+    let mut scene = Scene::at_work();
+    scene.wants(9, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/b"}));
+    fill(&mut scene);
+    scene.seen();
+    scene.client(&json!({"jsonrpc": "2.0", "id": 9, "result": {"content": "x"}}));
+    let seen = fail(&mut scene);
+    assert!(seen.contains(r#"a < {"jsonrpc":"2.0","id":9,"error""#) && is_true(&seen), "{seen}");
+    // And of a session that the agent has made.
+    let mut scene = Scene::new();
+    scene.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
+    fill(&mut scene);
+    scene.seen();
+    scene.answer(1, &json!({"sessionId": "s"}));
+    let seen = fail(&mut scene);
+    assert!(is_true(&seen), "{seen}");
+}
