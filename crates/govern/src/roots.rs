@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use narrows_policy::{Action, Kind};
@@ -35,6 +36,9 @@ impl Outside {
     }
 }
 
+/// The most names that are compared with a file that has several.
+const MAX_LOOKED_AT: usize = 10_000;
+
 /// How much of a path is told.
 const LONGEST: usize = 1000;
 
@@ -45,6 +49,13 @@ pub trait Ground: fmt::Debug + Send + Sync {
     /// # Errors
     /// When there is no such path, or it cannot be looked at.
     fn real(&self, path: &Path) -> io::Result<PathBuf>;
+
+    /// Returns `true` if the file at `path` is, by another of its names, one of `places` or in one of them. A file that
+    /// cannot be looked at may be.
+    fn is_linked_to(&self, path: &Path, places: &[PathBuf]) -> bool {
+        _ = (path, places);
+        false
+    }
 }
 
 /// The disk of this machine.
@@ -54,6 +65,35 @@ pub struct Disk;
 impl Ground for Disk {
     fn real(&self, path: &Path) -> io::Result<PathBuf> {
         path.canonicalize()
+    }
+
+    fn is_linked_to(&self, path: &Path, places: &[PathBuf]) -> bool {
+        let found = match path.symlink_metadata() {
+            Ok(found) => found,
+            Err(error) => return error.kind() != io::ErrorKind::NotFound,
+        };
+        // Mostly there is one name, and nothing else to look at.
+        if !found.is_file() || found.nlink() < 2 {
+            return false;
+        }
+        let mut open = places.to_vec();
+        let mut looked_at = 0;
+        while let Some(place) = open.pop() {
+            let Ok(other) = place.symlink_metadata() else { continue };
+            if (other.dev(), other.ino()) == (found.dev(), found.ino()) {
+                return true;
+            }
+            if other.is_dir() {
+                open.extend(
+                    std::fs::read_dir(&place).into_iter().flatten().flatten().map(|entry| entry.path()),
+                );
+            }
+            looked_at += 1;
+            if looked_at > MAX_LOOKED_AT {
+                return true;
+            }
+        }
+        false
     }
 }
 

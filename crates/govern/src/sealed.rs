@@ -42,7 +42,7 @@ pub(crate) fn touched(
                 [&real, &candidate].iter().any(|at| at.starts_with(sealed))
                     || (takes_along && sealed.starts_with(&real))
             };
-            if mandate.sealed.iter().any(is_in) {
+            if mandate.sealed.iter().any(is_in) || ground.is_linked_to(&real, &mandate.sealed) {
                 return Some(format!("{shown:?} decides about the agent, and is not for it to change"));
             }
         }
@@ -70,6 +70,10 @@ mod tests {
         }
         symlink(home.join("w"), home.join("w/sub/up")).unwrap();
         symlink(home.join("w/GOVERNANCE.md"), home.join("w/innocent")).unwrap();
+        std::fs::hard_link(home.join("w/audit/log"), home.join("w/innocent.txt")).unwrap();
+        std::fs::hard_link(home.join("w/GOVERNANCE.md"), home.join("w/sub/other.md")).unwrap();
+        std::fs::write(home.join("w/twice"), "").unwrap();
+        std::fs::hard_link(home.join("w/twice"), home.join("w/thrice")).unwrap();
         let root = home.join("w");
         let sealed = vec![root.join("GOVERNANCE.md"), root.join("audit"), root.join("signatures")];
         let mandate = Mandate { sealed, ..Mandate::default() };
@@ -85,6 +89,8 @@ mod tests {
             "GOVERNANCE.md",
             "./GOVERNANCE.md",
             "innocent",
+            "innocent.txt",
+            "sub/other.md",
             "sub/../GOVERNANCE.md",
             "sub/up/GOVERNANCE.md",
             "sub/up/sub/../audit/new",
@@ -98,6 +104,8 @@ mod tests {
         }
         check("edit", "GOVERNANCE.md.txt", false);
         check("edit", "sub/new", false);
+        check("edit", "twice", false);
+        check("read", "innocent.txt", false);
         check("read", "GOVERNANCE.md", false);
         check("delete", ".", true);
         check("delete", "sub", false);
