@@ -1,6 +1,6 @@
 //! What may be reached: names, patterns and addresses, each with a port or with those of the web.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use crate::host::{Host, Target, read_port};
 
@@ -66,9 +66,38 @@ impl List {
         match host {
             Host::Address(literal) => *literal == address,
             Host::Name(name) if name == "localhost" => address.to_canonical().is_loopback(),
-            Host::Name(_) => is_public(address.to_canonical()),
+            Host::Name(_) => {
+                is_public(address.to_canonical()) && !is_own(address.to_canonical(), is_bindable)
+            }
         }
     }
+}
+
+/// Returns `true` if an address is one of this machine: nobody can bind a socket to that of another. Where the system lets
+/// everybody do that, an address is this machine's if what is sent to it would be sent from it.
+fn is_own(address: IpAddr, is_bindable: impl Fn(IpAddr) -> bool) -> bool {
+    let (foreign, unspecified): (IpAddr, IpAddr) = match address {
+        IpAddr::V4(_) => (Ipv4Addr::new(192, 0, 2, 1).into(), Ipv4Addr::UNSPECIFIED.into()),
+        IpAddr::V6(_) => {
+            (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(), Ipv6Addr::UNSPECIFIED.into())
+        }
+    };
+    if !is_bindable(address) {
+        return false;
+    }
+    if !is_bindable(foreign) {
+        return true;
+    }
+    let source = UdpSocket::bind((unspecified, 0)).and_then(|socket| {
+        // Nothing is sent by that.
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    });
+    source.is_ok_and(|source| source.ip() == address)
+}
+
+fn is_bindable(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
 }
 
 impl Entry {
@@ -143,6 +172,17 @@ mod tests {
 
     fn list(entries: &[&str]) -> List {
         List::parse(entries).unwrap()
+    }
+
+    #[test]
+    fn addresses_of_this_machine_are_known_by_what_can_be_bound() {
+        let [own, other]: [IpAddr; 2] = ["127.0.0.1", "93.184.216.34"].map(|text| text.parse().unwrap());
+        assert!(is_own(own, is_bindable) && !is_own(other, is_bindable));
+        assert!(!is_own("2606:4700::1234".parse().unwrap(), is_bindable));
+        // A public address that is this machine's.
+        assert!(is_own(other, |address| address == other));
+        // Where everything can be bound, what is sent tells.
+        assert!(is_own(own, |_| true) && !is_own(other, |_| true));
     }
 
     #[test]
