@@ -62,7 +62,15 @@ impl Draft {
             *value = event::object(value.take());
             event::exact(value);
         }
-        redaction.clean(&mut event);
+        let before = (event.input.clone(), event.output.clone());
+        redaction.clean_values(&mut event);
+        let pairs = [(before.0.as_ref(), event.input.as_ref()), (before.1.as_ref(), event.output.as_ref())];
+        let more = redaction.with_taken(pairs);
+        let redaction = more.as_ref().unwrap_or(redaction);
+        if !event.facts.is_empty() && !redaction.leaves(&event.facts) {
+            event.facts.tell(&mut event.metadata);
+        }
+        redaction.clean_texts(&mut event);
         let draft = Self::of(&event, sheet)?;
         let bytes = draft.text.len() + PLACE;
         if bytes > limit { Err(EventError::TooLarge { bytes, limit }) } else { Ok(draft) }

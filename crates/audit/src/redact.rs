@@ -6,6 +6,7 @@ mod argument;
 mod look;
 mod name;
 mod token;
+mod value;
 
 use std::ops::Range;
 
@@ -25,8 +26,15 @@ const BLANK: &str = "[redacted]";
 /// The member that is a digest of what stands beside it.
 const DIGEST: &str = "sha256";
 
+/// The most secrets of one value that are looked for in other texts.
+const MAX_TAKEN: usize = 64;
+
 /// The members by which others are judged.
-const TELLING: [&str; 3] = ["$redacted", "name", "key"];
+const TELLING: [&str; 7] = ["$redacted", "name", "key", "k", "field", "header", "variable"];
+
+/// The members that name what stands beside them, and those that may be that: `{"name": "Authorization", "value": "…"}`.
+const LABELS: [&str; 6] = ["name", "key", "k", "field", "header", "variable"];
+const LABELED: [&str; 4] = ["value", "v", "data", "text"];
 
 /// What is a secret. The default knows the usual names and tokens; a caller adds its own.
 #[derive(Clone, Debug)]
@@ -108,7 +116,21 @@ impl Redaction {
     }
 
     /// Takes the secrets out of an event. The nesting of its values is one level less than may be written: a mark is one more than a text.
+    #[cfg(test)]
     pub(crate) fn clean(&self, event: &mut Event) {
+        self.clean_values(event);
+        self.clean_texts(event);
+    }
+
+    /// The same for its input and output.
+    pub(crate) fn clean_values(&self, event: &mut Event) {
+        for value in [&mut event.input, &mut event.output].into_iter().flatten() {
+            self.value(value);
+        }
+    }
+
+    /// The same for all but these.
+    pub(crate) fn clean_texts(&self, event: &mut Event) {
         let subject = &mut event.subject;
         if self.is_secret(&event.action) {
             "redacted".clone_into(&mut event.action);
@@ -121,10 +143,23 @@ impl Redaction {
                 *text = hidden.text;
             }
         }
-        for value in [&mut event.input, &mut event.output].into_iter().flatten() {
-            self.value(value);
-        }
         self.members(&mut event.metadata);
+    }
+
+    /// The same rules, and what was taken out of the values of an event as secrets that are known. A text that was made of such a
+    /// value has lost its quotes and names, and is not known by them. `None` if nothing was taken out.
+    pub(crate) fn with_taken(&self, pairs: [(Option<&Value>, Option<&Value>); 2]) -> Option<Self> {
+        let mut taken = Vec::new();
+        for (before, after) in pairs {
+            if let (Some(before), Some(after)) = (before, after) {
+                collect_taken(before, after, &mut taken);
+            }
+        }
+        taken.sort_unstable();
+        taken.dedup();
+        let secrets = taken.into_iter().filter(|text| look::can_be_value(text.as_bytes(), look::OPTION));
+        let secrets: Vec<Secret> = secrets.take(MAX_TAKEN).map(Secret::new).collect();
+        (!secrets.is_empty()).then(|| secrets.into_iter().fold(self.clone(), Self::known))
     }
 
     /// Whether all of this can be written as it is.
@@ -177,7 +212,7 @@ impl Redaction {
                 let takes = if takes == Takes::Named { Takes::Value } else { takes };
                 let begin = begin + argument::secret_of(text.as_bytes().get(begin..)?, takes)?;
                 let shown = text.get(..begin).filter(|_| begin < text.len())?;
-                let is_gone = text[begin..].starts_with(BLANK);
+                let is_gone = &text[begin..] == BLANK;
                 let partly = || Hidden::from(self, &format!("{shown}{BLANK}"), reason::TOKEN).value();
                 (!is_gone).then(|| if shown.is_empty() { mark(reason::KEY) } else { partly() })
             });
@@ -196,8 +231,7 @@ impl Redaction {
     fn pair(&self, items: &mut [Value]) -> bool {
         let [Value::String(name), value] = items else { return false };
         let is_text = value.as_str().is_some_and(|text| look::can_be_value(text.as_bytes(), look::OPTION));
-        let is_secret =
-            is_text && !name.starts_with('-') && name.len() <= MAX_NAME_BYTES && self.is_name(name);
+        let is_secret = is_text && !name.starts_with('-') && self.is_name(name::end_of(name));
         if is_secret {
             *value = mark(reason::KEY);
         }
@@ -216,7 +250,25 @@ impl Redaction {
             && self.is_name(text)
     }
 
+    /// The text of a mark, from which more may be taken: it stays a text, so that no mark is in another.
+    fn mark_text(&self, members: &mut Map<String, Value>) -> bool {
+        let is_mark = member(members, "$redacted") == Some(&Value::Bool(true))
+            && members.keys().all(|key| matches!(&**key, "$redacted" | "reason" | "text"));
+        match members.get_mut("text").filter(|_| is_mark) {
+            Some(Value::String(text)) => {
+                if let Some(hidden) = self.hide(text) {
+                    *text = hidden.text;
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
     fn members(&self, members: &mut Map<String, Value>) -> bool {
+        if self.mark_text(members) {
+            return true;
+        }
         let mut is_hidden = member(members, "$redacted") == Some(&Value::Bool(true));
         // Mostly there is none, and nothing to collect.
         let speaking: Vec<String> = members.keys().filter(|key| self.is_secret(key)).cloned().collect();
@@ -227,13 +279,14 @@ impl Redaction {
             }
         }
         // `{"name": "Authorization", "value": "…"}`, as headers and variables are listed.
-        let named = ["name", "key"].iter().filter_map(|key| member(members, key)?.as_str());
+        let named = LABELS.iter().filter_map(|key| member(members, key)?.as_str());
         let listed = named.into_iter().any(|name| self.is_name(name));
         let program =
             ["command", "program", "cmd", "bin"].iter().find_map(|key| member(members, key)?.as_str());
         let mut reader = program.map(Reader::of);
         for (key, value) in members.iter_mut() {
-            let named = if listed && key == "value" { Some(Named::Secret) } else { self.names.of(key) };
+            let is_listed = listed && LABELED.contains(&&**key);
+            let named = if is_listed { Some(Named::Secret) } else { self.names.of(key) };
             is_hidden |= match (value, named) {
                 (Value::Null | Value::Bool(_), _) => false,
                 (Value::Object(members), _) if is_mark(members) => true,
@@ -247,6 +300,15 @@ impl Redaction {
                     true
                 }
                 (value, Some(Named::Texts)) => self.texts(value),
+                (value @ Value::String(_), Some(Named::Doubtful))
+                    if value
+                        .as_str()
+                        .is_some_and(|text| look::can_be_value(text.as_bytes(), look::OPTION)) =>
+                {
+                    *value = mark(reason::KEY);
+                    true
+                }
+                (value, Some(Named::Doubtful)) => self.value(value),
                 (Value::Array(items), None) if key.starts_with("arg") => {
                     self.items(items, reader.take().unwrap_or_default())
                 }
@@ -363,6 +425,53 @@ impl Hidden {
             mark["text"] = Value::String(self.text);
         }
         mark
+    }
+}
+
+/// The texts that are in a value and no more in what was made of it.
+fn collect_taken<'a>(before: &'a Value, after: &Value, taken: &mut Vec<&'a str>) {
+    match (before, after) {
+        (Value::String(text), Value::Object(mark)) => {
+            let shown = member(mark, "text").and_then(Value::as_str).unwrap_or(BLANK);
+            collect_gaps(text, shown, taken);
+        }
+        (Value::Array(before), Value::Array(after)) => {
+            before.iter().zip(after).for_each(|(before, after)| collect_taken(before, after, taken));
+        }
+        (before, Value::Object(after)) if is_mark(after) => collect_texts(before, taken),
+        (Value::Object(before), Value::Object(after)) => {
+            for (key, value) in before {
+                if let Some(after) = after.get(key) {
+                    collect_taken(value, after, taken);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What stands in a text between the parts of it that are still shown.
+fn collect_gaps<'a>(text: &'a str, shown: &str, gaps: &mut Vec<&'a str>) {
+    let mut parts = shown.split(BLANK);
+    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return };
+    let mut parts = parts.peekable();
+    while let Some(part) = parts.next() {
+        let length = match parts.peek() {
+            Some(_) => rest.find(part),
+            None => rest.strip_suffix(part).map(str::len),
+        };
+        let Some((gap, more)) = length.map(|length| rest.split_at(length)) else { return };
+        gaps.extend(Some(gap.trim()).filter(|gap| !gap.contains(BLANK)));
+        rest = more.get(part.len()..).unwrap_or_default();
+    }
+}
+
+fn collect_texts<'a>(value: &'a Value, texts: &mut Vec<&'a str>) {
+    match value {
+        Value::String(text) => texts.push(text),
+        Value::Array(items) => items.iter().for_each(|item| collect_texts(item, texts)),
+        Value::Object(members) => members.values().for_each(|member| collect_texts(member, texts)),
+        _ => {}
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::look::{self, is_given, value_end};
+use super::look;
 use super::name::{self, MAX_NAME_BYTES, Named};
+use super::value::{Quotes, closing, is_given, word_end};
 
 /// How an option has its secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,10 @@ pub(super) enum Takes {
     Comma,
     /// Behind `pass:`.
     Pass,
+    /// Behind an equals sign.
+    Equals,
+    /// Behind a slash, up to an at sign.
+    Slash,
 }
 
 /// Where the secret of an option stands.
@@ -33,6 +38,12 @@ enum Place {
     Next,
     /// As `Either`, behind this word.
     After(&'static str),
+    /// The argument behind this word, without an option.
+    Follows(&'static str),
+    /// Every `NAME=…` behind this word.
+    Assigned(&'static str),
+    /// The argument of this number that is no option.
+    Word(u8),
 }
 
 type Options = &'static [(&'static str, Place, Takes)];
@@ -42,6 +53,16 @@ const LOGIN: Options = &[
     ("-U", Place::Either, Takes::Login),
     ("-a", Place::Next, Takes::Login),
 ];
+const CURL: Options = &[
+    ("-u", Place::Either, Takes::Login),
+    ("-U", Place::Either, Takes::Login),
+    ("-E", Place::Either, Takes::Login),
+    ("--cert", Place::Either, Takes::Login),
+    ("-b", Place::Either, Takes::Equals),
+    ("--cookie", Place::Either, Takes::Equals),
+];
+/// Options of one letter without an argument, in front of which `curl` takes others in the same word: `-sSu`.
+const CURL_FLAGS: &str = "sSfLkivgGIjJNOqna0123469#";
 /// `mysql -p NAME` asks for the password; the name is that of a database.
 const ATTACHED: Options = &[("-p", Place::Attached, Takes::Value), ("-hp", Place::Attached, Takes::Value)];
 const SMALL: Options = &[("-p", Place::Either, Takes::Value)];
@@ -61,6 +82,18 @@ const OPENSSL: Options = &[
     ("-k", Place::After("enc"), Takes::Value),
     ("-K", Place::After("enc"), Takes::Value),
 ];
+const SSH_KEYGEN: Options = &[("-N", Place::Either, Takes::Value), ("-P", Place::Either, Takes::Value)];
+const LOGIN_TOKEN: Options = &[("", Place::Follows("login"), Takes::Value)];
+const GITHUB: Options =
+    &[("-b", Place::After("secret"), Takes::Value), ("--body", Place::After("secret"), Takes::Value)];
+const SECRETS: Options = &[("", Place::Assigned("secrets"), Takes::Value)];
+const KUBERNETES: Options = &[
+    ("--from-literal=", Place::Attached, Takes::Equals),
+    ("--from-literal", Place::Next, Takes::Equals),
+    ("-p", Place::After("login"), Takes::Value),
+];
+const SQLPLUS: Options = &[("", Place::Word(1), Takes::Slash)];
+const HTPASSWD: Options = &[("", Place::Word(3), Takes::Value)];
 const WINDOWS: Options = &[
     ("/p:", Place::Attached, Takes::Value),
     ("/pass:", Place::Attached, Takes::Value),
@@ -71,19 +104,27 @@ const WINDOWS: Options = &[
 /// The options of a program that have secrets, if it is known for any.
 fn options(program: &str) -> Option<Options> {
     Some(match program {
-        "curl" | "wget" | "http" | "https" | "xh" | "ab" | "siege" | "etcdctl" | "httpie" => LOGIN,
+        "curl" => CURL,
+        "wget" | "http" | "https" | "xh" | "ab" | "siege" | "etcdctl" | "httpie" => LOGIN,
         "mysql" | "mysqldump" | "mysqladmin" | "mysqlimport" | "mysqlshow" | "mysqlcheck" | "mysqlsh"
         | "mariadb" | "mariadb-dump" | "mariadb-admin" | "mycli" | "7z" | "7za" | "7zr" | "7zz" | "rar"
         | "unrar" => ATTACHED,
         "sshpass" | "mongo" | "mongosh" | "mongodump" | "mongorestore" | "mongoexport" | "mongoimport"
         | "mongostat" | "cqlsh" | "rdesktop" | "psexec" | "useradd" | "usermod" | "smbmap" | "ncftp"
-        | "ncftpput" | "ncftpget" => SMALL,
+        | "ncftpput" | "ncftpget" | "twine" => SMALL,
         "zip" | "unzip" | "zipcloak" | "sqlcmd" | "bcp" | "tsql" | "osql" | "ipmitool" | "mosquitto_pub"
         | "mosquitto_sub" | "p4" => CAPITAL,
         "plink" | "pscp" | "psftp" | "putty" => PLINK,
         "redis-cli" | "valkey-cli" | "keydb-cli" => REDIS,
         "docker" | "podman" | "buildah" | "skopeo" | "nerdctl" | "helm" | "oras" | "crane" | "regctl"
-        | "oc" | "cf" | "az" | "faas-cli" | "argocd" => REGISTRY,
+        | "cf" | "az" | "faas-cli" | "argocd" => REGISTRY,
+        "kubectl" | "oc" => KUBERNETES,
+        "ssh-keygen" => SSH_KEYGEN,
+        "vault" | "cargo" => LOGIN_TOKEN,
+        "gh" => GITHUB,
+        "fly" | "flyctl" => SECRETS,
+        "sqlplus" => SQLPLUS,
+        "htpasswd" => HTPASSWD,
         "ldapsearch" | "ldapmodify" | "ldapadd" | "ldapdelete" | "ldappasswd" | "ldapwhoami"
         | "ldapcompare" => LDAP,
         "smbclient" | "rpcclient" | "smbget" | "net" | "wmic" | "winexe" => SAMBA,
@@ -93,12 +134,18 @@ fn options(program: &str) -> Option<Options> {
         "openssl" => OPENSSL,
         "xfreerdp" | "xfreerdp3" | "wfreerdp" | "cmdkey" | "schtasks" => WINDOWS,
         // Their settings are judged by name.
-        "aws" | "npm" | "pnpm" | "yarn" | "git" | "pip" | "pip3" | "gcloud" | "gh" | "glab" | "poetry"
-        | "composer" | "conda" | "bundle" | "vercel" | "heroku" | "kubectl" | "firebase" => &[],
+        "aws" | "npm" | "pnpm" | "yarn" | "git" | "pip" | "pip3" | "gcloud" | "glab" | "poetry"
+        | "composer" | "conda" | "bundle" | "vercel" | "heroku" | "firebase" | "setx" | "setenv" | "ENV"
+        | "ARG" => &[],
         // The secret is its first argument.
         "ConvertTo-SecureString" => &[("", Place::Next, Takes::Value)],
         _ => return None,
     })
+}
+
+/// Returns `true` if the arguments of a program are a name and its value.
+fn sets_variables(program: &str) -> bool {
+    matches!(program, "setx" | "setenv" | "ENV" | "ARG")
 }
 
 /// Words behind which settings have names.
@@ -115,14 +162,16 @@ pub(super) struct Reader {
     options: Option<Options>,
     next: Option<Takes>,
     /// The word that options with `Place::After` want has come.
-    after: [bool; 3],
+    after: [bool; AFTER.len()],
+    /// How many arguments have come that are no options.
+    words: u8,
     in_settings: bool,
     /// How much of `machine … login … password` has come.
     netrc: u8,
 }
 
 /// Words that options may have to stand behind.
-const AFTER: [&str; 3] = ["login", "auth", "enc"];
+const AFTER: [&str; 5] = ["login", "auth", "enc", "secret", "secrets"];
 
 impl Reader {
     /// A reader for the arguments of this program.
@@ -141,8 +190,10 @@ impl Reader {
             )
         });
         let program = at.and_then(|at| word.get(at + 1..)).unwrap_or(word);
-        let Some(options) = options(program.strip_suffix(".exe").unwrap_or(program)) else { return false };
-        *self = Self { options: Some(options), ..Self::default() };
+        let program = program.strip_suffix(".exe").unwrap_or(program);
+        let Some(options) = options(program) else { return false };
+        let in_settings = sets_variables(program);
+        *self = Self { options: Some(options), in_settings, ..Self::default() };
         if let [("", Place::Next, takes)] = options {
             self.next = Some(*takes);
         }
@@ -161,14 +212,26 @@ impl Reader {
                 return Some((0, takes));
             }
         }
+        if !word.starts_with('-')
+            && let Some(found) = self.argument(word)
+        {
+            return Some(found);
+        }
+        if let Some(found) = self.cluster(word) {
+            return found;
+        }
         // What begins with a slash is a path, or an option on other systems.
         if !word.starts_with('-') && (self.word(word, &named) || !word.starts_with('/')) {
             return None;
         }
         for (option, place, takes) in self.options.unwrap_or_default() {
             let Some(rest) = word.strip_prefix(option).filter(|_| !option.is_empty()) else { continue };
+            let is_long = option.starts_with("--") && !option.ends_with('=');
+            if is_long && !rest.is_empty() && !rest.starts_with('=') {
+                continue;
+            }
             let is_wanted = match place {
-                Place::After(word) => AFTER.iter().zip(self.after).any(|(after, seen)| after == word && seen),
+                Place::After(word) => self.is_behind(word),
                 _ => true,
             };
             if !is_wanted {
@@ -191,13 +254,43 @@ impl Reader {
             return Some((word.len() - login.len(), Takes::Login));
         }
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-        let name = word.strip_prefix('-').filter(|name| name.len() <= MAX_NAME_BYTES && name.len() > 3);
+        let name = word.strip_prefix('-').filter(|name| name.len() > 3).map(name::end_of);
         if let Some(name) = name.filter(|name| name.bytes().all(is_plain))
             && (matches!(named(name), Some(Named::Secret | Named::UnlessPath)) || name::is_option(word))
         {
             self.next = Some(Takes::Named);
         }
         None
+    }
+
+    /// Returns `true` if this word, one of [`AFTER`], has come.
+    fn is_behind(&self, word: &str) -> bool {
+        AFTER.iter().zip(self.after).any(|(after, seen)| *after == word && seen)
+    }
+
+    /// The secret of an argument that is no option, by its place.
+    fn argument(&mut self, word: &str) -> Option<(usize, Takes)> {
+        self.words = self.words.saturating_add(1);
+        self.options?.iter().find_map(|(_, place, takes)| match place {
+            Place::Word(number) if *number == self.words => Some((0, *takes)),
+            Place::Assigned(after) if self.is_behind(after) => word.find('=').map(|at| (at + 1, *takes)),
+            _ => None,
+        })
+    }
+
+    /// The secret of an option in one word with others, as `curl` takes them: `-su name:…`. `Some(None)`: it is the next argument.
+    fn cluster(&mut self, word: &str) -> Option<Option<(usize, Takes)>> {
+        let letters = word.strip_prefix('-').filter(|_| self.options == Some(CURL))?;
+        let flags = letters.bytes().take_while(|byte| CURL_FLAGS.as_bytes().contains(byte)).count();
+        let letter = letters.as_bytes().get(flags).filter(|_| flags > 0)?;
+        let is_it = |option: &str| option.as_bytes() == [b'-', *letter];
+        let (_, _, takes) = CURL.iter().find(|(option, ..)| is_it(option))?;
+        let begin = flags + 2;
+        if begin < word.len() {
+            return Some(Some((begin, *takes)));
+        }
+        self.next = Some(*takes);
+        Some(None)
     }
 
     /// A word that is no option. Whether it is a program.
@@ -208,6 +301,11 @@ impl Reader {
         for (after, seen) in AFTER.iter().zip(&mut self.after) {
             *seen |= *after == word;
         }
+        let follows = self.options.unwrap_or_default().iter().find_map(|(_, place, takes)| match place {
+            Place::Follows(after) if *after == word => Some(*takes),
+            _ => None,
+        });
+        self.next = follows.or(self.next);
         self.netrc = match (self.netrc, word) {
             (_, "machine" | "default") => 1,
             (1 | 2 | 4, "login") => 3,
@@ -243,7 +341,21 @@ impl Reader {
 
 /// Whether arguments with secrets can be in a text in which no option begins.
 pub(super) fn may_be_in(text: &str) -> bool {
-    ["set", "config", "login", "SecureString"].iter().any(|word| text.contains(word))
+    [
+        "set",
+        "config",
+        "login",
+        "SecureString",
+        "assw",
+        "ASSW",
+        "ENTIFIED",
+        "entified",
+        "ENV",
+        "ARG",
+        "sqlplus",
+    ]
+    .iter()
+    .any(|word| text.contains(word))
 }
 
 /// The secrets among the arguments of commands in a text.
@@ -251,44 +363,71 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
     let mut reader = Reader::default();
     let bytes = text.as_bytes();
     let mut at = 0;
+    let (mut quotes, mut passed) = (Quotes::default(), 0);
+    let (mut before, mut is_named) = ("", false);
+    let sets_passwords = text.contains("chpasswd");
     for word in text.split(|letter: char| letter.is_ascii_whitespace()) {
         let start = at;
         at += word.len() + 1;
+        for place in passed..start {
+            quotes.pass(bytes, place);
+        }
+        passed = start;
         if !word.is_empty() {
             let bare = word.trim_start_matches(['"', '\'', '`', '(', '$', '\\']);
             // A variable stays one.
             let bare = if reader.next.is_some() { word.trim_start_matches('\\') } else { bare };
             let offset = start + word.len() - bare.len();
+            let quoted = word.trim_start_matches('\\');
+            let is_quoted = quoted.starts_with(['"', '\'']);
             if let Some((begin, takes)) = reader.step(bare, &named) {
-                found.extend(place(bytes, offset + begin, takes));
+                found.extend(place(bytes, offset + begin, takes, quotes));
+            } else if is_named && is_quoted {
+                // `PASSWORD '…'`, `IDENTIFIED BY '…'`.
+                found.extend(place(bytes, start + word.len() - quoted.len(), Takes::Named, quotes));
+            } else if sets_passwords && let Some(login) = look::password(word) {
+                found.push(start + login.start..start + login.end);
             }
+            let has =
+                |word: &str, part: &str| word.contains(part) || word.contains(&part.to_ascii_uppercase());
+            let is_by = has(before, "entified") && word.eq_ignore_ascii_case("by");
+            let is_word = word.bytes().all(|byte| byte.is_ascii_alphabetic()) && has(word, "assw");
+            is_named = is_by || is_word && named(word) == Some(Named::Secret);
+            before = word;
         }
         let is_end = |byte: &u8| matches!(byte, b';' | b'|' | b'&' | b'\n');
         if word.as_bytes().last().is_some_and(is_end) || bytes.get(at - 1) == Some(&b'\n') {
             reader.end();
+            is_named = false;
         }
     }
 }
 
 /// The secret of a text that begins here or a little later.
-fn place(bytes: &[u8], begin: usize, takes: Takes) -> Option<Range<usize>> {
+fn place(bytes: &[u8], begin: usize, takes: Takes, quotes: Quotes) -> Option<Range<usize>> {
     let quote = bytes.get(begin).copied().filter(|byte| matches!(byte, b'"' | b'\''));
+    let escapes = bytes[..begin].iter().rev().take_while(|byte| **byte == b'\\').take(8).count();
     let start = begin + usize::from(quote.is_some());
-    let end = |from: usize| {
-        let closing = quote.and_then(|quote| bytes.get(from..)?.iter().position(|byte| *byte == quote));
-        closing.map_or_else(|| value_end(bytes, from), |length| from + length)
+    let whole = word_end(bytes, begin, quotes);
+    let end = match quote.and_then(|quote| closing(bytes, start, quote, escapes)) {
+        // More may be joined to what is quoted.
+        Some(closing) if whole > closing + 1 && escapes == 0 => whole,
+        Some(closing) => closing,
+        None => word_end(bytes, start, quotes),
     };
-    let is_last = |byte: &u8| {
-        quote.map_or_else(
-            || byte.is_ascii_whitespace() || matches!(byte, b'"' | b'\''),
-            |quote| *byte == quote,
-        )
-    };
-    let length = bytes.get(start..)?.iter().position(is_last).unwrap_or(bytes.len() - start);
-    let argument = bytes.get(start..start + length)?;
+    let argument = bytes.get(start..end)?;
     let from = start + secret_of(argument, takes)?;
-    let until = end(from);
-    (until > from && is_given(&bytes[from..], 1)).then_some(from..until)
+    let until = from + secret_end(&bytes[from..end], takes);
+    let is_literal = quote == Some(b'\'');
+    (until > from && (is_literal || is_given(&bytes[from..until]))).then_some(from..until)
+}
+
+/// How long a secret is that goes to the end of its argument, or to a sign behind it.
+fn secret_end(secret: &[u8], takes: Takes) -> usize {
+    match takes {
+        Takes::Slash => secret.iter().rposition(|byte| *byte == b'@').unwrap_or(secret.len()),
+        _ => secret.len(),
+    }
 }
 
 /// Where in an argument its secret begins.
@@ -301,5 +440,7 @@ pub(super) fn secret_of(argument: &[u8], takes: Takes) -> Option<usize> {
         Takes::Percent => behind(b'%'),
         Takes::Comma => behind(b','),
         Takes::Pass => argument.starts_with(b"pass:").then_some(5),
+        Takes::Equals => behind(b'='),
+        Takes::Slash => behind(b'/').filter(|at| *at > 1),
     }
 }

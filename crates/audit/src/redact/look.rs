@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::name::{self, MAX_NAME_BYTES, Named};
+use super::name::{self, Named};
 use super::token::TOKENS;
+use super::value::{Form, Quotes, Sign, is_given, value_of, word_end};
 
 /// How long a value must be to pass for a secret where only its name speaks for it: in a sentence it may be a word.
 const VALUE: usize = 8;
@@ -22,7 +23,7 @@ const LONG_SORTS: [&str; 7] =
     ["aws4-hmac-sha256 ", "digest ", "hawk ", "oauth ", "signature ", "sso-key ", "edgegrid "];
 
 /// What stands for a secret that has gone.
-const GONE: &[u8] = super::BLANK.as_bytes();
+pub(super) const GONE: &[u8] = super::BLANK.as_bytes();
 
 /// What a header says of a credential before it, in lower case.
 const SORTS: [&str; 10] =
@@ -37,11 +38,14 @@ pub(super) const SCHEMES: [&str; 2] = ["bearer ", "basic "];
 /// How long the token behind it is at least.
 const CREDENTIAL: usize = 16;
 
-/// How far the text of a tag goes at most.
-const MAX_TAG_TEXT_BYTES: usize = 4096;
+/// How long a name without a password is at least that is a token: `https://TOKEN@host`.
+const MIN_LOGIN_TOKEN: usize = 10;
 
-/// What a private key is never longer than.
-const KEY: usize = 16 << 10;
+/// How long a tag is at most.
+const MAX_TAG_BYTES: usize = 256;
+
+/// How far the text of a tag goes at most.
+pub(super) const MAX_TAG_TEXT_BYTES: usize = 4096;
 
 /// What a byte can be a part of, as bits.
 #[derive(Clone, Debug)]
@@ -90,7 +94,7 @@ impl Default for Signs {
         for byte in 0..=u8::MAX {
             signs[usize::from(byte)] = match byte {
                 b' ' | b'\t' | b'\n' => BLANK,
-                b'>' => CLOSING,
+                b'>' | b'(' => CLOSING,
                 b'=' => EQUALS,
                 b':' => COLON,
                 b'/' => SLASH,
@@ -130,45 +134,90 @@ pub(super) fn may_have_arguments(signs: u8) -> bool {
     signs & BLANK != 0
 }
 
-/// The private keys that begin in it, each with its last line or as far as keys go.
+/// The private keys that begin in it, each up to its last line, or as far as it looks like a key.
 pub(super) fn private_keys(text: &str, found: &mut Vec<Range<usize>>) {
     // Mostly there is none, and to look for one is cheaper than to look for all.
-    if !text.contains("-----BEGIN ") {
+    if !text.contains("---- BEGIN ") && !text.contains("-----BEGIN ") && !text.contains("Private-Lines:") {
         return;
     }
+    let last_end = text.rfind("-----END ").unwrap_or(0);
     let mut done = 0;
-    for (at, start) in text.match_indices("-----BEGIN ") {
+    for (at, start) in text.match_indices("BEGIN ") {
         let rest = &text[at + start.len()..];
-        let Some((title, body)) = rest.split_once("-----") else { return };
-        if at < done || title.len() >= 64 || !title.contains("PRIVATE KEY") {
+        if at < done || !text[..at].trim_end_matches(' ').ends_with("----") {
             continue;
         }
+        let Some((title, body)) = rest.split_once("----") else { break };
+        if title.len() >= 64 || !title.contains("PRIVATE KEY") {
+            continue;
+        }
+        let body = body.trim_start_matches('-');
         let begin = text.len() - body.len();
-        if body.as_bytes().starts_with(GONE) {
-            continue;
-        }
-        done = (begin + KEY).min(text.len());
-        while !text.is_char_boundary(done) {
-            done += 1;
-        }
-        done = text[begin..done].find("-----END ").map_or(done, |length| begin + length);
+        // Another line that only looks like the last one is a part of the key.
+        let is_ended = last_end >= begin;
+        let length = is_ended.then(|| {
+            let last = body.find(&format!("-----END {title}-----"));
+            last.or_else(|| body.find("-----END ")).unwrap_or_default()
+        });
+        done = begin + length.unwrap_or_else(|| key_run(body.as_bytes()));
         found.push(begin..done);
     }
+    for (at, start) in text.match_indices("Private-Lines:") {
+        let Some(line) = text[at + start.len()..].find('\n') else { continue };
+        let begin = at + start.len() + line + 1;
+        let body = &text[begin..];
+        let length = body.find("\nPrivate-MAC").unwrap_or_else(|| key_run(body.as_bytes()));
+        found.push(begin..begin + length);
+    }
+    found.retain(|place| !place.is_empty());
 }
 
-/// The logins of URLs that have a password: sometimes it is the name that is the secret.
+/// How far this looks like a key that has lost its last line.
+fn key_run(bytes: &[u8]) -> usize {
+    let gone = if bytes.starts_with(GONE) { GONE.len() } else { 0 };
+    let is_key = |byte: &u8| {
+        byte.is_ascii_alphanumeric()
+            || byte.is_ascii_whitespace()
+            || matches!(byte, b'+' | b'/' | b'=' | b':' | b',' | b'-' | b'.' | b'\\')
+    };
+    let run = bytes[gone..].iter().take_while(|byte| is_key(byte)).count();
+    let blank = bytes[gone..gone + run].iter().rev().take_while(|byte| byte.is_ascii_whitespace()).count();
+    gone + run - blank
+}
+
+/// The logins of URLs that have a password, with any letters in it, and names that are tokens.
 pub(super) fn logins(text: &str, found: &mut Vec<Range<usize>>) {
     if !text.contains("://") {
         return;
     }
+    let mut done = 0;
     for (at, sign) in text.match_indices("://") {
         let begin = at + sign.len();
+        if begin < done {
+            continue;
+        }
         let rest = &text[begin..];
-        let end = rest.find(|letter: char| letter.is_whitespace() || matches!(letter, '/' | '?' | '#' | '"'));
-        let authority = &rest[..end.unwrap_or(rest.len())];
-        let Some((login, _)) = authority.rsplit_once('@') else { continue };
-        let password = login.split_once(':').map_or("", |(_, password)| password);
-        if !password.is_empty() {
+        let is_last = |letter: char| letter.is_whitespace() || matches!(letter, '"' | '\'' | '<' | '>' | '`');
+        let word = &rest[..rest.find(is_last).unwrap_or(rest.len())];
+        done = begin + word.len();
+        let authority = &word[..word.find(['/', '?', '#']).unwrap_or(word.len())];
+        let login = match authority.rsplit_once('@') {
+            Some((login, _)) => login,
+            // What should be escaped in a password and is not: behind a host there would be a port.
+            None => match (authority.split_once(':'), word.rsplit_once('@')) {
+                (Some((_, port)), Some((login, _)))
+                    if !port.is_empty() && !port.bytes().all(|byte| byte.is_ascii_digit()) =>
+                {
+                    login
+                }
+                _ => continue,
+            },
+        };
+        let is_secret = match login.split_once(':') {
+            Some((_, password)) => !password.is_empty(),
+            None => login.len() >= MIN_LOGIN_TOKEN && is_mixed(login.as_bytes()),
+        };
+        if is_secret {
             found.push(begin..begin + login.len());
         }
     }
@@ -214,78 +263,85 @@ fn scheme(rest: &[u8]) -> Option<usize> {
     SCHEMES.iter().find(|scheme| is_there(scheme)).map(|scheme| scheme.len())
 }
 
-/// What is given to something that is named like a secret: `TOKEN=…`, `"password": "…"`, `<password>…`.
+/// What is given to something that is named like a secret: `TOKEN=…`, `"password": "…"`, `<password>…`, `password("…")`.
 pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
     let bytes = text.as_bytes();
     let mut done = 0;
+    let mut quotes = Quotes::default();
     for (at, &byte) in bytes.iter().enumerate() {
-        if at < done || !matches!(byte, b'=' | b':' | b'>') {
+        quotes.pass(bytes, at);
+        if at < done || !matches!(byte, b'=' | b':' | b'>' | b'(') {
             continue;
         }
         // `=>` is one sign, and so is `:=`.
         let is_arrow = byte == b'=' && bytes.get(at + 1) == Some(&b'>');
         let from = at + 1 + usize::from(is_arrow);
-        let rest = &bytes[from..];
-        let is_blank = |byte: &&u8| matches!(byte, b' ' | b'\t' | b'"' | b'\'' | b'\\');
-        let blank = rest.iter().take_while(is_blank).take(4).count();
-        let begin = from + blank;
         // Mostly it is the end of a word and nothing more, which is quickly seen.
-        if !is_given(&bytes[begin..], 1) {
+        let Some(first) = bytes.get(from) else { continue };
+        if byte == b'(' && !matches!(first, b'"' | b'\'' | b'`' | b'\\') {
             continue;
         }
         let Some(place) = name_before(text, at, byte) else { continue };
-        let (start, name) = (place.start, &text[place]);
+        let (start, name) = (place.start, name::end_of(&text[place]));
         let parameter = || {
             let before = text[..start].bytes().next_back();
             let is_parameter = byte == b'=' && matches!(before, Some(b'?' | b'&'));
             PARAMETERS.iter().find(|(known, _)| is_parameter && name.eq_ignore_ascii_case(known))
         };
         let (kind, at_least) = match named(name) {
+            Some(Named::Doubtful) if parameter().is_some() => {
+                (Named::Secret, parameter().map(|known| known.1))
+            }
             Some(kind) => (kind, None),
             None if name::is_option(name) || is_listed(text, start, name, &named) => (Named::Secret, None),
             None => match parameter() {
                 Some((_, least)) => (Named::Secret, Some(*least)),
-                None => continue,
+                // `const password: string = "…"`.
+                None => match typed(text, start, byte, &named) {
+                    true => (Named::Secret, None),
+                    false => continue,
+                },
             },
         };
+        let blank = |bytes: &[u8]| bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+        let begin = from + blank(&bytes[from..]);
         if byte == b':' && name.to_ascii_lowercase().ends_with("cookie") {
+            let begin = begin + usize::from(matches!(bytes.get(begin), Some(b'"' | b'\'')));
             done = cookies(bytes, begin, found);
             if done > begin {
                 continue;
             }
         }
-        if let Some(place) = long_header(text, start, name, begin) {
+        let is_quote = |byte: Option<&u8>| matches!(byte, Some(b'"' | b'\'' | b'\\'));
+        let header = begin + usize::from(is_quote(bytes.get(begin)));
+        if let Some(place) = long_header(text, start, name, header) {
             done = place.end;
             found.extend((!place.is_empty()).then_some(place));
             continue;
         }
-        let begin = begin + words(&bytes[begin..]);
-        let quote = bytes[begin - 1];
-        let is_quoted = matches!(quote, b'"' | b'\'');
         let is_name_next = at.checked_sub(1).is_some_and(|before| is_name_byte(bytes[before]));
-        let is_tight =
-            matches!(byte, b'=' | b'>') && !is_arrow && blank <= usize::from(is_quoted) && is_name_next;
-        let closing = || bytes[begin..].iter().position(|byte| *byte == quote);
-        let length = if is_quoted { closing() } else { None };
-        let end = match length {
-            Some(length) => begin + length,
-            None if byte == b'>' => begin + tag_text(&bytes[begin..]),
-            None => value_end(bytes, begin),
-        };
-        let value = &bytes[begin..end];
+        let is_tight = matches!(byte, b'=' | b'>') && !is_arrow && begin == from && is_name_next;
+        let Some(value) = value_of(bytes, begin, &Sign { byte, start, is_tight, quotes }) else { continue };
+        let (begin, end) = (value.place.start, value.place.end);
+        let whole = &bytes[begin..end];
         let is_whole = match at_least {
-            Some(least) => value.len() >= least,
-            None if is_tight => true,
-            None if is_quoted => value.len() >= QUOTED,
-            None => can_be_value(value, VALUE),
+            Some(least) => whole.len() >= least,
+            None if is_tight || value.form == Form::Block => true,
+            None if value.form == Form::Quoted => whole.len() >= QUOTED,
+            None => can_be_value(whole, VALUE),
         };
-        let value = text.get(begin..end).unwrap_or_default();
+        let Some(shown) = text.get(begin..end) else { continue };
         let is_kept = match kind {
-            Named::Secret => false,
-            Named::UnlessPath => name::is_path(value),
-            Named::Texts => !is_mixed(value.as_bytes()),
+            // `PASS: TestName` is a result.
+            Named::Secret => name == "PASS" && byte == b':' && value.form == Form::Plain,
+            Named::UnlessPath => name::is_path(shown),
+            Named::Texts => !is_mixed(whole),
+            Named::Doubtful => {
+                let is_plain = byte == b':' && value.form == Form::Plain;
+                !can_be_value(whole, OPTION) || value.form == Form::Block || is_plain && !is_mixed(whole)
+            }
         };
-        if value.is_empty() || !is_whole || is_kept || !is_given(&bytes[begin..], 1) {
+        if shown.trim().is_empty() || !is_whole || is_kept || value.is_variable(bytes) {
             continue;
         }
         done = end;
@@ -293,16 +349,32 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
     }
 }
 
+/// Returns `true` if the name in front of a type is that of a secret: `password: string =`.
+fn typed(text: &str, start: usize, sign: u8, named: impl Fn(&str) -> Option<Named>) -> bool {
+    let Some(before) = text[..start].trim_end_matches(' ').strip_suffix(':').filter(|_| sign == b'=') else {
+        return false;
+    };
+    let is_other = |letter: char| !is_name_letter(letter);
+    let before = before.trim_end_matches('?');
+    let from =
+        before.rfind(is_other).map_or(0, |at| at + before[at..].chars().next().map_or(1, char::len_utf8));
+    let name = name::end_of(&before[from..]);
+    // Where a variable is given to it there is nothing to hide.
+    let value = text[start..].split_once('=').map_or("", |(_, value)| value.trim_start());
+    value.starts_with(['"', '\'', '`']) && matches!(named(name), Some(Named::Secret | Named::UnlessPath))
+}
+
 /// How long the text of a tag is; 0 if no other tag follows soon.
-fn tag_text(bytes: &[u8]) -> usize {
+pub(super) fn tag_text(bytes: &[u8]) -> usize {
     bytes.iter().take(MAX_TAG_TEXT_BYTES).position(|byte| *byte == b'<').unwrap_or(0)
 }
 
 /// The name in front of a sign.
 fn name_before(text: &str, at: usize, sign: u8) -> Option<Range<usize>> {
     let before = match sign {
-        b'>' => &text[..at],
-        b'=' => text[..at].trim_end_matches(['"', '\'', ' ', '\\', ':', '+', '?']),
+        b'>' => tag_before(&text[..at])?,
+        b'(' => &text[..at],
+        b'=' => text[..at].trim_end_matches(['"', '\'', ' ', '\\', ':', '+', '?', ']', ')']),
         _ => text[..at].trim_end_matches(['"', '\'', ' ', '\\']),
     };
     // Letters of other alphabets may be there to be taken for ours, or not to be seen.
@@ -310,7 +382,17 @@ fn name_before(text: &str, at: usize, sign: u8) -> Option<Range<usize>> {
     let start = start.map_or(0, |at| at + before[at..].chars().next().map_or(1, char::len_utf8));
     let name = &before[start..];
     let is_tag = sign != b'>' || before[..start].ends_with(['<', ':']);
-    (!name.is_empty() && name.len() <= MAX_NAME_BYTES && is_tag).then_some(start..before.len())
+    (!name.is_empty() && is_tag).then_some(start..before.len())
+}
+
+/// The text up to the end of the name of the tag that ends here.
+fn tag_before(text: &str) -> Option<&str> {
+    let from = text.len().saturating_sub(MAX_TAG_BYTES);
+    let open =
+        text.as_bytes()[from..].iter().rposition(|byte| matches!(byte, b'<' | b'>')).map(|at| from + at)?;
+    let inner = text.get(open..).filter(|inner| inner.starts_with('<'))?;
+    let end = inner.find(|letter: char| letter.is_ascii_whitespace()).unwrap_or(inner.len());
+    text.get(..open + end)
 }
 
 fn is_name_letter(letter: char) -> bool {
@@ -339,8 +421,7 @@ fn is_listed(text: &str, start: usize, name: &str, named: impl Fn(&str) -> Optio
         at.and_then(|at| label.get(at..)).is_some_and(|end| end.eq_ignore_ascii_case(word))
     };
     (ends("key") || ends("name"))
-        && listed.len() <= MAX_NAME_BYTES
-        && matches!(named(listed), Some(Named::Secret | Named::UnlessPath))
+        && matches!(named(name::end_of(listed)), Some(Named::Secret | Named::UnlessPath))
 }
 
 /// All of a header that proves in more than one word who somebody is, but for the first; nothing of it if that has gone already.
@@ -355,8 +436,7 @@ fn long_header(text: &str, start: usize, name: &str, begin: usize) -> Option<Ran
     let quote = text[..start].bytes().next_back().filter(|byte| matches!(byte, b'"' | b'\''));
     let is_last = |byte: u8| byte == b'\n' || Some(byte) == quote;
     let length = text[begin..].bytes().position(is_last).unwrap_or(text.len() - begin);
-    let is_gone = text.as_bytes()[begin..].starts_with(GONE);
-    Some(if is_gone { begin..begin } else { begin..begin + length })
+    Some(begin..begin + length)
 }
 
 /// Whether this can be a value and not a word of a sentence.
@@ -374,16 +454,8 @@ fn is_mixed(value: &[u8]) -> bool {
         })
 }
 
-/// Whether a value of at least so many bytes is given here: one that has not gone already, and that is not that of a variable.
-pub(super) fn is_given(bytes: &[u8], least: usize) -> bool {
-    let is_variable = matches!(bytes, [b'$', b'A'..=b'Z' | b'{' | b'(', ..]);
-    bytes.get(..least).is_some_and(|value| !value.iter().any(is_end))
-        && !is_variable
-        && !bytes.starts_with(GONE)
-}
-
 /// How long the word is that says of which sort a credential is, if one follows.
-fn words(bytes: &[u8]) -> usize {
+pub(super) fn words(bytes: &[u8]) -> usize {
     let is_there = |scheme: &&&str| {
         let length = scheme.len();
         bytes.len() > length
@@ -403,14 +475,13 @@ fn cookies(bytes: &[u8], begin: usize, found: &mut Vec<Range<usize>>) -> usize {
         }
         let value = at + name + 1;
         let end = value_end(bytes, value);
-        if end > value && !bytes[value..].starts_with(GONE) {
+        if end > value {
             found.push(value..end);
         }
-        let next = if bytes[value..].starts_with(GONE) { value + GONE.len() } else { end };
-        match bytes[next..] {
-            [b';', b' ', ..] => at = next + 2,
-            [b';', ..] => at = next + 1,
-            _ => return next,
+        match bytes[end..] {
+            [b';', b' ', ..] => at = end + 2,
+            [b';', ..] => at = end + 1,
+            _ => return end,
         }
     }
 }
@@ -420,15 +491,17 @@ pub(super) fn password(login: &str) -> Option<Range<usize>> {
     let bytes = login.as_bytes();
     let quotes = login.len() - login.trim_start_matches(['"', '\'']).len();
     let begin = quotes + login[quotes..].find(':')? + 1;
-    let end = value_end(bytes, begin);
+    let end = word_end(bytes, begin, Quotes::default());
     let is_number = bytes[begin..end].iter().all(u8::is_ascii_digit);
     let is_address = bytes[begin..].starts_with(b"//");
-    (end > begin && !is_number && !is_address && is_given(&bytes[begin..], 1)).then_some(begin..end)
+    (end > begin && !is_number && !is_address && is_given(&bytes[begin..end])).then_some(begin..end)
 }
 
 /// Where a value ends that begins here: it may have signs in it that no token has.
 pub(super) fn value_end(bytes: &[u8], begin: usize) -> usize {
-    bytes[begin..].iter().position(is_end).map_or(bytes.len(), |length| begin + length)
+    // What has gone is a part of it, whoever wrote that.
+    let from = begin + if bytes[begin..].starts_with(GONE) { GONE.len() } else { 0 };
+    bytes[from..].iter().position(is_end).map_or(bytes.len(), |length| from + length)
 }
 
 fn is_end(byte: &u8) -> bool {

@@ -4,6 +4,7 @@
 /// The ends of names whose values are secrets, in lower case and without separators.
 const ENDS: &[&str] = &[
     "accesskey",
+    "accesssignature",
     "accountkey",
     "adminpass",
     "apikey",
@@ -36,6 +37,7 @@ const ENDS: &[&str] = &[
     "secretkey",
     "signingkey",
     "smtppass",
+    "sshpass",
     "storepass",
     "subscriptionkey",
     "token",
@@ -48,7 +50,39 @@ const ENDS: &[&str] = &[
 /// Last words of names, in lower case. Within longer words they mean something else.
 const WORDS: [&str; 7] = ["bearer", "jwt", "otp", "pw", "pwd", "totp", "userpw"];
 
-/// No name is longer.
+/// The last words of names whose values are secrets if they look like it: `db_pass` is a password, and `tests_pass` a number.
+const DOUBTFUL: [&str; 5] = ["auth", "cred", "creds", "pass", "passes"];
+
+/// Words that may follow the one that makes a name that of a secret: `password_confirmation`, `tokenOld`.
+const CONTINUATIONS: &[&str] = &[
+    "again",
+    "backup",
+    "confirm",
+    "confirmation",
+    "confirmed",
+    "current",
+    "dev",
+    "live",
+    "new",
+    "old",
+    "plain",
+    "plaintext",
+    "prev",
+    "previous",
+    "primary",
+    "prod",
+    "production",
+    "repeat",
+    "repeated",
+    "secondary",
+    "stage",
+    "staging",
+    "test",
+    "value",
+    "verify",
+];
+
+/// Of a longer name these last bytes are looked at.
 pub(super) const MAX_NAME_BYTES: usize = 64;
 
 /// What a name says of its value.
@@ -60,6 +94,8 @@ pub(super) enum Named {
     UnlessPath,
     /// The texts in it are secrets: `tokens` are also counted.
     Texts,
+    /// It is a secret if it looks like one.
+    Doubtful,
 }
 
 /// All names whose values are secrets.
@@ -79,6 +115,9 @@ impl Default for Names {
         }
         // `DB_PASS`, `STRIPE_KEY`.
         names.last |= bit(b'y');
+        for word in DOUBTFUL {
+            names.last |= word.bytes().next_back().map_or(0, bit);
+        }
         names
     }
 }
@@ -106,6 +145,14 @@ impl Names {
         };
         // Also behind what surrounds it: `[password]`, `password?`.
         let name = name.trim_matches(|letter: char| !letter.is_ascii_alphanumeric());
+        self.of_whole(name).or_else(|| {
+            let core = without_continuation(name);
+            (core.len() < name.len()).then(|| self.of_whole(core))?
+        })
+    }
+
+    /// The same of a name by its end.
+    fn of_whole(&self, name: &str) -> Option<Named> {
         let last = name.bytes().next_back()?.to_ascii_lowercase();
         if self.last & bit(last) == 0 {
             return None;
@@ -117,6 +164,9 @@ impl Names {
         if WORDS.iter().any(|known| word.eq_ignore_ascii_case(known)) {
             let is_directory = word.eq_ignore_ascii_case("pwd");
             return Some(if is_directory { Named::UnlessPath } else { Named::Secret });
+        }
+        if DOUBTFUL.iter().any(|known| word.eq_ignore_ascii_case(known)) {
+            return Some(if name == "PASS" { Named::Secret } else { Named::Doubtful });
         }
         let one = name.strip_suffix(['s', 'S'])?;
         match self.ends_like(one) {
@@ -169,6 +219,30 @@ fn last_word(name: &str) -> &str {
         }
     }
     name.get(start..).unwrap_or(name)
+}
+
+/// A name without the numbers and words at its end that say nothing about what it is the name of: `password2`, `tokenOld`.
+fn without_continuation(name: &str) -> &str {
+    let mut core = name;
+    loop {
+        let shorter = core.trim_end_matches(|letter: char| {
+            letter.is_ascii_digit() || u8::try_from(letter).is_ok_and(is_separator)
+        });
+        let word = last_word(shorter);
+        let is_more =
+            word.len() < shorter.len() && CONTINUATIONS.iter().any(|known| word.eq_ignore_ascii_case(known));
+        if !is_more {
+            return shorter;
+        }
+        core = &shorter[..shorter.len() - word.len()];
+    }
+}
+
+/// The end of a name, as far as names are looked at.
+pub(super) fn end_of(name: &str) -> &str {
+    let from = name.len().saturating_sub(MAX_NAME_BYTES);
+    let from = (from..=name.len()).find(|at| name.is_char_boundary(*at)).unwrap_or(from);
+    name.get(from..).unwrap_or(name)
 }
 
 /// Whether the value of this variable is a secret, by the last word of its name: `DB_PASS`, `STRIPE_KEY`. In small letters they
@@ -284,11 +358,26 @@ mod tests {
             "secrets",
             "cookies",
             "otp",
+            "password1",
+            "PASSWORD_2",
+            "token2",
+            "db_password_prod",
+            "secret_value",
+            "tokenValue",
+            "passwordOld",
+            "password_confirmation",
+            "API_KEY_2",
+            "PASS",
+            "Password",
+            "SharedAccessSignature",
         ] {
             assert_eq!(names.of(name), Some(Named::Secret), "{name}");
         }
         for name in ["pwd", "Pwd", "PWD", "user_pwd"] {
             assert!(matches!(names.of(name), Some(Named::UnlessPath | Named::Secret)), "{name}");
+        }
+        for name in ["pass", "mine_pass", "ansible_become_pass", "_auth", "creds", "pass2"] {
+            assert_eq!(names.of(name), Some(Named::Doubtful), "{name}");
         }
         assert_eq!(names.of("tokens"), Some(Named::Texts));
         assert_eq!(names.of("max_tokens"), Some(Named::Texts));
@@ -296,8 +385,13 @@ mod tests {
             "",
             "key",
             "keys",
-            "pass",
-            "test_pass",
+            "token_count",
+            "tokenType",
+            "password_length",
+            "sha256",
+            "old",
+            "value",
+            "2",
             "bypass",
             "compass",
             "sessionId",

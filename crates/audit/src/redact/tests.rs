@@ -54,7 +54,7 @@ fn of_a_text_only_the_secret_goes() {
         ("x --password h!nter7 --db-pass p@ssw0 y", "x --password [redacted] --db-pass [redacted] y"),
         ("password:\thunter2hunter2", "password:\t[redacted]"),
         ("password: !unter2hunter2", "password: [redacted]"),
-        ("{\\\"password\\\": \\\"p@ss\\\"}", "{\\\"password\\\": \\\"[redacted]\"}"),
+        ("{\\\"password\\\": \\\"p@ss\\\"}", "{\\\"password\\\": \\\"[redacted]\\\"}"),
         (
             "curl -H 'Authorization: Token 0123456789abcdef0123456789abcdef01234567' x",
             "curl -H 'Authorization: Token [redacted]' x",
@@ -478,5 +478,103 @@ proptest::proptest! {
             let mut event = Event { input: Some(json!({"text": text, "list": [text, more]})), ..Event::default() };
             Redaction::default().clean(&mut event);
         }
+    }
+}
+
+/// No value is cut at a sign that may be a part of it.
+#[test]
+fn a_value_goes_to_its_end() {
+    let key = |body: &str| format!("-----BEGIN RSA PRIVATE KEY-----\n{body}\n-----END RSA PRIVATE KEY-----");
+    for text in [
+        "PGPASSWORD=Zx9aa,Zx9bb psql",
+        "PGPASSWORD=\"Zx9aa\"Zx9bb psql",
+        "PASSWORD='Zx9aa'\"Zx9bb\" x",
+        "PASSWORD=Zx9aa\\ Zx9bb x",
+        "mysql --password=Zx9aa]Zx9bb x",
+        "mysql --password \"Zx9aa Zx9bb\"",
+        "git clone https://user:Zx9aa/Zx9bb@host/x",
+        "git clone https://Zx9aa11223344@github.com/x",
+        "psql \"postgres://u:Zx9a?Zx9b@h/db\"",
+        "psql \"postgres://u:Zx9a#Zx9b@h/db\"",
+        "password:\n  Zx9aa11",
+        "a: 1\npassword: |\n  Zx9aa11\n  Zx9bb\nb: 2",
+        "{\"password\":\n\"Zx9aa11\"}",
+        "{\"passwords\": [\"Zx9aa11\",\"Zx9bb22\"]}",
+        "password = \"\"\"\nZx9aa11\"\"\"",
+        "PASSWORD='$AZx9aa11'",
+        "password=[redacted]Zx9aa11",
+        "PASSWORD=\"[redacted] Zx9aa11bb\"",
+        "AWS_SECRET_ACCESS_KEY=Zx9/abc+def,Zx9",
+        "openssl enc -aes-256-cbc -pass pass:Zx9aa11,Zx9bb",
+        "{\"password\": \"Zx9a\\\"Zx9b\"}",
+        "{\\\"password\\\": \\\"Zx9a\\\\\\\"Zx9b\\\"}",
+        &key("Zx9-----END \nZx9bbbb"),
+        &key(&format!("{}Zx9", "Q".repeat(17_000))),
+        "-----BEGIN RSA PRIVATE KEY-----[redacted]\nZx9",
+        "---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----\nZx9aa\n",
+        "PuTTY-User-Key-File-3: x\nPrivate-Lines: 1\nZx9aa\nPrivate-MAC: x",
+    ] {
+        check_hidden(&json!(text));
+        check_hidden(&json!({"command": text}));
+    }
+    check_hidden(&json!({"env": ["DB_PASS=Zx9aa,Zx9bb"]}));
+    check_hidden(&json!({format!("{}_PASSWORD", "A".repeat(100)): "Zx9"}));
+    check_hidden(&json!(format!("{}_PASSWORD=Zx9", "A".repeat(100))));
+}
+
+#[test]
+fn relatives_of_known_names_options_and_forms_are_known() {
+    for text in [
+        "password1=SECRET",
+        "PASSWORD_2=SECRET",
+        "db_password_prod: SECRET",
+        "ansible_become_pass=SECRET",
+        "_auth=SECRET",
+        "SSHPASS=SECRET sshpass -e ssh x",
+        "curl -su name:SECRET x",
+        "curl -sSuname:SECRET x",
+        "curl -E c.pem:SECRET x",
+        "curl --cert c:SECRET x",
+        "curl -b \"session=SECRET\" x",
+        "curl --cookie session=SECRET x",
+        "curl -d pass=SECRET x",
+        "mount -o pass=SECRET x",
+        "htpasswd -b f user SECRET",
+        "sqlplus u/SECRET@h",
+        "ssh-keygen -t rsa -N SECRET -f x",
+        "twine upload -p SECRET x",
+        "vault login SECRET",
+        "cargo login SECRET",
+        "gh secret set X -b SECRET",
+        "fly secrets set X=SECRET",
+        "kubectl create secret generic x --from-literal=foo=SECRET",
+        "ENV API_KEY SECRET",
+        "setx API_KEY SECRET",
+        "ALTER USER bob WITH PASSWORD 'SECRET'",
+        "CREATE USER bob IDENTIFIED BY 'SECRET'",
+        "echo 'root:SECRET' | chpasswd",
+        "os.environ['API_KEY']='SECRET'",
+        "const password: string = \"SECRET\";",
+        "password(\"SECRET\")",
+        "password: `SECRET`",
+        "<Password Type=\"x\">SECRET</Password>",
+        "SharedAccessSignature=SECRET",
+        "curl -H \"X-Auth: SECRET\" x",
+    ] {
+        let text = text.replace("SECRET", S);
+        check_hidden(&json!(text));
+        check_hidden(&json!({"a": [format!("before {text}")]}));
+    }
+    for value in [
+        json!({"pass": S, "creds": S, "auth": S, "tokenValue": S, "passwordOld": S}),
+        json!({"k": "password", "v": S}),
+        json!({"field": "password", "text": S}),
+        json!({"key": "password", "data": S}),
+    ] {
+        check_hidden(&value);
+    }
+    for text in ["--- PASS: TestName (0.00s)", "tests_pass: 12", "auth: none", "token_count=4096", "pass=all"]
+    {
+        assert_eq!(Redaction::default().hide(text).map(|hidden| hidden.text), None);
     }
 }

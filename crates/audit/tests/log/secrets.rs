@@ -66,3 +66,23 @@ fn nobody_can_write_a_line_of_their_own() {
     assert_eq!(verified(&path), (1, None));
     assert_eq!(std::fs::read(&path).expect("readable").iter().filter(|byte| **byte == b'\n').count(), 1);
 }
+
+/// A text that was made of an input has neither its quotes nor its names.
+#[test]
+fn what_is_taken_out_of_an_input_is_in_no_other_text() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    let log = Log::open(&path, Options::default()).expect("a log");
+    let event = Event {
+        actor: Actor { id: "operator:x".into(), role: None },
+        action: "policy.resolved".into(),
+        subject: Subject { kind: "tool".into(), reference: Some("x".into()), path: None },
+        input: Some(json!({"command": "mysql --password \"Zq7aa Zq7bb\""})),
+        facts: Facts::from([("reason", Some("deny `mysql --password Zq7aa Zq7bb`".to_owned().into()))]),
+        ..Event::default()
+    };
+    log.append(event).wait().expect("written");
+    let text = std::fs::read_to_string(&path).expect("a log");
+    assert!(!text.contains("Zq7") && text.contains("mysql --password"), "{text}");
+    verified(&path);
+}

@@ -1,0 +1,236 @@
+//! How far a value goes that is given to a name: over quotes that are joined, escapes, lists and lines.
+
+use std::ops::Range;
+
+use super::look::{GONE, tag_text, words};
+
+/// How long a list of values is at most.
+const MAX_LIST_BYTES: usize = 1024;
+
+/// How long what stands behind the sign of a block is at most: `|2-`.
+const MAX_BLOCK_HEADER_BYTES: usize = 16;
+
+/// The quotes that are open at a place of a line.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Quotes {
+    double: bool,
+    single: bool,
+}
+
+impl Quotes {
+    /// Takes note of the byte at this place.
+    pub(super) fn pass(&mut self, bytes: &[u8], at: usize) {
+        let is_escaped = || at.checked_sub(1).is_some_and(|before| bytes[before] == b'\\');
+        match bytes[at] {
+            b'\n' => *self = Self::default(),
+            b'"' if !self.single && !is_escaped() => self.double = !self.double,
+            b'\'' if !self.double => self.single = !self.single,
+            _ => {}
+        }
+    }
+
+    fn is_open(self, quote: u8) -> bool {
+        if quote == b'"' { self.double } else { self.single }
+    }
+}
+
+/// Where a value is given: by which sign, behind a name that begins at `start`.
+pub(super) struct Sign {
+    pub(super) byte: u8,
+    pub(super) start: usize,
+    /// Name, sign and value are one word.
+    pub(super) is_tight: bool,
+    pub(super) quotes: Quotes,
+}
+
+/// How a value is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Plain,
+    Quoted,
+    /// Over several lines, or a list.
+    Block,
+}
+
+/// A value that is given.
+pub(super) struct Value {
+    pub(super) place: Range<usize>,
+    pub(super) form: Form,
+    /// It is taken as it is: no variable is replaced in it.
+    is_literal: bool,
+}
+
+impl Value {
+    /// Returns `true` if all of it is the value of a variable, or the output of a command.
+    pub(super) fn is_variable(&self, bytes: &[u8]) -> bool {
+        let [b'$', rest @ ..] = &bytes[self.place.clone()] else { return false };
+        if self.is_literal {
+            return false;
+        }
+        let is_name = |rest: &[u8]| {
+            let is_letter = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+            rest.first().is_some_and(u8::is_ascii_uppercase) && rest.iter().all(is_letter)
+        };
+        match rest {
+            [b'(', ..] => true,
+            [b'{', name @ .., b'}'] => !name.contains(&b'}'),
+            rest => is_name(rest),
+        }
+    }
+}
+
+/// The value that begins here.
+pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value> {
+    let rest = bytes.get(begin..)?;
+    let value = |place, form, is_literal| Some(Value { place, form, is_literal });
+    if sign.byte == b'>' {
+        return value(begin..begin + tag_text(rest), Form::Plain, true);
+    }
+    if !sign.is_tight && matches!(rest, [b'\n' | b'\r' | b'|' | b'>', ..]) {
+        return lines(bytes, begin, sign).and_then(|(place, form)| value(place, form, true));
+    }
+    if !rest.starts_with(GONE)
+        && let [b'[', list @ ..] = rest
+    {
+        // What has gone from a list has a bracket of its own.
+        let gone = if list.starts_with(GONE) { GONE.len() } else { 0 };
+        let length = list.iter().take(MAX_LIST_BYTES).skip(gone).position(|byte| *byte == b']');
+        if let Some(length) = length.map(|length| gone + length)
+            && (!sign.is_tight || list[..length].iter().any(|byte| matches!(byte, b'"' | b'\'')))
+        {
+            return value(begin + 1..begin + 1 + length, Form::Block, true);
+        }
+    }
+    for quote in [b"\"\"\"", b"\'\'\'"] {
+        if rest.starts_with(quote) {
+            let from = begin + quote.len();
+            let length = bytes[from..].windows(3).position(|window| window == quote)?;
+            return value(from..from + length, Form::Block, true);
+        }
+    }
+    let escapes = rest.iter().take_while(|byte| **byte == b'\\').take(8).count();
+    let quote = rest.get(escapes).copied().filter(|byte| matches!(byte, b'"' | b'\'' | b'`'));
+    // A quote that is open already closes here: nothing is given.
+    let quote = quote.filter(|quote| escapes > 0 || !sign.quotes.is_open(*quote) || sign.byte == b':');
+    if let Some(quote) = quote.filter(|quote| *quote != b'`' || !sign.is_tight) {
+        let opening = begin + escapes + 1;
+        let inner = opening + words(&bytes[opening..]);
+        let is_literal = quote == b'\'';
+        let Some(closing) = closing(bytes, opening, quote, escapes) else {
+            return value(inner..plain_end(bytes, inner, sign), Form::Plain, is_literal);
+        };
+        // More may be joined to it: `"a"b`.
+        let joined = closing + escapes + 1;
+        let end = match sign.is_tight && escapes == 0 {
+            true => word_end(bytes, joined, sign.quotes),
+            false => joined,
+        };
+        let end = if end > joined { end } else { closing };
+        return value(inner.min(end)..end, Form::Quoted, is_literal);
+    }
+    let begin = begin + escapes.min(usize::from(!sign.is_tight) * escapes);
+    let inner = begin + words(&bytes[begin..]);
+    value(inner..plain_end(bytes, inner, sign), Form::Plain, false)
+}
+
+/// Where a quote closes that is written with so many backslashes, those of it excluded.
+pub(super) fn closing(bytes: &[u8], from: usize, quote: u8, escapes: usize) -> Option<usize> {
+    let mut run: usize = 0;
+    for (at, byte) in bytes.iter().enumerate().skip(from) {
+        match *byte {
+            b'\\' => run += 1,
+            byte if byte == quote => {
+                // A shell has no escapes in single quotes.
+                let inner = run.checked_sub(escapes).map(|more| more / (escapes + 1));
+                if inner.is_none_or(|inner| inner % 2 == 0) || quote == b'\'' {
+                    return Some(at - run.min(escapes));
+                }
+                run = 0;
+            }
+            _ => run = 0,
+        }
+    }
+    None
+}
+
+/// Where an unquoted value ends.
+fn plain_end(bytes: &[u8], begin: usize, sign: &Sign) -> usize {
+    let end = word_end(bytes, begin, sign.quotes);
+    if sign.is_tight {
+        return end;
+    }
+    // In a sentence or a list this belongs to what is around it.
+    let is_around = |value: &[u8]| matches!(value.last(), Some(b',' | b']' | b'}' | b'.'));
+    let mut value = &bytes[begin..end];
+    while is_around(value) && !value.ends_with(GONE) {
+        value = &value[..value.len() - 1];
+    }
+    begin + value.len()
+}
+
+/// Where a word of a shell ends that begins here, with what is quoted or escaped in it.
+pub(super) fn word_end(bytes: &[u8], begin: usize, quotes: Quotes) -> usize {
+    let mut at = begin;
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'\\' if bytes.get(at + 1).is_none_or(|next| matches!(next, b'"' | b'\'' | b'n' | b'r')) => {
+                return at;
+            }
+            b'\\' => at += 2,
+            b'"' | b'\'' if quotes.is_open(byte) => return at,
+            b'"' | b'\'' => {
+                let is_last = |other: &u8| *other == byte || *other == b'\n';
+                match bytes[at + 1..].iter().position(is_last) {
+                    Some(length) if bytes[at + 1 + length] == byte => at += length + 2,
+                    _ => return at,
+                }
+            }
+            b';' | b'&' | b'|' | b'<' | b'>' | b')' | b'`' => return at,
+            byte if byte.is_ascii_whitespace() => return at,
+            _ => at += 1,
+        }
+    }
+    at.min(bytes.len())
+}
+
+/// A value on the lines behind a sign: a block of YAML, or what JSON has on the next line.
+fn lines(bytes: &[u8], begin: usize, sign: &Sign) -> Option<(Range<usize>, Form)> {
+    let head = bytes[begin..].iter().take(MAX_BLOCK_HEADER_BYTES);
+    let header = head.clone().position(|byte| *byte == b'\n')?;
+    let is_header = |byte: &u8| matches!(byte, b'|' | b'>' | b'+' | b'-' | b'\r' | b' ' | b'0'..=b'9');
+    if !head.take(header).all(is_header) {
+        return None;
+    }
+    let line = bytes[..sign.start].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let before = &bytes[line..sign.start];
+    let is_around = |byte: &u8| matches!(byte, b' ' | b'\t' | b'-' | b'"' | b'\'' | b'{' | b',');
+    if !before.iter().all(is_around) {
+        return None;
+    }
+    let indent = before.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    let first = begin + header + 1;
+    let blank = bytes[first..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+    let start = first + blank;
+    if let Some(quote @ (b'"' | b'\'')) = bytes.get(start).copied() {
+        let end = closing(bytes, start + 1, quote, 0)?;
+        return Some((start + 1..end, Form::Quoted));
+    }
+    let mut end = first;
+    for line in bytes[first..].split_inclusive(|byte| *byte == b'\n') {
+        let inner = line.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+        let is_blank = line.iter().all(u8::is_ascii_whitespace);
+        if !is_blank && inner <= indent {
+            break;
+        }
+        end += line.len();
+    }
+    let tail = bytes[first..end].iter().rev().take_while(|byte| byte.is_ascii_whitespace()).count();
+    let end = end - tail;
+    (end > start).then_some((start..end, Form::Block))
+}
+
+/// Whether a value is given here, and not that of a variable.
+pub(super) fn is_given(value: &[u8]) -> bool {
+    let value = Value { place: 0..value.len(), form: Form::Plain, is_literal: false }.is_variable(value);
+    !value
+}
