@@ -88,7 +88,8 @@ pub(super) fn reads(mut words: &[&str]) -> bool {
 /// Whether a word is no option, or one of the list.
 fn is_harmless(word: &str) -> bool {
     // Signatures are checked by another program.
-    if word.contains("%G") {
+    let signed = |rest: &str| rest.trim_start_matches(['+', '-', ' ']).starts_with('G');
+    if word.split('%').skip(1).any(signed) {
         return false;
     }
     if let Some(long) = word.strip_prefix("--") {
