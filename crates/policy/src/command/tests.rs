@@ -38,7 +38,8 @@ fn words_are_what_a_shell_makes_of_them() {
 fn what_only_the_shell_knows_is_open() {
     check("echo $X ${Y} \"$Z\"", &["? echo·$X·${…}·$Z"]);
     check("echo *.rs a?b [ab]c", &["? echo·*.rs·a?b·[ab]c"]);
-    check("echo x{a,b}", &["? echo·x{a,b}"]);
+    check("echo x{a,b}", &["? echo·xa·xb"]);
+    check("echo {.,x}env a{1..3} {a,b}{c,d}", &["? echo·.env·xenv·a{1..3}·{a,b}{c,d}"]);
     check("{git,push}", &["? git·push"]);
     check("echo $'a\\x62\\143'", &["? echo·abc"]);
     check("echo '$X' '*'", &["echo·$X·*"]);

@@ -169,7 +169,8 @@ impl Lexer {
     /// `{a,b}` becomes several words.
     pub(super) fn brace(&mut self) {
         let rest = &self.chars[self.at..];
-        let end = rest.iter().position(|letter| !letter.is_alphanumeric() && !"_-+./=:@%,".contains(*letter));
+        let is_plain = |letter: char| letter.is_alphanumeric() || "_-+./=:@%".contains(letter);
+        let end = rest.iter().position(|letter| !is_plain(*letter) && *letter != ',');
         let stop = end.map_or(' ', |end| rest[end]);
         let inner: String = rest[..end.unwrap_or(rest.len())].iter().collect();
         let lists = inner.contains(',') || inner.contains("..");
@@ -177,12 +178,21 @@ impl Lexer {
             return self.plain('{');
         }
         if stop == '}' {
-            let ends = rest.get(inner.chars().count() + 1).is_none_or(|next| " \t\n;&|)<>".contains(*next));
-            let whole = ends && self.frame().word.is_none();
-            self.at += inner.chars().count() + 1;
+            let length = inner.chars().count() + 1;
+            let behind: String = rest[length..].iter().take_while(|letter| is_plain(**letter)).collect();
+            let ends =
+                rest.get(length + behind.chars().count()).is_none_or(|next| " \t\n;&|)<>".contains(*next));
+            let before =
+                self.frame().word.as_ref().map_or(Some(String::new()), |word| {
+                    (!word.open && !word.quoted).then(|| word.text.clone())
+                });
+            self.at += length;
             self.unknown(Unit::Many, &format!("{{{inner}}}"), true);
-            if whole && !inner.contains("..") && inner.split(',').all(|word| !word.is_empty()) {
-                self.word().several = inner.split(',').map(str::to_owned).collect();
+            if let Some(before) = before.filter(|_| ends && !inner.contains("..")) {
+                self.at += behind.chars().count();
+                behind.chars().for_each(|letter| self.plain(letter));
+                let words = inner.split(',').map(|word| format!("{before}{word}{behind}"));
+                self.word().several = words.filter(|word| !word.is_empty()).collect();
             }
             return;
         }
