@@ -7,10 +7,12 @@
 mod evaluate;
 mod lexer;
 mod network;
+mod obey;
 mod pattern;
 mod programs;
 mod reading;
 mod reduce;
+mod strict;
 mod variables;
 mod words;
 
@@ -22,6 +24,7 @@ pub(crate) use words::split;
 
 use crate::action::Command;
 use crate::shape::{Shape, Unit};
+use lexer::Input;
 
 /// One word.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -113,8 +116,8 @@ pub(crate) struct Part {
     pub(crate) wild: bool,
     /// Whether a shell runs it, so that the first word may be a builtin.
     pub(crate) in_shell: bool,
-    /// Whether another command says something to it.
-    pub(crate) piped: bool,
+    /// Where its standard input is from.
+    input: Input,
     /// Words in code for another interpreter, each of which may be a program.
     pub(crate) mentions: Vec<Word>,
 }

@@ -34,7 +34,7 @@ impl Judge<'_> {
             "printf" | "print" => self.printf(words),
             "let" => words.iter().any(|word| !self.is_sum(word)),
             "exit" | "return" | "shift" | "break" | "continue" | "logout" | "ulimit" | "umask" => {
-                words.iter().any(|word| !word.is_option() && !self.is_sum(word) && !is_identifier(word))
+                words.iter().any(|word| !word.is_option() && !self.is_sum(word) && word.text != "unlimited")
             }
             "read" | "mapfile" | "readarray" => self.reads(words),
             "getopts" => words.get(1).is_some_and(|word| !is_identifier(word)),
@@ -43,13 +43,15 @@ impl Judge<'_> {
                 words.iter().any(|word| word.may_be_option() && self.variables.value(word) > Value::Number)
             }
             "alias" => words.iter().any(|word| word.open.is_some() || word.text.contains('=')),
-            "hash" => words.iter().any(|word| word.open.is_some() || word.is_option() && word.text != "-r"),
+            "hash" => words.iter().any(|word| {
+                word.open.is_some() || word.text.contains('=') || word.is_option() && word.text != "-r"
+            }),
             "enable" => {
                 words.iter().any(|word| word.open.is_some() || word.is_option() && word.text.contains('f'))
             }
             "bind" | "complete" | "zle" | "zmodload" | "autoload" | "sched" | "vared" | "functions"
             | "zparseopts" | "zstyle" | "zformat" | "compadd" | "setopt" | "unsetopt" | "nameref"
-            | "disable" | "fc" => true,
+            | "disable" | "fc" | "hist" | "bindkey" | "redirect" => true,
             "compgen" | "compopt" => words.iter().any(|word| {
                 word.open.is_some()
                     || word.text.len() != 2
@@ -58,9 +60,6 @@ impl Judge<'_> {
             }),
             "set" => words.iter().any(|word| self.sets(word)),
             "shopt" => words.iter().any(|word| !is_harmless_option(word)),
-            "." | "source" => words.first().is_some_and(|word| {
-                word.open.is_some() || word.text.starts_with("/dev/") || word.text.starts_with("/proc/")
-            }),
             builtin if listed(DECLARERS, builtin) => self.declares(words),
             _ => false,
         }
@@ -124,7 +123,9 @@ impl Judge<'_> {
         }
         let Some((format, values)) = words.split_first() else { return false };
         let texts = format.open.is_none() && takes_texts(&format.text);
-        !texts && values.iter().any(|value| self.variables.value(value) == Value::Unknown)
+        // Some shells take a name for the number that it holds.
+        let named = |value: &Word| value.open.is_none() && self.variables.is_assigned_text(&value.text);
+        !texts && values.iter().any(|value| self.variables.value(value) == Value::Unknown || named(value))
     }
 
     fn reads(&self, words: &[Word]) -> bool {
@@ -137,8 +138,11 @@ impl Judge<'_> {
                     && word.text.ends_with(VALUED)
                     && !word.text.ends_with('O')
             });
-            let calls = word.is_option() && !word.text.starts_with("--") && word.text.contains('C');
-            calls || !is_value && !word.is_option() && !is_identifier(word)
+            let calls = word.is_option() && word.text.contains('[')
+                || word.is_option() && !word.text.starts_with("--") && word.text.contains('C');
+            // Some shells evaluate these numbers.
+            let valued = word.open.is_some() || word.text.contains('[');
+            calls || is_value && valued || !is_value && !word.is_option() && !is_identifier(word)
         })
     }
 

@@ -24,8 +24,19 @@ pub(super) struct Raw {
     /// Words at which another program may start.
     pub(super) starts: Vec<usize>,
     pub(super) sure: bool,
-    /// Whether another command says something to it.
-    pub(super) piped: bool,
+    pub(super) input: Input,
+}
+
+/// Where a command has its standard input from, as far as its own redirections say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Input {
+    /// From what stands around it.
+    #[default]
+    Inherited,
+    /// A document that is written out, or nothing at all.
+    Known,
+    /// A file, a descriptor, or what another command prints.
+    Unknown,
 }
 
 /// A text handed to a command as its input.
@@ -80,15 +91,11 @@ struct Frame {
     word: Option<Building>,
     raw: Raw,
     redirect: Option<Redirect>,
+    /// The descriptor that is redirected, if it is named.
+    descriptor: Option<String>,
     cases: Vec<Case>,
     /// Whether it is between `[[` and `]]`.
     condition: bool,
-    /// How many compound commands are open.
-    compounds: usize,
-    /// How many were where a pipe leads into what follows.
-    piped: Option<usize>,
-    /// Whether a pipe leads into all of it.
-    fed: bool,
 }
 
 impl Frame {
@@ -99,17 +106,15 @@ impl Frame {
             word: None,
             raw: Raw { sure: true, ..Raw::default() },
             redirect: None,
+            descriptor: None,
             cases: Vec::new(),
             condition: false,
-            compounds: 0,
-            piped: None,
-            fed: false,
         }
     }
 
     /// Whether the shell's own words count where the next word ends.
     fn at_command(&self) -> bool {
-        const LEADS: &str = "! { if then else elif do while until time coproc";
+        const LEADS: &str = "! { if then else elif do while until time -p coproc";
         const MOST: usize = 16;
         let leads = |word: &Word| word.open.is_none() && super::listed(LEADS, &word.text);
         self.raw.words.len() <= MOST
@@ -273,14 +278,7 @@ impl Lexer {
 
     /// Begins a list of commands within another.
     fn open(&mut self, open: Open) {
-        let fed = self.is_fed();
-        self.frames.push(Frame { fed, ..Frame::new(open) });
-    }
-
-    /// Whether a pipe leads to where a command is read.
-    fn is_fed(&mut self) -> bool {
-        let frame = self.frame();
-        frame.fed || frame.piped.is_some()
+        self.frames.push(Frame::new(open));
     }
 
     /// Whether what is put in here is broken at blanks.
@@ -371,13 +369,7 @@ impl Lexer {
                 self.separate();
                 self.go_on(letter);
             }
-            '|' => {
-                self.separate();
-                let frame = self.frame();
-                frame.piped = Some(frame.piped.unwrap_or(frame.compounds).min(frame.compounds));
-                self.go_on(letter);
-            }
-            ';' => {
+            '|' | ';' => {
                 self.separate();
                 self.go_on(letter);
             }
@@ -513,8 +505,6 @@ impl Lexer {
         match word.text.as_str() {
             "[[" if keyword => frame.condition = true,
             "]]" if !quoted => frame.condition = false,
-            "{" | "if" | "while" | "until" | "for" | "select" | "case" if keyword => frame.compounds += 1,
-            "}" | "fi" | "done" | "esac" if keyword => frame.compounds = frame.compounds.saturating_sub(1),
             _ => {}
         }
         if self.add_to_case(&word, keyword) {
@@ -529,8 +519,6 @@ impl Lexer {
         self.end_word();
         self.broken |= self.in_pattern() || self.before_patterns();
         self.end_part();
-        let frame = self.frame();
-        frame.piped = frame.piped.filter(|from| frame.compounds > *from);
     }
 
     /// Goes on with a condition behind an operator. To a shell without conditions a program starts there; behind `&&` it
@@ -553,7 +541,6 @@ impl Lexer {
         let mut raw = std::mem::replace(&mut frame.raw, Raw { sure: true, ..Raw::default() });
         raw.sure &= !unfinished;
         self.broken |= unfinished;
-        raw.piped = self.is_fed();
         let empty = raw.words.is_empty() && raw.writes.is_empty() && raw.reads.is_empty();
         if self.frame().open != Open::Array && !empty {
             self.done.parts.push(raw);

@@ -14,6 +14,7 @@ pub(super) const PREFIXES: &str = "\
     hyperfine multitime watchexec nodemon reptyr dtach abduco ssh-agent dbus-launch xinit startx \
     start-stop-daemon daemonize daemon cgexec eatmydata distrobox toolbox flatpak-spawn \
     batch rbenv pyenv nodenv asdf mosh autossh slogin rsh \
+    ld.so ld-linux-x86-64.so.2 ld-linux-aarch64.so.1 ld-linux.so.2 ld-musl-x86_64.so.1 ld-musl-aarch64.so.1 \
     docker kubectl mise npx nix pipenv pnpx podman poetry bunx ssh uv uvx";
 
 /// Words of the language before a command, which is the next word.
@@ -29,13 +30,26 @@ pub(super) const TEXT_TAKERS: &str = "\
 pub(super) const FEEDERS: &str = "xargs parallel entr";
 
 /// Shells whose language is the one that is read here.
-pub(super) const SHELLS: &str = "sh bash dash ash ksh mksh zsh rbash yash posh lksh ksh93";
+pub(super) const SHELLS: &str =
+    "sh bash dash ash ksh mksh zsh rbash yash posh lksh ksh93 oksh loksh pdksh rzsh rksh";
 
 /// Shells, and programs that run texts, with another language.
-pub(super) const OTHER_SHELLS: &str = "csh tcsh fish pwsh powershell cmd expect parallel";
+pub(super) const OTHER_SHELLS: &str =
+    "csh tcsh fish pwsh powershell cmd expect parallel nu elvish xonsh osh sash rc es";
 
-/// Other programs that run what they are told on their input.
-pub(super) const OBEYERS: &str = "su at batch crontab runuser busybox toybox";
+/// Programs that start a shell if nothing tells them otherwise.
+pub(super) const LAUNCHERS: &str = "\
+    su runuser sg newgrp script scriptreplay setarch linux32 linux64 i386 x86_64 uname26 unshare nsenter chroot schroot capsh \
+    firejail bwrap fakeroot fakechroot dtach abduco screen tmux byobu rlwrap dbus-run-session nix-shell parallel entr at batch \
+    expect socat login machinectl systemd-nspawn pkexec distrobox toolbox proot unbuffer reptyr run-parts";
+
+/// Programs whose input is commands, also for a shell.
+pub(super) const STDIN_READERS: &str = "ed red ex tclsh wish ftp lftp telnet";
+
+/// Interpreters that read their code from their input if they are given none.
+pub(super) const INTERPRETERS: &str = "\
+    perl ruby irb node nodejs deno bun lua luajit php osascript groovy jshell julia rscript r guile racket sbcl clisp ocaml \
+    runghc ghci elixir iex erl swift scala jjs";
 
 /// Words of git behind which a command stands.
 pub(super) const GIT_EXEC: &str = "run foreach --exec -x";
@@ -57,15 +71,23 @@ const CODED: &str = "\
     jshell julia rscript guile racket sbcl clisp ocaml runghc elixir erl swift scala \
     vim vi nvim view ex ed emacs sed gsed make gmake ninja cmake tar bsdtar gtar rsync scp sftp zip unzip \
     split logrotate gdb lldb sqlite3 psql mysql ftp lftp wget man less more ssh slogin autossh mosh \
-    socat nc ncat openvpn nmap tcpdump";
+    socat nc ncat openvpn nmap tcpdump m4 dc sort";
 
 /// Whether a program may run what stands in its words.
 pub(super) fn has_code(program: &str) -> bool {
     super::listed(CODED, program) || program.starts_with("python") || program.starts_with("pypy")
 }
 
+/// Variables whose value is directories, whatever their names are.
+pub(super) const LOCATIONS: &str = "\
+    PATH HOME PWD OLDPWD TMPDIR TMP TEMP CARGO_HOME CARGO_TARGET_DIR RUSTUP_HOME GOPATH GOROOT VIRTUAL_ENV NODE_PATH \
+    PYTHONPATH LD_LIBRARY_PATH PKG_CONFIG_PATH XDG_CONFIG_HOME XDG_CACHE_HOME XDG_DATA_HOME XDG_RUNTIME_DIR";
+
 /// Variables whose value is a command that a program runs.
 pub(super) const COMMAND_VARIABLES: &str = "\
     PAGER GIT_PAGER MANPAGER SYSTEMD_PAGER BAT_PAGER EDITOR VISUAL GIT_EDITOR GIT_SEQUENCE_EDITOR FCEDIT SUDO_EDITOR \
     GIT_SSH GIT_SSH_COMMAND GIT_EXTERNAL_DIFF GIT_ASKPASS SSH_ASKPASS SUDO_ASKPASS GIT_PROXY_COMMAND BROWSER SHELL \
-    LESSOPEN LESSCLOSE MAKEFLAGS RSYNC_RSH TAR_OPTIONS CC CXX LD RUSTC RUSTC_WRAPPER PERL5OPT NODE_OPTIONS PYTHONSTARTUP";
+    LESSOPEN LESSCLOSE MAKEFLAGS RSYNC_RSH TAR_OPTIONS CC CXX LD RUSTC RUSTC_WRAPPER PERL5OPT NODE_OPTIONS PYTHONSTARTUP \
+    GIT_DIFF_OPTS GIT_TEMPLATE_DIR GIT_EXEC_PATH CARGO_BUILD_RUSTC_WRAPPER RUSTDOC RUSTC_WORKSPACE_WRAPPER SVN_SSH \
+    SVN_EDITOR HGEDITOR CVS_RSH FZF_DEFAULT_COMMAND LESS MAKE AR AS CPP LEX YACC CMAKE_C_COMPILER_LAUNCHER \
+    CMAKE_CXX_COMPILER_LAUNCHER RUBYOPT PYTHONBREAKPOINT PERL5DB PERLDB_OPTS GIT_SSH_VARIANT MANOPT MANROFFOPT";

@@ -2,11 +2,13 @@
 
 use super::evaluate::evaluates;
 use super::lexer::{self, Document, Lexed, Raw, is_assignment};
+use super::obey::{is_filled_program, may_do_anything};
 use super::pattern::base;
 use super::programs::{
-    COMMAND_VARIABLES, EXEC, FEEDERS, FINDERS, GIT_EXEC, LEADS, LISTENERS, OBEYERS, OTHER_SHELLS, PREFIXES,
+    COMMAND_VARIABLES, EXEC, FEEDERS, FINDERS, GIT_EXEC, LEADS, LISTENERS, LOCATIONS, OTHER_SHELLS, PREFIXES,
     SHELLS, TEXT_TAKERS, has_code,
 };
+use super::strict::is_recognized;
 use super::variables::{Value, Variables};
 use super::{Part, Script, Word};
 use crate::action::Command;
@@ -75,6 +77,8 @@ struct Reader {
     sums: Vec<String>,
     assigned: Vec<String>,
     followed: Vec<String>,
+    /// Whether some text is not in the grammar that all shells share.
+    unrecognized: bool,
 }
 
 impl Reader {
@@ -103,6 +107,7 @@ impl Reader {
             return;
         }
         self.left -= text.len();
+        self.unrecognized |= !is_recognized(text);
         let Lexed { mut parts, documents, sums, assigned, followed, plain, broken } = lexer::lex(text);
         self.script.plain &= plain;
         if parts.is_empty() && (broken || !sums.is_empty() || !followed.is_empty()) {
@@ -144,21 +149,6 @@ impl Reader {
             }
             depth += 1;
         }
-        self.spoken();
-    }
-
-    /// What is said to a shell that only listens may be what it does.
-    fn spoken(&mut self) {
-        if !self.script.parts.iter().any(listens) {
-            return;
-        }
-        let speaks = |part: &&Part| part.programs().any(|name| name == "echo" || name == "printf");
-        let said = |part: &Part| {
-            part.words.iter().skip(1).map(|word| word.text.clone()).collect::<Vec<_>>().join(" ")
-        };
-        let texts: Vec<String> = self.script.parts.iter().filter(speaks).map(said).collect();
-        self.script.plain &= texts.is_empty();
-        texts.iter().for_each(|text| self.shell(text, 1));
     }
 
     /// Finds the parts in which something is evaluated that nobody can know.
@@ -166,21 +156,24 @@ impl Reader {
         let variables = Variables::new(&self.script.parts, &self.assigned, &self.sums);
         let unsafe_sum = self.sums.iter().any(|sum| !variables.is_safe_sum(sum));
         let followed = self.followed.iter().any(|name| variables.named(name) == Value::Unknown);
-        for part in &mut self.script.parts {
-            let anything = part.in_shell && (unsafe_sum || followed)
-                || evaluates(part, &variables)
-                || variables.is_hook(part)
-                || listens(part);
-            if anything && !part.wraps {
-                part.run_anything();
-            }
+        let parts = &mut self.script.parts;
+        let does =
+            |part: &Part| evaluates(part, &variables) || variables.is_hook(part) || may_do_anything(part);
+        let anything = self.unrecognized
+            || unsafe_sum
+            || followed
+            || self.assigned.iter().any(|name| Variables::is_special(name))
+            || parts.iter().any(does);
+        // One such part may feed the others, or define what they are.
+        if anything {
+            parts.iter_mut().filter(|part| !part.wraps).for_each(Part::run_anything);
         }
     }
 
     /// Adds what a simple command comes to. `part` says what is known of it beforehand.
     fn part(&mut self, raw: Raw, depth: usize, part: Part) {
-        let Raw { mut words, writes, reads, starts: more, mut sure, piped } = raw;
-        let part = Part { piped, ..part };
+        let Raw { mut words, writes, reads, starts: more, mut sure, input } = raw;
+        let part = Part { input, ..part };
         let assignments = words.iter().take_while(|word| is_assignment(&word.text)).count();
         if let Some(script) = whole_script(&words).filter(|_| sure && writes.is_empty() && reads.is_empty()) {
             self.shell(script, depth + 1);
@@ -251,6 +244,7 @@ impl Reader {
         if runs_git {
             texts.extend(git_texts(&words));
         }
+        texts.extend(words.iter().filter_map(command_of).map(str::to_owned));
         wild |= fed && feeds_program(&words, &names);
         if filled {
             let place = placeholder(&words);
@@ -259,11 +253,16 @@ impl Reader {
             };
             let shells = starts.iter().any(|at| *at < words.len() && is(*at, TEXT_TAKERS));
             wild |= shells
-                && words.iter().any(|word| {
-                    word.text.len() > 2
+                && words.iter().enumerate().any(|(at, word)| {
+                    let text = is_filled_in(word) && at > 0 && words[at - 1].may_be_option();
+                    text || word.text.len() > 2
                         && (word.text.contains("{}") || is_filled(word) && !is_filled_in(word))
                 });
-            starts.retain(|start| words.get(*start).is_none_or(|word| fed || !is_filled_in(word)));
+            starts.retain(|start| {
+                words
+                    .get(*start)
+                    .is_none_or(|word| !is_filled(word) || is_filled_program(&words, *start, EXEC))
+            });
             sure &= !words.iter().any(is_filled);
             let filled = words.iter_mut().filter(|word| is_filled(word));
             filled.for_each(|word| *word = Word::unknown(std::mem::take(&mut word.text)));
@@ -303,16 +302,6 @@ impl Part {
     }
 }
 
-/// Whether the part may run a shell that is told by another command what to do.
-fn listens(part: &Part) -> bool {
-    let told = part.piped || part.reads.iter().any(|word| word.open.is_some());
-    let interactive = || part.words.iter().any(|word| matches!(word.text.as_str(), "-s" | "-i"));
-    told && part.programs().any(|name| {
-        [SHELLS, OTHER_SHELLS, OBEYERS].iter().any(|list| listed(list, &name))
-            || listed("sudo doas", &name) && interactive()
-    })
-}
-
 /// Whether a shell, or a program that hands texts to one, is given a text of which some is not known.
 fn takes_unknown_text(words: &[Word], shell: bool, other: bool) -> bool {
     let quotes = |word: &Word| word.text.contains(['\'', '"', '`', '\\']);
@@ -328,7 +317,7 @@ fn takes_unknown_text(words: &[Word], shell: bool, other: bool) -> bool {
 }
 
 /// Whether a program that is not known may be one of these.
-fn may_be_one_of(word: &Word, list: &str) -> bool {
+pub(super) fn may_be_one_of(word: &Word, list: &str) -> bool {
     let shape = base(&word.first());
     word.is_unknown() || list.split(' ').any(|name| shape.meets(&Shape::exact(name), Case::Same))
 }
@@ -360,6 +349,21 @@ fn placeholder(words: &[Word]) -> Option<String> {
     next.or(glued).filter(|place| !place.is_empty())
 }
 
+/// The name and the value of an assignment.
+fn assigned(word: &Word) -> Option<(&str, &str)> {
+    let (name, value) = word.text.split_once('=').filter(|_| is_assignment(&word.text))?;
+    Some((name.strip_suffix('+').unwrap_or(name), value))
+}
+
+/// The command that a variable is given, if it is one whose value is a command. Options are not one, and a shell that is
+/// named as such gets its text from elsewhere.
+fn command_of(word: &Word) -> Option<&str> {
+    let (name, value) = assigned(word).filter(|(name, _)| listed(COMMAND_VARIABLES, name))?;
+    let plain = value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_./+-".contains(&byte));
+    let other = value.is_empty() || value.starts_with('-') || name == "SHELL" && plain;
+    (!other).then_some(value)
+}
+
 /// Adds the words of a code.
 fn mention(code: &str, mentions: &mut Vec<Word>) {
     let is_part = |letter: char| letter.is_alphanumeric() || "_./+-".contains(letter);
@@ -367,19 +371,30 @@ fn mention(code: &str, mentions: &mut Vec<Word>) {
     mentions.extend(words.take(MOST_MENTIONS + 1).map(Word::known));
 }
 
+/// Adds what `sed` may run: behind the command `e`, and in what `s` with the flag `e` puts in.
+fn mention_sed(code: &str, mentions: &mut Vec<Word>) {
+    let flags = |text: &&str| {
+        let length = text.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(text.len());
+        text[..length].contains('e')
+            && text[..length].bytes().all(|byte| b"egpimMIw0123456789".contains(&byte))
+    };
+    if code.split('/').skip(1).any(|text| flags(&text)) {
+        mention(&code.replace('/', " "), mentions);
+    }
+    for command in code.split([';', '\n', '{', '}', '!']) {
+        let command = command.trim_start_matches(|letter: char| !letter.is_ascii_alphabetic());
+        mention(command.strip_prefix('e').unwrap_or_default(), mentions);
+    }
+}
+
 /// Adds the words of all codes and commands that stand in the words of programs with a language of their own.
 fn mention_code(words: &[Word], starts: &[usize], git: bool, mentions: &mut Vec<Word>) {
     let signs =
         |text: &str| text.contains(|letter: char| !letter.is_alphanumeric() && !"_./+-@%".contains(letter));
-    for word in words.iter().filter(|word| is_assignment(&word.text)) {
-        if let Some((name, value)) = word
-            .text
-            .split_once('=')
-            .filter(|(name, _)| listed(COMMAND_VARIABLES, name) || name.starts_with("GIT_CONFIG"))
-        {
-            mention(value, mentions);
-            let _ = name;
-        }
+    // No list of variables that name commands is complete.
+    let given = words.iter().take(MOST_BEHIND).filter_map(assigned);
+    for (_, value) in given.filter(|(name, _)| !listed(LOCATIONS, name)) {
+        mention(value, mentions);
     }
     let coded =
         |start: &&usize| words.get(**start).and_then(Word::program).is_some_and(|name| has_code(&name));
@@ -390,6 +405,9 @@ fn mention_code(words: &[Word], starts: &[usize], git: bool, mentions: &mut Vec<
                 mention(word.text.trim_start_matches(['-', '+']), mentions);
                 // `-ecommand`.
                 mention(word.text.get(2..).unwrap_or_default(), mentions);
+            }
+            if words[*start].program().is_some_and(|name| listed("sed gsed", &name)) {
+                mention_sed(&word.text, mentions);
             }
         }
     }
@@ -422,7 +440,20 @@ fn git_texts(words: &[Word]) -> Vec<String> {
     let texts = behind
         .filter(|text| text.contains([' ', ';', '&', '|', '$', '`']))
         .chain(within.map(|(_, text)| text));
-    texts.map(str::to_owned).collect()
+    // Many settings are commands, for a shell.
+    let settings = words.windows(2).filter(|pair| pair[0].text == "-c" || pair[0].text.contains('.'));
+    let settings =
+        settings.map(|pair| pair[1].text.split_once('=').map_or(pair[1].text.as_str(), |(_, value)| value));
+    let packs = words.iter().filter_map(|word| word.text.split_once("-pack=")).map(|(_, text)| text);
+    let shell = settings.chain(packs).filter(|text| text.contains(['\'', '"', '\\', '$', '`']));
+    let alias = |word: &str, value: &str| {
+        (word.starts_with("alias.") && !value.starts_with('!')).then(|| format!("git {value}"))
+    };
+    let given = words
+        .iter()
+        .filter_map(|word| word.text.split_once('=').and_then(|(name, value)| alias(name, value)));
+    let set = words.windows(2).filter_map(|pair| alias(&pair[0].text, &pair[1].text));
+    texts.chain(shell).map(str::to_owned).chain(given).chain(set).collect()
 }
 
 /// Whether another program fills in what it finds here.

@@ -29,7 +29,8 @@ fn words_are_what_a_shell_makes_of_them() {
     check("echo \"a\\\"b\\$c\\d\"", &["echo·a\"b$c\\d"]);
     check("ec\\\nho a", &["echo·a"]);
     check("echo a#b #c", &["echo·a#b"]);
-    check("echo {} {a} a{", &["echo·{}·{a}·a{"]);
+    check("echo {} {a} a@{0}", &["echo·{}·{a}·a@{0}"]);
+    check("echo a{", &["? echo·a{"]);
     check("echo ~/x", &["echo·~/x"]);
     check("[ -f x ]", &["[·-f·x·]"]);
 }
@@ -50,13 +51,14 @@ fn what_only_the_shell_knows_is_open() {
 fn commands_are_found_wherever_they_stand() {
     check("a; b && c || d | e & f", &["a", "b", "c", "d", "e", "f"]);
     check("a\nb", &["a", "b"]);
-    check("(a; b) c", &["a", "b", "c"]);
+    check("(a; b); c", &["a", "b", "c"]);
+    check("(a; b) c", &["? a", "? b", "? c"]);
     check("echo $(a b) c", &["a·b", "? echo·$(…)·c"]);
     check("echo \"x $(a \"b c\") y\"", &["a·b c", "? echo·x $(…) y"]);
     check("echo `a` `b`", &["a", "b", "? echo·`…`·`…`"]);
-    check("echo `a \\`b\\``", &["b", "? a·`…`", "? echo·`…`"]);
+    check("echo `a \\`b\\``", &["? b", "? a·`…`", "? echo·`…`"]);
     check("diff <(a) >(b)", &["a", "b", "? diff·<(…)·>(…)"]);
-    check("${x:-$(a)}", &["a", "? ${…}$(…)"]);
+    check("${x:-$(a)}", &["? a", "? ${…}$(…)"]);
     check("f() { a; }", &["? f", "? {·a", "? }"]);
     check("function f () { a; }", &["? function·f", "? {·a", "? }"]);
     check("case x in y) a;; esac", &["? case·x·in", "a", "? esac"]);
@@ -86,7 +88,7 @@ fn documents_are_read_too() {
     check("sh <<E\nb c\nE\nd", &["? sh", "d", "b·c"]);
     check("sh <<-E\n\tb\n\tE\nd", &["? sh", "d", "b"]);
     check("sh <<< 'b c'", &["? sh", "b·c"]);
-    check("sh <<E\nb", &["? sh", "? sh", "b", "b"]);
+    check("sh <<E\nb", &["? sh", "? sh", "? b", "? b"]);
     // To a program that is no shell they are a text, but what is put into them is run.
     check("a <<E\nb c\nE\nd", &["? a", "d"]);
     check("a <<E\nb '$(c)' `d`\nE", &["? a", "c", "d"]);

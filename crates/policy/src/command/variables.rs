@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use super::lexer::{DECLARERS, is_assignment, is_name};
+use super::programs::COMMAND_VARIABLES;
 use super::{Part, Word, listed};
 
 /// What a text can be, from the least to the most.
@@ -26,7 +27,9 @@ const NUMBERS: &str =
 /// Variables to which only a number can be assigned without its being evaluated.
 const INTEGERS: &str = "\
     RANDOM SRANDOM SECONDS LINENO UID EUID PPID BASHPID COLUMNS LINES OPTIND SHLVL EPOCHSECONDS EPOCHREALTIME HISTCMD \
-    HISTSIZE HISTFILESIZE FUNCNEST TMOUT BASH_SUBSHELL BASH_ARGC OPTERR BASH_COMPAT";
+    HISTSIZE HISTFILESIZE FUNCNEST TMOUT BASH_SUBSHELL BASH_ARGC OPTERR BASH_COMPAT SAVEHIST KEYTIMEOUT GID EGID ERRNO \
+    TRY_BLOCK_ERROR TRY_BLOCK_INTERRUPT LISTMAX LOGCHECK DIRSTACKSIZE BAUD REPORTTIME REPORTMEMORY MAILCHECK KSHUID KSHGID \
+    KSHEGID USER_ID PGRP";
 
 /// Variables whose value is evaluated.
 const PROMPTS: &str = "PS0 PS1 PS2 PS3 PS4 PROMPT PROMPT2 PROMPT3 PROMPT4 RPROMPT RPS1";
@@ -35,7 +38,8 @@ const PROMPTS: &str = "PS0 PS1 PS2 PS3 PS4 PROMPT PROMPT2 PROMPT3 PROMPT4 RPROMP
 const HOOKS: &str = "\
     PROMPT_COMMAND BASH_ENV ENV ZDOTDIR BASH_ALIASES BASH_CMDS SHELLOPTS BASHOPTS aliases galiases saliases functions \
     commands precmd_functions preexec_functions chpwd_functions periodic_functions zshexit_functions options \
-    POSIXLY_CORRECT BASH_LOADABLES_PATH KSH_ENV HISTCONTROL histchars MAILPATH command_not_found_handle";
+    POSIXLY_CORRECT BASH_LOADABLES_PATH KSH_ENV HISTCONTROL histchars MAILPATH command_not_found_handle NULLCMD READNULLCMD \
+    FPATH fpath module_path MODULE_PATH BASH_XTRACEFD SPROMPT INPUTRC";
 
 /// All variables of a command.
 #[derive(Debug, Default)]
@@ -94,6 +98,11 @@ impl Variables {
         }
     }
 
+    /// Whether the command gives a variable of this name something else than a number.
+    pub(super) fn is_assigned_text(&self, name: &str) -> bool {
+        self.values.get(name).is_some_and(|value| *value > Value::Number)
+    }
+
     /// What a word can be.
     pub(super) fn value(&self, word: &Word) -> Value {
         match &word.open {
@@ -141,12 +150,23 @@ impl Variables {
         let simple = |letter: char| {
             letter.is_ascii_alphanumeric() || " \t\n_+-*/%<>=!&|^~?:,()[];${}#".contains(letter)
         };
-        sum.chars().all(simple)
+        // A word of the command is whatever it was called with.
+        let given = sum
+            .split('$')
+            .skip(1)
+            .any(|rest| rest.trim_start_matches('{').starts_with(|letter: char| letter.is_ascii_digit()));
+        !given
+            && sum.chars().all(simple)
             && names_in(sum).all(|name| {
                 name.starts_with(|letter: char| letter.is_ascii_digit())
                     && !name.contains(char::is_alphabetic)
                     || self.named(name) == Value::Number
             })
+    }
+
+    /// Whether the value of a variable of this name is, or may be, evaluated or run.
+    pub(super) fn is_special(name: &str) -> bool {
+        [HOOKS, PROMPTS, INTEGERS, COMMAND_VARIABLES].iter().any(|list| listed(list, name))
     }
 
     /// Whether an assignment is evaluated, or decides what is run.
@@ -165,10 +185,20 @@ impl Variables {
             };
             listed(HOOKS, &name)
                 || name.starts_with("BASH_FUNC")
+                || runs(word)
+                || listed(COMMAND_VARIABLES, &name) && word.is_none_or(|word| word.open.is_some())
                 || listed(INTEGERS, &name) && value > Value::Number
                 || listed(PROMPTS, &name) && value > Value::Plain
         })
     }
+}
+
+/// Whether the value has a subscript in it that runs something where it is evaluated.
+fn runs(word: Option<&Word>) -> bool {
+    word.and_then(|word| word.text.split_once('[')).is_some_and(|(_, subscript)| {
+        ["$(", "${", "`", "<("].iter().any(|sign| subscript.contains(sign))
+            && word.is_some_and(|word| word.open.is_none())
+    })
 }
 
 /// What a known text is.
@@ -177,14 +207,15 @@ fn value_of(text: &str) -> Value {
     if digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Value::Number;
     }
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
-        let numbered = letters.peek().is_some_and(char::is_ascii_digit);
-        if matches!(letter, '$' | '`' | '\0') || letter == '[' && !numbered {
-            return Value::Unknown;
-        }
+    let numbered = |(_, subscript): (usize, &str)| {
+        let digits = subscript.bytes().take_while(u8::is_ascii_digit).count();
+        digits > 0 && subscript[digits..].starts_with(']')
+    };
+    let subscripts = || text.match_indices('[').map(|(at, _)| (at, &text[at + 1..]));
+    match text.contains(['$', '`', '\0']) || !subscripts().all(numbered) {
+        true => Value::Unknown,
+        false => Value::Plain,
     }
-    Value::Plain
 }
 
 /// The names and numbers in a sum.

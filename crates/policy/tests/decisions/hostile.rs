@@ -4,7 +4,7 @@ use narrows_policy::Verdict::{self, Allow, Ask, Deny};
 use narrows_policy::{Access, Action, Because, Command, Confined};
 
 use crate::common::{SANDBOX, decide, policy, shell};
-use crate::corpus;
+use crate::{corpus, evasions, everyday};
 
 const NO_SANDBOX: Confined = Confined { files: false, network: false, protected: false };
 
@@ -205,18 +205,51 @@ const CORPUS: &[&str] = &[
 fn the_canary_never_sings() {
     let high = policy(Access::High, CANARY);
     let medium = policy(Access::Medium, CANARY);
-    for line in CORPUS.iter().chain(corpus::LINES) {
+    let mut sang = Vec::new();
+    for line in CORPUS.iter().chain(corpus::LINES).chain(evasions::LINES).chain(evasions::PUSHES) {
         for policy in [&high, &medium] {
             let decision = decide(policy, &shell(line), SANDBOX);
-            assert_eq!(decision.verdict, Deny, "{line}: {decision}");
+            if decision.verdict != Deny {
+                sang.push(format!("{line}: {decision}"));
+            }
         }
     }
+    assert!(sang.is_empty(), "{}", sang.join("\n"));
+}
+
+/// A name that is too long to be looked at is not harmless.
+#[test]
+fn a_long_name_hides_nothing() {
+    let high = policy(Access::High, CANARY);
+    for length in [200, 255, 256, 300, 1000] {
+        let name = "a".repeat(length);
+        let line = format!("{name}='$(canary)'; echo \"${{{name}@P}}\"");
+        assert_eq!(decide(&high, &shell(&line), SANDBOX).verdict, Deny, "{length}");
+    }
+}
+
+/// A deny rule about one program leaves ordinary work with others alone.
+#[test]
+fn ordinary_lines_are_not_hit_by_other_rules() {
+    let rules =
+        "[[rule]]\neffect = 'deny'\ncommand = ['canary', 'git push', 'npm publish', 'terraform apply']\n";
+    let high = policy(Access::High, rules);
+    let verdicts = everyday::LINES
+        .iter()
+        .chain(corpus::HARMLESS)
+        .map(|line| (line, decide(&high, &shell(line), SANDBOX)));
+    let hit: Vec<String> = verdicts
+        .filter(|(_, decision)| decision.verdict != Allow)
+        .map(|(line, decision)| format!("{line}: {decision}"))
+        .collect();
+    assert!(hit.is_empty(), "{}", hit.join("\n"));
+    assert!(everyday::LINES.len() >= 150);
 }
 
 #[test]
 fn nothing_hostile_only_looks() {
     let low = policy(Access::Low, "");
-    for line in CORPUS.iter().chain(corpus::LINES) {
+    for line in CORPUS.iter().chain(corpus::LINES).chain(evasions::LINES) {
         let decision = decide(&low, &shell(line), SANDBOX);
         assert_eq!(decision.verdict, Deny, "{line}: {decision}");
         assert!(!Command::Shell((*line).to_owned()).is_read_only(), "{line}");
@@ -236,7 +269,7 @@ command = [
 ]
 "#;
     let low = policy(Access::Low, rules);
-    for line in CORPUS.iter().chain(corpus::LINES) {
+    for line in CORPUS.iter().chain(corpus::LINES).chain(evasions::LINES) {
         let decision = decide(&low, &shell(line), NO_SANDBOX);
         assert_eq!(decision.verdict, Deny, "{line}: {decision}");
     }

@@ -3,6 +3,8 @@
 mod common;
 mod corpus;
 mod described;
+mod evasions;
+mod everyday;
 mod hostile;
 mod properties;
 mod protected;

@@ -5,6 +5,9 @@
 use super::{Lexer, lex_within};
 use crate::shape::Unit;
 
+/// How much of `${…}` is looked at.
+const MAX_PARAMETER_CHARS: usize = 256;
+
 impl Lexer {
     /// `$((…))`, from the first parenthesis on. Says whether it was that.
     pub(super) fn sum(&mut self) -> bool {
@@ -90,7 +93,9 @@ impl Lexer {
 
     /// What stands between `${` and `}` as far as it is evaluated or changes something.
     pub(super) fn parameter(&mut self) {
-        let rest: String = self.chars[self.at..].iter().take(256).collect();
+        let rest: String = self.chars[self.at..].iter().take(MAX_PARAMETER_CHARS).collect();
+        // What is cut off is not known.
+        self.broken |= !rest.contains('}');
         // Newer shells run commands in `${ …; }`, and zsh has flags in `${(…)…}`.
         self.broken |= rest.starts_with([' ', '\t', '\n', '|', '(', '<', '>', '&', ';']);
         let indirect = rest.starts_with('!');
@@ -116,7 +121,8 @@ impl Lexer {
             behind = after;
         }
         let lists = behind.starts_with(['@', '*']) && behind[1..].starts_with('}');
-        if indirect && !lists && !name.is_empty() {
+        self.broken |= indirect && name.is_empty();
+        if indirect && !lists {
             self.done.followed.push(name.clone());
         }
         match behind.strip_prefix(':') {

@@ -5,7 +5,8 @@ use crate::command::{Word, listed};
 use crate::shape::Unit;
 
 /// Commands that take assignments as arguments.
-pub(in crate::command) const DECLARERS: &str = "declare typeset local export readonly integer float nameref";
+pub(in crate::command) const DECLARERS: &str =
+    "declare typeset local export readonly integer float nameref global";
 
 /// How far a `case` has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +107,7 @@ impl Lexer {
         self.end_word();
         let frame = self.frame();
         let words: Vec<&str> = frame.raw.words.iter().map(|word| word.text.as_str()).collect();
-        let named = matches!(words[..], [_] | ["function", _]) && frame.raw.sure;
+        let named = matches!(words[..], [name] | ["function", name] if is_name(name)) && frame.raw.sure;
         if named && self.peek(blanks) == Some(')') {
             // A function: its commands follow.
             self.at += blanks + 1;
@@ -149,7 +150,9 @@ impl Lexer {
         let open = !frame.quotes.is_empty() || !frame.cases.is_empty() || frame.condition;
         // A value `[subscript]=…` is evaluated where the subscript is.
         let subscript = |word: &Word| {
-            word.text.starts_with('[') && !word.text[1..].starts_with(|letter: char| letter.is_ascii_digit())
+            let number = word.text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+            word.text.starts_with('[')
+                && !number.is_some_and(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()))
         };
         let evaluates = frame.open == Open::Array && frame.raw.words.iter().any(subscript);
         self.broken |= open || evaluates || self.waiting.iter().any(|waiting| waiting.depth == depth);

@@ -1,6 +1,6 @@
 //! Redirections, and documents behind `<<`.
 
-use super::{Document, Lexer, Open};
+use super::{Document, Input, Lexer, Open};
 use crate::command::Word;
 use crate::shape::Unit;
 
@@ -9,7 +9,7 @@ use crate::shape::Unit;
 pub(super) enum Redirect {
     Write,
     Read,
-    Copy,
+    Copy { reads: bool },
     Document { indented: bool },
     Text,
 }
@@ -33,6 +33,7 @@ impl Lexer {
                 if !word.quoted && !word.open && word.text.bytes().all(|byte| byte.is_ascii_digit()) =>
             {
                 self.frame().raw.sure &= word.text.len() == 1;
+                self.frame().descriptor = Some(word.text);
             }
             // A variable for one, or a program, as shells differ.
             Some(word)
@@ -62,7 +63,7 @@ impl Lexer {
             ('<', Some('<'), Some('<')) => (2, Redirect::Text),
             ('<', Some('<'), Some('-')) => (2, Redirect::Document { indented: true }),
             ('<', Some('<'), _) => (1, Redirect::Document { indented: false }),
-            (_, Some('&'), _) => (1, Redirect::Copy),
+            (_, Some('&'), _) => (1, Redirect::Copy { reads: letter == '<' }),
             ('<', Some('>'), _) | ('>', Some('>' | '|'), _) => (1, Redirect::Write),
             ('<', _, _) => (0, Redirect::Read),
             _ => (0, Redirect::Write),
@@ -82,11 +83,16 @@ impl Lexer {
         let depth = self.frames.len();
         let frame = self.frame();
         let known = word.open.is_none();
+        let descriptor = frame.descriptor.take();
+        if let Some(input) = input(redirect, descriptor.as_deref(), &word) {
+            let worse = frame.raw.input == Input::Unknown;
+            frame.raw.input = if worse { Input::Unknown } else { input };
+        }
         match redirect {
             Redirect::Write if known && is_sink(&word.text) => {}
-            Redirect::Copy
+            Redirect::Copy { .. }
                 if known && word.text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-') => {}
-            Redirect::Write | Redirect::Copy => {
+            Redirect::Write | Redirect::Copy { .. } => {
                 frame.raw.sure = false;
                 frame.raw.writes.push(word);
             }
@@ -137,6 +143,21 @@ impl Lexer {
             self.done.documents.push(Document { text, open });
         }
     }
+}
+
+/// What a redirection makes of the standard input, if that is what it redirects.
+fn input(redirect: Redirect, descriptor: Option<&str>, word: &Word) -> Option<Input> {
+    let closed = word.open.is_none() && word.text == "-";
+    let empty = word.open.is_none() && word.text == "/dev/null";
+    let reads = !matches!(redirect, Redirect::Write | Redirect::Copy { reads: false });
+    let zero = descriptor.map_or(reads, |number| number.bytes().all(|digit| digit == b'0'));
+    let known = match redirect {
+        Redirect::Write => false,
+        Redirect::Read => empty,
+        Redirect::Copy { .. } => closed,
+        Redirect::Document { .. } | Redirect::Text => true,
+    };
+    zero.then_some(if known { Input::Known } else { Input::Unknown })
 }
 
 /// Whether writing there changes no file.

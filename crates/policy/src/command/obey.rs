@@ -1,0 +1,260 @@
+//! Programs that run what they are told, on their input or by words of their own language.
+//!
+//! What such a program is told is known only if it is a text among its words, a document that is written out, or a
+//! script in a file. Wherever else its commands may come from (pipes, descriptors, functions, whatever stands around
+//! it), it may run anything: so nobody asks how its input got there.
+
+use super::lexer::Input;
+use super::programs::{INTERPRETERS, LAUNCHERS, OTHER_SHELLS, PREFIXES, SHELLS, STDIN_READERS, has_code};
+use super::{Part, Word, listed};
+use crate::command::reduce::may_be_one_of;
+
+/// Programs whose single word may be the whole text for a shell.
+const WORD_TAKERS: &str = "\
+    ash bash csh dash expect fish ksh mksh parallel powershell pwsh cmd sh ssh tcsh trap watch zsh emulate rbash yash posh \
+    lksh ksh93 hyperfine mosh autossh rsh pee watchexec nodemon entr";
+
+/// Returns `true` if a program of this part may do what nobody can know.
+pub(super) fn may_do_anything(part: &Part) -> bool {
+    let words = &part.words;
+    let told = part.input == Input::Known;
+    part.starts.iter().any(|start| {
+        let Some((program, rest)) = words.get(*start..).and_then(<[Word]>::split_first) else { return false };
+        if program.open.is_some() {
+            let list = [SHELLS, OTHER_SHELLS, LAUNCHERS, STDIN_READERS, INTERPRETERS];
+            return !program.text.starts_with('-') && list.iter().any(|list| may_be_one_of(program, list));
+        }
+        // A directory that is nobody's, or that a variable names.
+        if part.in_shell && program.text.starts_with('~') && !program.text.contains('/') {
+            return true;
+        }
+        let Some(name) = program.program() else { return false };
+        // `bash-5.2`, `ksh93` and `sh.distrib` are shells as well.
+        let kind = name.split(['-', '.']).next().unwrap_or_default();
+        let kind = kind.trim_end_matches(|letter: char| letter.is_ascii_digit());
+        let told = told && (listed(SHELLS, &name) || has_code(&name));
+        let wraps = part.wraps && *start == 0;
+        let listens = match name.as_str() {
+            _ if wraps => false,
+            name if listed(LAUNCHERS, name) => return true,
+            _ if listed(SHELLS, kind) => match shell(rest) {
+                Source::Words => false,
+                Source::Input => true,
+                Source::Unknown => return true,
+            },
+            name if listed(OTHER_SHELLS, name) => rest.is_empty() || rest.iter().all(Word::is_option),
+            "." | "source" if part.in_shell => return rest.first().is_some_and(|file| !is_script(file)),
+            "sudo" | "doas" => return starts_shell(rest),
+            "env" => return splits(rest),
+            "make" | "gmake" => return reads_makefile(rest),
+            "exec" if part.in_shell => return rest.is_empty() && part.input != Input::Inherited,
+            "ssh" | "slogin" | "rsh" => operands(rest, "BbcDEeFIiJLlmOopQRSWw") == 1,
+            "crontab" => !rest.iter().any(|word| word.text == "-l"),
+            "gdb" | "lldb" => !rest.iter().any(|word| word.text.trim_start_matches('-') == "batch"),
+            name if listed(STDIN_READERS, name) => true,
+            name if is_interpreter(name) => interprets_input(rest),
+            _ => false,
+        };
+        listens && !told
+    }) || takes_name_of_shell(part)
+}
+
+fn is_interpreter(name: &str) -> bool {
+    listed(INTERPRETERS, name) || name.starts_with("python") || name.starts_with("pypy")
+}
+
+/// Where a shell with these words has its commands from.
+enum Source {
+    /// A text or a file that is known.
+    Words,
+    Input,
+    Unknown,
+}
+
+fn shell(words: &[Word]) -> Source {
+    let mut at = 0;
+    let mut has_text = false;
+    while let Some(word) = words.get(at) {
+        let text = word.text.as_str();
+        if word.open.is_some() {
+            break;
+        }
+        match text {
+            "-" | "--" => {
+                at += 1;
+                break;
+            }
+            "-o" | "+o" => at += 1,
+            "--login" | "--norc" | "--noprofile" | "--posix" | "--restricted" | "-f" => {}
+            "--version" | "--help" => return Source::Words,
+            _ => match text.strip_prefix(['-', '+']) {
+                Some(letters) if letters.bytes().all(|letter| b"ceiluvxnabhmpEr".contains(&letter)) => {
+                    has_text |= text.starts_with('-') && letters.contains('c');
+                    // `-eo pipefail`.
+                }
+                Some(letters)
+                    if letters.ends_with('o')
+                        && letters.bytes().all(|letter| b"ceiluvxnabhmpEro".contains(&letter)) =>
+                {
+                    has_text |= letters.contains('c');
+                    at += 1;
+                }
+                Some("s") => return Source::Input,
+                Some(_) => return Source::Unknown,
+                None => break,
+            },
+        }
+        at += 1;
+    }
+    match words.get(at) {
+        // What stands in the text is read by itself.
+        Some(word) if has_text => {
+            if word.open.is_none() {
+                Source::Words
+            } else {
+                Source::Unknown
+            }
+        }
+        Some(word) if is_script(word) => Source::Words,
+        Some(word) if word.open.is_none() => Source::Input,
+        Some(_) => Source::Unknown,
+        None if has_text => Source::Unknown,
+        None => Source::Input,
+    }
+}
+
+/// Returns `true` if the word certainly names a file, and no descriptor or terminal.
+pub(super) fn is_script(word: &Word) -> bool {
+    let text = word.text.as_str();
+    let name = text.rsplit('/').next().unwrap_or_default();
+    let special =
+        matches!(name, "" | "-" | "." | ".." | "stdin" | "stdout" | "stderr" | "tty" | "ptmx" | "console");
+    let numbered = name.bytes().all(|byte| byte.is_ascii_digit());
+    let device = text.starts_with('/') && {
+        let mut names = text.split('/').filter(|name| !name.is_empty() && *name != ".");
+        matches!(names.next(), Some("dev" | "proc" | "run")) || text.contains("..")
+    };
+    match &word.open {
+        None => !special && !numbered && !device,
+        // `"$dir/x.sh"`: whatever the directory is, the name is that of a file.
+        Some(_) => word.splits.is_none() && !special && !numbered && ends_plainly(word),
+    }
+}
+
+/// Returns `true` if nothing behind the last slash is left to the shell, and what stands before it is one variable.
+fn ends_plainly(word: &Word) -> bool {
+    let Some((before, name)) = word.text.rsplit_once('/') else { return false };
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-.".contains(letter);
+    let variable = |hole: &String| hole.starts_with('$') && !hole.contains(['(', '…']);
+    !before.is_empty() && name.chars().all(plain) && word.holes.iter().all(variable)
+}
+
+/// Returns how many words are no options, where these letters take a value.
+fn operands(words: &[Word], valued: &str) -> usize {
+    let mut count = 0;
+    let mut at = 0;
+    while let Some(word) = words.get(at) {
+        let takes = word.text.len() == 2 && word.text.starts_with('-') && valued.contains(&word.text[1..]);
+        count += usize::from(!word.is_option());
+        at += if takes { 2 } else { 1 };
+    }
+    count
+}
+
+/// Returns `true` if `sudo` with these words may start a shell of its own.
+fn starts_shell(words: &[Word]) -> bool {
+    let mut at = 0;
+    while let Some(word) = words.get(at) {
+        let text = word.text.as_str();
+        if word.open.is_some() {
+            return true;
+        }
+        match text.strip_prefix('-') {
+            None => return false,
+            Some("l" | "v" | "k" | "K" | "V" | "-list" | "-validate" | "-version" | "-help") => return false,
+            Some("u" | "g" | "U" | "p" | "C") => at += 1,
+            Some(
+                "n" | "E" | "H" | "S" | "b" | "A" | "P" | "nE" | "-" | "-non-interactive" | "-preserve-env",
+            ) => {}
+            Some(long) if long.starts_with("-user=") || long.starts_with("-preserve-env=") => {}
+            Some(_) => return true,
+        }
+        at += 1;
+    }
+    true
+}
+
+/// Returns `true` if `env` takes one of these words apart, by a language of its own.
+fn splits(words: &[Word]) -> bool {
+    let option = |word: &&Word| word.may_be_option() || word.text.contains('=');
+    words.iter().take_while(option).any(|word| match word.text.strip_prefix('-') {
+        Some(long) if long.starts_with('-') => long.starts_with("-s") || long == "-",
+        Some(short) => short.contains('S') || word.open.is_some(),
+        None => false,
+    }) || words.iter().any(|word| word.text.starts_with("-S") || word.text.starts_with("--split"))
+}
+
+/// Returns `true` if a makefile is among the words, or on the input.
+fn reads_makefile(words: &[Word]) -> bool {
+    words.iter().enumerate().any(|(at, word)| {
+        let text = word.text.as_str();
+        let long = text.strip_prefix("--file=").or_else(|| text.strip_prefix("--makefile="));
+        let file = match text {
+            "-f" | "--file" | "--makefile" => words.get(at + 1).cloned(),
+            _ => long.or_else(|| text.strip_prefix("-f")).map(Word::known),
+        };
+        let dashed = text.strip_prefix('-').filter(|letters| !letters.starts_with(['-', 'f', 'C', 'j']));
+        file.is_some_and(|file| file.open.is_some() || !is_script(&file))
+            || text.starts_with("--ev")
+            || dashed.is_some_and(|letters| letters.contains(['E', 'f']))
+    })
+}
+
+/// Returns `true` if an interpreter with these words reads its code from its input.
+fn interprets_input(words: &[Word]) -> bool {
+    const IDLE: &str = "-i -u -s -q -w -W -B -I -S -b -l -n -p -a --interactive --no-warnings";
+    let idle = |word: &&Word| word.open.is_none() && listed(IDLE, &word.text);
+    match words.iter().find(|word| !idle(word)) {
+        None => true,
+        Some(word) if word.is_option() => false,
+        Some(word) => word.open.is_none() && !is_script(word),
+    }
+}
+
+/// Returns `true` if the whole text for a shell is the name of a shell, or of a program like one.
+fn takes_name_of_shell(part: &Part) -> bool {
+    let takes = |at: &usize| {
+        part.words.get(*at).and_then(Word::program).is_some_and(|name| listed(WORD_TAKERS, &name))
+    };
+    let Some(taker) = part.starts.iter().copied().find(takes) else { return false };
+    !part.wraps
+        && part.words.iter().skip(taker + 1).filter_map(Word::program).any(|name| {
+            [SHELLS, OTHER_SHELLS, LAUNCHERS, STDIN_READERS].iter().any(|list| listed(list, &name))
+                || is_interpreter(&name)
+                || name == "xargs"
+        })
+}
+
+/// Returns `true` if the word at `at`, which a finder or `xargs` fills in, may be the program that it starts: nothing but
+/// prefixes and their options stands before it.
+pub(super) fn is_filled_program(words: &[Word], at: usize, exec: &str) -> bool {
+    let Some(before) = at.checked_sub(1).map(|before| &words[before]) else { return true };
+    let name = before.program();
+    // The option that chooses what is filled in.
+    if words[at].is_option() || listed("-I -J", &before.text) {
+        return false;
+    }
+    listed(exec, &before.text)
+        || name.is_some_and(|name| listed(PREFIXES, &name))
+        || before.may_be_option()
+        || before.text.contains('=')
+        || before.text.starts_with(|letter: char| letter.is_ascii_digit())
+        || at >= 2 && takes_value(&words[at - 2]) && !listed(exec, &words[at - 2].text)
+}
+
+/// Returns `true` if the word behind this option may belong to it.
+fn takes_value(option: &Word) -> bool {
+    let text = option.text.as_str();
+    let alone = text.len() == 2 || text.starts_with("--") && !text.contains('=');
+    option.open.is_some() || option.is_option() && alone && !listed("-0 -r -t -x", text)
+}
