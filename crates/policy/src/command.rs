@@ -19,7 +19,7 @@ mod words;
 pub(crate) use network::uses_network;
 pub(crate) use pattern::CommandPattern;
 pub(crate) use reading::{depends_on_directory, is_read_only, looks};
-pub(crate) use reduce::{listed, read};
+pub(crate) use reduce::{listed, read, read_variable};
 pub(crate) use words::split;
 
 use crate::action::Command;

@@ -1,7 +1,7 @@
 //! From a command to the programs that run: prefixes, shells in shells, and commands among arguments.
 
 use super::evaluate::evaluates;
-use super::lexer::{self, Document, Lexed, Raw, is_assignment};
+use super::lexer::{self, Document, Lexed, Raw, is_assignment, is_name};
 use super::obey::{is_filled_program, may_do_anything};
 use super::pattern::base;
 use super::programs::{
@@ -67,6 +67,13 @@ pub(crate) fn read(command: &Command) -> Script {
     let parts = || script.parts.iter().filter(|part| !part.wraps);
     script.plain &= parts().count() == 1 && parts().all(|part| part.sure) && !script.lost;
     script
+}
+
+/// Returns what a variable that a command is given may have it run, or `None` if that is anything.
+pub(crate) fn read_variable(name: &str, value: &str) -> Option<Vec<Part>> {
+    is_name(name).then_some(())?;
+    let script = read(&Command::Shell(format!("{name}='{}' :", value.replace('\'', "'\\''"))));
+    (!script.lost).then_some(script.parts)
 }
 
 #[derive(Default)]

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::Rule;
 use crate::action::Action;
+use crate::command;
 use crate::decision::Verdict;
 use crate::kind::Kind;
 use crate::path::Ground;
@@ -140,9 +141,22 @@ impl Rule {
             Fit::Firm
         } else if self.commands.iter().any(|pattern| pattern.touches(part)) {
             Fit::Loose(Field::Command)
+        } else if begins && self.may_be_run_by_env(target.action) {
+            Fit::Loose(Field::Env)
         } else {
             Fit::No(Field::Command)
         }
+    }
+
+    /// Returns `true` if a variable of the request may have one of the commands run. It counts as the same assignment
+    /// in a text does.
+    fn may_be_run_by_env(&self, action: &Action) -> bool {
+        action.env.iter().filter(|variable| !variable.is_harmless()).any(|variable| {
+            let parts = command::read_variable(&variable.name, &variable.value);
+            parts.is_none_or(|parts| {
+                parts.iter().any(|part| self.commands.iter().any(|pattern| pattern.touches(part)))
+            })
+        })
     }
 
     /// By the variables that a command is to run with: with one that is not listed it may be another command.

@@ -59,6 +59,51 @@ fn a_deny_rule_matches_whatever_variables_are_set() {
     check(Access::High, rules, &with_env(&json!({"X": "1"})), NONE, Deny);
 }
 
+/// A variable of the request counts as an assignment in the text would.
+#[test]
+fn a_deny_rule_matches_what_a_variable_may_run() {
+    let rules = "[[rule]]\neffect = 'deny'\ncommand = ['canary', 'git push']\n";
+    for (name, value) in [
+        ("BASH_FUNC_ls%%", "() { canary; }"),
+        ("BASH_FUNC_ls%%", "() { x; }"),
+        ("GIT_PAGER", "canary"),
+        ("GIT_PAGER", "can''ary"),
+        ("GIT_PAGER", "$X"),
+        ("EDITOR", "git push"),
+        ("BASH_ENV", "x"),
+        ("ENV", "x"),
+        ("PS4", "$(x)"),
+        ("PROMPT_COMMAND", "x"),
+        ("ANY_HOOK", "/bin/canary --x"),
+        ("GIT_CONFIG_VALUE_0", "!canary"),
+        ("a b", "c"),
+        ("", ""),
+    ] {
+        for line in ["ls", "git status"] {
+            let env = json!([{"name": name, "value": value}]);
+            let action = execute(&json!({"command": line, "env": env}));
+            check(Access::High, rules, &action, NONE, Deny);
+        }
+    }
+    for (name, value) in [
+        ("PATH", "/x/bin:/usr/bin"),
+        ("RUST_LOG", "debug,hyper=info"),
+        ("GIT_PAGER", "cat"),
+        ("PAGER", "less -R"),
+        ("EDITOR", "vim"),
+        ("GIT_TERMINAL_PROMPT", "0"),
+        ("CLAUDECODE", "1"),
+        ("NODE_ENV", "test"),
+        ("MESSAGE", "it's (fine) $x"),
+        ("LS_COLORS", "di=01;34:ln=01;36"),
+        ("GIT_SSH_COMMAND", "ssh -i key -o BatchMode=yes"),
+    ] {
+        let env = json!([{"name": name, "value": value}]);
+        let action = execute(&json!({"command": "cargo test", "env": env}));
+        check(Access::High, rules, &action, NONE, Allow);
+    }
+}
+
 #[test]
 fn a_rule_lists_the_variables_that_it_accepts() {
     let rules = "[[rule]]\neffect = 'allow'\ncommand = 'git status'\nenv = ['GIT_PAGER', 'CARGO_*']\n\
