@@ -1,6 +1,10 @@
 //! Random lines for shells: commands in everything that commands can stand in, a canary spelled in many ways, and lines in
 //! which some characters were changed.
 
+mod receivers;
+
+use receivers::{RECEIVERS, SHELLS, TEXTS};
+
 /// A generator of lines.
 pub(crate) struct Grammar {
     state: u64,
@@ -42,7 +46,7 @@ const HARMLESS: &[&str] = &[
 
 /// Commands around commands. `%c` is the canary as a word, `%C` a command, `%b` one for backticks, `%q` one in single
 /// quotes, `%d` in double quotes, `%s` a quoted subscript that runs one, `%S` a quoted substitution, `%r` a redirection,
-/// `%w` a word.
+/// `%w` a word, `%t` a command that says the name of the canary, `%B` a shell.
 const AROUND: &[&str] = &[
     "%c",
     "%c",
@@ -466,7 +470,8 @@ impl Grammar {
                 _ => self.choose(HARMLESS).to_owned(),
             };
         }
-        let around = self.choose(AROUND);
+        let receives = self.number(4) == 0;
+        let around = self.choose(if receives { RECEIVERS } else { AROUND });
         let mut line = String::new();
         let mut letters = around.chars();
         while let Some(letter) = letters.next() {
@@ -520,6 +525,8 @@ impl Grammar {
                     "a", "'b c'", "\"$x\"", "$x", "-x", "*", "{a,b}", "$((1))", "a=b", "[a]", "\\;", "''",
                     "#", "~", "{}", "!",
                 ])),
+                Some('t') => line.push_str(self.choose(TEXTS)),
+                Some('B') => line.push_str(self.choose(SHELLS)),
                 Some(other) => line.extend(['%', other]),
                 None => line.push('%'),
             }

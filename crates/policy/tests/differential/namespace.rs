@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -15,22 +15,33 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// Programs in the root beside the canary.
 const PROGRAMS: [&str; 9] = ["bash", "dash", "cat", "env", "xargs", "nice", "timeout", "true", "ls"];
 
+/// Programs that are there if they are installed.
+const MORE_PROGRAMS: [&str; 11] =
+    ["sh", "rev", "tr", "tee", "sed", "head", "find", "setarch", "linux64", "busybox", "sleep"];
+
+/// Shells that run every line.
+const SHELLS: [&str; 2] = ["bash", "dash"];
+
+/// Shells that take turns with the lines, if they are installed.
+const MORE_SHELLS: [&str; 3] = ["zsh", "ksh", "mksh"];
+
 /// Runs every line with every shell, and tells which is begun and which ran the canary. Processes that a line leaves
 /// behind hold the pipe, so it is waited for them.
 const DRIVER: &str = r#"
 ulimit -t 1 -f 2048 -n 64 -v 2000000
 cd /work
-i=$1 shells=${2:-"bash dash"}
+i=$1 shells=$2
 while [ -e "/lines/$i" ]; do
   line=$(</lines/$i)
-  for shell in $shells; do
+  for shell in ${shells:-$(</lines/$i.shells)}; do
+    flags=; [ "$shell" = zsh ] && flags=-f
     : >/out/ran; : >/dev/null
     echo "begun $i $shell" >&3
-    (exec /bin/env -i PATH=/bin HOME=/work "/bin/$shell" -c "$line" 3>&-) </dev/null 2>&1 |
+    (exec /bin/env -i PATH=/bin HOME=/work "/bin/$shell" $flags -c "$line" 3>&-) </dev/null 2>&1 |
       while IFS= read -r _; do :; done 3>&-
     [ -s /out/ran ] && echo "ran $i $shell" >&3
   done
-  shells="bash dash" i=$((i + 1))
+  shells= i=$((i + 1))
 done
 echo "end $i -" >&3
 "#;
@@ -38,6 +49,8 @@ echo "end $i -" >&3
 /// A root for lines to run in.
 pub(crate) struct Namespace {
     directory: PathBuf,
+    /// Those of `MORE_SHELLS` that are installed.
+    more_shells: Vec<&'static str>,
 }
 
 impl Drop for Namespace {
@@ -54,13 +67,28 @@ impl Namespace {
     pub(crate) fn new() -> Result<Self, String> {
         let directory = std::env::temp_dir().join(format!("narrows-differential-{}", std::process::id()));
         fs::create_dir(&directory).map_err(|error| error.to_string())?;
-        let namespace = Self { directory };
+        let mut namespace = Self { directory, more_shells: Vec::new() };
         namespace.fill().map_err(|error| format!("no root: {error}"))?;
-        let tried = namespace.run(&["canary".to_owned(), "true".to_owned()]);
-        if tried != [vec!["bash", "dash"], vec![]] {
-            return Err(format!("no namespaces, or no `unshare` for them: {tried:?}"));
+        let lines = ["canary", "true", "bash < <(echo canary)", "echo canary > >(bash)", ". <(echo canary)"];
+        let tried = namespace.run(&lines.map(str::to_owned));
+        let bash = vec!["bash"];
+        if tried != [SHELLS.to_vec(), vec![], bash.clone(), bash.clone(), bash] {
+            return Err(format!("no namespaces, no /proc in them, or no `unshare`: {tried:?}"));
         }
+        namespace.more_shells =
+            MORE_SHELLS.into_iter().filter(|name| namespace.root().join("bin").join(name).exists()).collect();
         Ok(namespace)
+    }
+
+    /// Names the shells that are not installed here.
+    pub(crate) fn missing_shells(&self) -> Vec<&'static str> {
+        MORE_SHELLS.into_iter().filter(|name| !self.more_shells.contains(name)).collect()
+    }
+
+    /// The shells that run the line of this number.
+    fn shells(&self, line: usize) -> Vec<&'static str> {
+        let turn = self.more_shells.get(line % self.more_shells.len().max(1));
+        SHELLS.into_iter().chain(turn.copied()).collect()
     }
 
     fn root(&self) -> PathBuf {
@@ -69,13 +97,19 @@ impl Namespace {
 
     fn fill(&self) -> std::io::Result<()> {
         let root = self.root();
-        for name in ["bin", "dev", "lines", "out", "tmp", "work"] {
+        for name in ["bin", "dev", "lines", "out", "proc", "tmp", "work"] {
             fs::create_dir_all(root.join(name))?;
         }
-        for name in PROGRAMS {
+        for name in PROGRAMS.into_iter().chain(MORE_PROGRAMS).chain(MORE_SHELLS) {
             let program =
                 ["/bin", "/usr/bin"].iter().map(|at| Path::new(at).join(name)).find(|path| path.exists());
-            let program = program.ok_or_else(|| std::io::Error::other(format!("there is no {name}")))?;
+            let program = match program {
+                Some(program) => program,
+                None if PROGRAMS.contains(&name) => {
+                    return Err(std::io::Error::other(format!("there is no {name}")));
+                }
+                None => continue,
+            };
             copy(&program, &root.join("bin").join(name))?;
             // What the loader needs, where it looks for it.
             let libraries = Command::new("ldd").arg(&program).output()?;
@@ -95,6 +129,9 @@ impl Namespace {
         write("driver", DRIVER, 0o444)?;
         write("out/ran", "", 0o666)?;
         write("dev/null", "", 0o666)?;
+        for (name, target) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
+            symlink(format!("/proc/self/fd{target}"), root.join("dev").join(name))?;
+        }
         for name in ["canary", "x", "can", "-x"] {
             write(&format!("work/{name}"), "", 0o444)?;
         }
@@ -114,22 +151,26 @@ impl Namespace {
         fs::set_permissions(&root, fs::Permissions::from_mode(0o555)).expect("the root is ours");
         for (at, line) in lines.iter().enumerate() {
             fs::write(root.join("lines").join(at.to_string()), line).expect("the root is ours");
+            fs::write(root.join("lines").join(format!("{at}.shells")), self.shells(at).join(" "))
+                .expect("the root is ours");
         }
         let mut sang = vec![Vec::new(); lines.len()];
         // Where to go on after a line that does not end, and with which shells.
-        let (mut from, mut shells) = (0, "");
+        let (mut from, mut left) = (0, Vec::new());
         loop {
-            match self.batch(from, shells, &mut sang) {
+            match self.batch(from, &left, &mut sang) {
                 Stopped::Ended => return sang,
-                Stopped::At(line, "bash") => (from, shells) = (line, "dash"),
-                Stopped::At(line, _) => (from, shells) = (line + 1, ""),
+                Stopped::At(line, shell) => {
+                    left = self.shells(line).into_iter().skip_while(|name| *name != shell).skip(1).collect();
+                    from = if left.is_empty() { line + 1 } else { line };
+                }
             }
         }
     }
 
     /// Runs lines in one namespace until all are done, or one does not end.
-    fn batch(&self, from: usize, shells: &str, sang: &mut [Vec<&'static str>]) -> Stopped {
-        let mut child = self.start(from, shells);
+    fn batch(&self, from: usize, shells: &[&'static str], sang: &mut [Vec<&'static str>]) -> Stopped {
+        let mut child = self.start(from, &shells.join(" "));
         let output = child.stdout.take().expect("it is piped");
         let (tell, told) = mpsc::sync_channel(16);
         let reader = std::thread::spawn(move || {
@@ -139,16 +180,16 @@ impl Namespace {
                 }
             }
         });
-        let mut at = (from, if shells.is_empty() { "bash" } else { "dash" });
+        let mut at = (from, shells.first().copied().unwrap_or(SHELLS[0]));
         let mut ended = false;
         while let Ok(line) = told.recv_timeout(TIMEOUT) {
             let mut words = line.split(' ');
             let (what, number, shell) = (words.next(), words.next(), words.next());
             let number: usize = number.and_then(|number| number.parse().ok()).unwrap_or(at.0);
-            let shell = if shell == Some("bash") { "bash" } else { "dash" };
-            match what {
-                Some("begun") => at = (number, shell),
-                Some("ran") => sang[number].push(shell),
+            let named = SHELLS.into_iter().chain(MORE_SHELLS).find(|name| shell == Some(name));
+            match (what, named) {
+                (Some("begun"), Some(shell)) => at = (number, shell),
+                (Some("ran"), Some(shell)) => sang[number].push(shell),
                 _ => ended = true,
             }
         }
@@ -180,6 +221,7 @@ impl Namespace {
             .args(words)
             .arg(format!("--root={}", root.display()))
             .args([
+                "--mount-proc=/proc",
                 "--wd=/",
                 "/bin/bash",
                 "--norc",
