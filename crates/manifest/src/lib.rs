@@ -63,6 +63,7 @@ pub use document::{Document, FrontMatter, LONGEST, Read, check, front_matter, re
 pub use files::{Files, FilesError, Memory, Workspace};
 pub use finding::{Finding, Findings, Severity};
 pub use kind::{Kind, UnknownKind};
+pub use lint::is_listable;
 pub use resolve::{
     Agent, AuditTarget, BoundPolicy, Bundle, EffectiveGovernance, Loaded, McpBinding, Pin, PlannedMount,
     RunnerPlan, SandboxPlan, Skill, ToolSet, load, resolve,

@@ -5,6 +5,7 @@ mod agent_cli;
 mod governance;
 mod sandbox;
 
+pub use acp::is_listable;
 pub(crate) use governance::foreign;
 
 use std::path::Path;

@@ -12,6 +12,7 @@ use super::lane::{Otherwise, Way};
 use super::method::is_plain_notification;
 use super::opening::read;
 use super::session::{Asked, Owed, Served};
+use crate::record::Sender;
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn client(&mut self, message: View<'_>) {
@@ -111,7 +112,11 @@ impl<O: Out> Pass<'_, O> {
 
     fn client_notification(&mut self, message: View<'_>) {
         let Some(method) = message.method() else { return };
-        if !self.is_ours(message) || self.is_misused_by_client(&method, message) {
+        if !self.is_ours(message) {
+            self.record_method(Sender::Client, &method, message, Some("unknown_session"));
+            return;
+        }
+        if self.is_misused_by_client(&method, message) {
             return;
         }
         if !is_plain_notification(&method) {

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use super::api::{Out, Ticket};
 use super::lane::{Otherwise, Way};
 use super::opening::{UNDECLARED, unrecorded};
-use super::service::ambiguous;
 use super::session::{Asked, Origin, Served};
 use super::{Pass, REPLAYING, prompt};
 use crate::call::Call;
@@ -23,6 +22,9 @@ const OWN: &str = "_narrows/";
 
 /// Why a request is refused.
 const UNLISTED: &str = "the manifest does not list this method";
+
+/// The code of a listed method whose parameters do not show, or show twice, which session it means.
+const UNCLEAR: &str = "ambiguous_params";
 
 /// Distinct names of agent notifications that are recorded per connection.
 const MAX_RECORDED_NAMES: usize = 256;
@@ -110,8 +112,9 @@ impl<O: Out> Pass<'_, O> {
             let error = RpcError::new(Code::PolicyDenied, UNLISTED).with("code", json!("method_not_listed"));
             return self.refuse_method(id, &error, ticket);
         }
-        let Some(params) = once::read(message.params()) else {
-            return self.refuse_client(id, &ambiguous());
+        let Some(params) = plain_params(message) else {
+            let ticket = self.record_method(Sender::Client, method, message, Some(UNCLEAR));
+            return self.refuse_method(id, &unclear(), ticket);
         };
         let session = match message.session() {
             Some(_) => match self.ready(id, message) {
@@ -168,7 +171,7 @@ impl<O: Out> Pass<'_, O> {
         let code = match is_listed {
             false => Some("method_not_listed"),
             true if self.gate.mandate.autonomy == Autonomy::Gated => Some("needs_approval"),
-            true if once::read(message.params()).is_none() => Some("ambiguous_params"),
+            true if plain_params(message).is_none() => Some(UNCLEAR),
             true if !message.session().is_none_or(|name| self.is_open(&name)) => Some("unknown_session"),
             true => None,
         };
@@ -214,6 +217,12 @@ impl<O: Out> Pass<'_, O> {
             let otherwise = Otherwise::Say(Way::ToAgent, unrecorded(id));
             return self.send(Way::ToAgent, &[&line], Some(ticket), otherwise);
         }
+        if plain_params(message).is_none() {
+            let ticket = self.record_method(Sender::Agent, method, message, Some(UNCLEAR));
+            let line = message::error(id, &unclear());
+            let otherwise = Otherwise::Say(Way::ToAgent, unrecorded(id));
+            return self.send(Way::ToAgent, &[&line], Some(ticket), otherwise);
+        }
         if !self.has_room_to_serve(id) {
             return;
         }
@@ -229,10 +238,12 @@ impl<O: Out> Pass<'_, O> {
         if method == method::CANCEL_REQUEST {
             return self.show(message);
         }
-        let is_listed = self.lists_agent_method(method) && once::read(message.params()).is_some();
-        let code = (!is_listed).then_some("method_not_listed");
+        let code = match self.lists_agent_method(method) {
+            false => Some("method_not_listed"),
+            true => plain_params(message).is_none().then_some(UNCLEAR),
+        };
         let ticket = self.record_name_once(method, message, code);
-        if is_listed {
+        if code.is_none() {
             self.send(Way::ToClient, &[message.bytes()], ticket, Otherwise::Nothing);
         }
     }
@@ -297,6 +308,23 @@ impl<O: Out> Pass<'_, O> {
         let event = self.parties(&session).method(sender, refused, input);
         self.record(event)
     }
+}
+
+/// The parameters of a listed method, if every reader finds the same session in them, or none: an object in which no key comes
+/// twice and whose `sessionId` is a text, or no parameters at all.
+fn plain_params(message: View<'_>) -> Option<Value> {
+    if message.params().is_none() {
+        return Some(json!({}));
+    }
+    let params = once::read(message.params())?;
+    let session = params.as_object()?.get("sessionId");
+    session.is_none_or(|session| session.is_string() || session.is_null()).then_some(params)
+}
+
+/// The error of a request that [`plain_params`] finds unclear.
+fn unclear() -> RpcError {
+    let words = "params must be an object with a plain `sessionId`";
+    RpcError::new(Code::InvalidParams, words).with("code", json!(UNCLEAR))
 }
 
 fn form_of(message: View<'_>) -> method::Kind {

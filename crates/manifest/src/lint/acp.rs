@@ -17,6 +17,7 @@ pub(super) fn lint(path: &Path, node: &Node, found: &mut Vec<Draft>) {
     if let Some(metadata) = node.get("metadata") {
         misspelt(metadata, "metadata.", &Checker::of(Kind::Acp).keys(&["metadata"]), found);
     }
+    methods(node, found);
     let Some(aip44) = node.find(&["metadata", "aip44"]) else { return };
     unknown(aip44, found);
     revision(aip44, found);
@@ -34,6 +35,94 @@ fn misspelt(node: &Node, above: &str, known: &[&str], found: &mut Vec<Draft>) {
             let place = format!("{above}{}", shown(&key.text, 64));
             let draft = Draft::warning(Code::Misspelt, key.at, message).key(place);
             found.push(draft.value(&key.text).hint(format!("did you mean {near}?")));
+        }
+    }
+}
+
+/// Methods of the protocol that the gate has no rule for, so that only listing them lets them pass.
+const LISTABLE: [(&str, &[&str]); 2] = [
+    (
+        "client_methods",
+        &[
+            "auth/status",
+            "providers/list",
+            "providers/set",
+            "providers/disable",
+            "session/archive",
+            "session/unarchive",
+            "session/status",
+            "session/set_title",
+        ],
+    ),
+    ("agent_methods", &["elicitation/create", "auth/status_update"]),
+];
+
+/// All methods of the protocol.
+const METHODS: [&str; 45] = [
+    "initialize",
+    "authenticate",
+    "logout",
+    "auth/login",
+    "auth/logout",
+    "auth/status",
+    "auth/status_update",
+    "providers/list",
+    "providers/set",
+    "providers/disable",
+    "session/new",
+    "session/load",
+    "session/resume",
+    "session/fork",
+    "session/list",
+    "session/close",
+    "session/delete",
+    "session/archive",
+    "session/unarchive",
+    "session/status",
+    "session/set_title",
+    "session/set_mode",
+    "session/set_model",
+    "session/set_config_option",
+    "session/prompt",
+    "session/cancel",
+    "tool_call/cancel",
+    "terminal/cancel",
+    "session/update",
+    "session/request_permission",
+    "fs/read_text_file",
+    "fs/write_text_file",
+    "terminal/create",
+    "terminal/output",
+    "terminal/wait_for_exit",
+    "terminal/kill",
+    "terminal/release",
+    "elicitation/create",
+    "elicitation/complete",
+    "mcp/message",
+    "mcp/connect",
+    "mcp/disconnect",
+    "proxy/initialize",
+    "proxy/successor",
+    "$/cancel_request",
+];
+
+/// Returns `true` if listing a method below `key` of `metadata.narrows` changes what the gate does with it.
+#[must_use]
+pub fn is_listable(key: &str, method: &str) -> bool {
+    let is_known = METHODS.contains(&method) || key == "client_methods" && method.starts_with("_narrows/");
+    !is_known || LISTABLE.iter().any(|(of, names)| *of == key && names.contains(&method))
+}
+
+/// A name that the gate decides about anyway, or that goes the other way, is listed for nothing.
+fn methods(node: &Node, found: &mut Vec<Draft>) {
+    for (key, _) in LISTABLE {
+        let Some(listed) = node.find(&["metadata", "narrows", key]) else { continue };
+        for (at, item) in listed.items().iter().enumerate() {
+            let Some(name) = item.text().filter(|name| !is_listable(key, name)) else { continue };
+            let message =
+                format!("listing `{}` has no effect: the gate decides about it by itself", shown(name, 64));
+            let draft = Draft::warning(Code::Ignored, item.at, message).value(name);
+            found.push(draft.key(format!("metadata.narrows.{key}[{at}]")).hint("take it out"));
         }
     }
 }

@@ -165,6 +165,24 @@ fn methods_are_listed_by_exact_names() {
         )
     };
     check_file("ACP.md", &with("{client_methods: [\"_session/*\"]}"), &[&wrong("_session/*")]);
+    let idle = |column: u32, place: &str, name: &str| {
+        format!(
+            "ACP.md:12:{column}: warning[ignored-key]: metadata.narrows.{place}: listing `{name}` has no effect: \
+             the gate decides about it by itself; take it out"
+        )
+    };
+    check_file(
+        "ACP.md",
+        &with(
+            "{client_methods: [_x, session/prompt, session/update, _narrows/x], agent_methods: [fs/write_text_file]}",
+        ),
+        &[
+            &idle(34, "client_methods[1]", "session/prompt"),
+            &idle(50, "client_methods[2]", "session/update"),
+            &idle(66, "client_methods[3]", "_narrows/x"),
+            &idle(95, "agent_methods[0]", "fs/write_text_file"),
+        ],
+    );
     check_file(
         "ACP.md",
         &with("{client_method: [a]}"),

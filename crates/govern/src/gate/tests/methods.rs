@@ -315,3 +315,72 @@ fn answers_pass_whatever_the_request_was_called() {
     scene.client(&json!({"jsonrpc": "2.0", "id": 9, "result": {"method": "_session/steering"}}));
     assert!(scene.seen().starts_with("a < "));
 }
+
+/// A session that is named in a way which not every reader sees is not one that nobody names.
+#[test]
+fn a_listed_method_shows_plainly_which_session_it_means() {
+    let raw =
+        |id: &str, params: &str| format!(r#"{{"jsonrpc":"2.0",{id}"method":"_x/y","params":{params}}}"#);
+    for params in [
+        r#"{"sessionId":7}"#,
+        r#"{"sessionId":["s"]}"#,
+        r#"{"sessionId":{"id":"s"}}"#,
+        r#"["s"]"#,
+        "[]",
+        r#"{"sessionId":"s","sessionId":"t"}"#,
+    ] {
+        for (id, of_agent) in [("\"id\":7,", false), ("", false), ("\"id\":7,", true), ("", true)] {
+            let mut scene = Scene::at_work();
+            let line = raw(id, params);
+            match of_agent {
+                true => scene.gate.agent(scene.now, View::parse(line.as_bytes()), &mut scene.sight),
+                false => scene.gate.client(scene.now, View::parse(line.as_bytes()), &mut scene.sight),
+            }
+            scene.commit();
+            let seen = scene.seen();
+            assert!(!seen.contains("_x/y"), "{line} {seen}");
+            // What cannot be read at all is refused before that.
+            assert!(
+                seen.contains("log method.refused deny code=\"ambiguous_params\"") || seen.contains("-32"),
+                "{line} {seen}"
+            );
+        }
+    }
+    for params in [r#"{"sessionId":"s"}"#, "{}", r#"{"sessionId":null}"#] {
+        let mut scene = Scene::at_work();
+        scene.gate.client(scene.now, View::parse(raw("", params).as_bytes()), &mut scene.sight);
+        scene.commit();
+        assert!(scene.seen().contains("log method.allowed"), "{params}");
+    }
+}
+
+/// `narrows check` warns of exactly those names of the protocol whose listing changes nothing.
+#[test]
+fn names_without_effect_are_those_that_the_manifest_check_knows() {
+    for row in METHODS {
+        for (of_agent, key) in [(false, "client_methods"), (true, "agent_methods")] {
+            let seen = |is_listed: bool| {
+                ["\"id\":77,", ""].map(|id| {
+                    let mut scene = Scene::at_work();
+                    if is_listed && of_agent {
+                        scene.gate.mandate.agent_methods.push(row.name.into());
+                    } else if is_listed {
+                        scene.gate.mandate.client_methods.push(row.name.into());
+                    }
+                    let line = format!(
+                        r#"{{"jsonrpc":"2.0",{id}"method":"{}","params":{{"sessionId":"s"}}}}"#,
+                        row.name
+                    );
+                    match of_agent {
+                        true => scene.gate.agent(scene.now, View::parse(line.as_bytes()), &mut scene.sight),
+                        false => scene.gate.client(scene.now, View::parse(line.as_bytes()), &mut scene.sight),
+                    }
+                    scene.commit();
+                    scene.seen()
+                })
+            };
+            let has_effect = seen(true) != seen(false);
+            assert_eq!(narrows_manifest::is_listable(key, row.name), has_effect, "{key} {}", row.name);
+        }
+    }
+}

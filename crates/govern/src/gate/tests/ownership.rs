@@ -167,3 +167,12 @@ fn a_session_whose_owner_cannot_be_kept_is_not_had() {
     scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
     assert!(!scene.seen().contains("a < "));
 }
+
+#[test]
+fn a_notification_about_anothers_session_is_dropped_and_recorded() {
+    for method in ["session/cancel", "_x/y", "_narrows/x", "mcp/message"] {
+        let mut scene = scene(&Arc::new(Book::default()));
+        scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": {"sessionId": "hers"}}));
+        assert_eq!(scene.seen(), "log method.refused deny code=\"unknown_session\"", "{method}");
+    }
+}
