@@ -14,7 +14,7 @@ use super::deadline::late;
 use super::lane::{Otherwise, Way};
 use super::opening::read;
 use super::session::{Case, Halt, Session, key_of};
-use super::turn::failure;
+use super::turn::{failure, failure_sentence};
 use crate::call::{Call, Progress, Said};
 use crate::desk::Verdict;
 use crate::life::Life;
@@ -122,7 +122,9 @@ impl<O: Out> Pass<'_, O> {
         self.rest(name);
         let Some((Halt { reason, is_late }, ticket)) = self.unhalt(name) else {
             let update: Value = serde_json::from_slice(update).unwrap_or_default();
-            let failed = update["error"]["message"].as_str().map(str::to_owned);
+            let error = &update["error"];
+            let failed = failure_sentence(&error["data"]).filter(|_| error["data"]["kind"].is_string());
+            let failed = failed.or_else(|| error["message"].as_str().map(str::to_owned));
             let failed = failed.or_else(|| failure(&update)).or_else(|| failure(&read(message.params())));
             let ticket = match (failed, update["stopReason"].as_str()) {
                 _ if !was_working => None,

@@ -369,5 +369,23 @@ impl<O: Out> Pass<'_, O> {
 /// Why a turn failed that ended all the same: agents that tell of a failure in the place of an answer say so in `_meta`.
 pub(super) fn failure(holder: &Value) -> Option<String> {
     let error = holder["_meta"].get("narrows/error").filter(|error| !error.is_null())?;
-    Some(error["message"].as_str().unwrap_or("the turn failed").to_owned())
+    Some(failure_sentence(error).unwrap_or_else(|| "the turn failed".to_owned()))
+}
+
+/// The sentence for a failed model call with these fields, the same in both versions of the protocol: its kind, the HTTP status,
+/// the endpoint, and the words of that. `None` if there is neither a kind nor words.
+pub(super) fn failure_sentence(fields: &Value) -> Option<String> {
+    let text = |key: &str| fields[key].as_str().filter(|text| !text.is_empty());
+    let Some(kind) = text("kind") else { return text("message").map(str::to_owned) };
+    let mut sentence = kind.to_owned();
+    if let Some(status) = fields["status"].as_u64() {
+        sentence.push_str(&format!(" (HTTP {status})"));
+    }
+    if let Some(url) = text("url") {
+        sentence.push_str(&format!(" from {url}"));
+    }
+    if let Some(message) = text("message") {
+        sentence.push_str(&format!(": {message}"));
+    }
+    Some(sentence)
 }

@@ -129,15 +129,20 @@ fn an_agent_that_refuses_to_close_keeps_its_session() {
 
 #[test]
 fn a_turn_in_which_the_model_failed_is_recorded_as_interrupted() {
-    let meta = json!({"narrows/error": {"kind": "server", "message": "HTTP 500"}});
+    let fields =
+        json!({"kind": "server", "status": 500, "url": "http://h/v1", "retryable": true, "message": "boom"});
+    let meta = json!({"narrows/error": fields});
+    // The log says the same of a failure, whichever version the agent speaks.
+    let logged = "log operator.interrupted reason=\"server (HTTP 500) from http://h/v1: boom\"";
     let mut scene = Scene::at_work();
     scene.answer(2, &json!({"stopReason": "end_turn", "_meta": meta}));
     let seen = scene.seen();
-    assert!(seen.starts_with("log operator.interrupted reason=\"HTTP 500\""), "{seen}");
+    assert!(seen.starts_with(logged), "{seen}");
     assert!(seen.contains("end_turn"), "{seen}");
     for update in [
         json!({"stopReason": "end_turn", "_meta": meta}),
-        json!({"stopReason": "error", "error": {"code": -32603, "message": "HTTP 500"}}),
+        json!({"stopReason": "error", "error":
+            {"code": -32011, "message": "Server error (HTTP 500) from http://h/v1.", "data": fields}}),
     ] {
         let mut scene = Scene::new();
         scene.gate.is_v2 = true;
@@ -146,6 +151,12 @@ fn a_turn_in_which_the_model_failed_is_recorded_as_interrupted() {
         idle.as_object_mut().unwrap().extend(update.as_object().unwrap().clone());
         scene.update(&idle);
         let seen = scene.seen();
-        assert!(seen.starts_with("log operator.interrupted reason=\"HTTP 500\""), "{seen}");
+        assert!(seen.starts_with(logged), "{seen}");
+    }
+    // Of other agents there are the words alone.
+    for (meta, expected) in [(json!({"message": "busy"}), "busy"), (json!({}), "the turn failed")] {
+        let mut scene = Scene::at_work();
+        scene.answer(2, &json!({"stopReason": "end_turn", "_meta": {"narrows/error": meta}}));
+        assert!(scene.seen().starts_with(&format!("log operator.interrupted reason=\"{expected}\"")));
     }
 }
