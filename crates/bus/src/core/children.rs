@@ -39,6 +39,8 @@ pub(super) struct Child {
     pub(super) root: SessionKey,
     /// Whose the session is.
     identity: Identity,
+    /// The worker that announced it: another one may mean something else by the same id.
+    worker: Worker,
     /// The id that clients use.
     name: Box<str>,
     /// The id that the agent uses.
@@ -95,11 +97,18 @@ impl Children {
         self.by_name.contains_key(name)
     }
 
-    fn insert(&mut self, root: SessionKey, identity: Identity, name: Box<str>, own: Box<str>) -> ChildKey {
+    fn insert(
+        &mut self,
+        root: SessionKey,
+        identity: Identity,
+        worker: Worker,
+        name: Box<str>,
+        own: Box<str>,
+    ) -> ChildKey {
         self.serial += 1;
         let held = self.held.entry(identity).or_default();
         *held = (held.0 + 1, held.1 + own.len());
-        let child = Child { root, identity, name: name.clone(), own, serial: self.serial };
+        let child = Child { root, identity, worker, name: name.clone(), own, serial: self.serial };
         let key = self.table.insert(child);
         self.by_name.insert(name, key);
         key
@@ -167,8 +176,15 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// An agent has announced a child of a session. Tells whether it is new; what is known already stays as it is.
     pub(super) fn announced(&mut self, worker: Worker, root: SessionKey, own: &str) -> bool {
-        if self.session_of(worker, own).is_some() || self.child_of(worker, own).is_some() {
+        if self.session_of(worker, own).is_some() {
             return false;
+        }
+        if let Some(child) = self.child_of(worker, own) {
+            if child.worker == worker || child.root == root {
+                return false;
+            }
+            // It came here with its session, and its process called it so.
+            self.is_no_child(worker, own);
         }
         let Some(session) = self.core.sessions.get(root) else { return false };
         let identity = session.identity;
@@ -184,7 +200,7 @@ impl<O: Outlet> Pass<'_, O> {
         let is_taken = |name: &str| owners.is_anothers(name, identity) || children.has(name);
         let name = self.core.sessions.free_name(own, is_taken);
         let aliased = *name != *own;
-        let key = self.core.children.insert(root, identity, name, own.into());
+        let key = self.core.children.insert(root, identity, worker, name, own.into());
         if let Some(session) = self.core.sessions.get_mut(root) {
             let kin = session.kin.get_or_insert_default();
             kin.children.push_back(key);

@@ -435,3 +435,32 @@ fn nothing_that_opens_lists_or_deletes_sessions_goes_to_a_child() {
     }
     assert_eq!(scene.strikes(), 0);
 }
+
+#[test]
+fn a_child_that_came_with_its_session_gives_way_to_one_that_its_worker_announces() {
+    let mut scene = scene();
+    let (one, two) = (scene.open(), scene.open());
+    scene.session(one, 0, "a");
+    scene.session(two, 0, "b");
+    scene.announce(0, "a", "kid");
+    scene.dies(0);
+    scene.pass(1.0);
+    scene.up(0);
+    scene.answer(0, 1, &json!({"protocolVersion": 2, "capabilities": {"session": {}}}));
+    for (client, name) in [(one, "a"), (two, "b")] {
+        scene.ask(client, 5, "_x/look", &json!({"sessionId": name}));
+        let id = scene.last_id(0);
+        scene.answer(0, id, &json!({}));
+    }
+    // The next process counts anew.
+    scene.announce(0, "b", "kid");
+    scene.seen();
+    scene.update(0, "kid", "hi");
+    let seen = scene.seen();
+    assert!(seen.starts_with("c1 < ") && !seen.contains("c0 < "), "{seen}");
+    // It is announced once.
+    scene.announce(0, "a", "kid");
+    scene.seen();
+    scene.update(0, "kid", "hi");
+    assert!(scene.seen().starts_with("c1 < "));
+}
