@@ -121,8 +121,7 @@ fn the_local_set_up_works() {
 async fn a_shared_agent_runs_a_command_of_a_client_that_decides_itself() {
     let section = PAGE.split("### What shared agents can do").nth(1).expect("the section");
     let file = section.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a file");
-    let file = file.replace("127.0.0.1:9000", "127.0.0.1:0")
-        + "env = { OPENAI_BASE_URL = 'builtin:demo' }\npass_env = ['[MARK]']\n";
+    let file = file.replace("127.0.0.1:9000", "127.0.0.1:0") + "pass_env = ['[MARK]']\n";
     let is_held = narrows_process::Sandbox::support().await.confined().files;
     let place = Place::new();
     place.file("here.txt", "");

@@ -130,7 +130,9 @@ fn what_was_approved_is_written_without_another_question() {
     let entries = governed.entries();
     let calls = entries.iter().filter(|entry| entry["action"] == "tool.call");
     let by: Vec<&Value> = calls
-        .filter(|entry| entry["input"]["content"] == "hello")
+        .filter(|entry| {
+            [&entry["input"], &entry["input"]["rawInput"]].iter().any(|input| input["content"] == "hello")
+        })
         .map(|entry| &entry["metadata"]["aip44"]["approval"])
         .collect();
     assert_eq!(by.len(), 2, "{entries:?}");

@@ -187,7 +187,7 @@ fn an_approver_sees_all_of_it() {
         "tool      kind:delete\n",
         "needs     2 of role lead\n",
         "given by  user:ada\n",
-        "    | one\n    | two \\u{1b}[2J\n",
+        "      | one\n      | two \\u{1b}[2J\n",
     ] {
         assert!(shown.contains(line), "{line}: {shown}");
     }

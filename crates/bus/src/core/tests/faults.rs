@@ -64,7 +64,7 @@ fn what_a_dead_worker_never_saw_is_sent_again() {
     c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32010,"message":"the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"none","worker":0}}}
     Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 3, sessions: 0 })
     Spawn { worker: Worker(0), pool: PoolId(0) }
-    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     Tell(Ready(Worker(0)))
     w0 < {"jsonrpc":"2.0","id":2,"method":"_ext/queued","params":{"sessionId":null}}
     "#);
@@ -101,7 +101,7 @@ fn a_lone_worker_comes_back_and_its_session_with_it() {
     assert_snapshot!(scene.seen(), @r#"
     Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 0, sessions: 1 })
     Spawn { worker: Worker(0), pool: PoolId(0) }
-    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     Tell(Ready(Worker(0)))
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
     w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
@@ -247,19 +247,19 @@ fn too_many_losses_open_the_circuit_and_health_closes_it() {
     scene.ask(client, 2, "session/new", &json!({}));
     assert_snapshot!(scene.seen(), @r#"
     Spawn { worker: Worker(0), pool: PoolId(0) }
-    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
     Spawn { worker: Worker(0), pool: PoolId(0) }
-    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
     Spawn { worker: Worker(0), pool: PoolId(0) }
-    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
     Spawn { worker: Worker(0), pool: PoolId(0) }
-    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
     Spawn { worker: Worker(0), pool: PoolId(0) }
-    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
     Tell(CircuitOpened(PoolId(0)))
     c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32012,"message":"the workers of pool \"p\" keep dying: killed by SIGKILL","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":60000}}}
@@ -271,7 +271,7 @@ fn too_many_losses_open_the_circuit_and_health_closes_it() {
     scene.answer(0, 1, &able());
     assert_snapshot!(scene.seen(), @r#"
     Spawn { worker: Worker(0), pool: PoolId(0) }
-    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     Tell(CircuitClosed(PoolId(0)))
     Tell(Ready(Worker(0)))
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}

@@ -79,7 +79,8 @@ impl Owners for Index {
     fn enter(&self, owner: &str, session: &str) -> io::Result<()> {
         let mut known = self.known();
         known.catch_up(&self.path)?;
-        let taken = || Err(io::Error::new(io::ErrorKind::AlreadyExists, "another has a session of this name"));
+        let taken =
+            || Err(io::Error::new(io::ErrorKind::AlreadyExists, "another has a session of this name"));
         match known.owners.get(session) {
             Some(Owner::One(one)) if one == owner => return Ok(()),
             Some(_) => return taken(),
