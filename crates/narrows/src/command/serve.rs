@@ -37,6 +37,7 @@ mod sockets;
 mod stand;
 mod toolless;
 mod version;
+mod visitors;
 mod wayout;
 mod web;
 

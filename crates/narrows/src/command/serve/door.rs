@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use narrows_audit::{Approval, Timestamp, Verdict};
@@ -12,7 +13,7 @@ use narrows_bus::listen::Listener;
 use narrows_govern::{Ballot, Inquiry};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -21,14 +22,12 @@ use super::charge::Charge;
 use super::keys::Keys;
 use super::roster::Roster;
 use super::sockets;
+use super::visitors::{HasAsked, Visitors};
 use crate::config::{Variables, runtime_dir};
 use crate::failure::Failure;
 
-/// How long somebody may take to say something.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// How many are let in at once.
-const VISITORS: usize = 8;
+/// How long a request may take to arrive, and its answer to be read.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long nobody is let in after the system had no room for one.
 const REST: Duration = Duration::from_millis(200);
@@ -119,33 +118,42 @@ fn bind(directory: &Path, path: &Path) -> io::Result<UnixListener> {
 
 /// Lets in whoever may come: the owner of the socket, or where it is shared, whoever its file lets.
 async fn welcome(listener: UnixListener, porter: Arc<Porter>, is_shared: bool) {
-    let slots = Arc::new(Semaphore::new(VISITORS));
+    let mut visitors = Visitors::default();
     loop {
-        // Never closed.
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        // Accepted at once, so that nobody waits behind connections on which nothing is asked.
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(REST).await;
             continue;
         };
         let ours = rustix::process::geteuid().as_raw();
-        if !is_shared && !stream.peer_cred().is_ok_and(|peer| peer.uid() == ours || peer.uid() == 0) {
+        let Ok(user) = stream.peer_cred().map(|peer| peer.uid()) else { continue };
+        if !(is_shared || user == ours || user == 0) || !visitors.make_room(user) {
             continue;
         }
-        let porter = Arc::clone(&porter);
-        tokio::spawn(async move {
-            // Whoever says nothing, or does not listen, is no longer waited for.
-            let _ = timeout(PATIENCE, porter.attend(stream)).await;
-            drop(slot);
+        let has_asked = HasAsked::default();
+        let (porter, asks) = (Arc::clone(&porter), Arc::clone(&has_asked));
+        let visit = tokio::spawn(async move {
+            let _ = porter.attend(stream, &asks).await;
         });
+        visitors.add(user, has_asked, visit.abort_handle());
     }
 }
 
 impl Porter {
-    async fn attend(&self, stream: UnixStream) -> io::Result<()> {
+    async fn attend(&self, stream: UnixStream, has_asked: &AtomicBool) -> io::Result<()> {
         let (input, mut output) = stream.into_split();
         let mut line = String::new();
-        BufReader::new(input.take(LONGEST)).read_line(&mut line).await?;
-        let answer = match serde_json::from_str::<Ask>(&line) {
+        timeout(REQUEST_TIMEOUT, BufReader::new(input.take(LONGEST)).read_line(&mut line)).await??;
+        has_asked.store(true, Ordering::Relaxed);
+        let answer = timeout(REQUEST_TIMEOUT, self.answer(&line)).await?;
+        let mut text = serde_json::to_vec(&answer)?;
+        text.push(b'\n');
+        timeout(REQUEST_TIMEOUT, output.write_all(&text)).await??;
+        output.shutdown().await
+    }
+
+    async fn answer(&self, line: &str) -> Answer {
+        match serde_json::from_str::<Ask>(line) {
             Ok(Ask::List) => {
                 Answer::Open(self.waiting().await.iter().map(|(_, case)| Listed::from(case)).collect())
             }
@@ -158,11 +166,7 @@ impl Porter {
                 Err(why) => Answer::Refused(why),
             },
             Err(error) => Answer::Refused(format!("this is no question: {error}")),
-        };
-        let mut text = serde_json::to_vec(&answer)?;
-        text.push(b'\n');
-        output.write_all(&text).await?;
-        output.shutdown().await
+        }
     }
 
     /// What waits for an approval, and at which gate.
@@ -237,5 +241,35 @@ impl Porter {
         file.as_file().sync_all()?;
         let (_, path) = file.keep()?;
         Ok(self.signatures.join(path.file_name().unwrap_or_default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn silent_connections_keep_nobody_out() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("admin.sock");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let porter = Porter {
+            gates: Roster::default(),
+            keys: None,
+            approvers: Vec::new(),
+            root: directory.path().to_owned(),
+            signatures: SIGNATURES.into(),
+        };
+        let task = tokio::spawn(welcome(listener, Arc::new(porter), false));
+        let mut silent = Vec::new();
+        for _ in 0..100 {
+            silent.push(UnixStream::connect(&path).await.expect("let in"));
+        }
+        let mut asking = UnixStream::connect(&path).await.expect("let in");
+        asking.write_all(b"\"list\"\n").await.expect("asked");
+        let mut answer = String::new();
+        asking.read_to_string(&mut answer).await.expect("answered");
+        assert_eq!(answer, "{\"open\":[]}\n");
+        task.abort();
     }
 }
