@@ -11,6 +11,7 @@ mod accept;
 mod carry;
 mod channel;
 mod codec;
+mod detached;
 mod door;
 mod events;
 mod exchange;
@@ -170,7 +171,16 @@ pub type Opening<'a> = Pin<Box<dyn Future<Output = std::io::Result<StdUnixStream
 pub trait Backend: Send + Sync {
     /// One end of a socket pair for a new connection of `identity`, who came in at the listener of this number. Each line is one
     /// message, both ways; either end may close it.
+    ///
+    /// An error of the kind [`WouldBlock`](std::io::ErrorKind::WouldBlock) says that there is no room, and
+    /// [`QuotaExceeded`](std::io::ErrorKind::QuotaExceeded) that there is none for this identity. Then a connection ends that is kept
+    /// without a client, if there is one, and [`Self::open_later`] is called.
     fn open(&self, identity: Identity, listener: usize) -> Opening<'_>;
+
+    /// The same where a connection is about to end: may wait for its place.
+    fn open_later(&self, identity: Identity, listener: usize) -> Opening<'_> {
+        self.open(identity, listener)
+    }
 
     /// Serves a new connection of `identity` over a WebSocket without TLS itself, to spare its messages a way. Whoever does not gives
     /// it back, and is asked for a line.

@@ -49,6 +49,9 @@ pub(crate) struct Serve {
     pub(crate) listen: Vec<Listen>,
 
     /// How many clients there may be at once
+    ///
+    /// Where several identities may connect, one of them has at most three quarters of these. Connections that are kept for clients that
+    /// may come back are closed for others if there is no room.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "listen")]
     pub(crate) max_connections: u32,
 

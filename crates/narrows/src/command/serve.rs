@@ -33,6 +33,7 @@ mod servers;
 mod setup;
 mod sheet;
 mod shim;
+mod slots;
 mod sockets;
 mod stand;
 mod toolless;

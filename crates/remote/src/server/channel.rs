@@ -13,6 +13,7 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::detached::Kept;
 use super::exchange::{Exchange, Next, OpenFault, TooMany, Waits};
 use super::fates::{Fate, Fates};
 use super::guest::Guest;
@@ -37,7 +38,7 @@ pub(super) struct Channel {
     room: Notify,
     mouth: Mouth,
     posts: Mutex<Posts>,
-    end: Notify,
+    end: Arc<Notify>,
     /// Streams that were cut off, and not counted yet: whoever leaves closes them as well.
     cuts: AtomicU64,
     cut: Notify,
@@ -59,7 +60,7 @@ impl Channel {
             room: Notify::new(),
             mouth,
             posts: Mutex::default(),
-            end: Notify::new(),
+            end: Arc::default(),
             cuts: AtomicU64::new(0),
             cut: Notify::new(),
             fates: Arc::clone(&shared.fates),
@@ -78,6 +79,13 @@ impl Channel {
     /// As [`Exchange::last_words`].
     pub(super) fn last_words(&self) -> Option<RpcError> {
         self.with(|exchange| exchange.last_words())
+    }
+
+    /// The channel as one that makes room for others, if no client has read or sent anything for a while.
+    pub(super) fn detached(&self) -> Option<Kept> {
+        let since = *self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_quiet = since.elapsed() > LEAVING && !self.with(|exchange| exchange.is_read());
+        is_quiet.then(|| Kept { identity: self.owner.to_string(), since, end: Arc::clone(&self.end) })
     }
 
     /// Lets it end.

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::Served;
 use super::carry::{CarryEnd, Line};
 use super::codec::Heard;
+use super::detached::Detachment;
 use super::fates::Fate;
 use super::guest::Guest;
 use super::io::Scratch;
@@ -282,7 +283,7 @@ enum Happens {
     End(CarryEnd),
     Stop,
     Revoked,
-    /// Nobody came back in time.
+    /// No client came back in time, or another one needs the place.
     Over,
 }
 
@@ -298,12 +299,14 @@ async fn hold(
     let mut socket = Some(socket);
     let mut deadline = Instant::now();
     let mut absence = None;
+    let mut detachment: Option<Detachment> = None;
     loop {
         let happens = tokio::select! {
             biased;
             Some(attach) = asking.recv() => Happens::Attach(Box::new(attach)),
             end = carry(&mut line, socket.as_mut(), scratch) => Happens::End(end),
             () = sleep_until(deadline), if socket.is_none() => Happens::Over,
+            () = make_room(detachment.as_ref()) => Happens::Over,
             () = shared.stopping() => Happens::Stop,
             () = guest.revoked() => Happens::Revoked,
         };
@@ -316,7 +319,7 @@ async fn hold(
                             shared.fates.add(Fate::Broken);
                         }
                         shared.fates.add(Fate::Resumed);
-                        drop(absence.take());
+                        drop((absence.take(), detachment.take()));
                         guest.goes_on_as(its_guest);
                         (socket.replace(newest), resume::fence())
                     }
@@ -341,6 +344,7 @@ async fn hold(
                 }
                 shared.fates.add(Fate::Broken);
                 absence = Some(guest.absent());
+                detachment = Some(shared.detached.add(guest.identity().to_string()));
                 deadline = Instant::now() + shared.limits.grace;
                 let shared = Arc::clone(shared);
                 tokio::spawn(async move { finish(&shared, old, end).await });
@@ -352,6 +356,14 @@ async fn hold(
                 return None;
             }
         }
+    }
+}
+
+/// Ends when a connection without a socket is to make room.
+async fn make_room(detachment: Option<&Detachment>) {
+    match detachment {
+        Some(detachment) => detachment.ended().await,
+        None => std::future::pending().await,
     }
 }
 

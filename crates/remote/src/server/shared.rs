@@ -13,6 +13,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, watch};
 
 use super::channel::Channel;
+use super::detached::{Detached, Kept};
 use super::fates::Fates;
 use super::guest::{Guest, Seats};
 use super::io::Scratch;
@@ -37,6 +38,7 @@ pub(super) struct Shared {
     pub(super) unfinished: Arc<Unfinished>,
     lockout: Mutex<Lockout>,
     pub(super) resumable: Resumable,
+    pub(super) detached: Arc<Detached>,
     channels: Mutex<HashMap<String, Arc<Channel>>>,
     stop: watch::Sender<bool>,
     random: SystemRandom,
@@ -55,6 +57,7 @@ impl Shared {
             unfinished: Unfinished::new(&limits),
             lockout: Mutex::new(Lockout::new(limits.max_failures)),
             resumable: Resumable::default(),
+            detached: Arc::default(),
             channels: Mutex::default(),
             stop: watch::Sender::new(false),
             random: SystemRandom::new(),
@@ -64,10 +67,26 @@ impl Shared {
 
     /// A line to the agents.
     pub(super) async fn open(&self, guest: &Guest) -> io::Result<UnixStream> {
-        let opening = self.backend.open(guest.identity().clone(), guest.listener());
-        let stream: StdUnixStream = opening.await?;
+        let (identity, listener) = (guest.identity(), guest.listener());
+        let opened = self.backend.open(identity.clone(), listener).await;
+        let has_made_room = match opened.as_ref().map_err(io::Error::kind) {
+            Err(io::ErrorKind::WouldBlock) => self.end_detached(None),
+            Err(io::ErrorKind::QuotaExceeded) => self.end_detached(Some(&identity.to_string())),
+            _ => false,
+        };
+        let stream: StdUnixStream = match has_made_room {
+            true => self.backend.open_later(identity.clone(), listener).await?,
+            false => opened?,
+        };
         stream.set_nonblocking(true)?;
         UnixStream::from_std(stream)
+    }
+
+    /// Ends a connection that is kept for a client that may come back, of one identity or of any. Returns `false` if there is none.
+    fn end_detached(&self, only: Option<&str>) -> bool {
+        let channels: Vec<Kept> =
+            self.channels(|channels| channels.values().filter_map(|it| it.detached()).collect());
+        self.detached.end_one(only, &channels)
     }
 
     /// Leaves a WebSocket to the backend, if that takes it.

@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout};
 use super::guests::Guests;
 use super::host::Host;
 use super::leaving::Leaving;
+use super::slots::{Slot, Slots};
 use super::web::{Newcomer, Serving, Web};
 use super::{door, peer, stand};
 use crate::failure::{Code, Failure};
@@ -62,7 +63,7 @@ enum Stream {
 /// Who lets clients in, everywhere.
 struct Reception {
     host: Host,
-    slots: Arc<Semaphore>,
+    slots: Arc<Slots>,
     /// Room for those for whom there is none.
     refusals: Arc<Semaphore>,
     leaving: Leaving,
@@ -77,7 +78,8 @@ pub(super) async fn serve(
 ) -> Result<ExitCode, Failure> {
     let Some(ready) = leaving.unless(host.get_ready()).await else { return Err(leaving.failure()) };
     ready?;
-    let slots = Arc::new(Semaphore::new(limits.max_connections));
+    let has_web = places.iter().any(|place| matches!(place.at, Door::Web(_)));
+    let slots = Slots::new(limits.max_connections, has_web || host.guests.has_others());
     let (web, webs) = Web::open(places, limits, &slots)?.unzip();
     let mut open: Vec<Place> = web.map(|web| Place::Web(Box::new(web))).into_iter().collect();
     let (mut doors, mut webs) = (Vec::new(), webs.into_iter().flatten());
@@ -173,7 +175,7 @@ impl Stream {
     }
 
     /// The place among all clients that it has already.
-    fn slot(&mut self) -> Option<OwnedSemaphorePermit> {
+    fn slot(&mut self) -> Option<Slot> {
         match self {
             Self::Web(newcomer) => newcomer.slot.take(),
             Self::Tcp(..) | Self::Unix(_) | Self::Stdio => None,
@@ -221,7 +223,7 @@ impl Reception {
                 () = self.leaving.wanted() => break,
                 Some(_) = visits.join_next() => {}
                 stream = place.accept() => match stream {
-                    Ok(mut stream) => match stream.slot().or_else(|| self.slot()) {
+                    Ok(mut stream) => match stream.slot().or_else(|| self.slots.take()) {
                         Some(slot) => drop(visits.spawn(Arc::clone(&self).visit(stream, slot))),
                         None => match Arc::clone(&self.refusals).try_acquire_owned() {
                             Ok(slot) => drop(visits.spawn(turn_back(stream, slot))),
@@ -242,14 +244,9 @@ impl Reception {
         }
     }
 
-    /// A place for one more, if there is one.
-    fn slot(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.slots).try_acquire_owned().ok()
-    }
-
-    async fn visit(self: Arc<Self>, stream: Stream, slot: OwnedSemaphorePermit) {
+    async fn visit(self: Arc<Self>, stream: Stream, mut slot: Slot) {
         let is_stdio = matches!(stream, Stream::Stdio);
-        if let Err(failure) = self.attend(stream).await {
+        if let Err(failure) = self.attend(stream, &mut slot).await {
             tracing::error!("{}", failure.message());
         }
         drop(slot);
@@ -260,9 +257,14 @@ impl Reception {
     }
 
     /// One client, from its first message to its end.
-    async fn attend(&self, stream: Stream) -> Result<(), Failure> {
+    async fn attend(&self, stream: Stream, slot: &mut Slot) -> Result<(), Failure> {
         // Asked before anything is waited for: of one that has gone nobody can tell.
         let admitted = stream.admit(&self.host.guests).await;
+        let (Ok(who) | Err(who)) = &admitted;
+        if !slot.assign(&who.id) {
+            refuse(stream).await;
+            return Ok(());
+        }
         let mut client = stream.into_link().map_err(|error| Failure::setup("let a client in", &error))?;
         let first = self.leaving.unless(timeout(SILENCE, first_message(&mut client))).await;
         if !matches!(first, Some(Ok(true))) {
@@ -280,6 +282,11 @@ impl Reception {
 
 /// Tells somebody that there is no room, as the answer to what they ask first.
 async fn turn_back(stream: Stream, slot: OwnedSemaphorePermit) {
+    refuse(stream).await;
+    drop(slot);
+}
+
+async fn refuse(stream: Stream) {
     if let Ok(mut client) = stream.into_link() {
         let first = timeout(GLANCE, client.receiver.peek()).await.ok().flatten();
         let id = first.filter(|first| first.kind() == Kind::Request).and_then(Frame::id).unwrap_or(b"null");
@@ -287,7 +294,6 @@ async fn turn_back(stream: Stream, slot: OwnedSemaphorePermit) {
         client.sender.close();
         stand::drain(&client.sender).await;
     }
-    drop(slot);
 }
 
 fn crowded() -> RpcError {

@@ -9,11 +9,12 @@ use narrows_govern::{Method, Principal};
 use narrows_remote::identity::{Identity, Proof};
 use narrows_remote::server::{Auth, Backend, Front, Handle, Limits, Opening};
 use tokio::net::UnixStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::guests::Guests;
 use super::leaving::Leaving;
+use super::slots::{Full, Slot, Slots};
 use crate::command::web;
 use crate::failure::Failure;
 
@@ -28,7 +29,7 @@ pub(super) struct Newcomer {
     pub(super) stream: UnixStream,
     identity: Identity,
     /// Their place among all clients.
-    pub(super) slot: Option<OwnedSemaphorePermit>,
+    pub(super) slot: Option<Slot>,
 }
 
 impl Newcomer {
@@ -48,20 +49,40 @@ impl Newcomer {
 
 /// The way from the front to the gates.
 struct Desk {
-    slots: Arc<Semaphore>,
+    slots: Arc<Slots>,
     coming: mpsc::Sender<Newcomer>,
 }
 
 impl Backend for Desk {
     fn open(&self, identity: Identity, _: usize) -> Opening<'_> {
         Box::pin(async move {
-            let slot = Arc::clone(&self.slots).try_acquire_owned().map_err(io::Error::other)?;
-            let (theirs, ours) = Pair::pair()?;
-            ours.set_nonblocking(true)?;
-            let newcomer = Newcomer { stream: UnixStream::from_std(ours)?, identity, slot: Some(slot) };
-            self.coming.send(newcomer).await.map_err(|_| io::ErrorKind::NotConnected)?;
-            Ok(theirs)
+            let slot = self.slots.take_for(&identity.to_string()).map_err(full)?;
+            self.connect(identity, slot).await
         })
+    }
+
+    fn open_later(&self, identity: Identity, _: usize) -> Opening<'_> {
+        Box::pin(async move {
+            let slot = self.slots.take_later(&identity.to_string()).await.map_err(full)?;
+            self.connect(identity, slot).await
+        })
+    }
+}
+
+fn full(full: Full) -> io::Error {
+    match full {
+        Full::All => io::ErrorKind::WouldBlock.into(),
+        Full::Identity => io::ErrorKind::QuotaExceeded.into(),
+    }
+}
+
+impl Desk {
+    async fn connect(&self, identity: Identity, slot: Slot) -> io::Result<Pair> {
+        let (theirs, ours) = Pair::pair()?;
+        ours.set_nonblocking(true)?;
+        let newcomer = Newcomer { stream: UnixStream::from_std(ours)?, identity, slot: Some(slot) };
+        self.coming.send(newcomer).await.map_err(|_| io::ErrorKind::NotConnected)?;
+        Ok(theirs)
     }
 }
 
@@ -82,7 +103,7 @@ impl Web {
     pub(super) fn open(
         places: &[Listen],
         limits: &config::Limits,
-        slots: &Arc<Semaphore>,
+        slots: &Arc<Slots>,
     ) -> Result<Option<(Self, Vec<Door>)>, Failure> {
         let webs = places.iter().filter_map(|place| match &place.at {
             Door::Web(at) => Some(&**at),
@@ -97,7 +118,7 @@ impl Web {
         let (sender, coming) = mpsc::channel(COMING);
         let desk = Arc::new(Desk { slots: Arc::clone(slots), coming: sender });
         let limits = web::limits(limits);
-        let sockets = limits.max_sockets.max(SOCKETS * slots.available_permits());
+        let sockets = limits.max_sockets.max(SOCKETS * slots.max());
         let front = Front::bind(listeners, Limits { max_sockets: sockets, ..limits }, desk)
             .map_err(|error| Failure::serve_front(&error))?;
         let at = |(at, address): (&&config::Web, _)| Door::Web(Box::new(web::at(at, address)));

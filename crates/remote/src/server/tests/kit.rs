@@ -4,6 +4,7 @@ use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -39,10 +40,16 @@ pub(super) struct Agent {
     pub(super) retry_after_ms: Option<u64>,
     /// How many connections are at their end.
     pub(super) ended: Arc<watch::Sender<usize>>,
+    /// How many connections there may be at once; 0 for any number.
+    pub(super) most: AtomicUsize,
 }
 
 impl Backend for Agent {
     fn open(&self, identity: Identity, listener: usize) -> Opening<'_> {
+        let most = self.most.load(Ordering::Relaxed);
+        if most > 0 && self.opened.lock().unwrap().len() - *self.ended.borrow() >= most {
+            return Box::pin(async { Err(io::ErrorKind::WouldBlock.into()) });
+        }
         self.opened.lock().unwrap().push(identity);
         self.listeners.lock().unwrap().push(listener);
         let heard = Arc::clone(&self.heard);
@@ -69,6 +76,15 @@ impl Backend for Agent {
                 ended.send_modify(|count| *count += 1);
             });
             Ok(ours)
+        })
+    }
+
+    fn open_later(&self, identity: Identity, listener: usize) -> Opening<'_> {
+        Box::pin(async move {
+            let mut ended = self.ended.subscribe();
+            let (most, opened) = (self.most.load(Ordering::Relaxed), self.opened.lock().unwrap().len());
+            ended.wait_for(|ended| opened - *ended < most).await.map_err(io::Error::other)?;
+            self.open(identity, listener).await
         })
     }
 }

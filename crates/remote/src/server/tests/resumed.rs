@@ -153,6 +153,24 @@ async fn nothing_is_held_for_who_did_not_ask_for_it() {
 }
 
 #[tokio::test]
+async fn a_connection_without_a_client_makes_room_for_one_with_a_client() {
+    let running = start(listener(), Limits::default());
+    running.agent.most.store(2, std::sync::atomic::Ordering::Relaxed);
+    let (mut lost, mut here) = (Client::open(&running, false).await, Client::open(&running, false).await);
+    let mut third = End::open(&running, false).await;
+    third.say(&initialize()).await;
+    assert_eq!(third.hear().await.unwrap()["error"]["code"], -32012, "everybody is there");
+    lost.end = third;
+    fates(&running, [1, 0, 0, 0]).await;
+    let mut third = Client::open(&running, false).await;
+    for client in [&mut here, &mut third] {
+        client.end.say(&echo(1)).await;
+        assert_eq!(client.hear().await["result"]["echo"]["n"], 1);
+    }
+    assert!(lost.resume(&running, false).await.is_err(), "its place is taken");
+}
+
+#[tokio::test]
 async fn the_newest_wins() {
     let running = start(listener(), Limits::default());
     for lines in [false, true] {

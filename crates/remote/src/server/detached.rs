@@ -1,0 +1,101 @@
+//! Connections that are kept for clients that may come back. They make room for clients that are there.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The detached connections.
+#[derive(Debug, Default)]
+pub(super) struct Detached(Mutex<Vec<Kept>>);
+
+/// A detached connection.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub(super) identity: String,
+    pub(super) since: Instant,
+    /// Ends it.
+    pub(super) end: Arc<Notify>,
+}
+
+/// The entry of a detached connection, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Detachment {
+    all: Arc<Detached>,
+    end: Arc<Notify>,
+}
+
+impl Detached {
+    /// Adds a connection of this identity.
+    pub(super) fn add(self: &Arc<Self>, identity: String) -> Detachment {
+        let end = Arc::new(Notify::new());
+        let kept = Kept { identity, since: Instant::now(), end: Arc::clone(&end) };
+        self.with(|all| all.push(kept));
+        Detachment { all: Arc::clone(self), end }
+    }
+
+    /// Takes out one that is to end, `others` included. Returns `false` if there is none.
+    pub(super) fn end_one(&self, only: Option<&str>, others: &[Kept]) -> bool {
+        self.with(|all| {
+            let candidates = || all.iter().chain(others);
+            let Some(end) = choose(candidates(), only) else { return false };
+            end.notify_one();
+            all.retain(|kept| !Arc::ptr_eq(&kept.end, &end));
+            true
+        })
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Vec<Kept>) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The oldest connection of the identity that has the most of them, or the oldest of one identity.
+fn choose<'a>(kept: impl Iterator<Item = &'a Kept> + Clone, only: Option<&str>) -> Option<Arc<Notify>> {
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for one in kept.clone() {
+        *counts.entry(&one.identity).or_default() += 1;
+    }
+    let meant = kept.filter(|one| only.is_none_or(|only| one.identity == only));
+    let first = meant.min_by_key(|one| {
+        let count = counts.get(&*one.identity).copied().unwrap_or_default();
+        (std::cmp::Reverse(count), one.since)
+    });
+    first.map(|one| Arc::clone(&one.end))
+}
+
+impl Detachment {
+    /// Ends when the connection is to make room.
+    pub(super) async fn ended(&self) {
+        self.end.notified().await;
+    }
+}
+
+impl Drop for Detachment {
+    fn drop(&mut self) {
+        self.all.with(|all| all.retain(|kept| !Arc::ptr_eq(&kept.end, &self.end)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_keeps_the_most_makes_room_first_and_the_oldest_of_it() {
+        let all = Arc::new(Detached::default());
+        let mut kept = Vec::new();
+        for name in ["b", "a", "a", "a"] {
+            kept.push(all.add(name.to_owned()));
+            tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        }
+        assert!(!all.end_one(Some("c"), &[]), "it keeps none");
+        assert!(all.end_one(None, &[]));
+        kept[1].ended().await;
+        assert!(all.end_one(Some("b"), &[]));
+        kept[0].ended().await;
+        drop(kept);
+        assert!(!all.end_one(None, &[]), "they are gone");
+    }
+}
