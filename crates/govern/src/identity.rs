@@ -71,7 +71,7 @@ pub trait Owners: fmt::Debug + Send + Sync {
     /// Notes that `owner` has made `session`, so that it is known after a restart too.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] if another has a session of this name, any other kind if it cannot be kept.
+    /// When that cannot be kept.
     fn enter(&self, owner: &str, session: &str) -> io::Result<()>;
 }
 

@@ -1,7 +1,5 @@
 //! The agent's answers, as far as they change what is known.
 
-use std::io;
-
 use narrows_acp::method;
 use narrows_wire::{View, message};
 use serde_json::{Map, Value, json};
@@ -43,20 +41,13 @@ impl<O: Out> Pass<'_, O> {
                     self.drop_early();
                     return self.show(message);
                 };
-                if !self.has_room_for_session(&name) {
-                    return self.unkept(id, &name);
-                }
-                match self.enter(&name) {
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                        return self.refuse_taken(id, &name);
-                    }
-                    Err(error) => return self.unowned(id, &name, &error),
-                    Ok(()) => {}
-                }
-                let session = self.open_session(&name);
+                let Some(session) = self.open_session(&name) else { return self.unkept(id, &name) };
                 session.settle(place);
                 session.is_admitted = true;
                 session.lineage = None;
+                if let Err(error) = self.enter(&name) {
+                    return self.unowned(id, &name, &error);
+                }
                 let ticket = self.invoke(&name);
                 // What was said before the answer is shown before it.
                 self.release_early();

@@ -275,19 +275,17 @@ impl<O: Out> Pass<'_, O> {
         self.gate.sessions.get_mut(name)
     }
 
-    /// Returns `true` if a session of this name is open, or may be opened.
-    pub(super) fn has_room_for_session(&self, name: &str) -> bool {
-        self.gate.sessions.contains_key(name) || self.gate.sessions.len() < super::MOST_OPEN
-    }
-
-    /// The session of this name, which the client has opened.
-    pub(super) fn open_session(&mut self, name: &str) -> &mut Session {
+    /// The session of this name, which the client has opened. Nothing if there is no room for it.
+    pub(super) fn open_session(&mut self, name: &str) -> Option<&mut Session> {
         if !self.gate.sessions.contains_key(name) {
+            if self.gate.sessions.len() >= super::MOST_OPEN {
+                return None;
+            }
+            let roots = self.gate.mandate.roots.clone();
             self.gate.forget_closed(name);
+            self.gate.sessions.insert(name.into(), Session { roots, ..Session::default() });
         }
-        let roots = &self.gate.mandate.roots;
-        let fresh = || Session { roots: roots.clone(), ..Session::default() };
-        self.gate.sessions.entry(name.into()).or_insert_with(fresh)
+        self.gate.sessions.get_mut(name)
     }
 }
 

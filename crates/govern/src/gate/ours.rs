@@ -52,20 +52,6 @@ impl<O: Out> Pass<'_, O> {
         self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
     }
 
-    /// The agent has given a new session the name of one that belongs to another: nothing may be done or recorded under it.
-    pub(super) fn refuse_taken(&mut self, id: &[u8], name: &str) {
-        let claimed: String = name.chars().take(256).collect();
-        let event =
-            self.parties("").refused("session.refused", "session_taken", json!({"claimedSession": claimed}));
-        let ticket = self.record(event);
-        self.close_unkept(name, "its name is taken");
-        let error = RpcError::new(Code::Internal, "the agent named its session like another's")
-            .with("code", json!("session_taken"))
-            .effects(Effects::Possible);
-        let line = message::error(id, &error);
-        self.send(Way::ToClient, &[&line], Some(ticket), Otherwise::Say(Way::ToClient, unrecorded(id)));
-    }
-
     /// The agent has told which sessions there are: the client is told of its own.
     pub(super) fn listed(&mut self, id: &[u8], message: View<'_>) {
         if self.gate.owners.is_none() || message.result().is_none() {

@@ -39,9 +39,6 @@ impl Owners for Book {
             return Err(io::ErrorKind::StorageFull.into());
         }
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.iter().any(|(other, taken)| taken == session && other != owner) {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
         entries.insert((owner.to_owned(), session.to_owned()));
         Ok(())
     }
@@ -125,36 +122,6 @@ fn what_the_agent_says_about_a_session_makes_it_nobodys() {
     scene.seen();
     scene.ask(1, "session/prompt", &json!({"sessionId": "hers", "prompt": []}));
     assert!(!scene.seen().contains("a < "));
-}
-
-/// An agent that gives a new session the name of another's gets nothing done or recorded under it.
-#[test]
-fn a_new_session_with_the_name_of_anothers_is_not_had() {
-    for method in ["session/new", "session/fork"] {
-        let book = Arc::new(Book::default());
-        let mut scene = scene(&book);
-        scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
-        scene.answer(1, &json!({"sessionId": "mine"}));
-        scene.sight.events.clear();
-        scene.seen();
-        scene.ask(2, method, &json!({"sessionId": "mine", "cwd": "/w", "mcpServers": []}));
-        let chunk = json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x"}});
-        let update = json!({"sessionId": "hers", "update": chunk});
-        scene.agent(&json!({"jsonrpc": "2.0", "method": "session/update", "params": update}));
-        scene.answer(2, &json!({"sessionId": "hers"}));
-        scene.agent(&json!({"jsonrpc": "2.0", "method": "session/update", "params": update}));
-        let seen = scene.seen();
-        assert!(seen.contains("log session.refused deny code=\"session_taken\""), "{seen}");
-        assert!(seen.contains("\"method\":\"session/close\""), "{seen}");
-        let shown: Vec<&str> = seen.lines().filter(|line| line.starts_with("c < ")).collect();
-        assert!(shown.len() == 1 && shown[0].contains("-32603") && !shown[0].contains("hers"), "{seen}");
-        for event in &scene.sight.events {
-            assert_ne!(event.facts.get("session").unwrap().clone().into_value(), "hers", "{}", event.action);
-        }
-        scene.ask(3, "session/prompt", &json!({"sessionId": "hers", "prompt": []}));
-        assert!(!scene.seen().contains("a < "));
-        assert!(book.has("user:eve", "hers") && !book.has("user:ada", "hers"));
-    }
 }
 
 #[test]
