@@ -134,6 +134,9 @@ async fn a_shared_agent_runs_a_command_of_a_client_that_decides_itself() {
     let session = peer.session(&place);
     peer.prompt(&json!(2), &session, "run ls");
     peer.hears_request("session/request_permission");
+    let params = json!({"sessionId": session});
+    peer.send(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": params}));
+    assert_eq!(peer.answer(&json!(2))["result"]["stopReason"], "cancelled");
     bus.stop();
 }
 
