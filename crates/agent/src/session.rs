@@ -190,7 +190,7 @@ impl Session {
     }
 
     /// Stops the turn that goes on, waits for its last words, stores what waits, and gives the session back. Returns `false` if something
-    /// could not be stored: then the session is still held. Whoever calls it has taken the session out of reach, so that no other
+    /// could not be stored: then the session is still held. The caller must have removed the session before, so that no other
     /// turn begins.
     pub(crate) async fn close(&self) -> bool {
         let ended = {
@@ -203,7 +203,7 @@ impl Session {
         if let Some(ended) = ended {
             ended.await;
         }
-        // From here on it is given back by whoever stores the last of it.
+        // From here on the task that stores the last record gives the session back.
         self.state().is_closed = true;
         self.store_rest().await;
         let is_stored = !self.has_unstored().await;

@@ -499,7 +499,7 @@ pub(super) fn password(login: &str) -> Option<Range<usize>> {
 
 /// Where a value ends that begins here: it may have signs in it that no token has.
 pub(super) fn value_end(bytes: &[u8], begin: usize) -> usize {
-    // What has gone is a part of it, whoever wrote that.
+    // A marker belongs to the value, even if the agent wrote it: it must not hide the rest.
     let from = begin + if bytes[begin..].starts_with(GONE) { GONE.len() } else { 0 };
     bytes[from..].iter().position(is_end).map_or(bytes.len(), |length| from + length)
 }
