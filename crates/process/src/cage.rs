@@ -132,8 +132,8 @@ impl<'a> CagePlan<'a> {
     /// Makes the mounts, before [`CagePlan::enter`]: once Landlock holds, nothing can be mounted any more. This process is
     /// in `cwd` before, and after.
     pub(crate) fn make_view(self, cwd: Option<&CStr>) -> Result<(), Errno> {
-        let Self::Landlock { view: Some(view), gateway, .. } = self else { return Ok(()) };
-        view.make(gateway)?;
+        let Self::Landlock { view: Some(view), ruleset, gateway, .. } = self else { return Ok(()) };
+        view.make(ruleset, gateway)?;
         // The directory we are in lies below the new mounts, and they do not cover it from inside.
         cwd.map_or(Ok(()), chdir)
     }
@@ -175,7 +175,7 @@ fn drop_capabilities(had: CapabilitySet) -> Result<(), Errno> {
 }
 
 impl ViewPlan<'_> {
-    fn make(self, gateway: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+    fn make(self, ruleset: BorrowedFd<'_>, gateway: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let network = if gateway.is_some() { UnshareFlags::NEWNET } else { UnshareFlags::empty() };
         let namespaces = UnshareFlags::NEWNS | network;
         match (self.identity, self.processes) {
@@ -199,7 +199,9 @@ impl ViewPlan<'_> {
                     Some(_) => MountAttrFlags::MOUNT_ATTR_RDONLY,
                     None => MountAttrFlags::empty(),
                 };
-                attach(mount_procfs(read_only, None)?.as_fd(), place(c"/proc")?.as_fd())
+                attach(mount_procfs(read_only, None)?.as_fd(), place(c"/proc")?.as_fd())?;
+                // The ruleset has a rule for the procfs that is now covered, and none for the root directory.
+                sys::landlock_allow_reading(ruleset, place(c"/proc")?.as_fd())
             }
             ShapePlan::Pieces { root, proc, sources, places, writable } => {
                 let processes = match self.processes {

@@ -7,12 +7,13 @@
 
 use core::ffi::{CStr, c_int};
 use core::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, read, write};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus, chdir, getpid, getppid,
     getrlimit, kill_process, kill_process_group, set_child_subreaper, set_dumpable_behavior,
@@ -20,6 +21,7 @@ use rustix::process::{
 };
 use rustix::thread::UnshareFlags;
 
+use crate::CwdLinks;
 use crate::cage::CagePlan;
 use crate::init::InitPlan;
 use crate::memory::MapsParser;
@@ -61,6 +63,7 @@ pub(crate) struct WorkerPlan<'a> {
     pub(crate) argv: StringArray<'a>,
     pub(crate) envp: StringArray<'a>,
     pub(crate) cwd: Option<&'a CStr>,
+    pub(crate) cwd_links: CwdLinks,
     pub(crate) cage: CagePlan<'a>,
     /// The control groups that limit the tree: who writes a zero there moves in.
     pub(crate) groups: [Option<BorrowedFd<'a>>; 2],
@@ -70,6 +73,29 @@ pub(crate) struct WorkerPlan<'a> {
     pub(crate) processor: Option<u64>,
     /// Filled in by the guardian, for the worker to check that it still is its parent.
     pub(crate) guardian: i32,
+    /// Filled in by the guardian. Nothing to do in a PID namespace, from which the guardian cannot be stopped.
+    pub(crate) guardian_ready: Option<ReadySignal>,
+}
+
+/// A pipe that the guardian closes once it holds no descriptor of the worker any more. The worker waits for that before
+/// it becomes its program: a program could stop its guardian, and the end of `report` would not be seen.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadySignal {
+    read: RawFd,
+    write: RawFd,
+}
+
+impl ReadySignal {
+    /// Waits for the guardian. If it ends instead, the worker is killed by its parent's death.
+    fn wait(self) {
+        // SAFETY: both are copies of the guardian's, made by the fork, and nothing else here uses them.
+        unsafe {
+            sys::close(self.write);
+            let read_end = BorrowedFd::borrow_raw(self.read);
+            while read(read_end, &mut [0; 1]).err() == Some(Errno::INTR) {}
+            sys::close(self.read);
+        }
+    }
 }
 
 // SAFETY: `live` and all it calls make system calls on memory of the plan and of the stack, nothing else.
@@ -113,6 +139,9 @@ impl WorkerPlan<'_> {
         if getppid().map_or(0, Pid::as_raw_pid) != self.guardian {
             return Err((Stage::Isolate, Errno::SRCH));
         }
+        if let Some(ready) = self.guardian_ready {
+            ready.wait();
+        }
         report(self.report, Record::Started { pid: getpid().as_raw_pid() });
         self.attach()?;
         self.enter_view()?;
@@ -135,9 +164,20 @@ impl WorkerPlan<'_> {
     /// Moves this process and its children into the mounts of the sandbox, and into the working directory.
     pub(crate) fn enter_view(&self) -> Result<(), (Stage, Errno)> {
         if let Some(cwd) = self.cwd {
-            at(Stage::Chdir, chdir(cwd))?;
+            at(Stage::Chdir, chdir(cwd).and_then(|()| self.check_directory(cwd)))?;
         }
-        at(Stage::Confine, self.cage.make_view(self.cwd))
+        at(Stage::Confine, self.cage.make_view(self.cwd))?;
+        // The mounts were entered by the same path once more.
+        self.cwd.map_or(Ok(()), |cwd| at(Stage::Chdir, self.check_directory(cwd)))
+    }
+
+    /// Fails if links led to the working directory and may not. Looked at from inside: from here on it cannot be replaced.
+    fn check_directory(&self, cwd: &CStr) -> Result<(), Errno> {
+        match self.cwd_links {
+            CwdLinks::Follow => Ok(()),
+            CwdLinks::Refuse if sys::is_working_directory(cwd)? => Ok(()),
+            CwdLinks::Refuse => Err(Errno::LOOP),
+        }
     }
 
     /// Takes from this process what the program is not to have.
@@ -196,9 +236,14 @@ impl GuardPlan<'_> {
         self.release_memory();
 
         self.worker.guardian = me.as_raw_pid();
+        let mut ready = None;
         let (leader, init) = match self.worker.cage.init_namespaces() {
             None => {
+                let (read, write) = at(Stage::WatchChildren, pipe_with(PipeFlags::CLOEXEC))?;
+                let signal = ReadySignal { read: read.as_raw_fd(), write: write.as_raw_fd() };
+                self.worker.guardian_ready = Some(signal);
                 let leader = sys::fork_child(self.worker_stack, self.worker, UnshareFlags::empty());
+                ready = Some(write);
                 (Some(at(Stage::Fork, leader)?), None)
             }
             Some(namespaces) => (None, Some(self.fork_init(namespaces, proc.as_fd())?)),
@@ -208,6 +253,7 @@ impl GuardPlan<'_> {
             // SAFETY: these were the worker's, and nothing below uses them.
             unsafe { sys::close(fd.as_raw_fd()) };
         }
+        drop(ready);
         // A directory that stays: ours would keep a file system busy.
         _ = chdir(c"/");
 

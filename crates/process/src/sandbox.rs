@@ -21,7 +21,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::getuid;
 
 use self::filter::{Families, Pids};
+use self::landlock::Readable;
 use self::mounts::{Mounts, Namespaces, Right};
+pub use self::places::is_missing;
 use self::scratch::Scratch;
 use self::secrets::Hidden;
 pub use self::view::Mount;
@@ -36,8 +38,8 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(10);
 /// Answered by the program of the probe, and by no launcher that fails.
 const PROBE_STATUS: i32 = 42;
 
-/// What a worker and its tree may do to this machine: read all of it, change the places named here, reach the
-/// network or not.
+/// What a worker and its tree may do to this machine: read all of its files, change the places named here, reach the
+/// network or not. Of devices they have those that are no way out, such as `/dev/null`, and no terminals.
 ///
 /// It has a temporary directory of its own, named by `TMPDIR`, which goes with the tree; if this program is killed
 /// before that, one on disk stays until another sandbox is made there.
@@ -57,7 +59,8 @@ pub struct Sandbox {
     /// and lead through no links: where a link leads may have changed since somebody looked.
     pub writable: Vec<PathBuf>,
     /// Places within these that may not be changed, as far as they exist now and as far as the mechanism can
-    /// ([`Confined::protected`]).
+    /// ([`Confined::protected`]). If one cannot be looked at, nothing can be changed in the nearest directory around it
+    /// that can.
     pub protected: Vec<PathBuf>,
     /// What is seen besides the system's programs and libraries, instead of everything. Then this says what can be
     /// changed, nothing may be `writable`, there is a private `/tmp` with a private home in it, and of processes only those
@@ -458,7 +461,7 @@ impl Sandbox {
                 let changed = changed.chain(layout.temporary.iter().map(PathBuf::as_path));
                 set_temp(start, Path::new("/tmp"));
                 (
-                    landlock::ruleset(version, &layout.root, changed, network)?,
+                    landlock::ruleset(version, Readable::Below(&layout.root), changed, network)?,
                     Some(Mounts::of(namespaces, &layout).map_err(&prepare)?),
                 )
             }
@@ -469,7 +472,7 @@ impl Sandbox {
                     .map(|namespaces| Mounts::new(namespaces, writable, scratch.path(), &self.protected))
                     .transpose()
                     .map_err(&prepare)?;
-                (landlock::ruleset(version, Path::new("/"), places, network)?, mounts)
+                (landlock::ruleset(version, Readable::Files, places, network)?, mounts)
             }
         };
         let ruleset = above_stdio(ruleset).map_err(setup("keep the Landlock ruleset"))?;
@@ -498,7 +501,7 @@ impl Sandbox {
             None => std::env::current_dir(),
         };
         let cwd = cwd.map_err(setup("find the working directory"))?;
-        let protected = places::protected(&self.protected, writable);
+        let protected = places::protected(&self.protected, writable)?;
         let private: Vec<&str> =
             bubblewrap::PRIVATE.into_iter().filter(|path| Path::new(path).is_dir()).collect();
         // Also without the network: then it has one of its own with nothing in it.

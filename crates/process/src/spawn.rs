@@ -171,6 +171,7 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
             argv: arena.strings(&text.argv)?,
             envp: arena.strings(&text.envp)?,
             cwd: text.cwd.as_ref().map(|cwd| arena.string(cwd)).transpose()?,
+            cwd_links: spec.cwd_links,
             cage: plan_cage(&arena, cage.as_ref())?,
             groups: group.entries(),
             descriptors: spec.descriptors,
@@ -179,6 +180,7 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
                 .map(|time| time.as_millis().div_ceil(1000))
                 .map(|seconds| u64::try_from(seconds).unwrap_or(u64::MAX)),
             guardian: 0,
+            guardian_ready: None,
         })?;
         let guard = arena.value(GuardPlan {
             control: guardian_control.as_fd(),

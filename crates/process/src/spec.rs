@@ -16,6 +16,8 @@ pub struct Spec {
     pub args: Vec<OsString>,
     /// The worker's working directory; `None` keeps ours.
     pub cwd: Option<PathBuf>,
+    /// Whether `cwd` may lead through links when the worker enters it.
+    pub cwd_links: CwdLinks,
     /// The worker's whole environment.
     pub env: Environment,
     /// How many of the last bytes of stderr are kept.
@@ -45,6 +47,7 @@ impl Spec {
             program: program.into(),
             args: Vec::new(),
             cwd: None,
+            cwd_links: CwdLinks::Follow,
             env: Environment::empty(),
             stderr_limit: 64 * 1024,
             merge_stderr: false,
@@ -55,6 +58,17 @@ impl Spec {
             orphan_grace: Duration::from_secs(2),
         }
     }
+}
+
+/// Links in the path of a working directory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CwdLinks {
+    /// They are followed.
+    #[default]
+    Follow,
+    /// They are an error. For a path that was resolved and judged before: a directory that became a link since then would
+    /// lead elsewhere. The path must be absolute and plain.
+    Refuse,
 }
 
 /// The patience of [`Child::stop`](crate::Child::stop) on each rung: end of input, `SIGTERM`, `SIGKILL`.

@@ -439,6 +439,41 @@ pub(crate) fn landlock_restrict(ruleset: BorrowedFd<'_>) -> Result<(), Errno> {
     }
 }
 
+/// Returns `true` if `path` is the working directory by its one path without links.
+pub(crate) fn is_working_directory(path: &CStr) -> Result<bool, Errno> {
+    let mut buffer = [0u8; libc::PATH_MAX as usize];
+    // SAFETY: the kernel writes at most as many bytes as it is told.
+    let length = unsafe { libc::syscall(libc::SYS_getcwd, buffer.as_mut_ptr(), buffer.len()) };
+    let length = usize::try_from(length).map_err(|_| last_errno())?;
+    Ok(buffer.get(..length) == Some(path.to_bytes_with_nul()))
+}
+
+/// Lets whatever is confined to a ruleset read and execute what lies below `place`. The ruleset is not in force yet.
+pub(crate) fn landlock_allow_reading(ruleset: BorrowedFd<'_>, place: BorrowedFd<'_>) -> Result<(), Errno> {
+    /// `struct landlock_path_beneath_attr`.
+    #[repr(C, packed)]
+    struct PathBeneath {
+        allowed_access: u64,
+        parent_fd: RawFd,
+    }
+    const RULE_PATH_BENEATH: c_int = 1;
+    const EXECUTE: u64 = 1 << 0;
+    const READ_FILE: u64 = 1 << 2;
+    const READ_DIR: u64 = 1 << 3;
+    let rule = PathBeneath { allowed_access: EXECUTE | READ_FILE | READ_DIR, parent_fd: place.as_raw_fd() };
+    // SAFETY: the structure is the one that the kernel expects for this type of rule.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_add_rule,
+            ruleset.as_raw_fd(),
+            RULE_PATH_BENEATH,
+            &raw const rule,
+            0u32,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
 /// Puts this process, which has one thread, into new namespaces.
 pub(crate) fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     debug_assert!(!flags.contains(UnshareFlags::FILES));

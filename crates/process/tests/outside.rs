@@ -7,7 +7,7 @@ mod cage;
 mod common;
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::os::unix::process::CommandExt;
@@ -298,6 +298,61 @@ async fn a_message_queue_of_another_process_cannot_be_removed_from_inside() {
     assert_eq!(run(&format!("ipcrm -q {id} && echo still there")), "still there\n");
 }
 
+/// A terminal of the same user, as long as this lives.
+struct TestTerminal {
+    program: Child,
+    path: String,
+}
+
+impl TestTerminal {
+    /// Returns `None` where `script` is not installed.
+    fn open() -> Option<Self> {
+        let mut program = Command::new("script")
+            .args(["-q", "-c", "tty; exec sleep 1000", "/dev/null"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .ok()?;
+        let mut line = String::new();
+        std::io::BufReader::new(program.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Some(Self { program, path: line.trim().to_owned() })
+    }
+}
+
+impl Drop for TestTerminal {
+    fn drop(&mut self) {
+        // Its program ends with the terminal.
+        self.program.kill().unwrap();
+        self.program.wait().unwrap();
+    }
+}
+
+/// Whoever reads a terminal takes away what is typed there: a password for another program.
+#[tokio::test]
+async fn a_terminal_cannot_be_read_from_inside() {
+    let Some(terminal) = TestTerminal::open() else {
+        eprintln!("not tried: it takes `script`");
+        return;
+    };
+    assert!(terminal.path.starts_with("/dev/pts/"), "{}", terminal.path);
+    let opened = fs::File::open(&terminal.path);
+    assert!(opened.is_ok(), "it can be opened outside: {opened:?}");
+    for support in mechanisms().await {
+        let root = directory();
+        let script = format!(
+            "for path in {0} /proc/self/root{0} /dev/tty /dev/console; do
+                 (exec 3< $path) 2>/dev/null && echo \"opened $path\"
+             done
+             cat /dev/null && head -c 3 /dev/zero | wc -c && head -c 3 /dev/urandom | wc -c
+             echo piped | cat /dev/stdin && echo x > /dev/null && ls /dev > /dev/null && ls / > /dev/null
+             cat /proc/self/comm && test -r /etc/passwd && ls /dev/shm > /dev/null && echo done",
+            terminal.path
+        );
+        let text = output(confined(&support, &Mark::new(), root.path(), &script)).await;
+        assert_eq!(text, "3\n3\npiped\ncat\ndone\n", "{support}");
+    }
+}
+
 #[tokio::test]
 async fn the_same_holds_for_a_user_who_is_not_root() {
     let tests = [
@@ -305,8 +360,9 @@ async fn the_same_holds_for_a_user_who_is_not_root() {
         "a_process_may_still_limit_itself",
         "no_unix_datagram_leaves_a_sandbox",
         "a_message_queue_of_another_process_cannot_be_removed_from_inside",
+        "a_terminal_cannot_be_read_from_inside",
     ];
     if let Some(text) = as_nobody(&tests, &[]).await {
-        assert!(text.contains("4 passed"), "{text}");
+        assert!(text.contains("5 passed"), "{text}");
     }
 }

@@ -8,7 +8,7 @@ mod common;
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use cage::{as_nobody, confined, directory, launches, mechanisms, output};
 use common::{Mark, QUICK, read_until};
@@ -136,12 +136,65 @@ async fn a_protected_link_stays_as_it_is() {
     }
 }
 
+/// A directory that may not be searched hides what is in it, and who owns it can change that. As root the modes mean
+/// nothing, so [`a_plain_user_has_protected_places_too`] is where this can fail.
+#[tokio::test]
+async fn what_lies_in_directories_of_any_mode_stays_as_it_is() {
+    for support in mechanisms().await.into_iter().filter(|support| support.confined().protected) {
+        let root = directory();
+        let at = |path: &str| root.path().join(path);
+        fs::create_dir_all(at("d/e/f/hooks")).unwrap();
+        fs::create_dir_all(at("l/e/f")).unwrap();
+        for path in ["d/e/f/config", "d/e/f/hooks/old", "l/e/f/config"] {
+            fs::write(at(path), "old").unwrap();
+        }
+        symlink("l/e/f/config", at("link")).unwrap();
+        let protected = ["d/e/f/config", "d/e/f/hooks", "link"].map(at).to_vec();
+        let set_modes = |directories: &[&str], mode: u32| {
+            for directory in directories {
+                for top in ["d", "l"] {
+                    let path = at(&format!("{top}{directory}"));
+                    fs::set_permissions(path, fs::Permissions::from_mode(mode << 6)).unwrap();
+                }
+            }
+        };
+        for (closed, mode) in [&["/e/f"][..], &["/e"], &[""], &["/e/f", "/e", ""]]
+            .into_iter()
+            .flat_map(|closed| (0..8).map(move |mode| (closed, mode)))
+        {
+            set_modes(closed, mode);
+            let script = "
+                chmod 755 d d/e d/e/f l l/e l/e/f
+                echo x >> d/e/f/config; echo x > d/e/f/hooks/new; echo x >> l/e/f/config; echo x >> link
+                mv d/e/f/hooks d/e/f/h; mv d/e/f d/e/g; mv d/e d/g; mv d g; mv l g
+                true";
+            let mut spec =
+                confined(&support, &Mark::new(), root.path(), &format!("exec 2>/dev/null\n{script}"));
+            spec.sandbox.as_mut().unwrap().protected = protected.clone();
+            assert_eq!(output(spec).await, "", "{support}: {closed:?} {mode}");
+            for directory in ["", "/e", "/e/f"] {
+                set_modes(&[directory], 7);
+            }
+            for path in ["d/e/f/config", "d/e/f/hooks/old", "l/e/f/config"] {
+                let text = fs::read_to_string(at(path)).unwrap_or_default();
+                assert_eq!(text, "old", "{support}: {path} with {closed:?} of mode {mode}");
+            }
+            assert!(!at("d/e/f/hooks/new").exists(), "{support}: {closed:?} of mode {mode}");
+        }
+    }
+}
+
 /// The same by somebody who is not root, and so needs a user namespace.
 #[tokio::test]
 async fn a_plain_user_has_protected_places_too() {
-    let tests = ["protected_places_stay_as_they_are", "a_protected_link_stays_as_it_is", "role"];
+    let tests = [
+        "protected_places_stay_as_they_are",
+        "a_protected_link_stays_as_it_is",
+        "what_lies_in_directories_of_any_mode_stays_as_it_is",
+        "role",
+    ];
     let Some(text) = as_nobody(&tests, &[(ROLE, "plain")]).await else { return };
-    assert!(text.contains("3 passed"), "{text}");
+    assert!(text.contains("4 passed"), "{text}");
     let support = Support::landlock();
     if support.confined().files && !text.contains("cannot be had here") {
         let told = ["a user, a mount and a PID namespace", "a user and a mount namespace"];

@@ -18,7 +18,7 @@ use cage::{LAUNCHER, confined, directory, has_pid_namespace, launches, mechanism
 use common::{
     HOSTILE, HOSTILE_COUNT, Mark, PATIENCE, QUICK, eventually, exists, read_all, read_until, state,
 };
-use narrows_process::{ExitClass, Sandbox, SpawnError, Spec, Support, spawn};
+use narrows_process::{CwdLinks, ExitClass, Sandbox, SpawnError, Spec, Support, spawn};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::timeout;
 
@@ -92,6 +92,37 @@ async fn support_is_told_as_it_is() {
     assert_eq!(missing.confined(), narrows_process::Confined::default());
     let told = missing.to_string();
     assert!(told.starts_with("bubblewrap does not work here (cannot execute /no/such/launcher: "), "{told}");
+}
+
+/// With a sandbox of every kind, and without one.
+#[tokio::test]
+async fn a_directory_that_became_a_link_is_not_entered_where_links_are_refused() {
+    let sandboxes = mechanisms().await.into_iter().map(Some).chain([None]);
+    for support in sandboxes {
+        let (root, outside) = (directory(), directory());
+        let at = root.path().join("a/b");
+        let start = |links: CwdLinks| {
+            let mark = Mark::new();
+            let mut spec = match &support {
+                Some(support) => confined(support, &mark, root.path(), "pwd -P"),
+                None => mark.shell("pwd -P"),
+            };
+            spec.cwd = Some(at.clone());
+            spec.cwd_links = links;
+            spec
+        };
+        fs::create_dir_all(&at).unwrap();
+        for links in [CwdLinks::Refuse, CwdLinks::Follow] {
+            assert_eq!(output(start(links)).await.trim_end(), at.to_str().unwrap(), "{support:?}");
+        }
+        fs::rename(root.path().join("a"), root.path().join("c")).unwrap();
+        std::os::unix::fs::symlink(outside.path(), root.path().join("a")).unwrap();
+        fs::create_dir(outside.path().join("b")).unwrap();
+        let error = spawn(start(CwdLinks::Refuse)).await.unwrap_err();
+        assert!(matches!(&error, SpawnError::Cwd { path, .. } if *path == at), "{support:?}: {error:?}");
+        let followed = outside.path().join("b");
+        assert_eq!(output(start(CwdLinks::Follow)).await.trim_end(), followed.to_str().unwrap());
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
@@ -21,10 +21,24 @@ const NEWEST: i32 = 7;
 /// Devices that are no way out and that programs expect to be able to write.
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// The ruleset for a kernel of this version: everything below `root` readable, `writable` directories writable.
+/// Where the devices of this machine are.
+const DEVICE_DIRECTORY: &str = "/dev";
+/// Files in it that are no devices.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// What can be read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Readable<'a> {
+    /// All of this machine but its devices: to read a terminal is to take away what is typed there.
+    Files,
+    /// Everything below a directory.
+    Below(&'a Path),
+}
+
+/// The ruleset for a kernel of this version, with `writable` places to change.
 pub(crate) fn ruleset<'a>(
     version: i32,
-    root: &Path,
+    readable: Readable<'_>,
     writable: impl IntoIterator<Item = &'a Path>,
     network: bool,
 ) -> Result<OwnedFd, SpawnError> {
@@ -46,7 +60,20 @@ pub(crate) fn ruleset<'a>(
         (&mut rules).add_rule(PathBeneath::new(place, access)).map_err(refused)?;
         Ok(())
     };
-    allow(root, AccessFs::from_read(abi))?;
+    let read = AccessFs::from_read(abi);
+    match readable {
+        Readable::Below(root) => allow(root, read)?,
+        // No rule takes back what another gives, so that there can be none for the root directory.
+        Readable::Files => {
+            allow(Path::new("/"), AccessFs::ReadDir.into())?;
+            for (path, is_directory) in top_level().map_err(refused)? {
+                let access = if is_directory { read } else { read & AccessFs::from_file(abi) };
+                if let Err(error) = allow(&path, access) {
+                    tracing::debug!(?path, %error, "not readable in sandbox");
+                }
+            }
+        }
+    }
     // A device made inside would be one outside.
     let change = AccessFs::from_all(abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
     for path in writable {
@@ -58,6 +85,19 @@ pub(crate) fn ruleset<'a>(
         allow(path, device & AccessFs::from_file(abi))?;
     }
     Option::<OwnedFd>::from(rules).ok_or_else(|| refused(io::Error::from(io::ErrorKind::Unsupported)))
+}
+
+/// The directories and files in the root directory, and whether each is a directory. Links lead to others of them.
+fn top_level() -> io::Result<Vec<(PathBuf, bool)>> {
+    let mut found = vec![(PathBuf::from(SHARED_MEMORY), true)];
+    for entry in std::fs::read_dir("/")? {
+        let entry = entry?;
+        let Ok(kind) = entry.file_type() else { continue };
+        if (kind.is_dir() || kind.is_file()) && entry.path() != Path::new(DEVICE_DIRECTORY) {
+            found.push((entry.path(), kind.is_dir()));
+        }
+    }
+    Ok(found)
 }
 
 fn refused(error: impl std::error::Error + Send + Sync + 'static) -> SpawnError {

@@ -90,7 +90,7 @@ impl Mounts {
         scratch: &Path,
         protected: &[PathBuf],
     ) -> io::Result<Self> {
-        let mut sealed = places::protected(protected, writable);
+        let mut sealed = places::protected(protected, writable).map_err(io::Error::other)?;
         sealed.extend(places::links(protected, writable));
         sealed.sort();
         let pinned = places::pinned(&sealed, writable).into_iter().map(text).collect::<io::Result<_>>()?;

@@ -1,7 +1,8 @@
 //! Which places a sandbox has to treat in which way, going by what lies on disk now.
 
+use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::SpawnError;
 
@@ -27,31 +28,119 @@ pub(crate) fn outermost(places: &[PathBuf]) -> Result<Vec<PathBuf>, SpawnError> 
     Ok(kept)
 }
 
-/// Where protected places lead, as far as that exists within the writable ones.
-pub(crate) fn protected(places: &[PathBuf], writable: &[PathBuf]) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = places
-        .iter()
-        .filter_map(|path| path.canonicalize().ok())
-        .filter(|path| is_inside(path, writable))
-        .collect();
+/// The places that have to be read-only so that what `places` name within the writable ones stays as it is.
+///
+/// Only what certainly does not exist needs nothing. If a directory keeps us from looking into it, that directory is
+/// sealed as a whole: a worker that owns it could take its permissions away before, and give them back afterwards.
+pub(crate) fn protected(places: &[PathBuf], writable: &[PathBuf]) -> Result<Vec<PathBuf>, SpawnError> {
+    let is_within = |path: &Path| writable.iter().any(|root| path.starts_with(root));
+    let mut found: Vec<PathBuf> = Vec::new();
+    for path in places {
+        match follow(path).end {
+            PathEnd::Missing => {}
+            PathEnd::At(end) => found.extend(is_within(&end).then_some(end)),
+            PathEnd::Unknown(directory) => {
+                found.extend(writable.iter().filter(|root| root.starts_with(&directory)).cloned());
+                found.extend(is_within(&directory).then_some(directory));
+            }
+        }
+    }
+    found.sort();
+    found.dedup();
+    // A mount on the root directory does not cover it for the processes that are in it already.
+    match found.iter().find(|path| *path == Path::new("/")) {
+        Some(root) => Err(SpawnError::SandboxPlace {
+            path: root.clone(),
+            source: io::Error::other("a protected path in it cannot be looked at"),
+        }),
+        None => Ok(found),
+    }
+}
+
+/// The links on the way of protected places, themselves included, within the writable ones. Who replaces a link need
+/// not touch where it leads.
+pub(crate) fn links(places: &[PathBuf], writable: &[PathBuf]) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> =
+        places.iter().flat_map(|path| follow(path).links).filter(|path| is_inside(path, writable)).collect();
     found.sort();
     found.dedup();
     found
 }
 
-/// The protected places that are links themselves, within the writable ones. Who replaces a link need not touch
-/// where it leads.
-pub(crate) fn links(places: &[PathBuf], writable: &[PathBuf]) -> Vec<PathBuf> {
-    let is_link = |path: &PathBuf| path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
-    let mut found: Vec<PathBuf> = places
-        .iter()
-        .filter(|path| is_link(path))
-        .filter_map(|path| Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?)))
-        .filter(|path| is_inside(path, writable))
-        .collect();
-    found.sort();
-    found.dedup();
-    found
+/// Links that the kernel follows in one path.
+const MAX_LINKS: usize = 40;
+
+/// What was found on the way along a path.
+pub(crate) struct Followed {
+    pub(crate) end: PathEnd,
+    /// The links on the way, each by a path without links.
+    links: Vec<PathBuf>,
+}
+
+/// Where a path leads.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum PathEnd {
+    /// To this path, which has no links in it.
+    At(PathBuf),
+    /// To nothing, or round in a circle of links.
+    Missing,
+    /// Into this directory, and nobody can tell where from there: it may not be searched, or the disk fails.
+    Unknown(PathBuf),
+}
+
+/// Follows a path one name after the other.
+pub(crate) fn follow(path: &Path) -> Followed {
+    let mut links = Vec::new();
+    let end = follow_to_end(path, &mut links);
+    Followed { end, links }
+}
+
+fn follow_to_end(path: &Path, links: &mut Vec<PathBuf>) -> PathEnd {
+    let mut at = PathBuf::from("/");
+    let Ok(path) = std::path::absolute(path) else { return PathEnd::Unknown(at) };
+    // What is left to follow, the next name last.
+    let mut rest = reversed(&path);
+    while let Some(name) = rest.pop() {
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        let next = at.join(&name);
+        let looked = next.symlink_metadata().and_then(|metadata| {
+            if metadata.is_symlink() { std::fs::read_link(&next).map(Some) } else { Ok(None) }
+        });
+        match looked {
+            Ok(None) => at = next,
+            Ok(Some(target)) => {
+                links.push(next);
+                if links.len() > MAX_LINKS {
+                    return PathEnd::Missing;
+                }
+                if target.is_absolute() {
+                    at = PathBuf::from("/");
+                }
+                rest.extend(reversed(&target));
+            }
+            Err(error) if is_missing(&error) => return PathEnd::Missing,
+            Err(_) => return PathEnd::Unknown(at),
+        }
+    }
+    PathEnd::At(at)
+}
+
+/// The names of a path, the last one first.
+fn reversed(path: &Path) -> Vec<OsString> {
+    let names = path.components().rev().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsString::from("..")),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    });
+    names.collect()
+}
+
+/// Returns `true` if there is certainly nothing at a path. Every other error says that it could not be looked at.
+pub fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// The directories between a writable place and a protected one. A place that is mounted cannot be moved away, but
@@ -112,13 +201,52 @@ mod tests {
         symlink("a/b", root.join("soft")).unwrap();
         symlink("../outside", root.join("out")).unwrap();
         symlink("nowhere", root.join("dangling")).unwrap();
-        let names = ["a/b/c", "soft", "out", "dangling", "missing", "soft/c", ""];
+        symlink("round", root.join("round")).unwrap();
+        symlink("soft", root.join("twice")).unwrap();
+        fs::write(root.join("file"), "").unwrap();
+        let names = [
+            "a/b/c",
+            "soft",
+            "out",
+            "dangling",
+            "missing",
+            "soft/c",
+            "round",
+            "twice",
+            "file/x",
+            "a/../a/b/./c",
+        ];
         let places = names.map(|name| root.join(name));
         let writable = [root.clone()];
         let within = |names: &[&str]| names.iter().map(|name| root.join(name)).collect::<Vec<_>>();
-        let found = protected(&places, &writable);
+        let found = protected(&places, &writable).unwrap();
         assert_eq!(found, within(&["a/b", "a/b/c"]));
-        assert_eq!(links(&places, &writable), within(&["dangling", "out", "soft"]));
+        assert_eq!(links(&places, &writable), within(&["dangling", "out", "round", "soft", "twice"]));
+        assert_eq!(protected(&[root.clone(), top.clone()], &writable).unwrap(), writable);
         assert_eq!(pinned(&found, &writable), within(&["a", "a/b"]));
+    }
+
+    /// Names that are too long fail for every user, also for root, who may search every directory.
+    #[test]
+    fn what_cannot_be_looked_at_is_sealed_with_the_directory_it_is_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        let root = top.join("root");
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        let long = "x".repeat(300);
+        symlink(format!("a/{long}"), root.join("link")).unwrap();
+        symlink(format!("../{long}"), root.join("out")).unwrap();
+        let sealed = |name: &str, writable: &[PathBuf]| protected(&[root.join(name)], writable);
+        let writable = [root.clone()];
+        assert_eq!(sealed(&format!("a/b/{long}/c"), &writable).unwrap(), [root.join("a/b")]);
+        assert_eq!(sealed("link", &writable).unwrap(), [root.join("a")]);
+        assert_eq!(sealed(&long, &writable).unwrap(), writable);
+        // Nobody can tell whether it leads into the root, so all of that is sealed.
+        assert_eq!(sealed("out", &writable).unwrap(), writable);
+        assert_eq!(sealed(&format!("../{long}"), &[top.join("other")]).unwrap(), [top.join("other")]);
+        let everything = [PathBuf::from("/")];
+        let error = protected(&[Path::new("/").join(&long)], &everything).unwrap_err();
+        assert!(matches!(error, SpawnError::SandboxPlace { .. }), "{error:?}");
+        assert_eq!(sealed(&format!("a/{long}"), &everything).unwrap(), [root.join("a")]);
     }
 }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
+use super::places::is_missing;
+
 /// Where settings are, of which most are for everybody.
 const SETTINGS: &str = "/etc";
 
@@ -62,13 +64,21 @@ fn look(top: &Path) -> io::Result<Vec<Hidden>> {
     let mut open = vec![(top.to_owned(), 0)];
     let mut names = 0;
     while let Some((directory, depth)) = open.pop() {
-        // What is gone by now need not be hidden.
-        let Ok(entries) = std::fs::read_dir(&directory) else { continue };
-        for entry in entries.flatten() {
+        let entries = match std::fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            // What is gone by now need not be hidden.
+            Err(error) if is_missing(&error) => continue,
+            Err(error) => return Err(error),
+        };
+        for entry in entries {
+            let entry = entry?;
             names += 1;
             let path = entry.path();
             // Where a link leads is looked at there.
-            let Ok(metadata) = path.symlink_metadata() else { continue };
+            let metadata = match path.symlink_metadata() {
+                Err(error) if is_missing(&error) => continue,
+                metadata => metadata?,
+            };
             if metadata.is_symlink() {
                 continue;
             }

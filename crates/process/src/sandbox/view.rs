@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Component, Path, PathBuf};
 
-use super::places;
+use super::places::{self, PathEnd};
 use super::secrets::Hidden;
 use crate::SpawnError;
 
@@ -87,7 +87,7 @@ pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Moun
     }
     for mount in pieces.clone().iter().filter(|mount| mount.writable) {
         let source = std::slice::from_ref(&mount.source);
-        let mut sealed = places::protected(protected, source);
+        let mut sealed = places::protected(protected, source)?;
         sealed.extend(places::links(protected, source));
         sealed.sort();
         let pinned: Vec<PathBuf> = places::pinned(&sealed, source).into_iter().map(Path::to_owned).collect();
@@ -127,7 +127,13 @@ pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Moun
 /// The places at which `pieces` show something of what is to be `hidden`. What would be mounted within these is left out.
 pub(crate) fn hide(pieces: &mut Vec<Mount>, hidden: &[PathBuf]) -> Vec<Hidden> {
     let mut found: Vec<Hidden> = Vec::new();
-    for path in hidden.iter().filter_map(|path| path.canonicalize().ok()) {
+    let ends = hidden.iter().filter_map(|path| match places::follow(path).end {
+        PathEnd::At(end) => Some(end),
+        // What is in it cannot be told, and may be what is to be hidden.
+        PathEnd::Unknown(directory) => Some(directory),
+        PathEnd::Missing => None,
+    });
+    for path in ends {
         found.extend(pieces.iter().filter_map(|piece| {
             let is_directory = piece.source.is_dir();
             match path.strip_prefix(&piece.source) {
