@@ -116,8 +116,19 @@ fn string_end(line: &[u8], at: usize) -> Option<usize> {
 
 impl Envelope {
     fn spans(&self) -> [Span; 10] {
-        let Self { version, id, method, params, result, error, session, request_id, top_session, pool } =
-            *self;
+        let Self {
+            version,
+            id,
+            method,
+            params,
+            result,
+            error,
+            session,
+            request_id,
+            top_session,
+            pool,
+            ambiguous: _,
+        } = *self;
         [version, id, method, params, result, error, session, request_id, top_session, pool]
     }
 
@@ -137,7 +148,9 @@ impl Envelope {
     fn moved(&self, from: usize, to: usize) -> Self {
         let [version, id, method, params, result, error, session, request_id, top_session, pool] =
             self.spans().map(|span| span.moved(from, to));
-        Self { version, id, method, params, result, error, session, request_id, top_session, pool }
+        // The keys are the same.
+        let ambiguous = self.ambiguous;
+        Self { version, id, method, params, result, error, session, request_id, top_session, pool, ambiguous }
     }
 }
 

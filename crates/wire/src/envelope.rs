@@ -89,6 +89,9 @@ pub struct Envelope {
     pub top_session: Span,
     /// `pool` at the top level.
     pub pool: Span,
+    /// The message, its `params` or its `result` has a key that some readers take for `sessionId` or `requestId`: in
+    /// another case, or with `_` or `-` in it.
+    pub ambiguous: bool,
 }
 
 /// Whether `raw` may be the id of a request.

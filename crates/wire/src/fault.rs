@@ -20,7 +20,7 @@ pub enum Fault {
     /// Neither an object nor an array.
     #[error("not a JSON-RPC message")]
     NotAMessage,
-    /// A key that decides where a message goes stands there twice.
+    /// A key that decides where a message goes stands there twice, or in another case: some readers ignore case.
     #[error("a routing key is repeated")]
     RepeatedKey,
     /// `jsonrpc` is missing or not `"2.0"`.

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use crate::envelope::{Envelope, Kind, Span, is_id};
 use crate::fault::Fault;
 use crate::grammar::{self, Container, MAX_DEPTH, blank, byte};
+use crate::lookalike;
 use crate::skip::{self, ContainerFault, Job, Scalar, Skip};
 
 #[cfg(test)]
@@ -123,8 +124,19 @@ fn message<S: Skip, const STRICT: bool>(
     found: &mut Found,
 ) -> Result<usize, Fault> {
     let Found { envelope, repeated } = found;
-    let Envelope { version, id, method, params, result, error, session, request_id, top_session, pool } =
-        envelope;
+    let Envelope {
+        version,
+        id,
+        method,
+        params,
+        result,
+        error,
+        session,
+        request_id,
+        top_session,
+        pool,
+        ambiguous,
+    } = envelope;
     let mut members = Members::new(at);
     let mut plain = PLAIN;
     while let Some(key) = members.next::<S, STRICT>(skip, text, &mut plain)? {
@@ -139,6 +151,8 @@ fn message<S: Skip, const STRICT: bool>(
             b"sessionId" => (&mut *top_session, None),
             b"pool" => (&mut *pool, None),
             _ => {
+                *repeated |= lookalike::is_like_top_key(members.key(text));
+                *ambiguous |= lookalike::is_like_routing_key(members.key(text));
                 members.at = value::<S, STRICT>(skip, text, at, MAX_DEPTH - 1)?;
                 continue;
             }
@@ -148,7 +162,8 @@ fn message<S: Skip, const STRICT: bool>(
         *slot = Span::new(at, at);
         members.at = match routed {
             Some(request_id) if byte(text, at) == b'{' => {
-                inner::<S, STRICT>(skip, text, at + 1, session, request_id, repeated)?
+                let routed = Routed { session, request_id, repeated, ambiguous };
+                inner::<S, STRICT>(skip, text, at + 1, routed)?
             }
             _ => value::<S, STRICT>(skip, text, at, MAX_DEPTH - 1)?,
         };
@@ -157,16 +172,23 @@ fn message<S: Skip, const STRICT: bool>(
     Ok(members.at)
 }
 
+/// What is looked for in `params` and `result`.
+struct Routed<'a> {
+    session: &'a mut Span,
+    request_id: Option<&'a mut Span>,
+    repeated: &'a mut bool,
+    ambiguous: &'a mut bool,
+}
+
 /// Reads the members of `params` or `result` from `at` on, and returns the index after its end.
 #[inline(always)]
 fn inner<S: Skip, const STRICT: bool>(
     skip: S,
     text: &[u8],
     at: usize,
-    session: &mut Span,
-    mut request_id: Option<&mut Span>,
-    repeated: &mut bool,
+    routed: Routed<'_>,
 ) -> Result<usize, Fault> {
+    let Routed { session, mut request_id, repeated, ambiguous } = routed;
     let mut members = Members::new(at);
     let mut plain = PLAIN;
     while let Some(key) = members.next::<S, STRICT>(skip, text, &mut plain)? {
@@ -174,7 +196,10 @@ fn inner<S: Skip, const STRICT: bool>(
         let slot = match key {
             b"sessionId" => Some(&mut *session),
             b"requestId" => request_id.as_deref_mut(),
-            _ => None,
+            _ => {
+                *ambiguous |= lookalike::is_like_routing_key(members.key(text));
+                None
+            }
         };
         members.at = value::<S, STRICT>(skip, text, at, MAX_DEPTH - 2)?;
         if let Some(slot) = slot {
@@ -189,13 +214,21 @@ fn inner<S: Skip, const STRICT: bool>(
 struct Members {
     at: usize,
     first: bool,
+    /// Where the content of the last key stands.
+    key: (usize, usize),
 }
 
 impl Members {
     /// From after the opening bracket.
     #[inline(always)]
     fn new(at: usize) -> Self {
-        Self { at, first: true }
+        Self { at, first: true, key: (at, at) }
+    }
+
+    /// The last key as it stands there, without its quotes.
+    #[inline(always)]
+    fn key<'a>(&self, text: &'a [u8]) -> &'a [u8] {
+        &text[self.key.0..self.key.1]
     }
 
     /// The next key, with `at` at its value; or `None`, with `at` after the closing bracket.
@@ -228,6 +261,7 @@ impl Members {
             return Err(Fault::Syntax);
         }
         self.at = blank(text, at + 1);
+        self.key = (start, end.quote);
         let key = &text[start..end.quote];
         Ok(Some(if end.escaped { unescape_short(key, plain) } else { key }))
     }

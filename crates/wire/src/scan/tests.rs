@@ -19,8 +19,9 @@ fn check(text: &str, kind: Kind, fields: &[(&str, &str)]) {
 
 /// The fields that are there, by name.
 fn list<'a>(text: &'a str, envelope: &Envelope) -> Vec<(&'static str, &'a str)> {
-    let Envelope { version, id, method, params, result, error, session, request_id, top_session, pool } =
-        *envelope;
+    let Envelope {
+        version, id, method, params, result, error, session, request_id, top_session, pool, ..
+    } = *envelope;
     [
         ("jsonrpc", version),
         ("id", id),
@@ -105,7 +106,7 @@ fn kinds_and_fields() {
         ],
     );
     check(
-        r#"{"jsonrpc":"2.0","method":"m","i\u0064\u0000":1,"\u0169d":2,"i\\d":3,"ID":4,"\u0069dentification number":5,"":6}"#,
+        r#"{"jsonrpc":"2.0","method":"m","i\u0064\u0000":1,"\u0169d":2,"i\\d":3,"\u0069dentification number":5,"":6}"#,
         Kind::Notification,
         &[V, ("method", "\"m\"")],
     );
