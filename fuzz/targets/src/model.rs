@@ -39,8 +39,21 @@ impl<'a> Model<'a> {
         if kind == Kind::Invalid(Fault::RepeatedKey) {
             return;
         }
-        let Envelope { version, id, method, params, result, error, session, request_id, top_session, pool } =
-            *envelope;
+        let Envelope {
+            version,
+            id,
+            method,
+            params,
+            result,
+            error,
+            session,
+            request_id,
+            top_session,
+            pool,
+            ambiguous,
+        } = *envelope;
+        let mut all = [&self.top, &self.params, &self.result].into_iter().flat_map(|members| &members.0);
+        assert_eq!(ambiguous, all.any(|(key, _)| key.resembles_a_routing_key()), "{text:?}");
         let top = [version, id, method, params, result, error, top_session, pool];
         for (key, span) in KEYS.into_iter().zip(top) {
             same_place(text, span, self.top.get(key));
@@ -60,6 +73,7 @@ fn same_place(text: &str, span: Span, expected: Option<&str>) {
 
 fn repeated(top: &Members<'_>, params: &Members<'_>, result: &Members<'_>) -> bool {
     KEYS.into_iter().any(|key| top.count(key) > 1)
+        || top.0.iter().any(|(key, _)| key.resembles_a_key_of_a_message())
         || params.count(b"sessionId") + result.count(b"sessionId") > 1
         || params.count(b"requestId") > 1
 }
@@ -163,5 +177,23 @@ impl<'a> Deserialize<'a> for Key {
         }
 
         deserializer.deserialize_bytes(Copy)
+    }
+}
+
+impl Key {
+    /// In lower case; keys that are not text have none.
+    fn folded(&self) -> String {
+        let text = std::str::from_utf8(&self.0).unwrap_or_default();
+        text.to_lowercase().replace('\u{17f}', "s")
+    }
+
+    fn resembles_a_key_of_a_message(&self) -> bool {
+        // `sessionId` and `pool` are the last two.
+        KEYS[..6].iter().any(|key| *self.0 != **key && self.folded().as_bytes() == *key)
+    }
+
+    fn resembles_a_routing_key(&self) -> bool {
+        let is_exact = matches!(&*self.0, b"sessionId" | b"requestId");
+        !is_exact && matches!(&*self.folded().replace(['_', '-'], ""), "sessionid" | "requestid")
     }
 }

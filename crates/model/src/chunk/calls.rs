@@ -11,6 +11,10 @@ use crate::chat::Call;
 /// More calls in one answer are no answer.
 const MAX_CALLS: usize = 1024;
 
+/// How much is kept of arguments that no tool can use, so that the model sees its mistake. They go back to the model with
+/// every later request, and are stored with the session.
+const MAX_UNUSABLE_BYTES: usize = 4 << 10;
+
 /// More calls than anybody makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {MAX_CALLS} tool calls in one answer")]
@@ -99,6 +103,9 @@ impl Calls {
                 End::Cut => !is_json(&call.arguments),
                 End::Refused => true,
             };
+            if call.arguments.len() > MAX_UNUSABLE_BYTES && !is_object(&call.arguments) {
+                shorten(&mut call.arguments);
+            }
             if is_blank && !is_cut {
                 "{}".clone_into(&mut call.arguments);
             }
@@ -141,6 +148,16 @@ impl Call {
 fn is_object(text: &str) -> bool {
     let text = text.trim();
     text.starts_with('{') && text.ends_with('}') && is_json(text)
+}
+
+/// Keeps the beginning of arguments that are no object. With what is said of the rest they are no JSON at all.
+fn shorten(arguments: &mut String) {
+    let is_boundary = |at: &usize| arguments.is_char_boundary(*at);
+    let kept = (0..=MAX_UNUSABLE_BYTES).rev().find(is_boundary).unwrap_or_default();
+    let rest = arguments.len() - kept;
+    arguments.truncate(kept);
+    arguments.push_str(&format!("… ({rest} more bytes)"));
+    arguments.shrink_to_fit();
 }
 
 fn is_json(text: &str) -> bool {
@@ -377,5 +394,26 @@ mod tests {
                 prop_assert_eq!(&call.arguments, &json!({"text": text}).to_string());
             }
         }
+    }
+
+    /// What cannot be used is sent back with every request of the turn, so it must not be long.
+    #[test]
+    fn of_arguments_that_are_no_object_only_the_beginning_is_kept() {
+        let call = |arguments: &str| json!([{"id": "a", "function": {"name": "f", "arguments": arguments}}]);
+        let deep = "[".repeat(1_000_000);
+        let list = format!("[{}]", "1,".repeat(10_000) + "1");
+        let too_deep = format!("{}{}", r#"{"a":"#.repeat(5000), "}".repeat(5000));
+        let odd = format!("{{{}}}", "é".repeat(5000));
+        for written in [&deep, &list, &too_deep, &odd] {
+            for end in [End::Whole, End::Cut] {
+                let (whole, broken, _) = assemble(&[call(written)], end);
+                let [call] = &*[whole, broken].concat() else { panic!("one call") };
+                assert!(call.arguments.len() < MAX_UNUSABLE_BYTES + 100, "{}", call.arguments.len());
+                assert!(call.arguments.ends_with(" more bytes)") && !is_json(&call.arguments));
+                assert_eq!(call.arguments.get(..100), written.get(..100));
+            }
+        }
+        let long = format!(r#"{{"content":"{}"}}"#, "x".repeat(1_000_000));
+        assert_eq!(assemble(&[call(&long)], End::Whole).0[0].arguments, long);
     }
 }
