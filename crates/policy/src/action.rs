@@ -5,16 +5,17 @@ mod content;
 mod input;
 mod patch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::command;
 use crate::kind::Kind;
 use crate::variable::Variable;
+pub(crate) use input::MAX_PATH_BYTES;
 
 /// A command.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Command {
     /// A program and its arguments, which no shell will see.
     Argv(Vec<String>),
@@ -47,9 +48,9 @@ pub struct Action {
     pub also: Vec<Kind>,
     /// The name of the tool.
     pub tool: Option<String>,
-    /// What it is called where that proves nothing, such as `kind:read` or `notes/add` by an agent: it counts for what forbids,
-    /// and never for what permits.
-    pub claimed: Option<String>,
+    /// Names of the tool that prove nothing, such as `kind:read` or `notes/add` by an agent, or several that differ: they
+    /// count for what forbids, and never for what permits.
+    pub claimed: Vec<String>,
     /// The MCP server the tool belongs to.
     pub server: Option<String>,
     /// Paths it touches: absolute, or relative to `cwd`. Matching is by their names, so whoever has resolved a symbolic
@@ -61,6 +62,11 @@ pub struct Action {
     pub cwd: Option<PathBuf>,
     /// Where `cwd` leads once its links are followed, if that is another directory. Both count.
     pub real_cwd: Option<PathBuf>,
+    /// Words of the command that are links, or lie beyond one, and where they lead. Both names count.
+    pub word_links: Vec<WordLink>,
+    /// git in its directory may read a repository that is not a `.git`: see
+    /// [`is_unusual_repository`](crate::is_unusual_repository).
+    pub unusual_repository: bool,
     /// Variables that the command is to run with beside those it would have anyway.
     pub env: Vec<Variable>,
     /// Addresses it goes to.
@@ -69,6 +75,27 @@ pub struct Action {
     pub query: bool,
     /// Whether it names a place or pattern on disk to search in.
     pub local: bool,
+}
+
+/// A word of a command that leads elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WordLink {
+    /// The word as it is written.
+    pub written: String,
+    /// Where it leads, without links: from the directory of the command if it lies there, else absolute.
+    pub real: String,
+}
+
+impl WordLink {
+    /// A word that leads to `real`, which is absolute and without links, as `cwd` is. `None` if that is no text.
+    pub fn new(written: String, real: &Path, cwd: &Path) -> Option<Self> {
+        let real = match real.strip_prefix(cwd) {
+            Ok(inside) if inside.components().count() > 1 => inside.to_str()?.to_owned(),
+            Ok(inside) => format!("./{}", inside.to_str()?),
+            Err(_) => real.to_str()?.to_owned(),
+        };
+        Some(Self { written, real })
+    }
 }
 
 impl Action {
@@ -99,6 +126,27 @@ impl Action {
         input::read(kind, tool, raw_input, locations)
     }
 
+    /// A command line that an agent asks about beside the tool call that it belongs to.
+    pub fn asked_command(command: &str, cwd: Option<&str>) -> Self {
+        Self::read(Some("execute"), None, &json!({"command": command, "cwd": cwd}), &[])
+    }
+
+    /// The same as a call of the tool of these names. Several that differ prove nothing.
+    #[must_use]
+    pub fn with_tool_names<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut all: Vec<String> = Vec::new();
+        for name in names {
+            if !all.iter().any(|known| known == name) {
+                all.push(name.to_owned());
+            }
+        }
+        match <[String; 1]>::try_from(all) {
+            Ok([name]) => self.tool = Some(name),
+            Err(several) => (self.tool, self.claimed) = (None, several),
+        }
+        self
+    }
+
     /// The same with what the content of the tool call shows: a diff is an edit of the files it names.
     #[must_use]
     pub fn with_content(mut self, content: &[Value]) -> Self {
@@ -109,6 +157,25 @@ impl Action {
     /// Returns `true` if a block of the content of a tool call shows a change of files.
     pub fn is_change(block: &Value) -> bool {
         block.as_object().is_some_and(content::is_change)
+    }
+
+    /// Returns `true` if there is more in it than can be judged, so that it is denied: nothing has to be looked up for it.
+    pub fn is_too_large(&self) -> bool {
+        crate::target::is_too_large(self, None)
+    }
+
+    /// Returns the words of its command that may name files, each once: those that no shell changes. Relative ones start
+    /// where the command runs.
+    pub fn file_words(&self) -> Vec<String> {
+        let script = self.command.as_ref().map(command::read).unwrap_or_default();
+        let mut known = std::collections::HashSet::new();
+        script.file_words().filter(|word| known.insert(*word)).map(str::to_owned).collect()
+    }
+
+    /// Returns `true` if its command reads a git repository and does nothing else: whose configuration counts depends on
+    /// the directory.
+    pub fn reads_repository(&self) -> bool {
+        self.command.as_ref().is_some_and(|command| command::depends_on_directory(&command::read(command)))
     }
 
     /// Returns `true` if it sets a variable that may change what its command does.

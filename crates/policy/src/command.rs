@@ -4,6 +4,7 @@
 //! wants a possibility: behind `sudo`, in `sh -c`, with options between the words, with words that only the shell will
 //! know.
 
+mod code;
 mod evaluate;
 mod lexer;
 mod network;
@@ -18,11 +19,13 @@ mod words;
 
 pub(crate) use network::uses_network;
 pub(crate) use pattern::CommandPattern;
-pub(crate) use reading::{depends_on_directory, is_read_only, looks};
+pub(crate) use reading::{depends_on_directory, is_read_only, leaves_files, looks};
 pub(crate) use reduce::{listed, read, read_variable};
 pub(crate) use words::split;
 
-use crate::action::Command;
+use std::collections::HashMap;
+
+use crate::action::{Command, WordLink};
 use crate::shape::{Shape, Unit};
 use lexer::Input;
 
@@ -68,6 +71,16 @@ impl Word {
     /// Whether it can be anything.
     pub(crate) fn is_unknown(&self) -> bool {
         self.open.is_some() && self.first().is_unknown()
+    }
+
+    /// Returns `true` if a shell puts a variable or what a command prints into it, and not only names that are there.
+    pub(crate) fn is_expanded(&self) -> bool {
+        self.holes.iter().any(|hole| !matches!(hole.as_str(), "*" | "?") && !hole.starts_with('['))
+    }
+
+    /// Returns `true` if a shell puts what a command prints into it.
+    fn holds_output(&self) -> bool {
+        self.holes.iter().any(|hole| hole.contains("$(") || hole.contains('`'))
     }
 
     /// Whether it looks like an option.
@@ -134,6 +147,11 @@ impl Part {
         !self.wild && (self.sure || redirected && self.words.iter().all(|word| word.open.is_none()))
     }
 
+    /// Returns `true` if the word at this place may be a path. A program without a directory is looked up elsewhere.
+    fn may_be_file(&self, at: usize, word: &Word) -> bool {
+        word.text.contains('/') || !word.is_option() && self.starts.binary_search(&at).is_err()
+    }
+
     /// The names of programs that it may run.
     pub(crate) fn programs(&self) -> impl Iterator<Item = String> {
         self.starts.iter().filter_map(|start| self.words.get(*start).and_then(Word::program))
@@ -145,6 +163,23 @@ impl Part {
         words.join(" ")
     }
 }
+
+/// Which words of a command are replaced by what they lead to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Linked {
+    /// Programs, but not those of the system: what a link there leads to is what its name says.
+    Programs,
+    /// All of them.
+    Words,
+}
+
+/// Returns `true` if a program is named by a directory whose programs are what their names say.
+pub(crate) fn is_system_program(text: &str) -> bool {
+    SYSTEM_DIRECTORIES.iter().any(|directory| text.starts_with(directory) && !text.contains("/../"))
+}
+
+/// Directories whose programs are what their names say.
+const SYSTEM_DIRECTORIES: [&str; 2] = ["/bin/", "/usr/bin/"];
 
 /// A whole command.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -170,6 +205,53 @@ impl Script {
             }
             Command::Unknown(_) => None,
         }
+    }
+
+    /// Returns `true` if what one of its programs prints may become a word of another.
+    pub(crate) fn uses_output(&self) -> bool {
+        let is_fed = |part: &Part| part.fed || part.words.iter().chain(&part.reads).any(Word::holds_output);
+        self.parts.iter().any(is_fed)
+    }
+
+    /// The words that may name files: programs with a directory, arguments, files of redirections.
+    pub(crate) fn file_words(&self) -> impl Iterator<Item = &str> {
+        let words = self.parts.iter().flat_map(|part| {
+            let own = part.words.iter().enumerate().filter(|(at, word)| part.may_be_file(*at, word));
+            own.map(|(_, word)| word).chain(&part.writes).chain(&part.reads)
+        });
+        words.filter(|word| word.open.is_none() && !word.text.is_empty()).map(|word| word.text.as_str())
+    }
+
+    /// The same with what these words lead to, or `None` if it has none of them.
+    pub(crate) fn with_links(&self, links: &[WordLink], linked: Linked) -> Option<Self> {
+        let mut script = self.clone();
+        let mut is_changed = false;
+        // The first of several for one word counts.
+        let real: HashMap<&str, &str> =
+            links.iter().rev().map(|link| (link.written.as_str(), link.real.as_str())).collect();
+        let mut replace = |word: &mut Word| {
+            if let Some(real) = real.get(word.text.as_str()).filter(|_| word.open.is_none()) {
+                (*real).clone_into(&mut word.text);
+                is_changed = true;
+            }
+        };
+        for part in &mut script.parts {
+            let (starts, files): (Vec<usize>, Vec<bool>) = (
+                part.starts.clone(),
+                part.words.iter().enumerate().map(|(at, word)| part.may_be_file(at, word)).collect(),
+            );
+            for (at, word) in part.words.iter_mut().enumerate().filter(|(at, _)| files[*at]) {
+                match linked {
+                    Linked::Programs
+                        if starts.binary_search(&at).is_err() || is_system_program(&word.text) => {}
+                    Linked::Programs | Linked::Words => replace(word),
+                }
+            }
+            if linked == Linked::Words {
+                part.writes.iter_mut().chain(&mut part.reads).for_each(&mut replace);
+            }
+        }
+        is_changed.then_some(script)
     }
 
     /// The words of the one program that this is, if no shell does anything to them.

@@ -49,6 +49,14 @@ pub struct Decision {
     pub about: Option<String>,
 }
 
+impl Decision {
+    /// Returns the stricter of two decisions about one request, and the first if they are alike.
+    #[must_use]
+    pub fn stricter(self, other: Self) -> Self {
+        if other.verdict > self.verdict { other } else { self }
+    }
+}
+
 /// What a decision follows from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "by", rename_all = "snake_case")]

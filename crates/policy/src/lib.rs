@@ -24,15 +24,17 @@ mod path;
 mod policy;
 mod preset;
 mod protect;
+mod repository;
 mod rules;
 mod scene;
 mod scope;
 mod shape;
 mod target;
+mod unambiguous;
 mod variable;
 
 pub use access::{Access, Narrowing, UnknownAccess};
-pub use action::{Action, Command};
+pub use action::{Action, Command, WordLink};
 pub use charter::{
     ACTIONS, Approval, Budget, Charter, Class, Clause, ClauseError, Considered, DefaultApproval, Excess,
     Exhausted, Ledger, Note, Reason, Ruling, Severity, Signer, Usage, is_asked,
@@ -40,7 +42,9 @@ pub use charter::{
 pub use decision::{Because, Decision, RuleName, Verdict};
 pub use kind::Kind;
 pub use policy::{Explanation, Looked, Offers, Policy};
+pub use repository::{DiskEntry, RepositoryDisk, is_unusual_repository};
 pub use rules::{Header, Rules, RulesError};
 pub use scene::{Confined, Scene};
 pub use scope::{ScopeError, check_new_scope, check_scope};
+pub use unambiguous::UnambiguousJson;
 pub use variable::Variable;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::access::{Access, Narrowing};
 use crate::action::{Action, Command};
 use crate::charter::{Charter, Class, Considered, Ledger, Reason, Ruling};
-use crate::command::{self, Script, depends_on_directory, is_read_only, uses_network};
+use crate::command::{self, Linked, Script, depends_on_directory, is_read_only, uses_network};
 use crate::decision::{Because, Decision, RuleName, Verdict};
 use crate::kind::Kind;
 use crate::path::{Ground, is_within, resolve};
@@ -16,7 +16,7 @@ use crate::preset::{self, Running};
 use crate::protect;
 use crate::rules::{Fit, Rule, Rules};
 use crate::scene::Scene;
-use crate::target::{Target, runs_in_a_root, runs_within_roots, targets};
+use crate::target::{Target, runs_in_a_root, runs_within_roots, targets, targets as targets_of};
 
 /// What an agent may do. In the order in which they count: cancelling, governance, the flags, the rules, the preset.
 #[derive(Debug, Clone, Default)]
@@ -116,7 +116,7 @@ impl Policy {
         let script = script.as_ref();
         let targets = || targets(action, script, scene, self.home.as_deref());
         self.refused(action, script, scene)
-            .unwrap_or_else(|| strictest(self.parts(action, script, &targets(), scene)))
+            .unwrap_or_else(|| strictest(self.all_parts(action, script, &targets(), scene)))
     }
 
     /// The verdict on `action` by this policy and by its charter: the strictest of everything both say.
@@ -125,12 +125,17 @@ impl Policy {
         let targets = targets(action, script.as_ref(), scene, self.home.as_deref());
         let decision = self
             .refused(action, script.as_ref(), scene)
-            .unwrap_or_else(|| strictest(self.parts(action, script.as_ref(), &targets, scene)));
+            .unwrap_or_else(|| strictest(self.all_parts(action, script.as_ref(), &targets, scene)));
         let by_policy = Ruling::new(Class::of(decision.verdict), Reason::Policy(decision), action);
         let Some(charter) = &self.charter else { return by_policy };
         let ground = Ground { roots: scene.roots, home: self.home.as_deref() };
+        let linked =
+            script.as_ref().and_then(|script| script.with_links(&action.word_links, Linked::Programs));
+        let more =
+            linked.iter().flat_map(|script| targets_of(action, Some(script), scene, self.home.as_deref()));
+        let more: Vec<Ruling> = more.map(|target| charter.judge(&target, ground, ledger)).collect();
         let parts = targets.iter().map(|target| charter.judge(target, ground, ledger));
-        Ruling::strictest(parts.chain([by_policy]), action)
+        Ruling::strictest(parts.chain(more).chain([by_policy]), action)
     }
 
     /// Every clause of the charter, and what it says to `action`.
@@ -150,7 +155,7 @@ impl Policy {
         let refused = self.refused(action, script.as_ref(), scene);
         let parts = match &refused {
             Some(_) => Vec::new(),
-            None => self.parts(action, script.as_ref(), &targets, scene),
+            None => self.all_parts(action, script.as_ref(), &targets, scene),
         };
         let decision = refused.unwrap_or_else(|| strictest(parts.clone()));
         Explanation { decision, parts, rules }
@@ -231,6 +236,30 @@ impl Policy {
         action.urls.is_empty() && !tool_name(action).contains("web") && (placed || action.local)
     }
 
+    /// The decision on every part, as it is written and as its links lead. A program is permitted by both names only; for
+    /// other words the second name only forbids.
+    fn all_parts(
+        &self,
+        action: &Action,
+        script: Option<&Script>,
+        targets: &[Target<'_>],
+        scene: &Scene<'_>,
+    ) -> Vec<Decision> {
+        let mut parts = self.parts(action, script, targets, scene);
+        let Some(script) = script.filter(|_| !action.word_links.is_empty()) else { return parts };
+        for linked in [Linked::Programs, Linked::Words] {
+            let Some(script) = script.with_links(&action.word_links, linked) else { continue };
+            let targets = targets_of(action, Some(&script), scene, self.home.as_deref());
+            let forbids = |decision: &Decision| {
+                let is_own = matches!(decision.because, Because::Rule(_) | Because::Protected { .. });
+                is_own && decision.verdict > Verdict::Allow
+            };
+            let decisions = self.parts(action, Some(&script), &targets, scene).into_iter();
+            parts.extend(decisions.filter(|decision| linked == Linked::Programs || forbids(decision)));
+        }
+        parts
+    }
+
     /// The decision on every part, in order.
     fn parts(
         &self,
@@ -244,7 +273,8 @@ impl Policy {
             looks: script.is_some_and(|script| {
                 is_read_only(script)
                     && !uses_network(script)
-                    && (!depends_on_directory(script) || runs_in_a_root(action, scene, home))
+                    && (!depends_on_directory(script)
+                        || runs_in_a_root(action, scene, home) && !action.unusual_repository)
             }) && !action.is_steered(),
             confined: scene.confined.files
                 && (self.narrowing.network || scene.confined.network)
@@ -282,7 +312,7 @@ impl Policy {
             return decision(Verdict::Deny, Because::Rule(rule.name.clone()));
         }
         for touch in target.touches.iter().filter(|touch| touch.guarded) {
-            let Some(guard) = protect::guard(&touch.steps, touch.writes, touch.itself) else { continue };
+            let Some(guard) = touch.guard() else { continue };
             if !self.rules.iter().any(|rule| rule.lifts(target, touch, ground)) {
                 let because = Because::Protected { what: guard.what, secret: guard.secret };
                 return Decision {

@@ -25,6 +25,7 @@ const SHELL: &str = "what a shell or a session runs when it starts";
 const KEYS: &str = "a key";
 const ACCOUNTS: &str = "what gives access to an account";
 const VARIABLES: &str = "a file of secret variables";
+const MEMORY: &str = "the memory of a process or of the system";
 
 /// Names in a row, anywhere in a path; what lies below belongs to them.
 const CHANGES: &[(&str, &str)] = &[
@@ -61,7 +62,9 @@ const CHANGES: &[(&str, &str)] = &[
         ".vscode .vscode-server .idea .zed .fleet .vs .devcontainer .devcontainer.json .vim \
          .vimrc .exrc .nvimrc .config/nvim .config/zed .config/Code .emacs .emacs.d \
          .dir-locals.el .nvim.lua .helix .config/helix .sublime-project *.sublime-project *.code-workspace \
-         .lvimrc .gvimrc _vimrc .ideavimrc .vimspector.json .run .theia",
+         .lvimrc .gvimrc _vimrc .ideavimrc .vimspector.json .run .theia .vscode-insiders .vscode-oss \
+         .vscode-server-insiders .cursor-server .windsurf-server .config/Cursor .config/VSCodium .config/Windsurf \
+         .config/vim .config/emacs .doom.d .config/doom .config/JetBrains .config/sublime-text .config/kak .config/micro",
     ),
     (
         AGENT,
@@ -71,7 +74,7 @@ const CHANGES: &[(&str, &str)] = &[
          opencode.jsonc .continue .aider.conf.yml .roo .roomodes .kilocode .cline .clinerules \
          .amazonq .kiro .goose .goosehints .crush .crush.json crush.json .trae .augment .junie \
          .factory .rules .copilot copilot-instructions.md .narrows narrows.toml .config/narrows \
-         .jetbrains/acp.json",
+         .jetbrains/acp.json .config/opencode .config/goose .config/crush .config/github-copilot .local/share/narrows",
     ),
     (
         SHELL,
@@ -79,13 +82,18 @@ const CHANGES: &[(&str, &str)] = &[
          .zprofile .zlogin .zlogout .kshrc .mkshrc .cshrc .tcshrc .login .config/fish \
          .config/powershell .config/nushell .config/starship.toml .autoenv .autoenv.zsh .inputrc .envrc .config/direnv .xprofile .xinitrc .xsession \
          .pam_environment .config/environment.d .config/systemd .config/autostart \
-         Library/LaunchAgents Library/LaunchDaemons LaunchAgents .tmux.conf .screenrc",
+         Library/LaunchAgents Library/LaunchDaemons LaunchAgents .tmux.conf .screenrc .oh-my-zsh .oh-my-bash \
+         .zsh .zplug .zinit .antigen .config/zsh .config/tmux .config/kitty .config/alacritty .config/wezterm \
+         .wezterm.lua .config/i3 .config/sway .config/hypr .config/awesome .config/bspwm .config/sxhkd \
+         .config/openbox .config/qtile .config/plasma-workspace .xmonad .hammerspoon .local/share/applications \
+         .local/share/dbus-1 .local/share/systemd",
     ),
 ];
 
 /// The same for what must not be read either.
 const SECRETS: &[(&str, &str)] = &[
-    (VARIABLES, ".env .env.* proc/*/environ"),
+    (VARIABLES, ".env .env.* proc/*/environ proc/*/task/*/environ"),
+    (MEMORY, "proc/*/mem proc/*/task/*/mem proc/kcore dev/mem dev/kmem"),
     (
         KEYS,
         ".ssh id_rsa* id_dsa* id_ecdsa* id_ed25519* id_xmss* *.pem *.key *.p12 *.pfx *.jks \
@@ -102,8 +110,19 @@ const SECRETS: &[(&str, &str)] = &[
     ),
 ];
 
+/// The same for what git itself has to write, in a sandbox too: it may not be named, but is not sealed.
+const WRITTEN_BY_GIT: &[(&str, &str)] = &[(HOOKS, ".git/rebase-merge .git/rebase-apply .git/sequencer")];
+
+/// Directories of programs, in which shells and other programs look for them.
+const PROGRAMS: &[(&str, &str)] = &[(
+    TOOL,
+    ".cargo/bin .rustup .pyenv .asdf .volta .deno/bin .bun/bin .npm-global/bin .nvm .sdkman .rbenv .nodenv .jenv \
+     .goenv .ghcup .cabal/bin .opam .juliaup .dotnet/tools .krew/bin .local/share/mise .local/share/pnpm \
+     .local/share/fnm .nix-profile",
+)];
+
 /// How many names the longest row has.
-const LONGEST: usize = 3;
+const LONGEST: usize = 5;
 
 /// Ends of names that only look like secrets.
 const HARMLESS: &[&str] =
@@ -113,6 +132,18 @@ const HARMLESS: &[&str] =
 struct Entry {
     names: Vec<Shape>,
     guard: Guard,
+    reach: Reach,
+}
+
+/// How far the protection of a row reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// It is not to be named by what may change it, and a sandbox keeps it as it is.
+    Full,
+    /// Commands may name it, as they run what lies there; only what certainly changes it is meant.
+    Changes,
+    /// It is not to be named, and a sandbox leaves it to git.
+    Names,
 }
 
 /// All rows, and those that begin with a name that is known.
@@ -124,16 +155,21 @@ struct Table {
 }
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    let rows = |list: &'static [(&'static str, &'static str)], secret: bool| {
+    let rows = |list: &'static [(&'static str, &'static str)], secret: bool, reach: Reach| {
         list.iter().flat_map(move |(what, paths)| {
             paths.split(' ').map(move |path| Entry {
                 names: path.split('/').map(|name| Shape::glob(name, false)).collect(),
                 guard: Guard { what, secret },
+                reach,
             })
         })
     };
     // Secrets first: what is both is a secret.
-    let entries: Vec<Entry> = rows(SECRETS, true).chain(rows(CHANGES, false)).collect();
+    let rows = rows(SECRETS, true, Reach::Full)
+        .chain(rows(CHANGES, false, Reach::Full))
+        .chain(rows(PROGRAMS, false, Reach::Changes))
+        .chain(rows(WRITTEN_BY_GIT, false, Reach::Names));
+    let entries: Vec<Entry> = rows.collect();
     let mut table = Table { entries, named: HashMap::new(), open: Vec::new() };
     for (at, entry) in table.entries.iter().enumerate() {
         match entry.names.first().and_then(Shape::text) {
@@ -160,8 +196,35 @@ pub(crate) fn guard(path: &Steps, writes: bool, itself: bool) -> Option<Guard> {
     if itself && names.last().is_some_and(|name| name.is(&Shape::exact(".git"))) {
         return Some(Guard { what: HOOKS, secret: false });
     }
-    let found = (0..names.len()).filter_map(|at| guarded(&names[at..], writes)).min()?;
+    let found = (0..names.len()).filter_map(|at| guarded(&names[at..], writes, itself)).min()?;
     Some(TABLE.entries[found].guard)
+}
+
+/// What guards a path into which a shell puts what nobody can know, if it may become a secret: `${x}v` may be `.env`. A
+/// name of which nothing is known, or not its end, is no attempt at anything.
+pub(crate) fn guard_expanded(path: &Steps) -> Option<Guard> {
+    let is_many = |unit: &Unit| *unit == Unit::Many;
+    let may_be = |step: &Step, wanted: &Shape| {
+        let Step::Name(shape) = step else { return false };
+        let core: Vec<Unit> = wanted.0.iter().copied().filter(|unit| !is_many(unit)).collect();
+        let is_begun = shape.0.first().is_some_and(is_many) && !shape.0.last().is_some_and(is_many);
+        is_begun && Shape(core).meets(shape, Case::Same)
+    };
+    let secrets = TABLE.entries.iter().filter(|entry| entry.guard.secret);
+    let mut found = secrets.filter(|entry| {
+        path.0.windows(entry.names.len()).any(|steps| {
+            let names = steps.iter().zip(&entry.names);
+            names.clone().any(|(step, wanted)| may_be(step, wanted))
+                && names.clone().all(|(step, wanted)| may_be(step, wanted) || Name::of(step).is(wanted))
+        })
+    });
+    found.next().map(|entry| entry.guard)
+}
+
+/// Returns `true` if rows of several names may begin with the last name of `path`: something protected may lie in it.
+pub(crate) fn may_hold_protected(path: &Steps) -> bool {
+    let Some(Name::Known(name)) = path.0.last().map(Name::of) else { return false };
+    TABLE.named.get(&name).is_some_and(|rows| rows.iter().any(|at| TABLE.entries[*at].names.len() > 1))
 }
 
 /// Whether the last of these names is protected, alone or with those before it. They are whole, and those before the
@@ -177,8 +240,10 @@ pub(crate) fn guards_last(path: &Path, directory: bool) -> bool {
     (0..names.len()).any(|at| {
         let rest = &names[at..];
         let fits = |at: &usize| {
-            let wanted = &TABLE.entries[*at].names;
-            wanted.len() == rest.len() && rest.iter().zip(wanted).all(|(name, wanted)| name.is(wanted))
+            let Entry { names: wanted, reach, .. } = &TABLE.entries[*at];
+            *reach != Reach::Names
+                && wanted.len() == rest.len()
+                && rest.iter().zip(wanted).all(|(name, wanted)| name.is(wanted))
         };
         let Name::Known(first) = &rest[0] else { return false };
         let named = TABLE.named.get(first).into_iter().flatten();
@@ -187,10 +252,11 @@ pub(crate) fn guards_last(path: &Path, directory: bool) -> bool {
 }
 
 /// The first entry that begins with the first of `names`.
-fn guarded(names: &[Name], writes: bool) -> Option<usize> {
+fn guarded(names: &[Name], writes: bool, itself: bool) -> Option<usize> {
     let fits = |at: &usize| {
         let entry = &TABLE.entries[*at];
         (writes || entry.guard.secret)
+            && (itself || entry.reach != Reach::Changes)
             && names.len() >= entry.names.len()
             && names.iter().zip(&entry.names).all(|(name, wanted)| name.is(wanted))
     };

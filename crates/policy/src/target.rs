@@ -2,14 +2,18 @@
 
 mod mention;
 
+use std::cell::{Cell, OnceCell};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
-use crate::action::Action;
-use crate::command::{Part, Script, is_read_only, looks};
+use crate::action::{Action, MAX_PATH_BYTES};
+use crate::command::{Part, Script, is_read_only, looks, read_variable};
 use crate::decision::shown;
 use crate::kind::Kind;
 use crate::path::{Steps, is_within, resolve};
+use crate::protect::{self, Guard};
 use crate::scene::Scene;
+use crate::variable::Variable;
 
 /// A path that is touched.
 #[derive(Debug, Clone)]
@@ -22,10 +26,20 @@ pub(crate) struct Touch {
     pub(crate) writes: bool,
     /// Whether it is changed or removed itself, and not only something that is named with it.
     pub(crate) itself: bool,
+    /// Whether a shell puts something into it that nobody can know: a variable, what a command prints.
+    pub(crate) expanded: bool,
     /// Whether it counts for protection: not if it is a word of which a piece counts.
     pub(crate) guarded: bool,
     /// As it was written, for people.
-    pub(crate) written: String,
+    pub(crate) written: Rc<str>,
+}
+
+impl Touch {
+    /// What guards it, if something does.
+    pub(crate) fn guard(&self) -> Option<Guard> {
+        let expanded = || protect::guard_expanded(&self.steps).filter(|_| self.expanded);
+        protect::guard(&self.steps, self.writes, self.itself).or_else(expanded)
+    }
 }
 
 /// One thing that gets a verdict.
@@ -43,10 +57,51 @@ pub(crate) struct Target<'a> {
     pub(crate) touches: Vec<Touch>,
     /// Addresses.
     pub(crate) urls: Vec<String>,
+    /// See [`Target::variable_parts`]; read once for all targets of a request.
+    variables: Rc<OnceCell<Vec<Option<Vec<Part>>>>>,
     /// Whether there is more in it than can be looked at.
     pub(crate) lost: bool,
     /// What it is, for people, if there are others.
     pub(crate) about: Option<String>,
+}
+
+/// What becomes of what the programs of a command print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Speech {
+    /// It is only shown.
+    Shown,
+    /// It may become a word or the input of another.
+    Used,
+}
+
+/// How many paths, addresses and variables a request may have. More cannot be judged within some milliseconds.
+const MAX_SUBJECTS: usize = 4096;
+
+/// How many pairs there may be of what is judged for each other: paths and addresses, parts of a command and either.
+const MAX_SUBJECT_PAIRS: usize = 16_384;
+
+/// How long all variables of a request may be, as long as a command.
+const MAX_ENV_BYTES: usize = 128 << 10;
+
+/// How many names all paths of a request may have together, and as many those that the words of its command may be.
+const MAX_STEPS: usize = 100_000;
+
+/// Returns `true` if there is more in a request than can be looked at.
+pub(crate) fn is_too_large(action: &Action, script: Option<&Script>) -> bool {
+    let counts = [action.paths.len(), action.urls.len(), action.env.len(), action.word_links.len()];
+    let parts = script.map_or(0, |script| script.parts.len());
+    let [paths, urls, variables, _] = counts;
+    let pairs = paths * urls + parts * (paths + urls + variables);
+    let length = |variable: &Variable| variable.name.len() + variable.value.len();
+    let directories = [&action.cwd, &action.real_cwd].into_iter().flatten();
+    let is_too_long = |path: &PathBuf| path.as_os_str().len() > MAX_PATH_BYTES;
+    let names = |path: &PathBuf| path.as_os_str().as_encoded_bytes().split(|byte| *byte == b'/').count();
+    let from = action.cwd.as_ref().map_or(0, names);
+    counts.iter().any(|count| *count > MAX_SUBJECTS)
+        || pairs > MAX_SUBJECT_PAIRS
+        || action.env.iter().map(length).sum::<usize>() > MAX_ENV_BYTES
+        || action.paths.iter().chain(directories).any(is_too_long)
+        || action.paths.iter().map(|path| from + names(path)).sum::<usize>() > MAX_STEPS
 }
 
 /// Everything in `action` that gets a verdict; `script` is its command, taken apart. There is at least one.
@@ -56,25 +111,22 @@ pub(crate) fn targets<'a>(
     scene: &Scene<'_>,
     home: Option<&Path>,
 ) -> Vec<Target<'a>> {
+    let kinds = action.kinds();
+    if is_too_large(action, script) {
+        return vec![Target { lost: true, ..Target::new(kinds, action, Vec::new()) }];
+    }
     let cwd = working_directory(action, scene, home);
     let real = action.real_cwd.as_deref();
-    let place = Place { cwd: cwd.as_deref(), real, home };
-    let kinds = action.kinds();
+    let steps_left = Cell::new(MAX_STEPS);
+    let place = Place { cwd: cwd.as_deref(), real, home, steps_left: &steps_left };
     let reads = kinds.iter().all(|kind| kind.only_reads());
     let claimed = |writes: bool| action.paths.iter().map(move |path| place.claimed(path, writes));
-    let whole = Target {
-        kinds,
-        action,
-        part: None,
-        looks: false,
-        touches: Vec::new(),
-        urls: action.urls.clone(),
-        lost: false,
-        about: None,
-    };
+    let whole = Target::new(kinds, action, action.urls.clone());
     if let Some(script) = script.filter(|script| !script.parts.is_empty()) {
         let looks = is_read_only(script) && !action.is_steered();
-        return script.parts.iter().flat_map(|part| of_part(part, &whole, claimed(!looks), place)).collect();
+        let speech = if script.uses_output() { Speech::Used } else { Speech::Shown };
+        let each = script.parts.iter();
+        return each.flat_map(|part| of_part(part, &whole, claimed(!looks), speech, place)).collect();
     }
     if !action.paths.is_empty() {
         return claimed(!reads)
@@ -88,19 +140,33 @@ pub(crate) fn targets<'a>(
     vec![Target { about: action.urls.first().map(|url| shown(url)), ..whole }]
 }
 
-impl Target<'_> {
-    /// The same once more.
-    fn again(&self) -> Self {
+impl<'a> Target<'a> {
+    fn new(kinds: Vec<Kind>, action: &'a Action, urls: Vec<String>) -> Self {
         Self {
-            kinds: self.kinds.clone(),
-            action: self.action,
-            part: self.part,
-            looks: self.looks,
+            kinds,
+            action,
+            part: None,
+            looks: false,
             touches: Vec::new(),
-            urls: self.urls.clone(),
+            urls,
+            variables: Rc::default(),
             lost: false,
             about: None,
         }
+    }
+
+    /// The same once more.
+    fn again(&self) -> Self {
+        let variables = Rc::clone(&self.variables);
+        Self { variables, ..Self::new(self.kinds.clone(), self.action, self.urls.clone()) }
+    }
+
+    /// What the variables of the request may have its command run; `None` for one that may have it run anything.
+    pub(crate) fn variable_parts(&self) -> &[Option<Vec<Part>>] {
+        self.variables.get_or_init(|| {
+            let steering = self.action.env.iter().filter(|variable| !variable.is_harmless());
+            steering.map(|variable| read_variable(&variable.name, &variable.value)).collect()
+        })
     }
 }
 
@@ -109,11 +175,13 @@ fn of_part<'a>(
     part: &'a Part,
     whole: &Target<'a>,
     claimed: impl Iterator<Item = Touch>,
+    speech: Speech,
     place: Place<'_>,
 ) -> Vec<Target<'a>> {
     let looks = part.knows_its_words() && looks(part.argv()) && !whole.action.is_steered();
     let mut touches: Vec<Touch> = claimed.collect();
-    let mentioned = mention::touches(part, looks, place);
+    let bases = mention::bases(part, place);
+    let mentioned = mention::touches(part, looks, speech, &bases, place);
     let lost = mentioned.is_none();
     touches.extend(mentioned.unwrap_or_default());
     let mut urls = whole.urls.clone();
@@ -133,9 +201,11 @@ fn of_part<'a>(
         .map(|word| (word, Kind::Edit))
         .chain(part.reads.iter().map(|word| (word, Kind::Read)));
     for (word, kind) in files {
+        let touches = mention::file(word, kind == Kind::Edit, part, &bases, place);
         targets.push(Target {
             kinds: vec![kind],
-            touches: mention::file(word, kind == Kind::Edit, part, place),
+            lost: touches.is_none(),
+            touches: touches.unwrap_or_default(),
             urls: Vec::new(),
             about: Some(shown(&word.text)),
             ..whole.again()
@@ -151,6 +221,8 @@ struct Place<'a> {
     /// Where that leads, if its links lead elsewhere.
     real: Option<&'a Path>,
     home: Option<&'a Path>,
+    /// How many names of paths may still come.
+    steps_left: &'a Cell<usize>,
 }
 
 impl Place<'_> {
@@ -161,8 +233,9 @@ impl Place<'_> {
             claimed: Some(resolved),
             writes,
             itself: writes,
+            expanded: false,
             guarded: true,
-            written: path.to_string_lossy().into_owned(),
+            written: path.to_string_lossy().into(),
         }
     }
 }

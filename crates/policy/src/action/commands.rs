@@ -4,6 +4,8 @@
 //! becomes [`Command::Unknown`], which can be any command. Several commands are each read by themselves: none can quote,
 //! continue or comment out another.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::Command;
@@ -60,6 +62,7 @@ pub(super) fn runs(fields: &Map<String, Value>) -> bool {
 #[derive(Default)]
 pub(super) struct Commands {
     found: Vec<Command>,
+    known: HashSet<Command>,
     /// Arguments that no command stands beside.
     arguments: Vec<String>,
     /// Texts for the standard input.
@@ -130,7 +133,7 @@ impl Commands {
     }
 
     fn push(&mut self, command: Command) {
-        if !self.found.contains(&command) {
+        if self.known.insert(command.clone()) {
             self.found.push(command);
         }
     }
@@ -138,7 +141,7 @@ impl Commands {
     /// All of it as one command. If something else about it is `unclear`, it can be any.
     pub(super) fn into_command(mut self, unclear: bool) -> Option<Command> {
         // The name of a program beside its argv is no second command.
-        let programs: Vec<Command> = self.found.iter().filter_map(program).collect();
+        let programs: HashSet<Command> = self.found.iter().filter_map(program).collect();
         self.found.retain(|command| !programs.contains(command));
         let is_unknown = |command: &Command| matches!(command, Command::Unknown(_));
         if unclear || !self.arguments.is_empty() || self.found.len() > 1 && self.found.iter().any(is_unknown)

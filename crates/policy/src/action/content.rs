@@ -3,6 +3,9 @@
 //! Version 1 has `{"type": "diff", "path", "oldText", "newText"}`, version 2 `{"type": "diff", "changes": [{"operation",
 //! "path", "oldPath"}], "patch": {"format": "git_patch", "text"}}`. Both are read alike, whatever the version.
 
+use std::collections::HashSet;
+use std::path::PathBuf;
+
 use serde_json::{Map, Value};
 
 use super::Action;
@@ -17,6 +20,7 @@ const TEXTS: &[&str] = &["newtext", "oldtext"];
 
 /// Adds to `action` what `content` shows to be changed.
 pub(super) fn add(action: &mut Action, content: &[Value]) {
+    let mut known: HashSet<PathBuf> = action.paths.iter().cloned().collect();
     for item in content.iter().filter_map(Value::as_object).filter(|item| is_change(item)) {
         let shown: Map<String, Value> = item
             .iter()
@@ -32,7 +36,7 @@ pub(super) fn add(action: &mut Action, content: &[Value]) {
             action.also.push(Kind::Other);
         }
         for path in seen.paths {
-            if !action.paths.contains(&path) {
+            if known.insert(path.clone()) {
                 action.paths.push(path);
             }
         }
@@ -63,8 +67,6 @@ fn operations(item: &Map<String, Value>) -> Vec<Kind> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use serde_json::json;
 
     use super::*;

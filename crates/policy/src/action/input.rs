@@ -15,7 +15,7 @@ use crate::variable::Variable;
 /// How many values are looked at before the input counts as unknown.
 const MOST_VALUES: usize = 20_000;
 /// A longer text is no path.
-const MAX_PATH_BYTES: usize = 4096;
+pub(crate) const MAX_PATH_BYTES: usize = 4096;
 
 const VARIABLES: &[&str] = &[
     "env",
@@ -192,12 +192,14 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
         kind: strictest,
         also: kinds,
         tool: tool.map(str::to_owned),
-        claimed: None,
+        claimed: Vec::new(),
         server: None,
         paths,
         command,
         cwd,
         real_cwd: None,
+        word_links: Vec::new(),
+        unusual_repository: false,
         env,
         urls,
         query,

@@ -63,6 +63,8 @@ pub(super) struct Lexed {
     pub(super) plain: bool,
     /// Whether something was found that cannot be read with certainty.
     pub(super) broken: bool,
+    /// Whether so much is open at once that reading was given up.
+    pub(super) lost: bool,
 }
 
 /// What a frame was opened by, and is closed by.
@@ -88,6 +90,8 @@ enum Quote {
 struct Frame {
     open: Open,
     quotes: Vec<Quote>,
+    /// How many of the quotes are no parameters.
+    strict_quotes: usize,
     word: Option<Building>,
     raw: Raw,
     redirect: Option<Redirect>,
@@ -103,6 +107,7 @@ impl Frame {
         Self {
             open,
             quotes: Vec::new(),
+            strict_quotes: 0,
             word: None,
             raw: Raw { sure: true, ..Raw::default() },
             redirect: None,
@@ -110,6 +115,17 @@ impl Frame {
             cases: Vec::new(),
             condition: false,
         }
+    }
+
+    fn push_quote(&mut self, quote: Quote) {
+        self.strict_quotes += usize::from(quote != Quote::Parameter);
+        self.quotes.push(quote);
+    }
+
+    fn pop_quote(&mut self) -> Option<Quote> {
+        let quote = self.quotes.pop()?;
+        self.strict_quotes -= usize::from(quote != Quote::Parameter);
+        Some(quote)
     }
 
     /// Whether the shell's own words count where the next word ends.
@@ -150,6 +166,10 @@ struct Building {
 /// How deep a text may stand in a text, such as backticks in backticks.
 const MOST_DEPTH: usize = 8;
 
+/// How many parentheses, quotes, braces and documents may be open at once. Work at the end of a text, and for each that
+/// is opened, is in proportion to it.
+const MAX_OPEN: usize = 256;
+
 /// Reads `text`.
 pub(super) fn lex(text: &str) -> Lexed {
     lex_within(text, 0)
@@ -161,8 +181,11 @@ fn lex_within(text: &str, depth: usize) -> Lexed {
     }
     let text = text.trim_matches([' ', '\t', '\n']);
     let mut lexed = Lexer::new(text, depth).run();
-    // Where a line goes on, a shell takes the backslash out before it looks for anything else.
-    if text.contains("\\\n") {
+    // Where a line goes on, a shell takes the backslash out before it looks for anything else. Each such level doubles
+    // the work, so further in it is not tried.
+    if text.contains("\\\n") && depth > 1 {
+        lexed.broken = true;
+    } else if text.contains("\\\n") {
         let joined = Lexer::new(&text.replace("\\\n", ""), depth).run();
         if joined != lexed {
             lexed.broken = true;
@@ -183,6 +206,7 @@ impl Lexed {
         self.assigned.extend(other.assigned);
         self.followed.extend(other.followed);
         self.broken |= other.broken;
+        self.lost |= other.lost;
     }
 }
 
@@ -213,10 +237,17 @@ impl Lexer {
     }
 
     fn run(mut self) -> Lexed {
-        while self.at < self.chars.len() {
-            self.step();
-        }
+        self.read_on();
         self.finish()
+    }
+
+    /// Reads to the end, or until too much is open at once.
+    fn read_on(&mut self) {
+        while self.at < self.chars.len() && !self.done.lost {
+            self.step();
+            let quotes = self.frame().quotes.len();
+            self.done.lost |= self.frames.len().max(quotes).max(self.waiting.len()) > MAX_OPEN;
+        }
     }
 
     /// What is put into a document, in which quotes mean nothing.
@@ -225,12 +256,10 @@ impl Lexer {
             return Lexed { broken: true, ..Lexed::default() };
         }
         let mut lexer = Self::new(text, depth);
-        lexer.frame().quotes.push(Quote::Document);
-        while lexer.at < lexer.chars.len() {
-            lexer.step();
-        }
+        lexer.frame().push_quote(Quote::Document);
+        lexer.read_on();
         let frame = lexer.frame();
-        lexer.broken |= frame.quotes.pop() != Some(Quote::Document);
+        lexer.broken |= frame.pop_quote() != Some(Quote::Document);
         lexer.frame().word = None;
         lexer.finish()
     }
@@ -305,7 +334,7 @@ impl Lexer {
     fn in_double(&mut self, letter: char) {
         if letter == '"' {
             self.at += 1;
-            self.frame().quotes.pop();
+            self.frame().pop_quote();
             return;
         }
         self.in_document(letter);
@@ -332,14 +361,14 @@ impl Lexer {
     fn in_parameter(&mut self, letter: char) {
         self.at += 1;
         // Inside of quotes, shells differ about quotes.
-        let nested = self.frame().quotes.iter().any(|quote| *quote != Quote::Parameter);
+        let nested = self.frame().strict_quotes > 0;
         match letter {
             '}' => {
-                self.frame().quotes.pop();
+                self.frame().pop_quote();
             }
             '"' => {
                 self.broken |= nested;
-                self.frame().quotes.push(Quote::Double);
+                self.frame().push_quote(Quote::Double);
             }
             '\'' if nested => self.broken = true,
             '\'' => self.single(),
@@ -393,7 +422,7 @@ impl Lexer {
             }
             '"' => {
                 self.word().quoted = true;
-                self.frame().quotes.push(Quote::Double);
+                self.frame().push_quote(Quote::Double);
             }
             '\\' => match self.peek(0) {
                 Some('\n') => self.at += 1,
@@ -450,37 +479,6 @@ impl Lexer {
         }
     }
 
-    /// The text up to the next backtick, which is a command of its own once its backslashes are taken out.
-    fn backtick(&mut self) {
-        let quoted = !self.is_bare();
-        let mut text = String::new();
-        loop {
-            let letter = self.peek(0);
-            self.at += 1;
-            match (letter, self.peek(0)) {
-                (Some('`'), _) => break,
-                (Some('\\'), Some(next @ ('`' | '\\' | '$'))) => {
-                    self.at += 1;
-                    text.push(next);
-                }
-                (Some('\\'), Some('"')) if quoted => {
-                    self.broken = true;
-                    self.at += 1;
-                    text.push('"');
-                }
-                (Some(letter), _) => text.push(letter),
-                (None, _) => {
-                    self.broken = true;
-                    break;
-                }
-            }
-        }
-        self.unknown(Unit::Many, "`…`", !quoted);
-        let inner = lex_within(&text, self.depth + 1);
-        self.broken |= inner.broken;
-        self.done.take(inner);
-    }
-
     fn end_word(&mut self) {
         let frame = self.frame();
         let Some(built) = frame.word.take() else { return };
@@ -524,10 +522,10 @@ impl Lexer {
     /// Goes on with a condition behind an operator. To a shell without conditions a program starts there; behind `&&` it
     /// is not reached, as the beginning has failed.
     fn go_on(&mut self, operator: char) {
-        let negated =
-            self.done.parts.last().is_some_and(|part| part.words.iter().any(|word| word.text == "!"));
-        let frame = self.frame();
-        if frame.condition {
+        if self.frame().condition {
+            let negated =
+                self.done.parts.last().is_some_and(|part| part.words.iter().any(|word| word.text == "!"));
+            let frame = self.frame();
             frame.raw.words.push(Word::known("[["));
             frame.raw.starts.extend((operator != '&' || negated).then_some(1));
         }

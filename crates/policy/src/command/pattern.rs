@@ -1,5 +1,7 @@
 //! Patterns for commands, and the two ways to match them.
 
+use std::cell::OnceCell;
+
 use super::{Part, Word};
 use crate::shape::{Case, Shape, Unit};
 
@@ -13,6 +15,22 @@ const TRUSTED: [&str; 7] = [
     "/opt/homebrew/bin/",
     "/opt/local/bin/",
 ];
+
+/// How many words are looked at from a program on, as long as all of them may be options and their values.
+const MAX_NAME_DISTANCE: usize = 256;
+
+/// Words in which a command is looked for from several starts on.
+struct Line<'a> {
+    words: &'a [Word],
+    /// See [`CommandPattern::last_option`]; found out once, however many starts there are.
+    last_option: OnceCell<Option<usize>>,
+}
+
+impl<'a> Line<'a> {
+    fn new(words: &'a [Word]) -> Self {
+        Self { words, last_option: OnceCell::new() }
+    }
+}
 
 /// Words with `*` in them; `**` at the end is any further words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,38 +90,47 @@ impl CommandPattern {
     /// Whether the part can be this command, with whatever further words, options between its words and programs
     /// around it.
     pub(crate) fn touches(&self, part: &Part) -> bool {
-        if part.wild || (0..part.mentions.len()).any(|at| self.may_start(&part.mentions[at..])) {
-            return true;
-        }
-        part.starts.iter().filter_map(|start| part.words.get(*start..)).any(|argv| match argv.first() {
-            Some(program) if part.fed => {
-                program.is_unknown()
-                    || self.may_be_program(program)
-                    || self.may_be_joined(program, self.names().first())
-            }
-            _ => self.may_start(argv),
-        })
-    }
-
-    /// Whether `argv` can begin as this command does.
-    fn may_start(&self, argv: &[Word]) -> bool {
-        let Some((program, rest)) = argv.split_first() else { return false };
-        if program.is_unknown() {
-            return true;
-        }
-        if program.splits.is_some() && self.may_be_program(program) {
+        if part.wild {
             return true;
         }
         let names = self.names();
+        let mentioned = Line::new(&part.mentions);
+        if (0..part.mentions.len()).any(|at| self.may_start(&mentioned, at, &names)) {
+            return true;
+        }
+        let line = Line::new(&part.words);
+        part.starts.iter().any(|start| match part.words.get(*start) {
+            Some(program) if part.fed => {
+                program.is_unknown()
+                    || self.may_be_program(program)
+                    || self.may_be_joined(program, names.first())
+            }
+            _ => self.may_start(&line, *start, &names),
+        })
+    }
+
+    /// Whether the words from `start` on can begin as this command does. `names` is where its own names stand.
+    fn may_start(&self, line: &Line<'_>, start: usize, names: &[usize]) -> bool {
+        let Some((program, rest)) = line.words.get(start..).and_then(<[Word]>::split_first) else {
+            return false;
+        };
+        if program.is_unknown() {
+            return true;
+        }
+        let is_program = self.may_be_program(program);
+        if program.splits.is_some() && is_program {
+            return true;
+        }
         let has_options = || {
-            let mut options = (1..self.words.len()).filter(|at| self.is_option(*at));
-            options.all(|at| self.may_have_option(rest, at))
+            // Whatever starts before the last word with which all options are found has them behind it.
+            let last = *line.last_option.get_or_init(|| self.last_option(line.words));
+            last.is_none_or(|last| start < last)
         };
         let behind = names.get(1..).unwrap_or_default();
-        self.may_be_program(program) && has_options() && self.may_have_names(rest, &names)
+        is_program && self.may_have_names(rest, names) && has_options()
             || self.may_be_joined(program, names.first())
-                && has_options()
                 && self.may_have_names(rest, behind)
+                && has_options()
     }
 
     /// Where the words stand that are neither the program nor options.
@@ -133,15 +160,21 @@ impl CommandPattern {
         joined.meets(&run(program), Case::Same)
     }
 
-    /// Whether one of `rest` can be the option of this pattern: also shortened, with a value, or among others.
-    fn may_have_option(&self, rest: &[Word], at: usize) -> bool {
+    /// The last word from which on all options of this pattern are found; `None` if it has none.
+    fn last_option(&self, words: &[Word]) -> Option<usize> {
+        let options = (1..self.words.len()).filter(|at| self.is_option(*at));
+        options.map(|at| self.last_of_option(words, at).unwrap_or(0)).min()
+    }
+
+    /// The last of `words` that can be the option of this pattern: also shortened, with a value, or among others.
+    fn last_of_option(&self, words: &[Word], at: usize) -> Option<usize> {
         let (wanted, pattern) = (&self.texts[at], &self.words[at]);
         let short: Option<Vec<char>> = wanted
             .strip_prefix('-')
             .filter(|letters| letters.len() <= 3 && letters.chars().all(char::is_alphanumeric))
             .map(|letters| letters.chars().collect());
-        let has_letter = |letter: &char| {
-            rest.iter().any(|word| {
+        let last_letter = |letter: &char| {
+            words.iter().rposition(|word| {
                 word.open.is_some() && word.may_be_option()
                     || word.text.starts_with('-')
                         && !word.text.starts_with("--")
@@ -155,7 +188,9 @@ impl CommandPattern {
                 || pattern.meets(&Shape::exact(name), Case::Different)
                 || name.len() > 3 && name.starts_with("--") && wanted.starts_with(name)
         };
-        rest.iter().any(is_option) || short.is_some_and(|letters| letters.iter().all(has_letter))
+        // Letters may stand in several words: the one that is missing first decides.
+        let letters = short.and_then(|letters| letters.iter().map(last_letter).min().flatten());
+        words.iter().rposition(is_option).max(letters)
     }
 
     /// Whether the other words can come in this order, with nothing between them but options and their values.
@@ -169,6 +204,10 @@ impl CommandPattern {
             }
             if !found.contains(&true) {
                 return false;
+            }
+            // What stands further behind is not looked at for each start, so it can be this.
+            if at > MAX_NAME_DISTANCE || found[names.len()] {
+                return true;
             }
             let skips = word.may_be_option()
                 || at > 0 && rest[at - 1].may_be_option() && !rest[at - 1].text.contains('=');

@@ -15,7 +15,35 @@ pub(super) const PREFIXES: &str = "\
     start-stop-daemon daemonize daemon cgexec eatmydata distrobox toolbox flatpak-spawn \
     batch rbenv pyenv nodenv asdf mosh autossh slogin rsh \
     ld.so ld-linux-x86-64.so.2 ld-linux-aarch64.so.1 ld-linux.so.2 ld-musl-x86_64.so.1 ld-musl-aarch64.so.1 \
-    docker kubectl mise npx nix pipenv pnpx podman poetry bunx ssh uv uvx";
+    docker kubectl mise npx nix pipenv pnpx podman poetry bunx ssh uv uvx \
+    choom uclampset systemd-cat nsjail minijail0 proot fakechroot trickle catatonit mpirun mpiexec srun rr heaptrack \
+    genv gnice gnohup gstdbuf gxargs gtime gchroot cross-env cross-env-shell concurrently dotenv dotenvx env-cmd \
+    aws-vault doppler corepack zrun lckdo";
+
+/// Programs that run what stands behind one of these words.
+pub(super) const SUBCOMMAND_PREFIXES: &[(&str, &str)] = &[
+    ("bun", "x"),
+    ("conda", "run"),
+    ("foreman", "run"),
+    ("hatch", "run"),
+    ("mamba", "run"),
+    ("micromamba", "run"),
+    ("npm", "exec x explore"),
+    ("op", "run"),
+    ("pdm", "run"),
+    ("pixi", "run exec"),
+    ("pnpm", "exec dlx x"),
+    ("rustup", "run"),
+    ("rye", "run"),
+    ("volta", "run"),
+    ("yarn", "exec dlx"),
+];
+
+/// Prefixes that hand a text to a shell if one of [`CALLS`] stands behind them.
+pub(super) const CALLERS: &str = "npx npm pnpm pnpx bunx yarn";
+
+/// Options of [`CALLERS`] for a shell.
+pub(super) const CALLS: &str = "-c --call --shell-mode";
 
 /// Words of the language before a command, which is the next word.
 pub(super) const LEADS: &str = "! { do elif else if then until while";
@@ -24,7 +52,8 @@ pub(super) const LEADS: &str = "! { do elif else if then until while";
 pub(super) const TEXT_TAKERS: &str = "\
     ash bash busybox cmd csh dash entr env eval expect firejail fish flock ksh mksh nix-shell nsenter \
     parallel pkexec powershell pwsh runuser screen script sh su systemd-run tcsh tmux toybox trap watch \
-    zsh ssh emulate rbash yash posh lksh ksh93 hyperfine sg capsh watchexec nodemon pee mosh autossh rsh";
+    zsh ssh emulate rbash yash posh lksh ksh93 hyperfine sg capsh watchexec nodemon pee mosh autossh rsh genv \
+    cross-env-shell concurrently";
 
 /// Prefixes after which words come from elsewhere.
 pub(super) const FEEDERS: &str = "xargs parallel entr";

@@ -6,10 +6,12 @@
 mod builtins;
 mod git;
 mod options;
+mod takers;
 
 use super::{Script, Word};
 pub(super) use builtins::takes_texts;
 use options::{Arguments, PROGRAMS};
+pub(crate) use takers::leaves_files;
 
 /// Whether the whole command is one program that certainly only reads.
 pub(crate) fn is_read_only(script: &Script) -> bool {

@@ -1,12 +1,13 @@
 //! From a command to the programs that run: prefixes, shells in shells, and commands among arguments.
 
+use super::code::{MOST_MENTIONS, git_texts, mention, mention_code};
 use super::evaluate::evaluates;
 use super::lexer::{self, Document, Lexed, Raw, is_assignment, is_name};
 use super::obey::{is_filled_program, may_do_anything};
 use super::pattern::base;
 use super::programs::{
-    COMMAND_VARIABLES, EXEC, FEEDERS, FINDERS, GIT_EXEC, LEADS, LISTENERS, LOCATIONS, OTHER_SHELLS, PREFIXES,
-    SHELLS, TEXT_TAKERS, has_code,
+    CALLERS, CALLS, COMMAND_VARIABLES, EXEC, FEEDERS, FINDERS, GIT_EXEC, LEADS, LISTENERS, OTHER_SHELLS,
+    PREFIXES, SHELLS, SUBCOMMAND_PREFIXES, TEXT_TAKERS, has_code,
 };
 use super::strict::is_recognized;
 use super::variables::{Value, Variables};
@@ -21,17 +22,26 @@ const MOST_DEPTH: usize = 8;
 /// half of it.
 const MOST_BYTES: usize = 256 << 10;
 
-/// How many words may follow a prefix.
-const MOST_BEHIND: usize = 512;
+/// How long the text of a command may be: Linux gives no program, and so no shell, a longer word.
+const MAX_TEXT_BYTES: usize = 128 << 10;
 
-/// How many words of code are looked at.
-const MOST_MENTIONS: usize = 2000;
+/// How many words may follow a prefix.
+pub(super) const MOST_BEHIND: usize = 512;
+
+/// How many pairs of a word at which a program may start and a word behind it there may be in all.
+const MAX_BEHIND_PAIRS: usize = 2 * MOST_BEHIND * MOST_BEHIND;
+
+/// How many words of code are looked at in all parts.
+const MAX_ALL_MENTIONS: usize = 4 * MOST_MENTIONS;
 
 /// How many programs may run.
-const MOST_PARTS: usize = 2000;
+const MOST_PARTS: usize = 500;
 
 /// How many words there may be in all.
 const MOST_WORDS: usize = 10_000;
+
+/// How many files may be redirected to and from in all.
+const MAX_REDIRECTIONS: usize = 1000;
 
 /// How many words may be left to the shell.
 const MOST_OPEN: usize = 2000;
@@ -46,8 +56,13 @@ pub(crate) fn listed(list: &str, word: &str) -> bool {
 
 /// Takes a command apart.
 pub(crate) fn read(command: &Command) -> Script {
-    let mut reader =
-        Reader { script: Script { plain: true, ..Script::default() }, left: MOST_BYTES, ..Reader::default() };
+    let mut reader = Reader {
+        script: Script { plain: true, ..Script::default() },
+        left: MOST_BYTES,
+        mentions_left: MAX_ALL_MENTIONS,
+        behind_left: MAX_BEHIND_PAIRS,
+        ..Reader::default()
+    };
     match command {
         Command::Shell(text) => reader.shell(text, 0),
         Command::Argv(words) => reader.argv(words),
@@ -57,16 +72,26 @@ pub(crate) fn read(command: &Command) -> Script {
         }
     }
     reader.hear();
+    if reader.script.lost {
+        return unreadable();
+    }
     reader.evaluate();
     let mut script = reader.script;
     let parts = || script.parts.iter().filter(|part| !part.wraps);
     let open = parts().flat_map(|part| &part.words).filter(|word| word.open.is_some()).count();
-    let words = script.parts.iter().map(|part| part.words.len()).sum::<usize>();
-    script.lost |= open > MOST_OPEN || words > MOST_WORDS || script.parts.len() > MOST_PARTS;
-    script.lost |= !follow_directories(&mut script.parts);
+    if open > MOST_OPEN || !follow_directories(&mut script.parts) {
+        return unreadable();
+    }
     let parts = || script.parts.iter().filter(|part| !part.wraps);
-    script.plain &= parts().count() == 1 && parts().all(|part| part.sure) && !script.lost;
+    script.plain &= parts().count() == 1 && parts().all(|part| part.sure);
     script
+}
+
+/// A command of which reading was given up: one part that can be anything, so that judging it costs nothing.
+fn unreadable() -> Script {
+    let words = vec![Word::unknown("…")];
+    let part = Part { words, starts: vec![0], wild: true, ..Part::default() };
+    Script { parts: vec![part], plain: false, lost: true }
 }
 
 /// Returns what a variable that a command is given may have it run, or `None` if that is anything.
@@ -79,7 +104,14 @@ pub(crate) fn read_variable(name: &str, value: &str) -> Option<Vec<Part>> {
 #[derive(Default)]
 struct Reader {
     script: Script,
+    /// How many bytes may still be read.
     left: usize,
+    /// How many words of code may still be kept.
+    mentions_left: usize,
+    /// How many pairs of a start and a word behind it may still come.
+    behind_left: usize,
+    words: usize,
+    redirections: usize,
     documents: Vec<Document>,
     sums: Vec<String>,
     assigned: Vec<String>,
@@ -109,13 +141,14 @@ impl Reader {
 
     /// Reads a text for a shell; `depth` shells stand around it.
     fn shell(&mut self, text: &str, depth: usize) {
-        if depth > MOST_DEPTH || text.len() > self.left {
+        if self.script.lost || depth > MOST_DEPTH || text.len() > self.left.min(MAX_TEXT_BYTES) {
             self.script.lost = true;
             return;
         }
         self.left -= text.len();
         self.unrecognized |= !is_recognized(text);
-        let Lexed { mut parts, documents, sums, assigned, followed, plain, broken } = lexer::lex(text);
+        let Lexed { mut parts, documents, sums, assigned, followed, plain, broken, lost } = lexer::lex(text);
+        self.script.lost |= lost;
         self.script.plain &= plain;
         if parts.is_empty() && (broken || !sums.is_empty() || !followed.is_empty()) {
             parts.push(Raw { words: vec![Word::known(text)], ..Raw::default() });
@@ -144,12 +177,19 @@ impl Reader {
             if listens && documents.iter().any(|document| document.open) {
                 self.script.parts.iter_mut().for_each(Part::run_anything);
             }
-            for Document { text, .. } in documents {
-                for part in
-                    self.script.parts.iter_mut().filter(|part| part.programs().any(|name| has_code(&name)))
-                {
-                    mention(&text, &mut part.mentions);
+            let mut code = Vec::new();
+            documents.iter().for_each(|document| mention(&document.text, &mut code));
+            let coded = |part: &&mut Part| part.programs().any(|name| has_code(&name));
+            for part in self.script.parts.iter_mut().filter(coded) {
+                // What does not fit is not known.
+                if code.len() > self.mentions_left.min(MOST_MENTIONS) {
+                    part.run_anything();
+                } else {
+                    self.mentions_left -= code.len();
+                    part.mentions.extend_from_slice(&code);
                 }
+            }
+            for Document { text, .. } in documents {
                 if listens {
                     self.shell(&text, depth);
                 }
@@ -181,6 +221,14 @@ impl Reader {
     fn part(&mut self, raw: Raw, depth: usize, part: Part) {
         let Raw { mut words, writes, reads, starts: more, mut sure, input } = raw;
         let part = Part { input, ..part };
+        self.words += words.len();
+        self.redirections += writes.len() + reads.len();
+        self.script.lost |= self.words > MOST_WORDS
+            || self.redirections > MAX_REDIRECTIONS
+            || self.script.parts.len() >= MOST_PARTS;
+        if self.script.lost {
+            return;
+        }
         let assignments = words.iter().take_while(|word| is_assignment(&word.text)).count();
         if let Some(script) = whole_script(&words).filter(|_| sure && writes.is_empty() && reads.is_empty()) {
             self.shell(script, depth + 1);
@@ -192,6 +240,7 @@ impl Reader {
         let names: Vec<Option<String>> = words.iter().map(Word::program).collect();
         let is = |at: usize, list: &str| names[at].as_deref().is_some_and(|name| listed(list, name));
         let mut starts = vec![0];
+        let mut is_start = vec![false; words.len()];
         let mut texts = Vec::new();
         // Everything that may run from this word on, unless that is known already.
         let mut explored = usize::MAX;
@@ -202,13 +251,20 @@ impl Reader {
             starts.push(from);
             let leads =
                 |word: &Word| word.open.is_none() && listed(LEADS, &word.text) || is_assignment(&word.text);
-            while leads(&words[from]) && from + 1 < words.len() {
+            while leads(&words[from])
+                && from + 1 < words.len()
+                && !std::mem::replace(&mut is_start[from], true)
+            {
                 from += 1;
                 starts.push(from);
             }
             // A program that only the shell knows may be any of them.
             let open = words[from].open.is_some();
-            if open || is(from, PREFIXES) {
+            let by_subcommand = || {
+                let list = names[from].as_deref().and_then(subcommands_of);
+                list.is_some_and(|list| words[from + 1..].iter().any(|word| listed(list, &word.text)))
+            };
+            if open || is(from, PREFIXES) || by_subcommand() {
                 explored = from;
                 starts.extend(from + 1..words.len());
                 let takes = |at: &usize| match &words[*at].open {
@@ -218,6 +274,12 @@ impl Reader {
                 if let Some(taker) = (from..words.len()).find(takes) {
                     texts.extend(inner_texts(&words[taker..]));
                     wild |= takes_unknown_text(&words[taker..], is(taker, SHELLS), is(taker, OTHER_SHELLS));
+                }
+                if let Some(caller) = (from..words.len()).find(|at| is(*at, CALLERS))
+                    && words[caller + 1..].iter().any(calls_shell)
+                {
+                    texts.extend(inner_texts(&words[caller..]));
+                    wild |= takes_unknown_text(&words[caller..], false, false);
                 }
             }
         };
@@ -243,8 +305,12 @@ impl Reader {
         }
         starts.sort_unstable();
         starts.dedup();
-        self.script.lost |= starts.len() > MOST_BEHIND;
-        starts.truncate(MOST_BEHIND);
+        let pairs = starts.iter().map(|start| words.len().saturating_sub(*start)).sum::<usize>();
+        self.script.lost |= starts.len() > MOST_BEHIND || starts.len() > 1 && pairs > self.behind_left;
+        if self.script.lost {
+            return;
+        }
+        self.behind_left -= if starts.len() > 1 { pairs } else { 0 };
         let fed = starts.iter().any(|at| *at < words.len() && is(*at, FEEDERS));
         let filled = fed || finds;
         runs_git |= starts.iter().any(|at| *at < words.len() && is(*at, "git"));
@@ -278,8 +344,12 @@ impl Reader {
         let core = transparent(&words);
         let mut mentions = part.mentions.clone();
         mention_code(&words, &starts, runs_git, &mut mentions);
-        wild |= mentions.len() > MOST_MENTIONS;
-        mentions.truncate(MOST_MENTIONS);
+        // What does not fit is not known.
+        if mentions.len() > self.mentions_left.min(MOST_MENTIONS) {
+            wild = true;
+            mentions.clear();
+        }
+        self.mentions_left -= mentions.len();
         self.script.parts.push(Part {
             words,
             sure,
@@ -323,6 +393,18 @@ fn takes_unknown_text(words: &[Word], shell: bool, other: bool) -> bool {
     })
 }
 
+/// The words behind which a program runs another, if it is one that does.
+fn subcommands_of(program: &str) -> Option<&'static str> {
+    SUBCOMMAND_PREFIXES.iter().find(|(name, _)| *name == program).map(|(_, words)| *words)
+}
+
+/// Whether this is an option by which a runner of packages hands a text to a shell: `-c`, `-yc`, `--call=…`.
+fn calls_shell(word: &Word) -> bool {
+    let name = word.text.split_once('=').map_or(word.text.as_str(), |(name, _)| name);
+    let letters = word.text.strip_prefix('-').filter(|letters| !letters.starts_with('-'));
+    listed(CALLS, name) || letters.is_some_and(|letters| letters.contains('c')) || word.is_unknown()
+}
+
 /// Whether a program that is not known may be one of these.
 pub(super) fn may_be_one_of(word: &Word, list: &str) -> bool {
     let shape = base(&word.first());
@@ -357,7 +439,7 @@ fn placeholder(words: &[Word]) -> Option<String> {
 }
 
 /// The name and the value of an assignment.
-fn assigned(word: &Word) -> Option<(&str, &str)> {
+pub(super) fn assigned(word: &Word) -> Option<(&str, &str)> {
     let (name, value) = word.text.split_once('=').filter(|_| is_assignment(&word.text))?;
     Some((name.strip_suffix('+').unwrap_or(name), value))
 }
@@ -369,98 +451,6 @@ fn command_of(word: &Word) -> Option<&str> {
     let plain = value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_./+-".contains(&byte));
     let other = value.is_empty() || value.starts_with('-') || name == "SHELL" && plain;
     (!other).then_some(value)
-}
-
-/// Adds the words of a code.
-fn mention(code: &str, mentions: &mut Vec<Word>) {
-    let is_part = |letter: char| letter.is_alphanumeric() || "_./+-".contains(letter);
-    let words = code.split(|letter| !is_part(letter)).filter(|word| !word.is_empty());
-    mentions.extend(words.take(MOST_MENTIONS + 1).map(Word::known));
-}
-
-/// Adds what `sed` may run: behind the command `e`, and in what `s` with the flag `e` puts in.
-fn mention_sed(code: &str, mentions: &mut Vec<Word>) {
-    let flags = |text: &&str| {
-        let length = text.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(text.len());
-        text[..length].contains('e')
-            && text[..length].bytes().all(|byte| b"egpimMIw0123456789".contains(&byte))
-    };
-    if code.split('/').skip(1).any(|text| flags(&text)) {
-        mention(&code.replace('/', " "), mentions);
-    }
-    for command in code.split([';', '\n', '{', '}', '!']) {
-        let command = command.trim_start_matches(|letter: char| !letter.is_ascii_alphabetic());
-        mention(command.strip_prefix('e').unwrap_or_default(), mentions);
-    }
-}
-
-/// Adds the words of all codes and commands that stand in the words of programs with a language of their own.
-fn mention_code(words: &[Word], starts: &[usize], git: bool, mentions: &mut Vec<Word>) {
-    let signs =
-        |text: &str| text.contains(|letter: char| !letter.is_alphanumeric() && !"_./+-@%".contains(letter));
-    // No list of variables that name commands is complete.
-    let given = words.iter().take(MOST_BEHIND).filter_map(assigned);
-    for (_, value) in given.filter(|(name, _)| !listed(LOCATIONS, name)) {
-        mention(value, mentions);
-    }
-    let coded =
-        |start: &&usize| words.get(**start).and_then(Word::program).is_some_and(|name| has_code(&name));
-    if let Some(start) = starts.iter().find(coded) {
-        for (at, word) in words.iter().enumerate().skip(start + 1) {
-            let behind_option = words[at - 1].is_option();
-            if signs(&word.text) || behind_option || word.is_option() && word.text.len() > 2 {
-                mention(word.text.trim_start_matches(['-', '+']), mentions);
-                // `-ecommand`.
-                mention(word.text.get(2..).unwrap_or_default(), mentions);
-            }
-            if words[*start].program().is_some_and(|name| listed("sed gsed", &name)) {
-                mention_sed(&word.text, mentions);
-            }
-        }
-    }
-    if git {
-        const CONFIGURES: &str =
-            "-c --config-env config filter-branch --upload-pack --receive-pack --extcmd --exec";
-        let mut configured = false;
-        for (at, word) in words.iter().enumerate().skip(1) {
-            configured |= listed("config filter-branch", &words[at - 1].text);
-            let value = word.text.starts_with("--") && word.text.contains("-pack=")
-                || word.text.contains("ext::")
-                || word.text.starts_with("--extcmd=")
-                || word.text.starts_with("--config-env=")
-                || word.text.starts_with("-O")
-                || word.text.starts_with("--open-files-in-pager=");
-            if listed(CONFIGURES, &words[at - 1].text) || configured || value {
-                mention(word.text.trim_start_matches("-O"), mentions);
-            }
-        }
-    }
-}
-
-/// Texts that git hands to a shell: behind words such as `--exec`, and aliases that begin with an exclamation mark.
-fn git_texts(words: &[Word]) -> Vec<String> {
-    let behind =
-        words.windows(2).filter(|pair| listed(GIT_EXEC, &pair[0].text)).map(|pair| pair[1].text.as_str());
-    let within = words.iter().filter_map(|word| {
-        word.text.split_once("=!").or_else(|| word.text.strip_prefix("--exec=").map(|text| ("", text)))
-    });
-    let texts = behind
-        .filter(|text| text.contains([' ', ';', '&', '|', '$', '`']))
-        .chain(within.map(|(_, text)| text));
-    // Many settings are commands, for a shell.
-    let settings = words.windows(2).filter(|pair| pair[0].text == "-c" || pair[0].text.contains('.'));
-    let settings =
-        settings.map(|pair| pair[1].text.split_once('=').map_or(pair[1].text.as_str(), |(_, value)| value));
-    let packs = words.iter().filter_map(|word| word.text.split_once("-pack=")).map(|(_, text)| text);
-    let shell = settings.chain(packs).filter(|text| text.contains(['\'', '"', '\\', '$', '`']));
-    let alias = |word: &str, value: &str| {
-        (word.starts_with("alias.") && !value.starts_with('!')).then(|| format!("git {value}"))
-    };
-    let given = words
-        .iter()
-        .filter_map(|word| word.text.split_once('=').and_then(|(name, value)| alias(name, value)));
-    let set = words.windows(2).filter_map(|pair| alias(&pair[0].text, &pair[1].text));
-    texts.chain(shell).map(str::to_owned).chain(given).chain(set).collect()
 }
 
 /// Whether another program fills in what it finds here.
@@ -547,10 +537,19 @@ fn transparent(words: &[Word]) -> usize {
 fn follow_directories(parts: &mut [Part]) -> bool {
     let mut after: Vec<Word> = Vec::new();
     for part in parts {
-        part.after.clone_from(&after);
-        if part.programs().any(|name| matches!(name.as_str(), "cd" | "pushd" | "chdir")) {
-            after.extend(part.words.iter().skip(1).find(|word| !word.is_option()).cloned());
+        if after.len() > MOST_DIRECTORIES {
+            return false;
         }
+        part.after.clone_from(&after);
+        // Behind `command`, `builtin` and assignments, too.
+        let changes = |at: &&usize| {
+            let name = part.words.get(**at).and_then(Word::program);
+            name.is_some_and(|name| matches!(name.as_str(), "cd" | "pushd" | "chdir"))
+        };
+        let goes_to = |at: &usize| part.words.iter().skip(at + 1).find(|word| !word.is_option());
+        after.extend(
+            part.starts.iter().filter(changes).filter_map(goes_to).take(MOST_DIRECTORIES + 1).cloned(),
+        );
     }
     after.len() <= MOST_DIRECTORIES
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Rule;
 use crate::action::Action;
-use crate::command;
+use crate::command::Part;
 use crate::decision::Verdict;
 use crate::kind::Kind;
 use crate::path::Ground;
@@ -91,7 +91,7 @@ impl Rule {
             tool => (tool, None),
         };
         let fit = |name: Option<&str>| fit_text(Field::Tool, &self.tools, name);
-        let doubtful = [action.claimed.as_deref(), kind].into_iter().flatten();
+        let doubtful = action.claimed.iter().map(String::as_str).chain(kind);
         match fit(tool) {
             Fit::No(field) if doubtful.into_iter().any(|name| !matches!(fit(Some(name)), Fit::No(_))) => {
                 Fit::Loose(field)
@@ -141,7 +141,7 @@ impl Rule {
             Fit::Firm
         } else if self.commands.iter().any(|pattern| pattern.touches(part)) {
             Fit::Loose(Field::Command)
-        } else if begins && self.may_be_run_by_env(target.action) {
+        } else if begins && self.may_be_run_by_env(target) {
             Fit::Loose(Field::Env)
         } else {
             Fit::No(Field::Command)
@@ -150,12 +150,11 @@ impl Rule {
 
     /// Returns `true` if a variable of the request may have one of the commands run. It counts as the same assignment
     /// in a text does.
-    fn may_be_run_by_env(&self, action: &Action) -> bool {
-        action.env.iter().filter(|variable| !variable.is_harmless()).any(|variable| {
-            let parts = command::read_variable(&variable.name, &variable.value);
-            parts.is_none_or(|parts| {
-                parts.iter().any(|part| self.commands.iter().any(|pattern| pattern.touches(part)))
-            })
+    fn may_be_run_by_env(&self, target: &Target<'_>) -> bool {
+        let touched = |part: &Part| self.commands.iter().any(|pattern| pattern.touches(part));
+        target.variable_parts().iter().any(|parts| match parts {
+            Some(parts) => parts.iter().any(touched),
+            None => true,
         })
     }
 

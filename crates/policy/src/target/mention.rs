@@ -4,14 +4,22 @@
 //! something is forbidden; nothing is permitted by it alone.
 
 use std::collections::HashSet;
+use std::rc::Rc;
 
-use super::{Place, Touch};
-use crate::command::{Part, Word, listed};
+use super::{Place, Speech, Touch};
+use crate::command::{Part, Word, leaves_files, listed};
 use crate::path::{Step, Steps, resolve};
+use crate::protect::may_hold_protected;
 use crate::shape::{Shape, Unit};
 
 /// How many different paths may be named in one command.
 const MOST_PIECES: usize = 10_000;
+
+/// How many directories with protected paths in them may be named in one command.
+const MAX_ENTERED: usize = 16;
+
+/// How many letters of options may stand before a path in one word, at least.
+const MAX_OPTION_LETTERS: usize = 32;
 
 /// Longer words are no paths.
 const LONGEST: usize = 4096;
@@ -29,11 +37,8 @@ const MUTATORS: &str = "\
     chattr chmod chown cp dd install ln mkdir mv rm rmdir shred tee touch truncate unlink \
     unzip trash";
 
-/// Programs that leave the files they name as they are.
-const TAKERS: &str = "bat cd column jq less more pushd type";
-
-/// Subcommands of git that do.
-const GIT_TAKERS: &str = "add stage commit check-ignore check-attr diff log show status blame ls-files grep";
+/// Programs that put files into a directory that they name, whatever the files are called.
+const FILLERS: &str = "7z 7za 7zz bsdcpio cpio patch pax rsync unar unrar";
 
 /// Programs whose words are addresses even without a scheme.
 const DOWNLOADERS: &str = "curl wget wget2 aria2c http https xh lynx w3m ssh nc ncat";
@@ -46,18 +51,31 @@ const PUNCTUATION: &[char] =
     &[' ', '\t', '\n', '\'', '"', '(', ')', '[', ']', '{', '}', '<', '>', ';', '|', '&', '`', '+', '!'];
 
 /// All paths that the words of `part` may be, unless there are too many.
-pub(super) fn touches(part: &Part, looks: bool, place: Place<'_>) -> Option<Vec<Touch>> {
+pub(super) fn touches(
+    part: &Part,
+    looks: bool,
+    speech: Speech,
+    bases: &[Steps],
+    place: Place<'_>,
+) -> Option<Vec<Touch>> {
     let names: Vec<String> = part.programs().collect();
     let any = |list: &str| names.iter().any(|name| listed(list, name));
-    if part.knows_its_words() && any(SPEAKERS) && names.len() == 1 {
+    let speaks = speech == Speech::Shown && !part.wild && any(SPEAKERS) && names.len() == 1;
+    if speaks && part.knows_its_words() {
         return Some(Vec::new());
     }
     let code = any(INTERPRETERS) || names.iter().any(|name| name.starts_with("python"));
-    let writes = !looks && !only_takes(part, &names);
-    let itself = writes && any(MUTATORS);
+    let only_takes = names.len() == 1 && part.knows_its_words() && leaves_files(part.argv());
+    let writes = !looks && !only_takes;
+    let itself = writes && (any(MUTATORS) || fills_directories(part, &names));
+    let mut all_bases = bases.to_vec();
+    if !looks {
+        all_bases.extend(entered(part, code, bases, place)?);
+    }
     let mut touches = Vec::new();
     let mut known = HashSet::new();
     for word in part.words.iter().filter(|word| code || word.text.len() <= LONGEST) {
+        let written: Rc<str> = word.text.as_str().into();
         for (piece, guarded) in pieces(word, code) {
             if known.len() > MOST_PIECES {
                 return None;
@@ -65,40 +83,58 @@ pub(super) fn touches(part: &Part, looks: bool, place: Place<'_>) -> Option<Vec<
             if !known.insert((piece.clone(), guarded, word.is_option())) {
                 continue;
             }
-            touches.extend(resolved(&piece, part, place).map(|steps| Touch {
+            let paths = resolved(&piece, &all_bases, place)?;
+            touches.extend(paths.into_iter().map(|steps| Touch {
                 steps,
                 claimed: None,
                 writes,
-                itself: itself && !word.is_option(),
+                itself: itself && !is_left_out(word),
+                expanded: !speaks && word.is_expanded(),
                 guarded,
-                written: word.text.clone(),
+                written: Rc::clone(&written),
             }));
         }
     }
     Some(touches)
 }
 
-/// Whether the program takes files as they are, though it may do more than look.
-fn only_takes(part: &Part, names: &[String]) -> bool {
-    let [name] = names else { return false };
-    let subcommand = part.argv().get(1).map_or("", |word| word.text.as_str());
-    part.knows_its_words() && (listed(TAKERS, name) || name == "git" && listed(GIT_TAKERS, subcommand))
-}
-
-/// The file of a redirection, wherever it may be.
-pub(super) fn file(word: &Word, writes: bool, part: &Part, place: Place<'_>) -> Vec<Touch> {
+/// The file of a redirection, wherever it may be, unless there are too many paths.
+pub(super) fn file(
+    word: &Word,
+    writes: bool,
+    part: &Part,
+    bases: &[Steps],
+    place: Place<'_>,
+) -> Option<Vec<Touch>> {
     let known = word.open.is_none().then(|| resolve(word.text.as_ref(), place.cwd, place.home));
-    resolved(&word.shape(), part, place)
+    resolved(&word.shape(), bases, place)?
+        .into_iter()
         .map(|steps| Touch {
             steps,
             // After `cd` nobody knows where a relative path is.
             claimed: known.clone().filter(|_| part.after.is_empty() || word.text.starts_with('/')),
             writes,
             itself: writes,
+            expanded: word.is_expanded(),
             guarded: true,
-            written: word.text.clone(),
+            written: word.text.as_str().into(),
         })
-        .collect()
+        .collect::<Vec<_>>()
+        .into()
+}
+
+/// Returns `true` if a program of the part puts files that its words do not name into directories that they do.
+fn fills_directories(part: &Part, names: &[String]) -> bool {
+    let any = |list: &str| names.iter().any(|name| listed(list, name));
+    let extracts = |(at, word): (usize, &Word)| {
+        // The first word needs no hyphen.
+        let letters = word.text.strip_prefix('-').or((at == 0).then_some(word.text.as_str()));
+        letters.is_some_and(|letters| match letters.strip_prefix('-') {
+            Some(long) => matches!(long, "extract" | "get"),
+            None => letters.contains('x'),
+        })
+    };
+    any(FILLERS) || any("tar bsdtar gtar") && part.words.iter().skip(1).enumerate().any(extracts)
 }
 
 /// All addresses that the words of `part` may be.
@@ -134,10 +170,7 @@ fn pieces(word: &Word, code: bool) -> Vec<(Shape, bool)> {
     if whole.0.iter().any(separates) {
         pieces.extend(whole.0.split(separates).map(|units| (Shape(units.to_vec()), true)));
     }
-    // `-fpath`.
-    if matches!(whole.0.as_slice(), [Unit::Char('-'), Unit::Char(letter), _, ..] if *letter != '-') {
-        pieces.push((Shape(whole.0[2..].to_vec()), true));
-    }
+    pieces.extend(glued(&whole.0).map(|units| (Shape(units.to_vec()), true)));
     if word.text.len() <= LONGEST {
         let alone = pieces.is_empty();
         pieces.push((whole, alone));
@@ -150,22 +183,67 @@ fn pieces(word: &Word, code: bool) -> Vec<(Shape, bool)> {
     pieces
 }
 
-/// Where a path may lead: from the working directory, and from every directory that `cd` may have gone to.
-fn resolved(shape: &Shape, part: &Part, place: Place<'_>) -> impl Iterator<Item = Steps> {
-    let start = place.cwd.map(Steps::of).unwrap_or_default();
-    let absolute = matches!(shape.0.first(), Some(Unit::Char('/' | '~')));
-    let mut bases = vec![start];
-    if !absolute {
-        let real = place.real.map(Steps::of);
-        for mut from in bases.clone().into_iter().chain(real.clone()) {
-            for directory in &part.after {
-                from = join(from, &directory.shape(), place);
-                bases.push(from.clone());
+/// What may be glued to the letters of options: `-fpath`, `-vxfpath`. Of a long row of letters its first and its last may
+/// be options.
+fn glued(units: &[Unit]) -> impl Iterator<Item = &[Unit]> {
+    let is_letter = |unit: &&Unit| matches!(unit, Unit::Char(letter) if letter.is_ascii_alphanumeric());
+    let letters = match units {
+        [Unit::Char('-' | '+'), rest @ ..] => rest.iter().take_while(is_letter).count(),
+        _ => 0,
+    };
+    let near = move |at: &usize| *at <= MAX_OPTION_LETTERS || at + MAX_OPTION_LETTERS > letters;
+    (1..=letters).filter(near).filter_map(|at| units.get(at + 1..)).filter(|rest| !rest.is_empty())
+}
+
+/// Returns `true` if an option says what a program is to leave alone.
+fn is_left_out(word: &Word) -> bool {
+    ["--exclude", "--ignore", "--no-"].iter().any(|name| word.text.starts_with(name))
+}
+
+/// Directories among the words of `part` in which a protected path may be what another word names: behind an option such
+/// as `-C` or `--chdir=`, or as an operand of a program that goes into it. `None` if there are too many.
+fn entered(part: &Part, code: bool, bases: &[Steps], place: Place<'_>) -> Option<Vec<Steps>> {
+    let mut found: Vec<Steps> = Vec::new();
+    for word in part.words.iter().skip(1).filter(|word| word.text.len() <= LONGEST && !is_left_out(word)) {
+        for (piece, _) in pieces(word, code) {
+            for path in resolved(&piece, bases, place)? {
+                if may_hold_protected(&path) && !found.contains(&path) {
+                    found.push(path);
+                }
+            }
+            if found.len() > MAX_ENTERED {
+                return None;
             }
         }
-        bases.extend(real);
     }
-    bases.into_iter().map(move |base| join(base, shape, place)).collect::<Vec<_>>().into_iter()
+    Some(found)
+}
+
+/// Where relative paths may start: in the working directory, and in every directory that `cd` may have gone to.
+pub(super) fn bases(part: &Part, place: Place<'_>) -> Vec<Steps> {
+    let mut bases = vec![place.cwd.map(Steps::of).unwrap_or_default()];
+    let real = place.real.map(Steps::of);
+    for mut from in bases.clone().into_iter().chain(real.clone()) {
+        for directory in &part.after {
+            from = join(from, &directory.shape(), place);
+            bases.push(from.clone());
+        }
+    }
+    bases.extend(real);
+    bases
+}
+
+/// Where a path may lead from each of these directories, unless there are too many paths.
+fn resolved(shape: &Shape, bases: &[Steps], place: Place<'_>) -> Option<Vec<Steps>> {
+    let absolute = matches!(shape.0.first(), Some(Unit::Char('/' | '~')));
+    let bases = if absolute { &bases[..1] } else { bases };
+    let mut paths = Vec::with_capacity(bases.len());
+    for base in bases {
+        let path = join(base.clone(), shape, place);
+        place.steps_left.set(place.steps_left.get().checked_sub(path.0.len())?);
+        paths.push(path);
+    }
+    Some(paths)
 }
 
 /// `shape` from `base` on, with `.` and `..` taken out.

@@ -2,10 +2,12 @@
 
 mod common;
 mod corpus;
+mod cost;
 mod described;
 mod evasions;
 mod everyday;
 mod hostile;
+mod links;
 mod properties;
 mod protected;
 mod reading;

@@ -1,7 +1,10 @@
 //! What a shell puts in for something else: variables, substitutions, patterns, lists in braces.
 
-use super::{Lexer, Open, Quote, cases};
+use super::{Lexer, Open, Quote, cases, lex_within};
 use crate::shape::Unit;
+
+/// How long all words may be that a list in braces becomes. Of a longer one nothing is known.
+const MAX_LIST_BYTES: usize = 64 << 10;
 
 impl Lexer {
     /// What follows a dollar sign.
@@ -39,7 +42,7 @@ impl Lexer {
                 let word = self.word();
                 word.holes.pop();
                 word.holes.push(hole);
-                self.frame().quotes.push(Quote::Parameter);
+                self.frame().push_quote(Quote::Parameter);
             }
             Some('\'') if !quoted => {
                 self.at += 1;
@@ -132,6 +135,37 @@ impl Lexer {
         self.word().swallows = true;
     }
 
+    /// The text up to the next backtick, which is a command of its own once its backslashes are taken out.
+    pub(super) fn backtick(&mut self) {
+        let quoted = !self.is_bare();
+        let mut text = String::new();
+        loop {
+            let letter = self.peek(0);
+            self.at += 1;
+            match (letter, self.peek(0)) {
+                (Some('`'), _) => break,
+                (Some('\\'), Some(next @ ('`' | '\\' | '$'))) => {
+                    self.at += 1;
+                    text.push(next);
+                }
+                (Some('\\'), Some('"')) if quoted => {
+                    self.broken = true;
+                    self.at += 1;
+                    text.push('"');
+                }
+                (Some(letter), _) => text.push(letter),
+                (None, _) => {
+                    self.broken = true;
+                    break;
+                }
+            }
+        }
+        self.unknown(Unit::Many, "`…`", !quoted);
+        let inner = lex_within(&text, self.depth + 1);
+        self.broken |= inner.broken;
+        self.done.take(inner);
+    }
+
     /// `[…]` in a word is one of some characters; alone it is a program.
     pub(super) fn bracket(&mut self) {
         let rest = &self.chars[self.at..];
@@ -150,7 +184,11 @@ impl Lexer {
         let end = end.filter(|end| *end > 0 && rest[*end] == ']' && !"!^".contains(rest[*end - 1]));
         let simple: Option<String> = end.map(|end| rest[..=end].iter().collect());
         let assigns = end.is_some_and(|end| matches!(rest.get(end + 1), Some('=' | '+')));
-        let named = self.frame().word.as_ref().is_some_and(|word| cases::is_name(&word.text) && !word.quoted);
+        let named = self
+            .frame()
+            .word
+            .as_ref()
+            .is_some_and(|word| !word.open && !word.quoted && cases::is_name(&word.text));
         if let Some(written) = simple {
             if named && assigns {
                 self.done.sums.push(written.trim_end_matches(']').to_owned());
@@ -188,7 +226,11 @@ impl Lexer {
                 });
             self.at += length;
             self.unknown(Unit::Many, &format!("{{{inner}}}"), true);
-            if let Some(before) = before.filter(|_| ends && !inner.contains("..")) {
+            let listed = |before: &String| {
+                let length = before.len() + behind.len() + 1;
+                length * (inner.matches(',').count() + 1) <= MAX_LIST_BYTES
+            };
+            if let Some(before) = before.filter(|before| ends && !inner.contains("..") && listed(before)) {
                 self.at += behind.chars().count();
                 behind.chars().for_each(|letter| self.plain(letter));
                 let words = inner.split(',').map(|word| format!("{before}{word}{behind}"));

@@ -51,6 +51,10 @@ const LONG: &str = "\
     symbolic-full-name tag tags text timestamp topo-order unified unmerged untracked-files until \
     use-mailmap verbose verify walk-reflogs word-diff word-diff-regex ws-error-highlight";
 
+/// Values of `--diff-merges` by which no merge is made.
+const DIFF_MERGES: &[&str] =
+    &["off", "none", "on", "m", "first-parent", "1", "separate", "combined", "c", "dense-combined", "cc"];
+
 /// Whether git with these words only reads.
 pub(super) fn reads(mut words: &[&str]) -> bool {
     while let ["--no-pager" | "-P" | "--no-optional-locks" | "--literal-pathspecs", after @ ..] = words {
@@ -93,7 +97,11 @@ fn is_harmless(word: &str) -> bool {
         return false;
     }
     if let Some(long) = word.strip_prefix("--") {
-        let name = long.split_once('=').map_or(long, |(name, _)| name);
+        let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
+        // `remerge` merges again, by which git writes files and runs merge drivers. A value may also be the next word.
+        if name == "diff-merges" {
+            return value.is_some_and(|value| DIFF_MERGES.contains(&value));
+        }
         return LONG.split(' ').any(|known| known == name) || name == "format";
     }
     // Every letter has to be on the list, also where it is part of a value: there may be another option in it.

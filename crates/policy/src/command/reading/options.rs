@@ -95,7 +95,7 @@ pub(super) const PROGRAMS: &[(&str, Arguments)] = &[
     (
         "file",
         listed(
-            "bhiLNnprvEl0",
+            "bhiLNnrvEl0",
             "eF",
             "brief no-dereference mime mime-type mime-encoding dereference no-pad no-buffer print0 raw version list \
              exclude separator extension keep-going help",
@@ -183,6 +183,11 @@ pub(super) const PROGRAMS: &[(&str, Arguments)] = &[
 ];
 
 impl Options {
+    /// These options, and any number of operands.
+    pub(super) const fn new(flags: &'static str, values: &'static str, long: &'static str) -> Self {
+        Self { flags, values, long, operands: MANY }
+    }
+
     /// Whether these words have no other options, and not too many operands.
     pub(super) fn permits(&self, words: &[&str]) -> bool {
         let mut operands = 0;

@@ -1,0 +1,100 @@
+//! Words of code and of settings, each of which may name a program: nothing more is known of their languages.
+
+use super::Word;
+use super::programs::{GIT_EXEC, LOCATIONS, has_code};
+use super::reduce::{MOST_BEHIND, assigned, listed};
+
+/// How many words of code are looked at in one part.
+pub(super) const MOST_MENTIONS: usize = 2000;
+
+/// Adds the words of a code.
+pub(super) fn mention(code: &str, mentions: &mut Vec<Word>) {
+    let is_part = |letter: char| letter.is_alphanumeric() || "_./+-".contains(letter);
+    let words = code.split(|letter| !is_part(letter)).filter(|word| !word.is_empty());
+    mentions.extend(words.take(MOST_MENTIONS + 1).map(Word::known));
+}
+
+/// Adds what `sed` may run: behind the command `e`, and in what `s` with the flag `e` puts in.
+fn mention_sed(code: &str, mentions: &mut Vec<Word>) {
+    let flags = |text: &&str| {
+        let length = text.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(text.len());
+        text[..length].contains('e')
+            && text[..length].bytes().all(|byte| b"egpimMIw0123456789".contains(&byte))
+    };
+    if code.split('/').skip(1).any(|text| flags(&text)) {
+        mention(&code.replace('/', " "), mentions);
+    }
+    for command in code.split([';', '\n', '{', '}', '!']) {
+        let command = command.trim_start_matches(|letter: char| !letter.is_ascii_alphabetic());
+        mention(command.strip_prefix('e').unwrap_or_default(), mentions);
+    }
+}
+
+/// Adds the words of all codes and commands that stand in the words of programs with a language of their own.
+pub(super) fn mention_code(words: &[Word], starts: &[usize], git: bool, mentions: &mut Vec<Word>) {
+    let signs =
+        |text: &str| text.contains(|letter: char| !letter.is_alphanumeric() && !"_./+-@%".contains(letter));
+    // No list of variables that name commands is complete.
+    let given = words.iter().take(MOST_BEHIND).filter_map(assigned);
+    for (_, value) in given.filter(|(name, _)| !listed(LOCATIONS, name)) {
+        mention(value, mentions);
+    }
+    let coded =
+        |start: &&usize| words.get(**start).and_then(Word::program).is_some_and(|name| has_code(&name));
+    if let Some(start) = starts.iter().find(coded) {
+        for (at, word) in words.iter().enumerate().skip(start + 1) {
+            let behind_option = words[at - 1].is_option();
+            if signs(&word.text) || behind_option || word.is_option() && word.text.len() > 2 {
+                mention(word.text.trim_start_matches(['-', '+']), mentions);
+                // `-ecommand`.
+                mention(word.text.get(2..).unwrap_or_default(), mentions);
+            }
+            if words[*start].program().is_some_and(|name| listed("sed gsed", &name)) {
+                mention_sed(&word.text, mentions);
+            }
+        }
+    }
+    if git {
+        const CONFIGURES: &str =
+            "-c --config-env config filter-branch --upload-pack --receive-pack --extcmd --exec";
+        let mut configured = false;
+        for (at, word) in words.iter().enumerate().skip(1) {
+            configured |= listed("config filter-branch", &words[at - 1].text);
+            let value = word.text.starts_with("--") && word.text.contains("-pack=")
+                || word.text.contains("ext::")
+                || word.text.starts_with("--extcmd=")
+                || word.text.starts_with("--config-env=")
+                || word.text.starts_with("-O")
+                || word.text.starts_with("--open-files-in-pager=");
+            if listed(CONFIGURES, &words[at - 1].text) || configured || value {
+                mention(word.text.trim_start_matches("-O"), mentions);
+            }
+        }
+    }
+}
+
+/// Texts that git hands to a shell: behind words such as `--exec`, and aliases that begin with an exclamation mark.
+pub(super) fn git_texts(words: &[Word]) -> Vec<String> {
+    let behind =
+        words.windows(2).filter(|pair| listed(GIT_EXEC, &pair[0].text)).map(|pair| pair[1].text.as_str());
+    let within = words.iter().filter_map(|word| {
+        word.text.split_once("=!").or_else(|| word.text.strip_prefix("--exec=").map(|text| ("", text)))
+    });
+    let texts = behind
+        .filter(|text| text.contains([' ', ';', '&', '|', '$', '`']))
+        .chain(within.map(|(_, text)| text));
+    // Many settings are commands, for a shell.
+    let settings = words.windows(2).filter(|pair| pair[0].text == "-c" || pair[0].text.contains('.'));
+    let settings =
+        settings.map(|pair| pair[1].text.split_once('=').map_or(pair[1].text.as_str(), |(_, value)| value));
+    let packs = words.iter().filter_map(|word| word.text.split_once("-pack=")).map(|(_, text)| text);
+    let shell = settings.chain(packs).filter(|text| text.contains(['\'', '"', '\\', '$', '`']));
+    let alias = |word: &str, value: &str| {
+        (word.starts_with("alias.") && !value.starts_with('!')).then(|| format!("git {value}"))
+    };
+    let given = words
+        .iter()
+        .filter_map(|word| word.text.split_once('=').and_then(|(name, value)| alias(name, value)));
+    let set = words.windows(2).filter_map(|pair| alias(&pair[0].text, &pair[1].text));
+    texts.chain(shell).map(str::to_owned).chain(given).chain(set).collect()
+}

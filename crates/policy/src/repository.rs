@@ -1,0 +1,151 @@
+//! Which repository git reads in a directory, judged by how it is laid out.
+//!
+//! git runs programs that the configuration of a repository names (`core.fsmonitor`, `core.pager`, `diff.external`), also
+//! for `git status`. The configuration in a `.git` is protected and no repository can contain one. A directory that is
+//! itself a repository needs no such name, and a `.git` that is a file can lead to one: files of a workspace are enough.
+
+use std::path::{Component, Path, PathBuf};
+
+/// What there is at a path, links not followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DiskEntry {
+    /// Nothing.
+    Missing,
+    /// A directory.
+    Directory,
+    /// A file, with its text.
+    File(String),
+    /// Anything else, or it cannot be looked at.
+    Unknown,
+}
+
+/// How the disk is looked at.
+pub trait RepositoryDisk {
+    /// Returns what there is at `path`, links not followed.
+    fn entry(&self, path: &Path) -> DiskEntry;
+
+    /// Returns `path` with all links followed, if it exists.
+    fn real(&self, path: &Path) -> Option<PathBuf>;
+}
+
+/// Returns `true` if git in `directory`, which has no links in it, may read a repository that is not a `.git`.
+pub fn is_unusual_repository(directory: &Path, disk: &dyn RepositoryDisk) -> bool {
+    for place in directory.ancestors() {
+        let found = place.join(".git");
+        // A `.git` that git does not accept makes it look at the directory itself, and then at its parents.
+        if is_repository(place, disk) {
+            return true;
+        }
+        match disk.entry(&found) {
+            DiskEntry::Missing => {}
+            DiskEntry::Directory if is_repository(&found, disk) => return false,
+            DiskEntry::Directory => {}
+            DiskEntry::File(text) => return !leads_into_git(place, &text, disk),
+            DiskEntry::Unknown => return disk.real(&found).is_none_or(|real| !is_in_git(&real)),
+        }
+    }
+    false
+}
+
+/// Returns `true` if git may take `place` itself for a repository.
+fn is_repository(place: &Path, disk: &dyn RepositoryDisk) -> bool {
+    let has = |name: &str| disk.entry(&place.join(name)) != DiskEntry::Missing;
+    has("HEAD") && (has("objects") && has("refs") || has("commondir"))
+}
+
+/// Returns `true` if the `.git` file in `place` names a directory of a `.git`, as those of worktrees and submodules do.
+fn leads_into_git(place: &Path, text: &str, disk: &dyn RepositoryDisk) -> bool {
+    let target = text.strip_prefix("gitdir: ").map(|target| target.trim_end_matches(['\n', '\r']));
+    target.and_then(|target| disk.real(&place.join(target))).is_some_and(|real| is_in_git(&real))
+}
+
+fn is_in_git(real: &Path) -> bool {
+    real.components().any(|name| name == Component::Normal(".git".as_ref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Paths, those with a text as files, the others as directories; `->` is a link.
+    struct Tree(BTreeMap<PathBuf, Option<&'static str>>);
+
+    impl RepositoryDisk for Tree {
+        fn entry(&self, path: &Path) -> DiskEntry {
+            match self.0.get(path) {
+                Some(Some(text)) if text.starts_with("->") => DiskEntry::Unknown,
+                Some(Some(text)) => DiskEntry::File((*text).to_owned()),
+                Some(None) => DiskEntry::Directory,
+                None => DiskEntry::Missing,
+            }
+        }
+
+        fn real(&self, path: &Path) -> Option<PathBuf> {
+            match self.0.get(path)? {
+                Some(text) if text.starts_with("->") => Some(text[2..].into()),
+                _ => Some(path.to_owned()),
+            }
+        }
+    }
+
+    #[track_caller]
+    fn check(files: &[(&str, &'static str)], expected: bool) {
+        let mut tree = BTreeMap::new();
+        for (path, text) in files {
+            let path = Path::new("/h/w").join(path);
+            for parent in path.ancestors().skip(1) {
+                tree.entry(parent.to_owned()).or_insert(None);
+            }
+            tree.insert(path, (!text.is_empty()).then_some(*text));
+        }
+        assert_eq!(is_unusual_repository(Path::new("/h/w"), &Tree(tree)), expected, "{files:?}");
+    }
+
+    #[test]
+    fn only_a_git_directory_is_a_usual_repository() {
+        let own = [(".git/HEAD", "ref: x"), (".git/objects", ""), (".git/refs", "")];
+        let bare = [("HEAD", "ref: x"), ("objects", ""), ("refs", ""), ("config", "[core]")];
+        check(&[], false);
+        check(&own, false);
+        check(&bare, true);
+        check(&bare[..2], false);
+        // git looks at the directory itself if it does not accept its `.git`.
+        check(&[&bare[..], &own[..]].concat(), true);
+        check(&[&bare[..], &[(".git", "")]].concat(), true);
+        check(&[("HEAD", "x"), ("commondir", "/evil")], true);
+        check(&[("HEAD", "->/evil/HEAD"), ("objects", "->/evil"), ("refs", "->/evil")], true);
+    }
+
+    #[test]
+    fn the_directories_above_count_up_to_the_first_repository() {
+        let above = [("../HEAD", "x"), ("../objects", ""), ("../refs", "")];
+        let above = above.map(|(path, text)| (path, text));
+        let tree = |files: &[(&str, &'static str)]| {
+            let plain = |path: &str| {
+                path.strip_prefix("../").map_or_else(|| format!("/h/w/{path}"), |up| format!("/h/{up}"))
+            };
+            Tree(
+                files
+                    .iter()
+                    .map(|(path, text)| (plain(path).into(), (!text.is_empty()).then_some(*text)))
+                    .collect(),
+            )
+        };
+        assert!(is_unusual_repository(Path::new("/h/w"), &tree(&above)));
+        let own = [(".git", ""), (".git/HEAD", "x"), (".git/objects", ""), (".git/refs", "")];
+        assert!(!is_unusual_repository(Path::new("/h/w"), &tree(&[&above[..], &own[..]].concat())));
+    }
+
+    #[test]
+    fn a_git_file_or_link_leads_into_a_git_directory() {
+        check(&[(".git", "gitdir: .git-main/.git/worktrees/w\n"), (".git-main/.git/worktrees/w", "")], false);
+        check(&[(".git", "gitdir: /h/w/sub/.git/modules/a"), ("sub/.git/modules/a", "")], false);
+        check(&[(".git", "gitdir: evil\n"), ("evil", "")], true);
+        check(&[(".git", "gitdir: missing/.git\n")], true);
+        check(&[(".git", "nonsense")], true);
+        check(&[(".git", "->/other/.git")], false);
+        check(&[(".git", "->/h/w/evil")], true);
+    }
+}
