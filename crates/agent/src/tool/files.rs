@@ -196,7 +196,7 @@ fn change(
     };
     let mut shown = shown(name, ToolKind::Edit, title, &path, input);
     shown.content = vec![ToolContent::Diff { path: path.clone(), old, new: new.clone() }];
-    let grant = Grant { key: "files".to_owned(), scope: "all changes of files".to_owned() };
+    let grant = Grant { key: "files".to_owned(), scope: Some("all changes of files".to_owned()) };
     Job { shown, grant: Some(grant), task: Task::Write { path, content: new, seen } }
 }
 

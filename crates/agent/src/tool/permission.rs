@@ -26,8 +26,9 @@ const REJECT: &str = "reject_once";
 pub(super) struct Grant {
     /// What an answer for the whole session is remembered by.
     pub(super) key: String,
-    /// What such an answer covers, in words that go after "Allow".
-    pub(super) scope: String,
+    /// What such an answer covers, in words that go after "Allow". Without it there is no such answer, because the user is
+    /// not shown all that it would cover.
+    pub(super) scope: Option<String>,
 }
 
 impl Turn {
@@ -38,11 +39,14 @@ impl Turn {
         }
         let version = self.voice.version();
         self.voice.state("requires_action").await?;
-        let options = json!([
-            {"optionId": ONCE, "name": "Allow once", "kind": "allow_once"},
-            {"optionId": SESSION, "name": format!("Allow {} for this session", grant.scope), "kind": "allow_always"},
-            {"optionId": REJECT, "name": "Reject", "kind": "reject_once"},
-        ]);
+        let for_session = grant.scope.as_ref().map(|scope| {
+            json!({"optionId": SESSION, "name": format!("Allow {scope} for this session"), "kind": "allow_always"})
+        });
+        let options: Value = [json!({"optionId": ONCE, "name": "Allow once", "kind": "allow_once"})]
+            .into_iter()
+            .chain(for_session)
+            .chain([json!({"optionId": REJECT, "name": "Reject", "kind": "reject_once"})])
+            .collect();
         let fields = Value::Object(dialect::tool_call_fields(version, call));
         let params = match version {
             Version::V1 => json!({"sessionId": &*self.session.id, "toolCall": fields, "options": options}),

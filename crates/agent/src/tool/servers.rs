@@ -32,7 +32,7 @@ pub(super) fn prepare(
     };
     let grant = (!read_only).then(|| Grant {
         key: json!(["mcp", server, tool]).to_string(),
-        scope: format!("`{tool}` of {server}"),
+        scope: Some(format!("`{tool}` of {server}")),
     });
     let task =
         Task::Server { server: server.to_owned(), tool: tool.to_owned(), arguments: arguments.clone() };

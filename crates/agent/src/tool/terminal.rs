@@ -31,6 +31,12 @@ const EXIT: Duration = Duration::from_secs(86_400);
 /// How much of its output a client keeps.
 const OUTPUT_LIMIT: u64 = 64 << 10;
 
+/// The longest command line that a title shows whole.
+const MAX_TITLE_CHARS: usize = 200;
+
+/// Blanks in a row that a title shows as they are. More of them could move what follows out of sight.
+const MAX_BLANKS: usize = 8;
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Created {
@@ -79,22 +85,95 @@ pub(super) fn prepare(place: &Place, arguments: &Map<String, Value>) -> Result<J
     };
     let words: Vec<&str> = std::iter::once(program.as_str()).chain(args.iter().map(String::as_str)).collect();
     let line = shlex::try_join(words.iter().copied()).unwrap_or_else(|_| words.join(" "));
-    let title: String = line.chars().take(200).collect();
+    let command = ShownCommand::new(&line, (cwd != place.cwd).then_some(cwd.as_str()));
     let shown = ToolCall {
         id: new_id(),
-        title: format!("`{title}`"),
+        title: command.title.clone(),
         name: "run_command".to_owned(),
         kind: ToolKind::Execute,
         status: Status::Pending,
-        content: Vec::new(),
+        content: command.details.into_iter().map(ToolContent::text).collect(),
         locations: Vec::new(),
         input: Value::Object(arguments.clone()),
         output: None,
     };
     // This very command in this very place: anything wider would be more than the user has seen.
     let key = json!(["run", cwd, words]).to_string();
-    let grant = Grant { key, scope: format!("`{title}`") };
+    let grant = Grant { key, scope: command.is_whole.then_some(command.title) };
     Ok(Job { shown, grant: Some(grant), task: Task::Run { program, args, cwd } })
+}
+
+/// A command as the user is shown it before it runs.
+struct ShownCommand {
+    title: String,
+    /// All of it, if the title does not have that.
+    details: Option<String>,
+    /// The title shows all of the command.
+    is_whole: bool,
+}
+
+impl ShownCommand {
+    /// The command `line`, which runs in `cwd` unless that is the directory of the session.
+    fn new(line: &str, cwd: Option<&str>) -> Self {
+        let line = visible(line);
+        let short = with_counted_blanks(&line);
+        let count = short.chars().count();
+        let is_whole = short == line && count <= MAX_TITLE_CHARS;
+        let place = cwd.map(|cwd| format!(" in {}", as_code(&visible(cwd)))).unwrap_or_default();
+        let title = if count <= MAX_TITLE_CHARS {
+            format!("{}{place}", as_code(&short))
+        } else {
+            let start: String = short.chars().take(MAX_TITLE_CHARS).collect();
+            let rest = count - MAX_TITLE_CHARS;
+            format!("{} … and {rest} more characters{place}", as_code(&start))
+        };
+        let details = (!is_whole).then(|| format!("The whole command{place}: {}", as_code(&line)));
+        Self { title, details, is_whole }
+    }
+}
+
+/// `text` with a visible form of whatever would not be seen, or would change what is seen around it.
+fn visible(text: &str) -> String {
+    // Letters by their category that are blank.
+    const FILLERS: [char; 4] = ['\u{115f}', '\u{1160}', '\u{3164}', '\u{ffa0}'];
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        let is_seen = character == ' '
+            || character.is_ascii_graphic()
+            || (character.is_alphanumeric() && !FILLERS.contains(&character));
+        match is_seen {
+            true => shown.push(character),
+            false => shown.extend(character.escape_default()),
+        }
+    }
+    shown
+}
+
+/// `text` with the number of blanks in the place of many in a row.
+fn with_counted_blanks(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(' ') {
+        let (before, blanks) = rest.split_at(at);
+        let after = blanks.trim_start_matches(' ');
+        let count = blanks.len() - after.len();
+        shown.push_str(before);
+        match count {
+            ..=MAX_BLANKS => shown.extend(std::iter::repeat_n(' ', count)),
+            _ => shown.push_str(&format!(" [{count} blanks] ")),
+        }
+        rest = after;
+    }
+    shown.push_str(rest);
+    shown
+}
+
+/// `text` as code in Markdown, whatever backticks it has.
+fn as_code(text: &str) -> String {
+    let longest = text.split(|character| character != '`').map(str::len).max().unwrap_or_default();
+    let fence = "`".repeat(longest + 1);
+    let space = if longest == 0 { "" } else { " " };
+    format!("{fence}{space}{text}{space}{fence}")
 }
 
 /// A line without a shell's meaning, in words.
@@ -269,6 +348,41 @@ mod tests {
             (Ok(_), _) => panic!("{arguments} was taken"),
             (Err(error), _) => panic!("{arguments}: {error}"),
         }
+    }
+
+    /// Checks the title, whether an answer for the whole session is offered, and whether the whole is shown elsewhere.
+    #[track_caller]
+    fn check_shown(arguments: &Value, title: &str, for_session: bool) {
+        let place = Place { cwd: "/w".to_owned(), roots: Vec::new() };
+        let Job { shown, grant, .. } = prepare(&place, arguments.as_object().unwrap()).unwrap();
+        assert_eq!(shown.title, title);
+        assert_eq!(grant.unwrap().scope, for_session.then(|| title.to_owned()), "{arguments}");
+        assert_eq!(shown.content.is_empty(), for_session, "{arguments}");
+    }
+
+    #[test]
+    fn a_title_that_does_not_show_all_of_a_command_says_so() {
+        let script = |script: &str| json!({"command": "bash", "args": ["-c", script]});
+        check_shown(&json!({"command": "ls -l"}), "`ls -l`", true);
+        check_shown(&json!({"command": "ls -l", "cwd": "sub"}), "`ls -l` in `/w/sub`", true);
+        check_shown(&script("a `b`"), "`` bash -c 'a `b`' ``", true);
+        check_shown(&script("a\nb\u{202e}\u{3164}c"), r"`bash -c 'a\nb\u{202e}\u{3164}c'`", true);
+        let long = "x".repeat(300);
+        let start = &format!("bash -c '{long}; evil'")[..200];
+        check_shown(
+            &script(&format!("{long}; evil")),
+            &format!("`{start}` … and 116 more characters"),
+            false,
+        );
+        let blanks = " ".repeat(180);
+        check_shown(&script(&format!("ls{blanks}; evil")), "`bash -c 'ls [180 blanks] ; evil'`", false);
+    }
+
+    #[test]
+    fn the_whole_of_a_long_command_is_in_the_content() {
+        let line = format!("echo {} evil", "x".repeat(5000));
+        let ShownCommand { details, .. } = ShownCommand::new(&line, Some("/w/sub"));
+        assert_eq!(details.unwrap(), format!("The whole command in `/w/sub`: `{line}`"));
     }
 
     #[test]

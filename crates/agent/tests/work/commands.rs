@@ -37,7 +37,8 @@ async fn a_command_runs_in_a_terminal_that_is_given_back() {
     assert!(created["outputByteLimit"].as_u64().unwrap() > 0);
     assert!(client.asked[2..].iter().all(|(_, params)| params["terminalId"] == "t1"));
     let announced = client.update(|update| update["sessionUpdate"] == "tool_call").await;
-    assert_eq!((&announced["kind"], &announced["title"]), (&json!("execute"), &json!("`cargo test 'a b'`")));
+    let title = json!("`cargo test 'a b'` in `/project/sub`");
+    assert_eq!((&announced["kind"], &announced["title"]), (&json!("execute"), &title));
     let call = calls(&client).pop().unwrap();
     assert_eq!(call["content"], json!([{"type": "terminal", "terminalId": "t1"}]));
     assert_eq!(call["rawOutput"], json!({"exitCode": 0, "signal": null, "truncated": false}));
