@@ -3,11 +3,14 @@
 //! Many agents ask for permission and then have the client do what they asked for. A person who has allowed something is
 //! not asked again for the very same; anything else is another request.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use narrows_policy::{Command, Variable};
 use serde_json::Value;
+
+use crate::host::links;
+use crate::question::FileChange;
 
 /// How many are remembered; the oldest is forgotten first.
 const MAX_ALLOWED: usize = 16;
@@ -30,6 +33,20 @@ impl Deed {
     pub(crate) fn run(command: Command, cwd: PathBuf, mut env: Vec<Variable>) -> Self {
         env.sort();
         Self::Run { command, cwd, env }
+    }
+
+    /// The path whose links decide what it is done to, or in which directory.
+    fn place(&self) -> Option<&Path> {
+        match self {
+            Self::Run { cwd: path, .. } | Self::Read { path } | Self::Write { path, .. } => Some(path),
+            Self::Mcp { .. } => None,
+        }
+    }
+
+    /// The new text of a file, if it is one.
+    pub(crate) fn change(&self) -> Option<FileChange> {
+        let Self::Write { path, text } = self else { return None };
+        Some(FileChange { path: Some(path.clone()), old_text: None, new_text: text.clone() })
     }
 
     fn is_same(&self, other: &Self) -> bool {
@@ -59,31 +76,43 @@ pub(crate) enum Holds {
     Always,
 }
 
+#[derive(Debug)]
+struct Entry {
+    deed: Deed,
+    /// Where the path of the deed led when it was allowed, without links.
+    real: Option<PathBuf>,
+    holds: Holds,
+}
+
 /// What a person has allowed in one session.
 #[derive(Debug, Default)]
 pub(crate) struct Allowed {
-    list: Mutex<Vec<(Deed, Holds)>>,
+    list: Mutex<Vec<Entry>>,
 }
 
 impl Allowed {
-    fn list(&self) -> MutexGuard<'_, Vec<(Deed, Holds)>> {
+    fn list(&self) -> MutexGuard<'_, Vec<Entry>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers that a person has allowed `deed`.
+    /// Remembers that a person has allowed `deed`, for what its path leads to now. Looks at the disk.
     pub(crate) fn remember(&self, deed: Deed, holds: Holds) {
+        let real = deed.place().and_then(|path| links::real(path).ok().flatten());
         let mut list = self.list();
         if list.len() >= MAX_ALLOWED {
             list.remove(0);
         }
-        list.push((deed, holds));
+        list.push(Entry { deed, real, holds });
     }
 
-    /// Returns `true` if a person has allowed `deed`; if it was for once, it is used up with that.
-    pub(crate) fn take(&self, deed: &Deed) -> bool {
+    /// Returns `true` if a person has allowed `deed`, done to what is at `real`; if it was for once, it is used up with
+    /// that. `real` is where the path of the deed leads, without links. If a link was changed since the answer, it is
+    /// something else that nobody has allowed.
+    pub(crate) fn take(&self, deed: &Deed, real: Option<&Path>) -> bool {
         let mut list = self.list();
-        let Some(at) = list.iter().position(|(allowed, _)| allowed.is_same(deed)) else { return false };
-        if list[at].1 == Holds::Once {
+        let is_same = |entry: &Entry| entry.deed.is_same(deed) && entry.real.as_deref() == real;
+        let Some(at) = list.iter().position(is_same) else { return false };
+        if list[at].holds == Holds::Once {
             list.remove(at);
         }
         true
@@ -91,7 +120,7 @@ impl Allowed {
 
     /// Forgets what was allowed for one request: its turn is over.
     pub(crate) fn end_turn(&self) {
-        self.list().retain(|(_, holds)| *holds == Holds::Always);
+        self.list().retain(|entry| entry.holds == Holds::Always);
     }
 }
 
@@ -105,6 +134,30 @@ mod tests {
         Deed::run(Command::Argv(words), cwd.into(), env)
     }
 
+    /// Takes what leads to where its path says, through no links.
+    fn take(allowed: &Allowed, deed: &Deed) -> bool {
+        allowed.take(deed, deed.place())
+    }
+
+    #[test]
+    fn what_was_allowed_is_another_once_a_link_leads_elsewhere() {
+        let place = tempfile::tempdir().unwrap();
+        let top = place.path().canonicalize().unwrap();
+        let [one, two, link] = ["one", "two", "link"].map(|name| top.join(name));
+        std::fs::create_dir(&one).unwrap();
+        std::os::unix::fs::symlink("one", &link).unwrap();
+        for deed in [
+            Deed::Read { path: link.clone() },
+            Deed::Write { path: link.clone(), text: "x".into() },
+            run(&["ls"], link.to_str().unwrap(), &[]),
+        ] {
+            let allowed = Allowed::default();
+            allowed.remember(deed.clone(), Holds::Once);
+            assert!(!allowed.take(&deed, Some(&two)) && !allowed.take(&deed, Some(&link)), "{deed:?}");
+            assert!(allowed.take(&deed, Some(&one)), "{deed:?}");
+        }
+    }
+
     #[test]
     fn what_was_allowed_once_is_not_asked_again_once() {
         let allowed = Allowed::default();
@@ -116,10 +169,10 @@ mod tests {
             run(&["ls", "-l"], "/w", &[("A", "1"), ("B", "3")]),
             Deed::Write { path: "/w".into(), text: String::new() },
         ] {
-            assert!(!allowed.take(&other), "{other:?}");
+            assert!(!take(&allowed, &other), "{other:?}");
         }
-        assert!(allowed.take(&run(&["ls", "-l"], "/w", &[("B", "2"), ("A", "1")])));
-        assert!(!allowed.take(&run(&["ls", "-l"], "/w", &[("A", "1"), ("B", "2")])));
+        assert!(take(&allowed, &run(&["ls", "-l"], "/w", &[("B", "2"), ("A", "1")])));
+        assert!(!take(&allowed, &run(&["ls", "-l"], "/w", &[("A", "1"), ("B", "2")])));
     }
 
     #[test]
@@ -128,8 +181,8 @@ mod tests {
         allowed.remember(run(&["ls"], "/w", &[]), Holds::Always);
         allowed.remember(run(&["id"], "/w", &[]), Holds::Once);
         allowed.end_turn();
-        assert!(allowed.take(&run(&["ls"], "/w", &[])) && allowed.take(&run(&["ls"], "/w", &[])));
-        assert!(!allowed.take(&run(&["id"], "/w", &[])));
+        assert!(take(&allowed, &run(&["ls"], "/w", &[])) && take(&allowed, &run(&["ls"], "/w", &[])));
+        assert!(!take(&allowed, &run(&["id"], "/w", &[])));
     }
 
     #[test]
@@ -137,8 +190,8 @@ mod tests {
         let allowed = Allowed::default();
         let write = |text: &str| Deed::Write { path: "/w/a".into(), text: text.to_owned() };
         allowed.remember(write("x"), Holds::Once);
-        assert!(!allowed.take(&Deed::Read { path: "/w/a".into() }));
-        assert!(!allowed.take(&write("y")) && allowed.take(&write("x")));
+        assert!(!take(&allowed, &Deed::Read { path: "/w/a".into() }));
+        assert!(!take(&allowed, &write("y")) && take(&allowed, &write("x")));
     }
 
     #[test]
@@ -147,6 +200,6 @@ mod tests {
         for number in 0..=MAX_ALLOWED {
             allowed.remember(run(&[&number.to_string()], "/w", &[]), Holds::Once);
         }
-        assert!(!allowed.take(&run(&["0"], "/w", &[])) && allowed.take(&run(&["1"], "/w", &[])));
+        assert!(!take(&allowed, &run(&["0"], "/w", &[])) && take(&allowed, &run(&["1"], "/w", &[])));
     }
 }

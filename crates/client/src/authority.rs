@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use crate::allowed::{Allowed, Deed};
 use crate::docket::Docket;
 use crate::event::{Json, PermissionRequested, PermissionResolved};
+use crate::host::links;
 use crate::question::{Decide, Question, Reply};
 
 /// Something to be told as an event, by whoever is not the session itself.
@@ -34,6 +35,8 @@ pub(crate) enum By {
     Nobody,
     /// By nobody: time ran out.
     Deadline,
+    /// By nobody: a path leads elsewhere than when the person was asked.
+    Changed,
     /// By the end of the turn.
     Cancelled,
 }
@@ -45,6 +48,7 @@ impl By {
             Self::Person => "answer",
             Self::Nobody => "nobody to ask",
             Self::Deadline => "timed out",
+            Self::Changed => "changed meanwhile",
             Self::Cancelled => "cancelled",
         }
     }
@@ -85,6 +89,9 @@ impl About {
         }
     }
 }
+
+/// What is to be done, and where its path leads without links.
+pub(crate) type DeedAt<'a> = (&'a Deed, Option<&'a Path>);
 
 /// Decides about one session.
 pub(crate) struct Authority {
@@ -191,7 +198,7 @@ impl Authority {
         self.judge_in(confined, action)
     }
 
-    fn judge_in(&self, confined: Confined, action: &Action) -> Decision {
+    pub(crate) fn judge_in(&self, confined: Confined, action: &Action) -> Decision {
         let scene = Scene {
             roots: &self.roots,
             confined,
@@ -230,7 +237,9 @@ impl Authority {
             return (Reply::Cancel, By::Cancelled);
         }
         let _waiting = Waiting::new(&self.waiting);
-        tokio::select! {
+        let subject = Action::read(Some(&question.kind), None, &question.input, &question.locations);
+        let shown = self.follow(&subject).await;
+        let (reply, by) = tokio::select! {
             biased;
             () = cancelled => (Reply::Cancel, By::Cancelled),
             reply = timeout(self.patience, decider.decide(Arc::new(question))) => match reply {
@@ -238,7 +247,23 @@ impl Authority {
                 Ok(reply) => (reply, By::Person),
                 Err(_) => (Reply::Reject, By::Deadline),
             },
+        };
+        let may_allow = matches!(reply, Reply::Allow | Reply::Select(_));
+        // The answer is about the files that the person was shown.
+        if may_allow && self.follow(&subject).await != shown {
+            return (Reply::Reject, By::Changed);
         }
+        (reply, by)
+    }
+
+    /// Returns `action` with where its paths lead; `None` if they cannot be followed.
+    async fn follow(&self, action: &Action) -> Option<Action> {
+        let (here, home) = (self.here()?.to_owned(), self.home().map(Path::to_owned));
+        let mut action = action.clone();
+        let following = tokio::task::spawn_blocking(move || {
+            links::follow_links(&mut action, &here, home.as_deref()).map(|()| action)
+        });
+        following.await.ok()?.ok()
     }
 
     /// Settles what the agent wants of this machine, and tells of it.
@@ -246,9 +271,9 @@ impl Authority {
         &self,
         action: &Action,
         about: About,
-        deed: Option<&Deed>,
+        deed: Option<DeedAt<'_>>,
     ) -> Result<(), Denied> {
-        self.told(self.judge(action, true), about, deed).await
+        self.told(self.judge(action, true), action, about, deed).await
     }
 
     /// The same for a command that is held by this.
@@ -257,13 +282,19 @@ impl Authority {
         confined: Confined,
         action: &Action,
         about: About,
-        deed: Option<&Deed>,
+        deed: Option<DeedAt<'_>>,
     ) -> Result<(), Denied> {
         self.set_confined(confined);
-        self.told(self.judge_in(confined, action), about, deed).await
+        self.told(self.judge_in(confined, action), action, about, deed).await
     }
 
-    async fn told(&self, decision: Decision, about: About, deed: Option<&Deed>) -> Result<(), Denied> {
+    async fn told(
+        &self,
+        decision: Decision,
+        action: &Action,
+        about: About,
+        deed: Option<DeedAt<'_>>,
+    ) -> Result<(), Denied> {
         let open = Open::new(self, &about).await;
         let About { method: _, title, kind, tool, mcp: _, input, paths } = about;
         let question = Question {
@@ -277,12 +308,15 @@ impl Authority {
             kind: kind.to_owned(),
             input,
             locations: paths,
+            subjects: vec![action.clone()],
+            changes: deed.and_then(|(deed, _)| deed.change()).into_iter().collect(),
             options: Vec::new(),
             decision: decision.clone(),
             approval: None,
         };
         // Who has just allowed the very same is not asked again.
-        let is_allowed = decision.verdict == Verdict::Ask && deed.is_some_and(|deed| self.allowed.take(deed));
+        let is_allowed = decision.verdict == Verdict::Ask
+            && deed.is_some_and(|(deed, real)| self.allowed.take(deed, real));
         let (reply, by) = match is_allowed {
             true => (Reply::Allow, By::Person),
             false => self.settle(question).await,
@@ -327,6 +361,7 @@ pub(crate) fn denied(decision: &Decision, by: By) -> Denied {
             format!("somebody would have to allow it, and there is nobody to ask: {}", decision.because)
         }
         By::Deadline => "nobody answered in time whether it is allowed".to_owned(),
+        By::Changed => "a link in its path was changed while the user was asked; ask again".to_owned(),
         By::Cancelled => "the turn was cancelled".to_owned(),
     })
 }

@@ -20,6 +20,23 @@ pub enum Input {
     Image(PathBuf),
 }
 
+impl Input {
+    /// Checks that it can be sent: an image is a file of a known format and not too large. Blocks. `cwd` is where a relative
+    /// path starts.
+    ///
+    /// # Errors
+    /// What is wrong with the file, without its name.
+    pub fn check(&self, cwd: &Path) -> std::io::Result<()> {
+        let Self::Image(path) = self else { return Ok(()) };
+        let too_large = || format!("it is larger than {} MiB", MAX_IMAGE >> 20);
+        image(&cwd.join(path)).map(drop).map_err(|error| match error {
+            InputError::Unreadable { error, .. } => error,
+            InputError::TooLarge(_) => std::io::Error::other(too_large()),
+            _ => std::io::Error::other("it is not a PNG, JPEG, GIF or WebP image"),
+        })
+    }
+}
+
 impl From<&str> for Input {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use narrows_acp::Version;
 use serde_json::{Value, json};
 
-pub use self::ask::{Asked, Choice};
+pub use self::ask::{Asked, Choice, OtherCall};
 pub use self::call::Call;
 pub use self::effects::{AgentState, Effects, SessionChange, UsageReport};
 pub use self::end::{End, Outcome};

@@ -22,7 +22,7 @@ mod service;
 
 pub(crate) use gate::{Asked, Gate, Refusal};
 pub use given::{ConfigError, ServerConfig, Transport};
-pub(crate) use host_server::{HostServer, Offer};
+pub(crate) use host_server::{HostServer, Offer, ToolCall};
 pub(crate) use hosted::{Hosted, Hosting, Limits};
 pub(crate) use plan::{Housed, Resident, plan};
 pub(crate) use service::{CommandService, FileService, Ran, Run, ServiceError};

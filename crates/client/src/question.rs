@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use narrows_policy::Decision;
+use narrows_policy::{Action, Decision};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -40,6 +40,13 @@ pub struct Question {
     /// The files it is about.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub locations: Vec<PathBuf>,
+    /// Everything it is about, as it was judged: a request can have several subjects. This, `input` and `changes` are all
+    /// that an approval holds for, so a person has to be shown all of it.
+    #[serde(skip)]
+    pub subjects: Vec<Action>,
+    /// The new texts of files.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<FileChange>,
     /// What the agent offers as answers; none for what it asks of the files and terminals here.
     pub options: Vec<PermissionOption>,
     /// What the rules say.
@@ -47,6 +54,41 @@ pub struct Question {
     /// The approval that it is, if a gate in front of the agent asks for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approval>,
+}
+
+/// A change of a file that an agent shows or asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FileChange {
+    /// The file. `None` if the text is a patch, which names its files itself, or cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// The text before, if the agent tells it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old_text: Option<String>,
+    /// The text after, or the patch.
+    pub new_text: String,
+}
+
+impl FileChange {
+    /// Reads a block of the content of a tool call. `None` if it does not change files; one that cannot be read is the
+    /// text of the block.
+    pub(crate) fn from_content(block: &Value) -> Option<Self> {
+        if !Action::is_change(block) {
+            return None;
+        }
+        let text = |key: &str| block.get(key).and_then(Value::as_str).map(str::to_owned);
+        let read = text("path").zip(text("newText")).map(|(path, new_text)| Self {
+            path: Some(path.into()),
+            old_text: text("oldText"),
+            new_text,
+        });
+        let patch = || block.get("patch")?.get("text")?.as_str().map(str::to_owned);
+        Some(read.unwrap_or_else(|| Self {
+            new_text: patch().unwrap_or_else(|| block.to_string()),
+            ..Self::default()
+        }))
+    }
 }
 
 /// An approval that a gate in front of the agent asks for.
@@ -90,5 +132,29 @@ where
 {
     fn decide(&self, question: Arc<Question>) -> Pending {
         Box::pin(self(question))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn whatever_changes_files_is_shown_by_its_text() {
+        let check = |block: Value, expected: Option<(Option<&str>, &str)>| {
+            let read = FileChange::from_content(&block);
+            let found = read.as_ref().map(|change| {
+                let path = change.path.as_ref().and_then(|path| path.to_str());
+                (path, change.new_text.as_str())
+            });
+            assert_eq!(found, expected, "{block}");
+        };
+        check(json!({"type": "content", "content": {"type": "text", "text": "x"}}), None);
+        check(json!({"type": "diff", "path": "/a", "newText": "x"}), Some((Some("/a"), "x")));
+        let patch = json!({"type": "diff", "changes": [], "patch": {"format": "git_patch", "text": "+x"}});
+        check(patch, Some((None, "+x")));
+        check(json!({"NewText": "x"}), Some((None, r#"{"NewText":"x"}"#)));
     }
 }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use narrows_acp::method::{FS_READ_TEXT_FILE, FS_WRITE_TEXT_FILE, TERMINAL_CREATE};
-use narrows_policy::{Action, Command, Kind, Variable};
-use narrows_process::{Environment, Spec};
+use narrows_policy::{Action, Command, Kind, Variable, Verdict};
+use narrows_process::{CwdLinks, Environment, Sandbox, Spec};
 use narrows_wire::{Code, RpcError};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::allowed::Deed;
-use crate::authority::{About, Authority, Denied};
+use crate::authority::{About, Authority, DeedAt, Denied};
 use crate::host::confinement::Confinement;
 use crate::host::files::{FileError, FileErrorKind, Files, Found};
 use crate::host::links;
@@ -131,7 +131,8 @@ impl Services {
             };
             if permitted.as_deref() != Some(found.path()) {
                 let action = both(kind, path, found.path());
-                self.authority.permit(&action, about(found.path()), deed.as_ref()).await?;
+                let deed = deed.as_ref().map(|deed| (deed, Some(found.path())));
+                self.authority.permit(&action, about(found.path()), deed).await?;
                 permitted = Some(found.path().to_owned());
             }
             let act = act.clone();
@@ -163,8 +164,9 @@ impl Services {
         let action = Action {
             real_cwd: Some(cwd.clone()).filter(|real| *real != named),
             env: variables.clone(),
-            ..Action::execute(Command::Argv(argv.clone()), Some(named))
+            ..Action::execute(Command::Argv(argv.clone()), Some(named.clone()))
         };
+        let action = self.followed(action, named).await;
         let about = About {
             method: TERMINAL_CREATE,
             title: title(&variables, &argv),
@@ -173,8 +175,7 @@ impl Services {
             ..About::default()
         };
         let deed = Deed::run(Command::Argv(argv), asked, variables);
-        let (sandbox, confined) = self.confinement.now().await;
-        self.authority.permit_in(confined, &action, about, Some(&deed)).await?;
+        let sandbox = self.permit_command(&action, &about, (&deed, Some(&cwd))).await?;
         let program = self.program(program, &env, &cwd)?;
         let mut environment = self.environment.clone();
         for (name, value) in env {
@@ -185,10 +186,49 @@ impl Services {
             args: args.into_iter().map(Into::into).collect(),
             env: environment,
             cwd,
+            cwd_links: if self.authority.here().is_some() { CwdLinks::Refuse } else { CwdLinks::Follow },
             output_limit: output_limit.unwrap_or(OUTPUT),
             sandbox,
         };
         self.terminals.create(create).await.map_err(|error| Unserved::Terminal(error.to_string()))
+    }
+
+    /// `action` with where the words of its command lead. What cannot be followed may be anything.
+    async fn followed(&self, action: Action, cwd: PathBuf) -> Action {
+        if self.authority.here().is_none() {
+            return action;
+        }
+        let home = self.authority.home().map(Path::to_owned);
+        let mut followed = action.clone();
+        let is_followed =
+            blocking(move || links::follow_links(&mut followed, &cwd, home.as_deref()).map(|()| followed))
+                .await;
+        is_followed.unwrap_or_else(|_| Action { also: vec![Kind::Other], ..action })
+    }
+
+    /// Settles whether a command may run, and returns what it runs in. While a person is asked, files come to be that are
+    /// to be protected, so the sandbox is made after the answer. If it holds less than the person was told, they are asked
+    /// again.
+    async fn permit_command(
+        &self,
+        action: &Action,
+        about: &About,
+        deed: DeedAt<'_>,
+    ) -> Result<Option<Sandbox>, Unserved> {
+        let (mut sandbox, mut confined) = self.confinement.now().await;
+        for _ in 0..TRIES {
+            let waits = self.authority.judge_in(confined, action).verdict == Verdict::Ask;
+            self.authority.permit_in(confined, action, about.clone(), Some(deed)).await?;
+            if !waits {
+                return Ok(sandbox);
+            }
+            let judged = confined;
+            (sandbox, confined) = self.confinement.now().await;
+            if confined == judged {
+                return Ok(sandbox);
+            }
+        }
+        Err(Unserved::Terminal("the sandbox of the command changes too often".to_owned()))
     }
 
     /// A directory by its name, and where that leads: there the command runs. The directory of the session is known by
@@ -350,7 +390,10 @@ impl Gate for McpGate {
                 input: arguments,
                 ..About::default()
             };
-            self.0.permit(&action, about, Some(&deed)).await.map_err(|denied| Refusal(denied.to_string()))
+            self.0
+                .permit(&action, about, Some((&deed, None)))
+                .await
+                .map_err(|denied| Refusal(denied.to_string()))
         })
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use narrows_policy::UnambiguousJson;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -35,6 +36,13 @@ impl Json {
             .ok()
             .or_else(|| serde_json::from_slice(&mended()?).ok())
             .unwrap_or_else(|| Value::String(text.to_owned()))
+    }
+
+    /// Returns `true` if an object in it has a key twice, so that readers can take it for different values.
+    pub(crate) fn is_ambiguous(&self) -> bool {
+        let text = self.text().as_bytes();
+        let mended = || crate::map::surrogate::mended(text);
+        UnambiguousJson::read(text).or_else(|| UnambiguousJson::read(&mended()?)).is_none()
     }
 
     /// An object with nothing in it.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use narrows_policy::{Access, Confined, Policy};
-use narrows_process::{Sandbox, Support};
+use narrows_process::{Sandbox, Support, is_missing};
 use tokio::sync::OnceCell;
 
 /// The most directory entries that are searched for protected paths before a command. The nearest come first. A tree
@@ -63,69 +63,113 @@ impl Confinement {
             // The search fails only if the runtime ends. Then there is nothing to rely on.
             protected: found
                 .as_ref()
-                .is_ok_and(|found| found.is_complete && (can.protected || found.paths.is_empty())),
+                .is_ok_and(|found| found.is_complete && (can.protected || found.is_empty())),
         };
-        sandbox.protected = found.map(|found| found.paths).unwrap_or_default();
+        sandbox.protected = found.map(Found::into_all).unwrap_or_default();
         (Some(sandbox), confined)
     }
 
     /// Searches for protected paths, and adds those that earlier searches of this session found.
     fn search(&self, max_entries: usize) -> Found {
-        let Found { paths, is_complete } = protected(&self.policy, &self.roots, max_entries);
+        let Found { paths, closed, is_complete } = protected(&self.policy, &self.roots, max_entries);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.extend(paths);
-        known.retain(|path| path.symlink_metadata().is_ok());
-        Found { paths: known.iter().cloned().collect(), is_complete }
+        // A path that cannot be looked at is kept: a command may have changed the mode of a directory around it.
+        known.retain(|path| !path.symlink_metadata().is_err_and(|error| is_missing(&error)));
+        Found { paths: known.iter().cloned().collect(), closed, is_complete }
     }
 }
 
 /// The result of a search for protected paths.
 struct Found {
+    /// Paths that the policy protects.
     paths: Vec<PathBuf>,
-    /// Every directory was searched.
+    /// Directories that cannot be looked through, so that all of them is protected. This holds as long as they are so.
+    closed: Vec<PathBuf>,
+    /// Every directory was searched, or is protected as a whole.
     is_complete: bool,
 }
 
+impl Found {
+    fn is_empty(&self) -> bool {
+        self.paths.is_empty() && self.closed.is_empty()
+    }
+
+    /// Everything that a command must not change.
+    fn into_all(self) -> Vec<PathBuf> {
+        let Self { mut paths, closed, .. } = self;
+        paths.extend(closed);
+        paths
+    }
+}
+
 /// Searches at most `most` directory entries in `roots` for protected paths.
+///
+/// Whatever can be told of a directory only with permissions that it does not give closes it: a command that owns it could
+/// change its mode, and write what was not found.
 fn protected(policy: &Policy, roots: &[PathBuf], mut most: usize) -> Found {
-    let mut found = Vec::new();
+    let mut found = Found { paths: Vec::new(), closed: Vec::new(), is_complete: true };
     let mut open: VecDeque<(&Path, PathBuf)> =
         roots.iter().map(|root| (root.as_path(), PathBuf::new())).collect();
     while let Some((root, inside)) = open.pop_front() {
-        let entries = match root.join(&inside).read_dir() {
-            Ok(entries) => entries,
+        let directory = root.join(&inside);
+        let entries = match directory.read_dir() {
+            Ok(entries) if can_search(&directory) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            // What is in it cannot be known, so all of it is protected: a command could change its mode and write.
-            Err(_) => {
-                found.push(root.join(inside));
+            Ok(_) | Err(_) => {
+                found.closed.push(directory);
                 continue;
             }
         };
         // Of a repository only the first level counts; below lie its objects.
         let is_repository = inside.file_name().is_some_and(|name| name == ".git");
-        for entry in entries.flatten() {
+        for entry in entries {
+            let Ok(entry) = entry else {
+                found.closed.push(directory);
+                break;
+            };
             if most == 0 {
                 tracing::debug!(?roots, "search for protected paths incomplete");
-                return Found { paths: found, is_complete: false };
+                found.is_complete = false;
+                return found;
             }
             most -= 1;
             let name = entry.file_name();
             let path = inside.join(&name);
-            let directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            if policy.protects(root, &path, directory) {
-                found.push(root.join(path));
-            } else if directory && !is_repository && !MADE.iter().any(|made| name == *made) {
+            let is_directory = match entry.file_type() {
+                Ok(kind) => kind.is_dir(),
+                Err(error) if is_missing(&error) => continue,
+                Err(_) => {
+                    found.closed.push(root.join(path));
+                    continue;
+                }
+            };
+            if policy.protects(root, &path, is_directory) {
+                found.paths.push(root.join(path));
+            } else if is_directory && !is_repository && !MADE.iter().any(|made| name == *made) {
                 open.push_back((root, path));
             }
         }
     }
-    Found { paths: found, is_complete: true }
+    found
+}
+
+/// Returns `true` if what is in a directory can be looked at, which takes more than the right to list it.
+fn can_search(directory: &Path) -> bool {
+    rustix::fs::accessat(
+        rustix::fs::CWD,
+        directory,
+        rustix::fs::Access::EXEC_OK,
+        rustix::fs::AtFlags::EACCESS,
+    )
+    .is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::process::Command;
 
     use narrows_policy::{Narrowing, Rules};
 
@@ -244,6 +288,83 @@ mod tests {
         // Root can read every directory. A file in its place fails for every user.
         let unreadable = root.path().join("file");
         let found = protected(&policy, std::slice::from_ref(&unreadable), 100);
-        assert_eq!((found.paths, found.is_complete), (vec![unreadable.join("")], true));
+        assert_eq!((found.closed, found.is_complete), (vec![unreadable.join("")], true));
+    }
+
+    /// Runs a test of this module again as a user who is not root. Returns what it printed, or `None` where that cannot be
+    /// tried.
+    fn run_as_nobody(test: &str) -> Option<String> {
+        const NOBODY: &str = "65534";
+        let setpriv = Path::new("/usr/bin/setpriv");
+        if !rustix::process::geteuid().is_root() || !setpriv.exists() {
+            return None;
+        }
+        let place = tempfile::tempdir().unwrap();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        // Not copied by this process: a fork for another test would hold the copy open for writing.
+        let program = place.path().join("program");
+        let copied = Command::new("cp").args([&std::env::current_exe().unwrap(), &program]).status().unwrap();
+        assert!(copied.success());
+        let output = Command::new(setpriv)
+            .args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"])
+            .arg(&program)
+            .args([test, "--exact", "--nocapture"])
+            .current_dir("/")
+            .output()
+            .unwrap();
+        Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    }
+
+    /// Modes mean nothing to root; [`a_plain_user_cannot_take_protection_away_by_modes`] is where this can fail.
+    #[tokio::test]
+    async fn modes_of_directories_take_no_protection_away() {
+        let set_mode = |path: &Path, mode: u32| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode << 6)).unwrap();
+        };
+        let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()));
+        let files = [".git/config", ".git/hooks/old", "sub/AGENTS.md", "sub/deep/CLAUDE.md"];
+        for closed in [".git", "sub", "sub/deep", ""] {
+            for mode in 0..8 {
+                let root = tree(&files);
+                let path = root.path().canonicalize().unwrap();
+                let work = tempfile::tempdir().unwrap();
+                let roots = [work.path().canonicalize().unwrap(), path.clone()];
+                let confinement = Confinement::new(Arc::clone(&policy), &roots, Arc::default());
+                // Half of them are searched for only when the mode has changed.
+                if mode % 2 == 0 && !confinement.now().await.1.protected {
+                    return;
+                }
+                set_mode(&path.join(closed), mode);
+                let (sandbox, confined) = confinement.now().await;
+                if !confined.protected {
+                    return;
+                }
+                let mut spec = narrows_process::Spec::new("sh");
+                let script = "for d in . .git sub sub/deep; do chmod 755 $d; done
+                    for f in .git/config .git/hooks/old sub/AGENTS.md sub/deep/CLAUDE.md; do echo x >> $f; done
+                    mv .git g; mv sub s; touch $1/done";
+                let script = format!("cd \"$0\" || {{ chmod 755 \"$0\"; cd \"$0\"; }}\n{script}");
+                let words = ["-c".into(), script.into(), path.clone().into(), roots[0].clone().into()];
+                spec.args = words.to_vec();
+                spec.cwd = Some(roots[0].clone());
+                spec.sandbox = sandbox;
+                narrows_process::spawn(spec).await.unwrap().wait().await;
+                assert!(roots[0].join("done").exists(), "the command ran");
+                for directory in ["", ".git", "sub", "sub/deep"] {
+                    set_mode(&path.join(directory), 7);
+                }
+                for file in files {
+                    let text = fs::read_to_string(path.join(file)).unwrap();
+                    assert_eq!(text, "", "{file} with {closed:?} of mode {mode}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_plain_user_cannot_take_protection_away_by_modes() {
+        let test = "host::confinement::tests::modes_of_directories_take_no_protection_away";
+        let Some(text) = run_as_nobody(test) else { return };
+        assert!(text.contains("1 passed"), "{text}");
     }
 }

@@ -5,7 +5,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use narrows_policy::Action;
+use narrows_policy::{Action, DiskEntry, RepositoryDisk, WordLink, is_unusual_repository};
 use rustix::io::Errno;
 
 use super::files::follow;
@@ -16,12 +16,15 @@ const MAX_PATHS: usize = 1000;
 /// The longest path that is followed.
 const MAX_PATH_BYTES: usize = 4096;
 
+/// The longest `.git` file that is read.
+const MAX_GIT_FILE_BYTES: u64 = 64 << 10;
+
 /// A path of a request cannot be followed to its end, so it is not known what it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a path of the request cannot be followed")]
 pub struct Unfollowed;
 
-/// Adds to `action` where its paths and its directory lead. Relative paths start in `cwd`, `~` is `home`. What does not
+/// Adds to `action` where its paths, its directory and the words of its command lead, and what git would read there. Relative paths start in `cwd`, `~` is `home`. What does not
 /// exist is followed as far as it does. Blocks.
 ///
 /// # Errors
@@ -35,6 +38,11 @@ pub fn follow_links(action: &mut Action, cwd: &Path, home: Option<&Path>) -> Res
     let real = real(&here)?;
     action.real_cwd =
         action.cwd.is_some().then(|| real.clone()).flatten().filter(|real| *real != plain(&here));
+    if action.reads_repository() {
+        action.unusual_repository =
+            real.as_deref().is_none_or(|real| is_unusual_repository(real, &LocalDisk));
+    }
+    action.word_links = word_links(action, real.as_deref().unwrap_or(&here), home);
     if action.paths.len() > MAX_PATHS {
         return Err(Unfollowed);
     }
@@ -49,6 +57,41 @@ pub fn follow_links(action: &mut Action, cwd: &Path, home: Option<&Path>) -> Res
     }
     action.paths.extend(found);
     Ok(())
+}
+
+/// The words of the command that lead elsewhere. One that cannot be followed can be opened by no program either.
+fn word_links(action: &Action, here: &Path, home: Option<&Path>) -> Vec<WordLink> {
+    let mut links = Vec::new();
+    for written in action.file_words() {
+        let named = absolute(Path::new(&written), here, home);
+        let mut found = both(&named).unwrap_or_default().into_iter().filter(|real| *real != plain(&named));
+        links.extend(found.next().and_then(|real| WordLink::new(written, &real, here)));
+    }
+    links
+}
+
+/// The disk of this machine, for the layout of repositories.
+struct LocalDisk;
+
+impl RepositoryDisk for LocalDisk {
+    fn entry(&self, path: &Path) -> DiskEntry {
+        let found = match path.symlink_metadata() {
+            Ok(found) => found,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return DiskEntry::Missing,
+            Err(_) => return DiskEntry::Unknown,
+        };
+        match found.is_dir() {
+            true => DiskEntry::Directory,
+            false if found.is_file() && found.len() <= MAX_GIT_FILE_BYTES => {
+                std::fs::read_to_string(path).map_or(DiskEntry::Unknown, DiskEntry::File)
+            }
+            false => DiskEntry::Unknown,
+        }
+    }
+
+    fn real(&self, path: &Path) -> Option<PathBuf> {
+        path.canonicalize().ok()
+    }
 }
 
 /// Where `path` leads as the system follows it, and as a program that takes `..` out first does.
@@ -177,5 +220,53 @@ mod tests {
         assert_eq!(follow(vec!["a/".repeat(3000).into()]), Err(Unfollowed));
         assert_eq!(follow(vec!["a".into(); MAX_PATHS + 1]), Err(Unfollowed));
         assert_eq!(follow(Vec::new()), Ok(()));
+    }
+
+    #[test]
+    fn words_of_a_command_are_joined_by_where_they_lead() {
+        let (_place, top) = tree();
+        symlink("/bin/sh", top.join("r/ls")).expect("a link");
+        symlink("src/run", top.join("r/run")).expect("a link");
+        let check = |line: &str, expected: &[(&str, &str)]| {
+            let mut action = Action::execute(narrows_policy::Command::Shell(line.to_owned()), None);
+            follow_links(&mut action, &top.join("r"), None).expect(line);
+            let found: Vec<(&str, &str)> =
+                action.word_links.iter().map(|link| (&*link.written, &*link.real)).collect();
+            assert_eq!(found, expected, "{line}");
+        };
+        let sh = Path::new("/bin/sh").canonicalize().expect("a shell");
+        let sh = sh.to_str().expect("text");
+        check("./ls -c x", &[("./ls", sh)]);
+        check("sudo ./ls", &[("./ls", sh)]);
+        check("true && ./run a", &[("./run", "src/run")]);
+        // It is looked up elsewhere.
+        check("ls missing", &[]);
+        check("cat notes > deep/x", &[("notes", "./.env"), ("deep/x", "src/deep/x")]);
+        check("cat loop $x", &[]);
+    }
+
+    #[test]
+    fn a_directory_that_is_a_repository_itself_is_found() {
+        let (_place, top) = tree();
+        let root = top.join("r");
+        let is_unusual = |line: &str| {
+            let mut action = Action::execute(narrows_policy::Command::Shell(line.to_owned()), None);
+            follow_links(&mut action, &root, None).expect(line);
+            action.unusual_repository
+        };
+        for directory in ["objects", "refs"] {
+            fs::create_dir(root.join(directory)).expect("a directory");
+        }
+        assert!(!is_unusual("git status"));
+        fs::write(root.join("HEAD"), "ref: refs/heads/main").expect("a file");
+        assert!(is_unusual("git status"));
+        assert!(!is_unusual("ls"));
+        fs::remove_file(root.join("HEAD")).expect("a file");
+        fs::remove_dir_all(root.join(".git")).expect("a directory");
+        fs::write(root.join(".git"), "gitdir: objects\n").expect("a file");
+        assert!(is_unusual("git log"));
+        fs::create_dir_all(top.join("o/.git/worktrees/r")).expect("a directory");
+        fs::write(root.join(".git"), "gitdir: ../o/.git/worktrees/r\n").expect("a file");
+        assert!(!is_unusual("git log"));
     }
 }

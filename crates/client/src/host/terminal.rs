@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use narrows_process::{Child, Environment, Ladder, Sandbox, SpawnError, Spec};
+use narrows_process::{Child, CwdLinks, Environment, Ladder, Sandbox, SpawnError, Spec};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -55,6 +55,7 @@ pub(crate) struct Create {
     pub(crate) env: Environment,
     /// Where it runs.
     pub(crate) cwd: PathBuf,
+    pub(crate) cwd_links: CwdLinks,
     /// How many bytes of output are wanted: the last ones.
     pub(crate) output_limit: usize,
     /// What confines it.
@@ -143,6 +144,7 @@ impl Terminals {
         let spec = Spec {
             args: create.args,
             cwd: Some(create.cwd),
+            cwd_links: create.cwd_links,
             env: create.env,
             stderr_limit: 0,
             merge_stderr: true,

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::call::{Call, Patch};
-use super::read::{Fields, list, object, string};
+use super::read::{Fields, Problem, list, object, string};
 use super::{Emit, Mapper, surrogate};
 use crate::Approval;
 use crate::event::{EventBody, Json, Payload, PermissionRequested, PermissionResolved, RuntimeEvent};
@@ -24,6 +24,15 @@ pub struct Choice {
     pub name: String,
 }
 
+/// A tool call that a request is about beside its first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OtherCall {
+    /// The tool call, as far as the agent has told of it.
+    pub call: Call,
+    /// See [`Asked::mcp`].
+    pub mcp: Option<(String, String)>,
+}
+
 /// What an agent asks for, as far as it can be read. Whoever decides knows no more than this.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Asked {
@@ -33,7 +42,9 @@ pub struct Asked {
     pub title: Option<String>,
     /// More words about it.
     pub description: Option<String>,
-    /// The command line to run, if that is what it is about (v2).
+    /// Further tool calls that the same request is about. An agent may mean any of them, so all are judged.
+    pub other_calls: Vec<OtherCall>,
+    /// The command line to run, if it is about one (v2).
     pub command: Option<String>,
     /// Where it would run.
     pub cwd: Option<String>,
@@ -129,10 +140,12 @@ impl Mapper {
             std::str::from_utf8(params).ok().filter(|text| serde_json::from_str::<&RawValue>(text).is_ok());
         let emit = &mut Emit { now_ms, out, params: checked, raw: None };
         let (mut asked, options) = self.read_request(method, text, emit);
-        // A command that the request itself carries is no call of the tool that it names.
-        if asked.command.is_none() {
-            asked.mcp = asked.call.own_name().and_then(|name| self.hosted_tool(name));
+        asked.mcp = self.hosted_tool_of(&asked.call);
+        for other in &mut asked.other_calls {
+            other.mcp = self.hosted_tool_of(&other.call);
         }
+        // A command that the request itself carries is no call of the tool that it names.
+        let mcp = asked.mcp.as_ref().filter(|_| asked.command.is_none());
         let told = |id: &str| (!id.is_empty()).then(|| Arc::from(id));
         let call = &asked.call;
         let requested = PermissionRequested {
@@ -140,8 +153,8 @@ impl Mapper {
             method: method.to_owned(),
             call_id: told(&call.id),
             tool_name: (*call != Call::default()).then(|| call.tool_name()),
-            server: asked.mcp.as_ref().map(|(server, _)| server.clone()),
-            server_tool: asked.mcp.as_ref().map(|(_, tool)| tool.clone()),
+            server: mcp.map(|(server, _)| server.clone()),
+            server_tool: mcp.map(|(_, tool)| tool.clone()),
             title: asked.title.clone().or_else(|| call.title.clone()),
             description: asked.description.clone(),
             kind: call.kind.clone(),
@@ -158,6 +171,11 @@ impl Mapper {
         let body = EventBody::Provider { provider, payload };
         self.tell_read(emit, body);
         asked
+    }
+
+    /// The MCP server that runs here and whose tool `call` is of, and the tool. `None` if its names differ.
+    fn hosted_tool_of(&self, call: &Call) -> Option<(String, String)> {
+        call.sole_name().and_then(|name| self.hosted_tool(name))
     }
 
     /// The MCP server that runs here and its tool, if `name` is that of one: `SERVER__TOOL`, as agents write it, some with
@@ -212,32 +230,52 @@ impl Mapper {
         if request.subject.is_some() && asked.problem.is_none() {
             asked.problem = subject.problem();
         }
-        if subject.r#type == "command" {
-            asked.command = subject.command.map(Cow::into_owned);
-            asked.cwd = subject.cwd.map(Cow::into_owned);
-        }
-        let patch = request.tool_call.or(subject.tool_call).map(|call| {
-            let fields: Fields<'_> = object(call.get())?;
-            let patch = Patch::of(fields)?;
-            self.calls.check(patch.id())?;
-            Ok::<_, String>(patch)
-        });
-        match patch {
-            Some(Ok(patch)) => asked.call = self.ask_for(patch, emit),
-            Some(Err(problem)) => asked.problem = Some(problem),
-            None => {
-                let id = subject.tool_call_id.map(Cow::into_owned).or_else(|| words(request.tool_call_id));
-                if let Some(id) = id {
-                    asked.call = self.calls.get(&id).cloned().unwrap_or_else(|| Call::new(&id));
-                    self.advance(&id, true, emit);
-                }
+        // Whatever the type of the subject is, all that it carries counts.
+        asked.command = subject.command.map(Cow::into_owned);
+        asked.cwd = subject.cwd.map(Cow::into_owned);
+        let mut calls: Vec<Call> = Vec::new();
+        for call in [request.tool_call, subject.tool_call].into_iter().flatten() {
+            match self.read_call(call) {
+                Ok(patch) if calls.is_empty() => calls.push(self.ask_for(patch, emit)),
+                Ok(patch) => calls.push(self.known_with(patch)),
+                Err(problem) => asked.problem = Some(problem),
             }
         }
+        for id in
+            [subject.tool_call_id.map(Cow::into_owned), words(request.tool_call_id)].into_iter().flatten()
+        {
+            if calls.iter().any(|call| *call.id == *id) {
+                continue;
+            }
+            if calls.is_empty() {
+                calls.push(self.calls.get(&id).cloned().unwrap_or_else(|| Call::new(&id)));
+                self.advance(&id, true, emit);
+            } else if let Some(call) = self.calls.get(&id) {
+                calls.push(call.clone());
+            }
+        }
+        let mut calls = calls.into_iter();
+        asked.call = calls.next().unwrap_or_default();
+        asked.other_calls = calls.map(|call| OtherCall { call, mcp: None }).collect();
         if method == method::SESSION_REQUEST_PERMISSION && request.tool_call.or(request.subject).is_none() {
             asked.problem.get_or_insert_with(|| "the request has no subject".to_owned());
         }
         asked.options = request.options.map(read_options).unwrap_or_default();
         (asked, request.options.map(Json::from))
+    }
+
+    fn read_call<'a>(&self, call: &'a RawValue) -> Result<Patch<'a>, Problem> {
+        let fields: Fields<'_> = object(call.get())?;
+        let patch = Patch::of(fields)?;
+        self.calls.check(patch.id())?;
+        Ok(patch)
+    }
+
+    /// Returns what is known of a call with what the request says of it, which is not kept.
+    fn known_with(&self, patch: Patch<'_>) -> Call {
+        let mut call = self.calls.get(patch.id()).cloned().unwrap_or_else(|| Call::new(patch.id()));
+        patch.merge(&mut call, self.version, usize::MAX);
+        call
     }
 
     /// Merges what the request says of its call, and returns all that is known of it.

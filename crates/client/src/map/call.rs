@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Not as _;
 use std::sync::Arc;
 
 use narrows_acp::Version;
+use narrows_policy::Action;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -37,8 +39,8 @@ pub struct Call {
     pub locations: Option<Json>,
     content: Vec<Json>,
     lost: Lost,
-    /// The tool's name in the `_meta` of agents that are known to put it there.
-    known_as: Option<String>,
+    /// The tool's names in the `_meta` of agents that are known to put it there.
+    known_as: Vec<String>,
     pub(super) stage: Stage,
 }
 
@@ -81,7 +83,18 @@ impl Call {
 
     /// The name by which a program calls the tool, if the agent tells it: never a title.
     pub fn own_name(&self) -> Option<&str> {
-        self.name.as_deref().or(self.known_as.as_deref())
+        self.names().next()
+    }
+
+    /// All names of the tool that the agent tells: never a title.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.name.iter().chain(&self.known_as).map(String::as_str)
+    }
+
+    /// Its only name, if the agent tells one or the same one several times.
+    pub fn sole_name(&self) -> Option<&str> {
+        let first = self.own_name()?;
+        self.names().all(|name| name == first).then_some(first)
     }
 
     /// The tool, by the best name there is: its own, else what its kind is commonly called, else the title.
@@ -105,6 +118,24 @@ impl Call {
     /// Whether its input, its locations or its content were too much to be kept, so that it cannot be judged by them.
     pub fn is_partial(&self) -> bool {
         self.lost.input || self.lost.locations || self.lost.content
+    }
+
+    /// Returns `true` if readers could differ about what it does: a key appears twice, or a location has no path.
+    pub fn is_ambiguous(&self) -> bool {
+        let parts = [&self.raw_input, &self.locations].into_iter().flatten().chain(&self.content);
+        let unread = |locations: &Json| {
+            !locations.is_empty()
+                && serde_json::from_str::<Vec<Json>>(locations.text())
+                    .is_ok_and(|each| each.len() == self.paths().len())
+                    .not()
+        };
+        parts.into_iter().any(Json::is_ambiguous) || self.locations.as_ref().is_some_and(unread)
+    }
+
+    /// Returns `true` if the agent has told something of what it does: its input, files, or changes of files.
+    pub fn shows_action(&self) -> bool {
+        let changes = || self.content.iter().any(|block| Action::is_change(&block.value()));
+        self.has_input() || self.is_partial() || !self.paths().is_empty() || changes()
     }
 
     /// The blocks of its content: among them the changes of files that it shows.
@@ -158,9 +189,15 @@ impl Call {
     /// How many bytes it holds.
     pub(super) fn bytes(&self) -> usize {
         let json = [&self.raw_input, &self.raw_output, &self.locations].into_iter().flatten();
-        let words = [&self.title, &self.name, &self.kind, &self.status, &self.known_as];
-        let words = words.into_iter().flatten().map(String::len);
+        let words = [&self.title, &self.name, &self.kind, &self.status];
+        let words = words.into_iter().flatten().chain(&self.known_as).map(String::len);
         self.id.len() + json.chain(&self.content).map(Json::len).sum::<usize>() + words.sum::<usize>()
+    }
+
+    /// The same with this content.
+    #[cfg(test)]
+    pub(crate) fn with_content(self, blocks: &[serde_json::Value]) -> Self {
+        Self { content: blocks.iter().map(Json::write).collect(), ..self }
     }
 
     /// Adds one item to its content.
@@ -217,8 +254,9 @@ impl<'a> Patch<'a> {
         words(&mut call.name, self.name.filter(|name| name.as_deref() != Some("")));
         words(&mut call.kind, self.kind);
         words(&mut call.status, self.status);
-        if let Some(known_as) = known_name(self.fields.meta) {
-            call.known_as = Some(head(&known_as, LONGEST_WORDS).to_owned());
+        let known_as = known_names(self.fields.meta);
+        if !known_as.is_empty() {
+            call.known_as = known_as.iter().map(|name| head(name, LONGEST_WORDS).to_owned()).collect();
         }
         let others = call.bytes();
         let json = |kept: &mut Option<Json>, lost: &mut bool, new: Option<&RawValue>, most: usize| {
@@ -256,8 +294,8 @@ fn only_surrounds(input: &str) -> bool {
     members.is_ok_and(|Object(members)| members.keys().all(|name| SURROUNDINGS.contains(&&**name)))
 }
 
-/// The tool's name, where agents without a place for it are known to put it.
-fn known_name(meta: Option<&RawValue>) -> Option<Cow<'_, str>> {
+/// The tool's names, where agents without a place for it are known to put them.
+fn known_names(meta: Option<&RawValue>) -> Vec<Cow<'_, str>> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Meta<'a> {
@@ -274,8 +312,10 @@ fn known_name(meta: Option<&RawValue>) -> Option<Cow<'_, str>> {
         #[serde(borrow)]
         tool_name: Cow<'a, str>,
     }
-    let Object(Meta { tool_name, camel, claude_code }) = serde_json::from_str(meta?.get()).ok()?;
-    let inner = || serde_json::from_str::<Object<Inner<'_>>>(claude_code?.get()).ok();
-    let name = tool_name.or(camel).or_else(|| inner().map(|Object(Inner { tool_name })| tool_name));
-    name.filter(|name| !name.is_empty())
+    let meta = meta.and_then(|meta| serde_json::from_str(meta.get()).ok());
+    let Some(Object(Meta { tool_name, camel, claude_code })) = meta else { return Vec::new() };
+    let inner = claude_code.and_then(|inner| serde_json::from_str::<Object<Inner<'_>>>(inner.get()).ok());
+    let inner = inner.map(|Object(Inner { tool_name })| tool_name);
+    let names = [tool_name, camel, inner].into_iter().flatten();
+    names.filter(|name| !name.is_empty()).collect()
 }

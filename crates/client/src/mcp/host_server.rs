@@ -11,6 +11,8 @@ use super::{CommandService, FileService};
 mod arguments;
 mod tools;
 
+pub(crate) use tools::ToolCall;
+
 /// What agents know it as.
 pub(crate) const NAME: &str = "narrows";
 /// The versions of MCP with a handshake that it speaks, the newest first.
@@ -78,11 +80,10 @@ impl HostServer {
             Some(Value::Object(arguments)) => arguments,
             Some(_) => return Err(invalid("the arguments are not an object")),
         };
-        let done = match tool.as_str() {
-            tools::READ if self.offer.read => tools::read(&*self.files, arguments).await,
-            tools::WRITE if self.offer.write => tools::write(&*self.files, arguments).await,
-            tools::RUN if self.offer.run => tools::run(&*self.commands, arguments).await,
-            _ => return Err(invalid("there is no such tool")),
+        let call = ToolCall::parse(self.offer, &tool, arguments).ok_or(invalid("there is no such tool"))?;
+        let done = match call {
+            Ok(call) => call.execute(&*self.files, &*self.commands).await,
+            Err(words) => Err(words),
         };
         Ok(done.unwrap_or_else(|words| tools::failed(&words)))
     }

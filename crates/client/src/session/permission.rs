@@ -1,20 +1,26 @@
 //! Requests for permission: judged by what they are about, answered by the kind of an option.
 
-use std::path::{Path, PathBuf};
+mod subject;
+
+use std::path::Path;
 use std::sync::Arc;
 
 use narrows_acp::Version;
-use narrows_policy::{Access, Action, Because, Command, Decision, Kind, Verdict};
+use narrows_policy::{Access, Action, Because, Decision, Verdict};
 use narrows_rpc::{Request, Responder};
-use serde_json::{Value, json};
+
+use self::subject::{
+    OwnTools, Subject, all_changes, calls, deed, input, locations, shown_actions, subjects, title,
+};
 
 use super::actor::{Actor, now_ms};
+use crate::agent::Offer;
 use crate::allowed::{Deed, Holds};
 use crate::authority::{Authority, By, Note, explained};
 use crate::choose::{self, Answer, PermissionOption};
 use crate::event::{Payload, PermissionResolved};
 use crate::host::links::{Unfollowed, follow_links};
-use crate::map::Asked;
+use crate::mcp;
 use crate::question::{Approval, Question, Reply};
 
 /// A request that waits for its answer.
@@ -43,17 +49,12 @@ impl Settled {
     }
 }
 
-/// The reason for a question about a command that is not known to run here.
-const MAY_RUN_ITSELF: &str = "asks before a command that the agent may run itself, in no sandbox";
-
 /// What a request is judged by.
 #[derive(Clone)]
 struct Matter {
-    action: Action,
-    /// It is done by this client, in the sandbox: by our own MCP server, or by a terminal of an agent that is known to
-    /// run commands nowhere else.
-    runs_here: bool,
-    /// Not all of it could be read.
+    /// Everything that it is about. The strictest decision on any of them counts.
+    subjects: Vec<Subject>,
+    /// Not all of it could be read, or not in one way only.
     is_partial: bool,
     approval: Option<Approval>,
 }
@@ -61,13 +62,9 @@ struct Matter {
 impl Matter {
     /// What the policy says of it.
     fn judge(&self, authority: &Authority) -> Decision {
-        let mut decision = authority.judge(&self.action, self.runs_here);
-        if let Because::Preset { access: Access::Medium, kind: Kind::Execute, why } = &mut decision.because
-            && !self.runs_here
-            && decision.verdict == Verdict::Ask
-        {
-            *why = MAY_RUN_ITSELF;
-        }
+        let decisions = self.subjects.iter().map(|subject| subject.judge(authority));
+        let strictest = decisions.reduce(Decision::stricter);
+        let mut decision = strictest.unwrap_or_else(|| authority.judge(&Action::default(), false));
         if self.is_partial {
             // What cannot be read in whole cannot be judged: somebody may look at it, but no rule lets it pass.
             decision.verdict = decision.verdict.max(Verdict::Ask);
@@ -85,20 +82,27 @@ impl Matter {
 
     /// Returns `true` if there is no path in it that could lead elsewhere.
     fn names_nothing(&self) -> bool {
-        self.action.paths.is_empty() && self.action.cwd.is_none()
+        let is_plain =
+            |action: &Action| action.paths.is_empty() && action.cwd.is_none() && action.command.is_none();
+        self.actions().all(is_plain)
+    }
+
+    fn actions(&self) -> impl Iterator<Item = &Action> {
+        self.subjects.iter().map(|subject| &subject.action)
     }
 
     /// The same with where its paths lead. One that cannot be followed may lead anywhere.
     async fn followed(mut self, authority: &Authority) -> Self {
         let Some(here) = authority.here().map(Path::to_owned) else { return self };
         let home = authority.home().map(Path::to_owned);
-        let mut action = self.action.clone();
+        let mut subjects = self.subjects.clone();
         let following = tokio::task::spawn_blocking(move || {
-            let followed = follow_links(&mut action, &here, home.as_deref());
-            followed.map(|()| action)
+            let mut actions = subjects.iter_mut().map(|subject| &mut subject.action);
+            let followed = actions.try_for_each(|action| follow_links(action, &here, home.as_deref()));
+            followed.map(|()| subjects)
         });
         match following.await {
-            Ok(Ok(action)) => self.action = action,
+            Ok(Ok(subjects)) => self.subjects = subjects,
             // The second is only if the runtime ends.
             Ok(Err(Unfollowed)) | Err(_) => self.is_partial = true,
         }
@@ -116,23 +120,25 @@ impl Actor {
         // Only version 2 has our tools as such, and only an agent that takes servers from its client has them at all.
         let known = &self.shared.known;
         let has_tools = known.version == Version::V2 && known.can.mcp_acp;
-        let own = has_tools.then(|| own(&asked, &self.services.cwd)).flatten();
-        let is_own = own.is_some();
-        let action = own.unwrap_or_else(|| action(&asked));
+        let Offer { read_files: read, write_files: write, run_commands: run } = self.shared.offer;
+        let tools = OwnTools { here: &self.services.cwd, offer: mcp::Offer { read, write, run } };
+        let mut subjects = subjects(&asked, has_tools.then_some(&tools));
+        let runs_commands = self.shared.agent.acts_through_client && self.shared.offer.run_commands;
+        let is_held = |subject: &Subject| !subject.runs_here && subject.action.command.is_some();
         // What confines the next command is looked up before one is judged by it.
-        let confinement = (!is_own
-            && self.shared.agent.acts_through_client
-            && self.shared.offer.run_commands
-            && action.command.is_some())
-        .then(|| self.services.confinement.clone());
-        let matter = Matter {
-            runs_here: is_own || confinement.is_some(),
-            action,
-            is_partial: asked.problem.is_some() || asked.call.is_partial(),
-            approval: asked.approval.clone(),
-        };
+        let confinement = (runs_commands && subjects.iter().any(is_held)).then(|| {
+            subjects
+                .iter_mut()
+                .filter(|subject| is_held(subject))
+                .for_each(|subject| subject.runs_here = true);
+            self.services.confinement.clone()
+        });
+        let is_partial =
+            asked.problem.is_some() || calls(&asked).any(|call| call.is_partial() || call.is_ambiguous());
+        let matter = Matter { subjects, is_partial, approval: asked.approval.clone() };
         let decision = matter.judge(&authority);
-        let deed = deed(&matter.action, &asked, &self.services.cwd);
+        // What a person cannot be shown in whole is not allowed for another request.
+        let deed = deed(&matter.subjects, &asked, &self.services.cwd).filter(|_| !is_partial);
         let options: Vec<PermissionOption> = asked
             .options
             .iter()
@@ -154,6 +160,8 @@ impl Actor {
             kind: asked.call.kind.clone().unwrap_or_else(|| "other".to_owned()),
             input: input(&asked),
             locations: locations(&asked),
+            subjects: Vec::new(),
+            changes: all_changes(&asked),
             options: options.clone(),
             decision: decision.clone(),
             approval: asked.approval,
@@ -162,6 +170,7 @@ impl Actor {
         let may_always = authority.access() == Access::High;
         let responder = request.responder;
         let given_up = responder.cancelled();
+        let cwd = self.services.cwd.clone();
         // A refusal stays one wherever the paths lead.
         let is_final = decision.verdict == Verdict::Deny || matter.names_nothing() && confinement.is_none();
         let at_once = authority.settled(&decision).filter(|_| is_final);
@@ -174,11 +183,14 @@ impl Actor {
                 if let Some(confinement) = confinement {
                     authority.set_confined(confinement.now().await.1);
                 }
-                let named = matter.action.paths.len();
+                let named: Vec<usize> = matter.actions().map(|action| action.paths.len()).collect();
                 let matter = matter.followed(&authority).await;
                 let decision = matter.judge(&authority);
                 let mut question = Question { decision: decision.clone(), ..question };
-                question.locations.extend(matter.action.paths.into_iter().skip(named));
+                for (action, named) in matter.actions().zip(named) {
+                    question.locations.extend(action.paths.iter().skip(named).cloned());
+                }
+                question.subjects = shown_actions(matter.subjects, &cwd);
                 let (reply, by) = authority.settle(question).await;
                 (reply, by, Some(decision))
             };
@@ -284,169 +296,5 @@ fn answer(options: &[PermissionOption], reply: &Reply, may_always: bool) -> Answ
             choose::reject(options)
         }),
         Reply::Cancel => Answer::CANCELLED,
-    }
-}
-
-/// What the request is about if it is a tool of our own server, which agents without files and terminals have: the same
-/// that is judged again when the call comes. Whoever only borrows the name gets no more than that. A command that the request
-/// itself carries is not the tool's.
-fn own(asked: &Asked, here: &Path) -> Option<Action> {
-    if asked.command.is_some() {
-        return None;
-    }
-    let name = asked.call.own_name()?;
-    let tool = name.strip_prefix("mcp__").unwrap_or(name).strip_prefix("narrows__")?;
-    let input = asked.call.raw_input.as_ref()?.value();
-    let text = |key: &str| input.get(key).and_then(Value::as_str).map(str::to_owned);
-    match tool {
-        "read_text_file" => Some(Action::file(Kind::Read, here.join(text("path")?))),
-        "write_text_file" => Some(Action::file(Kind::Edit, here.join(text("path")?))),
-        "run_command" => {
-            let words = input.get("args").and_then(Value::as_array).into_iter().flatten();
-            let words = words.map(|word| word.as_str().map(str::to_owned));
-            let argv = std::iter::once(text("command")).chain(words).collect::<Option<Vec<String>>>()?;
-            let described = Action::read(Some("execute"), None, &input, &[]);
-            let cwd = text("cwd").map(|cwd| here.join(cwd));
-            Some(Action { env: described.env, ..Action::execute(Command::Argv(argv), cwd) })
-        }
-        _ => None,
-    }
-}
-
-/// The blocks of content of the call.
-fn content(asked: &Asked) -> Vec<Value> {
-    asked.call.content().iter().map(crate::event::Json::value).collect()
-}
-
-/// The files that a person is shown: those that the agent names, and those that its diffs change.
-fn locations(asked: &Asked) -> Vec<PathBuf> {
-    let mut all: Vec<PathBuf> = asked.call.paths().into_iter().map(Into::into).collect();
-    let changed = Action::default().with_content(&content(asked)).paths;
-    all.extend(changed.into_iter().filter(|path| !all.contains(path)).collect::<Vec<_>>());
-    all
-}
-
-/// What the request is about, as far as it is known.
-fn action(asked: &Asked) -> Action {
-    let call = &asked.call;
-    let input = call.raw_input.as_ref().map(crate::event::Json::value).unwrap_or_default();
-    let locations: Vec<PathBuf> = call.paths().into_iter().map(Into::into).collect();
-    let content = content(asked);
-    let (server, tool) = match &asked.mcp {
-        Some((server, tool)) => (Some(server.clone()), Some(tool.as_str())),
-        None => (None, call.own_name()),
-    };
-    let mut action = Action::read(call.kind.as_deref(), tool, &input, &locations).with_content(&content);
-    if server.is_some() {
-        // A rule that forbids the name by which the agent calls it still does.
-        action.claimed = call.own_name().map(str::to_owned);
-        action.server = server;
-    }
-    if let Some(command) = &asked.command {
-        action.kind = Kind::Execute;
-        action.command = Some(Command::Shell(command.clone()));
-        action.cwd = asked.cwd.as_ref().map(Into::into);
-    }
-    action
-}
-
-/// What `action` is if the agent has the client do it.
-fn deed(action: &Action, asked: &Asked, here: &Path) -> Option<Deed> {
-    if let Some((server, tool)) = asked.mcp.clone() {
-        let arguments = asked.call.raw_input.as_ref()?.value();
-        return Some(Deed::Mcp { server, tool, arguments });
-    }
-    if let Some(command) = &action.command {
-        let cwd = action.cwd.as_ref().map_or_else(|| here.to_owned(), |cwd| here.join(cwd));
-        return Some(Deed::run(command.clone(), cwd, action.env.clone()));
-    }
-    // One file with one new text: what else it may do nobody has seen.
-    if let [content] = asked.call.content() {
-        let diff = content.value();
-        let text = |key: &str| diff.get(key).and_then(Value::as_str);
-        if let (Some("diff"), Some(path), Some(new)) = (text("type"), text("path"), text("newText")) {
-            return Some(Deed::Write { path: here.join(path), text: new.to_owned() });
-        }
-    }
-    if content(asked).iter().any(Action::is_change) {
-        return None;
-    }
-    let mut paths: Vec<PathBuf> = action.paths.iter().map(|path| here.join(path)).collect();
-    paths.dedup();
-    let [path] = <[PathBuf; 1]>::try_from(paths).ok()?;
-    let input = asked.call.raw_input.as_ref().map(crate::event::Json::value).unwrap_or_default();
-    match action.kinds()[..] {
-        [Kind::Read] => Some(Deed::Read { path }),
-        [Kind::Edit] if is_whole_text(&input) => {
-            let text = input.get("content")?.as_str()?.to_owned();
-            Some(Deed::Write { path, text })
-        }
-        _ => None,
-    }
-}
-
-/// Returns `true` if `content` is all that `input` says of a file beside its path: then it is its whole new text.
-fn is_whole_text(input: &Value) -> bool {
-    let paths =
-        ["path", "file_path", "filePath", "filepath", "file", "filename", "abs_path", "absolute_path"];
-    input.as_object().is_some_and(|fields| {
-        fields.contains_key("content")
-            && fields.keys().all(|key| key == "content" || paths.contains(&key.as_str()))
-    })
-}
-
-/// The input that a person is shown: the command that the request itself carries, else what is known of its call.
-fn input(asked: &Asked) -> Value {
-    match (&asked.command, &asked.call.raw_input) {
-        (Some(command), _) => json!({"command": command, "cwd": asked.cwd}),
-        (None, Some(input)) => input.value(),
-        (None, None) => Value::Null,
-    }
-}
-
-fn title(asked: &Asked) -> String {
-    let title = asked.title.as_ref().or(asked.call.title.as_ref());
-    title.cloned().unwrap_or_else(|| "something it gave no title".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::event::Json;
-
-    /// Version 2 has these in place of files and terminals.
-    #[test]
-    fn a_call_of_our_own_tool_is_known_as_what_the_client_then_does() {
-        let here = Path::new("/w");
-        let deed = |name: &str, input: Value| {
-            let mut asked = Asked::default();
-            asked.call.name = Some(name.into());
-            asked.call.raw_input = Some(Json::write(&input));
-            let action = own(&asked, here).expect("our own");
-            deed(&action, &asked, here)
-        };
-        let write = deed("mcp__narrows__write_text_file", json!({"path": "a", "content": "x"}));
-        assert!(
-            matches!(&write, Some(Deed::Write { path, text }) if path == Path::new("/w/a") && text == "x"),
-            "{write:?}"
-        );
-        let read = deed("narrows__read_text_file", json!({"path": "/v/a", "line": 2}));
-        assert!(matches!(&read, Some(Deed::Read { path }) if path == Path::new("/v/a")), "{read:?}");
-        let run = deed("narrows__run_command", json!({"command": "ls", "args": []}));
-        assert!(matches!(&run, Some(Deed::Run { .. })), "{run:?}");
-    }
-
-    /// The call that a command names says nothing about it, whatever tool it is of.
-    #[test]
-    fn a_command_that_names_a_known_call_is_judged_and_shown_itself() {
-        let mut asked = Asked { cwd: Some("/w".to_owned()), ..Asked::default() };
-        asked.call.name = Some("narrows__read_text_file".to_owned());
-        asked.call.raw_input = Some((&json!({"path": "README.md"})).into());
-        let here = Path::new("/w");
-        assert_eq!(own(&asked, here).map(|action| action.kind), Some(Kind::Read));
-        asked.command = Some("rm -rf /".to_owned());
-        assert_eq!(own(&asked, here), None);
-        assert_eq!(action(&asked).command, Some(Command::Shell("rm -rf /".to_owned())));
-        assert_eq!(input(&asked), json!({"command": "rm -rf /", "cwd": "/w"}));
     }
 }

@@ -1,6 +1,7 @@
 //! What is judged is what would happen: variables, diffs, links, and what was allowed before.
 
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use narrows_acp::Version;
@@ -61,6 +62,120 @@ async fn a_person_who_allowed_a_command_is_not_asked_again_when_the_client_runs_
         assert!(resolved.iter().all(|resolved| resolved["decision"]["by"] == "answer"), "{resolved:?}");
         driven.leave().await;
     }
+}
+
+/// A person who says yes to everything, after this was done while they thought about it.
+fn hesitating(stage: Stage, meanwhile: impl Fn(&Path) + Send + Sync + 'static) -> (Stage, Arc<Mutex<usize>>) {
+    let count: Arc<Mutex<usize>> = Arc::default();
+    let counted = Arc::clone(&count);
+    let root = stage.config.cwd.clone();
+    let stage = stage.asking(move |_: Arc<Question>| {
+        *counted.lock().expect("no panic") += 1;
+        meanwhile(&root);
+        async { Reply::Allow }
+    });
+    (stage, count)
+}
+
+/// Points `link` to another file.
+fn repoint(root: &Path, to: &str) {
+    let link = root.join("link");
+    let _ = std::fs::remove_file(&link);
+    symlink(to, link).expect("a link");
+}
+
+fn asking_about(rule: &str) -> Arc<Policy> {
+    let (rules, _) = Rules::parse(&format!("[[rule]]\neffect = 'ask'\n{rule}\n"), "p.toml").expect("rules");
+    Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules))
+}
+
+/// What is allowed is the file that the link led to, and not the link.
+#[tokio::test]
+async fn an_answer_about_a_link_is_not_one_about_another_file_behind_it() {
+    let tool = r#"kind = "read", input = { path = "link" }"#;
+    let read = r#"{ read = { path = "link" } }, { say = "{last}" }"#;
+    let repointed = format!(r#"{{ terminal = {{ command = ["ln", "-sfn", "two", "link"] }} }}, {read}"#);
+    for (more, changes_meanwhile, expected) in
+        [(read, false, (1, "Allowed.one")), (&repointed, false, (2, "")), (read, true, (1, "Refused."))]
+    {
+        let mut stage = Stage::new(Version::V1, Access::Medium);
+        stage.config.policy = asking_about("kind = 'read'");
+        stage.config.sandbox = true;
+        let root = stage.config.cwd.clone();
+        for name in ["one", "two"] {
+            std::fs::write(root.join(name), name).expect("a file");
+        }
+        repoint(&root, "one");
+        let (stage, count) = hesitating(stage, move |root| {
+            if changes_meanwhile {
+                repoint(root, "two");
+            }
+        });
+        let driven = stage.open(&asking(tool, more)).await;
+        let (text, _) = played(&driven).await;
+        let count = *count.lock().expect("no panic");
+        if expected.0 == 2 {
+            // The command that changes the link may be asked about too.
+            assert!(count >= 2, "{more}: {text}");
+        } else {
+            assert_eq!((count, text.as_str()), expected, "{more}");
+        }
+        driven.leave().await;
+    }
+}
+
+/// A directory that is swapped while the person is asked is not the one that was judged.
+#[tokio::test]
+async fn a_command_does_not_run_in_a_directory_that_was_swapped_meanwhile() {
+    let outside = tempfile::tempdir().expect("a directory");
+    let target = outside.path().canonicalize().expect("it is there");
+    for sandbox in [false, true] {
+        let mut stage = Stage::new(Version::V1, Access::Medium);
+        stage.config.policy = asking_about("command = 'touch **'");
+        stage.config.sandbox = sandbox;
+        let root = stage.config.cwd.clone();
+        std::fs::create_dir(root.join("dir")).expect("a directory");
+        let target = target.clone();
+        let (stage, count) = hesitating(stage, move |root| {
+            std::fs::remove_dir(root.join("dir")).expect("it was a directory");
+            symlink(&target, root.join("dir")).expect("a link");
+        });
+        let script = format!(
+            r#"
+            [[turn]]
+            steps = [{{ terminal = {{ command = ["touch", "made"], cwd = "{}/dir" }} }}, {{ say = "{{last}}" }}]
+            "#,
+            root.display()
+        );
+        let driven = stage.open(&script).await;
+        played(&driven).await;
+        assert_eq!(*count.lock().expect("no panic"), 1);
+        assert!(!outside.path().join("made").exists(), "{sandbox}");
+        driven.leave().await;
+    }
+}
+
+/// What is protected is looked for when the command starts, not when its question is asked.
+#[tokio::test]
+async fn a_protected_file_that_comes_to_be_while_a_question_waits_is_protected() {
+    if !narrows_process::Sandbox::support().await.confined().protected {
+        return;
+    }
+    let mut stage = Stage::new(Version::V1, Access::Medium);
+    stage.config.policy = asking_about("command = 'sh **'");
+    stage.config.sandbox = true;
+    let root = stage.config.cwd.clone();
+    std::fs::write(root.join("b.sh"), "echo EVIL >> .vscode/tasks.json; touch ran").expect("a file");
+    let (stage, count) = hesitating(stage, |root| {
+        std::fs::create_dir(root.join(".vscode")).expect("a directory");
+        std::fs::write(root.join(".vscode/tasks.json"), "{}").expect("a file");
+    });
+    let driven = stage.open("[[turn]]\nsteps = [{ terminal = { command = ['sh', 'b.sh'] } }]\n").await;
+    played(&driven).await;
+    assert_eq!(*count.lock().expect("no panic"), 1);
+    assert!(driven.path("ran").exists());
+    assert_eq!(std::fs::read_to_string(driven.path(".vscode/tasks.json")).expect("a file"), "{}");
+    driven.leave().await;
 }
 
 /// Only of an agent that is known to run commands nowhere else it is known which sandbox holds them.
@@ -328,6 +443,66 @@ async fn a_command_is_not_run_in_a_directory_outside_that_a_link_leads_to() {
         let driven = stage.open(&script).await;
         let (text, resolved) = played(&driven).await;
         assert_eq!(resolved[0]["outcome"], outcome, "{cwd}: {text}");
+        driven.leave().await;
+    }
+}
+
+/// By a permission request, and by the client that is to run it.
+#[tokio::test]
+async fn a_command_is_judged_by_where_its_words_lead() {
+    let (rules, _) =
+        Rules::parse("[[rule]]\neffect = 'deny'\ncommand = 'canary'\n", "p.toml").expect("rules");
+    let policy = Arc::new(Policy::new(Access::High, Narrowing::default()).with_rules(rules));
+    for (words, said, outcome) in [
+        (r#"["./ls"]"#, "Refused.", "refused"),
+        (r#"["./other"]"#, "Allowed.", "allowed"),
+        (r#"["cat", "notes"]"#, "Refused.", "refused"),
+    ] {
+        let stage = || {
+            let mut stage = Stage::new(Version::V1, Access::High);
+            stage.config.policy = Arc::clone(&policy);
+            let root = stage.config.cwd.clone();
+            std::fs::write(root.join(".env"), "").expect("a file");
+            symlink("canary", root.join("ls")).expect("a link");
+            symlink("/bin/true", root.join("other")).expect("a link");
+            symlink(".env", root.join("notes")).expect("a link");
+            stage
+        };
+        let tool = format!(r#"kind = "execute", input = {{ command = {words} }}"#);
+        let driven = stage().open(&asking(&tool, "")).await;
+        assert_eq!(played(&driven).await.0, said, "{words}");
+        driven.leave().await;
+        let script = format!("[[turn]]\nsteps = [{{ terminal = {{ command = {words} }} }}]\n");
+        let driven = stage().open(&script).await;
+        assert_eq!(played(&driven).await.1[0]["outcome"], outcome, "{words}");
+        driven.leave().await;
+    }
+}
+
+/// git runs what the configuration in such a directory names.
+#[tokio::test]
+async fn git_does_not_only_look_in_a_directory_that_is_a_repository_itself() {
+    for (files, said) in [
+        (&[".git/HEAD", ".git/objects/x", ".git/refs/x"][..], "Allowed."),
+        (&["HEAD", "objects/x", "refs/x", "config"][..], "Refused."),
+    ] {
+        let stage = || {
+            let stage = Stage::new(Version::V1, Access::Low);
+            for file in files {
+                let path = stage.config.cwd.join(file);
+                std::fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+                std::fs::write(path, "").expect("a file");
+            }
+            stage
+        };
+        let tool = r#"kind = "execute", input = { command = "git status" }"#;
+        let driven = stage().open(&asking(tool, "")).await;
+        assert_eq!(played(&driven).await.0, said, "{files:?}");
+        driven.leave().await;
+        let script = "[[turn]]\nsteps = [{ terminal = { command = [\"git\", \"status\"] } }]\n";
+        let driven = stage().open(script).await;
+        let outcome = if said == "Allowed." { "allowed" } else { "refused" };
+        assert_eq!(played(&driven).await.1[0]["outcome"], outcome, "{files:?}");
         driven.leave().await;
     }
 }

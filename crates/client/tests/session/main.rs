@@ -11,6 +11,7 @@ mod pairs;
 mod permission;
 mod runs;
 mod sdk;
+mod subjects;
 mod unknown;
 mod usage;
 mod waiting;

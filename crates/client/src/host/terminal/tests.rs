@@ -13,6 +13,7 @@ fn shell(script: &str) -> Create {
         args: vec!["-c".into(), script.into()],
         env,
         cwd: "/".into(),
+        cwd_links: CwdLinks::Follow,
         output_limit: usize::MAX,
         sandbox: None,
     }

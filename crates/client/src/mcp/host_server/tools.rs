@@ -1,5 +1,6 @@
 //! The tools: what a model is told of them, and what they do.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -107,45 +108,83 @@ fn run_tool() -> Value {
     })
 }
 
-pub(super) async fn read(files: &dyn FileService, arguments: Map<String, Value>) -> Result<Value, String> {
-    let mut arguments = Arguments::new(arguments);
-    let (path, line, limit) = (arguments.path("path")?, arguments.count("line")?, arguments.count("limit")?);
-    arguments.end()?;
-    let text = files.read(path, line, limit).await.map_err(words)?;
-    Ok(done(&[&text]))
+/// A call of one of the tools that can be carried out.
+#[derive(Debug)]
+pub(crate) enum ToolCall {
+    /// `read_text_file`.
+    Read { path: PathBuf, line: Option<u32>, limit: Option<u32> },
+    /// `write_text_file`.
+    Write { path: PathBuf, text: String },
+    /// `run_command`.
+    Run(Run),
 }
 
-pub(super) async fn write(files: &dyn FileService, arguments: Map<String, Value>) -> Result<Value, String> {
-    let mut arguments = Arguments::new(arguments);
-    let (path, text) = (arguments.path("path")?, arguments.text("content")?);
-    arguments.end()?;
-    let told = format!("{} bytes written", text.len());
-    files.write(path, text).await.map_err(words)?;
-    Ok(done(&[&told]))
-}
-
-pub(super) async fn run(
-    commands: &dyn CommandService,
-    arguments: Map<String, Value>,
-) -> Result<Value, String> {
-    let mut arguments = Arguments::new(arguments);
-    let program = plain("command", arguments.text("command")?)?;
-    if program.trim().is_empty() {
-        return Err("the argument command is empty".to_owned());
+impl ToolCall {
+    /// Reads a call. `None` if no such tool is offered; an error says what is wrong with the arguments.
+    pub(crate) fn parse(
+        offer: Offer,
+        tool: &str,
+        arguments: Map<String, Value>,
+    ) -> Option<Result<Self, String>> {
+        let read = match tool {
+            READ if offer.read => Self::parse_read,
+            WRITE if offer.write => Self::parse_write,
+            RUN if offer.run => Self::parse_run,
+            _ => return None,
+        };
+        let mut arguments = Arguments::new(arguments);
+        Some(read(&mut arguments).and_then(|call| arguments.end().map(|()| call)))
     }
-    let time_limit = arguments
-        .count("timeoutMs")?
-        .map_or(TIME_LIMIT, |ms| Duration::from_millis(ms.into()).min(MAX_TIME_LIMIT));
-    let run = Run {
-        program,
-        args: arguments.list("args")?,
-        env: arguments.pairs("env")?,
-        cwd: arguments.optional_path("cwd")?,
-        time_limit,
-        output_limit: OUTPUT_LIMIT,
-    };
-    arguments.end()?;
-    Ok(ran(&commands.run(run).await.map_err(words)?, time_limit))
+
+    fn parse_read(arguments: &mut Arguments) -> Result<Self, String> {
+        let path = arguments.path("path")?;
+        Ok(Self::Read { path, line: arguments.count("line")?, limit: arguments.count("limit")? })
+    }
+
+    fn parse_write(arguments: &mut Arguments) -> Result<Self, String> {
+        Ok(Self::Write { path: arguments.path("path")?, text: arguments.text("content")? })
+    }
+
+    fn parse_run(arguments: &mut Arguments) -> Result<Self, String> {
+        let program = plain("command", arguments.text("command")?)?;
+        if program.trim().is_empty() {
+            return Err("the argument command is empty".to_owned());
+        }
+        let time_limit = arguments
+            .count("timeoutMs")?
+            .map_or(TIME_LIMIT, |ms| Duration::from_millis(ms.into()).min(MAX_TIME_LIMIT));
+        Ok(Self::Run(Run {
+            program,
+            args: arguments.list("args")?,
+            env: arguments.pairs("env")?,
+            cwd: arguments.optional_path("cwd")?,
+            time_limit,
+            output_limit: OUTPUT_LIMIT,
+        }))
+    }
+
+    /// Carries the call out.
+    pub(super) async fn execute(
+        self,
+        files: &dyn FileService,
+        commands: &dyn CommandService,
+    ) -> Result<Value, String> {
+        match self {
+            Self::Read { path, line, limit } => {
+                let text = files.read(path, line, limit).await.map_err(words)?;
+                Ok(done(&[&text]))
+            }
+            Self::Write { path, text } => {
+                let told = format!("{} bytes written", text.len());
+                files.write(path, text).await.map_err(words)?;
+                Ok(done(&[&told]))
+            }
+            Self::Run(run) => {
+                let time_limit = run.time_limit;
+                Ok(ran(&commands.run(run).await.map_err(words)?, time_limit))
+            }
+        }
+    }
 }
 
 /// A command that has ended. That it failed is no failure of the tool, unless it was not let to its end.

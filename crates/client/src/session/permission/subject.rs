@@ -1,0 +1,451 @@
+//! What a permission request is about, as the policy judges it and as a person is shown it.
+//!
+//! One request can carry several subjects: a tool call, a command line beside it, further calls, and a call can show
+//! several things at once. An agent may mean any of them, so each is judged and a person is shown all.
+
+use std::path::{Path, PathBuf};
+
+use narrows_policy::{Access, Action, Because, Command, Decision, Kind, Variable, Verdict};
+use serde_json::{Value, json};
+
+use crate::allowed::Deed;
+use crate::authority::Authority;
+use crate::event::Json;
+use crate::map::{Asked, Call};
+use crate::mcp::{self, Run, ToolCall};
+use crate::question::FileChange;
+
+/// The reason for a question about a command that is not known to run here.
+const MAY_RUN_ITSELF: &str = "asks before a command that the agent may run itself, in no sandbox";
+
+/// One thing that a request is about.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Subject {
+    pub(super) action: Action,
+    /// It is done by this client, in the sandbox: by our own MCP server, or by a terminal of an agent that is known to
+    /// run commands nowhere else.
+    pub(super) runs_here: bool,
+}
+
+impl Subject {
+    /// What the policy says of it.
+    pub(super) fn judge(&self, authority: &Authority) -> Decision {
+        let mut decision = authority.judge(&self.action, self.runs_here);
+        if let Because::Preset { access: Access::Medium, kind: Kind::Execute, why } = &mut decision.because
+            && !self.runs_here
+            && decision.verdict == Verdict::Ask
+        {
+            *why = MAY_RUN_ITSELF;
+        }
+        decision
+    }
+}
+
+/// All tool calls of the request.
+pub(super) fn calls(asked: &Asked) -> impl Iterator<Item = &Call> {
+    std::iter::once(&asked.call).chain(asked.other_calls.iter().map(|other| &other.call))
+}
+
+/// The tools of our own MCP server, for an agent that has them.
+pub(super) struct OwnTools<'a> {
+    /// Where relative paths start.
+    pub(super) here: &'a Path,
+    pub(super) offer: mcp::Offer,
+}
+
+/// Everything that the request is about, as far as it is known. `own_tools` is `None` for an agent that does not have them.
+pub(super) fn subjects(asked: &Asked, own_tools: Option<&OwnTools<'_>>) -> Vec<Subject> {
+    let others = asked.other_calls.iter().map(|other| (&other.call, &other.mcp));
+    let calls = std::iter::once((&asked.call, &asked.mcp)).chain(others);
+    // A call of which nothing is told but that a command belongs to it is judged by the command.
+    let shown = calls.filter(|(call, _)| asked.command.is_none() || call.shows_action());
+    let mut all: Vec<Subject> = shown
+        .map(|(call, mcp)| match own_tools.filter(|_| mcp.is_none()).and_then(|tools| own(call, tools)) {
+            Some(action) => Subject { action, runs_here: true },
+            None => Subject { action: action(call, mcp.as_ref()), runs_here: false },
+        })
+        .collect();
+    if let Some(command) = &asked.command {
+        let action = Action::asked_command(command, asked.cwd.as_deref());
+        let action = action.with_tool_names(asked.call.names());
+        all.push(Subject { action, runs_here: false });
+    }
+    all
+}
+
+/// What a call does if it is exactly one that our own server would carry out: the same that is judged again when the call
+/// comes. Anything else about it that an agent could mean (an argument that the tool does not take, another kind, further
+/// files, another change) makes it a call of any tool, whatever its name is.
+fn own(call: &Call, tools: &OwnTools<'_>) -> Option<Action> {
+    let name = call.sole_name()?;
+    let tool = name.strip_prefix("mcp__").unwrap_or(name).strip_prefix("narrows__")?;
+    let Value::Object(arguments) = call.raw_input.as_ref()?.value() else { return None };
+    let parsed = ToolCall::parse(tools.offer, tool, arguments)?.ok()?;
+    let mut text = None;
+    let mut action = match parsed {
+        ToolCall::Read { path, .. } => Action::file(Kind::Read, tools.here.join(path)),
+        ToolCall::Write { path, text: new } => {
+            text = Some(new);
+            Action::file(Kind::Edit, tools.here.join(path))
+        }
+        ToolCall::Run(Run { program, args, env, cwd, .. }) => {
+            let argv = std::iter::once(program).chain(args).collect();
+            let cwd = cwd.map(|cwd| tools.here.join(cwd));
+            let env = env.into_iter().map(|(name, value)| Variable::new(name, value)).collect();
+            Action { env, ..Action::execute(Command::Argv(argv), cwd) }
+        }
+    };
+    let is_named = |path: &Path| action.paths.contains(&tools.here.join(path));
+    let kind = call.kind.as_deref().map_or(Kind::Other, Kind::named);
+    let is_exact = [Kind::Other, action.kind].contains(&kind)
+        && call.paths().iter().all(|path| is_named(Path::new(path)))
+        && changes(call).all(|FileChange { path, new_text, .. }| {
+            path.is_some_and(|path| is_named(&path)) && text.as_ref() == Some(&new_text)
+        });
+    // Rules that forbid the tool by its name count.
+    action.claimed = call.names().map(str::to_owned).collect();
+    is_exact.then_some(action)
+}
+
+/// What a call does, as far as it is known.
+fn action(call: &Call, mcp: Option<&(String, String)>) -> Action {
+    let input = call.raw_input.as_ref().map(Json::value).unwrap_or_default();
+    let locations: Vec<PathBuf> = call.paths().into_iter().map(Into::into).collect();
+    let read = Action::read(call.kind.as_deref(), None, &input, &locations).with_content(&content(call));
+    match mcp {
+        // A rule that forbids the name by which the agent calls it still does.
+        Some((server, tool)) => Action {
+            tool: Some(tool.clone()),
+            server: Some(server.clone()),
+            claimed: call.own_name().map(str::to_owned).into_iter().collect(),
+            ..read
+        },
+        None => read.with_tool_names(call.names()),
+    }
+}
+
+/// The blocks of content of the call.
+fn content(call: &Call) -> Vec<Value> {
+    call.content().iter().map(Json::value).collect()
+}
+
+/// The changes of files that the content of a call shows.
+fn changes(call: &Call) -> impl Iterator<Item = FileChange> {
+    call.content().iter().map(Json::value).filter_map(|block| FileChange::from_content(&block))
+}
+
+/// The changes of files that a person is shown.
+pub(super) fn all_changes(asked: &Asked) -> Vec<FileChange> {
+    calls(asked).flat_map(changes).collect()
+}
+
+/// Everything that was judged, as a person is shown it: a command without a directory runs in that of the session.
+pub(super) fn shown_actions(subjects: Vec<Subject>, here: &Path) -> Vec<Action> {
+    let mut actions: Vec<Action> = subjects.into_iter().map(|subject| subject.action).collect();
+    for action in &mut actions {
+        if action.command.is_some() && action.server.is_none() {
+            action.cwd.get_or_insert_with(|| here.to_owned());
+        }
+    }
+    actions
+}
+
+/// The files that a person is shown: those that the agent names, and those that its diffs change.
+pub(super) fn locations(asked: &Asked) -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = Vec::new();
+    for call in calls(asked) {
+        let named = call.paths().into_iter().map(PathBuf::from);
+        for path in named.chain(Action::default().with_content(&content(call)).paths) {
+            if !all.contains(&path) {
+                all.push(path);
+            }
+        }
+    }
+    all
+}
+
+/// What the last of `subjects` is if the agent has the client do it.
+pub(super) fn deed(subjects: &[Subject], asked: &Asked, here: &Path) -> Option<Deed> {
+    let call = &asked.call;
+    let action = &subjects.last()?.action;
+    // What can be read in several ways was not seen in each of them.
+    if !asked.other_calls.is_empty() || call.is_ambiguous() {
+        return None;
+    }
+    if let Some((server, tool)) = asked.mcp.clone().filter(|_| asked.command.is_none()) {
+        let arguments = call.raw_input.as_ref()?.value();
+        return Some(Deed::Mcp { server, tool, arguments });
+    }
+    if let Some(command) = &action.command {
+        let cwd = action.cwd.as_ref().map_or_else(|| here.to_owned(), |cwd| here.join(cwd));
+        return Some(Deed::run(command.clone(), cwd, action.env.clone()));
+    }
+    // One file with one new text: what else it may do nobody has seen.
+    if let [content] = call.content() {
+        let diff = content.value();
+        let text = |key: &str| diff.get(key).and_then(Value::as_str);
+        if let (Some("diff"), Some(path), Some(new)) = (text("type"), text("path"), text("newText")) {
+            return Some(Deed::Write { path: here.join(path), text: new.to_owned() });
+        }
+    }
+    if content(call).iter().any(Action::is_change) {
+        return None;
+    }
+    let mut paths: Vec<PathBuf> = action.paths.iter().map(|path| here.join(path)).collect();
+    paths.dedup();
+    let [path] = <[PathBuf; 1]>::try_from(paths).ok()?;
+    let input = call.raw_input.as_ref().map(Json::value).unwrap_or_default();
+    match action.kinds()[..] {
+        [Kind::Read] => Some(Deed::Read { path }),
+        [Kind::Edit] if is_whole_text(&input) => {
+            let text = input.get("content")?.as_str()?.to_owned();
+            Some(Deed::Write { path, text })
+        }
+        _ => None,
+    }
+}
+
+/// Returns `true` if `content` is all that `input` says of a file beside its path: then it is its whole new text.
+fn is_whole_text(input: &Value) -> bool {
+    let paths =
+        ["path", "file_path", "filePath", "filepath", "file", "filename", "abs_path", "absolute_path"];
+    input.as_object().is_some_and(|fields| {
+        fields.contains_key("content")
+            && fields.keys().all(|key| key == "content" || paths.contains(&key.as_str()))
+    })
+}
+
+/// The input that a person is shown: all that the request carries. Several subjects are the members of an object.
+pub(super) fn input(asked: &Asked) -> Value {
+    let command = asked.command.as_ref().map(|command| json!({"command": command, "cwd": asked.cwd}));
+    let mut inputs: Vec<Value> = calls(asked)
+        .filter(|call| command.is_none() || call.shows_action())
+        .map(shown_input)
+        .filter(|input| !input.is_null())
+        .collect();
+    match (command, inputs.len()) {
+        (Some(command), 0) => command,
+        (None, 0 | 1) => inputs.pop().unwrap_or_default(),
+        (Some(command), 1) => json!({"input": inputs[0], "command": command}),
+        (Some(command), _) => json!({"inputs": inputs, "command": command}),
+        (None, _) => json!({"inputs": inputs}),
+    }
+}
+
+/// The input of a call: as a text if it can be read in several ways.
+fn shown_input(call: &Call) -> Value {
+    match &call.raw_input {
+        Some(input) if input.is_ambiguous() => input.text().into(),
+        Some(input) => input.value(),
+        None => Value::Null,
+    }
+}
+
+pub(super) fn title(asked: &Asked) -> String {
+    let title = asked.title.as_ref().or(asked.call.title.as_ref());
+    title.cloned().unwrap_or_else(|| "something it gave no title".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::OtherCall;
+
+    const HERE: &str = "/w";
+
+    fn call(name: &str, input: &Value) -> Call {
+        let mut call = Call::default();
+        call.name = Some(name.to_owned());
+        call.raw_input = Some(Json::write(input));
+        call
+    }
+
+    fn asked(call: Call) -> Asked {
+        Asked { call, ..Asked::default() }
+    }
+
+    const ALL_TOOLS: mcp::Offer = mcp::Offer { read: true, write: true, run: true };
+
+    fn all(asked: &Asked) -> Vec<Subject> {
+        offered(ALL_TOOLS, asked)
+    }
+
+    fn offered(offer: mcp::Offer, asked: &Asked) -> Vec<Subject> {
+        subjects(asked, Some(&OwnTools { here: Path::new(HERE), offer }))
+    }
+
+    /// Version 2 has these in place of files and terminals.
+    #[test]
+    fn a_call_of_our_own_tool_is_known_as_what_the_client_then_does() {
+        let deed = |name: &str, input: Value| {
+            let asked = asked(call(name, &input));
+            let subjects = all(&asked);
+            assert!(subjects[0].runs_here, "{name}");
+            deed(&subjects, &asked, Path::new(HERE))
+        };
+        let write = deed("mcp__narrows__write_text_file", json!({"path": "a", "content": "x"}));
+        assert!(
+            matches!(&write, Some(Deed::Write { path, text }) if path == Path::new("/w/a") && text == "x"),
+            "{write:?}"
+        );
+        let read = deed("narrows__read_text_file", json!({"path": "/v/a", "line": 2}));
+        assert!(matches!(&read, Some(Deed::Read { path }) if path == Path::new("/v/a")), "{read:?}");
+        let run = deed("narrows__run_command", json!({"command": "ls", "args": []}));
+        assert!(matches!(&run, Some(Deed::Run { .. })), "{run:?}");
+    }
+
+    #[test]
+    fn the_name_of_our_own_tool_hides_nothing_else_that_a_call_shows() {
+        let check = |call: Call, runs_here: bool, kinds: &[Kind]| {
+            let subjects = all(&asked(call.clone()));
+            let found: Vec<(bool, Vec<Kind>)> =
+                subjects.iter().map(|subject| (subject.runs_here, subject.action.kinds())).collect();
+            assert_eq!(found, [(runs_here, kinds.to_vec())], "{call:?}");
+        };
+        let name = "narrows__read_text_file";
+        let plain = call(name, &json!({"path": "a", "line": 1}));
+        check(plain.clone(), true, &[Kind::Read]);
+        check(call(name, &json!({"path": "a", "command": "rm -rf ."})), false, &[Kind::Execute, Kind::Other]);
+        check(call(name, &json!({"path": "a", "url": "http://x"})), false, &[Kind::Fetch, Kind::Other]);
+        let with = |change: &dyn Fn(&mut Call)| {
+            let mut call = plain.clone();
+            change(&mut call);
+            call
+        };
+        check(with(&|call| call.kind = Some("read".to_owned())), true, &[Kind::Read]);
+        check(with(&|call| call.kind = Some("delete".to_owned())), false, &[Kind::Delete]);
+        let at = |path: &str| Some(Json::write(&json!([{ "path": path }])));
+        check(with(&|call| call.locations = at("a")), true, &[Kind::Read]);
+        check(with(&|call| call.locations = at("/w/a")), true, &[Kind::Read]);
+        check(with(&|call| call.locations = at(".env")), false, &[Kind::Other]);
+        let run = |input: Value| call("narrows__run_command", &input);
+        check(
+            run(json!({"command": "ls", "args": ["-l"], "cwd": "/w", "env": {"A": "1"}})),
+            true,
+            &[Kind::Execute],
+        );
+        for other in [
+            json!({"command": "ls", "argv": ["git", "push"]}),
+            json!({"command": "git", "args": "push"}),
+            json!({"command": "ls", "steps": [{"command": "git push"}]}),
+            json!({"command": "ls", "cwd": ["/etc"]}),
+            json!({"command": "ls", "env": [["A"]]}),
+        ] {
+            let found = all(&asked(run(other.clone())));
+            assert!(found.len() == 1 && !found[0].runs_here, "{other}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_tool_of_ours_that_is_not_offered_is_a_tool_like_any_other() {
+        let runs = asked(call("narrows__run_command", &json!({"command": "ls"})));
+        let found = offered(mcp::Offer { run: false, ..ALL_TOOLS }, &runs);
+        assert!(found.len() == 1 && !found[0].runs_here, "{found:?}");
+        assert_eq!(found[0].action.tool.as_deref(), Some("narrows__run_command"));
+        // Rules that forbid its name count where it is.
+        assert_eq!(all(&runs)[0].action.claimed, ["narrows__run_command"]);
+    }
+
+    /// The call that a command names may do something else.
+    #[test]
+    fn a_command_that_names_a_known_call_is_judged_and_shown_beside_it() {
+        let mut asked = asked(call("narrows__read_text_file", &json!({"path": "README.md"})));
+        (asked.command, asked.cwd) = (Some("rm -rf /".to_owned()), Some("/w".to_owned()));
+        let found = all(&asked);
+        let kinds: Vec<(bool, Kind)> =
+            found.iter().map(|subject| (subject.runs_here, subject.action.kind)).collect();
+        assert_eq!(kinds, [(true, Kind::Read), (false, Kind::Execute)]);
+        assert_eq!(found[1].action.command, Some(Command::Shell("rm -rf /".to_owned())));
+        let shown = json!({"input": {"path": "README.md"}, "command": {"command": "rm -rf /", "cwd": "/w"}});
+        assert_eq!(input(&asked), shown);
+        // Of a call that shows nothing there is nothing to judge.
+        asked.call = Call::default();
+        asked.call.name = Some("Bash".to_owned());
+        assert_eq!(all(&asked).len(), 1);
+        assert_eq!(input(&asked), json!({"command": "rm -rf /", "cwd": "/w"}));
+    }
+
+    /// A call that shows a change of a file.
+    fn diff(path: &str, new: &str) -> Call {
+        let block = json!({"type": "diff", "path": path, "newText": new});
+        call("Edit", &json!({"path": path})).with_content(&[block])
+    }
+
+    #[test]
+    fn everything_that_an_approval_holds_for_is_shown() {
+        let here = Path::new(HERE);
+        let mcp = Asked {
+            mcp: Some(("github".to_owned(), "delete_repo".to_owned())),
+            ..asked(call("mcp__github__delete_repo", &json!({"command": "ls -l", "repo": "prod"})))
+        };
+        let command = Asked {
+            command: Some("bash -c ls".to_owned()),
+            ..asked(call("Bash", &json!({"env": {"BASH_ENV": "/w/evil.sh"}})))
+        };
+        for (asked, what) in [
+            (mcp, "a tool"),
+            (command, "a command"),
+            (asked(call("Bash", &json!({"command": "make", "env": {"A": "1"}}))), "a command"),
+            (asked(diff("a", "all:; rm -rf ~")), "a text"),
+            (asked(call("narrows__write_text_file", &json!({"path": "a", "content": "x"}))), "a text"),
+            (asked(call("narrows__read_text_file", &json!({"path": "a"}))), "a file"),
+        ] {
+            let subjects = all(&asked);
+            let held = deed(&subjects, &asked, here).expect(what);
+            let (actions, changes, shown) =
+                (shown_actions(subjects, here), all_changes(&asked), input(&asked));
+            let is_shown = match &held {
+                Deed::Mcp { server, tool, arguments } => actions.iter().any(|action| {
+                    (action.server.as_ref(), action.tool.as_ref(), &shown)
+                        == (Some(server), Some(tool), arguments)
+                }),
+                Deed::Run { command, cwd, env } => actions.iter().any(|action| {
+                    (action.command.as_ref(), action.cwd.as_ref(), &action.env)
+                        == (Some(command), Some(cwd), env)
+                }),
+                Deed::Write { path, text } => {
+                    let is_change = |change: &FileChange| {
+                        change.path.as_ref().is_some_and(|named| here.join(named) == *path)
+                            && change.new_text == *text
+                    };
+                    changes.iter().any(is_change)
+                        || shown["content"] == text.as_str() && actions[0].paths.contains(path)
+                }
+                Deed::Read { path } => actions.iter().any(|action| action.paths.contains(path)),
+            };
+            assert!(is_shown, "{what}: {held:?} of {actions:?}");
+        }
+    }
+
+    /// The call was told of before and is not what is asked for.
+    #[test]
+    fn an_approval_of_a_command_holds_for_no_variable_of_another_call() {
+        let mut asked = asked(call("Bash", &json!({"env": {"BASH_ENV": "/w/evil.sh"}})));
+        asked.command = Some("bash -c ls".to_owned());
+        let held = deed(&all(&asked), &asked, Path::new(HERE));
+        assert!(matches!(&held, Some(Deed::Run { env, .. }) if env.is_empty()), "{held:?}");
+    }
+
+    #[test]
+    fn further_calls_are_judged_and_shown() {
+        let other = call("Bash", &json!({"command": "rm x"}));
+        let asked = Asked {
+            call: call("Read", &json!({"path": "a"})),
+            other_calls: vec![OtherCall { call: other, mcp: None }],
+            ..Asked::default()
+        };
+        let found = subjects(&asked, None);
+        assert_eq!(found[1].action.command, Some(Command::Shell("rm x".to_owned())));
+        assert_eq!(input(&asked), json!({"inputs": [{"path": "a"}, {"command": "rm x"}]}));
+        assert!(deed(&found, &asked, Path::new(HERE)).is_none());
+    }
+
+    #[test]
+    fn a_key_that_appears_twice_is_shown_as_it_was_written() {
+        let text = r#"{"command":"ls","command":"rm"}"#;
+        let mut call = Call::default();
+        call.raw_input = serde_json::from_str(text).ok();
+        assert!(call.is_ambiguous());
+        assert_eq!(input(&asked(call)), json!(text));
+    }
+}

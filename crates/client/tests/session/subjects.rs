@@ -1,0 +1,95 @@
+//! A permission request with several subjects: an agent may mean any of them, so each is judged.
+
+use narrows_acp::Version;
+use narrows_client::RunRequest;
+use narrows_policy::Access;
+
+use crate::common::{Stage, all, payloads};
+
+/// An agent of `version` tells of the call `t` and sends a request with these members. Returns the kind of the option that
+/// it is answered with.
+async fn check(version: Version, access: Access, call: &str, members: &str, expected: &str) {
+    let update = if version == Version::V1 { "tool_call" } else { "tool_call_update" };
+    let script = format!(
+        r#"
+        [[turn]]
+        steps = [
+          {{ update = {{ sessionUpdate = "{update}", toolCallId = "t", title = "It", {call} }} }},
+          {{ request = {{ method = "session/request_permission", params = {{
+            sessionId = "{{session}}", title = "May I?", {members},
+            options = [{{ optionId = "y", name = "Yes", kind = "allow_once" }}, {{ optionId = "n", name = "No", kind = "reject_once" }}] }} }} }},
+        ]
+        "#
+    );
+    let driven = Stage::new(version, access).open(&script).await;
+    let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
+    let resolved = payloads(&all(&mut run).await, "permission.resolved");
+    assert_eq!(resolved[0]["optionKind"], expected, "{version} {call} {members}: {resolved:?}");
+    driven.leave().await;
+}
+
+const READ: &str = r#"kind = "read", rawInput = { path = "a" }"#;
+const RUN: &str = r#"kind = "execute", rawInput = { command = "rm -rf a" }"#;
+
+#[tokio::test]
+async fn a_command_does_not_hide_the_call_that_it_names() {
+    let command = |line: &str| {
+        format!(r#"subject = {{ type = "command", command = "{line}", cwd = "/", toolCallId = "t" }}"#)
+    };
+    for (call, line, expected) in [
+        (READ, "ls", "allow_once"),
+        (READ, "rm a", "reject_once"),
+        (RUN, "ls", "reject_once"),
+        (r#"kind = "read", rawInput = { path = ".env" }"#, "ls", "reject_once"),
+        (r#"kind = "read", locations = [{ path = ".env" }]"#, "ls", "reject_once"),
+        // It shows nothing that could be judged by itself.
+        (r#"kind = "execute""#, "ls", "allow_once"),
+    ] {
+        check(Version::V2, Access::Low, call, &command(line), expected).await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_of_one_version_does_not_hide_the_subject_of_the_other() {
+    let (ls, rm) = (r#"{ command = "ls" }"#, r#"{ command = "rm a" }"#);
+    let call = |id: &str, input: &str| {
+        format!(r#"{{ toolCallId = "{id}", title = "It", kind = "execute", rawInput = {input} }}"#)
+    };
+    for version in [Version::V1, Version::V2] {
+        for (first, second, expected) in
+            [(ls, ls, "allow_once"), (ls, rm, "reject_once"), (rm, ls, "reject_once")]
+        {
+            let subject = format!(r#"{{ type = "tool_call", toolCall = {} }}"#, call("v", second));
+            let members = format!("toolCall = {}, subject = {subject}", call("u", first));
+            check(version, Access::Low, READ, &members, expected).await;
+        }
+        let subject =
+            |kind: &str| format!(r#"{{ type = "{kind}", toolCall = {}, command = "rm a" }}"#, call("v", ls));
+        for kind in ["tool_call", "command"] {
+            check(version, Access::Low, READ, &format!("subject = {}", subject(kind)), "reject_once").await;
+        }
+        // A call that was told of before.
+        let members = format!(r#"toolCall = {}, toolCallId = "t""#, call("u", ls));
+        check(version, Access::Low, RUN, &members, "reject_once").await;
+        check(version, Access::Low, READ, &members, "allow_once").await;
+    }
+}
+
+#[tokio::test]
+async fn whatever_a_call_shows_beside_its_kind_is_judged() {
+    for (call, expected) in [
+        (r#"kind = "read", rawInput = { path = "a", command = "rm a" }"#, "reject_once"),
+        (r#"kind = "read", rawInput = { path = "a", more = { argv = ["rm", "a"] } }"#, "reject_once"),
+        (r#"kind = "execute", rawInput = { command = "ls", path = ".env" }"#, "reject_once"),
+        (r#"kind = "read", rawInput = { path = "a", new_text = "x" }"#, "reject_once"),
+        // Nobody can be asked what the location without a path is.
+        (
+            r#"kind = "read", rawInput = { path = "a" }, locations = [{ path = "a" }, { file = ".env" }]"#,
+            "reject_once",
+        ),
+        (r#"kind = "read", rawInput = { path = "a" }, locations = [{ path = "a" }]"#, "allow_once"),
+    ] {
+        let members = format!(r#"toolCall = {{ toolCallId = "u", title = "It", {call} }}"#);
+        check(Version::V1, Access::Low, READ, &members, expected).await;
+    }
+}
