@@ -37,6 +37,9 @@ use serde_json::Value;
 /// How long the end of a bus may take beyond what running turns are given: agents are told to end, and then made to.
 pub const LADDER: Duration = Duration::from_secs(10);
 
+/// The most bytes that are kept to be sent again.
+const MAX_REPLAY_MEMORY: usize = 256 << 20;
+
 /// Everything a bus is told.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -331,6 +334,17 @@ impl Limits {
         match (self.memory, self.unfinished()) {
             (0, limits) => limits,
             (_, (all, _)) => (all / 2, all / 4),
+        }
+    }
+
+    /// How many bytes that were sent may be kept to be sent again: on all connections over the network, and on those of one
+    /// identity. With a memory budget it is an eighth and a sixteenth of that.
+    #[must_use]
+    pub fn replay_memory(&self) -> (usize, usize) {
+        let (all, one) = (MAX_REPLAY_MEMORY, MAX_REPLAY_MEMORY / 4);
+        match usize::try_from(self.memory).unwrap_or(usize::MAX) {
+            0 => (all, one),
+            memory => (all.min(memory / 8), one.min(memory / 16)),
         }
     }
 

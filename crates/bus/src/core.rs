@@ -35,6 +35,7 @@ mod reload;
 mod revive;
 mod room;
 mod route;
+mod server_table;
 mod servers;
 mod session;
 mod session_keys;

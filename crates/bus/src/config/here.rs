@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use narrows_process::{Controller, Limits, SpawnError};
+use narrows_process::{Controller, Limits, SpawnError, Spec};
 use rustix::fs::Access;
 
 use super::item::shown;
+use super::mcp::McpTarget;
 use super::notes::Notes;
 use super::read::Needed;
 use super::{Placed, Pool};
@@ -23,13 +24,15 @@ pub struct Here<'a> {
 }
 
 /// The bytes where settings of a pool stand that depend on the machine.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Spots {
     pub(super) command: usize,
     pub(super) cwd: Option<usize>,
     pub(super) instances: Option<usize>,
     pub(super) memory: Option<usize>,
     pub(super) pids: Option<usize>,
+    /// The commands of its MCP servers, in their order; `None` for a server with a URL.
+    pub(super) mcp_servers: Vec<Option<usize>>,
 }
 
 impl Here<'_> {
@@ -37,7 +40,8 @@ impl Here<'_> {
     /// bus is started by somebody else, is only warned of.
     pub(super) fn look(self, notes: &Notes<'_>, placed: &Placed) {
         for (pool, spots) in placed.config.pools.iter().zip(&placed.spots) {
-            self.programs(notes, pool, *spots);
+            self.programs(notes, pool, spots);
+            self.mcp_servers(notes, pool, spots);
             for (controller, at, set) in [
                 (Controller::Memory, spots.memory, pool.memory.is_some()),
                 (Controller::Pids, spots.pids, pool.pids.is_some()),
@@ -81,7 +85,7 @@ impl Here<'_> {
         }
     }
 
-    fn programs(self, notes: &Notes<'_>, pool: &Pool, spots: Spots) {
+    fn programs(self, notes: &Notes<'_>, pool: &Pool, spots: &Spots) {
         let mut found = pool.program(self.environment);
         // One that could not be read is another mistake.
         let mut cwd_known = spots.cwd.is_none() || pool.cwd.is_some();
@@ -108,6 +112,26 @@ impl Here<'_> {
             }
         };
         notes.mistake(spots.command, format!("`command` cannot be started: {error}"), Some(hint));
+    }
+
+    /// Warns of MCP servers whose program cannot be found. The bus starts without them: it is the agents that run them, maybe
+    /// with another `PATH`. A relative path is meant from the directory of a session.
+    fn mcp_servers(self, notes: &Notes<'_>, pool: &Pool, spots: &Spots) {
+        for (server, at) in pool.mcp_servers.iter().zip(&spots.mcp_servers) {
+            let (McpTarget::Command { words, env }, Some(at)) = (&server.target, at) else { continue };
+            let Some(program) = words.first() else { continue };
+            let is_relative = program.contains('/') && !program.starts_with('/');
+            if is_relative || *program == self.ours {
+                continue;
+            }
+            let mut environment = pool.environment(self.environment);
+            environment.extend(env);
+            let spec = Spec { env: environment, ..Spec::new(program) };
+            if let Err(error) = narrows_process::find(&spec) {
+                let name = shown(&server.name);
+                notes.warning(*at, format!("MCP server \"{name}\" cannot be started: {error}"));
+            }
+        }
     }
 }
 
@@ -179,5 +203,38 @@ mod tests {
         check("[\"./no-such\"]", "\"/\"", &[missing]);
         let words = "each word stands by itself: command = [\"narrows\", \"acp\"]";
         check("[\"narrows acp\"]", "\"/\"", &[(4, words)]);
+    }
+
+    #[test]
+    fn a_missing_program_of_an_mcp_server_is_warned_of() {
+        #[track_caller]
+        fn check(server: &str, expected: Option<(usize, &str)>) {
+            let text = format!(
+                "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"narrows\"]\nmcp = \"listed\"\n\
+                 [[pool.mcp_server]]\nname = \"web\"\nurl = \"https://example.com\"\n\
+                 [[pool.mcp_server]]\nname = \"files\"\n{server}\n"
+            );
+            let environment = [("PATH".into(), "/usr/bin:/bin".into())];
+            let here = Here { environment: &environment, ours: "narrows" };
+            let inspected = inspect(&text, Path::new("bus.toml"), Some(here));
+            assert!(inspected.mistakes.is_empty(), "{:?}", inspected.mistakes);
+            let warnings: Vec<_> = inspected.warnings.iter().collect();
+            match (&*warnings, expected) {
+                ([], None) => {}
+                ([warning], Some((line, words))) => {
+                    assert_eq!(warning.place.line, line, "{warning}");
+                    assert!(warning.to_string().contains(words), "{warning}");
+                }
+                (warnings, _) => panic!("{server}: {warnings:?}"),
+            }
+        }
+        check("command = [\"sh\", \"-c\", \"true\"]", None);
+        check("command = [\"/bin/sh\"]", None);
+        check("command = [\"narrows\"]", None);
+        // Where that would be is known to a session only.
+        check("command = [\"./no-such\"]", None);
+        check("command = [\"no-such\"]", Some((11, "MCP server \"files\" cannot be started: ")));
+        check("command = [\"/no/such\", \"x\"]", Some((11, "\"files\"")));
+        check("command = [\"sh\"]\nenv = { PATH = \"/nowhere\" }", Some((11, "\"files\"")));
     }
 }

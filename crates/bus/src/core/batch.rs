@@ -8,11 +8,15 @@ use narrows_wire::{Batch, Code, Effects, Fault, Frame, Kind, RpcError, Step, Vie
 
 use super::Pass;
 use super::api::Outlet;
+use super::memory::Charge;
 use super::state::Whereabouts;
 use super::table::{Client, Key, Table, Worker};
 
 /// How many entries an array of a worker's may have: what is lost of one is lost for somebody else.
 const MOST_OF_WORKER: usize = 10_000;
+
+/// Answers up to this length are kept even if too much is: an error in their place would be no shorter.
+const MAX_ERROR_BYTES: usize = 512;
 
 /// A batch's place in the table.
 pub(super) type BatchKey = Key<Open>;
@@ -40,8 +44,22 @@ pub(super) struct Open {
     answered: bool,
     /// How long the answers are so far.
     bytes: usize,
+    /// How long the array itself is, whose entries are kept until they are acted on.
+    length: usize,
+    /// For the array and its answers, if a client sent it.
+    charge: Option<Charge>,
     /// Its entries are being acted on: what lifts the barrier need not go on with them.
     working: bool,
+}
+
+impl Open {
+    /// Charges what is still kept.
+    fn recharge(&mut self) {
+        let entries = if self.rest.is_empty() { 0 } else { self.length };
+        if let Some(charge) = &mut self.charge {
+            charge.set(entries + self.bytes);
+        }
+    }
 }
 
 /// The batches that are not answered yet.
@@ -85,9 +103,16 @@ impl<O: Outlet> Pass<'_, O> {
             // The line itself is counted.
             self.meter(client, steps.len().saturating_sub(1));
         }
+        let length = message.bytes().len();
+        let charge = match sender {
+            Sender::Client(client) => Some(self.core.charge(client, length)),
+            Sender::Worker(_) => None,
+        };
         let open = Open {
             sender,
             batch,
+            length,
+            charge,
             rest: steps.into(),
             barrier: None,
             ids: Vec::new(),
@@ -118,7 +143,9 @@ impl<O: Outlet> Pass<'_, O> {
                 return;
             }
             let sender = open.sender;
-            let Some(step) = open.rest.pop_front() else {
+            let step = open.rest.pop_front();
+            open.recharge();
+            let Some(step) = step else {
                 if open.batch.is_silent() || open.answered {
                     self.core.batches.table.remove(key);
                 }
@@ -186,9 +213,17 @@ impl<O: Outlet> Pass<'_, O> {
     /// One answer of a batch; the last sends all of them. Answers name the id they are for, which may be a barrier.
     pub(super) fn answer_in_batch(&mut self, key: BatchKey, mut answer: Bytes) {
         let limit = self.core.limits.max_line;
+        let Some(sender) = self.core.batches.table.get(key).map(|open| open.sender) else { return };
+        let is_too_much = match sender {
+            Sender::Client(client) => {
+                let identity = self.core.clients.get(client).map(|state| state.identity);
+                answer.len() > MAX_ERROR_BYTES
+                    && identity.is_some_and(|identity| self.core.is_too_much(identity, answer.len()))
+            }
+            Sender::Worker(_) => false,
+        };
         let Some(open) = self.core.batches.table.get_mut(key) else { return };
-        open.bytes += answer.len();
-        if open.bytes > limit
+        if (open.bytes + answer.len() > limit || is_too_much)
             && let Some(id) = View::parse(&answer).id()
         {
             // The array is one line, and is not kept longer than one may be.
@@ -196,7 +231,8 @@ impl<O: Outlet> Pass<'_, O> {
             let error = RpcError::new(Code::MessageTooLarge, words).effects(Effects::Possible);
             answer = message::error(id, &error);
         }
-        let sender = open.sender;
+        open.bytes += answer.len();
+        open.recharge();
         if let Sender::Client(client) = sender
             && let Some(id) = View::parse(&answer).id()
             && let Some(state) = self.core.clients.get_mut(client)

@@ -1,12 +1,14 @@
 //! Writing to clients and workers, and what a full queue means.
 
 use bytes::Bytes;
-use narrows_wire::{Code, RpcError, message};
+use narrows_wire::{Code, Effects, RpcError, message};
+use serde_json::json;
 
 use super::Pass;
 use super::api::{Action, Outlet, Reason};
 use super::batch::BatchKey;
 use super::line::Parts;
+use super::memory::RETRY_MS;
 use super::table::{Client, Worker};
 
 impl<O: Outlet> Pass<'_, O> {
@@ -24,6 +26,11 @@ impl<O: Outlet> Pass<'_, O> {
             state.clogged = true;
             self.pause_client(client);
         }
+    }
+
+    /// Returns `true` if a client does not read what the bus itself answers. It is answered briefly from then on.
+    pub(super) fn is_clogged(&self, client: Client) -> bool {
+        self.core.clients.get(client).is_some_and(|state| state.clogged)
     }
 
     /// Puts a line of `worker`'s into a client's queue. Full: the worker is paused if it is this client's alone, and else
@@ -193,4 +200,10 @@ impl<O: Outlet> Pass<'_, O> {
             self.out.act(Action::ResumeClient(client.into()));
         }
     }
+}
+
+/// The refusal of a request whose answer would be long, of a client that does not read the answers before it.
+pub(super) fn too_slow() -> RpcError {
+    let error = RpcError::new(Code::Backpressure, "client does not read its answers");
+    error.effects(Effects::None).with("retryAfterMs", json!(RETRY_MS))
 }

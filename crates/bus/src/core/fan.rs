@@ -9,9 +9,11 @@ use serde_json::{Map, Value, json};
 use super::Pass;
 use super::api::{Outlet, PoolId};
 use super::batch::BatchKey;
+use super::deliver::too_slow;
+use super::memory::Charge;
 use super::owners::Claim;
 use super::route::Route;
-use super::state::{Asker, Raw, Stage, What, WorkerState};
+use super::state::{Asker, Raw, Stage, What, Whereabouts, WorkerState};
 use super::table::{Client, Key, Worker};
 use super::timer::Timer;
 
@@ -29,6 +31,11 @@ pub(super) struct Fan {
     /// The session that is to be deleted.
     name: Option<Box<str>>,
     left: usize,
+    /// The requests to workers, by the number each worker knows its own by.
+    parts: Vec<(Worker, u64)>,
+    /// For the answers that were gathered.
+    charge: Charge,
+    bytes: usize,
     succeeded: bool,
     error: Option<RpcError>,
     sessions: Vec<Value>,
@@ -107,14 +114,19 @@ impl<O: Outlet> Pass<'_, O> {
             what,
             name: message.session().filter(|_| what == What::Delete).map(Into::into),
             left: asked.len(),
+            parts: Vec::with_capacity(asked.len()),
+            charge: self.core.charge(client, 0),
+            bytes: 0,
             succeeded: asked.is_empty(),
             error: None,
             sessions: Vec::new(),
             seen: HashSet::new(),
             cursors: BTreeMap::new(),
         };
-        self.mark_elsewhere(client, message);
         let key = self.core.fans.insert(fan);
+        if let Some(state) = self.core.client(client) {
+            state.inflight.insert(id.into(), Whereabouts::Fanned(key));
+        }
         if asked.is_empty() {
             self.finish_fan(key);
             return;
@@ -128,6 +140,10 @@ impl<O: Outlet> Pass<'_, O> {
                 params.insert("cursor".to_owned(), cursor);
             }
             self.ask(worker, Asker::Fan(key), method, Value::Object(params).to_string().as_bytes(), None);
+            let number = self.core.worker(worker).map(|state| state.next_id);
+            if let (Some(number), Some(fan)) = (number, self.core.fans.get_mut(key)) {
+                fan.parts.push((worker, number));
+            }
         }
     }
 
@@ -158,24 +174,19 @@ impl<O: Outlet> Pass<'_, O> {
         self.finish_fan(key);
     }
 
-    /// The answer that is being gathered for a client's request.
-    pub(super) fn fan_of(&self, client: Client, id: &[u8]) -> Option<FanKey> {
-        let is_it = |fan: &Fan| fan.client == client && *fan.id == *id;
-        self.core.fans.iter().find(|(_, fan)| is_it(fan)).map(|(key, _)| key)
-    }
-
-    /// Nobody waits any more for the parts that are missing. Tells whose they are, and by which number each knows it.
+    /// Stops waiting for the parts that are missing. Returns the workers they are of, and the number each knows it by.
     pub(super) fn forget_fan_parts(&mut self, key: FanKey) -> Vec<(Worker, u64)> {
-        let mut missing = Vec::new();
-        for (worker, state) in self.core.workers.iter_mut() {
-            for (number, pending) in &mut state.pending {
-                if matches!(pending.asker, Asker::Fan(of) if of == key) {
-                    pending.asker = Asker::Gone;
-                    missing.push((worker, *number));
-                }
-            }
-        }
-        missing
+        let parts = self.core.fans.get_mut(key).map(|fan| std::mem::take(&mut fan.parts));
+        let mut parts = parts.unwrap_or_default();
+        parts.retain(|(worker, number)| {
+            let pending = self.core.worker(*worker).and_then(|state| state.pending.get_mut(number));
+            let pending = pending.filter(|pending| matches!(pending.asker, Asker::Fan(of) if of == key));
+            pending.is_some_and(|pending| {
+                pending.asker = Asker::Gone;
+                true
+            })
+        });
+        parts
     }
 
     /// There will be no answer but this.
@@ -192,8 +203,11 @@ impl<O: Outlet> Pass<'_, O> {
         let serial = self.core.worker(worker).map_or(0, |state| state.serial);
         let Some(client) = self.core.fans.get(key).map(|fan| fan.client) else { return };
         let identity = self.core.clients.get(client).map(|client| client.identity);
+        let bytes = part.as_ref().map_or(0, |message| message.bytes().len());
+        let is_too_much = identity.is_some_and(|identity| self.core.is_too_much(identity, bytes));
         let outcome =
             match part {
+                Ok(_) if is_too_much => Err(too_slow()),
                 Ok(message) => match message.error() {
                     Some(error) => Err(error),
                     None => Ok(serde_json::from_slice::<Value>(message.result().unwrap_or(b"null"))
@@ -226,6 +240,8 @@ impl<O: Outlet> Pass<'_, O> {
         match outcome {
             Ok(result) => {
                 fan.succeeded = true;
+                fan.bytes += bytes;
+                fan.charge.set(fan.bytes);
                 for (name, entry) in listed {
                     if fan.seen.insert(name) {
                         fan.sessions.push(entry);
@@ -259,6 +275,10 @@ impl<O: Outlet> Pass<'_, O> {
         }
         if let Some(name) = &fan.name {
             self.disown(name);
+        }
+        if fan.what == What::List && self.is_clogged(fan.client) {
+            self.refuse(fan.client, &fan.id, fan.batch, fan.tag.as_deref(), &too_slow());
+            return;
         }
         let mut result = json!({});
         if fan.what == What::List {

@@ -9,6 +9,7 @@ use super::identity::Identity;
 use super::line::Parts;
 use super::number::{self, Digits};
 use super::progress;
+use super::server_table::ServerUse;
 use super::session::{SessionKey, Waiting, quoted};
 use super::state::{Asker, Errand, Opening, Pending, What, Whereabouts};
 use super::table::{Client, Worker};
@@ -39,9 +40,9 @@ impl<O: Outlet> Pass<'_, O> {
             }
         };
         let message = permitted.as_deref().map_or(message, View::parse);
-        let mut served = None;
+        let (mut served, mut servers) = (None, ServerUse::default());
         if what.creates() || what.reopens() {
-            self.enter_servers(worker, client, message.params().unwrap_or_default());
+            servers = self.enter_servers(worker, client, message.params().unwrap_or_default());
             // Where nothing is known of the protocol, progress tokens are exchanged instead, where they stand.
             let knows = !self.exchanges_tokens(worker);
             served = knows.then(|| self.opening_with_servers(worker, client, message)).flatten();
@@ -72,7 +73,8 @@ impl<O: Outlet> Pass<'_, O> {
         let again = self.core.client(client).and_then(|state| state.again.take_if(|again| **again == *id));
         let again = again.is_some();
         let opening = charge.map(|charge| {
-            Box::new(Opening { line: line.into(), identity, tried: vec![worker], again, _charge: charge })
+            let (line, tried) = (line.into(), vec![worker]);
+            Box::new(Opening { line, identity, tried, again, servers, _charge: charge })
         });
         if what == What::Initialize || what == What::Authenticate {
             self.remember(client, message, what);
@@ -317,7 +319,7 @@ impl<O: Outlet> Pass<'_, O> {
             let charge = self.core.charge(*client, opening.line.len());
             return Some(Waiting {
                 client: *client,
-                line: opening.line.clone(),
+                line: (*opening.line).into(),
                 batch: *batch,
                 _charge: charge,
             });
@@ -337,6 +339,6 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let line = Parts::of(line, &edits).as_slice().concat();
         let charge = self.core.charge(*client, line.len());
-        Some(Waiting { client: *client, line: line.into(), batch: *batch, _charge: charge })
+        Some(Waiting { client: *client, line: (*line).into(), batch: *batch, _charge: charge })
     }
 }

@@ -92,6 +92,9 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Acts on one message of a client's.
     pub(super) fn take_client(&mut self, client: Client, message: View<'_>, batch: Option<BatchKey>) {
+        if message.envelope().ambiguous && self.refuse_ambiguous(client, message, batch) {
+            return;
+        }
         match message.kind() {
             Kind::Request => self.client_request(client, message, batch),
             Kind::Notification => self.client_notification(client, message),
@@ -409,7 +412,7 @@ impl<O: Outlet> Pass<'_, O> {
     fn forget_client(&mut self, client: Client) {
         for worker in self.core.workers.values_mut() {
             worker.pausing.retain(|paused| *paused != client);
-            worker.servers.retain(|_, server| server.client != client);
+            worker.servers.forget(client);
             worker.backlog.retain(|waiting| waiting.client != client);
             worker.refused.retain(|waiting| waiting.client != client);
             if worker.client == Some(client) {

@@ -319,10 +319,7 @@ impl<O: Outlet> Pass<'_, O> {
         let method = message.method();
         let scoped = message.request_id().and_then(|raw| match method.as_deref()? {
             method::CANCEL_REQUEST | MCP_CANCELLED => state.asking.get(raw).map(|(client, _)| *client),
-            method::ELICITATION_CREATE => match &state.pending.get(&number::read(raw)?)?.asker {
-                Asker::Client { client, .. } => Some(*client),
-                _ => None,
-            },
+            method::ELICITATION_CREATE => state.pending.get(&number::read(raw)?)?.client(),
             _ => None,
         });
         if let Some(client) = scoped {

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::Pass;
 use super::api::Outlet;
 use super::batch::BatchKey;
+use super::fan::FanKey;
 use super::line::Parts;
 use super::number::Digits;
 use super::session::{Waiting, take_first};
@@ -33,6 +34,7 @@ impl<O: Outlet> Pass<'_, O> {
                 // MCP's has no session, ACP's neither: nothing else to change.
                 self.hand(worker, client, &Parts::of(message, &[(Part::RequestId, digits.as_bytes())]));
             }
+            Some(Whereabouts::Fanned(key)) => self.give_up_fan(key),
             Some(Whereabouts::Elsewhere) => self.give_up_unsent(client, raw),
             None => self.give_up_held(client, raw),
         }
@@ -45,10 +47,9 @@ impl<O: Outlet> Pass<'_, O> {
         is_open || self.place_among_held(client, raw).is_some()
     }
 
-    /// One that still waits for its session or its worker, or that several workers are asked.
+    /// One that still waits for its session or its worker.
     fn give_up_unsent(&mut self, client: Client, id: &[u8]) {
-        let is_it =
-            |waiting: &Waiting| waiting.client == client && View::parse(&waiting.line).id() == Some(id);
+        let is_it = |waiting: &Waiting| waiting.client == client && waiting.line.id() == Some(id);
         let mut found = self.core.sessions.take_waiting(is_it);
         for worker in self.core.workers.values_mut() {
             found = found.or_else(|| take_first(&mut worker.backlog, is_it));
@@ -59,7 +60,7 @@ impl<O: Outlet> Pass<'_, O> {
                 self.forget_elsewhere(client, &waiting.line);
                 self.say_given_up(client, &waiting.line, waiting.batch);
             }
-            None => self.give_up_fan(client, id),
+            None => self.core.counters.dropped += 1,
         }
     }
 
@@ -87,15 +88,11 @@ impl<O: Outlet> Pass<'_, O> {
 
     fn place_among_held(&mut self, client: Client, id: &[u8]) -> Option<usize> {
         let held = self.core.client(client)?.held.as_ref()?;
-        held.lines.iter().take(LOOKED_AT).position(|(line, _)| View::parse(line).id() == Some(id))
+        held.lines.iter().take(LOOKED_AT).position(|(line, _)| line.id() == Some(id))
     }
 
     /// One that several workers are asked: none of them need go on.
-    fn give_up_fan(&mut self, client: Client, id: &[u8]) {
-        let Some(key) = self.fan_of(client, id) else {
-            self.core.counters.dropped += 1;
-            return;
-        };
+    fn give_up_fan(&mut self, key: FanKey) {
         for (worker, number) in self.forget_fan_parts(key) {
             let params = json!({"requestId": number});
             if let Ok(line) = message::notification(method::CANCEL_REQUEST, &params) {

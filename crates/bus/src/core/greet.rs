@@ -10,6 +10,7 @@ use crate::config::Protocol;
 
 use super::api::{Outlet, PoolId};
 use super::batch::BatchKey;
+use super::deliver::too_slow;
 use super::session::{Session, SessionKey, Waiting};
 use super::state::{Abilities, Errand, Stage, What, Whereabouts};
 use super::table::{Client, Worker};
@@ -333,6 +334,10 @@ impl<O: Outlet> Pass<'_, O> {
                     .with("requested", json!(wanted))
                     .with("supported", json!([own]));
             self.refuse(client, id, batch, tag, &error);
+            return;
+        }
+        if self.is_clogged(client) {
+            self.refuse(client, id, batch, tag, &too_slow());
             return;
         }
         let Some(answer) = self.core.pool_of(pool).answer.clone() else { return };

@@ -1,8 +1,8 @@
 //! A line with some of its fields replaced, as the parts to be written in a row.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
-use narrows_wire::{Part, View};
+use narrows_wire::{Part, Span, View};
 
 /// The most parts a line can fall into: two for the tag, and two for each field and one behind the last.
 const MOST: usize = 10;
@@ -112,5 +112,32 @@ mod tests {
         );
         let tagged = r#"{"jsonrpc":"2.0","id":1,"result":1,"sessionId":"u"}"#;
         check(tagged, &[], Some("\"t\""), tagged);
+    }
+}
+
+/// A line that is kept. Its id is found without reading the line again, which may be long.
+#[derive(Debug)]
+pub(super) struct KeptLine {
+    bytes: Box<[u8]>,
+    id: Span,
+}
+
+impl KeptLine {
+    pub(super) fn id(&self) -> Option<&[u8]> {
+        self.id.of(&self.bytes)
+    }
+}
+
+impl From<&[u8]> for KeptLine {
+    fn from(line: &[u8]) -> Self {
+        Self { bytes: line.into(), id: View::parse(line).envelope().id }
+    }
+}
+
+impl Deref for KeptLine {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
     }
 }

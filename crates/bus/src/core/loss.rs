@@ -231,6 +231,10 @@ impl<O: Outlet> Pass<'_, O> {
         if let Some(state) = self.core.worker(worker) {
             state.sessions.remove(&key);
             state.aliases.retain(|_, other| *other != key);
+            // What the worker still answers says nothing of the session where it lives next.
+            for pending in state.pending.values_mut().filter(|pending| pending.session == Some(key)) {
+                pending.session = None;
+            }
         }
         self.move_children(key, Some(worker), None);
         let abilities = self.core.sessions.get(key).map(|session| self.core.abilities_of(session));

@@ -29,6 +29,12 @@ const FOLDED: &str = "mcpservers";
 /// know the type could take it for a server of another type.
 const OF_ACP: [&str; 5] = ["type", "name", "id", "serverId", "_meta"];
 
+/// The most servers that a session is opened with. Each is looked at by the loop that serves everybody.
+const MAX_SERVERS: usize = 256;
+
+/// The most keys in the description of a server, which has five or six.
+const MAX_SERVER_KEYS: usize = 64;
+
 /// Servers that are not permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refused;
@@ -71,7 +77,8 @@ impl<O: Outlet> Pass<'_, O> {
             return Ok(None);
         }
         if opens && self.core.pool_of(pool).is_acp() && !is_exact(message) {
-            let words = "mcpServers must be readable in one way, with one id for each server of the client";
+            let words = "mcpServers must be readable in one way, with one id for each server of the client, and at most \
+                         256 servers";
             return Err(RpcError::new(Code::InvalidParams, words));
         }
         let access = self.mcp_access(Some(client), pool);
@@ -162,10 +169,12 @@ fn is_exact(message: View<'_>) -> bool {
     let Some(list) = list.and_then(|list| params.get(list)).filter(|list| list.first() == Some(&b'[')) else {
         return true;
     };
+    let entries = elements(list).take(MAX_SERVERS + 1);
     let entries: Option<Vec<bool>> =
-        elements(list).map(|entry| is_of_client(list.get(entry).unwrap_or_default())).collect();
+        entries.map(|entry| is_of_client(list.get(entry).unwrap_or_default())).collect();
     match entries {
         None => false,
+        Some(entries) if entries.len() > MAX_SERVERS => false,
         Some(of_client) if !of_client.contains(&true) => true,
         Some(_) => serde_json::from_slice::<Value>(message.bytes()).is_ok(),
     }
@@ -179,7 +188,7 @@ fn is_of_client(entry: &[u8]) -> Option<bool> {
     for (key, value) in members(entry) {
         let key = entry.get(key).and_then(decoded)?;
         let value = entry.get(value).unwrap_or_default();
-        if keys.contains(&key) {
+        if keys.len() == MAX_SERVER_KEYS || keys.contains(&key) {
             return None;
         }
         if key == "type" {
@@ -233,6 +242,9 @@ fn permitted(
     let mut entries: Vec<Vec<u8>> = Vec::new();
     let mut is_changed = false;
     for entry in elements(list) {
+        if entries.len() == MAX_SERVERS {
+            return Err(Refused);
+        }
         let entry = list.get(entry).unwrap_or_default();
         match described(listed, is_v2, entry)? {
             Some(description) => {
@@ -256,7 +268,7 @@ fn described(listed: &[McpServer], is_v2: bool, entry: &[u8]) -> Result<Option<V
     }
     for (key, value) in members(entry) {
         let key = entry.get(key).and_then(decoded).ok_or(Refused)?;
-        if found.iter().any(|(other, _)| *other == key) {
+        if found.len() == MAX_SERVER_KEYS || found.iter().any(|(other, _)| *other == key) {
             return Err(Refused);
         }
         found.push((key, entry.get(value).unwrap_or_default()));

@@ -19,7 +19,7 @@ use super::table::Client;
 /// Messages up to this length are always taken: who gives up a request or ends a turn helps.
 const SMALL: usize = 4 << 10;
 /// When to try again what is too much for now, in milliseconds.
-const RETRY_MS: u64 = 1_000;
+pub(super) const RETRY_MS: u64 = 1_000;
 
 /// How many bytes are held, for all and for each identity.
 #[derive(Debug, Default)]

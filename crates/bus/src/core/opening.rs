@@ -12,6 +12,7 @@ use super::line::Parts;
 use super::number::Digits;
 use super::progress;
 use super::route::session_in_use;
+use super::server_table::ServerUse;
 use super::session::{Place, Session, SessionKey, quoted};
 use super::state::{Asker, MOST_FORMER, Opening, Pending, Raw, Stranger, Whereabouts};
 use super::table::{Client, Worker};
@@ -60,6 +61,7 @@ impl<O: Outlet> Pass<'_, O> {
             retried: false,
             watch,
             kin: None,
+            servers: ServerUse::default(),
         };
         self.is_no_child(worker, name);
         // A worker that counts its sessions calls them as others were called before, here or in another pool.
@@ -117,9 +119,9 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// The answer to a request that opens a session.
     pub(super) fn opened(&mut self, worker: Worker, mut pending: Pending, message: View<'_>) {
-        let Some(opening) = pending.opening.take() else { return };
+        let Some(mut opening) = pending.opening.take() else { return };
         if pending.what.creates() {
-            self.created(worker, pending, &opening, message);
+            self.created(worker, pending, &mut opening, message);
         } else {
             self.reopened(worker, pending, opening, message);
         }
@@ -152,13 +154,12 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    fn created(&mut self, worker: Worker, pending: Pending, opening: &Opening, message: View<'_>) {
+    fn created(&mut self, worker: Worker, pending: Pending, opening: &mut Opening, message: View<'_>) {
         if let Some(state) = self.core.worker(worker) {
             state.creating = state.creating.saturating_sub(1);
         }
         let name = message.session().filter(|_| message.result().is_some());
         let Some(name) = name else {
-            self.leave_servers(worker, View::parse(&opening.line).params().unwrap_or_default());
             self.unuse(worker);
             if let Some(pending) = self.find_room(worker, pending, opening, message) {
                 self.pass_answer(worker, pending, message, None);
@@ -166,10 +167,7 @@ impl<O: Outlet> Pass<'_, O> {
             self.drop_strangers(worker);
             return;
         };
-        let owner = match &pending.asker {
-            Asker::Client { client, .. } => Some(*client),
-            _ => None,
-        };
+        let owner = pending.client();
         let known = self.session_of(worker, &name);
         let is_open =
             known.and_then(|key| self.core.sessions.get(key)).is_some_and(|session| !session.provisional);
@@ -192,6 +190,9 @@ impl<O: Outlet> Pass<'_, O> {
         let request = View::parse(&opening.line);
         let params = request.params().unwrap_or(b"{}");
         let key = self.enter(&name, worker, owner, Some(opening.identity), pending.tag.clone(), params);
+        if let Some(session) = self.core.sessions.get_mut(key) {
+            session.servers = std::mem::take(&mut opening.servers);
+        }
         self.note_owner(key, owner);
         self.opened_with(key, message);
         self.introduce_strangers(worker, &name);
@@ -225,12 +226,13 @@ impl<O: Outlet> Pass<'_, O> {
         self.opened_with(key, message);
         if message.result().is_some() {
             let params = View::parse(&opening.line).params().unwrap_or(b"{}");
+            let asker = pending.client();
             let Some(session) = self.core.sessions.get_mut(key) else { return };
             session.provisional = false;
-            session.unsure = false;
-            let before = self.core.sessions.keep_params(key, params);
+            session.unsure &= session.owner != asker;
+            session.servers = std::mem::take(&mut opening.servers);
+            self.core.sessions.keep_params(key, params);
             self.note_owner(key, None);
-            self.leave_servers(worker, &before);
             let alias = self.alias_in(worker, &pending, message);
             self.pass_answer(worker, pending, message, alias.as_deref());
             return;
@@ -241,10 +243,7 @@ impl<O: Outlet> Pass<'_, O> {
             && !opening.line.is_empty()
             && self.core.pool_of(self.pool_of_worker(worker)).is_shared()
         {
-            let client = match &pending.asker {
-                Asker::Client { client, .. } => Some(*client),
-                _ => None,
-            };
+            let client = pending.client();
             let next = client.and_then(|client| {
                 let pool = self.pool_of_worker(worker);
                 self.place(pool, client, &opening.tried)
@@ -265,15 +264,27 @@ impl<O: Outlet> Pass<'_, O> {
                 Some(pending) => pending,
             };
         } else {
-            self.give_back(key);
-            self.leave_servers(worker, View::parse(&opening.line).params().unwrap_or_default());
+            if let Some(client) = pending.client() {
+                self.give_back(key, client);
+            }
         }
         self.pass_answer(worker, pending, message, None);
     }
 
-    /// A client could not open a session that nobody had: nobody has it again.
-    fn give_back(&mut self, key: SessionKey) {
-        let Some(session) = self.core.sessions.get_mut(key).filter(|session| session.unsure) else { return };
+    /// Takes a session from a client whose request to load or resume it failed, if it had no owner before. A session that
+    /// another client has resumed since stays where it is, as does one that the client has asked for twice.
+    pub(super) fn give_back(&mut self, key: SessionKey, client: Client) {
+        let Some(session) = self.core.sessions.get(key) else { return };
+        let asks_again = |pending: &Pending| {
+            let is_it = pending.session == Some(key) && pending.client() == Some(client);
+            is_it && pending.what.reopens()
+        };
+        let worker = session.worker().and_then(|worker| self.core.workers.get(worker));
+        let asks_again = worker.is_some_and(|worker| worker.pending.values().any(asks_again));
+        if !session.unsure || session.owner != Some(client) || asks_again {
+            return;
+        }
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
         session.unsure = false;
         let (owner, worker) = (session.owner, session.worker());
         if let Some(state) = worker.and_then(|worker| self.core.worker(worker))
@@ -297,7 +308,9 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Sends the same request to the next worker that may know the session.
-    fn try_next(&mut self, worker: Worker, client: Client, pending: Pending, opening: Box<Opening>) {
+    fn try_next(&mut self, worker: Worker, client: Client, pending: Pending, mut opening: Box<Opening>) {
+        let params = View::parse(&opening.line).params().unwrap_or_default();
+        opening.servers = self.enter_servers(worker, client, params);
         let message = View::parse(&opening.line);
         let served = self.opening_with_servers(worker, client, message);
         let message = served.as_deref().map_or(message, View::parse);
@@ -353,11 +366,9 @@ impl<O: Outlet> Pass<'_, O> {
         }
         self.move_children(key, from, Some(to));
         // Its client's MCP servers are spoken to from there.
-        if let Some(from) = from {
-            self.leave_servers(from, &params);
-        }
-        if let Some(owner) = owner {
-            self.enter_servers(to, owner, &params);
+        let servers = owner.map(|owner| self.enter_servers(to, owner, &params)).unwrap_or_default();
+        if let Some(session) = self.core.sessions.get_mut(key) {
+            session.servers = servers;
         }
     }
 
@@ -370,9 +381,6 @@ impl<O: Outlet> Pass<'_, O> {
         }
         if let Some(owner) = session.owner.and_then(|owner| self.core.client(owner)) {
             owner.sessions.remove(&key);
-        }
-        if let Some(worker) = session.worker() {
-            self.leave_servers(worker, &session.params);
         }
         if let Some(worker) = session.worker().and_then(|worker| self.core.worker(worker)) {
             let own = session.wire.as_deref().and_then(|wire| serde_json::from_slice(wire).ok());

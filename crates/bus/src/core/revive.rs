@@ -11,7 +11,7 @@ use super::api::{Outlet, PoolId};
 use super::batch::BatchKey;
 use super::route::Route;
 use super::session::{Place, SessionKey, Waiting};
-use super::state::{Errand, Stage};
+use super::state::{Errand, Stage, What};
 use super::table::{Client, Worker};
 use super::timer::Timer;
 
@@ -275,6 +275,9 @@ impl<O: Outlet> Pass<'_, O> {
         for waiting in waiting {
             self.forget_elsewhere(waiting.client, &waiting.line);
             let message = View::parse(&waiting.line);
+            if message.method().is_some_and(|method| What::of(&method).reopens()) {
+                self.give_back(key, waiting.client);
+            }
             if let Some(id) = message.id() {
                 self.refuse(waiting.client, id, waiting.batch, message.tag(), error);
             }

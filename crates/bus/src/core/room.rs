@@ -140,7 +140,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let (client, batch) = (*client, *batch);
         let charge = self.core.charge(client, opening.line.len());
-        let waiting = Waiting { client, line: opening.line.clone(), batch, _charge: charge };
+        let waiting = Waiting { client, line: (*opening.line).into(), batch, _charge: charge };
         if let Some(state) = self.core.client(client) {
             state.again = Some(id.clone());
             state.inflight.insert(id.clone(), super::state::Whereabouts::Elsewhere);
@@ -152,7 +152,7 @@ impl<O: Outlet> Pass<'_, O> {
                 }
                 self.evict(worker, key);
             }
-            None => self.take_refused(&waiting),
+            None => self.take_refused(waiting),
         }
         None
     }
@@ -182,13 +182,14 @@ impl<O: Outlet> Pass<'_, O> {
     pub(super) fn retry_refused(&mut self, worker: Worker) {
         let Some(state) = self.core.worker(worker) else { return };
         for waiting in std::mem::take(&mut state.refused) {
-            self.take_refused(&waiting);
+            self.take_refused(waiting);
         }
     }
 
-    fn take_refused(&mut self, waiting: &Waiting) {
+    /// Acts once more on a request that was refused for lack of room. It came before all lines of its client that are held.
+    fn take_refused(&mut self, waiting: Waiting) {
         self.forget_elsewhere(waiting.client, &waiting.line);
-        self.take_client(waiting.client, View::parse(&waiting.line), waiting.batch);
+        self.take_again(vec![waiting]);
     }
 
     /// There is no worker now: wait for one, unless there will be none soon.

@@ -256,6 +256,7 @@ impl<O: Outlet> Pass<'_, O> {
                 let session = self.core.sessions.get(key)?;
                 let (name, pool) = (session.name.clone(), self.core.current(session.pool));
                 if let Some(error) = self.is_called_otherwise(client, pool, &name) {
+                    self.give_back(key, client);
                     return Some(Route::Refuse(error));
                 }
                 self.drop_session(key);
@@ -300,7 +301,9 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Of a session whose worker hears nothing any more: its turn goes on there, all else goes on elsewhere.
     fn route_deaf(&mut self, client: Client, key: SessionKey, worker: Worker, what: What) -> Option<Route> {
-        if self.core.sessions.get(key)?.is_busy() {
+        let session = self.core.sessions.get(key)?;
+        // The answer to a request that opens it decides first whether there is such a session, and whose it is.
+        if session.is_busy() || session.provisional || session.unsure {
             return Some(Route::Refuse(deaf()));
         }
         self.uproot(worker, key, &"its agent has closed its input".into());

@@ -7,16 +7,9 @@ use serde_json::Value;
 
 use super::Pass;
 use super::api::{Outlet, PoolId};
-use super::state::{Asked, Asker};
+use super::server_table::ServerUse;
+use super::state::Asked;
 use super::table::{Client, Worker};
-
-/// A server that lives in a client.
-#[derive(Debug)]
-pub(super) struct Server {
-    pub(super) client: Client,
-    /// The client's own id of it.
-    own: Box<str>,
-}
 
 /// A request of a worker to a server that lives in a client.
 #[derive(Debug)]
@@ -34,67 +27,26 @@ const MAX_REQUEST_BYTES: usize = 1024;
 const KEYS: [&str; 3] = ["serverId", "acpId", "connectionId"];
 
 impl<O: Outlet> Pass<'_, O> {
-    /// Remembers whose the servers are that a session is opened with.
-    pub(super) fn enter_servers(&mut self, worker: Worker, client: Client, params: &[u8]) {
-        for own in declared(params) {
-            if self.wire_of(worker, client, &own).is_some() {
-                continue;
-            }
-            let Some(state) = self.core.workers.get(worker) else { return };
-            let mut wire = own.clone();
-            while state.servers.contains_key(&wire) {
-                self.core.servers_made += 1;
-                wire = format!("{own}~{}", self.core.servers_made + 1).into();
-            }
-            let Some(state) = self.core.worker(worker) else { return };
-            state.renamed_servers |= wire != own;
-            state.servers.insert(wire, Server { client, own });
+    /// Remembers whose the servers are that a session is opened with, for as long as the result is kept.
+    pub(super) fn enter_servers(&mut self, worker: Worker, client: Client, params: &[u8]) -> ServerUse {
+        let ids = declared(params);
+        if ids.is_empty() {
+            return ServerUse::default();
         }
-    }
-
-    /// The id that a worker has for a client's server.
-    fn wire_of(&self, worker: Worker, client: Client, own: &str) -> Option<&str> {
-        let state = self.core.workers.get(worker)?;
-        let is_it = |server: &Server| server.client == client && *server.own == *own;
-        // Mostly they are the same.
-        if state.servers.get(own).is_some_and(is_it) {
-            return state.servers.get_key_value(own).map(|(wire, _)| &**wire);
-        }
-        state.servers.iter().find(|(_, server)| is_it(server)).map(|(wire, _)| &**wire)
-    }
-
-    /// Forgets the servers that a session was or was to be opened with, unless their client has another that uses them.
-    pub(super) fn leave_servers(&mut self, worker: Worker, params: &[u8]) {
-        for own in declared(params) {
-            let Some(state) = self.core.workers.get(worker) else { return };
-            let unused: Vec<Box<str>> = state
-                .servers
-                .iter()
-                .filter(|(_, server)| server.own == own && !self.is_used(worker, server))
-                .map(|(wire, _)| wire.clone())
-                .collect();
-            if let Some(state) = self.core.worker(worker) {
-                state.servers.retain(|wire, _| !unused.contains(wire));
-            }
-        }
-    }
-
-    fn is_used(&self, worker: Worker, server: &Server) -> bool {
-        let Some(state) = self.core.workers.get(worker) else { return false };
-        let names = |params: &[u8]| declared(params).contains(&server.own);
-        let mut sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
-        let mut openings = state.pending.values().filter_map(|pending| match &pending.asker {
-            Asker::Client { client, .. } if *client == server.client => pending.opening.as_ref(),
-            _ => None,
+        let mut made = self.core.servers_made;
+        let Some(state) = self.core.worker(worker) else { return ServerUse::default() };
+        let used = state.servers.enter(client, ids, |own| {
+            made += 1;
+            format!("{own}~{}", made + 1).into()
         });
-        sessions.any(|session| session.owner == Some(server.client) && names(&session.params))
-            || openings.any(|opening| names(View::parse(&opening.line).params().unwrap_or_default()))
+        self.core.servers_made = made;
+        used
     }
 
     /// The client whose server a worker means.
     pub(super) fn owner_of_server(&self, worker: Worker, message: View<'_>) -> Option<Client> {
         let state = self.core.workers.get(worker)?;
-        state.servers.get(&*meant(message)?).map(|server| server.client)
+        state.servers.get(&meant(message)?).map(|server| server.client)
     }
 
     /// Returns the worker that a client's own server speaks to, and the message as that worker knows it, if it is another. `None` if
@@ -110,8 +62,8 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let (own, request) = spoken_for(message)?;
         let workers = || {
-            let workers = self.core.workers.iter().map(|(key, _)| key);
-            workers.filter_map(|worker| Some((worker, self.wire_of(worker, client, &own)?)))
+            let workers = self.core.workers.iter();
+            workers.filter_map(|(worker, state)| Some((worker, state.servers.wire(client, &own)?)))
         };
         // Where several workers have sessions with this server, it speaks to the one whose request this is about.
         let asked = self.core.clients.get(client)?.asked.values();
@@ -140,7 +92,7 @@ impl<O: Outlet> Pass<'_, O> {
             return None;
         }
         let (wire, request) = spoken_for(message)?;
-        let own = self.core.workers.get(worker)?.servers.get(&*wire)?.own.to_string();
+        let own = self.core.workers.get(worker)?.servers.get(&wire)?.own.to_string();
         Some(Box::new(AskedServer { own, request: request? }))
     }
 
@@ -151,16 +103,16 @@ impl<O: Outlet> Pass<'_, O> {
         client: Client,
         message: View<'_>,
     ) -> Option<Vec<u8>> {
-        let state = self.core.workers.get(worker).filter(|state| state.renamed_servers)?;
+        let state = self.core.workers.get(worker).filter(|state| state.servers.has_renamed())?;
         let wire = is_about_server(message).then(|| meant(message)).flatten()?;
-        let server = state.servers.get(&*wire).filter(|server| server.client == client)?;
+        let server = state.servers.get(&wire).filter(|server| server.client == client)?;
         (*server.own != *wire).then(|| named(message, &server.own)).flatten()
     }
 
     /// The params with which a session of `client` is opened in a worker, with the ids that the worker has for its servers. `None` if they
     /// stay as they are.
     pub(super) fn with_servers(&self, worker: Worker, client: Client, params: &[u8]) -> Option<Value> {
-        self.core.workers.get(worker).filter(|state| state.renamed_servers)?;
+        let state = self.core.workers.get(worker).filter(|state| state.servers.has_renamed())?;
         if declared(params).is_empty() {
             return None;
         }
@@ -172,7 +124,7 @@ impl<O: Outlet> Pass<'_, O> {
             let Some(key) = ["serverId", "id"].into_iter().find(|key| server.get(key).is_some()) else {
                 continue;
             };
-            let wire = server[key].as_str().and_then(|own| self.wire_of(worker, client, own));
+            let wire = server[key].as_str().and_then(|own| state.servers.wire(client, own));
             if let Some(wire) = wire.filter(|wire| server[key] != **wire) {
                 server[key] = Value::from(wire);
                 changed = true;

@@ -9,7 +9,9 @@ use super::api::{PoolId, Time};
 use super::batch::BatchKey;
 use super::children::Kin;
 use super::identity::Identity;
+use super::line::KeptLine;
 use super::memory::Charge;
+use super::server_table::ServerUse;
 use super::state::Abilities;
 use super::table::{Client, Key, Table, Worker};
 use super::watch::Watch;
@@ -37,7 +39,7 @@ pub(super) enum Place {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) client: Client,
-    pub(super) line: Box<[u8]>,
+    pub(super) line: KeptLine,
     pub(super) batch: Option<BatchKey>,
     pub(super) _charge: Charge,
 }
@@ -61,6 +63,8 @@ pub(super) struct Session {
     pub(super) tag: Option<Box<[u8]>>,
     /// The params of the request that opened it, with which it can be resumed.
     pub(super) params: Box<[u8]>,
+    /// The MCP servers of its client that it was opened with.
+    pub(super) servers: ServerUse,
     /// The open request is still unanswered: its answer decides whether this is a session.
     pub(super) provisional: bool,
     /// Nobody had it, and whether its owner has it now is decided by an answer too.

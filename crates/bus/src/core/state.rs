@@ -12,8 +12,10 @@ use super::batch::BatchKey;
 use super::children::ChildKey;
 use super::fan::FanKey;
 use super::identity::Identity;
+use super::line::KeptLine;
 use super::memory::Charge;
-use super::servers::{AskedServer, Server};
+use super::server_table::{ServerTable, ServerUse};
+use super::servers::AskedServer;
 use super::session::{SessionKey, Waiting};
 use super::table::{Client, Worker};
 use super::watch::Shared;
@@ -128,6 +130,16 @@ pub(super) struct Pending {
     pub(super) opening: Option<Box<Opening>>,
 }
 
+impl Pending {
+    /// Returns the client that asked, if one did and is still connected.
+    pub(super) fn client(&self) -> Option<Client> {
+        match &self.asker {
+            Asker::Client { client, .. } => Some(*client),
+            _ => None,
+        }
+    }
+}
+
 /// More about a request that opens a session.
 #[derive(Debug)]
 pub(super) struct Opening {
@@ -139,6 +151,8 @@ pub(super) struct Opening {
     pub(super) tried: Vec<Worker>,
     /// It was refused once for lack of room, and is asked for again.
     pub(super) again: bool,
+    /// The MCP servers of the client that it names, until the session keeps them.
+    pub(super) servers: ServerUse,
     pub(super) _charge: Charge,
 }
 
@@ -158,7 +172,9 @@ pub(super) struct Asked {
 pub(super) enum Whereabouts {
     /// Sent to a worker under this id.
     At(Worker, u64),
-    /// Not sent yet, or in parts to several.
+    /// Sent to several workers, whose answers are put together.
+    Fanned(FanKey),
+    /// Not sent yet, or answered in an array that is not complete.
     Elsewhere,
 }
 
@@ -168,7 +184,7 @@ pub(super) struct Held {
     /// The client is not read from because of it.
     pub(super) paused: bool,
     pub(super) serial: u64,
-    pub(super) lines: VecDeque<(Box<[u8]>, Option<BatchKey>)>,
+    pub(super) lines: VecDeque<(KeptLine, Option<BatchKey>)>,
     pub(super) bytes: usize,
     /// For these.
     pub(super) charge: Option<Charge>,
@@ -316,10 +332,8 @@ pub(super) struct WorkerState {
     pub(super) backlog: Vec<Waiting>,
     /// Sessions to be taken up once it was greeted.
     pub(super) revivals: Vec<SessionKey>,
-    /// Of MCP servers that live in clients, whose they are, by the ids that it has for them.
-    pub(super) servers: HashMap<Box<str>, Server>,
-    /// It has, or had, another id for one of them than the client.
-    pub(super) renamed_servers: bool,
+    /// The MCP servers that live in clients.
+    pub(super) servers: ServerTable,
     pub(super) strikes: Vec<Time>,
     /// It is being given its time to answer what nobody waits for.
     pub(super) forsaken: bool,

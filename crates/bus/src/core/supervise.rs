@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use narrows_wire::{Code, Effects, RpcError, View};
+use narrows_wire::{Code, Effects, RpcError};
 
 use crate::config::Share;
 
@@ -132,7 +132,6 @@ impl<O: Outlet> Pass<'_, O> {
             backlog: Vec::new(),
             revivals: Vec::new(),
             servers: Default::default(),
-            renamed_servers: false,
             strikes: Vec::new(),
             forsaken: false,
             unwanted: false,
@@ -272,14 +271,15 @@ impl<O: Outlet> Pass<'_, O> {
         {
             state.creating = state.creating.saturating_sub(1);
         }
-        if let Some(opening) = &pending.opening {
-            self.leave_servers(worker, View::parse(&opening.line).params().unwrap_or_default());
-        }
         let Some(key) = pending.session else { return };
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         session.prompts.retain(|prompt| *prompt != number);
         if session.provisional && pending.opening.is_some() {
             self.drop_session(key);
+        } else if pending.what.reopens()
+            && let Some(client) = pending.client()
+        {
+            self.give_back(key, client);
         }
     }
 

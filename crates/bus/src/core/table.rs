@@ -31,6 +31,12 @@ impl<T> Key<T> {
         (self.slot, self.serial)
     }
 
+    #[cfg(test)]
+    pub(super) fn numbered(number: u64) -> Self {
+        let serial = NonZeroU64::MIN.saturating_add(number);
+        Self { slot: 0, serial, entry: PhantomData }
+    }
+
     /// The slot, which means something only as long as the entry is there.
     pub(super) fn slot(self) -> u32 {
         self.slot

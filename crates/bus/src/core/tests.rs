@@ -3,6 +3,7 @@
 mod access;
 mod children;
 mod corners;
+mod costs;
 mod edges;
 mod faults;
 mod given_up;

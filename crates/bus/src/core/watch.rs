@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::Pass;
 use super::api::Outlet;
 use super::batch::BatchKey;
+use super::deliver::too_slow;
 use super::ending::wire_name;
 use super::line::Parts;
 use super::memory::Charge;
@@ -20,8 +21,6 @@ use super::session::{Place, Session, SessionKey};
 use super::state::{Asked, Asker, MOST_OPEN, Raw, Stage, What, Whereabouts, WorkerState};
 use super::table::{Client, Worker};
 
-/// How many bytes are kept of all sessions.
-const MOST_KEPT: usize = 256 << 20;
 /// The longest answer to the opening of a session that is kept for those who come later.
 const MOST_RESULT: usize = 64 << 10;
 /// How many may watch one session.
@@ -83,13 +82,14 @@ impl<O: Outlet> Pass<'_, O> {
     /// Keeps what a session says to its client, and says it to whoever watches.
     pub(super) fn record(&mut self, key: SessionKey, worker: Worker, parts: &Parts<'_>) {
         let limit = self.core.limits.replay_bytes;
+        let (most, _) = self.core.limits.replay_memory();
         let mut kept = self.core.watch_bytes;
         let Some(watch) = self.watch(key).filter(|watch| watch.reader.is_none()) else { return };
         let line: Box<[u8]> = parts.as_slice().concat().into();
         watch.bytes += line.len();
         kept += line.len();
         watch.ring.push_back(line);
-        while watch.bytes > limit || kept > MOST_KEPT {
+        while watch.bytes > limit || kept > most {
             let Some(first) = watch.ring.pop_front() else { break };
             watch.bytes -= first.len();
             kept -= first.len();
@@ -310,6 +310,10 @@ impl<O: Outlet> Pass<'_, O> {
         key: SessionKey,
     ) {
         let Some(id) = message.id() else { return };
+        if self.is_clogged(client) {
+            self.refuse(client, id, batch, message.tag(), &too_slow());
+            return;
+        }
         self.enroll(client, key);
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let (name, worker) = (session.name.clone(), session.worker());

@@ -159,4 +159,12 @@ mod tests {
         assert_eq!(Limits { memory: 128 << 20, ..limits.clone() }.unfinished(), (64 << 20, 64 << 20));
         assert_eq!(Limits { memory: 32 << 20, ..limits }.unfinished(), (16 << 20, 16 << 20));
     }
+
+    #[test]
+    fn a_memory_budget_limits_what_is_kept_to_be_sent_again() {
+        let limits = Limits::default();
+        assert_eq!(limits.replay_memory(), (256 << 20, 64 << 20));
+        assert_eq!(Limits { memory: 128 << 20, ..limits.clone() }.replay_memory(), (16 << 20, 8 << 20));
+        assert_eq!(Limits { memory: 8 << 30, ..limits }.replay_memory(), (256 << 20, 64 << 20));
+    }
 }

@@ -17,11 +17,12 @@ const USUAL: &[(&str, &str)] = &[
 /// The longest name of a server.
 const MAX_NAME_BYTES: usize = 256;
 
-/// Reads both settings of a pool.
-pub(super) fn read(table: Table<'_>, pool: &mut Pool) {
+/// Reads both settings of a pool. Returns where the commands of its servers stand.
+pub(super) fn read(table: Table<'_>, pool: &mut Pool) -> Vec<Option<usize>> {
     let choices = McpAccess::ALL.map(|access| (access.name(), access));
     set(table, "mcp", &mut pool.mcp, |item| item.one_of(&choices).map(Some));
     let listed = table.get("mcp_server").map(tables).unwrap_or_default();
+    let mut commands = Vec::new();
     for table in listed {
         let Some((server, name)) = server(table) else { continue };
         if pool.mcp_servers.iter().any(|other| other.name == server.name) {
@@ -30,8 +31,10 @@ pub(super) fn read(table: Table<'_>, pool: &mut Pool) {
             name.notes.mistake(name.node.at, what, Some("give each its own `name`".to_owned()));
         }
         pool.mcp_servers.push(server);
+        commands.push(table.get("command").map(|item| item.node.at));
     }
     fits_together(table, pool);
+    commands
 }
 
 /// Complains about settings that do not go together.

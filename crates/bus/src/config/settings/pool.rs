@@ -92,7 +92,7 @@ pub(super) fn read(table: Table<'_>, base: &Path) -> Option<(Named, Spots)> {
     set(table, "mix_identities", &mut pool.mix_identities, Item::flag);
     set(table, "memory", &mut pool.memory, |item| bytes(item, 1 << 20, u64::MAX).map(Some));
     set(table, "pids", &mut pool.pids, |item| item.count(1, 1 << 22).map(Some));
-    mcp::read(table, &mut pool);
+    let mcp_servers = mcp::read(table, &mut pool);
     without_effect(table, &pool);
     if pool.protocol == Protocol::V1 {
         abilities(table);
@@ -100,8 +100,14 @@ pub(super) fn read(table: Table<'_>, base: &Path) -> Option<(Named, Spots)> {
     fits_a_gate(table, &pool);
     let at_name = table.get("name").map_or(table.at, |item| item.node.at);
     let at = |key: &str| table.get(key).map(|item| item.node.at);
-    let spots =
-        Spots { command, cwd: at("cwd"), instances: at("instances"), memory: at("memory"), pids: at("pids") };
+    let spots = Spots {
+        command,
+        cwd: at("cwd"),
+        instances: at("instances"),
+        memory: at("memory"),
+        pids: at("pids"),
+        mcp_servers,
+    };
     Some((Named { pool, at: at_name }, spots))
 }
 

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::{ANYONE, Arrival};
-use super::{Config, Listen, Pool, Scene, Share, able, config, pool};
+use super::{Config, Listen, Pool, Scene, Share, able, config, last_id_in, pool};
 
 fn scene(share: Share) -> Scene {
     scene_of(config(vec![pool(share)]))
@@ -176,7 +176,9 @@ fn who_is_turned_away_changes_nothing_for_others() {
         let (back, _) = claimed(&mut scene, "token:ada", None);
         scene.seen();
         scene.ask(back, 2, "session/load", &json!({"sessionId": "one", "cwd": "/"}));
-        assert_eq!(told(&scene.seen(), worker).len(), 1, "{share:?}");
+        let seen = scene.seen();
+        assert_eq!(told(&seen, worker).len(), 1, "{share:?}");
+        scene.answer(worker, last_id_in(&seen, worker), &json!({}));
         // And what is lost is taken up again.
         scene.dies(worker);
         scene.pass(1.0);

@@ -61,3 +61,45 @@ fn what_was_asked_in_a_session_that_was_closed_is_asked_of_nobody_else() {
     let seen = scene.seen();
     assert!(seen.contains(r#""id":1,"result""#) && !seen.contains("session/request_permission"), "{seen}");
 }
+
+#[test]
+fn keys_in_another_case_reach_no_session_and_no_request_of_others() {
+    let mut scene = Scene::new(&asking(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let (alice, bob) = (scene.open_as("token:alice"), scene.open_as("token:bob"));
+    scene.session(alice, 0, "a");
+    scene.session(bob, 0, "b");
+    scene.seen();
+    for key in ["SessionId", "session_id", "sessionID", "RequestId"] {
+        for (method, params) in [
+            ("session/prompt", json!({"sessionId": "b", "prompt": []})),
+            ("session/set_mode", json!({"sessionId": "b", "modeId": "m"})),
+            ("session/load", json!({"sessionId": "b", "cwd": "/"})),
+            ("session/close", json!({"sessionId": "b"})),
+            ("session/list", json!({})),
+        ] {
+            let mut odd = params.clone();
+            odd[key] = json!("a");
+            scene.ask(bob, 9, method, &odd);
+            let seen = scene.seen();
+            assert!(!seen.contains("w0 < ") && seen.contains("-32602"), "{method} {key}: {seen}");
+            let mut line = json!({"jsonrpc": "2.0", "id": 9, "method": method, "params": params});
+            line[key] = json!("a");
+            scene.line(bob, &line.to_string());
+            let seen = scene.seen();
+            assert!(!seen.contains("w0 < ") && seen.contains("-32602"), "{method} {key}: {seen}");
+        }
+        for method in ["session/cancel", "$/cancel_request"] {
+            scene.note(bob, method, &json!({"sessionId": "b", "requestId": 1, key: "a"}));
+            assert_eq!(scene.seen(), "", "{method} {key}");
+        }
+    }
+    for key in ["Method", "Params", "ID"] {
+        let line = json!({"jsonrpc": "2.0", "id": 9, "method": "session/set_mode",
+            "params": {"sessionId": "b", "modeId": "m"}, key: "session/new"});
+        scene.line(bob, &line.to_string());
+        let seen = scene.seen();
+        assert!(!seen.contains("w0 < ") && seen.contains("-32600"), "{key}: {seen}");
+    }
+}

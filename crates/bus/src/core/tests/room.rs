@@ -88,6 +88,30 @@ fn another_worker_is_asked_if_one_is_full_and_then_another_is_started() {
 }
 
 #[test]
+fn a_request_that_a_full_worker_refused_goes_before_lines_that_came_later() {
+    let mut scene = Scene::new(&config(vec![Pool { max_instances: 2, ..pool(Share::All) }]));
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let one = scene.open();
+    scene.session(one, 0, "a");
+    new(&mut scene, one, 7);
+    let first = scene.last_id(0);
+    new(&mut scene, one, 8);
+    let second = scene.last_id(0);
+    scene.fail(0, first, FULL);
+    // All lines of the client wait for the new worker now, also one whose id is in use.
+    scene.ask(one, 8, "session/list", &json!({}));
+    scene.fail(0, second, FULL);
+    scene.seen();
+    scene.up(1);
+    scene.answer(1, 1, &able());
+    let seen = scene.seen();
+    assert_eq!(seen.matches("session/new").count(), 2, "{seen}");
+    assert_eq!(seen.matches(r#"c0 < {"jsonrpc":"2.0","id":8,"error":{"code":-32014"#).count(), 1, "{seen}");
+    assert!(!seen.contains("session/list"), "{seen}");
+}
+
+#[test]
 fn one_identity_leaves_room_for_others_at_a_worker_that_they_share() {
     let mut config = config(vec![Pool { mix_identities: true, ..pool(Share::All) }]);
     config.limits.max_sessions_per_worker = 2;

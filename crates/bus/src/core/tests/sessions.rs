@@ -2,6 +2,7 @@
 
 use insta::assert_snapshot;
 
+use super::super::Stuck;
 use super::*;
 
 /// Two clients that have the first two of three workers, each of which is for one session.
@@ -263,4 +264,107 @@ fn sessions_that_have_workers_of_their_own_are_not_taken_up_in_one() {
     workers.sort_unstable();
     workers.dedup();
     assert_eq!((opened.len(), workers.len()), (3, 3), "{seen}");
+}
+
+fn resume(scene: &mut Scene, client: u32, id: u64, name: &str) {
+    scene.ask(client, id, "session/resume", &json!({"sessionId": name, "cwd": "/"}));
+}
+
+#[test]
+fn a_client_whose_resume_failed_with_its_worker_does_not_own_the_session() {
+    let mut scene = Scene::shared(1);
+    let (one, two, three) = (scene.open(), scene.open(), scene.open());
+    scene.session(one, 0, "a");
+    scene.leaves(one);
+    resume(&mut scene, two, 7, "a");
+    scene.dies(0);
+    assert!(scene.seen().contains(r#"c1 < {"jsonrpc":"2.0","id":7,"error":{"code":-32010"#));
+    scene.ask(two, 8, "session/prompt", &prompt("a"));
+    assert_eq!(
+        scene.seen(),
+        r#"c1 < {"jsonrpc":"2.0","id":8,"error":{"code":-32002,"message":"load or resume the session on this connection first","data":{"condition":"not_found","retryable":false,"effects":"none"}}}"#
+    );
+    // Another connection of the same identity can resume it.
+    scene.pass(1.0);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    scene.seen();
+    resume(&mut scene, three, 9, "a");
+    assert!(scene.seen().starts_with("w0 < "));
+}
+
+#[test]
+fn a_failed_resume_takes_no_session_from_the_client_that_resumed_it_since() {
+    let mut scene = Scene::shared(1);
+    let (one, two, three) = (scene.open(), scene.open(), scene.open());
+    scene.session(one, 0, "a");
+    scene.leaves(one);
+    resume(&mut scene, two, 7, "a");
+    let first = scene.last_id(0);
+    scene.leaves(two);
+    resume(&mut scene, three, 8, "a");
+    let second = scene.last_id(0);
+    scene.seen();
+    scene.fail(0, first, -32603);
+    scene.answer(0, second, &json!({}));
+    assert_eq!(scene.seen(), r#"c2 < {"jsonrpc":"2.0","id":8,"result":{}}"#);
+    scene.ask(three, 9, "session/prompt", &prompt("a"));
+    assert!(scene.seen().starts_with("w0 < "));
+}
+
+#[test]
+fn of_two_requests_to_resume_a_session_one_that_succeeds_is_enough() {
+    let mut scene = Scene::shared(1);
+    let (one, two) = (scene.open(), scene.open());
+    scene.session(one, 0, "a");
+    scene.leaves(one);
+    resume(&mut scene, two, 7, "a");
+    let first = scene.last_id(0);
+    resume(&mut scene, two, 8, "a");
+    let second = scene.last_id(0);
+    scene.fail(0, first, -32603);
+    scene.answer(0, second, &json!({}));
+    scene.seen();
+    scene.ask(two, 9, "session/prompt", &prompt("a"));
+    assert!(scene.seen().starts_with("w0 < "));
+}
+
+#[test]
+fn a_client_whose_resume_waited_in_vain_does_not_own_the_session() {
+    let mut scene = Scene::shared(1);
+    let (one, two) = (scene.open(), scene.open());
+    scene.session(one, 0, "a");
+    scene.dies(0);
+    scene.pass(1.0);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    // The session is being restored for the first client when that leaves.
+    scene.ask(one, 7, "session/prompt", &prompt("a"));
+    scene.leaves(one);
+    resume(&mut scene, two, 8, "a");
+    scene.seen();
+    scene.pass(120.0);
+    let seen = scene.seen();
+    assert!(seen.contains(r#"c1 < {"jsonrpc":"2.0","id":8,"error""#), "{seen}");
+    scene.ask(two, 9, "session/prompt", &prompt("a"));
+    let seen = scene.seen();
+    assert!(seen.contains("load or resume the session on this connection first"), "{seen}");
+}
+
+#[test]
+fn a_load_is_answered_also_if_its_worker_closes_its_input_and_the_session_is_asked_for_again() {
+    let mut scene = Scene::shared(1);
+    let one = scene.open();
+    scene.ask(one, 7, "session/load", &json!({"sessionId": "a", "cwd": "/"}));
+    let load = scene.last_id(0);
+    let taken = scene.sight.queued[&0].len() as u64;
+    scene.core.worker_stuck(scene.now, Worker(0), Stuck::InputClosed { taken }, &mut scene.sight);
+    scene.seen();
+    // The answer decides whether there is such a session; until then it moves nowhere.
+    resume(&mut scene, one, 8, "a");
+    let seen = scene.seen();
+    assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","id":8,"error":{"code":-32010"#), "{seen}");
+    scene.answer(0, load, &json!({}));
+    let seen = scene.seen();
+    assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","id":7,"result":{}}"#), "{seen}");
 }
