@@ -26,6 +26,7 @@ mod post;
 mod posts;
 mod refusals;
 mod register;
+mod replay_memory;
 mod reply;
 mod route;
 mod shared;
@@ -135,6 +136,11 @@ pub struct Limits {
     pub replay_bytes: usize,
     /// For how long.
     pub replay_time: Duration,
+    /// How many bytes all streams and resumable connections together keep to be sent again. Over that, the oldest messages
+    /// that were sent are dropped, and agents wait until their clients have read the others.
+    pub replay_memory: usize,
+    /// See [`Self::replay_memory`].
+    pub replay_memory_per_identity: usize,
     /// How long a connection is held while nobody is there.
     pub grace: Duration,
 }
@@ -153,6 +159,8 @@ impl Default for Limits {
             max_failures: 10,
             replay_bytes: 4 << 20,
             replay_time: Duration::from_secs(300),
+            replay_memory: 256 << 20,
+            replay_memory_per_identity: 64 << 20,
             grace: Duration::from_secs(300),
         }
     }

@@ -71,6 +71,11 @@ impl Held {
         &self.out
     }
 
+    /// As [`Ring::shed`].
+    pub fn shed(&mut self, bytes: usize) -> usize {
+        self.out.shed(bytes)
+    }
+
     /// As [`Ring::forget`].
     pub fn forget(&mut self) {
         self.out.forget();

@@ -137,6 +137,16 @@ impl Ring {
         Ok(())
     }
 
+    /// Drops the oldest messages that were given to a socket until `bytes` are free or none is left. They cannot be sent
+    /// again. Returns how many bytes are free.
+    pub fn shed(&mut self, bytes: usize) -> usize {
+        let before = self.bytes();
+        while self.given > 0 && before - self.bytes() < bytes {
+            self.drop_first();
+        }
+        before - self.bytes()
+    }
+
     /// Drops everything that was given to a socket, for a connection that ends with its socket.
     pub fn forget(&mut self) {
         for _ in 0..self.given {
@@ -293,6 +303,16 @@ mod tests {
         assert_eq!(ring.rewind(0), Ok(()));
         assert_eq!(ring.rewind(2), Ok(()), "it was given both on the socket before");
         assert!(ring.is_drained());
+    }
+
+    #[test]
+    fn only_what_was_given_to_a_socket_is_shed() {
+        let now = Instant::now();
+        let mut ring = filled(3, now);
+        ring.push("004".into());
+        assert_eq!((ring.shed(5), ring.bytes(), ring.dropped()), (8, 8, 2));
+        assert_eq!((ring.shed(100), ring.bytes(), ring.dropped()), (4, 4, 3));
+        assert_eq!(rest(&mut ring, now), ["004"]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::codec::{self, Heard};
 use super::io::{Outbox, Scratch};
+use super::replay_memory::ReplayShare;
 use super::socket::{Socket, SocketEnd};
 use crate::resume::{self, Granted, Held};
 
@@ -34,6 +35,9 @@ pub(super) enum CarryEnd {
 #[derive(Debug)]
 struct Memory {
     held: Held,
+    share: ReplayShare,
+    /// More is kept than may be, though nothing more can be dropped here.
+    is_over: bool,
     /// What to grant in the answer to `initialize`, and the id of that, until it comes.
     granting: Option<(Bytes, Granted)>,
     granted: bool,
@@ -65,8 +69,9 @@ impl Line {
     }
 
     /// From now on what is sent is kept, and counted. `id` is that of `initialize`, in whose answer `granted` is told.
-    pub(super) fn remember(&mut self, held: Held, id: Bytes, granted: Granted) {
-        self.memory = Some(Memory { held, granting: Some((id, granted)), granted: false, farewell: false });
+    pub(super) fn remember(&mut self, held: Held, share: ReplayShare, id: Bytes, granted: Granted) {
+        let granting = Some((id, granted));
+        self.memory = Some(Memory { held, share, is_over: false, granting, granted: false, farewell: false });
     }
 
     /// Whether the client has been told that it can come back.
@@ -230,11 +235,12 @@ impl Line {
             socket.put(message, scratch);
             moved = true;
         }
+        memory.limit();
         moved
     }
 
     fn is_full(&self) -> bool {
-        self.memory.as_ref().is_some_and(|memory| memory.held.ring().is_full())
+        self.memory.as_ref().is_some_and(Memory::is_full)
     }
 
     /// Keeps what the backend says while there is no socket, as far as there is room. Ready when there is no more to come.
@@ -269,6 +275,9 @@ impl Line {
                 }
             });
         });
+        if let Some(memory) = memory {
+            memory.limit();
+        }
         match polled {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(count)) if count > 0 => Poll::Ready(()),
@@ -281,6 +290,21 @@ impl Line {
 }
 
 impl Memory {
+    /// Returns `true` if nothing more is to be read from the backend until the client has read what is kept.
+    fn is_full(&self) -> bool {
+        let ring = self.held.ring();
+        ring.is_full() || self.is_over && !ring.is_drained()
+    }
+
+    /// Counts what is kept, and drops what was sent if that is too much.
+    fn limit(&mut self) {
+        let over = self.share.set(self.held.ring().bytes());
+        self.is_over = over > 0;
+        if over > 0 && self.held.shed(over) > 0 {
+            self.is_over = self.share.set(self.held.ring().bytes()) > 0;
+        }
+    }
+
     /// Keeps a line of the backend, with the grant in it if it is the answer to `initialize`.
     fn keep(&mut self, line: &[u8]) {
         let line = match &self.granting {
@@ -298,5 +322,47 @@ impl Memory {
             }
         };
         self.held.send(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Limits;
+    use super::super::replay_memory::ReplayMemory;
+    use super::*;
+    use crate::identity::{Identity, Proof};
+
+    #[test]
+    fn over_the_memory_limit_what_was_sent_goes_and_what_was_not_makes_the_agent_wait() {
+        let limits =
+            Limits { replay_memory: 64 << 10, replay_memory_per_identity: 64 << 10, ..Limits::default() };
+        let share = ReplayMemory::new(&limits).share(&Identity::new(Proof::Token, "a"));
+        let held = Held::new(limits.keep());
+        let mut memory =
+            Memory { held, share, is_over: false, granting: None, granted: true, farewell: false };
+        let line = vec![b'x'; 10 << 10];
+        let send = |memory: &mut Memory| {
+            memory.keep(&line);
+            memory.limit();
+        };
+        for _ in 0..100 {
+            send(&mut memory);
+            assert!(memory.held.next(Instant::now().into_std()).is_some());
+            memory.limit();
+        }
+        assert!(memory.held.ring().bytes() <= 80 << 10, "{}", memory.held.ring().bytes());
+        assert!(!memory.is_full());
+        // Without a socket nothing is dropped that was not sent.
+        let sent = memory.held.counts().sent;
+        while !memory.is_full() {
+            send(&mut memory);
+        }
+        let waiting = memory.held.counts().sent - sent;
+        assert!(waiting > 0 && memory.held.ring().bytes() <= 90 << 10, "{waiting}");
+        assert_eq!(memory.held.resume(sent), Ok(0));
+        let rest = std::iter::from_fn(|| memory.held.next(Instant::now().into_std()).map(|_| ())).count();
+        assert_eq!(rest as u64, waiting);
+        memory.limit();
+        assert!(!memory.is_full());
     }
 }

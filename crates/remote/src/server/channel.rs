@@ -17,9 +17,10 @@ use super::detached::Kept;
 use super::exchange::{Exchange, Next, OpenFault, TooMany, Waits};
 use super::fates::{Fate, Fates};
 use super::guest::Guest;
-use super::mouth::Mouth;
+use super::mouth::{Mouth, Waiting};
 use super::posts::{Known, Posts};
 use super::shared::Shared;
+use super::unfinished::Part;
 use crate::identity::Identity;
 
 /// How long a client whose streams are cut off may take to end the connection, and so to have left in order.
@@ -55,7 +56,10 @@ impl Channel {
         let channel = Arc::new(Self {
             name: name.clone(),
             owner: guest.identity().clone(),
-            exchange: Mutex::new(Exchange::new(shared.limits.keep())),
+            exchange: Mutex::new(Exchange::new(
+                shared.limits.keep(),
+                shared.replay_memory.share(guest.identity()),
+            )),
             touched: Mutex::new(Instant::now()),
             room: Notify::new(),
             mouth,
@@ -96,11 +100,13 @@ impl Channel {
     /// Sends a message on; all of it, even if whoever posted it is gone meanwhile.
     ///
     /// `asked` is the id of a request, and where its answer goes. What has a `number` is sent once, however often it is posted.
+    /// `part` is what the message is counted with until the agent has it.
     pub(super) async fn send(
         &self,
         line: Bytes,
         asked: Option<(&[u8], Waits)>,
         number: Option<u64>,
+        part: Option<Part>,
     ) -> Result<(), SendFault> {
         self.touch();
         let turn = self.mouth.turn().await.map_err(|_| SendFault::Gone)?;
@@ -116,7 +122,7 @@ impl Channel {
         if let Some(number) = number {
             posts.take(number);
         }
-        turn.say(line);
+        turn.say(line, part);
         Ok(())
     }
 
@@ -140,7 +146,12 @@ impl Channel {
 
     /// As [`Exchange::next`].
     pub(super) fn next(&self, session: Option<&str>, reader: u64, waker: &Waker) -> Next {
-        let next = self.with(|exchange| exchange.next(session, reader, Instant::now().into_std(), waker));
+        let now = Instant::now().into_std();
+        let next = self.with(|exchange| {
+            let next = exchange.next(session, reader, now, waker);
+            exchange.limit_memory(now);
+            next
+        });
         if let Next::Events(_) = next {
             self.room.notify_one();
         }
@@ -192,7 +203,7 @@ impl Channel {
         loop {
             while self.with(|exchange| exchange.is_full()) {
                 if timeout(shared.limits.idle_timeout, self.room.notified()).await.is_err() {
-                    self.with(Exchange::drop_slow);
+                    self.with(|exchange| exchange.drop_slow(Instant::now().into_std()));
                 }
             }
             let mut hear = |read: &mut [u8]| {
@@ -203,6 +214,7 @@ impl Channel {
                             exchange.said(line, now);
                         }
                     });
+                    exchange.limit_memory(now);
                 });
             };
             match poll_fn(|cx| shared.scratch.poll_read(cx, &mut backend, &mut hear)).await {
@@ -248,7 +260,7 @@ async fn run(
     channel: Arc<Channel>,
     mut guest: Guest,
     from: OwnedReadHalf,
-    messages: mpsc::Receiver<Bytes>,
+    messages: mpsc::Receiver<Waiting>,
 ) {
     let in_order = tokio::select! {
         () = channel.listen(&shared, from) => false,

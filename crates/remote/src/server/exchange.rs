@@ -18,6 +18,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use self::children::Children;
+use super::replay_memory::ReplayShare;
 use crate::announced::child_id;
 use crate::resume::{Keep, Ring};
 
@@ -101,6 +102,22 @@ impl Stream {
         self.wake();
     }
 
+    /// Drops messages, oldest first, until `bytes` are free: those that a reader got, and if there is no reader the others
+    /// too. Returns how many bytes are free.
+    fn shed(&mut self, bytes: usize, now: Instant) -> usize {
+        let mut freed = self.ring.shed(bytes);
+        while freed < bytes && self.reader.is_none() && self.ring.next(now).is_some() {
+            freed += self.ring.shed(bytes - freed);
+        }
+        freed
+    }
+
+    /// Returns `true` if a reader is to get messages for which there is no room.
+    fn is_slow(&self, is_over_memory: bool) -> bool {
+        let is_full = self.ring.is_full() || is_over_memory && !self.ring.is_drained();
+        self.reader.is_some() && is_full
+    }
+
     /// Whether nobody reads it and it has nothing to say.
     fn is_idle(&self) -> bool {
         self.reader.is_none() && self.ring.is_drained()
@@ -130,6 +147,9 @@ impl Stream {
 #[derive(Debug)]
 pub(super) struct Exchange {
     keep: Keep,
+    share: ReplayShare,
+    /// More is kept than may be, though nothing more can be dropped here.
+    is_over_memory: bool,
     connection: Stream,
     sessions: HashMap<String, Stream>,
     children: Children,
@@ -144,9 +164,11 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// Before anything was said.
-    pub(super) fn new(keep: Keep) -> Self {
+    pub(super) fn new(keep: Keep, share: ReplayShare) -> Self {
         Self {
             keep,
+            share,
+            is_over_memory: false,
             connection: Stream::new(keep, true),
             sessions: HashMap::new(),
             children: Children::default(),
@@ -344,16 +366,35 @@ impl Exchange {
 
     /// Whether somebody reads so slowly that the agent must wait.
     pub(super) fn is_full(&self) -> bool {
-        self.streams().any(|stream| stream.reader.is_some() && stream.ring.is_full())
+        self.streams().any(|stream| stream.is_slow(self.is_over_memory))
     }
 
     /// Does without those who made the agent wait for too long.
-    pub(super) fn drop_slow(&mut self) {
+    pub(super) fn drop_slow(&mut self, now: Instant) {
         for stream in self.sessions.values_mut().chain([&mut self.connection]) {
-            if stream.ring.is_full() && stream.reader.take().is_some() {
+            if stream.is_slow(self.is_over_memory) {
+                stream.reader = None;
                 stream.wake();
             }
         }
+        self.limit_memory(now);
+    }
+
+    /// Counts what is kept, and drops some of it if that is too much. To be called whenever it may have changed.
+    pub(super) fn limit_memory(&mut self, now: Instant) {
+        let bytes = self.streams().map(|stream| stream.ring.bytes()).sum();
+        let mut over = self.share.set(bytes);
+        if over > 0 {
+            let mut streams: Vec<&mut Stream> =
+                self.sessions.values_mut().chain([&mut self.connection]).collect();
+            streams.sort_by_key(|stream| std::cmp::Reverse(stream.ring.bytes()));
+            for stream in streams {
+                over = over.saturating_sub(stream.shed(over, now));
+            }
+            let bytes = self.streams().map(|stream| stream.ring.bytes()).sum();
+            over = self.share.set(bytes);
+        }
+        self.is_over_memory = over > 0;
     }
 
     /// The agent will say nothing more.

@@ -251,7 +251,8 @@ async fn marked(shared: &Arc<Shared>, mut socket: Socket, guest: Guest, messages
         return socket.close(LATER, "try again later", scratch).await;
     };
     let granted = Granted { connection: connection.clone(), grace: shared.limits.grace };
-    line.remember(Held::new(shared.limits.keep()), Bytes::copy_from_slice(id), granted);
+    let share = shared.replay_memory.share(guest.identity());
+    line.remember(Held::new(shared.limits.keep()), share, Bytes::copy_from_slice(id), granted);
     take(&mut line, messages, &mut socket, scratch);
     socket.bound();
     let mut asking = shared.resumable.add(&connection, guest.identity());

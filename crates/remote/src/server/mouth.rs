@@ -7,6 +7,8 @@ use bytes::{Buf, Bytes};
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::mpsc;
 
+use super::unfinished::Part;
+
 /// How many messages may wait; whoever posts more waits.
 const WAITING: usize = 4;
 
@@ -14,7 +16,7 @@ const WAITING: usize = 4;
 #[derive(Debug)]
 pub(super) struct Mouth {
     state: Mutex<State>,
-    queue: mpsc::Sender<Bytes>,
+    queue: mpsc::Sender<Waiting>,
 }
 
 #[derive(Debug)]
@@ -25,6 +27,9 @@ struct State {
     waiting: usize,
 }
 
+/// A message that waits, counted as long as it does.
+pub(super) type Waiting = (Bytes, Option<Part>);
+
 /// Nothing is said any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shut;
@@ -32,12 +37,12 @@ pub(super) struct Shut;
 /// A place for one message.
 pub(super) struct Turn<'a> {
     mouth: &'a Mouth,
-    place: mpsc::Permit<'a, Bytes>,
+    place: mpsc::Permit<'a, Waiting>,
 }
 
 impl Mouth {
     /// To a backend. What waits is written while [`Mouth::speak`] is polled.
-    pub(super) fn new(to: OwnedWriteHalf) -> (Self, mpsc::Receiver<Bytes>) {
+    pub(super) fn new(to: OwnedWriteHalf) -> (Self, mpsc::Receiver<Waiting>) {
         let (queue, messages) = mpsc::channel(WAITING);
         (Self { state: Mutex::new(State { to: Some(Arc::new(to)), waiting: 0 }), queue }, messages)
     }
@@ -49,9 +54,9 @@ impl Mouth {
     }
 
     /// Writes what waits. Never ends by itself: what the agents still have to say is heard to its end.
-    pub(super) async fn speak(&self, mut messages: mpsc::Receiver<Bytes>) {
+    pub(super) async fn speak(&self, mut messages: mpsc::Receiver<Waiting>) {
         let to = self.with(|state| state.to.clone());
-        while let (Some(to), Some(mut message)) = (&to, messages.recv().await) {
+        while let (Some(to), Some((mut message, _part))) = (&to, messages.recv().await) {
             while !message.is_empty() {
                 match to.writable().await.and_then(|()| to.try_write(&message)) {
                     Ok(count) => message.advance(count),
@@ -76,8 +81,8 @@ impl Mouth {
 }
 
 impl Turn<'_> {
-    /// Says a message; all of it, even if whoever posted it is gone meanwhile.
-    pub(super) fn say(self, mut message: Bytes) {
+    /// Says a message; all of it, even if whoever posted it is gone meanwhile. `part` is what it is counted with.
+    pub(super) fn say(self, mut message: Bytes, part: Option<Part>) {
         self.mouth.with(|state| {
             if state.waiting == 0
                 && let Some(to) = &state.to
@@ -89,7 +94,7 @@ impl Turn<'_> {
                 }
             }
             state.waiting += 1;
-            self.place.send(message);
+            self.place.send((message, part));
         });
     }
 }
@@ -102,7 +107,10 @@ mod tests {
     use tokio::net::UnixStream;
     use tokio::time::timeout;
 
+    use super::super::Limits;
+    use super::super::unfinished::Unfinished;
     use super::*;
+    use crate::identity::{Identity, Proof};
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -115,7 +123,7 @@ mod tests {
         let sizes = [3, 40_000, 400_000, 5, 1_000_000, 7];
         let say = async {
             for (number, size) in (b'a'..).zip(sizes) {
-                mouth.turn().await.unwrap().say(vec![number; size].into());
+                mouth.turn().await.unwrap().say(vec![number; size].into(), None);
             }
         };
         let mut heard = vec![0; sizes.iter().sum()];
@@ -130,6 +138,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_message_is_counted_until_the_backend_has_it() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (_from, to) = ours.into_split();
+        let (mouth, messages) = Mouth::new(to);
+        let counts = Unfinished::new(&Limits::default());
+        let size = 4 << 20;
+        let mut part = counts.part(&Identity::new(Proof::Token, "a"));
+        assert!(part.resize(size));
+        mouth.turn().await.unwrap().say(vec![b'x'; size].into(), Some(part));
+        let probe = counts.part(&Identity::new(Proof::Token, "a"));
+        assert_eq!(probe.held(), size);
+        let mut heard = vec![0; size];
+        tokio::select! {
+            () = mouth.speak(messages) => {}
+            read = timeout(PATIENCE, theirs.read_exact(&mut heard)) => drop(read.unwrap().unwrap()),
+        }
+        // Cancelled or done: it is gone with the queue.
+        assert_eq!(probe.held(), 0);
+    }
+
+    #[tokio::test]
     async fn who_does_not_listen_keeps_nobody_waiting() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (_from, to) = ours.into_split();
@@ -141,7 +170,7 @@ mod tests {
                 () = &mut speak => unreachable!("it never ends"),
                 turn = timeout(PATIENCE, mouth.turn()) => turn.unwrap(),
             };
-            turn.unwrap().say(Bytes::from_static(b"[1]\n"));
+            turn.unwrap().say(Bytes::from_static(b"[1]\n"), None);
         }
     }
 

@@ -37,8 +37,8 @@ pub(super) async fn message(
     if !json {
         return Err(reply::refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "only application/json is taken\n"));
     }
-    // What is held of it is counted until it has gone on.
-    let (body, _part) = read(shared, body, &caller.identity).await?;
+    // What is held of it is counted until the agent has it.
+    let (body, part) = read(shared, body, &caller.identity).await?;
     let view = View::parse(&body);
     match view.kind() {
         Kind::Invalid(_) => {
@@ -51,9 +51,9 @@ pub(super) async fn message(
             Err(Refusal::Message(StatusCode::BAD_REQUEST, write::error(b"null", &error)))
         }
         Kind::Request if view.method().as_deref() == Some(method::INITIALIZE) => {
-            begin(shared, &view, caller).await
+            begin(shared, &view, caller, part).await
         }
-        _ => go_on(shared, headers, &view, &caller).await,
+        _ => go_on(shared, headers, &view, &caller, part).await,
     }
 }
 
@@ -114,7 +114,12 @@ impl Drop for Attempt {
 }
 
 /// `initialize` makes a connection and is answered at once.
-async fn begin(shared: &Arc<Shared>, view: &View<'_>, caller: Caller) -> Result<Reply, Refusal> {
+async fn begin(
+    shared: &Arc<Shared>,
+    view: &View<'_>,
+    caller: Caller,
+    part: Option<Part>,
+) -> Result<Reply, Refusal> {
     let mut guest = seat(shared, caller)?;
     if !guest.settle() {
         return Err(TOO_MANY);
@@ -126,7 +131,7 @@ async fn begin(shared: &Arc<Shared>, view: &View<'_>, caller: Caller) -> Result<
     let mut attempt = Attempt(Some(Arc::clone(&channel)));
     let (sender, answer) = oneshot::channel();
     let id = view.id().unwrap_or_default();
-    let sent = channel.send(line(view.bytes()), Some((id, Waits::Body(sender))), None).await;
+    let sent = channel.send(line(view.bytes()), Some((id, Waits::Body(sender))), None, part).await;
     sent.map_err(|fault| match fault {
         SendFault::Gone => gone(&channel),
         fault => cannot_send(fault),
@@ -166,6 +171,7 @@ async fn go_on(
     headers: &HeaderMap,
     view: &View<'_>,
     caller: &Caller,
+    part: Option<Part>,
 ) -> Result<Reply, Refusal> {
     let channel = channel(shared, headers, &caller.identity)?;
     let named = text(headers, &SESSION_ID)?;
@@ -180,7 +186,7 @@ async fn go_on(
         Some(Ok(number)) if number > 0 => Some(number),
         Some(_) => return Err(reply::refusal(StatusCode::BAD_REQUEST, "that is no number of a post\n")),
     };
-    channel.send(line, asked, number).await.map_err(cannot_send)?;
+    channel.send(line, asked, number, part).await.map_err(cannot_send)?;
     Ok(reply::empty(StatusCode::ACCEPTED))
 }
 

@@ -20,6 +20,7 @@ use super::io::Scratch;
 use super::lockout::Lockout;
 use super::logical::Resumable;
 use super::refusals::Refusals;
+use super::replay_memory::ReplayMemory;
 use super::strangers::Strangers;
 use super::unfinished::Unfinished;
 use super::{Backend, Limits, Served};
@@ -36,6 +37,8 @@ pub(super) struct Shared {
     pub(super) strangers: Arc<Strangers>,
     /// What is held of messages that have not come whole.
     pub(super) unfinished: Arc<Unfinished>,
+    /// What is kept to be sent again.
+    pub(super) replay_memory: Arc<ReplayMemory>,
     lockout: Mutex<Lockout>,
     pub(super) resumable: Resumable,
     pub(super) detached: Arc<Detached>,
@@ -55,6 +58,7 @@ impl Shared {
             refusals: Refusals::default(),
             fates: Arc::default(),
             unfinished: Unfinished::new(&limits),
+            replay_memory: ReplayMemory::new(&limits),
             lockout: Mutex::new(Lockout::new(limits.max_failures)),
             resumable: Resumable::default(),
             detached: Arc::default(),

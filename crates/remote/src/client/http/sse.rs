@@ -1,6 +1,6 @@
 //! Events out of a stream of bytes.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use narrows_wire::{Line, Splitter};
 
 /// One event.
@@ -23,8 +23,17 @@ pub(super) struct Parser {
     splitter: Splitter,
     limit: usize,
     id: Option<String>,
-    data: Vec<Bytes>,
-    length: usize,
+    data: Data,
+}
+
+/// The data lines of the event that is being read. They are joined as they come: a line that is kept by itself would cost
+/// more than its bytes, and an empty one counts for nothing.
+#[derive(Debug, Default)]
+enum Data {
+    #[default]
+    None,
+    One(Bytes),
+    Joined(BytesMut),
 }
 
 /// How long an id may be.
@@ -33,7 +42,7 @@ const LONGEST_ID: usize = 256;
 impl Parser {
     /// For events of up to `limit` bytes.
     pub(super) fn new(limit: usize) -> Self {
-        Self { splitter: Splitter::new(limit), limit, id: None, data: Vec::new(), length: 0 }
+        Self { splitter: Splitter::new(limit), limit, id: None, data: Data::None }
     }
 
     /// Takes what was read, and shows every event that it completes.
@@ -61,22 +70,19 @@ impl Parser {
 
     fn line(&mut self, line: &Bytes) -> Result<Option<Event>, TooLong> {
         if line.is_empty() {
-            self.length = 0;
             let id = self.id.take();
-            let data = std::mem::take(&mut self.data);
             // What has no data is no event; an id alone still says how far the stream has come, which the next will too.
-            return Ok((!data.is_empty()).then(|| Event { id, data: joined(data) }));
+            return Ok(std::mem::take(&mut self.data).whole().map(|data| Event { id, data }));
         }
         let colon = memchr::memchr(b':', line).unwrap_or(line.len());
         let value = line.slice((colon + 1).min(line.len())..);
         let value = if value.starts_with(b" ") { value.slice(1..) } else { value };
         match &line[..colon] {
             b"data" => {
-                self.length += value.len();
-                if self.length > self.limit {
+                self.data = std::mem::take(&mut self.data).with_line(value);
+                if self.data.len() > self.limit {
                     return Err(TooLong);
                 }
-                self.data.push(value);
             }
             b"id" => {
                 let text = std::str::from_utf8(&value).ok().filter(|text| text.len() <= LONGEST_ID);
@@ -89,11 +95,35 @@ impl Parser {
     }
 }
 
-/// The lines of an event as one: a line end in JSON is white space.
-fn joined(mut data: Vec<Bytes>) -> Bytes {
-    match data.len() {
-        1 => data.swap_remove(0),
-        _ => data.join(&b' ').into(),
+impl Data {
+    /// The same with one line more. They become one line: a line end in JSON is white space.
+    fn with_line(self, line: Bytes) -> Self {
+        let mut joined = match self {
+            Self::None => return Self::One(line),
+            Self::One(first) => BytesMut::from(&first[..]),
+            Self::Joined(joined) => joined,
+        };
+        joined.extend_from_slice(b" ");
+        joined.extend_from_slice(&line);
+        Self::Joined(joined)
+    }
+
+    /// How many bytes it has.
+    fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::One(line) => line.len(),
+            Self::Joined(joined) => joined.len(),
+        }
+    }
+
+    /// All of it, if there was a line.
+    fn whole(self) -> Option<Bytes> {
+        match self {
+            Self::None => None,
+            Self::One(line) => Some(line),
+            Self::Joined(joined) => Some(joined.freeze()),
+        }
     }
 }
 
@@ -123,13 +153,22 @@ mod tests {
 
     #[test]
     fn what_is_too_long_is_refused() {
-        let mut parser = Parser::new(20);
+        let mut parser = Parser::new(21);
         let mut events = Vec::new();
         let piece = b"data: 0123456789\n";
         assert_eq!(parser.feed(piece, &mut events), Ok(()));
         assert_eq!(parser.feed(piece, &mut events), Ok(()));
         assert_eq!(parser.feed(piece, &mut events), Err(TooLong));
         assert_eq!(Parser::new(20).feed(&[b'x'; 30], &mut events), Err(TooLong));
+    }
+
+    #[test]
+    fn lines_without_data_count_too() {
+        let mut parser = Parser::new(100);
+        let mut events = Vec::new();
+        assert_eq!(parser.feed(&b"data:\n".repeat(101), &mut events), Ok(()));
+        assert_eq!(parser.feed(b"data:\n", &mut events), Err(TooLong));
+        assert_eq!(events, []);
     }
 
     proptest! {

@@ -1,13 +1,28 @@
 //! Streams: where messages go, and that none is lost, doubled or out of order whatever is cut.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::Value;
 
+use super::super::Limits;
+use super::super::replay_memory::ReplayMemory;
 use super::*;
+use crate::identity::{Identity, Proof};
 
 const KEEP: Keep = Keep { bytes: 400, time: Duration::from_secs(300) };
+
+/// One that keeps as much as it likes.
+fn unlimited(keep: Keep) -> Exchange {
+    Exchange::new(keep, memory(usize::MAX).share(&Identity::new(Proof::Token, "a")))
+}
+
+/// A limit for all connections and for each identity.
+fn memory(bytes: usize) -> Arc<ReplayMemory> {
+    let limits = Limits { replay_memory: bytes, replay_memory_per_identity: bytes, ..Limits::default() };
+    ReplayMemory::new(&limits)
+}
 
 fn update(session: &str, number: usize) -> String {
     json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "number": number}})
@@ -47,7 +62,7 @@ fn parse(bytes: &[u8]) -> Vec<(Option<u64>, Value)> {
 /// On which streams `line` arrives, of that of the connection and those of two sessions of which "a" is being read.
 #[track_caller]
 fn check(line: &str, expected: &str) {
-    let mut exchange = Exchange::new(KEEP);
+    let mut exchange = unlimited(KEEP);
     asked(&mut exchange, 1, None);
     asked(&mut exchange, 2, Some("a"));
     asked(&mut exchange, 3, Some("b"));
@@ -95,7 +110,7 @@ fn what_a_child_session_says_goes_on_the_stream_of_the_session_at_the_top() {
         let params = json!({"sessionId": session, "update": update});
         json!({"jsonrpc": "2.0", "method": "session/update", "params": params}).to_string()
     };
-    let mut exchange = Exchange::new(Keep { bytes: 4000, ..KEEP });
+    let mut exchange = unlimited(Keep { bytes: 4000, ..KEEP });
     let mut readers = Vec::new();
     for session in [None, Some("a"), Some("mine")] {
         readers.push((session, exchange.open(session, None).unwrap().0));
@@ -126,7 +141,7 @@ fn what_a_child_session_says_goes_on_the_stream_of_the_session_at_the_top() {
 
 #[test]
 fn events_are_one_line_each() {
-    let mut exchange = Exchange::new(KEEP);
+    let mut exchange = unlimited(KEEP);
     let (reader, first) = exchange.open(None, None).unwrap();
     assert_eq!(first, None);
     exchange.said(b"{\"jsonrpc\":\"2.0\",\r\"method\":\"x\"\r}", Instant::now());
@@ -143,7 +158,7 @@ fn events_are_one_line_each() {
 
 #[test]
 fn a_stream_has_one_reader_and_who_comes_back_is_the_newest() {
-    let mut exchange = Exchange::new(KEEP);
+    let mut exchange = unlimited(KEEP);
     let (first, _) = exchange.open(None, None).unwrap();
     assert_eq!(exchange.open(None, None), Err(OpenFault::Taken));
     let (second, _) = exchange.open(None, Some(0)).unwrap();
@@ -156,7 +171,7 @@ fn a_stream_has_one_reader_and_who_comes_back_is_the_newest() {
 
 #[test]
 fn unconfirmed_sessions_are_few() {
-    let mut exchange = Exchange::new(KEEP);
+    let mut exchange = unlimited(KEEP);
     for number in 0..MAX_UNCONFIRMED {
         assert!(exchange.open(Some(&number.to_string()), None).is_ok());
     }
@@ -177,7 +192,7 @@ fn unconfirmed_sessions_are_few() {
 
 #[test]
 fn an_unconfirmed_session_that_nobody_reads_gives_its_place_back() {
-    let mut exchange = Exchange::new(KEEP);
+    let mut exchange = unlimited(KEEP);
     for number in 0..3 * MAX_UNCONFIRMED {
         let session = number.to_string();
         let (reader, _) = exchange.open(Some(&session), None).unwrap();
@@ -191,7 +206,7 @@ fn an_unconfirmed_session_that_nobody_reads_gives_its_place_back() {
     let last = (3 * MAX_UNCONFIRMED - 1).to_string();
     assert!(exchange.open(Some(&last), Some(1)).is_ok());
     // One that has something to say stays.
-    let mut exchange = Exchange::new(KEEP);
+    let mut exchange = unlimited(KEEP);
     for number in 0..MAX_UNCONFIRMED {
         let session = number.to_string();
         let (reader, _) = exchange.open(Some(&session), None).unwrap();
@@ -204,7 +219,7 @@ fn an_unconfirmed_session_that_nobody_reads_gives_its_place_back() {
 
 #[test]
 fn everything_is_bounded() {
-    let mut exchange = Exchange::new(KEEP);
+    let mut exchange = unlimited(KEEP);
     asked(&mut exchange, MAX_PENDING, None);
     for number in 0..3 * MAX_STREAMS {
         exchange.said(update(&number.to_string(), 1).as_bytes(), Instant::now());
@@ -219,7 +234,7 @@ fn everything_is_bounded() {
 
 #[test]
 fn who_comes_too_late_is_told() {
-    let mut exchange = Exchange::new(KEEP);
+    let mut exchange = unlimited(KEEP);
     asked(&mut exchange, 1, None);
     for number in 1..=100 {
         exchange.said(update("a", number).as_bytes(), Instant::now());
@@ -242,9 +257,62 @@ fn who_comes_too_late_is_told() {
     assert_eq!(exchange.open(Some("a"), Some(101)), Err(OpenFault::Gap));
 }
 
+/// An update of 10 KiB.
+fn long(session: &str) -> String {
+    json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "x": "x".repeat(10 << 10)}})
+        .to_string()
+}
+
+#[test]
+fn over_the_memory_limit_the_oldest_messages_go_and_a_reader_makes_the_agent_wait() {
+    let now = Instant::now();
+    let keep = Keep { bytes: 4 << 20, ..KEEP };
+    let all = memory(100 << 10);
+    let mut one = Exchange::new(keep, all.share(&Identity::new(Proof::Token, "a")));
+    let mut other = Exchange::new(keep, all.share(&Identity::new(Proof::Token, "a")));
+    let most = (100 << 10) + (32 << 10);
+    let kept = |exchange: &Exchange| exchange.streams().map(|stream| stream.ring.bytes()).sum::<usize>();
+    // No client reads: the oldest go, whichever stream they are on.
+    for exchange in [&mut one, &mut other] {
+        asked(exchange, 1, None);
+        for number in 0..100 {
+            exchange.said(long(["a", "b"][number % 2]).as_bytes(), now);
+            exchange.limit_memory(now);
+        }
+    }
+    assert!(kept(&one) + kept(&other) <= most, "{} {}", kept(&one), kept(&other));
+    assert!(!one.is_full() && !other.is_full());
+    // A reader gets the rest, and all that comes; nothing of it is dropped before it is read.
+    let (reader, first) = other.open(Some("b"), None).unwrap();
+    assert!(first.is_some());
+    while !other.is_full() {
+        other.said(long("b").as_bytes(), now);
+        other.limit_memory(now);
+    }
+    let events = read(&mut other, Some("b"), reader);
+    let numbers: Vec<u64> = events.iter().map(|(number, _)| number.unwrap()).collect();
+    assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
+    other.limit_memory(now);
+    assert!(!other.is_full());
+    // A reader that does not read is done without, and what waited for it goes.
+    while !other.is_full() {
+        other.said(long("b").as_bytes(), now);
+        other.limit_memory(now);
+    }
+    other.drop_slow(now);
+    assert!(!other.is_read() && kept(&one) + kept(&other) <= most);
+    // What one gives up is for the other.
+    drop(one);
+    for _ in 0..5 {
+        other.said(long("b").as_bytes(), now);
+        other.limit_memory(now);
+    }
+    assert!(kept(&other) > 50 << 10, "{}", kept(&other));
+}
+
 #[test]
 fn who_reads_slowly_makes_the_agent_wait_and_is_done_without_in_the_end() {
-    let mut exchange = Exchange::new(KEEP);
+    let mut exchange = unlimited(KEEP);
     let (reader, _) = exchange.open(Some("a"), None).unwrap();
     let mut number = 0;
     while !exchange.is_full() {
@@ -255,7 +323,7 @@ fn who_reads_slowly_makes_the_agent_wait_and_is_done_without_in_the_end() {
     while !exchange.is_full() {
         exchange.said(update("a", number).as_bytes(), Instant::now());
     }
-    exchange.drop_slow();
+    exchange.drop_slow(Instant::now());
     assert!(!exchange.is_full() && !exchange.is_read());
     assert_eq!(exchange.next(Some("a"), reader, Instant::now(), Waker::noop()), Next::Replaced);
 }
@@ -280,7 +348,7 @@ proptest! {
 
     #[test]
     fn nothing_is_lost_doubled_or_out_of_order_or_it_is_said(steps in steps()) {
-        let mut exchange = Exchange::new(KEEP);
+        let mut exchange = unlimited(KEEP);
         let (mut reader, _) = exchange.open(Some("a"), None).unwrap();
         let mut said = 0;
         let mut got: Vec<u64> = Vec::new();

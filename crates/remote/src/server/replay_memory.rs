@@ -1,0 +1,112 @@
+//! How many bytes are kept to be sent again: of all connections, and of each identity.
+//!
+//! A connection over the limit gives up what its client has probably received, and then slows its agent down. So the limit
+//! costs the ability to resume, and no message.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Limits;
+use crate::identity::Identity;
+
+/// What every connection may keep without being counted.
+const FREE_BYTES: usize = 16 << 10;
+
+/// The bytes that all connections keep.
+#[derive(Debug)]
+pub(super) struct ReplayMemory {
+    max: usize,
+    max_per_identity: usize,
+    all: AtomicUsize,
+    by_identity: Mutex<HashMap<String, Arc<AtomicUsize>>>,
+}
+
+impl ReplayMemory {
+    pub(super) fn new(limits: &Limits) -> Arc<Self> {
+        Arc::new(Self {
+            max: limits.replay_memory,
+            max_per_identity: limits.replay_memory_per_identity,
+            all: AtomicUsize::new(0),
+            by_identity: Mutex::default(),
+        })
+    }
+
+    /// Returns the share of a new connection of `identity`.
+    pub(super) fn share(self: &Arc<Self>, identity: &Identity) -> ReplayShare {
+        let identity = identity.to_string();
+        let one = self.with(|all| Arc::clone(all.entry(identity.clone()).or_default()));
+        ReplayShare { of: Arc::clone(self), identity, one, bytes: 0 }
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut HashMap<String, Arc<AtomicUsize>>) -> T) -> T {
+        act(&mut self.by_identity.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The bytes that one connection keeps, no longer counted when this is dropped.
+#[derive(Debug)]
+pub(super) struct ReplayShare {
+    of: Arc<ReplayMemory>,
+    identity: String,
+    one: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl ReplayShare {
+    /// Counts the connection with so many bytes. Returns by how many the limits are exceeded, at most `bytes`.
+    pub(super) fn set(&mut self, bytes: usize) -> usize {
+        let counted = bytes.saturating_sub(FREE_BYTES);
+        let change = |held: &AtomicUsize| {
+            held.fetch_add(counted, Ordering::Relaxed);
+            held.fetch_sub(self.bytes, Ordering::Relaxed).wrapping_sub(self.bytes)
+        };
+        let (all, one) = (change(&self.of.all), change(&self.one));
+        self.bytes = counted;
+        let over = all.saturating_sub(self.of.max).max(one.saturating_sub(self.of.max_per_identity));
+        over.min(counted)
+    }
+}
+
+impl Drop for ReplayShare {
+    fn drop(&mut self) {
+        self.set(0);
+        self.of.with(|all| {
+            // The map and this one: no other connection of the identity is left.
+            if Arc::strong_count(&self.one) == 2 {
+                all.remove(&self.identity);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::Proof;
+
+    const MIB: usize = 1 << 20;
+
+    fn named(name: &str) -> Identity {
+        Identity::new(Proof::Token, name)
+    }
+
+    #[test]
+    fn each_identity_has_its_own_limit_and_all_have_one() {
+        let limits =
+            Limits { replay_memory: 6 * MIB, replay_memory_per_identity: 4 * MIB, ..Limits::default() };
+        let all = ReplayMemory::new(&limits);
+        let (mut one, mut other) = (all.share(&named("a")), all.share(&named("a")));
+        assert_eq!(one.set(3 * MIB + FREE_BYTES), 0);
+        assert_eq!(other.set(FREE_BYTES), 0, "a little is not counted");
+        assert_eq!(other.set(2 * MIB + FREE_BYTES), MIB);
+        assert_eq!(other.set(MIB + FREE_BYTES), 0);
+        let mut third = all.share(&named("b"));
+        assert_eq!(third.set(3 * MIB + FREE_BYTES), MIB);
+        drop((one, other));
+        assert_eq!(third.set(3 * MIB + FREE_BYTES), 0);
+        assert_eq!(all.with(|all| all.len()), 1);
+        drop(third);
+        assert_eq!((all.all.load(Ordering::Relaxed), all.with(|all| all.len())), (0, 0));
+    }
+}
