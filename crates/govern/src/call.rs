@@ -416,7 +416,7 @@ impl Call {
             };
         }
         let read = self.told_action(&self.locations);
-        Action { claimed: self.posed.clone(), ..read.with_content(&self.changes) }
+        Action { claimed: self.posed.iter().cloned().collect(), ..read.with_content(&self.changes) }
     }
 
     fn told_action(&self, locations: &[PathBuf]) -> Action {

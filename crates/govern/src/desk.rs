@@ -193,9 +193,22 @@ impl Desk {
     }
 }
 
-/// What a call costs, where its input says so: the one place in which an amount is what will be spent.
+/// What a call costs, where its input says so: the one place in which an amount is what will be spent. Of two amounts the
+/// larger counts, and one that is no plain number is more than any budget.
 fn amount(input: &Value) -> Option<u64> {
-    ["amount_cents", "amountCents"].iter().find_map(|key| input.get(key)?.as_u64())
+    let amounts = ["amount_cents", "amountCents"].iter().filter_map(|key| input.get(key));
+    amounts.map(|amount| cents(amount).unwrap_or(u64::MAX)).max()
+}
+
+/// A number of cents; part of a cent is one.
+fn cents(amount: &Value) -> Option<u64> {
+    if let Some(amount) = amount.as_u64() {
+        return Some(amount);
+    }
+    let amount = amount.as_f64().filter(|amount| (0.0..9e15).contains(amount))?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range, and whole")]
+    let amount = amount.ceil() as u64;
+    Some(amount)
 }
 
 /// What a gate would say to a call that an agent tells of by `name`, if it has one, and `kind`, in the first of the
@@ -418,7 +431,19 @@ mod tests {
         };
         let asks = Class::RequireApproval;
         assert_eq!(spend(json!({"amount_cents": 101}), 0), asks);
-        assert_eq!(spend(json!({"amount_cents": 60}), 0), Class::Allow);
+        for odd in [
+            json!({"amount_cents": 5e4}),
+            json!({"amount_cents": 50_000.0}),
+            json!({"amount_cents": "50000"}),
+            json!({"amount_cents": 1e30}),
+            json!({"amount_cents": -1}),
+            json!({"amount_cents": [50_000]}),
+            json!({"amount_cents": null}),
+            json!({"amount_cents": 1, "amountCents": 50_000}),
+        ] {
+            assert_eq!(spend(odd.clone(), 0), asks, "{odd}");
+        }
+        assert_eq!(spend(json!({"amount_cents": 59.5}), 0), Class::Allow);
         assert_eq!(spend(json!({"amountCents": 41}), 0), asks);
         assert_eq!(spend(json!({"amount_cents": 40}), HOUR), Class::Allow);
         assert_eq!(spend(json!({"amount_cents": 1}), HOUR), asks);

@@ -1,126 +1,23 @@
-//! Values that can be read in one way only: no object in them has a key twice.
+//! Parameters that can be read in one way only.
 
-use std::fmt;
-
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+pub(crate) use narrows_policy::UnambiguousJson as Once;
 use serde_json::{Map, Value};
-
-/// A value, unless two readers could take it for different ones.
-#[derive(Clone, Debug)]
-pub(crate) struct Once(pub(crate) Value);
 
 /// Reads parameters. `None`: they can be read in two ways, or not at all. Without any they are an empty object.
 pub(crate) fn read(text: Option<&[u8]>) -> Option<Value> {
     match text {
         None => Some(Value::Object(Map::new())),
-        Some(text) => serde_json::from_slice::<Once>(text).ok().map(|once| once.0),
-    }
-}
-
-impl<'de> Deserialize<'de> for Once {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reader).map(Self)
-    }
-}
-
-struct Reader;
-
-impl<'de> Visitor<'de> for Reader {
-    type Value = Value;
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("a value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut list = Vec::new();
-        while let Some(Once(item)) = items.next_element()? {
-            list.push(item);
-        }
-        Ok(Value::Array(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let mut map = Map::new();
-        while let Some((key, Once(value))) = members.next_entry::<String, Once>()? {
-            if map.insert(key, value).is_some() {
-                return Err(A::Error::custom("a key stands there twice"));
-            }
-        }
-        Ok(Value::Object(map))
+        Some(text) => Once::read(text),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
-    fn what_stands_there_twice_is_not_read_wherever_it_stands() {
-        let check =
-            |text: &str, reads: bool| assert_eq!(read(Some(text.as_bytes())).is_some(), reads, "{text}");
-        check(r#"{"path":"/w/a"}"#, true);
-        check(r#"{"path":"/etc/passwd","path":"/w/a"}"#, false);
-        check(r#"{"path":"/w/a","p\u0061th":"/etc/passwd"}"#, false);
-        check(r#"{"params":{"arguments":[{"a":1,"a":2}]}}"#, false);
-        check(r#"[{"a":1},{"a":2}]"#, true);
-        check("{", false);
+    fn missing_parameters_are_an_empty_object() {
         assert_eq!(read(None), Some(serde_json::json!({})));
-    }
-
-    fn any_value() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![
-            Just(Value::Null),
-            any::<bool>().prop_map(Value::from),
-            any::<i64>().prop_map(Value::from),
-            "[a-z\"\\\\é]{0,5}".prop_map(Value::from),
-        ];
-        leaf.prop_recursive(4, 32, 4, |inner| {
-            prop_oneof![
-                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-                prop::collection::btree_map("[a-c]{1,2}", inner, 0..4)
-                    .prop_map(|map| Value::Object(map.into_iter().collect())),
-            ]
-        })
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(256))]
-
-        #[test]
-        fn what_is_unambiguous_is_read_as_it_is(value in any_value()) {
-            prop_assert_eq!(read(Some(value.to_string().as_bytes())), Some(value));
-        }
-
-        #[test]
-        fn whatever_it_is_it_is_read_or_not(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
-            let _ = read(Some(&bytes));
-        }
+        assert_eq!(read(Some(br#"{"a":1,"a":2}"#)), None);
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use narrows_policy::{Action, Kind};
+use narrows_policy::{Action, DiskEntry, Kind, RepositoryDisk, WordLink, is_unusual_repository};
 
 /// Why a path is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +39,9 @@ impl Outside {
 /// The most names that are compared with a file that has several.
 const MAX_LOOKED_AT: usize = 10_000;
 
+/// The longest `.git` file that is read.
+const MAX_GIT_FILE_BYTES: u64 = 64 << 10;
+
 /// How much of a path is told.
 const LONGEST: usize = 1000;
 
@@ -49,6 +52,12 @@ pub trait Ground: fmt::Debug + Send + Sync {
     /// # Errors
     /// When there is no such path, or it cannot be looked at.
     fn real(&self, path: &Path) -> io::Result<PathBuf>;
+
+    /// Returns what there is at `path`, links not followed.
+    fn entry(&self, path: &Path) -> DiskEntry {
+        _ = path;
+        DiskEntry::Missing
+    }
 
     /// Returns `true` if the file at `path` is, by another of its names, one of `places` or in one of them. A file that
     /// cannot be looked at may be.
@@ -65,6 +74,21 @@ pub struct Disk;
 impl Ground for Disk {
     fn real(&self, path: &Path) -> io::Result<PathBuf> {
         path.canonicalize()
+    }
+
+    fn entry(&self, path: &Path) -> DiskEntry {
+        let found = match path.symlink_metadata() {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return DiskEntry::Missing,
+            Err(_) => return DiskEntry::Unknown,
+        };
+        match found.is_dir() {
+            true => DiskEntry::Directory,
+            false if found.is_file() && found.len() <= MAX_GIT_FILE_BYTES => {
+                std::fs::read_to_string(path).map_or(DiskEntry::Unknown, DiskEntry::File)
+            }
+            false => DiskEntry::Unknown,
+        }
     }
 
     fn is_linked_to(&self, path: &Path, places: &[PathBuf]) -> bool {
@@ -140,13 +164,24 @@ pub(crate) fn resolve(path: &Path, ground: &dyn Ground) -> Result<PathBuf, Outsi
 /// `action` with where its paths and its directory lead, beside their names. Relative paths start in the first of `roots`.
 /// A path that leads nowhere that can be told may lead anywhere, so then it is not known what the action changes.
 pub(crate) fn follow_links(mut action: Action, roots: &[PathBuf], ground: &dyn Ground) -> Action {
-    let Some(root) = roots.first() else { return action };
+    let Some(root) = roots.first().filter(|_| !action.is_too_large()) else { return action };
     let here = action.cwd.as_ref().map_or_else(|| root.clone(), |cwd| root.join(cwd));
     let mut found = Vec::new();
     match real(&here, ground) {
         Some(real) if action.cwd.is_some() && real != here => action.real_cwd = Some(real),
         Some(_) => {}
         None => action.also.push(Kind::Other),
+    }
+    let real_here = real(&here, ground);
+    if action.reads_repository() {
+        let is_unusual = |real: &PathBuf| is_unusual_repository(real, &GroundDisk(ground));
+        action.unusual_repository = real_here.as_ref().is_none_or(is_unusual);
+    }
+    let from = real_here.unwrap_or_else(|| here.clone());
+    for written in action.file_words() {
+        let named = from.join(&written);
+        let real = real(&named, ground).filter(|real| *real != named.components().collect::<PathBuf>());
+        action.word_links.extend(real.and_then(|real| WordLink::new(written, &real, &from)));
     }
     for path in &action.paths {
         let named = here.join(path);
@@ -158,6 +193,19 @@ pub(crate) fn follow_links(mut action: Action, roots: &[PathBuf], ground: &dyn G
     }
     action.paths.extend(found);
     action
+}
+
+/// A ground as the layout of repositories is looked at.
+struct GroundDisk<'a>(&'a dyn Ground);
+
+impl RepositoryDisk for GroundDisk<'_> {
+    fn entry(&self, path: &Path) -> DiskEntry {
+        self.0.entry(path)
+    }
+
+    fn real(&self, path: &Path) -> Option<PathBuf> {
+        self.0.real(path).ok()
+    }
 }
 
 /// Where a path leads, also one with `..` in it.
@@ -190,6 +238,23 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// A ground that must not be asked.
+    #[derive(Debug)]
+    struct Unasked;
+
+    impl Ground for Unasked {
+        fn real(&self, path: &Path) -> io::Result<PathBuf> {
+            panic!("{} is looked up", path.display())
+        }
+    }
+
+    #[test]
+    fn nothing_is_looked_up_for_a_request_that_is_too_large() {
+        let paths = (0..5_000).map(|number| PathBuf::from(format!("/w/{number}")));
+        let action = Action { paths: paths.collect(), ..Action::new(Kind::Edit) };
+        assert_eq!(follow_links(action.clone(), &["/w".into()], &Unasked), action);
+    }
 
     #[test]
     fn a_path_is_told_on_one_line_with_where_it_would_have_to_lie() {

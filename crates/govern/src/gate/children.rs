@@ -3,6 +3,7 @@
 //! A child belongs to the client of its parent and is under the same mandate. What an agent says in any other session is
 //! not shown, granted or recorded under that name, and its turn is stopped: the name may be another client's.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -104,9 +105,20 @@ impl Gate {
 
     /// The children of a session and theirs, by name.
     pub(super) fn below(&self, name: &str) -> Vec<Box<str>> {
-        let children = self.sessions.iter().filter(|(_, session)| session.lineage.is_some());
-        let below = children.filter(|(child, _)| ***child != *name && self.is_within(child, name));
-        let mut names: Vec<Box<str>> = below.map(|(child, _)| child.clone()).collect();
+        let mut by_parent: HashMap<&str, Vec<&str>> = HashMap::new();
+        for (child, session) in &self.sessions {
+            if let Some(lineage) = &session.lineage {
+                by_parent.entry(&lineage.parent).or_default().push(child);
+            }
+        }
+        let mut names: Vec<Box<str>> = Vec::new();
+        let mut parents = vec![name];
+        // Each is taken out once, so that this ends whatever the lineages say.
+        while let Some(parent) = parents.pop() {
+            let children = by_parent.remove(parent).unwrap_or_default();
+            names.extend(children.iter().map(|child| Box::from(*child)));
+            parents.extend(children);
+        }
         names.sort_unstable();
         names
     }

@@ -16,7 +16,7 @@ use crate::once;
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn agent(&mut self, message: View<'_>) {
-        if !self.admits(message) {
+        if !self.admits(message) || self.is_unclear_of_agent(message) {
             return;
         }
         match message.kind() {

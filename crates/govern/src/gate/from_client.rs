@@ -16,6 +16,9 @@ use crate::record::Sender;
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn client(&mut self, message: View<'_>) {
+        if self.is_unclear_of_client(message) {
+            return;
+        }
         match message.kind() {
             Kind::Request => self.client_request(message),
             Kind::Notification => self.client_notification(message),

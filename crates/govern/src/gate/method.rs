@@ -13,6 +13,7 @@ use super::opening::{UNDECLARED, unrecorded};
 use super::session::{Asked, Origin, Served};
 use super::{Pass, REPLAYING, prompt};
 use crate::call::Call;
+use crate::lookalike;
 use crate::mandate::Autonomy;
 use crate::once;
 use crate::record::{Sender, digest};
@@ -264,6 +265,43 @@ impl<O: Out> Pass<'_, O> {
         })
     }
 
+    /// Refuses and records a message of the client that has a key of the protocol in another case. Returns `true` if it was
+    /// refused.
+    pub(super) fn is_unclear_of_client(&mut self, message: View<'_>) -> bool {
+        if !is_unclear(message) {
+            return false;
+        }
+        let method = message.method().unwrap_or_default();
+        let ticket = self.record_method(Sender::Client, &method, message, Some(UNCLEAR));
+        if let Some(id) = message.id() {
+            self.refuse_method(id, &misspelled(), ticket);
+        }
+        true
+    }
+
+    /// Does the same for the agent. An update like that may tell of what nobody has decided about, so it stops the turn.
+    pub(super) fn is_unclear_of_agent(&mut self, message: View<'_>) -> bool {
+        if !is_unclear(message) {
+            return false;
+        }
+        let method = message.method().unwrap_or_default();
+        match message.id() {
+            Some(id) => {
+                let ticket = self.record_method(Sender::Agent, &method, message, Some(UNCLEAR));
+                let line = message::error(id, &misspelled());
+                let otherwise = Otherwise::Say(Way::ToAgent, unrecorded(id));
+                self.send(Way::ToAgent, &[&line], Some(ticket), otherwise);
+            }
+            None => {
+                self.record_name_once(&method, message, Some(UNCLEAR));
+            }
+        }
+        if let Some(name) = message.session().filter(|_| method == method::SESSION_UPDATE) {
+            self.halt(&name, "it sent an update that can be read in two ways");
+        }
+        true
+    }
+
     /// Refuses and records a message of the client in a form or direction that its method does not have. Returns `true` if
     /// it was refused.
     pub(super) fn is_misused_by_client(&mut self, method: &str, message: View<'_>) -> bool {
@@ -319,6 +357,17 @@ fn plain_params(message: View<'_>) -> Option<Value> {
     let params = once::read(message.params())?;
     let session = params.as_object()?.get("sessionId");
     session.is_none_or(|session| session.is_string() || session.is_null()).then_some(params)
+}
+
+/// Returns `true` if a request or a notification has a key of the protocol in another case.
+fn is_unclear(message: View<'_>) -> bool {
+    matches!(message.kind(), Kind::Request | Kind::Notification)
+        && message.params().is_some_and(lookalike::has_lookalike)
+}
+
+fn misspelled() -> RpcError {
+    let words = "params have a key of the protocol in another case";
+    RpcError::new(Code::InvalidParams, words).with("code", json!(UNCLEAR))
 }
 
 /// The error of a request that [`plain_params`] finds unclear.

@@ -10,6 +10,9 @@ use super::api::Out;
 use super::lane::{Otherwise, Way};
 use super::opening::{read, unrecorded};
 
+/// Longer names of sessions are not kept: each is in memory and on disk for as long as anybody may come back to it.
+const MAX_SESSION_NAME_BYTES: usize = 1024;
+
 impl<O: Out> Pass<'_, O> {
     /// Whether the session that a message of the client's names is its own. One that names none is about none.
     pub(super) fn is_ours(&self, message: View<'_>) -> bool {
@@ -40,6 +43,9 @@ impl<O: Out> Pass<'_, O> {
 
     /// Notes that the client has made a session.
     pub(super) fn enter(&self, name: &str) -> io::Result<()> {
+        if name.len() > MAX_SESSION_NAME_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the agent's name for it is too long"));
+        }
         self.gate.owners.as_ref().map_or(Ok(()), |owners| owners.enter(&self.gate.who.id, name))
     }
 

@@ -67,11 +67,8 @@ impl<O: Out> Pass<'_, O> {
                     said => said.and_then(|said| said.tool_call_id),
                 };
                 let case = self.case(&name, &key_of(id.as_deref().unwrap_or_default()));
-                match case.filter(|case| case.verdict.is_some()) {
-                    Some(case) if !matches!(case.approved, Approved::Refused(_)) => {
-                        self.send_marked(message, None, Otherwise::Nothing);
-                    }
-                    _ => {}
+                if case.is_some_and(|case| case.approved.is_given()) {
+                    self.send_marked(message, None, Otherwise::Nothing);
                 }
             }
             "state_update" if is_state(update, "idle") => self.idle(&name, update, message),
@@ -91,6 +88,13 @@ impl<O: Out> Pass<'_, O> {
             | "plan_update" => {
                 let ticket = self.step(&name, Life::Running, None);
                 self.send_marked(message, ticket, Otherwise::Halt((&*name).into()));
+            }
+            // A kind that is not known, about a call: decided as one, whatever it is called.
+            _ if !matches!(member(update, "toolCallId"), Ok(None)) => {
+                match serde_json::from_slice::<Said<'_>>(update) {
+                    Ok(said) => self.tool_said(&name, said, message),
+                    Err(_) => self.unreadable(&name, update),
+                }
             }
             _ => self.send_marked(message, None, Otherwise::Nothing),
         }

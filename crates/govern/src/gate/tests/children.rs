@@ -253,6 +253,25 @@ fn children_are_bounded_and_idle_ones_give_way() {
     assert!(scene.gate.sessions.len() <= 1_025 && scene.gate.closed.len() <= 4_096);
 }
 
+/// So many that work which grows with the square of the depth does not end within the time of a test.
+#[test]
+fn nested_children_that_rest_again_and_again_cost_no_more_than_others() {
+    let mut scene = scene(true);
+    let mut parent = "s".to_owned();
+    for number in 0..1_000 {
+        let child = format!("c{number}");
+        scene.agent(&announce(&parent, &child));
+        parent = child;
+    }
+    assert_eq!(scene.gate.below("s").len(), 1_000);
+    assert_eq!(scene.gate.below("c989").len(), 10);
+    scene.seen();
+    for _ in 0..300 {
+        scene.agent(&say("c0", &json!({"sessionUpdate": "state_update", "state": "idle"})));
+    }
+    assert!(!scene.seen().contains("agent.violation"));
+}
+
 #[test]
 fn children_end_with_the_session_at_the_top() {
     let mut scene = scene(false);

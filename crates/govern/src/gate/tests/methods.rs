@@ -384,3 +384,48 @@ fn names_without_effect_are_those_that_the_manifest_check_knows() {
         }
     }
 }
+
+#[test]
+fn a_message_of_the_client_with_a_key_in_another_case_reaches_no_agent() {
+    for (method, params) in [
+        ("session/new", json!({"cwd": "/work", "Cwd": "/", "mcpServers": []})),
+        (
+            "session/new",
+            json!({"cwd": "/work", "mcpServers": [], "McpServers": [{"name": "x", "command": "id"}]}),
+        ),
+        ("session/set_mode", json!({"sessionId": "s", "modeId": "a", "ModeId": "b"})),
+        ("session/prompt", json!({"sessionId": "s", "prompt": [], "Prompt": []})),
+    ] {
+        let mut scene = Scene::at_work();
+        scene.ask(7, method, &params);
+        let seen = scene.seen();
+        assert!(seen.contains("-32602") && seen.contains("ambiguous_params"), "{seen}");
+        assert!(!seen.contains("a < "), "{method} {seen}");
+    }
+    let mut scene = Scene::at_work();
+    scene.client(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s", "SessionId": "t"}}));
+    assert_eq!(scene.seen(), "log method.refused deny code=\"ambiguous_params\"");
+    for key in ["Method", "Params", "ID"] {
+        let line = json!({"jsonrpc": "2.0", "id": 7, "method": "_narrows/x", "params": {"sessionId": "s"}, key: "session/prompt"});
+        scene.client(&line);
+        let seen = scene.seen();
+        assert!(seen.contains("-32600") && !seen.contains("a < "), "{key} {seen}");
+    }
+}
+
+#[test]
+fn a_message_of_the_agent_with_a_key_in_another_case_reaches_no_client() {
+    let update = json!({"sessionUpdate": "agent_message_chunk", "SessionUpdate": "tool_call", "toolCallId": "z",
+        "content": {"type": "text", "text": "x"}, "kind": "execute", "status": "completed"});
+    let mut scene = Scene::at_work();
+    scene.agent(&json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}}));
+    let seen = scene.seen();
+    assert!(seen.contains("ambiguous_params") && seen.contains("interrupted"), "{seen}");
+    assert!(!seen.contains("tool_call"), "{seen}");
+    let mut scene = Scene::at_work();
+    let call = json!({"toolCallId": "q", "kind": "read", "Kind": "execute", "rawInput": {"Path": "x"}});
+    scene.agent(&json!({"jsonrpc": "2.0", "id": 7, "method": "session/request_permission",
+        "params": {"sessionId": "s", "toolCall": call, "options": []}}));
+    let seen = scene.seen();
+    assert!(seen.contains("a < ") && seen.contains("-32602") && !seen.contains("c < "), "{seen}");
+}

@@ -24,9 +24,11 @@ impl Book {
 }
 
 impl Owners for Book {
+    /// As where a gate is served: a name that two identities have is nobody's.
     fn has(&self, owner: &str, session: &str) -> bool {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.contains(&(owner.to_owned(), session.to_owned()))
+        let mut owners = entries.iter().filter(|(_, other)| other == session);
+        owners.next().is_some_and(|(one, _)| one == owner) && owners.next().is_none()
     }
 
     fn is_taken(&self, session: &str) -> bool {
@@ -124,6 +126,55 @@ fn what_the_agent_says_about_a_session_makes_it_nobodys() {
     assert!(!scene.seen().contains("a < "));
 }
 
+/// Agents that count their sessions, one process for each client, give the sessions of two users the same name.
+#[test]
+fn two_users_with_sessions_of_one_name_never_meet() {
+    let book = Arc::new(Book::default());
+    let users = ["user:ada", "user:bob"];
+    let mut scenes = users.map(|user| {
+        let mut scene = scene(&book);
+        user.clone_into(&mut scene.gate.who.id);
+        scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+        scene.answer(1, &json!({"sessionId": "1"}));
+        scene.seen();
+        scene
+    });
+    // Each goes on with its own agent, and every line says for whom it was done.
+    for (user, scene) in users.iter().zip(&mut scenes) {
+        scene.ask(2, "session/prompt", &json!({"sessionId": "1", "prompt": []}));
+        let seen = scene.seen();
+        assert!(seen.contains("a < ") && seen.contains("session/prompt"), "{user}: {seen}");
+        let call = json!({"sessionUpdate": "tool_call", "toolCallId": "1", "name": "Rm", "kind": "delete",
+            "status": "pending", "rawInput": {}});
+        let update = json!({"sessionId": "1", "update": call});
+        scene.agent(&json!({"jsonrpc": "2.0", "method": "session/update", "params": update}));
+        scene.ask(3, "session/load", &json!({"sessionId": "hers", "cwd": "/w", "mcpServers": []}));
+        scene.ask(4, "session/close", &json!({"sessionId": "1"}));
+        scene.answer(4, &json!({}));
+        let events: Vec<_> = scene.sight.accepted.iter().chain(&scene.sight.events).collect();
+        assert!(events.len() >= 6, "{user}: {events:?}");
+        for event in events {
+            let identity = event.facts.get("identity").map(|fact| fact.clone().into_value());
+            assert_eq!(identity, Some(json!(user)), "{}", event.action);
+        }
+    }
+    // On another connection nobody can tell whose it is: neither has it, and neither is told of it.
+    for user in users {
+        let mut scene = scene(&book);
+        user.clone_into(&mut scene.gate.who.id);
+        for (id, method) in
+            [(1, "session/load"), (2, "session/resume"), (3, "session/prompt"), (4, "session/delete")]
+        {
+            scene.ask(id, method, &json!({"sessionId": "1", "cwd": "/w", "mcpServers": [], "prompt": []}));
+            let seen = scene.seen();
+            assert!(seen.contains("-32002") && !seen.contains("a < "), "{user}: {seen}");
+        }
+        scene.ask(5, "session/list", &json!({}));
+        scene.answer(5, &json!({"sessions": [{"sessionId": "1", "title": "t"}]}));
+        assert!(scene.seen().contains(r#""sessions":[]"#), "{user}");
+    }
+}
+
 #[test]
 fn a_session_whose_owner_cannot_be_kept_is_not_had() {
     let mut scene = scene(&Arc::new(Book::default()));
@@ -142,4 +193,17 @@ fn a_notification_about_anothers_session_is_dropped_and_recorded() {
         scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": {"sessionId": "hers"}}));
         assert_eq!(scene.seen(), "log method.refused deny code=\"unknown_session\"", "{method}");
     }
+}
+
+#[test]
+fn a_session_with_a_long_name_is_not_kept() {
+    let book = Arc::new(Book::default());
+    let mut scene = scene(&book);
+    scene.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
+    scene.seen();
+    scene.answer(1, &json!({"sessionId": "x".repeat(1_025)}));
+    let seen = scene.seen();
+    assert!(seen.contains("-32017") && seen.contains("too long"), "{}", &seen[..seen.len().min(2_000)]);
+    let entries = book.entries.lock().unwrap_or_else(PoisonError::into_inner);
+    assert_eq!(entries.len(), 1, "only hers");
 }

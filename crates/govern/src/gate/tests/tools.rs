@@ -57,6 +57,32 @@ fn a_denied_call_is_not_announced_and_one_that_runs_all_the_same_ends_the_turn()
 }
 
 #[test]
+fn content_of_a_call_is_shown_only_once_the_call_is_allowed() {
+    let mut scene = Scene::at_work();
+    scene.tool("1", "Bash", "pending", &json!({"command": "make"}));
+    scene.seen();
+    let chunk = json!({"sessionUpdate": "tool_call_content_chunk", "toolCallId": "1", "content": {"x": 1}});
+    scene.update(&chunk);
+    assert_eq!(scene.seen(), "", "nobody has allowed it yet");
+    scene.tool("2", "Read", "pending", &json!({"path": "/w/a/b"}));
+    scene.seen();
+    scene
+        .update(&json!({"sessionUpdate": "tool_call_content_chunk", "toolCallId": "2", "content": {"x": 1}}));
+    assert!(scene.seen().contains("c < "));
+}
+
+#[test]
+fn an_update_of_an_unknown_kind_about_a_call_is_decided_as_a_call() {
+    for kind in ["tool_call_v9", "Tool_Call"] {
+        let mut scene = Scene::at_work();
+        scene.update(&json!({"sessionUpdate": kind, "toolCallId": "1", "name": "Rm", "status": "completed",
+            "rawInput": {"path": "/w/a/b"}}));
+        let seen = scene.seen();
+        assert!(seen.contains("log policy.resolved deny") && !seen.contains("c < "), "{seen}");
+    }
+}
+
+#[test]
 fn that_a_turn_was_stopped_is_told_when_it_is_recorded() {
     let mut scene = Scene::at_work();
     scene.records = false;

@@ -1,0 +1,159 @@
+//! Keys that are not those of the protocol, and that some readers take for them.
+//!
+//! Several JSON libraries match keys without regard to case. What the gate decides by `cwd` an agent would do by `Cwd`, so a
+//! message that has such a key is not passed on. Free-form values, such as the input of a tool, are not the protocol's:
+//! their keys may be anything.
+
+use narrows_wire::{elements, folds_to, members};
+
+/// Keys that say what is to be done, where, and to what.
+const NAMES: [&str; 65] = [
+    "acpId",
+    "action",
+    "additionalDirectories",
+    "args",
+    "arguments",
+    "availableModes",
+    "blob",
+    "capabilities",
+    "clientCapabilities",
+    "command",
+    "configId",
+    "connectionId",
+    "content",
+    "currentModeId",
+    "cwd",
+    "elicitationId",
+    "env",
+    "headers",
+    "id",
+    "kind",
+    "limit",
+    "line",
+    "locations",
+    "mcpServers",
+    "message",
+    "method",
+    "methodId",
+    "mode",
+    "modeId",
+    "name",
+    "newText",
+    "oldPath",
+    "oldText",
+    "optionId",
+    "options",
+    "outcome",
+    "outputByteLimit",
+    "params",
+    "path",
+    "planId",
+    "prompt",
+    "protocolVersion",
+    "rawInput",
+    "rawOutput",
+    "recipientSessionId",
+    "replayFrom",
+    "requestId",
+    "requestedSchema",
+    "resource",
+    "senderSessionId",
+    "serverId",
+    "sessionId",
+    "sessionUpdate",
+    "status",
+    "subject",
+    "systemPrompt",
+    "terminalId",
+    "text",
+    "title",
+    "toolCall",
+    "toolCallId",
+    "type",
+    "update",
+    "uri",
+    "value",
+];
+
+/// Keys whose values have keys of somebody else.
+const FREE_FORM: [&str; 5] = ["_meta", "arguments", "rawInput", "rawOutput", "requestedSchema"];
+
+/// How deep the objects of the protocol are nested, and then some.
+const MAX_DEPTH: usize = 8;
+
+/// Returns `true` if parameters have a key of the protocol in another case, or are nested more deeply than those of any method.
+pub(crate) fn has_lookalike(params: &[u8]) -> bool {
+    is_unclear(params, MAX_DEPTH)
+}
+
+fn is_unclear(value: &[u8], levels: usize) -> bool {
+    match value.first() {
+        Some(b'{' | b'[') if levels == 0 => true,
+        Some(b'{') => members(value).any(|(key, inner)| {
+            let key = value.get(key).unwrap_or_default();
+            let name = key.get(1..key.len().saturating_sub(1)).unwrap_or_default();
+            if FREE_FORM.iter().any(|free| free.as_bytes() == name) {
+                return false;
+            }
+            is_lookalike(key, name) || is_unclear(value.get(inner).unwrap_or_default(), levels - 1)
+        }),
+        Some(b'[') => {
+            elements(value).any(|entry| is_unclear(value.get(entry).unwrap_or_default(), levels - 1))
+        }
+        _ => false,
+    }
+}
+
+/// `name` is the key without its quotes.
+fn is_lookalike(key: &[u8], name: &[u8]) -> bool {
+    if NAMES.binary_search_by(|known| known.as_bytes().cmp(name)).is_ok() {
+        return false;
+    }
+    // Most other keys begin with a letter that none of the names ends up as.
+    if name.is_ascii() && !name.contains(&b'\\') {
+        return NAMES.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name));
+    }
+    let Ok(text) = serde_json::from_slice::<String>(key) else { return true };
+    // Escaped, and yet the same.
+    NAMES.iter().any(|known| folds_to(&text, &known.to_ascii_lowercase(), false)) && !NAMES.contains(&&*text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_are_sorted() {
+        assert!(NAMES.is_sorted());
+    }
+
+    #[test]
+    fn a_key_of_the_protocol_in_another_case_is_found() {
+        for odd in [
+            r#"{"cwd":"/a","Cwd":"/"}"#,
+            r#"{"CWD":"/"}"#,
+            r#"{"mcpservers":[]}"#,
+            r#"{"update":{"sessionUpdate":"a","SessionUpdate":"b"}}"#,
+            r#"{"toolCall":{"content":[{"type":"diff","Path":"/x"}]}}"#,
+            r#"{"\u0043wd":"/"}"#,
+            r#"{"title":"x","RawInput":{}}"#,
+            r#"{"serverId":"n","method":"tools/call","params":{"name":"look","Name":"delete"}}"#,
+            r#"{"serverId":"n","method":"tools/call","params":{"name":"look","arguments":{},"Arguments":{}}}"#,
+            "{\"se\u{17f}sionId\":\"x\"}",
+            r#"{"a":[[[[[[[[[{}]]]]]]]]]}"#,
+        ] {
+            assert!(has_lookalike(odd.as_bytes()), "{odd}");
+        }
+        for plain in [
+            "",
+            "null",
+            "{}",
+            r#"{"cwd":"/","mcpServers":[{"name":"a","command":"b","args":[],"env":[{"name":"A","value":"B"}]}]}"#,
+            r#"{"update":{"sessionUpdate":"tool_call","rawInput":{"Cwd":"/","CommandLine":"x"},"rawOutput":{"Path":"x"}}}"#,
+            r#"{"serverId":"n","method":"tools/call","params":{"name":"look","arguments":{"Path":{"Name":"x"}}}}"#,
+            r#"{"_meta":{"SessionId":"x"},"s\u0065ssionId":"x","customField":1,"Other":2}"#,
+        ] {
+            assert!(!has_lookalike(plain.as_bytes()), "{plain}");
+        }
+    }
+}

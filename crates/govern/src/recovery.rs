@@ -1,0 +1,307 @@
+//! What gates that were killed left open in their log: calls without a result, turns without an end, sessions that were never
+//! closed.
+//!
+//! Lines do not name the process that wrote them. So each process that serves gates holds a shared lock beside the log for as
+//! long as it lives; the system takes the lock from a process that is killed. Whoever gets that lock for itself alone knows
+//! that no gate of the log is alive, and that everything in it that is open was interrupted. While other gates are there,
+//! nothing is closed: that is left to the next process that starts alone.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use narrows_audit::{AppendError, Decision, Entry, Event, Fact, Filter, Log, ReadError, Reader, Subject};
+use serde_json::{Value, json};
+
+/// The reason that the lines give.
+const REASON: &str = "the gate was killed";
+
+/// What every line of a session says.
+const COMMON: [&str; 6] = ["operator", "session", "parentSessionId", "identity", "identity_method", "tier"];
+
+/// What the result of a call says besides, as its decision did.
+const OF_CALL: [&str; 5] = ["tool", "toolCallId", "claimedTool", "toolKinds", "approval"];
+
+/// Why a log could not be looked after.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoveryError {
+    /// The lock cannot be had.
+    #[error(transparent)]
+    Lock(#[from] io::Error),
+    /// The log cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The log cannot be written to.
+    #[error(transparent)]
+    Append(#[from] AppendError),
+}
+
+/// Says that a process serves gates of a log, until this is dropped or the process ends.
+#[derive(Debug)]
+pub struct Presence {
+    _lock: File,
+    /// How many lines were added for gates that were killed.
+    pub closed: usize,
+}
+
+impl Presence {
+    /// Returns the file that is locked for the log at this path.
+    #[must_use]
+    pub fn path(log: &Path) -> PathBuf {
+        let mut name = log.file_name().map(OsString::from).unwrap_or_default();
+        name.push(".gates");
+        log.with_file_name(name)
+    }
+
+    /// Announces this process. If it is the only one, closes first what others left open. Blocks while another process does
+    /// that.
+    ///
+    /// # Errors
+    /// When the lock cannot be had, or the log cannot be read or written.
+    pub fn announce(log: &Log, path: &Path) -> Result<Self, RecoveryError> {
+        let lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(Self::path(path))?;
+        let mut closed = 0;
+        match lock.try_lock() {
+            Ok(()) => {
+                for event in left_open(path)? {
+                    log.append(event).wait()?;
+                    closed += 1;
+                }
+            }
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+        }
+        lock.lock_shared()?;
+        Ok(Self { _lock: lock, closed })
+    }
+}
+
+/// A session that was not closed.
+#[derive(Debug)]
+struct OpenSession {
+    /// The line that began it.
+    first: Entry,
+    is_working: bool,
+    /// Decisions that allowed a call which has no result, by its id.
+    calls: BTreeMap<String, Entry>,
+}
+
+/// Returns the lines that are missing in a log of which no gate is alive.
+fn left_open(path: &Path) -> Result<Vec<Event>, ReadError> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let mut reader = Reader::open(path, Filter::default())?;
+    let mut sessions: HashMap<(String, String), OpenSession> = HashMap::new();
+    while let Some(entry) = reader.next_entry()? {
+        let text = |key: &str| entry.aip44(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let key = (text("identity"), text("session"));
+        if key.0.is_empty() || key.1.is_empty() {
+            continue;
+        }
+        let steps = entry.action.strip_prefix("operator.");
+        if steps == Some("invoked") {
+            let first = OpenSession { first: entry.clone(), is_working: false, calls: BTreeMap::new() };
+            sessions.entry(key).or_insert(first);
+            continue;
+        }
+        if entry.action == "session.closed" {
+            sessions.remove(&key);
+            continue;
+        }
+        let Some(session) = sessions.get_mut(&key) else { continue };
+        let call = text("toolCallId");
+        match (&*entry.action, steps) {
+            (_, Some("running" | "suspended" | "resumed")) => session.is_working = true,
+            (_, Some("completed" | "interrupted")) => session.is_working = false,
+            ("policy.resolved", _) if entry.decision() == Some(Decision::Allow) && !call.is_empty() => {
+                session.calls.insert(call, entry);
+            }
+            ("policy.resolved" | "tool.call", _) => drop(session.calls.remove(&call)),
+            _ => {}
+        }
+    }
+    let mut sessions: Vec<OpenSession> = sessions.into_values().collect();
+    sessions.sort_by_key(|session| session.first.seq);
+    Ok(sessions.iter().flat_map(OpenSession::ending).collect())
+}
+
+impl OpenSession {
+    /// What a gate would have written if it had been asked to end.
+    fn ending(&self) -> Vec<Event> {
+        let mut calls: Vec<&Entry> = self.calls.values().collect();
+        calls.sort_by_key(|call| call.seq);
+        let mut events: Vec<Event> = calls.into_iter().map(interrupted).collect();
+        if self.is_working {
+            events.push(self.step("operator.interrupted"));
+        }
+        events.push(self.step("session.closed"));
+        events
+    }
+
+    fn step(&self, action: &str) -> Event {
+        let reference = self.first.subject.reference.clone();
+        let subject = Subject { kind: "session".to_owned(), reference, path: None };
+        let mut event = like(&self.first, action, subject, &[]);
+        event.facts.insert("kind", "state");
+        event.facts.insert("reason", REASON);
+        event
+    }
+}
+
+/// Returns the result of a call that was allowed by this line.
+fn interrupted(decision: &Entry) -> Event {
+    let mut event = like(decision, "tool.call", decision.subject.clone(), &OF_CALL);
+    event.facts.insert("kind", "tool-call");
+    event.facts.insert("reason", REASON);
+    Event {
+        input: decision.input.clone().map(Value::Object),
+        output: Some(json!({"error": "interrupted"})),
+        policy: decision.policy.clone(),
+        signatures: decision.signatures.clone(),
+        ..event
+    }
+}
+
+/// Returns an event of the same session as a line, which says these things as the line does.
+fn like(entry: &Entry, action: &str, subject: Subject, more: &[&'static str]) -> Event {
+    let mut event =
+        Event { actor: entry.actor.clone(), action: action.to_owned(), subject, ..Event::default() };
+    for name in COMMON.iter().chain(more) {
+        if let Some(value) = entry.aip44(name) {
+            event.facts.insert(name, Fact::from(value.clone()));
+        }
+    }
+    event
+}
+
+#[cfg(test)]
+mod tests {
+    use narrows_audit::{Actor, Facts, Options, PolicyRef};
+
+    use super::*;
+
+    /// A line of a gate: `action[=decision] [call]`.
+    fn line(identity: &'static str, text: &'static str) -> Event {
+        let (what, call) = text.split_once(' ').unwrap_or((text, ""));
+        let (action, decision) = what.split_once('=').unwrap_or((what, ""));
+        let mut facts = Facts::new();
+        for (name, value) in [("operator", "notes"), ("session", "1"), ("identity", identity), ("tier", "t")]
+        {
+            facts.insert(name, value);
+        }
+        if !call.is_empty() {
+            facts.insert("toolCallId", call);
+            facts.insert("tool", "Bash");
+        }
+        let decision = decision.parse().ok();
+        Event {
+            actor: Actor { id: "operator:notes".into(), role: None },
+            action: action.to_owned(),
+            subject: Subject { kind: "session".into(), reference: Some("1".into()), path: None },
+            input: Some(json!({"command": "ls"})),
+            policy: decision.map(|decision| PolicyRef { reference: "few".into(), decision: Some(decision) }),
+            facts,
+            ..Event::default()
+        }
+    }
+
+    /// The lines that are added behind `before`, as `identity action [call] [output]`.
+    #[track_caller]
+    fn check(before: &[(&'static str, &'static str)], expected: &[&str]) {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("audit-log.jsonl");
+        let log = Log::open(&path, Options::default()).unwrap();
+        for (identity, text) in before {
+            log.append(line(identity, text)).wait().unwrap();
+        }
+        let presence = Presence::announce(&log, &path).unwrap();
+        assert_eq!(presence.closed, expected.len());
+        // Another process that starts meanwhile closes nothing, and one that starts afterwards finds nothing.
+        assert_eq!(Presence::announce(&log, &path).unwrap().closed, 0);
+        drop(presence);
+        assert_eq!(Presence::announce(&log, &path).unwrap().closed, 0);
+        log.close();
+        let mut reader = Reader::open(&path, Filter::default()).unwrap();
+        let mut found = Vec::new();
+        while let Some(entry) = reader.next_entry().unwrap() {
+            let text = |key: &str| entry.aip44(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let output =
+                entry.output.as_ref().map(|output| format!(" {}", output["error"])).unwrap_or_default();
+            let call =
+                Some(text("toolCallId")).filter(|call| !call.is_empty()).map(|call| format!(" {call}"));
+            found.push(format!("{} {}{}{output}", text("identity"), entry.action, call.unwrap_or_default()));
+        }
+        assert_eq!(found[before.len()..], *expected);
+    }
+
+    #[test]
+    fn what_a_killed_gate_left_open_is_closed_once() {
+        check(
+            &[
+                ("ada", "operator.invoked"),
+                ("ada", "operator.running"),
+                ("ada", "policy.resolved=allow a"),
+                ("ada", "tool.call=allow a"),
+                ("ada", "policy.resolved=allow b"),
+                ("ada", "policy.resolved=require-approval c"),
+            ],
+            &["ada tool.call b \"interrupted\"", "ada operator.interrupted", "ada session.closed"],
+        );
+    }
+
+    #[test]
+    fn what_was_closed_or_denied_or_never_allowed_stays_as_it_is() {
+        check(
+            &[
+                ("ada", "operator.invoked"),
+                ("ada", "operator.running"),
+                ("ada", "policy.resolved=allow a"),
+                ("ada", "session.closed"),
+            ],
+            &[],
+        );
+        check(
+            &[("ada", "operator.invoked"), ("ada", "policy.resolved=deny a"), ("ada", "operator.completed")],
+            &["ada session.closed"],
+        );
+    }
+
+    #[test]
+    fn sessions_of_one_name_are_told_apart_by_their_identity() {
+        check(
+            &[
+                ("ada", "operator.invoked"),
+                ("bob", "operator.invoked"),
+                ("ada", "policy.resolved=allow a"),
+                ("bob", "policy.resolved=allow a"),
+                ("bob", "tool.call=allow a"),
+                ("bob", "session.closed"),
+            ],
+            &["ada tool.call a \"interrupted\"", "ada session.closed"],
+        );
+    }
+
+    #[test]
+    fn nothing_is_closed_while_another_gate_is_there() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("audit-log.jsonl");
+        let log = Log::open(&path, Options::default()).unwrap();
+        let other = Presence::announce(&log, &path).unwrap();
+        for text in ["operator.invoked", "policy.resolved=allow a"] {
+            log.append(line("ada", text)).wait().unwrap();
+        }
+        assert_eq!(Presence::announce(&log, &path).unwrap().closed, 0);
+        drop(other);
+        assert_eq!(Presence::announce(&log, &path).unwrap().closed, 2);
+    }
+}
