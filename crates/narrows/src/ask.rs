@@ -1,29 +1,42 @@
 //! Questions to the person at the terminal.
 
-use std::borrow::Cow;
+mod render;
+mod visible;
+
 use std::fs::File;
 use std::io::{self, IsTerminal, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
-use narrows_client::{Approval, PermissionOption, Question, Reply};
-use narrows_policy::{Action, Command, Variable};
+use narrows_client::{PermissionOption, Question, Reply};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::termios::{QueueSelector, tcflush};
-use serde_json::{Map, Value};
+use rustix::termios::{QueueSelector, tcflush, tcgetwinsize};
 use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
 
+use self::render::{MAX_OPTIONS, Rendered, Size, render};
 use crate::cli::Output;
-use crate::terminal::{Colour, Echo, Style, line, long_line};
+use crate::terminal::{Colour, Echo};
 
 /// The longest answer.
 const LONGEST: usize = 4096;
 
-/// How much of what is asked is shown. What is longer cannot be allowed: nobody is to allow what they cannot see.
-const MAX_SHOWN_CHARS: usize = 4000;
+/// How long a question is on the screen before an answer counts: a key that was pressed for something else, such as a
+/// question that this one replaced, is not an answer to it.
+const READING_DELAY: Duration = Duration::from_millis(300);
 
-/// More blanks in a row than this are counted, so that what stands behind them does not scroll away.
-const MAX_BLANKS: usize = 8;
+/// The size of a terminal that does not tell it.
+const DEFAULT_SIZE: Size = Size { rows: 24, columns: 80 };
+
+/// How an approval that a question mentions is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ApprovalSource {
+    /// The question comes from a gate of this process.
+    OwnGate,
+    /// The agent, or a gate in front of it, says so. Any agent can.
+    Unproven,
+}
 
 /// Whether a person watches the terminal and nobody else reads what is printed.
 pub(crate) fn is_possible(output: Output) -> bool {
@@ -33,31 +46,77 @@ pub(crate) fn is_possible(output: Output) -> bool {
 /// A question that a person has been asked. Dropping it takes the question back.
 pub(crate) struct Asking {
     answered: oneshot::Receiver<Reply>,
-    /// Closed with this, which is how the thread learns that nobody wants to know any more.
-    wanted: PipeWriter,
+    stage: Stage,
+    /// A byte in it lets the thread take answers. It is closed with this, which is how the thread learns that the answer
+    /// is no longer needed.
+    control: PipeWriter,
+}
+
+/// How far a question is.
+enum Stage {
+    /// It is being written to the terminal.
+    Writing(oneshot::Receiver<()>),
+    /// It is on the screen. Answers count from then on.
+    Reading(Instant),
+    /// Answers are taken.
+    Answering,
 }
 
 impl Asking {
     /// Asks, in a thread of its own: a person takes as long as they take, and nothing else may wait for them.
-    pub(crate) fn begin(question: Arc<Question>, colour: Colour) -> io::Result<Self> {
-        let (unwanted, wanted) = io::pipe()?;
+    pub(crate) fn begin(question: Arc<Question>, source: ApprovalSource, colour: Colour) -> io::Result<Self> {
+        Self::begin_at(terminal, question, source, colour)
+    }
+
+    /// Asks at the terminal that `terminal` opens.
+    pub(crate) fn begin_at(
+        terminal: impl FnOnce() -> io::Result<File> + Send + 'static,
+        question: Arc<Question>,
+        source: ApprovalSource,
+        colour: Colour,
+    ) -> io::Result<Self> {
+        let (controlled, control) = io::pipe()?;
         let (answer, answered) = oneshot::channel();
+        let (written, writing) = oneshot::channel();
         std::thread::Builder::new().name("question".to_owned()).spawn(move || {
+            let asked = || {
+                let mut terminal = terminal()?;
+                let rendered = render(&question, source, colour, size(&terminal));
+                terminal.write_all(rendered.question.as_bytes())?;
+                // Whoever no longer waits closes `control`.
+                let _ = written.send(());
+                ask(&mut terminal, &question, &rendered, &controlled)
+            };
             // Whoever no longer waits has decided otherwise.
-            let _ = answer.send(ask(&question, colour, &unwanted).unwrap_or(Reply::Nobody));
+            let _ = answer.send(asked().unwrap_or(Reply::Nobody));
         })?;
-        Ok(Self { answered, wanted })
+        Ok(Self { answered, stage: Stage::Writing(writing), control })
     }
 
     /// The answer. Safe to cancel.
     pub(crate) async fn reply(&mut self) -> Reply {
-        (&mut self.answered).await.unwrap_or(Reply::Nobody)
+        loop {
+            match &mut self.stage {
+                // The thread that fails before it has written answers as well.
+                Stage::Writing(writing) => {
+                    let _ = writing.await;
+                    self.stage = Stage::Reading(Instant::now() + READING_DELAY);
+                }
+                Stage::Reading(until) => {
+                    sleep_until(*until).await;
+                    // If the thread has ended there is an answer.
+                    let _ = self.control.write_all(b"\n");
+                    self.stage = Stage::Answering;
+                }
+                Stage::Answering => return (&mut self.answered).await.unwrap_or(Reply::Nobody),
+            }
+        }
     }
 
     /// Takes the question back, and waits until nothing more is read or written for it.
     pub(crate) async fn withdraw(self) {
-        let Self { answered, wanted } = self;
-        drop(wanted);
+        let Self { answered, control, .. } = self;
+        drop(control);
         let _ = answered.await;
     }
 }
@@ -83,158 +142,57 @@ pub(crate) fn agrees(text: &str) -> io::Result<bool> {
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Asks in the terminal itself, wherever stdin and stdout lead, until it is answered or `unwanted` ends.
-fn ask(question: &Question, colour: Colour, unwanted: &PipeReader) -> io::Result<Reply> {
-    let mut terminal = terminal()?;
-    let text = render(question, colour);
-    // What was typed before the question is no answer to it.
-    tcflush(&terminal, QueueSelector::IFlush)?;
-    let _shown = Echo::on(&terminal);
+/// The size of a terminal.
+fn size(terminal: &File) -> Size {
+    let cells = |cells: u16, default: usize| if cells == 0 { default } else { usize::from(cells) };
+    tcgetwinsize(terminal).map_or(DEFAULT_SIZE, |size| Size {
+        rows: cells(size.ws_row, DEFAULT_SIZE.rows),
+        columns: cells(size.ws_col, DEFAULT_SIZE.columns),
+    })
+}
+
+/// Waits until answers count, and takes one from the terminal itself, wherever stdin and stdout lead. `control` ends if the
+/// question is taken back.
+fn ask(
+    terminal: &mut File,
+    question: &Question,
+    rendered: &Rendered,
+    mut control: &PipeReader,
+) -> io::Result<Reply> {
+    let is_wanted = control.read(&mut [0])? > 0;
+    if is_wanted && let Some(reply) = take_answer(terminal, question, rendered, control)? {
+        return Ok(reply);
+    }
+    terminal.write_all(b"\n  The question was taken back.\n")?;
+    Ok(Reply::Reject)
+}
+
+/// Shows the keys until one of them answers. `None` if `control` ends before.
+fn take_answer(
+    terminal: &mut File,
+    question: &Question,
+    rendered: &Rendered,
+    control: &PipeReader,
+) -> io::Result<Option<Reply>> {
+    // Keys that were pressed before the question could be read are no answer to it.
+    tcflush(&*terminal, QueueSelector::IFlush)?;
+    let _shown = Echo::on(terminal);
     loop {
-        terminal.write_all(text.as_bytes())?;
-        let mut waits = [PollFd::new(&terminal, PollFlags::IN), PollFd::new(unwanted, PollFlags::IN)];
+        terminal.write_all(rendered.keys.as_bytes())?;
+        let mut waits = [PollFd::new(&*terminal, PollFlags::IN), PollFd::new(control, PollFlags::IN)];
         poll(&mut waits, None)?;
         if !waits[1].revents().is_empty() {
-            terminal.write_all(b"\n")?;
-            return Ok(Reply::Reject);
+            return Ok(None);
         }
         let mut answer = [0; LONGEST];
         let length = terminal.read(&mut answer)?;
-        if length == 0 {
-            return Ok(Reply::Reject);
-        }
         let answer = String::from_utf8_lossy(&answer[..length]);
         match read(&question.options, answer.trim()) {
-            Some(Reply::Reject) => return Ok(Reply::Reject),
-            Some(reply) if is_shown_whole(question) => return Ok(reply),
-            _ => {}
+            Some(Reply::Reject) => return Ok(Some(Reply::Reject)),
+            Some(reply) if rendered.is_whole => return Ok(Some(reply)),
+            _ => terminal.write_all(rendered.question.as_bytes())?,
         }
     }
-}
-
-/// The question as it is shown: what the agent wants, why that is asked, and the keys that answer it.
-fn render(question: &Question, colour: Colour) -> String {
-    let heading = colour.paint(Style::Hint, "The agent asks for permission:").into_owned();
-    let mut text = format!("\n{heading} {}\n", line(&question.title));
-    let mut row = |name: &str, words: &str| {
-        if !words.is_empty() {
-            let name = colour.paint(Style::Dim, &format!("{name}:")).into_owned();
-            text.push_str(&format!("  {name} {}\n", long_line(&visible(words), MAX_SHOWN_CHARS)));
-        }
-    };
-    let Shown { what, directory, rest } = shown(question);
-    match &question.approval {
-        // What the gate says of it is all that there is to say; rules here have no part in it.
-        Some(Approval { id, reason }) => {
-            row("what", &what);
-            row("in", &directory);
-            row("input", &rest);
-            row("why asked", &format!("governance: {reason}"));
-            let elsewhere = format!("`narrows approve {id} --key FILE`");
-            row(
-                "approval",
-                &format!("{id}; with a key that the governance names it can be given elsewhere: {elsewhere}"),
-            );
-        }
-        None => {
-            row("about", question.description.as_deref().unwrap_or_default());
-            row("what", &what);
-            row("in", &directory);
-            row("input", &rest);
-            row("why asked", &question.decision.because.to_string());
-        }
-    }
-    if !is_shown_whole(question) {
-        text.push_str("  It is too long to be shown, so it can only be rejected here. A rule in a --policy file can allow it.\n");
-        text.push_str("  [n] no, or Enter\nReject it? ");
-        return text;
-    }
-    let mut keys = vec!["[y] yes, this once".to_owned(), "[n] no, or Enter".to_owned()];
-    keys.extend(question.options.iter().enumerate().map(|(number, option)| {
-        let name = line(&option.name);
-        // What a name promises need not be what its kind means.
-        let lasts = if option.kind.ends_with("_always") { " (lasts)" } else { "" };
-        format!("[{}] {name}{lasts}", number + 1)
-    }));
-    text.push_str(&format!("  {}\nAllow it? ", keys.join("  ")));
-    text
-}
-
-/// What would be done, as it is shown.
-struct Shown {
-    /// The command with its variables, or else the kind of thing and the files.
-    what: String,
-    /// The working directory of a command, if the request names one.
-    directory: String,
-    /// Everything else in the input.
-    rest: String,
-}
-
-fn shown(question: &Question) -> Shown {
-    let input = &question.input;
-    let Some(fields) =
-        input.as_object().filter(|_| input["command"].as_str().is_some_and(|text| !text.is_empty()))
-    else {
-        let mut parts = vec![question.tool.clone().unwrap_or_else(|| question.kind.clone())];
-        parts.extend(question.locations.iter().map(|path| path.display().to_string()));
-        if !input.is_null() {
-            parts.push(input.to_string());
-        }
-        parts.retain(|part| !part.is_empty());
-        return Shown { what: parts.join(" "), directory: String::new(), rest: String::new() };
-    };
-    // As it is judged, variables included.
-    let Action { command, env, cwd, .. } = Action::read(Some("execute"), None, input, &[]);
-    let quoted = |word: &str| shlex::try_quote(word).map_or_else(|_| word.to_owned(), Cow::into_owned);
-    let mut words: Vec<String> = env
-        .iter()
-        .map(|Variable { name, value }| match name.as_str() {
-            "" => format!("env {value}"),
-            name => format!("{name}={}", quoted(value)),
-        })
-        .collect();
-    match command {
-        Some(Command::Argv(argv)) if argv.len() > 1 => words.extend(argv.iter().map(|word| quoted(word))),
-        Some(Command::Argv(argv)) => words.extend(argv),
-        Some(Command::Shell(text) | Command::Unknown(text)) => words.push(text),
-        None => {}
-    }
-    let is_shown = |key: &str| ["command", "args", "cwd", "env"].contains(&key);
-    let rest: Map<String, Value> = fields
-        .iter()
-        .filter(|(key, value)| !is_shown(key) && !value.is_null())
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect();
-    Shown {
-        what: words.join(" "),
-        directory: cwd.map(|cwd| cwd.display().to_string()).unwrap_or_default(),
-        rest: if rest.is_empty() { String::new() } else { Value::Object(rest).to_string() },
-    }
-}
-
-fn is_shown_whole(question: &Question) -> bool {
-    let Shown { what, directory, rest } = shown(question);
-    [what, directory, rest].iter().all(|text| visible(text).chars().count() <= MAX_SHOWN_CHARS)
-}
-
-/// A text in which ends of lines, tabs and long runs of blanks can be seen: a command on a second line must not look like a part of a
-/// comment on the first.
-fn visible(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(letter) = rest.chars().next() {
-        let blanks = rest.len() - rest.trim_start_matches(' ').len();
-        match letter {
-            ' ' if blanks > MAX_BLANKS => shown.push_str(&format!(" [{blanks} blanks] ")),
-            '\n' => shown.push_str("\\n"),
-            '\r' => shown.push_str("\\r"),
-            '\t' => shown.push_str("\\t"),
-            letter => shown.push(letter),
-        }
-        let length = if letter == ' ' && blanks > MAX_BLANKS { blanks } else { letter.len_utf8() };
-        rest = &rest[length..];
-    }
-    shown
 }
 
 /// What an answer means; `None` if it means nothing.
@@ -243,7 +201,8 @@ fn read(options: &[PermissionOption], answer: &str) -> Option<Reply> {
         "y" | "yes" => Some(Reply::Allow),
         "n" | "no" | "" => Some(Reply::Reject),
         number => {
-            let option = options.get(number.parse::<usize>().ok()?.checked_sub(1)?)?;
+            let offered = &options[..options.len().min(MAX_OPTIONS)];
+            let option = offered.get(number.parse::<usize>().ok()?.checked_sub(1)?)?;
             Some(Reply::Select(option.option_id.clone()))
         }
     }
@@ -251,8 +210,10 @@ fn read(options: &[PermissionOption], answer: &str) -> Option<Reply> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader};
+
     use narrows_policy::{Access, Because, Decision, Kind, Verdict};
-    use serde_json::json;
+    use serde_json::Value;
 
     use super::*;
 
@@ -260,73 +221,91 @@ mod tests {
         PermissionOption { option_id: id.to_owned(), name: id.to_uppercase(), kind: kind.to_owned() }
     }
 
-    fn question(input: Value, locations: &[&str]) -> Question {
+    /// A question about nothing in particular.
+    pub(super) fn question() -> Question {
         let because = Because::Preset { access: Access::Medium, kind: Kind::Delete, why: "asks about it" };
         Question {
             id: "perm_1".to_owned(),
             session_id: "s".to_owned(),
             run_id: None,
-            title: "Clean\u{1b}[2J up".to_owned(),
+            title: "Clean up".to_owned(),
             description: None,
             tool_call_id: None,
             tool: None,
             kind: "delete".to_owned(),
-            input,
-            locations: locations.iter().map(Into::into).collect(),
+            input: Value::Null,
+            locations: Vec::new(),
+            subjects: Vec::new(),
+            changes: Vec::new(),
             options: vec![option("a", "allow_once"), option("b", "allow_always")],
             decision: Decision { verdict: Verdict::Ask, because, about: None },
             approval: None,
         }
     }
 
-    #[track_caller]
-    fn check(input: Value, locations: &[&str], expected: &str) {
-        let question = question(input, locations);
-        let expected = format!(
-            "\nThe agent asks for permission: Clean\\u{{1b}}[2J up\n  what: {expected}\n  why asked: no rule matches, and medium access asks about it\n  [y] yes, this once  [n] no, or Enter  [1] A  [2] B (lasts)\nAllow it? "
+    /// The person's side of a terminal, and the program's.
+    fn open_terminal() -> (File, File) {
+        use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+        let person = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        grantpt(&person).and_then(|()| unlockpt(&person)).expect("a terminal");
+        let name = ptsname(&person, Vec::new()).expect("a name");
+        let path = name.to_str().expect("text").to_owned();
+        let program = File::options().read(true).write(true).open(path).expect("a terminal");
+        (File::from(person), program)
+    }
+
+    /// Reads what the person sees until a line ends with this.
+    fn sees(person: &mut impl Read, end: &str) -> String {
+        let mut seen = Vec::new();
+        let mut byte = [0];
+        while !seen.ends_with(end.as_bytes()) {
+            assert_eq!(person.read(&mut byte).expect("a terminal"), 1);
+            seen.push(byte[0]);
+        }
+        String::from_utf8_lossy(&seen).into_owned()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_was_pressed_before_the_question_could_be_read_is_no_answer() {
+        let (mut person, program) = open_terminal();
+        let begun = Asking::begin_at(
+            move || Ok(program),
+            Arc::new(question()),
+            ApprovalSource::Unproven,
+            Colour::off(),
         );
-        assert_eq!(render(&question, Colour::off()), expected);
+        let mut asking = begun.expect("a thread");
+        let mut screen = person.try_clone().expect("a terminal");
+        sees(&mut screen, "what: delete\r\n");
+        person.write_all(b"y\n").expect("keys");
+        // The echo: the terminal has the keys.
+        sees(&mut screen, "y\r\n");
+        let before = Instant::now();
+        let answers = std::thread::spawn(move || {
+            sees(&mut screen, "Allow it? ");
+            person.write_all(b"n\n").expect("keys");
+            (person, screen)
+        });
+        assert_eq!(asking.reply().await, Reply::Reject);
+        assert!(before.elapsed() >= READING_DELAY);
+        drop(answers.join());
     }
 
-    #[test]
-    fn a_question_says_what_and_why_and_how_to_answer() {
-        check(json!(null), &[], "delete");
-        check(json!(null), &["/a", "/b c"], "delete /a /b c");
-        check(json!({"force": true}), &["/a"], "delete /a {\"force\":true}");
-        check(json!({"command": "rm -r x", "cwd": "/a"}), &[], "rm -r x\n  in: /a");
-        check(json!({"command": "ls # all\nrm\tx"}), &[], "ls # all\\nrm\\tx");
-        check(json!({"command": format!("ls{}; rm x", " ".repeat(3000))}), &[], "ls [3000 blanks] ; rm x");
-        let edit = json!({"command": "create", "path": "/a", "text": "x", "more": null});
-        check(edit, &[], "create\n  input: {\"path\":\"/a\",\"text\":\"x\"}");
-        check(json!({"command": "rm", "args": ["-r", "a b"]}), &[], "rm -r 'a b'");
-        let env = json!([{"name": "PATH", "value": "/evil dir"}]);
-        check(json!({"command": "ls", "args": ["-l"], "env": env}), &[], "PATH='/evil dir' ls -l");
-        let environment = "A=1 ls\n  input: {\"environment\":{\"A\":\"1\"}}";
-        check(json!({"command": "ls", "environment": {"A": "1"}}), &[], environment);
-        check(json!({"command": "find", "args": ". -delete"}), &[], "find . -delete");
-        check(json!({"command": "head", "args": ["-n", 5]}), &[], "head -n 5");
-        let long = "x".repeat(1000);
-        check(json!({"command": long}), &[], &long);
-    }
-
-    #[test]
-    fn what_is_too_long_to_be_shown_cannot_be_allowed() {
-        let question = question(json!({"command": format!("ls {}; rm y", "x".repeat(MAX_SHOWN_CHARS))}), &[]);
-        assert!(!is_shown_whole(&question));
-        let shown = render(&question, Colour::off());
-        assert!(shown.ends_with("[n] no, or Enter\nReject it? ") && !shown.contains("yes"), "{shown}");
-    }
-
-    #[test]
-    fn an_approval_is_shown_with_its_policy_and_its_name() {
-        let approval = Approval {
-            id: "n-1".to_owned(),
-            reason: "require-approval: policy `removing` says so".to_owned(),
+    #[tokio::test(start_paused = true)]
+    async fn a_question_can_be_taken_back_before_it_can_be_answered() {
+        let (person, program) = open_terminal();
+        let begun = Asking::begin_at(
+            move || Ok(program),
+            Arc::new(question()),
+            ApprovalSource::Unproven,
+            Colour::off(),
+        );
+        begun.expect("a thread").withdraw().await;
+        let mut lines = BufReader::new(person).lines();
+        let is_last = |line: &io::Result<String>| {
+            line.as_ref().is_ok_and(|line| line.contains("The question was taken back."))
         };
-        let question = Question { approval: Some(approval), ..question(json!(null), &["/a"]) };
-        let shown = render(&question, Colour::off());
-        let expected = "  what: delete /a\n  why asked: governance: require-approval: policy `removing` says so\n  approval: n-1; with a key that the governance names it can be given elsewhere: `narrows approve n-1 --key FILE`\n";
-        assert!(shown.contains(expected), "{shown}");
+        assert!(lines.any(|line| is_last(&line)));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use narrows_client::{Decide, EventBody, Payload, Pending, Question, Reply, Runti
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use crate::ask::Asking;
+use crate::ask::{ApprovalSource, Asking};
 use crate::terminal::Colour;
 
 /// How many questions wait; more are refused.
@@ -20,22 +20,28 @@ const DUE: usize = 4096;
 /// How long a question waits for what was said before it.
 const BEHIND: Duration = Duration::from_secs(1);
 
+/// How long no question is asked after one was taken back: a person who is about to answer it sees that it is gone before
+/// the next one is in its place.
+const AFTER_WITHDRAWAL: Duration = Duration::from_secs(1);
+
 /// A question, and where its answer goes.
 pub(crate) struct Asked {
     pub(crate) question: Arc<Question>,
+    source: ApprovalSource,
     pub(crate) reply: oneshot::Sender<Reply>,
 }
 
 /// What the session asks.
 pub(crate) struct Desk {
     questions: mpsc::Sender<Asked>,
+    source: ApprovalSource,
 }
 
 impl Desk {
-    /// A desk, and what is put on it.
-    pub(crate) fn open() -> (Self, mpsc::Receiver<Asked>) {
+    /// Opens the questions of a session, whose approvals are known in this way, and returns where they arrive.
+    pub(crate) fn open(source: ApprovalSource) -> (Self, mpsc::Receiver<Asked>) {
         let (questions, asked) = mpsc::channel(ROOM);
-        (Self { questions }, asked)
+        (Self { questions, source }, asked)
     }
 }
 
@@ -43,7 +49,7 @@ impl Decide for Desk {
     fn decide(&self, question: Arc<Question>) -> Pending {
         let (reply, answer) = oneshot::channel();
         // One that finds no room is dropped, and so refused.
-        let _ = self.questions.try_send(Asked { question, reply });
+        let _ = self.questions.try_send(Asked { question, source: self.source, reply });
         Box::pin(async move { answer.await.unwrap_or(Reply::Nobody) })
     }
 }
@@ -66,13 +72,15 @@ pub(crate) struct Questions<'a> {
     /// Those that stand where what was shown ends.
     due: HashSet<String>,
     asking: Option<(Asked, Asking)>,
+    /// No question is asked before, because one was taken back.
+    not_before: Option<Instant>,
 }
 
 impl<'a> Questions<'a> {
     /// What is put on a desk from now on.
     pub(crate) fn new(incoming: &'a mut mpsc::Receiver<Asked>) -> Self {
         let colour = Colour::of_stderr();
-        Self { incoming, colour, held: VecDeque::new(), due: HashSet::new(), asking: None }
+        Self { incoming, colour, held: VecDeque::new(), due: HashSet::new(), asking: None, not_before: None }
     }
 
     /// Remembers that everything before the question of `event`, if it tells of one, has been told.
@@ -95,14 +103,15 @@ impl<'a> Questions<'a> {
             self.held.pop_front();
         }
         let Some((asked, since)) = self.held.front().filter(|_| self.asking.is_none()) else { return false };
-        self.due.contains(&asked.question.id) || since.elapsed() >= BEHIND
+        let is_told = self.due.contains(&asked.question.id) || since.elapsed() >= BEHIND;
+        is_told && self.not_before.is_none_or(|until| Instant::now() >= until)
     }
 
     /// Asks the next question. Whatever was shown before must be on the screen by now.
     pub(crate) fn ask(&mut self) {
         let Some((asked, _)) = self.held.pop_front() else { return };
         self.due.remove(&asked.question.id);
-        match Asking::begin(Arc::clone(&asked.question), self.colour) {
+        match Asking::begin(Arc::clone(&asked.question), asked.source, self.colour) {
             Ok(asking) => self.asking = Some((asked, asking)),
             // Dropped, which is a refusal.
             Err(error) => tracing::warn!(%error, "a question cannot be asked"),
@@ -123,12 +132,18 @@ impl<'a> Questions<'a> {
         let Some((asked, asking)) = self.asking.take() else { return };
         // Whoever no longer waits has decided otherwise.
         let _ = asked.reply.send(Reply::Cancel);
+        self.not_before = Some(Instant::now() + AFTER_WITHDRAWAL);
         asking.withdraw().await;
     }
 
     /// Waits for the next step. Safe to cancel.
     pub(crate) async fn next(&mut self) -> Step {
-        let waits = self.held.front().filter(|_| self.asking.is_none()).map(|(_, since)| *since + BEHIND);
+        let next = self.held.front().filter(|_| self.asking.is_none());
+        let waits = next.map(|(asked, since)| {
+            // One that has been told waits for the end of the pause alone.
+            let told = if self.due.contains(&asked.question.id) { *since } else { *since + BEHIND };
+            self.not_before.map_or(*since + BEHIND, |until| told.max(until))
+        });
         tokio::select! {
             biased;
             reply = answer(&mut self.asking) => match reply {
@@ -189,6 +204,8 @@ mod tests {
             kind: "other".to_owned(),
             input: serde_json::Value::Null,
             locations: Vec::new(),
+            subjects: Vec::new(),
+            changes: Vec::new(),
             options: Vec::new(),
             decision: Decision { verdict: Verdict::Ask, because, about: None },
             approval: None,
@@ -203,7 +220,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_question_waits_for_what_was_said_before_it() {
-        let (desk, mut asked) = Desk::open();
+        let (desk, mut asked) = Desk::open(ApprovalSource::Unproven);
         let mut questions = Questions::new(&mut asked);
         let _pending = desk.decide(question("1"));
         assert_eq!(questions.next().await, Step::Moved);
@@ -216,7 +233,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_does_not_wait_for_ever() {
-        let (desk, mut asked) = Desk::open();
+        let (desk, mut asked) = Desk::open(ApprovalSource::Unproven);
         let mut questions = Questions::new(&mut asked);
         let _pending = desk.decide(question("1"));
         questions.next().await;
@@ -227,8 +244,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_question_does_not_take_the_place_of_one_that_was_taken_back() {
+        let (desk, mut asked) = Desk::open(ApprovalSource::Unproven);
+        let mut questions = Questions::new(&mut asked);
+        drop(desk.decide(question("1")));
+        let _second = desk.decide(question("2"));
+        questions.next().await;
+        questions.next().await;
+        questions.note(&told("1"));
+        questions.note(&told("2"));
+        let (first, _) = questions.held.pop_front().expect("a question");
+        let no_terminal = || Err(std::io::Error::other("no terminal"));
+        let asking = Asking::begin_at(no_terminal, Arc::clone(&first.question), first.source, Colour::off());
+        questions.asking = Some((first, asking.expect("a thread")));
+        assert_eq!(questions.next().await, Step::Withdrawn);
+        questions.withdraw().await;
+        assert!(!questions.is_due());
+        advance(AFTER_WITHDRAWAL - Duration::from_millis(1)).await;
+        assert!(!questions.is_due());
+        assert_eq!(questions.next().await, Step::Moved);
+        assert!(questions.is_due());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn who_no_longer_waits_is_not_answered_and_who_does_is() {
-        let (desk, mut asked) = Desk::open();
+        let (desk, mut asked) = Desk::open(ApprovalSource::Unproven);
         let mut questions = Questions::new(&mut asked);
         drop(desk.decide(question("1")));
         let second = desk.decide(question("2"));

@@ -158,7 +158,7 @@ impl ErrorFormat {
             Self::Event => serde_json::to_string(&event(failure)),
         };
         if let Ok(text) = text {
-            _ = output::print(format!("{text}\n").as_bytes());
+            _ = output::print_json(text);
         }
     }
 }

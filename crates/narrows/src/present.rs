@@ -1,6 +1,6 @@
 //! What of a turn is shown, and how: the answer on stdout, the rest beside it.
 
-mod change;
+pub(crate) mod change;
 mod ledger;
 mod plan;
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::cli::Output;
 use crate::screen::Piece;
-use crate::terminal::{Colour, Style, line, long_line, plain as plain_text, text as safe_text};
+use crate::terminal::{Colour, Style, escape_json, line, long_line, plain as plain_text, text as safe_text};
 use ledger::Ledger;
 pub(crate) use ledger::{ANSWER, GATE, Refusal};
 use plan::Plans;
@@ -319,7 +319,7 @@ impl Presenter {
 
 /// Adds `event` as a line of JSON.
 fn write(event: &RuntimeEvent, pieces: &mut VecDeque<Piece>) {
-    let Ok(json) = serde_json::to_string(event) else { return };
+    let Ok(json) = serde_json::to_string(event).map(escape_json) else { return };
     match pieces.back_mut() {
         Some(Piece::Text(last)) => {
             last.push_str(&json);

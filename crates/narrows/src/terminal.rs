@@ -137,6 +137,33 @@ pub(crate) fn long_line(text: &str, longest: usize) -> String {
     safe
 }
 
+/// Returns the JSON text `json` with every character that [`steers`] a terminal as `\\uXXXX`, but for ends of lines: the same
+/// value. The others can only be in strings, and those below a space are escaped already.
+pub(crate) fn escape_json(json: String) -> String {
+    let is_plain = json.is_ascii() && !json.as_bytes().contains(&DELETE);
+    if is_plain || !json.chars().any(steers_in_json) {
+        return json;
+    }
+    let mut safe = String::with_capacity(json.len() + json.len() / 8);
+    for c in json.chars() {
+        if steers_in_json(c) {
+            safe.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
+}
+
+/// The only control character of ASCII that JSON leaves as it is in a string.
+const DELETE: u8 = 0x7f;
+
+/// Returns `true` for characters that are escaped in JSON. Joiners are, too: the value stays the same.
+fn steers_in_json(c: char) -> bool {
+    let is_layout = matches!(c, '\n' | '\r' | '\t');
+    !is_layout && steers(c) || matches!(c, '\u{200c}' | '\u{200d}')
+}
+
 /// Returns `true` for control characters, and for those that end a line, turn its direction or cannot be seen. Joiners belong to
 /// some languages and stay.
 fn steers(c: char) -> bool {
@@ -159,6 +186,18 @@ mod tests {
         for hidden in ['\u{61c}', '\u{200b}', '\u{200f}', '\u{2060}', '\u{feff}', '\u{e0041}'] {
             assert_eq!(text(&format!("a{hidden}b")), format!("a{}b", hidden.escape_unicode()));
         }
+    }
+
+    #[test]
+    fn json_keeps_its_value_and_loses_its_powers() {
+        let plain = "{\"a\":\"b\u{e4}\u{1f600}\"}\n";
+        assert_eq!(escape_json(plain.to_owned()), plain);
+        let hostile = "\u{9b}2J\u{202e}\u{200b}\u{200d}\u{2028}\u{7f}\u{feff}\u{e0041}\u{85}";
+        let written = serde_json::json!({ hostile: [hostile, "\u{1b}", "plain"] }).to_string() + "\n";
+        let safe = escape_json(written.clone());
+        assert!(safe.trim_end().bytes().all(|byte| matches!(byte, b' '..=b'~')), "{safe}");
+        let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+        assert_eq!(read(&safe), read(&written));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use narrows_process::Ladder;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use crate::ask::ApprovalSource;
 use crate::cli::{Chat, Output};
 use crate::config::{self, Flags, Variables};
 use crate::desk::{Asked, Desk};
@@ -45,7 +46,7 @@ const GONE: &str = "the agent has ended; /restart starts it again, /quit leaves"
 /// Talks until its user leaves.
 pub(super) fn execute(args: &Chat) -> Result<ExitCode, Failure> {
     let mut chosen = drive::choose(&args.agent, Output::Text)?;
-    let (desk, questions) = Desk::open();
+    let (desk, questions) = Desk::open(ApprovalSource::Unproven);
     let asks = std::io::stdin().is_terminal().then(|| Arc::new(desk) as Arc<dyn Decide>);
     let mut wanted = drive::want(&args.session, &mut chosen, asks)?;
     // A person wants to see where they were.

@@ -59,7 +59,7 @@ pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
         }
         if json {
             let object = object(path, &outcome, args);
-            output::print(format!("{object}\n").as_bytes())?;
+            output::print_json(object)?;
         } else {
             complain(&outcome);
             if let Ok(Inspected { config: Some(config), .. }) = &outcome {

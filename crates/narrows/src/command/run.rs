@@ -16,7 +16,7 @@ use narrows_process::Ladder;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-use crate::ask;
+use crate::ask::{self, ApprovalSource};
 use crate::cli::{InputFormat, Output, Run};
 use crate::desk::{Asked, Desk};
 use crate::drive::{self, Chosen, Start, Wanted};
@@ -46,7 +46,7 @@ pub(super) fn execute(args: &Run) -> Result<ExitCode, Failure> {
     let request = request::read(args)?;
     let mut chosen = drive::choose(&args.agent, args.output)?;
     let answers = (args.input == Some(InputFormat::Events)).then(|| Arc::new(Answers::default()));
-    let (desk, questions) = Desk::open();
+    let (desk, questions) = Desk::open(ApprovalSource::Unproven);
     let asks: Option<Arc<dyn Decide>> = match &answers {
         Some(answers) => Some(Arc::clone(answers) as _),
         None => ask::is_possible(args.output).then(|| Arc::new(desk) as _),

@@ -111,6 +111,8 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
         // Of one turn everything is told here, and who comes over a network is not who started this.
         charge.notice = told.filter(|_| role != Kind::Client && places.is_empty());
     }
+    // Held until this process ends.
+    let _presence = ledger::announce(&charge, log.as_ref())?;
     // An operator may have an agent that plays it.
     let is_builtin = role == Kind::Server && charge.bundle.agent.is_none();
     if !is_builtin {

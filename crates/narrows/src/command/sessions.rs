@@ -25,7 +25,7 @@ pub(super) fn execute(args: &Sessions) -> Result<ExitCode, Failure> {
     let hidden = if args.all { 0 } else { hide_empty(&mut sessions, is_ours) };
     if args.json {
         let text = json!({ "sessions": sessions }).to_string();
-        output::print(format!("{text}\n").as_bytes())?;
+        output::print_json(text)?;
     } else if sessions.is_empty() && hidden == 0 {
         output::complain(&match &cwd {
             Some(cwd) => {

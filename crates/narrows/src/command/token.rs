@@ -55,7 +55,7 @@ fn make(args: &TokenNew) -> Result<(), Failure> {
             }
         }
     }
-    if *json { output::print(format!("{object}\n").as_bytes()) } else { Ok(()) }
+    if *json { output::print_json(object) } else { Ok(()) }
 }
 
 fn revoke(args: &TokenRevoke) -> Result<(), Failure> {

@@ -49,6 +49,7 @@ pub(super) fn limits(limits: &config::Limits) -> Limits {
         rate => u32::try_from(rate).unwrap_or(u32::MAX),
     };
     let (unfinished, unfinished_per_identity) = limits.unfinished();
+    let (replay_memory, replay_memory_per_identity) = limits.replay_memory();
     Limits {
         max_message: limits.max_line,
         unfinished,
@@ -60,6 +61,8 @@ pub(super) fn limits(limits: &config::Limits) -> Limits {
         max_requests_per_second: rate,
         replay_bytes: limits.replay_bytes,
         replay_time: limits.replay_time,
+        replay_memory,
+        replay_memory_per_identity,
         grace: limits.replay_time,
         ..Limits::default()
     }

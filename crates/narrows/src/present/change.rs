@@ -10,14 +10,9 @@ const SHOWN: usize = 12;
 /// The file, and the lines in which it differs.
 pub(super) fn lines(change: &Value) -> Vec<String> {
     let text = |key: &str| change[key].as_str().unwrap_or_default();
-    let (old, new): (Vec<&str>, Vec<&str>) =
-        (text("oldText").lines().collect(), text("newText").lines().collect());
-    let same = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
-    let (old, new) = (&old[same..], &new[same..]);
-    let tail = old.iter().rev().zip(new.iter().rev()).take_while(|(old, new)| old == new).count();
-    let removed = old[..old.len() - tail].iter().map(|text| format!("- {}", line(text)));
-    let added = new[..new.len() - tail].iter().map(|text| format!("+ {}", line(text)));
-    let all: Vec<String> = removed.chain(added).collect();
+    let all: Vec<String> = differing(text("oldText"), text("newText"))
+        .map(|(sign, text)| format!("{sign}{}", line(text)))
+        .collect();
     let more = all.len().saturating_sub(SHOWN);
     let mut lines = vec![format!("changed: {}", line(text("path")))];
     lines.extend(all.into_iter().take(SHOWN));
@@ -25,6 +20,17 @@ pub(super) fn lines(change: &Value) -> Vec<String> {
         lines.push(format!("… {more} more lines"));
     }
     lines
+}
+
+/// Returns the lines between those that both texts begin and end with, those of `old` first, each with its sign.
+pub(crate) fn differing<'a>(old: &'a str, new: &'a str) -> impl Iterator<Item = (&'static str, &'a str)> {
+    let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
+    let same = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
+    let tail =
+        old[same..].iter().rev().zip(new[same..].iter().rev()).take_while(|(old, new)| old == new).count();
+    let part = |lines: &[&'a str]| lines[same..lines.len() - tail].to_vec();
+    let (removed, added) = (part(&old), part(&new));
+    removed.into_iter().map(|line| ("- ", line)).chain(added.into_iter().map(|line| ("+ ", line)))
 }
 
 #[cfg(test)]

@@ -106,8 +106,9 @@ fn the_settings_of_the_page_are_right() {
     let whole: Vec<&&str> = blocks.iter().filter(|block| block.contains("[[pool]]")).collect();
     assert!(!whole.is_empty());
     for block in whole {
-        // The program is the reader's, and need not be here.
-        place.file("page.toml", &block.replace("\"narrows\", \"acp\"", "\"sh\""));
+        // The programs are the reader's, and need not be here.
+        let block = block.replace("\"narrows\", \"acp\"", "\"sh\"").replace("mcp-server-files", "sh");
+        place.file("page.toml", &block);
         let told = check(&place, &["page.toml"]);
         assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
         assert!(!told.contains("warning"), "{told}");

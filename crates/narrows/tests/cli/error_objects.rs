@@ -18,10 +18,12 @@ fn printed(args: &[&str]) -> (Value, Option<i32>) {
     (serde_json::from_str(lines[0]).expect("an object"), output.status.code())
 }
 
-const WRONG_RUNS: [&[&str]; 12] = [
+const WRONG_RUNS: [&[&str]; 14] = [
     &["--policy", "nofile.toml", "hi"],
     &["--cwd", "nowhere", "hi"],
     &["--image", "nofile.png", "hi"],
+    &["--image", "prompt.json", "hi"],
+    &["--image", ".", "hi"],
     &["--mcp", "nofile.json", "hi"],
     &["--schema", "nofile.json", "hi"],
     &["--config", "nofile.toml", "hi"],
@@ -52,6 +54,40 @@ fn a_run_with_wrong_arguments_prints_an_error_event() {
         assert_eq!(event["type"], "error", "{args:?} {event}");
         assert_eq!(event["code"], "usage", "{args:?} {event}");
         assert_eq!(code, Some(2));
+    }
+}
+
+#[test]
+fn a_file_that_is_no_image_is_refused_before_the_agent_is_started() {
+    let place = Place::new();
+    place.file("shot.png", "no image");
+    let told = place.told(place.run("touch started", &["--image", "shot.png", "hi"]));
+    assert!(told.contains("it is not a PNG, JPEG, GIF or WebP image"), "{told}");
+    assert!(told.ends_with("--- exit 2 ---\n") || told.contains("exit 2"), "{told}");
+    assert!(!place.path().join("started").exists(), "{told}");
+}
+
+/// What a peer wrote must not steer the terminal of a person who looks at the output.
+#[test]
+fn json_output_has_no_characters_that_steer_a_terminal() {
+    const HOSTILE: &str = "a\u{9b}2J\u{202e}\u{200b}\u{7f}\u{2066}b\u{e4}";
+    let place = Place::new();
+    // TOML takes no control characters.
+    let written = HOSTILE.replace('\u{7f}', "\\u007f");
+    place.file("hostile.toml", &format!("[[turn]]\nsteps = [{{ say = \"{written}\" }}]\n"));
+    for format in ["json", "events"] {
+        let output = place.run("narrows fake-agent hostile.toml", &["--output", format, "hi"]).output();
+        let text = String::from_utf8(output.expect("narrows starts").stdout).expect("UTF-8");
+        let found: Vec<char> =
+            text.chars().filter(|c| HOSTILE.contains(*c) && !"2Jab\u{e4}".contains(*c)).collect();
+        assert!(found.is_empty(), "{format}: {found:?} in {text:?}");
+        let values: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let said = |value: &Value| {
+            ["text", "finalText"]
+                .iter()
+                .any(|key| value[key].as_str().is_some_and(|text| text.contains(HOSTILE)))
+        };
+        assert!(values.iter().any(said), "{format}: {text}");
     }
 }
 

@@ -340,3 +340,32 @@ fn links_are_followed() {
         assert_eq!(object(&told, 0)["verdict"], expected, "{kind} {path}: {told}");
     }
 }
+
+/// What docs/policy.md says: with the network a command reaches what listens on this machine, without it nothing.
+#[tokio::test]
+async fn a_command_reaches_loopback_with_the_network_and_nothing_without_it() {
+    let can = narrows_process::Sandbox::support().await.confined();
+    if !can.files || !can.network {
+        eprintln!("not tried: it takes a sandbox that holds files and the network");
+        return;
+    }
+    for address in ["127.0.0.1", "::1"] {
+        let Ok(listener) = std::net::TcpListener::bind((address, 0)) else { continue };
+        listener.set_nonblocking(true).expect("a socket");
+        let port = listener.local_addr().expect("an address").port();
+        let place = Place::new();
+        place.file(
+            "connect.sh",
+            &format!("(exec 3<>/dev/tcp/{address}/{port}) 2>/dev/null && echo reached || echo held\n"),
+        );
+        place.file(
+            "agent.toml",
+            "[[turn]]\nsteps = [{ terminal = { command = [\"bash\", \"connect.sh\"] } }, { say = \"{last}\" }]\n",
+        );
+        for (flags, expected) in [(&[][..], "reached"), (&["--no-network"][..], "held")] {
+            let told = place.told(place.run("narrows fake-agent agent.toml", &[flags, &["Go"]].concat()));
+            assert!(told.contains(expected), "{address} {flags:?}: {told}");
+            assert_eq!(listener.accept().is_ok(), expected == "reached", "{address} {flags:?}");
+        }
+    }
+}

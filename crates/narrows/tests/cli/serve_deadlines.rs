@@ -199,3 +199,26 @@ fn closing_a_session_ends_its_turn_first() {
     assert_eq!(interrupted(&governed), 1);
     assert_eq!(reasons(&governed, "session.closed"), ["it was closed"]);
 }
+
+#[test]
+fn what_a_killed_gate_left_open_is_closed_by_the_next() {
+    let governed = Governed::bridge(WORKING);
+    let actions = || -> Vec<String> {
+        governed.actions().into_iter().filter(|action| action != "sandbox.applied").collect()
+    };
+    let mut killed = talk(&governed, &[]);
+    let id = session(&mut killed, &governed);
+    prompt(&mut killed, &id);
+    until(&mut killed, "tool_call");
+    let before = actions().len();
+    killed.signal(Signal::KILL);
+    killed.wait();
+    assert_eq!(actions().len(), before);
+    // The second one finds nothing more to close.
+    for _ in 0..2 {
+        assert_eq!(talk(&governed, &[]).end().status.code(), Some(0));
+        assert_eq!(actions()[before..], ["tool.call", "operator.interrupted", "session.closed"]);
+    }
+    assert_eq!(interrupted(&governed), 1);
+    assert_eq!(reasons(&governed, "session.closed"), ["the gate was killed"]);
+}

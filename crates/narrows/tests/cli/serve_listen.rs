@@ -108,6 +108,19 @@ fn each_client_has_an_agent_and_all_are_in_one_log() {
 }
 
 #[test]
+fn a_client_of_a_listener_cannot_be_its_own_agent() {
+    let governed = Governed::bridge(READ);
+    let bus = listening(&governed, &[]);
+    for place in 0..2 {
+        let mut peer = bus.client_at(place);
+        let params = json!({"protocolVersion": 1, "clientCapabilities": {}});
+        let answer = peer.ask(&json!(0), "proxy/initialize", &params);
+        assert!(answer["error"]["code"].is_i64(), "{answer}");
+    }
+    bus.stop();
+}
+
+#[test]
 fn nothing_is_started_for_who_says_nothing() {
     let governed = Governed::bridge(READ);
     let bus = listening(&governed, &[]);

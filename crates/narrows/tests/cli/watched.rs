@@ -70,10 +70,13 @@ fn a_question_stands_below_what_was_said_and_done() {
     let order = [
         "I would like to clean up.",
         "tool: Remove build output",
-        "The agent asks for permission: Remove build output?",
-        "what: ",
+        "The agent asks for permission: \"Remove build output?\"",
         "why asked: rule 1 (rules.toml:1) says so",
-        "[y] yes, this once  [n] no, or Enter  [1] Allow once  [2] Always allow (lasts)",
+        "what: delete",
+        "file: ",
+        "[1] allow once: \"Allow once\"",
+        "[2] allow always: \"Always allow\"",
+        "[y] yes, this once  [n] no, or Enter",
         "Allow it?",
     ];
     let places = order.map(|words| place_of(&screen, words));
@@ -101,9 +104,9 @@ fn a_question_is_taken_back_with_the_turn() {
 #[test]
 fn a_question_that_nobody_answers_is_refused_and_the_answer_goes_on() {
     let place = place();
-    let args = ["--policy", "rules.toml", "--permission-timeout", "300ms", "Clean"];
+    let args = ["--policy", "rules.toml", "--permission-timeout", "1s", "Clean"];
     let person = Person::runs(&place, "ask", &args);
-    person.sees("Allow it?");
+    person.sees("why asked:");
     person.sees("refused: Remove build output? (nobody answered in time)");
     person.sees("Then I will leave it as it is");
     assert_eq!(person.ends(), Some(9));

@@ -40,7 +40,7 @@ pub(super) fn execute(args: &Agents) -> Result<ExitCode, Failure> {
     rows.push(built_in()?);
     if args.json {
         let text = serde_json::json!({ "agents": rows }).to_string();
-        output::print(format!("{text}\n").as_bytes())?;
+        output::print_json(text)?;
         return Ok(Code::Success.exit());
     }
     let cells: Vec<[String; 3]> = rows.iter().map(cells).collect();

@@ -76,8 +76,7 @@ impl Report {
 
     /// Prints it; `failure` is what kept it from being complete.
     pub(super) fn print(&self, as_json: bool, failure: Option<&Failure>) -> Result<(), Failure> {
-        let text = if as_json { format!("{}\n", self.json(failure)) } else { self.text() };
-        output::print(text.as_bytes())
+        if as_json { output::print_json(self.json(failure)) } else { output::print(self.text().as_bytes()) }
     }
 
     fn json(&self, failure: Option<&Failure>) -> Value {

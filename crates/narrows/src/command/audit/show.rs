@@ -1,5 +1,6 @@
 //! `narrows audit show`: the entries of a log.
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use crate::cli::{AuditFormat, AuditShow};
 use crate::failure::{Code, Failure};
 use crate::output;
-use crate::terminal::{line, long_line};
+use crate::terminal::{escape_json, line, long_line};
 
 /// How long a line for people may be.
 const LONGEST: usize = 1000;
@@ -39,6 +40,8 @@ pub(super) fn execute(args: &AuditShow) -> Result<ExitCode, Failure> {
             AuditFormat::Json => canonical(&json!(entry)),
             AuditFormat::Aip44 => aip44(&entry).and_then(|object| canonical(&object)),
         };
+        // Programs get an entry as it is hashed.
+        let text = if std::io::stdout().is_terminal() { text.map(escape_json) } else { text };
         if let Some(text) = text {
             output::print(format!("{text}\n").as_bytes())?;
         }

@@ -27,7 +27,7 @@ pub(super) fn execute(args: &AuditVerify) -> Result<ExitCode, Failure> {
     let report = verify::log(&path, &options).map_err(|error| Failure::audit_log(&path, &error))?;
     if args.json {
         let object = object(&path, &report, head.as_ref(), args.signer.is_some());
-        output::print(format!("{object}\n").as_bytes())?;
+        output::print_json(object)?;
     }
     if report.bad.is_some() && report.entries == 0 && !begins_like_one(&path) {
         return Err(Failure::no_log(&path).reported());

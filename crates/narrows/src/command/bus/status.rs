@@ -25,7 +25,7 @@ pub(super) fn show(args: &BusStatus) -> Result<ExitCode, Failure> {
     loop {
         let answer = ask()?;
         if args.json {
-            output::print(format!("{}\n", answer.trim_end()).as_bytes())?;
+            output::print_json(answer.trim_end())?;
         } else {
             let state = State::read(&answer)
                 .ok_or_else(|| Failure::bus_asked(&socket, &admin::AskError::Stranger))?;

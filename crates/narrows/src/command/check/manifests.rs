@@ -160,5 +160,5 @@ fn shown(path: &Path) -> String {
 }
 
 fn print(object: &Value) -> Result<(), Failure> {
-    output::print(format!("{object}\n").as_bytes())
+    output::print_json(object)
 }

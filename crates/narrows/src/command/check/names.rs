@@ -51,7 +51,7 @@ impl Names {
             let mistakes: Vec<Value> = mistakes.iter().map(|it| super::told(it, &file)).collect();
             let warnings: Vec<Value> = warnings.iter().map(|it| super::warning(it, &file)).collect();
             let object = json!({"file": file, "ok": ok, "mistakes": mistakes, "warnings": warnings});
-            output::print(format!("{object}\n").as_bytes())?;
+            output::print_json(object)?;
         } else {
             super::complain_of(&mistakes, &warnings);
             if mistakes.is_empty() {

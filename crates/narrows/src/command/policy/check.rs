@@ -49,7 +49,7 @@ pub(super) fn execute(args: &Check) -> Result<ExitCode, Failure> {
                     "hint": error.hint,
                 });
                 let text = json!({"file": file, "ok": false, "error": error}).to_string();
-                output::print(format!("{text}\n").as_bytes())?;
+                output::print_json(text)?;
             }
             Err(Failure::wrong_rules(&error).reported())
         }

@@ -23,12 +23,10 @@ pub(super) fn execute(args: &Explain) -> Result<ExitCode, Failure> {
         // Nobody knows where it leads, so no rule lets it pass.
         explanation.decision.verdict = explanation.decision.verdict.max(Verdict::Ask);
     }
-    let text = if args.circumstances.json {
-        format!("{}\n", as_json(&court, &explanation))
-    } else {
-        explanation.to_string()
-    };
-    output::print(text.as_bytes())?;
+    match args.circumstances.json {
+        true => output::print_json(as_json(&court, &explanation))?,
+        false => output::print(explanation.to_string().as_bytes())?,
+    }
     Ok(Code::Success.exit())
 }
 

@@ -59,14 +59,13 @@ pub(super) fn execute(args: &Test) -> Result<ExitCode, Failure> {
         return Err(Failure::no_record(&args.events));
     }
     let changed = outcome.requests.iter().filter(|judged| judged.changed).count();
-    let text = if args.circumstances.json {
+    if args.circumstances.json {
         let mut value = json!(outcome);
         value["changed"] = changed.into();
-        format!("{value}\n")
+        output::print_json(value)?;
     } else {
-        outcome.text(changed)
-    };
-    output::print(text.as_bytes())?;
+        output::print(outcome.text(changed).as_bytes())?;
+    }
     Ok(if changed > 0 && !args.allow_changes { ExitCode::FAILURE } else { Code::Success.exit() })
 }
 

@@ -20,14 +20,12 @@ pub(super) fn read(args: &Run) -> Result<RunRequest, Failure> {
     let here =
         std::env::current_dir().map_err(|error| Failure::setup("find the current directory", &error))?;
     for path in &args.image {
+        // A file is meant from where the user is, not from where the agent is to work.
+        let image = Input::Image(here.join(path));
         // Before anything is started.
-        let found = std::fs::metadata(path).map_err(|error| Failure::unreadable("--image", path, &error))?;
-        if !found.is_file() {
-            return Err(Failure::unreadable("--image", path, &io::Error::other("it is not a file")));
-        }
+        image.check(&here).map_err(|error| Failure::unreadable("--image", path, &error))?;
+        input.push(image);
     }
-    // A file is meant from where the user is, not from where the agent is to work.
-    input.extend(args.image.iter().map(|path| Input::Image(here.join(path))));
     let output_schema = args.schema.as_deref().map(schema).transpose()?;
     Ok(RunRequest { input, output_schema, timeout: args.timeout })
 }

@@ -60,18 +60,16 @@ impl Summary {
             session_id: self.session_id.as_deref().map(Into::into),
             ..error_report::event(failure)
         };
-        let mut line = serde_json::to_vec(&event)
+        let line = serde_json::to_string(&event)
             .map_err(|error| Failure::setup("write the error as JSON", &error.into()))?;
-        line.push(b'\n');
-        output::print(&line).map(|()| true)
+        output::print_json(line).map(|()| true)
     }
 
     /// Writes it to stdout.
     pub(super) fn print(mut self, failure: Option<&Failure>) -> Result<(), Failure> {
         self.error = failure.map(ErrorReport::from);
-        let mut object = serde_json::to_vec(&self)
+        let object = serde_json::to_string(&self)
             .map_err(|error| Failure::setup("write the result as JSON", &error.into()))?;
-        object.push(b'\n');
-        output::print(&object)
+        output::print_json(object)
     }
 }

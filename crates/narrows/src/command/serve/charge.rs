@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use narrows_govern::Patience;
+use narrows_govern::{Patience, Presence};
 use narrows_manifest::types::acp::Tier;
 use narrows_manifest::{AuditTarget, Bundle, Finding, Findings, Kind, PlannedMount, Severity};
 
@@ -130,7 +130,7 @@ fn log_places(root: &Path, log: &Path) -> Vec<PathBuf> {
             let found = std::fs::read_dir(above).into_iter().flatten().flatten();
             let files = found.filter(|entry| entry.file_name().to_string_lossy().starts_with(&stem));
             let files = files.map(|entry| entry.path());
-            files.chain([log.to_owned(), above.join(format!("{name}.lock"))]).collect()
+            files.chain([log.to_owned(), above.join(format!("{name}.lock")), Presence::path(log)]).collect()
         }
         _ => vec![log.to_owned()],
     }

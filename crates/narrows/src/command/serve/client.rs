@@ -14,7 +14,7 @@ use super::bridge::{agent_name, ladder};
 use super::roster::Roster;
 use super::stand::{self, QUESTIONS};
 use super::{Post, agent, door};
-use crate::ask;
+use crate::ask::{self, ApprovalSource};
 use crate::cli::Output;
 use crate::command::run;
 use crate::desk::Desk;
@@ -56,7 +56,7 @@ async fn turn(post: Post, request: RunRequest, policy: Policy) -> Result<ExitCod
     let options = narrows_link::Options::default();
     let (behind, process) =
         agent::prepare(&charge, log.as_ref()).await?.start(&charge, &options, log.as_ref(), &who).await?;
-    let (desk, questions) = Desk::open();
+    let (desk, questions) = Desk::open(ApprovalSource::OwnGate);
     let person = ask::is_possible(Output::Text).then(|| Arc::new(desk) as Arc<dyn Decide>);
     let mut config = SessionConfig::new(charge.root.clone(), Arc::new(policy));
     config.on_permission = Some(Arc::new(Behind { person }));

@@ -63,6 +63,14 @@ enum Player {
     Builtin(JoinHandle<Result<(), narrows_agent::EndpointError>>, Option<Arc<Keeper>>),
 }
 
+/// Whether a client may be a conductor, which is its own agent: only the process that started this one, on stdin and stdout.
+/// Over a listener or a bus a client would answer for the agent of everybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chain {
+    Possible,
+    Impossible,
+}
+
 impl Host {
     /// Looks up the agent, so that what is wrong with it is known before anybody comes.
     pub(super) async fn get_ready(&self) -> Result<(), Failure> {
@@ -78,10 +86,11 @@ impl Host {
         &self,
         mut client: Link,
         who: Principal,
+        chain: Chain,
         leaving: &Leaving,
     ) -> Result<(), Failure> {
         // Elsewhere nobody has to say anything first.
-        if self.charge.bundle.role == Kind::Bridge {
+        if self.charge.bundle.role == Kind::Bridge && chain == Chain::Possible {
             let Some(in_chain) = leaving.unless(proxy::is_wanted(&mut client)).await else { return Ok(()) };
             if in_chain && self.charge.is_sandboxed() {
                 tell_unstarted(client).await;
@@ -240,7 +249,10 @@ async fn one_client(host: &Host, for_bus: bool, leaving: &Leaving) -> Result<(),
         }
     };
     let served = match admitted {
-        Ok(who) => host.receive(client, who, leaving).await,
+        Ok(who) => {
+            let chain = if for_bus { Chain::Impossible } else { Chain::Possible };
+            host.receive(client, who, chain, leaving).await
+        }
         Err(stranger) => {
             host.turn_away(&stranger, client, leaving).await;
             Ok(())

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use narrows_audit::{Algorithm, Log, Options};
-use narrows_govern::{Disk, admit};
+use narrows_govern::{Disk, Presence, admit};
 use narrows_manifest::AuditTarget;
 use narrows_manifest::types::acp::Tier;
 use narrows_manifest::types::governance::HashAlgorithm;
@@ -39,4 +39,22 @@ pub(super) fn open(charge: &Charge) -> Result<Option<Log>, Failure> {
     };
     let options = Options { algorithm, ..Options::default() };
     Log::open(&path, options).map(Some).map_err(|error| Failure::unopened_log(&path, &error))
+}
+
+/// Announces this process to others that use the log, after closing what gates that were killed left open in it. A log that
+/// cannot be looked after is written to all the same.
+pub(super) fn announce(charge: &Charge, log: Option<&Log>) -> Result<Option<Presence>, Failure> {
+    let (Some(log), Some(path)) = (log, path(charge)?) else { return Ok(None) };
+    match Presence::announce(log, &path) {
+        Ok(presence) => {
+            if presence.closed > 0 {
+                tracing::warn!(entries = presence.closed, log = %path.display(), "calls of a killed gate closed in the log");
+            }
+            Ok(Some(presence))
+        }
+        Err(error) => {
+            tracing::warn!(%error, log = %path.display(), "calls of killed gates cannot be closed in the log");
+            Ok(None)
+        }
+    }
 }

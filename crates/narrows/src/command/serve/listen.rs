@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::guests::Guests;
-use super::host::Host;
+use super::host::{Chain, Host};
 use super::leaving::Leaving;
 use super::slots::{Slot, Slots};
 use super::web::{Newcomer, Serving, Web};
@@ -271,7 +271,7 @@ impl Reception {
             return Ok(());
         }
         match admitted {
-            Ok(who) => self.host.receive(client, who, &self.leaving).await,
+            Ok(who) => self.host.receive(client, who, Chain::Impossible, &self.leaving).await,
             Err(stranger) => {
                 self.host.turn_away(&stranger, client, &self.leaving).await;
                 Ok(())

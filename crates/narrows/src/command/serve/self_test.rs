@@ -155,9 +155,7 @@ fn prints(charge: &Charge, data: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
 
 fn tell(points: &[Point], format: CheckFormat) -> Result<(), Failure> {
     if format == CheckFormat::Json {
-        return output::print(
-            format!("{}\n", json!({"points": points, "summary": summary(points)})).as_bytes(),
-        );
+        return output::print_json(json!({"points": points, "summary": summary(points)}));
     }
     let mut text = String::new();
     for Point { point, about, outcome } in points {

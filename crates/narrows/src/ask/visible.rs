@@ -1,0 +1,158 @@
+//! Texts of an agent as a question shows them: every character can be seen, and no row can be taken for another.
+//!
+//! Whoever writes a text must not choose where its rows begin: a text that the terminal wraps could begin a row with
+//! `what: git status`. So rows are broken here, and each begins with a label or a mark of the question itself.
+
+/// Longer runs of blanks are counted, so that the text behind them stays in sight.
+const MAX_BLANKS: usize = 8;
+
+/// More combining marks than this on one letter are written out: they would cover the rows around it.
+const MAX_MARKS: usize = 2;
+
+/// The narrowest terminal that rows are broken for.
+const MIN_COLUMNS: usize = 20;
+
+/// Begins a row that continues the one above.
+const CONTINUED: &str = "  │ ";
+
+/// Returns `text` on one line with ends of lines, tabs, long runs of blanks and all characters without a shape written
+/// out: a command on a second line must not look like a part of a comment on the first.
+pub(super) fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    let mut marks = 0;
+    while let Some(letter) = rest.chars().next() {
+        let blanks = rest.len() - rest.trim_start_matches(' ').len();
+        marks = if is_combining(letter) { marks + 1 } else { 0 };
+        match letter {
+            ' ' if blanks > MAX_BLANKS => shown.push_str(&format!(" [{blanks} blanks] ")),
+            '\n' => shown.push_str("\\n"),
+            '\r' => shown.push_str("\\r"),
+            '\t' => shown.push_str("\\t"),
+            letter if is_hidden(letter) || marks > MAX_MARKS => shown.extend(letter.escape_unicode()),
+            letter => shown.push(letter),
+        }
+        let length = if letter == ' ' && blanks > MAX_BLANKS { blanks } else { letter.len_utf8() };
+        rest = &rest[length..];
+    }
+    shown
+}
+
+/// Returns at most `longest` characters of `text`, with a mark that says how many are left out.
+pub(super) fn cut(text: &str, longest: usize) -> String {
+    match text.char_indices().nth(longest) {
+        None => text.to_owned(),
+        Some((end, _)) => {
+            format!("{} [… {} more characters]", &text[..end], text[end..].chars().count())
+        }
+    }
+}
+
+/// Returns `true` for characters that are not seen, look like a blank or steer the terminal: everything but U+0020 that is
+/// white space, control and format characters, default ignorable code points, fillers, and what has no shape of its own.
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || c.is_whitespace() && c != ' '
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}'
+            | '\u{890}'..='\u{891}' | '\u{8e2}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}'
+            | '\u{e000}'..='\u{f8ff}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fffc}' | '\u{fffe}'..='\u{ffff}')
+        || matches!(c,
+            '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1345f}' | '\u{16fe4}'
+            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d159}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{10ffff}')
+}
+
+/// Returns `true` for marks that are put over other letters, in any script.
+fn is_combining(c: char) -> bool {
+    matches!(c,
+        '\u{300}'..='\u{36f}' | '\u{483}'..='\u{489}' | '\u{1ab0}'..='\u{1aff}' | '\u{1dc0}'..='\u{1dff}'
+        | '\u{20d0}'..='\u{20ff}' | '\u{fe20}'..='\u{fe2f}')
+}
+
+/// Rows of a terminal, each of which begins with a label or a mark.
+pub(super) struct Rows {
+    columns: usize,
+    text: String,
+}
+
+impl Rows {
+    /// For a terminal of so many columns.
+    pub(super) fn new(columns: usize) -> Self {
+        // A full row can make a terminal begin another.
+        Self { columns: columns.max(MIN_COLUMNS) - 1, text: String::new() }
+    }
+
+    /// Adds `text` behind `label`, which is `width` columns wide, on as many rows as it takes.
+    pub(super) fn add(&mut self, label: &str, width: usize, text: &str) {
+        self.text.push_str(label);
+        let mut column = width;
+        for letter in text.chars() {
+            // Some are narrower. A row that is broken too early does no harm.
+            let cells = if letter.is_ascii() { 1 } else { 2 };
+            if column + cells > self.columns {
+                self.text.push('\n');
+                self.text.push_str(CONTINUED);
+                column = CONTINUED.chars().count();
+            }
+            self.text.push(letter);
+            column += cells;
+        }
+        self.text.push('\n');
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.text.matches('\n').count()
+    }
+
+    pub(super) fn into_text(self) -> String {
+        self.text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_seen_is_written_out() {
+        assert_eq!(visible("ls # all\nrm\tx\r"), "ls # all\\nrm\\tx\\r");
+        assert_eq!(visible(&format!("ls{}; rm", " ".repeat(3000))), "ls [3000 blanks] ; rm");
+        assert_eq!(visible("é e\u{301} 漢字 हिन्दी — … 🦀"), "é e\u{301} 漢字 हिन्दी — … 🦀");
+        assert_eq!(visible("a\u{301}\u{301}\u{301}"), "a\u{301}\u{301}\\u{301}");
+        let hidden = "\u{a0}\u{2003}\u{3000}\u{200d}\u{ad}\u{fe0f}\u{3164}\u{2800}\u{34f}\u{115f}\u{17b4}\u{fffa}\u{1d173}\
+            \u{1b}\u{9b}\u{202e}\u{2028}\u{feff}\u{e0041}\u{e0100}\u{f0000}\u{e000}\u{ffa0}\u{180e}\u{206a}\u{1d159}";
+        for letter in hidden.chars() {
+            assert_eq!(visible(&letter.to_string()), letter.escape_unicode().to_string());
+        }
+    }
+
+    #[test]
+    fn what_is_cut_says_so() {
+        assert_eq!(cut("äöü", 3), "äöü");
+        assert_eq!(cut("äöüx", 2), "äö [… 2 more characters]");
+    }
+
+    proptest! {
+        /// Counted as the widest that a terminal may show.
+        #[test]
+        fn every_row_begins_with_ours_and_fits(text in "\\PC{0,200}", columns in 1_usize..60) {
+            let mut rows = Rows::new(columns);
+            rows.add("  what: ", 8, &visible(&text));
+            let count = rows.count();
+            let shown = rows.into_text();
+            prop_assert_eq!(shown.lines().count(), count);
+            for (number, row) in shown.lines().enumerate() {
+                prop_assert!(row.starts_with(if number == 0 { "  what: " } else { CONTINUED }), "{}", row);
+                let cells: usize = row.chars().map(|c| if c.is_ascii() { 1 } else { 2 }).sum();
+                prop_assert!(cells <= columns.max(MIN_COLUMNS), "{}", row);
+            }
+        }
+    }
+}
