@@ -4,6 +4,7 @@
 mod agent;
 mod bus;
 mod client;
+mod compare;
 mod govern;
 mod measure;
 mod remote;
@@ -18,6 +19,7 @@ usage: narrows-bench wire|rpc|agent|client|govern [--json] [--peer CMD]...
                          [--peer NAME CMD CONFIG]...
        narrows-bench remote [--json] [--rows ROW,...] [--only CONTENDER,...] [--seconds S] [--rounds N]
                             [--peer NAME CMD URL]...
+       narrows-bench compare --base OLDER_NARROWS_BENCH [--runs N] BENCH [OPTION]...
 
 CMD and URL of a peer may have {port} in them, which is one that is free.";
 
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
     match words.split_first() {
         Some((name, options)) if name == "bus" => return routed(options, bus::run),
         Some((name, options)) if name == "remote" => return routed(options, remote::run),
+        Some((name, options)) if name == "compare" => return compared(options),
         // The other ends of `bus`, which starts itself.
         Some((name, options)) if name == "bus-worker" => return served(&bus::worker::serve(options)),
         Some((name, options)) if name == "bus-null" => return served(&bus::null::serve(options)),
@@ -93,6 +96,20 @@ fn routed(options: &[String], run: fn(&[String]) -> Result<measure::Report, Stri
         options.iter().cloned().partition(|option| option == "--json");
     match run(&options) {
         Ok(report) => tell(&report, !json.is_empty()),
+        Err(problem) => {
+            eprintln!("narrows-bench: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// This program and an older one in turns.
+fn compared(options: &[String]) -> ExitCode {
+    match compare::run(options) {
+        Ok(comparison) => {
+            print!("{comparison}");
+            if comparison.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
         Err(problem) => {
             eprintln!("narrows-bench: {problem}");
             ExitCode::FAILURE

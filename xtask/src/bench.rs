@@ -1,5 +1,7 @@
 //! `cargo xtask bench`: the measurements behind every figure we give.
 
+mod against;
+
 use crate::command::cargo;
 use crate::step::{Failure, Steps};
 use crate::usage;
@@ -28,11 +30,19 @@ struct Asked<'a> {
     options: Vec<&'a str>,
     /// Other agents to measure beside ours, with their option.
     peers: Vec<&'a str>,
+    /// The older revision to compare with.
+    against: Option<&'a str>,
+    /// How many runs of each revision.
+    runs: Option<&'a str>,
 }
 
 /// Measures what is named, one after the other.
 pub(crate) fn run(words: &[&str]) -> Result<(), Failure> {
-    let Asked { names, options, peers } = read(words)?;
+    let asked = read(words)?;
+    if let Some(revision) = asked.against {
+        return against::run(revision, &asked);
+    }
+    let Asked { names, options, peers, .. } = asked;
     let mut steps = Steps::new("bench");
     for (name, own) in names {
         let program = ["run", "--profile", "bench", "--package", "narrows-bench", "--", name];
@@ -50,7 +60,8 @@ pub(crate) fn run(words: &[&str]) -> Result<(), Failure> {
 }
 
 fn read<'a>(words: &[&'a str]) -> Result<Asked<'a>, Failure> {
-    let mut asked = Asked { names: Vec::new(), options: Vec::new(), peers: Vec::new() };
+    let mut asked =
+        Asked { names: Vec::new(), options: Vec::new(), peers: Vec::new(), against: None, runs: None };
     let mut words = words.iter();
     while let Some(&word) = words.next() {
         let server = asked.names.last_mut().filter(|(name, _)| SERVERS.contains(name));
@@ -73,6 +84,10 @@ fn read<'a>(words: &[&'a str]) -> Result<Asked<'a>, Failure> {
             (_, None) if VALUED.contains(&word) => {
                 return Err(usage(&format!("`{word}` belongs behind `bus` or `remote`")));
             }
+            ("--against" | "--runs", _) => {
+                let value = words.next().ok_or_else(|| usage(&format!("`{word}` needs a value")))?;
+                *(if word == "--runs" { &mut asked.runs } else { &mut asked.against }) = Some(value);
+            }
             ("--peer", None) => {
                 let command = words.next().ok_or_else(|| usage("`--peer` needs a command"))?;
                 asked.peers.extend([word, command]);
@@ -84,6 +99,12 @@ fn read<'a>(words: &[&'a str]) -> Result<Asked<'a>, Failure> {
     }
     if asked.names.is_empty() {
         return Err(usage(&format!("name what to measure: {}", NAMES.join(", "))));
+    }
+    if asked.runs.is_some() && asked.against.is_none() {
+        return Err(usage("`--runs` belongs to `--against`"));
+    }
+    if asked.against.is_some() && !(asked.peers.is_empty() && asked.options.is_empty()) {
+        return Err(usage("`--against` takes neither `--peer` nor `--json`"));
     }
     if !asked.peers.is_empty() && !asked.names.iter().any(|(name, _)| *name == AGENT) {
         return Err(usage("`--peer` is for `agent`, and behind `bus` and `remote` for those"));
@@ -102,6 +123,8 @@ mod tests {
             names: vec![("agent", vec![]), ("rpc", vec![])],
             options: vec!["--json"],
             peers: vec!["--peer", "node agent.js"],
+            against: None,
+            runs: None,
         };
         assert_eq!(asked, expected);
     }
@@ -116,7 +139,22 @@ mod tests {
             names: vec![("agent", vec![]), ("bus", bus[1..].to_vec()), ("remote", remote[1..].to_vec())],
             options: vec![],
             peers: vec!["--peer", "node"],
+            against: None,
+            runs: None,
         };
         assert_eq!(asked, expected);
+    }
+
+    #[test]
+    fn a_revision_to_compare_with_may_stand_anywhere() {
+        let asked = read(&["bus", "--rounds", "3", "--against", "v1", "--runs", "7", "wire"])
+            .expect("a command line");
+        assert_eq!((asked.against, asked.runs), (Some("v1"), Some("7")));
+        assert_eq!(asked.names, [("bus", vec!["--rounds", "3"]), ("wire", vec![])]);
+        for words in
+            [&["wire", "--runs", "2"][..], &["wire", "--against", "v1", "--json"], &["wire", "--against"]]
+        {
+            assert!(read(words).is_err(), "{words:?}");
+        }
     }
 }

@@ -23,7 +23,9 @@ Narrows: the project's own commands
                                   bus --peer NAME CMD CONFIG another router,
                                   remote --peer NAME CMD URL another server;
                                   --rows ROW,… --only NAME,… --seconds S --rounds N behind bus or remote
-                                  measures less, or longer
+                                  measures less, or longer;
+                                  --against REVISION measures that revision and this tree in turns and fails
+                                  where this tree is worse; --runs N is how often, 5 unless said
     cargo xtask nightly [PART…]   the tests and everything slow; or only the parts named:
                                   test, deny, typos, fuzz, differential, model, agents, interop, browser, nginx,
                                   bench, chaos, cuts, stress

@@ -12,6 +12,8 @@ mod model;
 mod nginx;
 mod stress;
 
+use std::time::Instant;
+
 use crate::command::{cargo, target, tool};
 use crate::step::{Failure, Steps};
 use crate::{bench, test, tools, usage};
@@ -62,11 +64,15 @@ pub(crate) fn run(names: &[&str]) -> Result<(), Failure> {
     let chosen = PARTS.iter().filter(|part| names.is_empty() || names.contains(&part.name));
     let outcomes: Vec<_> = chosen
         .map(|part| {
+            let started = Instant::now();
             let outcome = (part.run)();
+            let minutes = started.elapsed().as_secs_f64() / 60.0;
             match &outcome {
-                Err(failure) => eprintln!("xtask: {}", failure.message),
+                Err(failure) => {
+                    eprintln!("\n==> {} FAILED after {minutes:.1} min: {}", part.name, failure.message);
+                }
                 Ok(Outcome::Skipped(reason)) => eprintln!("\n==> {} SKIPPED: {reason}", part.name),
-                Ok(Outcome::Passed) => {}
+                Ok(Outcome::Passed) => eprintln!("\n==> {} passed in {minutes:.1} min", part.name),
             }
             (part.name, outcome)
         })
@@ -110,8 +116,13 @@ fn deny() -> Result<Outcome, Failure> {
     let mut steps = Steps::new("deny");
     tools::installed(&mut steps, "cargo-deny", cargo(&["deny", "--version"]))?;
     steps.run("licences, bans, sources", cargo(&["deny", "check", "licenses", "bans", "sources"]))?;
-    // Last, since it alone needs the network.
-    steps.run("advisories", cargo(&["deny", "check", "advisories"])).map(Outcome::from)
+    // Without a network an advisory that was found must not look like a database that could not be fetched.
+    if steps.run("fetch the advisory database", cargo(&["deny", "fetch", "db"])).is_err() {
+        let reason = "licences, bans and sources passed, but the advisory database could not be fetched; \
+                      with a copy of it, run `cargo deny --offline check advisories`";
+        return Ok(Outcome::Skipped(reason.to_owned()));
+    }
+    steps.run("advisories", cargo(&["deny", "--offline", "check", "advisories"])).map(Outcome::from)
 }
 
 /// Spelling, by `typos.toml`.

@@ -7,8 +7,11 @@ use crate::tools;
 /// The crates whose tests depend on timing, by directory.
 const CRATES: [&str; 5] = ["process", "link", "rpc", "client", "narrows"];
 
-/// How often each test runs.
-const ROUNDS: &str = "30";
+/// How long the tests are repeated. The round in which this time ends is finished.
+const STRESS_DURATION: &str = "20m";
+
+/// How often the tests run where there is no nextest to stop by time.
+const ROUNDS_WITHOUT_NEXTEST: u32 = 3;
 
 /// Repeats, and ends with the first failure.
 pub(super) fn run() -> Result<(), Failure> {
@@ -29,13 +32,13 @@ pub(super) fn run() -> Result<(), Failure> {
     steps.run("long tests of the audit log", cargo(&audit))?;
     if tools::has_nextest() {
         let words =
-            [&["nextest", "run", "--profile", "ci", "--stress-count", ROUNDS], &packages[..]].concat();
+            [&["nextest", "run", "--profile", "ci", "--stress-duration", STRESS_DURATION], &packages[..]]
+                .concat();
         return steps.run("repeated tests", cargo(&words));
     }
     let words = [&["test"], &packages[..]].concat();
-    let rounds: u32 = ROUNDS.parse().expect("a number");
-    for round in 1..=rounds {
-        steps.run(&format!("round {round} of {rounds}"), cargo(&words))?;
+    for round in 1..=ROUNDS_WITHOUT_NEXTEST {
+        steps.run(&format!("round {round} of {ROUNDS_WITHOUT_NEXTEST}"), cargo(&words))?;
     }
     Ok(())
 }
