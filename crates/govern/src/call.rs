@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use narrows_audit::jcs;
 use narrows_policy::{Action, Kind};
@@ -71,6 +71,28 @@ pub(crate) struct Said<'a> {
 }
 
 impl Said<'_> {
+    /// What is told of a call that runs a command, by somebody who has no message about it.
+    pub(crate) fn about_command(
+        kind: &'static str,
+        input: Option<Value>,
+        status: Option<Progress>,
+        output: Option<Once>,
+    ) -> Said<'static> {
+        let (kind, raw_input) = (Some(Cow::Borrowed(kind)), input.map(Once));
+        Said { kind, raw_input, status, raw_output: output, ..Said::default() }
+    }
+
+    /// The ids of the terminals that its content shows.
+    pub(crate) fn terminals(&self) -> Vec<String> {
+        let blocks = match &self.content {
+            Some(Once(Value::Array(blocks))) => &blocks[..],
+            Some(Once(block)) => std::slice::from_ref(block),
+            None => &[],
+        };
+        let ids = blocks.iter().filter(|block| block["type"] == "terminal");
+        ids.filter_map(|block| block["terminalId"].as_str().map(str::to_owned)).collect()
+    }
+
     /// Returns `true` if its content is one block that shows a change of files.
     pub(crate) fn is_change(&self) -> bool {
         self.content.as_ref().is_some_and(|Once(block)| Action::is_change(block))
@@ -234,6 +256,15 @@ impl Call {
         let name = self.name.clone().filter(|_| self.server.is_none());
         let posed = self.posed.clone();
         Some(Self { name, posed, kind: Some("execute".to_owned()), input, ..Self::default() })
+    }
+
+    /// Returns `true` if it runs the command of `wanted` in the same directory: the one it names, or `usual`.
+    pub(crate) fn runs(&self, wanted: &Action, usual: Option<&Path>) -> bool {
+        let is_same = |told: Action| {
+            let (there, here) = (wanted.cwd.as_deref().or(usual), told.cwd.as_deref().or(usual));
+            told.command.is_some() && told.command == wanted.command && there == here
+        };
+        is_same(self.action()) || self.asked_command().is_some_and(|asked| is_same(asked.action()))
     }
 
     /// Takes in by which name it is told of. One that looks like a kind, or like a tool of a server, proves nothing: then it is

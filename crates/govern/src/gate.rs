@@ -26,6 +26,7 @@ mod permission;
 mod prompt;
 mod service;
 mod session;
+mod terminal;
 #[cfg(test)]
 mod tests;
 mod tool;

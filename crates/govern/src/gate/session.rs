@@ -20,7 +20,7 @@ use crate::record::Approved;
 const MOST_HELD: usize = 1 << 20;
 
 /// How the keys of calls begin that nobody tells of, and of those that are told of by ids which begin so.
-const RESERVED: [&str; 4] = ["request ", "turn ", "change ", "call "];
+const RESERVED: [&str; 5] = ["request ", "turn ", "change ", "call ", "terminal "];
 
 /// The key of a call that an agent tells of by this id. An agent may choose any: it is never the key of anything else.
 pub(super) fn key_of(id: &str) -> Box<str> {
@@ -52,6 +52,8 @@ pub(super) struct Session {
     pub(super) replays: u32,
     /// Each in a place of its own: there may be many, and they are large.
     pub(super) calls: HashMap<Box<str>, Box<Case>>,
+    /// The terminals that are parts of calls, by their ids: the keys of those calls.
+    pub(super) terminals: HashMap<Box<str>, Box<str>>,
     /// Its MCP servers in the client: their ids and their names.
     pub(super) servers: Vec<(String, String)>,
     /// Calls that were decided before they are told of, by their ids.

@@ -15,6 +15,7 @@ mod openings;
 mod ownership;
 mod second;
 mod servers;
+mod terminals;
 mod tools;
 mod tricks;
 

@@ -54,13 +54,14 @@ impl<O: Out> Pass<'_, O> {
             return self.show_replayed(message);
         }
         match &*kind {
-            "tool_call" | "tool_call_update" => match serde_json::from_slice::<Said<'_>>(update) {
-                Ok(said) => self.tool_said(&name, said, message),
-                Err(_) => self.unreadable(&name, update),
-            },
+            "tool_call" | "tool_call_update" => self.call_update(&name, update, message),
+            "terminal_update" | "terminal_output_chunk" => self.terminal_said(&name, update, message),
             // More of what a call shows: as hidden as the call, and nothing that is to be decided.
             "tool_call_content_chunk" => {
                 let said = serde_json::from_slice::<Said<'_>>(update).ok();
+                if let Some(said) = &said {
+                    self.note_terminals(&name, said);
+                }
                 let id = match said {
                     // A change of a file is to be decided, however it is told.
                     Some(said) if said.is_change() => return self.tool_said(&name, said, message),
@@ -91,12 +92,22 @@ impl<O: Out> Pass<'_, O> {
             }
             // A kind that is not known, about a call: decided as one, whatever it is called.
             _ if !matches!(member(update, "toolCallId"), Ok(None)) => {
-                match serde_json::from_slice::<Said<'_>>(update) {
-                    Ok(said) => self.tool_said(&name, said, message),
-                    Err(_) => self.unreadable(&name, update),
-                }
+                self.call_update(&name, update, message);
             }
-            _ => self.send_marked(message, None, Otherwise::Nothing),
+            kind if is_harmless(kind) => self.send_marked(message, None, Otherwise::Nothing),
+            // It could tell of anything, so nobody can decide about it.
+            kind => {
+                let kind = format!("{} {kind}", narrows_acp::method::SESSION_UPDATE);
+                self.record_name_once(&kind, message, Some("unknown_update"));
+            }
+        }
+    }
+
+    /// Handles an update about a tool call.
+    fn call_update(&mut self, name: &str, update: &[u8], message: View<'_>) {
+        match serde_json::from_slice::<Said<'_>>(update) {
+            Ok(said) => self.tool_said(name, said, message),
+            Err(_) => self.unreadable(name, update),
         }
     }
 
@@ -153,7 +164,13 @@ impl<O: Out> Pass<'_, O> {
     }
 
     fn tool_said(&mut self, name: &str, said: Said<'_>, message: View<'_>) {
+        self.note_terminals(name, &said);
         let id = key_of(said.tool_call_id.as_deref().unwrap_or_default());
+        self.call_said(name, id, said, message);
+    }
+
+    /// Decides about the call of this key as it is known now, and shows what was said about it if it may be.
+    pub(super) fn call_said(&mut self, name: &str, id: Box<str>, said: Said<'_>, message: View<'_>) {
         let Some(session) = self.session(name) else { return };
         if !session.has_room_for(&id) {
             return self.halt(name, "it has too many tool calls open");
@@ -197,7 +214,7 @@ impl<O: Out> Pass<'_, O> {
 
     /// What is told of a call can be read in two ways, or not at all, so nobody can decide about it: it counts as one that
     /// runs and may not.
-    fn unreadable(&mut self, name: &str, update: &[u8]) {
+    pub(super) fn unreadable(&mut self, name: &str, update: &[u8]) {
         let input = json!({"bytes": update.len(), "sha256": record::digest(update)});
         let event = self.parties(name).refused("tool.refused", "ambiguous_call", input);
         self.record(event);
@@ -339,6 +356,27 @@ fn kind_of<'a>(message: View<'a>) -> Result<(Cow<'a, str>, &'a [u8]), Doubled> {
         Some(kind) => Ok((Cow::Borrowed(kind), update)),
         None => Ok((Cow::Owned(serde_json::from_slice(raw).unwrap_or_default()), update)),
     }
+}
+
+/// Returns `true` for updates that tell of nothing an agent does to this machine.
+fn is_harmless(kind: &str) -> bool {
+    matches!(
+        kind,
+        "user_message_chunk"
+            | "user_message"
+            | "state_update"
+            | "plan_removed"
+            | "available_commands_update"
+            | "current_mode_update"
+            | "config_option_update"
+            | "session_info_update"
+            | "usage_update"
+            | "notice"
+            | "compaction_update"
+            | "compaction_summary_chunk"
+            | "session_message"
+            | "session_message_chunk"
+    )
 }
 
 fn is_state(update: &[u8], state: &str) -> bool {

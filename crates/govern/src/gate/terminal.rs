@@ -1,0 +1,152 @@
+//! Terminals that an agent runs itself and tells of in updates, as version 2 of the protocol has them.
+//!
+//! A terminal that runs the command of an allowed call, or that an allowed call shows, is a part of that call. Any other
+//! is decided about like a call that runs its command. Its output is shown only if it may run.
+
+use std::borrow::Cow;
+
+use narrows_policy::Action;
+use narrows_wire::View;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Pass;
+use super::api::Out;
+use super::lane::Otherwise;
+use super::session::{Session, key_of};
+use crate::call::{Call, Progress, Said};
+use crate::once::Once;
+
+/// The kind of a call that runs a command.
+const EXECUTE: &str = "execute";
+
+/// What an update says about a terminal.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TerminalUpdate<'a> {
+    #[serde(borrow)]
+    terminal_id: Cow<'a, str>,
+    #[serde(default)]
+    command: Option<Once>,
+    #[serde(default)]
+    cwd: Option<Once>,
+    #[serde(default)]
+    output: Option<Once>,
+    #[serde(default)]
+    exit_status: Option<Once>,
+    /// Of a chunk of output.
+    #[serde(default)]
+    data: Option<Once>,
+}
+
+impl TerminalUpdate<'_> {
+    /// The input of a call that runs its command, if it tells one.
+    fn input(&self) -> Option<Value> {
+        let Once(command) = self.command.as_ref()?;
+        let mut input = json!({"command": command});
+        if let Some(Once(cwd)) = &self.cwd {
+            input["cwd"] = cwd.clone();
+        }
+        (!command.is_null()).then_some(input)
+    }
+
+    fn progress(&self) -> Option<Progress> {
+        let has = |told: &Option<Once>| told.as_ref().is_some_and(|Once(told)| !told.is_null());
+        match has(&self.exit_status) {
+            true => Some(Progress::Completed),
+            false if has(&self.command) || has(&self.output) || has(&self.data) => Some(Progress::Running),
+            false => None,
+        }
+    }
+
+    /// The same, said about a call that runs its command.
+    fn into_said(self) -> Said<'static> {
+        let (input, progress) = (self.input(), self.progress());
+        Said::about_command(EXECUTE, input, progress, self.exit_status)
+    }
+}
+
+/// The key of a terminal that is decided about by itself.
+fn terminal_key(id: &str) -> Box<str> {
+    format!("terminal {id}").into()
+}
+
+impl<O: Out> Pass<'_, O> {
+    /// Handles an update about a terminal, or a chunk of its output.
+    pub(super) fn terminal_said(&mut self, name: &str, update: &[u8], message: View<'_>) {
+        let Ok(told) = serde_json::from_slice::<TerminalUpdate<'_>>(update) else {
+            return self.unreadable(name, update);
+        };
+        let own_key = terminal_key(&told.terminal_id);
+        let Some(session) = self.gate.sessions.get_mut(name) else { return };
+        if let Some(input) = told.input() {
+            session.join_allowed_call(&told.terminal_id, &input);
+            if session.runs_as_joined(&told.terminal_id, &input) {
+                return self.send_marked(message, None, Otherwise::Nothing);
+            }
+        } else if !session.calls.contains_key(&own_key)
+            && let Some(call) = session.terminals.get(&*told.terminal_id).cloned()
+        {
+            let Some(case) = session.calls.get(&call) else { return };
+            if case.approved.is_given() {
+                self.send_marked(message, None, Otherwise::Nothing);
+            } else if told.progress().is_some() {
+                self.halt(name, "it ran a terminal for a tool call that is not allowed");
+            }
+            return;
+        }
+        self.call_said(name, own_key, told.into_said(), message);
+    }
+
+    /// Notes which terminals a call shows.
+    pub(super) fn note_terminals(&mut self, name: &str, said: &Said<'_>) {
+        let Some(id) = said.tool_call_id.as_deref() else { return };
+        let Some(session) = self.gate.sessions.get_mut(name) else { return };
+        for terminal in said.terminals() {
+            session.join(&terminal, &key_of(id));
+        }
+    }
+}
+
+impl Session {
+    /// Makes a terminal a part of a call, unless it is one of another.
+    fn join(&mut self, terminal: &str, call: &str) {
+        if self.terminals.len() >= super::MOST_OPEN {
+            let calls = &self.calls;
+            self.terminals.retain(|_, call| calls.get(call).is_some_and(|case| !case.is_closed));
+        }
+        if self.terminals.len() < super::MOST_OPEN {
+            self.terminals.entry(terminal.into()).or_insert_with(|| call.into());
+        }
+    }
+
+    /// Makes a terminal a part of an allowed call that runs just this and has no terminal yet, if there is one.
+    fn join_allowed_call(&mut self, terminal: &str, input: &Value) {
+        if self.terminals.contains_key(terminal) {
+            return;
+        }
+        let wanted = Call::told(None, EXECUTE, input.clone()).action();
+        let found = self.calls.iter().find(|(key, case)| {
+            !case.is_closed
+                && case.approved.is_given()
+                && case.call.runs(&wanted, self.working_directory())
+                && !self.terminals.values().any(|call| call == *key)
+        });
+        if let Some(key) = found.map(|(key, _)| key.clone()) {
+            self.join(terminal, &key);
+        }
+    }
+
+    /// Returns `true` if a terminal is a part of an allowed call and runs what that does.
+    fn runs_as_joined(&self, terminal: &str, input: &Value) -> bool {
+        let Some(case) = self.terminals.get(terminal).and_then(|call| self.calls.get(call)) else {
+            return false;
+        };
+        let wanted: Action = Call::told(None, EXECUTE, input.clone()).action();
+        case.approved.is_given() && case.call.runs(&wanted, self.working_directory())
+    }
+
+    fn working_directory(&self) -> Option<&std::path::Path> {
+        self.roots.first().map(std::path::PathBuf::as_path)
+    }
+}
