@@ -146,7 +146,7 @@ fn bus_toml(own: &Path, place: &Path, listen: &str) -> String {
     let word = |path: &Path| serde_json::Value::from(path.to_string_lossy()).to_string();
     let (worker, admin) = (word(own), word(&place.join(ADMIN)));
     format!(
-        "{listen}\n[[pool]]\nname = \"bench\"\ncommand = [{worker}, \"bus-worker\"]\ninstances = {WORKERS}\nshare = \"all\"\n\n\
+        "{listen}\n[[pool]]\nname = \"bench\"\ncommand = [{worker}, \"bus-worker\"]\ninstances = {WORKERS}\nshare = \"all\"\nclient_meta = [\"bench\"]\n\n\
          [admin]\nsocket = {admin}\n"
     )
 }

@@ -9,6 +9,7 @@
 
 pub mod agree;
 pub mod capability;
+mod client_meta;
 pub mod method;
 pub mod offer;
 pub mod permission;
@@ -19,6 +20,7 @@ pub mod update;
 pub mod version;
 
 pub use agent_client_protocol_schema::{IntoOption, MaybeUndefined, ProtocolVersion, v1, v2};
+pub use client_meta::{StrippedMeta, strip_client_meta};
 pub use raw::{Raw, ReadError};
 pub use union::Reading;
 pub use version::{Version, Versions};

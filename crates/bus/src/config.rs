@@ -189,6 +189,8 @@ pub struct Pool {
     pub mcp: Option<McpAccess>,
     /// The servers that clients select by name with [`McpAccess::Listed`].
     pub mcp_servers: Vec<McpServer>,
+    /// Members of `_meta` that clients may send which may not name any MCP server.
+    pub client_meta: Vec<String>,
 }
 
 impl Pool {
@@ -224,6 +226,7 @@ impl Pool {
             pids: None,
             mcp: None,
             mcp_servers: Vec::new(),
+            client_meta: Vec::new(),
         }
     }
 }

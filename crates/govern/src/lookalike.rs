@@ -7,7 +7,8 @@
 use narrows_wire::{elements, folds_to, members};
 
 /// Keys that say what is to be done, where, and to what.
-const NAMES: [&str; 65] = [
+const NAMES: [&str; 66] = [
+    "_meta",
     "acpId",
     "action",
     "additionalDirectories",

@@ -52,6 +52,8 @@ pub struct Mandate {
     pub client_methods: Vec<String>,
     /// The same for the agent.
     pub agent_methods: Vec<String>,
+    /// Members of `_meta` that the client may send.
+    pub client_meta: Vec<String>,
     /// What a client is told when it introduces itself, if anything.
     pub notice: Option<String>,
 }
@@ -100,6 +102,7 @@ impl Mandate {
             asks_first: bundle.role == Kind::Server,
             client_methods: listed.client_methods,
             agent_methods: listed.agent_methods,
+            client_meta: listed.client_meta,
             notice: None,
         }
     }

@@ -145,6 +145,8 @@ struct Workers<'a> {
     mcp: Option<&'static str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     mcp_server: Vec<Server<'a>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    client_meta: &'a [String],
 }
 
 #[derive(Serialize)]
@@ -251,6 +253,7 @@ impl<'a> Workers<'a> {
             client_capabilities: &pool.client_capabilities,
             mcp: pool.mcp.map(McpAccess::name),
             mcp_server: pool.mcp_servers.iter().map(Server::new).collect(),
+            client_meta: &pool.client_meta,
         }
     }
 }

@@ -201,6 +201,13 @@ pub enum Note {
         /// The pool.
         pool: PoolId,
     },
+    /// A client sent a member of `_meta` that its pool does not permit.
+    MetaRefused {
+        /// The client.
+        client: Client,
+        /// The pool.
+        pool: PoolId,
+    },
     /// A client asked for a pool that it may not use.
     PoolRefused(Client),
 }

@@ -4,8 +4,8 @@
 //! setting of the pool, so the list is judged here, on the bytes of the request: one that is not clearly permitted is
 //! refused, and so is everything that another reader could take for such a list.
 
-use narrows_acp::Version;
 use narrows_acp::method::{self, Side};
+use narrows_acp::{Version, strip_client_meta};
 use narrows_wire::{Code, RpcError, View, elements, keys, member, members};
 use serde_json::Value;
 
@@ -76,6 +76,7 @@ impl<O: Outlet> Pass<'_, O> {
         if !is_judged {
             return Ok(None);
         }
+        self.permit_meta(client, pool, message)?;
         if opens && self.core.pool_of(pool).is_acp() && !is_exact(message) {
             let words = "mcpServers must be readable in one way, with one id for each server of the client, and at most \
                          256 servers";
@@ -100,6 +101,22 @@ impl<O: Outlet> Pass<'_, O> {
             }
             Err(Refused) => Err(self.deny_servers(Some(client), pool)),
         }
+    }
+
+    /// Judges `_meta` of a message of a client that may not have just any program started: agents take settings from there
+    /// when a session is opened, such as the program they run.
+    fn permit_meta(&mut self, client: Client, pool: PoolId, message: View<'_>) -> Result<(), RpcError> {
+        let current = self.core.pool_of(self.core.current(pool));
+        if !current.is_acp() {
+            return Ok(());
+        }
+        let Some(stripped) = strip_client_meta(message, &current.settings.client_meta) else { return Ok(()) };
+        if self.mcp_access(Some(client), pool) == McpAccess::Any {
+            return Ok(());
+        }
+        self.tell(Note::MetaRefused { client: client.into(), pool });
+        let error = RpcError::new(Code::PolicyDenied, "_meta member not allowed by this pool");
+        Err(error.with("keys", stripped.names.into()))
     }
 
     /// Judges the servers in a message about a session that is open.

@@ -189,6 +189,7 @@ fn is_same_kind(one: &Pool, other: &Pool) -> bool {
         max_instances: 0,
         mcp: None,
         mcp_servers: Vec::new(),
+        client_meta: Vec::new(),
         ..pool.clone()
     };
     of_workers(one) == of_workers(other)

@@ -115,6 +115,9 @@ impl Names {
                 let client = client.map(|client| client.0);
                 tracing::info!(client, pool = self.pool(*pool), "mcp server refused");
             }
+            Note::MetaRefused { client, pool } => {
+                tracing::info!(client = client.0, pool = self.pool(*pool), "_meta member refused");
+            }
             Note::PoolRefused(client) => tracing::info!(client = client.0, "pool refused"),
             Note::CircuitClosed(pool) => {
                 tracing::info!(pool = self.pool(*pool), "a pool works again");

@@ -48,6 +48,7 @@ impl Rig {
         let pool = |name: &str, share: Share, resume: bool| {
             let mut pool = Pool { instances, share, ..Pool::new(name, vec![program()]) };
             pool.max_instances = 64;
+            pool.client_meta = vec!["tag".into()];
             pool.env.insert("CHAOS_DIR".into(), dir.path().to_str().unwrap().into());
             pool.env.insert("CHAOS_MARK".into(), mark.clone());
             if resume {

@@ -80,6 +80,7 @@ impl Scenario {
                 announces: protocol == Protocol::V2 || protocol == Protocol::V1 && random.one_in(2),
             };
             let mut pool = Pool::new(format!("p{at}"), vec!["agent".to_owned()]);
+            pool.client_meta = vec!["n".to_owned()];
             pool.instances = 1 + u32::try_from(random.below(3)).unwrap_or(0);
             pool.max_instances = if calm { 64 } else { random.of(&[4, 16, 64]) };
             pool.share = breed.share;

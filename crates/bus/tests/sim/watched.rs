@@ -74,6 +74,7 @@ fn config(limit: usize) -> Config {
     };
     web.auth = Auth::Token;
     let mut pool = Pool::new("p0", vec!["agent".to_owned()]);
+    pool.client_meta = vec!["n".to_owned()];
     (pool.share, pool.mix_identities, pool.max_instances) = (Share::All, true, 1);
     Config {
         listen: vec![Listen::new(Door::Web(web))],

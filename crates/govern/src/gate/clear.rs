@@ -1,6 +1,8 @@
 //! What is taken out of messages before anything else is read in them: marks that are ours to make.
 
+use narrows_acp::{StrippedMeta, strip_client_meta};
 use narrows_wire::{Code, Kind, RpcError, View, message};
+use serde_json::json;
 
 use super::Pass;
 use super::api::Out;
@@ -11,14 +13,28 @@ use crate::meta::{Cleared, clear};
 impl<O: Out> Pass<'_, O> {
     pub(super) fn said_by_client(&mut self, message: View<'_>) {
         match clear(message) {
-            Cleared::Clean => self.client(message),
-            Cleared::Line(line) => self.client(View::parse(&line)),
+            Cleared::Clean => self.without_foreign_meta(message),
+            Cleared::Line(line) => self.without_foreign_meta(View::parse(&line)),
             Cleared::Doubled => match (message.kind(), message.id()) {
                 (Kind::Request, Some(id)) => self.refuse_client(id, &ambiguous()),
                 (Kind::Response, Some(id)) => self.client(View::parse(&no_answer(id))),
                 _ => {}
             },
         }
+    }
+
+    /// Handles a message without what the manifest does not let a client tell the agent in `_meta`.
+    fn without_foreign_meta(&mut self, message: View<'_>) {
+        let listed = &self.gate.mandate.client_meta;
+        let Some(StrippedMeta { line, names }) = strip_client_meta(message, listed) else {
+            return self.client(message);
+        };
+        let session = message.session().unwrap_or_default();
+        let method: String = message.method().unwrap_or_default().chars().take(128).collect();
+        let input = json!({"method": method, "keys": names});
+        let event = self.parties(&session).refused("meta.refused", "meta_not_listed", input);
+        self.record(event);
+        self.client(View::parse(&line));
     }
 
     pub(super) fn said_by_agent(&mut self, message: View<'_>) {

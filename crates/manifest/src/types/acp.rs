@@ -104,6 +104,10 @@ pub struct Narrows {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(regex(pattern = METHOD_NAME)), extend("uniqueItems" = true))]
     pub agent_methods: Vec<String>,
+    /// Members of `_meta` that the client may send to the agent, by their exact names, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(inner(length(min = 1, max = 128)), extend("uniqueItems" = true))]
+    pub client_meta: Vec<String>,
 }
 
 /// An exact method name: there is no form for several at once.

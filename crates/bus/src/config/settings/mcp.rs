@@ -1,4 +1,4 @@
-//! `mcp` and `[[pool.mcp_server]]`: which MCP servers clients of a pool may use.
+//! `mcp`, `[[pool.mcp_server]]` and `client_meta`: what clients of a pool may have its workers start.
 
 use super::super::mcp::{McpAccess, McpServer, McpTarget};
 use super::super::{Pool, Protocol};
@@ -33,6 +33,10 @@ pub(super) fn read(table: Table<'_>, pool: &mut Pool) -> Vec<Option<usize>> {
         pool.mcp_servers.push(server);
         commands.push(table.get("command").map(|item| item.node.at));
     }
+    set(table, "client_meta", &mut pool.client_meta, |item| {
+        let hint = "write client_meta = [\"claudeCode\"]";
+        Some(item.list(hint)?.filter_map(|item| item.parsed(meta_name)).collect())
+    });
     fits_together(table, pool);
     commands
 }
@@ -44,7 +48,18 @@ fn fits_together(table: Table<'_>, pool: &Pool) {
         for item in [access, table.get("mcp_server")].into_iter().flatten() {
             item.fail("cannot be set beside `manifest`: the manifest lists the servers", None);
         }
+        if let Some(item) = table.get("client_meta") {
+            let hint = "write metadata.narrows.client_meta into the ACP.md";
+            item.fail("cannot be set beside `manifest`", Some(hint.to_owned()));
+        }
         return;
+    }
+    if let Some(item) = table.get("client_meta") {
+        match pool.mcp {
+            Some(McpAccess::Any) => item.warn("has no effect with mcp = \"any\", which permits every member"),
+            _ if pool.protocol == Protocol::JsonRpc => item.warn("has no effect in a pool with \"jsonrpc\""),
+            _ => {}
+        }
     }
     match (pool.mcp, table.get("mcp_server")) {
         (Some(McpAccess::Listed), None) => {
@@ -67,6 +82,14 @@ fn fits_together(table: Table<'_>, pool: &Pool) {
         item.warn(
             "applies to the session methods of ACP only: of a pool with \"jsonrpc\" nothing else is known",
         );
+    }
+}
+
+/// The name of a member of `_meta`.
+fn meta_name(text: &str) -> Result<String, &'static str> {
+    match text.len() {
+        1..=MAX_NAME_BYTES => Ok(text.to_owned()),
+        _ => Err("must have 1 to 256 bytes"),
     }
 }
 

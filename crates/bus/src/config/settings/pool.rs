@@ -27,6 +27,7 @@ const POOL: &[&str] = &[
     "pids",
     "mcp",
     "mcp_server",
+    "client_meta",
 ];
 
 /// What is often tried there.

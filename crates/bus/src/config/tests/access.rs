@@ -52,6 +52,8 @@ fn wrong_servers_are_told_and_no_value_of_them_is() {
     check("mcp = \"lisetd\"", "must be one of \"none\", \"listed\", \"any\"; did you mean \"listed\"?");
     check("mcp = \"listed\"", "`mcp` needs at least one [[pool.mcp_server]]");
     check("mcp = \"any\"", "warning bus.toml:5:7: `mcp` lets every client of this pool run commands");
+    check(&format!("client_meta = [\"{}\"]", "x".repeat(300)), "must have 1 to 256 bytes");
+    check("client_meta = \"x\"", "write client_meta = [\"claudeCode\"]");
     check("mcp_servers = []", "write [[pool.mcp_server]] for each");
     check("[[pool.mcp_server]]\nname = \"a\"\ncommand = [\"b\"]", "only with mcp = \"listed\"");
     check(&server("command = [\"b\"]"), "`name` is missing");

@@ -92,6 +92,47 @@ fn the_user_of_the_bus_may_name_servers_unless_the_pool_says_otherwise() {
 }
 
 #[test]
+fn settings_for_the_agent_in_meta_are_refused_and_nothing_is_sent() {
+    let claude = json!({"claudeCode": {"options": {"pathToClaudeCodeExecutable": "/bin/sh"}}});
+    let opening = json!({"sessionId": "s", "cwd": "/", "mcpServers": [], "_meta": claude});
+    let nested = json!({"cwd": "/", "mcpServers": [], "additionalDirectories": [{"_meta": claude}]});
+    for share in [Share::Connection, Share::Session, Share::All] {
+        for (method, params) in [
+            ("session/new", &opening),
+            ("session/new", &nested),
+            ("session/load", &opening),
+            ("session/resume", &opening),
+            ("session/fork", &opening),
+            ("_own/method", &opening),
+        ] {
+            let (mut scene, client) = scene(pool(share), false);
+            scene.ask(client, 2, method, params);
+            let seen = scene.seen();
+            assert!(!reached(&seen) && seen.contains("-32015"), "{share:?} {method}: {seen}");
+        }
+    }
+}
+
+#[test]
+fn members_of_meta_pass_that_are_listed_or_have_a_fixed_meaning() {
+    let passes = |pool: Pool, is_owner: bool, meta: &Value| {
+        let (mut scene, client) = scene(pool, is_owner);
+        let params = json!({"cwd": "/", "mcpServers": [], "_meta": meta});
+        scene.ask(client, 2, "session/new", &params);
+        scene.seen().contains(&params.to_string())
+    };
+    let usual = || pool(Share::Connection);
+    let claude = json!({"claudeCode": {}});
+    assert!(passes(usual(), false, &json!({"traceparent": "00", "narrows": {"x": 1}})));
+    assert!(!passes(usual(), false, &claude));
+    assert!(passes(usual(), true, &claude));
+    assert!(passes(Pool { client_meta: vec!["claudeCode".into()], ..usual() }, false, &claude));
+    assert!(!passes(Pool { client_meta: vec!["claude".into()], ..usual() }, false, &claude));
+    assert!(passes(Pool { mcp: Some(McpAccess::Any), ..usual() }, false, &claude));
+    assert!(!passes(Pool { mcp: Some(McpAccess::None), ..usual() }, true, &claude));
+}
+
+#[test]
 fn a_governed_pool_leaves_servers_to_its_gate() {
     let governed = pool(Share::Connection).governed("/w/ACP.md".into(), None);
     let (mut scene, client) = scene(governed, false);
@@ -123,7 +164,12 @@ fn servers_in_batches_extensions_and_notifications_are_refused_too() {
         "proxy/successor",
         &json!({"method": "session/new", "params": {"mcpServers": [stdio()]}}),
     );
-    scene.ask(client, 8, "session/new", &json!({"_meta": {"x": {"mcpServers": {"a": {"command": "sh"}}}}}));
+    scene.ask(
+        client,
+        8,
+        "session/new",
+        &json!({"_meta": {"narrows": {"mcpServers": {"a": {"command": "sh"}}}}}),
+    );
     let seen = scene.seen();
     assert_eq!((seen.matches(REFUSED).count(), reached(&seen)), (3, false), "{seen}");
     scene.note(client, "session/new", &json!({"cwd": "/", "mcpServers": [stdio()]}));

@@ -152,7 +152,7 @@ fn cancelling_does_not_read_the_lines_again_that_wait() {
     let mut scene = Scene::new(&asking(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
     let one = scene.open_as("token:one");
     for id in 0..100 {
-        scene.ask(one, id, "session/new", &json!({"cwd": "/", "_meta": "x".repeat(70_000)}));
+        scene.ask(one, id, "session/new", &json!({"cwd": "/", "_meta": {"narrows": "x".repeat(70_000)}}));
     }
     for _ in 0..20_000 {
         scene.note(one, "$/cancel_request", &json!({"requestId": "none"}));

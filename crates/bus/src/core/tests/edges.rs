@@ -198,7 +198,7 @@ fn an_extension_names_its_session_as_every_other_method_or_not_at_all() {
     for params in [
         json!({"session_id": "a"}),
         json!({"SessionId": "a"}),
-        json!({"_meta": {"sessionId": "a"}}),
+        json!({"_meta": {"narrows": {"sessionId": "a"}}}),
         json!({"list": [{"session-id": "a"}]}),
         json!({"sessionId": ["a"]}),
     ] {

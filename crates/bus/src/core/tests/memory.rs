@@ -58,7 +58,7 @@ fn unanswered_requests_to_open_a_session_are_bounded_in_bytes() {
     let mut scene = scene();
     let one = scene.open_as("token:one");
     for id in 0..20 {
-        scene.ask(one, id, "session/new", &json!({"cwd": "/", "_meta": "x".repeat(PART)}));
+        scene.ask(one, id, "session/new", &json!({"cwd": "/", "_meta": {"narrows": "x".repeat(PART)}}));
         // It reads, and does not answer.
         scene.core.worker_drained(scene.now, Worker(0), &mut scene.sight);
     }
@@ -68,7 +68,7 @@ fn unanswered_requests_to_open_a_session_are_bounded_in_bytes() {
     scene.answer(0, 2, &json!({"sessionId": "a"}));
     scene.answer(0, 3, &json!({"sessionId": "b"}));
     scene.seen();
-    scene.ask(one, 30, "session/new", &json!({"cwd": "/", "_meta": "x".repeat(PART)}));
+    scene.ask(one, 30, "session/new", &json!({"cwd": "/", "_meta": {"narrows": "x".repeat(PART)}}));
     assert!(scene.seen().contains("w0 < "));
 }
 

@@ -429,3 +429,31 @@ fn a_message_of_the_agent_with_a_key_in_another_case_reaches_no_client() {
     let seen = scene.seen();
     assert!(seen.contains("a < ") && seen.contains("-32602") && !seen.contains("c < "), "{seen}");
 }
+
+#[test]
+fn members_of_meta_that_are_not_listed_do_not_reach_the_agent() {
+    let claude =
+        json!({"claudeCode": {"options": {"permissionMode": "bypassPermissions"}}, "traceparent": "00"});
+    let mut scene = Scene::new();
+    scene.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": [], "_meta": claude}));
+    let seen = scene.seen();
+    assert!(seen.contains("log meta.refused") && seen.contains("traceparent"), "{seen}");
+    assert!(!seen.contains("bypassPermissions"), "{seen}");
+    let refused = scene.sight.events.iter().find(|event| event.action == "meta.refused").unwrap();
+    assert_eq!(refused.input, Some(json!({"method": "session/new", "keys": ["claudeCode"]})));
+
+    let mut scene = Scene::at_work();
+    scene.ask(3, "_x/y", &json!({"sessionId": "s", "deep": {"_meta": {"x": "bypassPermissions"}}}));
+    let seen = scene.seen();
+    assert!(seen.contains("a < ") && !seen.contains("bypassPermissions"), "{seen}");
+
+    let mut scene = Scene::new();
+    scene.gate.mandate.client_meta = vec!["claudeCode".into()];
+    scene.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": [], "_meta": claude}));
+    let seen = scene.seen();
+    assert!(seen.contains("bypassPermissions") && !seen.contains("meta.refused"), "{seen}");
+    // Some readers do not tell cases apart.
+    scene.ask(2, "session/new", &json!({"cwd": "/w/a", "mcpServers": [], "_Meta": claude}));
+    let seen = scene.seen();
+    assert!(seen.contains("-32602") && !seen.contains("a < "), "{seen}");
+}

@@ -1,0 +1,210 @@
+//! What a client may tell an agent in `_meta`.
+//!
+//! Agents take settings from there: programs to start, directories, a mode in which nothing is asked. That would be a way
+//! around every rule, so the bus and the gate let only members pass that are listed.
+
+use std::ops::Range;
+
+use narrows_wire::{View, elements, members};
+
+use crate::method;
+
+const META: &str = "_meta";
+
+/// How deep the objects of the protocol are nested, and then some.
+const MAX_DEPTH: usize = 8;
+
+/// The most names of members that are recorded for a message, and how many characters of each.
+const MAX_NAMES: usize = 16;
+const MAX_NAME_CHARS: usize = 128;
+
+/// A message without the members that were taken out of its `_meta`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct StrippedMeta {
+    /// The message.
+    pub line: Vec<u8>,
+    /// The names of those members.
+    pub names: Vec<String>,
+}
+
+/// Takes members out of `_meta`, at any depth of a request or a notification of a client, but those that `listed` names and
+/// those that have a fixed meaning. Returns `None` if nothing is to be taken out.
+pub fn strip_client_meta(message: View<'_>, listed: &[String]) -> Option<StrippedMeta> {
+    let method = message.method()?;
+    // What it carries is another protocol's, from a server to whoever uses it.
+    if method == method::MCP_MESSAGE {
+        return None;
+    }
+    let (bytes, params) = (message.bytes(), message.params()?);
+    // Most messages have no such key, however it is written.
+    if memchr::memmem::find(params, META.as_bytes()).is_none()
+        && memchr::memmem::find(params, br"\u").is_none()
+    {
+        return None;
+    }
+    // What a client can show stands in `_meta` of its capabilities.
+    let levels = if method == method::INITIALIZE { 1 } else { MAX_DEPTH };
+    let mut edits = Edits { listed, bytes, replaced: Vec::new(), names: Vec::new() };
+    edits.walk(message.envelope().params.range(), levels);
+    let mut line = Vec::with_capacity(bytes.len());
+    let mut copied = 0;
+    for (range, text) in edits.replaced {
+        line.extend_from_slice(bytes.get(copied..range.start)?);
+        line.extend_from_slice(&text);
+        copied = range.end;
+    }
+    line.extend_from_slice(bytes.get(copied..)?);
+    (!edits.names.is_empty()).then_some(StrippedMeta { line, names: edits.names })
+}
+
+struct Edits<'a> {
+    listed: &'a [String],
+    bytes: &'a [u8],
+    /// What stands in place of some parts of the message, in the order of these.
+    replaced: Vec<(Range<usize>, Vec<u8>)>,
+    names: Vec<String>,
+}
+
+impl Edits<'_> {
+    fn walk(&mut self, range: Range<usize>, levels: usize) {
+        let Some(value) = self.bytes.get(range.clone()).filter(|_| levels > 0) else { return };
+        let inside = |part: Range<usize>| range.start + part.start..range.start + part.end;
+        match value.first() {
+            Some(b'{') => {
+                for (key, inner) in members(value) {
+                    match decoded(value.get(key).unwrap_or_default()).as_deref() {
+                        Some(META) => self.judge(inside(inner)),
+                        _ => self.walk(inside(inner), levels - 1),
+                    }
+                }
+            }
+            Some(b'[') => {
+                for entry in elements(value) {
+                    self.walk(inside(entry), levels - 1);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Keeps of a `_meta` what is permitted.
+    fn judge(&mut self, range: Range<usize>) {
+        let value = self.bytes.get(range.clone()).unwrap_or_default();
+        if value.first() != Some(&b'{') {
+            // Nobody knows what it means to whom.
+            if value != b"null" {
+                self.note(META.to_owned());
+                self.replaced.push((range, b"null".to_vec()));
+            }
+            return;
+        }
+        let mut kept: Vec<&[u8]> = Vec::new();
+        let mut is_changed = false;
+        for (key, inner) in members(value) {
+            let name = decoded(value.get(key.clone()).unwrap_or_default()).unwrap_or_default();
+            if self.permits(&name) {
+                kept.extend(value.get(key.start..inner.end));
+            } else {
+                is_changed = true;
+                self.note(name);
+            }
+        }
+        if is_changed {
+            self.replaced.push((range, [b"{", &kept.join(&b","[..])[..], b"}"].concat()));
+        }
+    }
+
+    fn permits(&self, name: &str) -> bool {
+        is_own(name) || self.listed.iter().any(|listed| listed == name)
+    }
+
+    fn note(&mut self, name: String) {
+        if self.names.len() < MAX_NAMES {
+            self.names.push(name.chars().take(MAX_NAME_CHARS).collect());
+        }
+    }
+}
+
+/// Members of this project, of the protocol and of tracing.
+fn is_own(name: &str) -> bool {
+    matches!(name, "narrows" | "aip44" | "traceparent" | "tracestate" | "baggage" | "progressToken")
+        || name.starts_with("narrows/")
+}
+
+/// The text of a key that is written with its quotes.
+fn decoded(raw: &[u8]) -> Option<String> {
+    serde_json::from_slice(raw).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(method: &str, params: &str, expected: Option<(&str, &[&str])>) {
+        let line =
+            |params: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
+        let listed = ["listed".to_owned()];
+        let stripped = strip_client_meta(View::parse(line(params).as_bytes()), &listed);
+        let expected = expected.map(|(params, names)| StrippedMeta {
+            line: line(params).into_bytes(),
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+        });
+        assert_eq!(stripped, expected, "{method} {params}");
+    }
+
+    #[test]
+    fn members_that_are_not_listed_are_taken_out() {
+        let check = |params: &str, expected| check("session/new", params, expected);
+        check(
+            r#"{"cwd":"/w","_meta":{"claudeCode":{"options":{"executable":"/bin/sh"}},"listed":1}}"#,
+            Some((r#"{"cwd":"/w","_meta":{"listed":1}}"#, &["claudeCode"])),
+        );
+        check(r#"{"_meta":{"a":1,"b":[{}],"traceparent":"t","c":2},"cwd":"/w"}"#, {
+            Some((r#"{"_meta":{"traceparent":"t"},"cwd":"/w"}"#, &["a", "b", "c"]))
+        });
+        check(r#"{"_meta":{"x":{}}}"#, Some((r#"{"_meta":{}}"#, &["x"])));
+        // However it is written.
+        check(r#"{"\u005fmeta":{"\u0078":1}}"#, Some((r#"{"\u005fmeta":{}}"#, &["x"])));
+        check(r#"{"_meta":["x"],"a":1}"#, Some((r#"{"_meta":null,"a":1}"#, &["_meta"])));
+        check(r#"{"_meta":{"x":1},"_meta":{"y":1}}"#, Some((r#"{"_meta":{},"_meta":{}}"#, &["x", "y"])));
+    }
+
+    #[test]
+    fn members_further_down_are_taken_out_too() {
+        check(
+            "session/prompt",
+            r#"{"prompt":[{"type":"text","text":"_meta","_meta":{"x":1}},{"_meta":{"listed":{"_meta":{"y":1}}}}]}"#,
+            Some((
+                r#"{"prompt":[{"type":"text","text":"_meta","_meta":{}},{"_meta":{"listed":{"_meta":{"y":1}}}}]}"#,
+                &["x"],
+            )),
+        );
+        check(
+            "session/new",
+            r#"{"mcpServers":[{"_meta":{"x":1}}],"_meta":{"y":1}}"#,
+            Some((r#"{"mcpServers":[{"_meta":{}}],"_meta":{}}"#, &["x", "y"])),
+        );
+    }
+
+    #[test]
+    fn what_is_permitted_stays_as_it_is() {
+        for params in [
+            r#"{"cwd":"/w"}"#,
+            r#"{"_meta":null}"#,
+            r#"{"_meta":{}}"#,
+            r#"{ "_meta" : { "narrows/pool" : "a" , "listed":{"x":1}, "narrows":{"y":2}, "tracestate":"" } }"#,
+            r#"{"text":"\u0041"}"#,
+        ] {
+            check("session/new", params, None);
+        }
+        check("mcp/message", r#"{"params":{"_meta":{"x":1}}}"#, None);
+        check("initialize", r#"{"clientCapabilities":{"_meta":{"terminal_output":true}}}"#, None);
+        let stripped = r#"{"clientCapabilities":{"_meta":{"x":true}},"_meta":{}}"#;
+        check(
+            "initialize",
+            r#"{"clientCapabilities":{"_meta":{"x":true}},"_meta":{"x":1}}"#,
+            Some((stripped, &["x"])),
+        );
+    }
+}
