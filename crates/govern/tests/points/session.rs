@@ -45,8 +45,8 @@ fn point_11_what_was_not_advertised_is_not_executed() {
 #[test]
 fn point_14_what_is_ours_stands_beside_what_is_theirs() {
     let mut scene = Scene::new();
-    scene.ask(0, "initialize", &json!({"protocolVersion": 1, "_meta": {"theirs": 1}}));
-    assert_eq!(scene.sight.agent[0]["params"]["_meta"]["theirs"], 1);
+    scene.ask(0, "initialize", &json!({"protocolVersion": 1, "_meta": {"traceparent": 1}}));
+    assert_eq!(scene.sight.agent[0]["params"]["_meta"]["traceparent"], 1);
     assert_eq!(scene.sight.agent[0]["params"]["_meta"]["aip44"]["tier"], "governance-aware");
     scene.answer(
         0,

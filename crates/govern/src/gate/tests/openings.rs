@@ -11,7 +11,7 @@ fn only_what_is_declared_is_offered_to_either_side() {
         0,
         "initialize",
         &json!({"protocolVersion": 1, "clientCapabilities": {"fs": {"readTextFile": true, "writeTextFile": true},
-            "terminal": true, "x": {}}, "_meta": {"their": 1}}),
+            "terminal": true, "x": {}}, "_meta": {"narrows": 1}}),
     );
     scene.answer(
         0,
@@ -19,7 +19,7 @@ fn only_what_is_declared_is_offered_to_either_side() {
             {"image": true}, "mcpCapabilities": {"http": true}}, "z": 1}),
     );
     assert_snapshot!(scene.seen(), @r#"
-    a < {"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":true,"writeTextFile":true},"terminal":false,"x":{}},"_meta":{"their":1}}}
+    a < {"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":true,"writeTextFile":true},"terminal":false,"x":{}},"_meta":{"narrows":1}}}
     c < {"jsonrpc":"2.0","id":0,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"promptCapabilities":{"image":false},"mcpCapabilities":{"http":false}},"z":1}}
     "#);
 }
