@@ -166,7 +166,7 @@ impl Services {
             env: variables.clone(),
             ..Action::execute(Command::Argv(argv.clone()), Some(named.clone()))
         };
-        let action = self.followed(action, named).await;
+        let action = self.followed(action, cwd.clone()).await;
         let about = About {
             method: TERMINAL_CREATE,
             title: title(&variables, &argv),
@@ -193,16 +193,17 @@ impl Services {
         self.terminals.create(create).await.map_err(|error| Unserved::Terminal(error.to_string()))
     }
 
-    /// `action` with where the words of its command lead. What cannot be followed may be anything.
-    async fn followed(&self, action: Action, cwd: PathBuf) -> Action {
+    /// `action` with where the words of its command lead, which runs in `directory`. What cannot be followed may be anything.
+    async fn followed(&self, action: Action, directory: PathBuf) -> Action {
         if self.authority.here().is_none() {
             return action;
         }
         let home = self.authority.home().map(Path::to_owned);
         let mut followed = action.clone();
-        let is_followed =
-            blocking(move || links::follow_links(&mut followed, &cwd, home.as_deref()).map(|()| followed))
-                .await;
+        let is_followed = blocking(move || {
+            links::follow_links_in(&mut followed, &directory, home.as_deref()).map(|()| followed)
+        })
+        .await;
         is_followed.unwrap_or_else(|_| Action { also: vec![Kind::Other], ..action })
     }
 

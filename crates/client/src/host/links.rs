@@ -38,17 +38,39 @@ pub fn follow_links(action: &mut Action, cwd: &Path, home: Option<&Path>) -> Res
     let real = real(&here)?;
     action.real_cwd =
         action.cwd.is_some().then(|| real.clone()).flatten().filter(|real| *real != plain(&here));
+    follow_from(action, &here, real.as_deref(), home)
+}
+
+/// Does the same for a command whose directory is known: `directory`, which has no links in it, is where it will run. It is
+/// not looked up again, because its name may lead elsewhere by now. Blocks.
+///
+/// # Errors
+/// See [`follow_links`].
+pub(crate) fn follow_links_in(
+    action: &mut Action,
+    directory: &Path,
+    home: Option<&Path>,
+) -> Result<(), Unfollowed> {
+    follow_from(action, directory, Some(directory), home)
+}
+
+/// `real` is where the directory `here` leads; `None` if that is not known.
+fn follow_from(
+    action: &mut Action,
+    here: &Path,
+    real: Option<&Path>,
+    home: Option<&Path>,
+) -> Result<(), Unfollowed> {
     if action.reads_repository() {
-        action.unusual_repository =
-            real.as_deref().is_none_or(|real| is_unusual_repository(real, &LocalDisk));
+        action.unusual_repository = real.is_none_or(|real| is_unusual_repository(real, &LocalDisk));
     }
-    action.word_links = word_links(action, real.as_deref().unwrap_or(&here), home);
+    action.word_links = word_links(action, real.unwrap_or(here), home);
     if action.paths.len() > MAX_PATHS {
         return Err(Unfollowed);
     }
     let mut found = Vec::new();
     for path in &action.paths {
-        let named = absolute(path, &here, home);
+        let named = absolute(path, here, home);
         for real in both(&named)? {
             if real != plain(&named) && !action.paths.contains(&real) && !found.contains(&real) {
                 found.push(real);
@@ -165,6 +187,23 @@ mod tests {
         }
         symlink(top.join("o/sub"), top.join("r/abs")).expect("a link");
         (place, top)
+    }
+
+    /// Between the two looks the name could lead elsewhere and back.
+    #[test]
+    fn a_directory_that_was_looked_up_is_not_looked_up_again() {
+        let (_place, top) = tree();
+        let (named, outside) = (top.join("r/src"), top.join("o"));
+        let run = |real: Option<&Path>| Action {
+            real_cwd: real.map(Path::to_owned),
+            ..Action::execute(narrows_policy::Command::Argv(vec!["ls".to_owned()]), Some(named.clone()))
+        };
+        let mut action = run(Some(&outside));
+        follow_links_in(&mut action, &outside, None).expect("followed");
+        assert_eq!(action.real_cwd, Some(outside));
+        let mut action = run(None);
+        follow_links_in(&mut action, &named, None).expect("followed");
+        assert_eq!(action.real_cwd, None);
     }
 
     #[test]
