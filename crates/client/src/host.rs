@@ -3,4 +3,5 @@
 pub(crate) mod confinement;
 pub(crate) mod files;
 pub(crate) mod links;
+mod repository;
 pub(crate) mod terminal;

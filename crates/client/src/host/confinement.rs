@@ -9,6 +9,8 @@ use narrows_policy::{Access, Confined, Policy};
 use narrows_process::{Sandbox, Support, is_missing};
 use tokio::sync::OnceCell;
 
+use super::repository;
+
 /// The most directory entries that are searched for protected paths before a command. The nearest come first. A tree
 /// with more is searched incompletely, which is reported: a command could create that many files on purpose.
 const MAX_ENTRIES: usize = 100_000;
@@ -95,6 +97,26 @@ impl Found {
         self.paths.is_empty() && self.closed.is_empty()
     }
 
+    /// Adds the hooks and settings that the settings of the repository `inside` a root name.
+    fn add_named_by_settings(&mut self, policy: &Policy, root: &Path, inside: &Path) {
+        let git = root.join(inside);
+        let worktree = git.parent().filter(|_| git.ends_with(".git")).unwrap_or(&git);
+        for named in repository::named_by_settings(&git, worktree) {
+            let is_directory = named.path.is_dir();
+            let Ok(stands_for) = named.stands_for.strip_prefix(root) else { continue };
+            let is_there = named.path.symlink_metadata().is_ok();
+            if is_there
+                && policy.protects(
+                    root,
+                    &Path::new(".git").join(stands_for.file_name().unwrap_or_default()),
+                    is_directory,
+                )
+            {
+                self.paths.push(named.path);
+            }
+        }
+    }
+
     /// Everything that a command must not change.
     fn into_all(self) -> Vec<PathBuf> {
         let Self { mut paths, closed, .. } = self;
@@ -122,7 +144,11 @@ fn protected(policy: &Policy, roots: &[PathBuf], mut most: usize) -> Found {
             }
         };
         // Of a repository only the first level counts; below lie its objects.
-        let is_repository = inside.file_name().is_some_and(|name| name == ".git");
+        let is_git = inside.file_name().is_some_and(|name| name == ".git");
+        let is_repository = is_git || repository::is_repository(&directory);
+        if is_repository {
+            found.add_named_by_settings(policy, root, &inside);
+        }
         for entry in entries {
             let Ok(entry) = entry else {
                 found.closed.push(directory);
@@ -144,7 +170,10 @@ fn protected(policy: &Policy, roots: &[PathBuf], mut most: usize) -> Found {
                     continue;
                 }
             };
-            if policy.protects(root, &path, is_directory) {
+            let is_protected = |path: &Path| policy.protects(root, path, is_directory);
+            if is_protected(&path)
+                || !is_git && is_repository && is_protected(&inside.join(".git").join(&name))
+            {
                 found.paths.push(root.join(path));
             } else if is_directory && !is_repository && !MADE.iter().any(|made| name == *made) {
                 open.push_back((root, path));
@@ -193,6 +222,28 @@ mod tests {
         found.sort();
         let expected: Vec<PathBuf> = expected.iter().map(|name| root.join(name)).collect();
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_git_obeys_is_found_whatever_it_is_called() {
+        let root = tree(&[
+            "bare.git/HEAD",
+            "bare.git/config",
+            "bare.git/description",
+            "bare.git/hooks/pre-push",
+            "bare.git/objects/x",
+            "bare.git/refs/x",
+            ".git/HEAD",
+            "scripts/hooks/pre-commit",
+            "scripts/build",
+            "team.conf",
+        ]);
+        let settings =
+            "[core]\nhooksPath = scripts/hooks\n[include]\npath = ../team.conf\n[include]\npath = ../none\n";
+        fs::write(root.path().join(".git/config"), settings).unwrap();
+        let top = root.path().canonicalize().unwrap();
+        let all = [".git/config", "bare.git/config", "bare.git/hooks", "scripts/hooks", "team.conf"];
+        check(&top, "", usize::MAX, &all);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use narrows_policy::{Action, DiskEntry, RepositoryDisk, WordLink, is_unusual_rep
 use rustix::io::Errno;
 
 use super::files::follow;
+use super::repository;
 
 /// How many paths of one request are followed.
 const MAX_PATHS: usize = 1000;
@@ -78,6 +79,13 @@ fn follow_from(
         }
     }
     action.paths.extend(found);
+    let git: Vec<PathBuf> =
+        action.paths.iter().flat_map(|path| repository::counterparts(&absolute(path, here, home))).collect();
+    for path in git {
+        if !action.paths.contains(&path) {
+            action.paths.push(path);
+        }
+    }
     Ok(())
 }
 
