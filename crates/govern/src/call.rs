@@ -199,6 +199,9 @@ impl Call {
         let content = said.content.as_ref().filter(|_| self.progress == Progress::Failed);
         self.yielded |=
             [said.raw_output.as_ref(), content].into_iter().flatten().any(|told| !is_empty(&told.0));
+        // What has a result has run, whatever its status is said to be. One that failed may have been refused by the agent.
+        self.began |= self.progress != Progress::Failed
+            && said.raw_output.as_ref().is_some_and(|Once(output)| !is_empty(output));
         // A piece of content that is told by itself is not all of it.
         if let Some(Once(output)) =
             said.raw_output.or(said.content.filter(|Once(content)| !content.is_object()))

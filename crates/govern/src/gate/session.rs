@@ -127,9 +127,9 @@ impl Case {
         self.told = Some(self.call.digest());
     }
 
-    /// Whether it was refused and tried all the same by an agent that was not told so of it as it is now.
+    /// Returns `true` if it was not allowed and tried all the same by an agent that was not told so of it as it is now.
     pub(super) fn was_tried_untold(&self) -> bool {
-        matches!(self.approved, Approved::Refused(_))
+        !self.approved.is_given()
             && self.call.was_tried()
             && self.told.is_none_or(|told| told != self.call.digest())
     }

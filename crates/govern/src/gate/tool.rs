@@ -339,6 +339,9 @@ fn course(case: &Case) -> Course {
         Approved::Refused(why) if case.was_tried_untold() => {
             Course::Halt(format!("it tried `{}`, which was refused ({why})", tool()))
         }
+        Approved::Pending if case.was_tried_untold() => {
+            Course::Halt(format!("it tried `{}` without an approval", tool()))
+        }
         Approved::Pending => Course::Show,
         Approved::Refused(_) => Course::Hide,
     }

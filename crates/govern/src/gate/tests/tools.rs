@@ -470,3 +470,25 @@ fn what_the_client_did_not_offer_is_not_asked_of_it() {
     scene.wants(2, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/b"}));
     assert!(scene.seen().contains("c < "));
 }
+
+#[test]
+fn a_result_of_a_call_that_is_not_allowed_ends_the_turn_whatever_its_status() {
+    for (tool, input) in [("Bash", json!({"command": "make"})), ("Rm", json!({"path": "/w/a/b"}))] {
+        for status in [json!(null), json!("pending"), json!("failed"), json!("completed")] {
+            let mut scene = Scene::at_work();
+            scene.tool("1", tool, "pending", &input);
+            scene.seen();
+            let mut result =
+                json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "rawOutput": {"ok": true}});
+            if !status.is_null() {
+                result["status"] = status.clone();
+            }
+            scene.update(&result);
+            let seen = scene.seen();
+            assert!(
+                seen.contains("log operator.interrupted") && !seen.contains("c < "),
+                "{tool} {status}: {seen}"
+            );
+        }
+    }
+}
