@@ -159,9 +159,11 @@ pub fn log(path: &Path, options: &Options) -> io::Result<Report> {
         segments: sources.len(),
         bad: outcome.bad.clone(),
     };
-    if let (None, Some(head)) = (&report.bad, &options.head) {
+    // A torn tail is harmless only if every entry that was acknowledged is there.
+    let is_chain_good = report.bad.as_ref().is_none_or(|bad| bad.why == Why::TornTail);
+    if let (true, Some(head)) = (is_chain_good, &options.head) {
         let segment = sources.last().map_or(String::new(), |source| source.name().to_owned());
-        report.bad = against(head, &outcome, segment);
+        report.bad = against(head, &outcome, segment).or(report.bad);
     }
     Ok(report)
 }

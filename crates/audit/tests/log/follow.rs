@@ -110,10 +110,16 @@ fn a_head_notices_what_the_chain_cannot() {
 
     let text = std::fs::read_to_string(&path).expect("readable");
     let cut: String = text.split_inclusive('\n').take(7).collect();
-    std::fs::write(&path, cut).expect("written");
+    std::fs::write(&path, &cut).expect("written");
     assert_eq!(verified(&path), (7, None));
     let truncated = (verify::Why::Truncated, 7, "7 of at least 10 entries are there".to_owned());
+    assert_eq!(against(&path), Some(truncated.clone()));
+    // Half a line behind the rest does not make it look like the end of a crash.
+    std::fs::write(&path, text.get(..cut.len() + 40).expect("a longer log")).expect("written");
+    assert_eq!(verified(&path).1.map(|bad| bad.why), Some(verify::Why::TornTail));
     assert_eq!(against(&path), Some(truncated));
+    std::fs::write(&path, [&*text, "{"].concat()).expect("written");
+    assert_eq!(against(&path).map(|bad| bad.0), Some(verify::Why::TornTail));
     // Written anew, from the first entry on or from another; the times are others, too.
     let rewritten = (verify::Why::Rewritten, 0, "its first entry is another".to_owned());
     assert_eq!(against(&write("b.jsonl", 12, 5)), Some(rewritten));
