@@ -7,6 +7,7 @@
 mod code;
 mod evaluate;
 mod lexer;
+mod literals;
 mod network;
 mod obey;
 mod pattern;
@@ -40,6 +41,8 @@ pub(crate) struct Word {
     pub(crate) splits: Option<usize>,
     /// What a shell puts in, as it was written.
     pub(crate) holes: Vec<String>,
+    /// What it may be with the operands of its expansions: `${x:-y}` may be `y`.
+    pub(crate) others: Vec<Shape>,
 }
 
 impl Word {
@@ -56,6 +59,20 @@ impl Word {
     /// What it can be.
     pub(crate) fn shape(&self) -> Shape {
         self.open.clone().unwrap_or_else(|| Shape::exact(&self.text))
+    }
+
+    /// Everything it can be: as it is written, and with the operands of its expansions.
+    pub(crate) fn shapes(&self) -> impl Iterator<Item = Shape> {
+        std::iter::once(self.shape()).chain(self.others.iter().cloned())
+    }
+
+    /// A word that can be this.
+    pub(crate) fn from_shape(shape: Shape) -> Self {
+        let text = shape.0.iter().map(|unit| match unit {
+            Unit::Char(letter) => *letter,
+            Unit::One | Unit::Many => '*',
+        });
+        Self { text: text.collect(), open: shape.text().is_none().then_some(shape), ..Self::default() }
     }
 
     /// What it, or the first word that it becomes, can be.
@@ -81,6 +98,11 @@ impl Word {
     /// Returns `true` if a shell puts what a command prints into it.
     fn holds_output(&self) -> bool {
         self.holes.iter().any(|hole| hole.contains("$(") || hole.contains('`'))
+    }
+
+    /// Returns `true` if a shell puts the last word of the command before it into it.
+    fn holds_last_argument(&self) -> bool {
+        self.holes.iter().any(|hole| hole == "$_")
     }
 
     /// Whether it looks like an option.
@@ -133,12 +155,28 @@ pub(crate) struct Part {
     input: Input,
     /// Words in code for another interpreter, each of which may be a program.
     pub(crate) mentions: Vec<Word>,
+    /// Words that a command may be given though they stand elsewhere: values of arrays, what is read from a document.
+    pub(crate) literals: Vec<Literal>,
+}
+
+/// A text that is written out and may become a word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Literal {
+    pub(crate) word: Word,
+    /// Whether it is code, in which paths may stand between any signs.
+    pub(crate) is_code: bool,
 }
 
 impl Part {
     /// The words that count.
     pub(crate) fn argv(&self) -> &[Word] {
         self.words.get(self.core..).unwrap_or_default()
+    }
+
+    /// Its words, those that are given elsewhere, and the files of its redirections.
+    fn all_words(&self) -> impl Iterator<Item = &Word> {
+        let literals = self.literals.iter().map(|literal| &literal.word);
+        self.words.iter().chain(&self.reads).chain(&self.writes).chain(literals)
     }
 
     /// Whether its words are what will run, whatever else is done to it.
@@ -209,7 +247,8 @@ impl Script {
 
     /// Returns `true` if what one of its programs prints may become a word of another.
     pub(crate) fn uses_output(&self) -> bool {
-        let is_fed = |part: &Part| part.fed || part.words.iter().chain(&part.reads).any(Word::holds_output);
+        let is_output = |word: &Word| word.holds_output() || word.holds_last_argument();
+        let is_fed = |part: &Part| part.fed || part.all_words().any(is_output);
         self.parts.iter().any(is_fed)
     }
 

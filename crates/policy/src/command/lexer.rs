@@ -7,12 +7,14 @@
 mod arithmetic;
 mod cases;
 mod expand;
+mod operand;
 mod redirect;
 
 use super::Word;
 use crate::shape::{Shape, Unit};
 use cases::Case;
 pub(super) use cases::{DECLARERS, is_assignment, is_name};
+use operand::{Filling, Operand};
 use redirect::{Redirect, Waiting};
 
 /// One simple command, not yet reduced.
@@ -23,6 +25,8 @@ pub(super) struct Raw {
     pub(super) reads: Vec<Word>,
     /// Words at which another program may start.
     pub(super) starts: Vec<usize>,
+    /// Values of arrays: words that another command may be given.
+    pub(super) literals: Vec<Word>,
     pub(super) sure: bool,
     pub(super) input: Input,
 }
@@ -45,6 +49,10 @@ pub(super) struct Document {
     pub(super) text: String,
     /// Whether some of it is not known.
     pub(super) open: bool,
+    /// What it may be with the operands of its expansions.
+    pub(super) others: Vec<Shape>,
+    /// The words of the command that it is handed to, as far as they stand before it.
+    pub(super) receiver: Vec<Word>,
 }
 
 /// What a text consists of.
@@ -92,6 +100,7 @@ struct Frame {
     quotes: Vec<Quote>,
     /// How many of the quotes are no parameters.
     strict_quotes: usize,
+    operands: Vec<Operand>,
     word: Option<Building>,
     raw: Raw,
     redirect: Option<Redirect>,
@@ -108,6 +117,7 @@ impl Frame {
             open,
             quotes: Vec::new(),
             strict_quotes: 0,
+            operands: Vec::new(),
             word: None,
             raw: Raw { sure: true, ..Raw::default() },
             redirect: None,
@@ -161,6 +171,8 @@ struct Building {
     holes: Vec<String>,
     /// A list in braces that is the whole word: what it becomes.
     several: Vec<String>,
+    /// Operands of its expansions.
+    fillings: Vec<Filling>,
 }
 
 /// How deep a text may stand in a text, such as backticks in backticks.
@@ -251,17 +263,17 @@ impl Lexer {
     }
 
     /// What is put into a document, in which quotes mean nothing.
-    fn expansions(text: &str, depth: usize) -> Lexed {
+    fn expansions(text: &str, depth: usize) -> (Lexed, Vec<Shape>) {
         if depth > MOST_DEPTH {
-            return Lexed { broken: true, ..Lexed::default() };
+            return (Lexed { broken: true, ..Lexed::default() }, Vec::new());
         }
         let mut lexer = Self::new(text, depth);
         lexer.frame().push_quote(Quote::Document);
         lexer.read_on();
         let frame = lexer.frame();
         lexer.broken |= frame.pop_quote() != Some(Quote::Document);
-        lexer.frame().word = None;
-        lexer.finish()
+        let operands = lexer.frame().word.take().map(Building::operands);
+        (lexer.finish(), operands.unwrap_or_default())
     }
 
     fn peek(&self, ahead: usize) -> Option<char> {
@@ -282,9 +294,10 @@ impl Lexer {
 
     /// Adds a character that stands for itself.
     fn plain(&mut self, letter: char) {
+        let is_operand = self.add_to_operand(Unit::Char(letter));
         let word = self.word();
         word.text.push(letter);
-        if !word.swallows {
+        if !word.swallows && !is_operand {
             word.units.push(Unit::Char(letter));
         }
     }
@@ -292,6 +305,7 @@ impl Lexer {
     /// Adds something of which only the shell knows what it will be. `breaks` says whether it may be several words.
     fn unknown(&mut self, unit: Unit, written: &str, breaks: bool) {
         self.done.plain = false;
+        let is_operand = self.add_to_operand(unit);
         let word = self.word();
         if breaks {
             let length = word.units.len();
@@ -300,7 +314,7 @@ impl Lexer {
         word.text.push_str(written);
         word.holes.push(written.to_owned());
         word.open = true;
-        if !word.swallows && (word.units.last() != Some(&Unit::Many) || unit != Unit::Many) {
+        if !word.swallows && !is_operand && (word.units.last() != Some(&Unit::Many) || unit != Unit::Many) {
             word.units.push(unit);
         }
     }
@@ -365,6 +379,7 @@ impl Lexer {
         match letter {
             '}' => {
                 self.frame().pop_quote();
+                self.close_operand();
             }
             '"' => {
                 self.broken |= nested;
@@ -374,12 +389,14 @@ impl Lexer {
             '\'' => self.single(),
             '\\' => {
                 self.broken |= nested;
+                let next = self.peek(0);
                 self.at += 1;
+                next.map(|next| self.add_to_operand(Unit::Char(next)));
             }
             '$' => self.dollar(),
             '`' => self.backtick(),
             '<' | '>' if self.peek(0) == Some('(') => self.broken = true,
-            _ => {}
+            other => self.add_bare_to_operand(other),
         }
     }
 
@@ -483,8 +500,12 @@ impl Lexer {
         let frame = self.frame();
         let Some(built) = frame.word.take() else { return };
         let redirect = frame.redirect.take();
+        let with_operands = built.with_operands();
+        self.done.lost |= with_operands.is_none();
+        let frame = self.frame();
         let Building { text, units, open, quoted, splits, holes, several, .. } = built;
-        let word = Word { open: open.then_some(Shape(units)), text, splits, holes };
+        let others = with_operands.unwrap_or_default();
+        let word = Word { open: open.then_some(Shape(units)), text, splits, holes, others };
         let known = word.open.is_none();
         let Some(redirect) = redirect else {
             frame.raw.sure &= known;
@@ -540,7 +561,10 @@ impl Lexer {
         raw.sure &= !unfinished;
         self.broken |= unfinished;
         let empty = raw.words.is_empty() && raw.writes.is_empty() && raw.reads.is_empty();
-        if self.frame().open != Open::Array && !empty {
+        if self.frame().open == Open::Array {
+            let parent = self.frames.len().checked_sub(2).and_then(|at| self.frames.get_mut(at));
+            parent.into_iter().for_each(|frame| frame.raw.literals.append(&mut raw.words));
+        } else if !empty {
             self.done.parts.push(raw);
         }
     }

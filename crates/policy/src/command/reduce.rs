@@ -3,6 +3,7 @@
 use super::code::{MOST_MENTIONS, git_texts, mention, mention_code};
 use super::evaluate::evaluates;
 use super::lexer::{self, Document, Lexed, Raw, is_assignment, is_name};
+use super::literals::from_documents;
 use super::obey::{is_filled_program, may_do_anything};
 use super::pattern::base;
 use super::programs::{
@@ -11,7 +12,7 @@ use super::programs::{
 };
 use super::strict::is_recognized;
 use super::variables::{Value, Variables};
-use super::{Part, Script, Word};
+use super::{Literal, Part, Script, Word};
 use crate::action::Command;
 use crate::shape::{Case, Shape};
 
@@ -172,6 +173,11 @@ impl Reader {
         let mut depth = 1;
         while !self.documents.is_empty() {
             let documents = std::mem::take(&mut self.documents);
+            // They count wherever the commands before have gone.
+            let literals = from_documents(&documents, &self.script.parts);
+            if let Some(part) = self.script.parts.iter_mut().rfind(|part| !part.wraps) {
+                part.literals.extend(literals);
+            }
             let listens = self.script.parts.iter().any(|part| runs(part, LISTENERS));
             self.script.plain = false;
             if listens && documents.iter().any(|document| document.open) {
@@ -219,7 +225,9 @@ impl Reader {
 
     /// Adds what a simple command comes to. `part` says what is known of it beforehand.
     fn part(&mut self, raw: Raw, depth: usize, part: Part) {
-        let Raw { mut words, writes, reads, starts: more, mut sure, input } = raw;
+        let Raw { mut words, writes, reads, starts: more, literals, mut sure, input } = raw;
+        let is_code = false;
+        let literals = literals.into_iter().map(|word| Literal { word, is_code }).collect();
         let part = Part { input, ..part };
         self.words += words.len();
         self.redirections += writes.len() + reads.len();
@@ -360,6 +368,7 @@ impl Reader {
             reads,
             wild,
             mentions,
+            literals,
             ..part
         });
         texts.sort_unstable();

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::{Place, Speech, Touch};
-use crate::command::{Part, Word, leaves_files, listed};
+use crate::command::{Literal, Part, Word, leaves_files, listed};
 use crate::path::{Step, Steps, resolve};
 use crate::protect::may_hold_protected;
 use crate::shape::{Shape, Unit};
@@ -60,19 +60,21 @@ pub(super) fn touches(
 ) -> Option<Vec<Touch>> {
     let names: Vec<String> = part.programs().collect();
     let any = |list: &str| names.iter().any(|name| listed(list, name));
-    let speaks = speech == Speech::Shown && !part.wild && any(SPEAKERS) && names.len() == 1;
+    let mut touches = literal_touches(part, bases, place)?;
+    let speaks = speech == Speech::Shown && !part.wild && any(SPEAKERS) && names.len() == 1 && !assigns(part);
     if speaks && part.knows_its_words() {
-        return Some(Vec::new());
+        return Some(touches);
     }
     let code = any(INTERPRETERS) || names.iter().any(|name| name.starts_with("python"));
     let only_takes = names.len() == 1 && part.knows_its_words() && leaves_files(part.argv());
-    let writes = !looks && !only_takes;
+    // What is printed may become the name of a file that another command changes.
+    let printed = speech == Speech::Used && any(SPEAKERS);
+    let writes = printed || !looks && !only_takes;
     let itself = writes && (any(MUTATORS) || fills_directories(part, &names));
     let mut all_bases = bases.to_vec();
     if !looks {
         all_bases.extend(entered(part, code, bases, place)?);
     }
-    let mut touches = Vec::new();
     let mut known = HashSet::new();
     for word in part.words.iter().filter(|word| code || word.text.len() <= LONGEST) {
         let written: Rc<str> = word.text.as_str().into();
@@ -98,6 +100,39 @@ pub(super) fn touches(
     Some(touches)
 }
 
+/// Returns `true` if `printf` gives a variable what it would print.
+fn assigns(part: &Part) -> bool {
+    part.words.iter().skip(1).any(|word| word.text.starts_with("-v"))
+}
+
+/// All paths that texts may be which become words of some command, unless there are too many. Nobody knows what it does
+/// to them.
+fn literal_touches(part: &Part, bases: &[Steps], place: Place<'_>) -> Option<Vec<Touch>> {
+    let mut touches = Vec::new();
+    let mut known = HashSet::new();
+    for Literal { word, is_code } in &part.literals {
+        let written: Rc<str> = word.text.as_str().into();
+        for (piece, guarded) in pieces(word, *is_code) {
+            if known.len() > MOST_PIECES {
+                return None;
+            }
+            if !known.insert((piece.clone(), guarded)) {
+                continue;
+            }
+            touches.extend(resolved(&piece, bases, place)?.into_iter().map(|steps| Touch {
+                steps,
+                claimed: None,
+                writes: true,
+                itself: false,
+                expanded: word.is_expanded(),
+                guarded,
+                written: Rc::clone(&written),
+            }));
+        }
+    }
+    Some(touches)
+}
+
 /// The file of a redirection, wherever it may be, unless there are too many paths.
 pub(super) fn file(
     word: &Word,
@@ -107,7 +142,11 @@ pub(super) fn file(
     place: Place<'_>,
 ) -> Option<Vec<Touch>> {
     let known = word.open.is_none().then(|| resolve(word.text.as_ref(), place.cwd, place.home));
-    resolved(&word.shape(), bases, place)?
+    let mut paths = Vec::new();
+    for shape in word.shapes() {
+        paths.extend(resolved(&shape, bases, place)?);
+    }
+    paths
         .into_iter()
         .map(|steps| Touch {
             steps,
@@ -141,7 +180,15 @@ fn fills_directories(part: &Part, names: &[String]) -> bool {
 pub(super) fn urls(part: &Part) -> Vec<String> {
     let bare = part.programs().any(|name| listed(DOWNLOADERS, &name));
     let mut urls = Vec::new();
-    for (at, word) in part.words.iter().enumerate().filter(|(_, word)| word.text.len() <= LONGEST) {
+    let words = part.words.iter().enumerate().filter(|(_, word)| word.text.len() <= LONGEST);
+    let literals = part.literals.iter().map(|literal| (1, literal.word.clone()));
+    let others = |(at, word): (usize, &Word)| {
+        let others: Vec<Word> = word.others.iter().cloned().map(Word::from_shape).collect();
+        others.into_iter().map(move |word| (at, word))
+    };
+    let all =
+        words.clone().map(|(at, word)| (at, word.clone())).chain(words.flat_map(others)).chain(literals);
+    for (at, word) in all {
         match word.text.find("://") {
             Some(colon) => {
                 let is_scheme = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
@@ -164,7 +211,11 @@ pub(super) fn urls(part: &Part) -> Vec<String> {
 
 /// The word and what stands in it between separators, and whether it counts for protection.
 fn pieces(word: &Word, code: bool) -> Vec<(Shape, bool)> {
-    let whole = word.shape();
+    word.shapes().flat_map(|shape| pieces_of(word, shape, code)).collect()
+}
+
+/// The pieces of one thing that the word can be.
+fn pieces_of(word: &Word, whole: Shape, code: bool) -> Vec<(Shape, bool)> {
     let separates = |unit: &Unit| matches!(unit, Unit::Char(letter) if SEPARATORS.contains(letter) || code && PUNCTUATION.contains(letter));
     let mut pieces: Vec<(Shape, bool)> = Vec::new();
     if whole.0.iter().any(separates) {
@@ -223,10 +274,15 @@ fn entered(part: &Part, code: bool, bases: &[Steps], place: Place<'_>) -> Option
 pub(super) fn bases(part: &Part, place: Place<'_>) -> Vec<Steps> {
     let mut bases = vec![place.cwd.map(Steps::of).unwrap_or_default()];
     let real = place.real.map(Steps::of);
-    for mut from in bases.clone().into_iter().chain(real.clone()) {
+    for from in bases.clone().into_iter().chain(real.clone()) {
+        let mut reached = vec![from];
         for directory in &part.after {
-            from = join(from, &directory.shape(), place);
-            bases.push(from.clone());
+            // Each of several directories multiplies those before it, so only the first few count.
+            let next = directory.shapes().flat_map(|shape| {
+                reached.iter().map(move |from| join(from.clone(), &shape, place)).collect::<Vec<_>>()
+            });
+            reached = next.take(MAX_ENTERED).collect();
+            bases.extend_from_slice(&reached);
         }
     }
     bases.extend(real);

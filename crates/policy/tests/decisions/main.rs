@@ -8,6 +8,7 @@ mod evasions;
 mod everyday;
 mod hostile;
 mod links;
+mod literals;
 mod properties;
 mod protected;
 mod reading;

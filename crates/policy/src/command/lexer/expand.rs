@@ -43,6 +43,7 @@ impl Lexer {
                 word.holes.pop();
                 word.holes.push(hole);
                 self.frame().push_quote(Quote::Parameter);
+                self.open_operand();
             }
             Some('\'') if !quoted => {
                 self.at += 1;

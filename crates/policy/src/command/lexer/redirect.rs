@@ -22,6 +22,8 @@ pub(super) struct Waiting {
     pub(super) quoted: bool,
     /// How many frames were open where it was announced.
     pub(super) depth: usize,
+    /// See [`Document::receiver`].
+    pub(super) receiver: Vec<Word>,
 }
 
 impl Lexer {
@@ -103,12 +105,15 @@ impl Lexer {
             }
             Redirect::Text => {
                 frame.raw.sure = false;
-                self.done.documents.push(Document { text: word.text, open: !known });
+                let receiver = frame.raw.words.clone();
+                let Word { text, others, .. } = word;
+                self.done.documents.push(Document { text, open: !known, others, receiver });
             }
             Redirect::Document { indented } => {
                 frame.raw.sure = false;
+                let receiver = frame.raw.words.clone();
                 self.broken |= !known || word.text.contains(['$', '`', '\\', '\n']);
-                self.waiting.push(Waiting { end: word.text, indented, quoted, depth });
+                self.waiting.push(Waiting { end: word.text, indented, quoted, depth, receiver });
             }
         }
     }
@@ -116,7 +121,8 @@ impl Lexer {
     /// Takes the documents that begin on this line.
     pub(super) fn documents(&mut self) {
         let depth = self.frames.len();
-        for Waiting { end, indented, quoted, depth: announced } in std::mem::take(&mut self.waiting) {
+        for Waiting { end, indented, quoted, depth: announced, receiver } in std::mem::take(&mut self.waiting)
+        {
             self.broken |= announced != depth;
             let mut text = String::new();
             let mut ended = false;
@@ -134,13 +140,15 @@ impl Lexer {
             }
             self.broken |= !ended;
             let mut open = false;
+            let mut others = Vec::new();
             if !quoted && text.contains(['$', '`', '\\']) {
                 open = true;
-                let inner = Self::expansions(&text, self.depth + 1);
+                let (inner, operands) = Self::expansions(&text, self.depth + 1);
+                others = operands;
                 self.broken |= inner.broken;
                 self.done.take(inner);
             }
-            self.done.documents.push(Document { text, open });
+            self.done.documents.push(Document { text, open, others, receiver });
         }
     }
 }

@@ -1,0 +1,187 @@
+//! Literal text between `${` and `}`: what an expansion may put in if its variable is not set, or in place of a piece of it.
+//!
+//! Of the value of a variable nothing is known, but an operand is written out. A word gets one more reading for every
+//! operand, and one with all of them, so that a path in them counts as it does in a word.
+
+use super::{Building, Lexer};
+use crate::shape::{Shape, Unit};
+
+/// How many places the operands of one word may have. Every operand is looked at with all of its word.
+const MAX_OPERAND_UNITS: usize = 4096;
+
+/// How many expansions with an operand one word may have.
+const MAX_OPERANDS: usize = 64;
+
+/// What becomes of an operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Put in as it is: `${x:-y}`.
+    Whole,
+    /// Put in from some slash on: `${x/pattern/text}`.
+    BehindSlash,
+    /// Taken off, or a number: `${x%y}`, `${x:1:2}`.
+    Never,
+}
+
+/// An operand that is being read.
+#[derive(Debug)]
+pub(super) struct Operand {
+    /// Where it begins in the text: behind the name and the operator.
+    from: usize,
+    usage: Use,
+    units: Vec<Unit>,
+}
+
+/// An operand, and the place of its expansion in the word.
+#[derive(Debug)]
+pub(super) struct Filling {
+    at: usize,
+    texts: Vec<Vec<Unit>>,
+    /// Whether it stands in another operand, which then holds it.
+    nested: bool,
+}
+
+impl Lexer {
+    /// Begins an operand, behind `${`.
+    pub(super) fn open_operand(&mut self) {
+        let rest = &self.chars[self.at..];
+        let is_name = |letter: &char| letter.is_ascii_alphanumeric() || *letter == '_';
+        let mut at = rest.iter().take_while(|letter| "!#^=~+".contains(**letter)).count();
+        let name = rest[at..].iter().take_while(|letter| is_name(letter)).count();
+        at += name;
+        if name == 0 {
+            // A parameter without letters: `${@:-x}`, and `${#:-x}`, whose sign was passed already.
+            at += usize::from(rest.get(at).is_some_and(|letter| "@*?-$".contains(*letter)));
+        }
+        if rest.get(at) == Some(&'[') {
+            at += rest[at..].iter().position(|letter| *letter == ']').map_or(0, |end| end + 1);
+        }
+        let is_value = |letter: Option<&char>| letter.is_some_and(|letter| "-=+?".contains(*letter));
+        let (length, usage) = match rest.get(at) {
+            Some(':') if is_value(rest.get(at + 1)) => (2, Use::Whole),
+            Some('/') => {
+                let all = rest.get(at + 1).is_some_and(|letter| "/#%".contains(*letter));
+                (1 + usize::from(all), Use::BehindSlash)
+            }
+            Some('%' | '#' | '^' | ',' | '@' | ':' | '}') if name > 0 => (1, Use::Never),
+            letter => (usize::from(is_value(letter)), Use::Whole),
+        };
+        let from = self.at + at + length;
+        self.frame().operands.push(Operand { from, usage, units: Vec::new() });
+    }
+
+    /// Ends an operand, at `}`.
+    pub(super) fn close_operand(&mut self) {
+        let Some(Operand { usage, mut units, .. }) = self.frame().operands.pop() else { return };
+        units.truncate(MAX_OPERAND_UNITS);
+        let texts: Vec<Vec<Unit>> = match usage {
+            Use::Whole => vec![units],
+            Use::BehindSlash => {
+                let slashes = units.iter().enumerate().filter(|(_, unit)| **unit == Unit::Char('/'));
+                let texts = slashes.map(|(at, _)| units[at + 1..].to_vec());
+                texts.take(MAX_OPERANDS).collect()
+            }
+            Use::Never => Vec::new(),
+        };
+        let Some(text) = texts.first().filter(|text| !text.is_empty()) else { return };
+        let outer = self.frame().operands.last_mut();
+        let nested = outer.is_some();
+        outer.into_iter().for_each(|outer| {
+            // The unknown value that was put there is this operand.
+            outer.units.pop_if(|unit| *unit == Unit::Many);
+            outer.units.extend_from_slice(text);
+        });
+        let word = self.word();
+        let at = word.units.len().saturating_sub(1);
+        word.fillings.push(Filling { at, texts, nested });
+    }
+
+    /// Adds to the operand that is being read, if one is. Returns `false` if none is.
+    pub(super) fn add_to_operand(&mut self, unit: Unit) -> bool {
+        let at = self.at;
+        let Some(operand) = self.frame().operands.last_mut() else { return false };
+        if at > operand.from {
+            operand.units.push(unit);
+        }
+        true
+    }
+
+    /// Adds a character of an operand that stands outside of quotes, where it may be a pattern.
+    pub(super) fn add_bare_to_operand(&mut self, letter: char) {
+        const MAX_LETTERS: usize = 32;
+        let class = || {
+            let rest = &self.chars[self.at..];
+            let is_listed = |letter: &char| letter.is_ascii_alphanumeric() || "!^-_".contains(*letter);
+            let length = rest.iter().take(MAX_LETTERS).take_while(|letter| is_listed(letter)).count();
+            (length > 0 && rest.get(length) == Some(&']')).then_some(length + 1)
+        };
+        let unit = match letter {
+            '*' => Unit::Many,
+            '?' => Unit::One,
+            '[' => match class() {
+                Some(length) => {
+                    self.add_to_operand(Unit::One);
+                    self.at += length;
+                    return;
+                }
+                None => Unit::Char('['),
+            },
+            other => Unit::Char(other),
+        };
+        self.add_to_operand(unit);
+    }
+}
+
+impl Building {
+    /// What the word may be with its operands. `None` if there are too many of them.
+    pub(super) fn with_operands(&self) -> Option<Vec<Shape>> {
+        if self.fillings.is_empty() {
+            return Some(Vec::new());
+        }
+        let length = |filling: &Filling| filling.texts.iter().map(Vec::len).sum::<usize>();
+        let all = self.fillings.iter().map(length).sum::<usize>();
+        if self.fillings.len() > MAX_OPERANDS || all + self.units.len() > MAX_OPERAND_UNITS {
+            return None;
+        }
+        let mut shapes = vec![self.filled(|filling| filling.texts.first().map(Vec::as_slice))];
+        for filling in &self.fillings {
+            let (before, behind) = (&self.units[..filling.at], self.units.get(filling.at + 1..));
+            for text in &filling.texts {
+                // What stands beside it may be anything, also nothing.
+                let unknown: &[Unit] = if self.holes.len() > 1 { &[Unit::Many] } else { &[] };
+                shapes.push([before, unknown, text, unknown, behind.unwrap_or_default()].concat());
+                let is_blank = |unit: &Unit| matches!(unit, Unit::Char(' ' | '\t' | '\n'));
+                if text.iter().any(is_blank) {
+                    shapes.extend(text.split(is_blank).map(<[Unit]>::to_vec));
+                }
+                // Behind what was not understood the place in the word is not known.
+                if self.swallows {
+                    shapes.push(text.clone());
+                }
+            }
+        }
+        shapes.retain(|shape| !shape.is_empty());
+        shapes.sort_by_key(Vec::len);
+        shapes.dedup();
+        Some(shapes.into_iter().map(Shape).collect())
+    }
+
+    /// The operands alone, for a text that is no word.
+    pub(super) fn operands(self) -> Vec<Shape> {
+        self.fillings.into_iter().flat_map(|filling| filling.texts).map(Shape).collect()
+    }
+
+    /// The word with a text for every expansion that has one.
+    fn filled<'a>(&'a self, text: impl Fn(&'a Filling) -> Option<&'a [Unit]>) -> Vec<Unit> {
+        let mut units = Vec::new();
+        for (at, unit) in self.units.iter().enumerate() {
+            let mut here =
+                self.fillings.iter().filter(|filling| filling.at == at && !filling.nested).peekable();
+            match here.peek() {
+                Some(_) => here.filter_map(&text).for_each(|text| units.extend_from_slice(text)),
+                None => units.push(*unit),
+            }
+        }
+        units
+    }
+}
