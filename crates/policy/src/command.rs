@@ -20,7 +20,9 @@ mod words;
 
 pub(crate) use network::uses_network;
 pub(crate) use pattern::CommandPattern;
-pub(crate) use reading::{depends_on_directory, is_read_only, leaves_files, looks};
+pub(crate) use reading::{
+    Depth, Descent, Search, depends_on_directory, descent, is_read_only, leaves_files, looks, search,
+};
 pub(crate) use reduce::{listed, read, read_variable};
 pub(crate) use words::split;
 

@@ -24,6 +24,7 @@ mod path;
 mod policy;
 mod preset;
 mod protect;
+mod reach;
 mod repository;
 mod rules;
 mod scene;

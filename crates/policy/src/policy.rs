@@ -14,6 +14,7 @@ use crate::kind::Kind;
 use crate::path::{Ground, is_within, resolve};
 use crate::preset::{self, Running};
 use crate::protect;
+use crate::reach::may_read_secrets;
 use crate::rules::{Fit, Rule, Rules};
 use crate::scene::Scene;
 use crate::target::{Target, runs_in_a_root, runs_within_roots, targets, targets as targets_of};
@@ -275,6 +276,7 @@ impl Policy {
                     && !uses_network(script)
                     && (!depends_on_directory(script)
                         || runs_in_a_root(action, scene, home) && !action.unusual_repository)
+                    && !may_read_secrets(script, action, scene, home)
             }) && !action.is_steered(),
             confined: scene.confined.files
                 && (self.narrowing.network || scene.confined.network)

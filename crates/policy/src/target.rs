@@ -26,6 +26,8 @@ pub(crate) struct Touch {
     pub(crate) writes: bool,
     /// Whether it is changed or removed itself, and not only something that is named with it.
     pub(crate) itself: bool,
+    /// Whether everything below it is read with it.
+    pub(crate) descends: bool,
     /// Whether a shell puts something into it that nobody can know: a variable, what a command prints.
     pub(crate) expanded: bool,
     /// Whether it counts for protection: not if it is a word of which a piece counts.
@@ -233,6 +235,7 @@ impl Place<'_> {
             claimed: Some(resolved),
             writes,
             itself: writes,
+            descends: false,
             expanded: false,
             guarded: true,
             written: path.to_string_lossy().into(),
@@ -241,7 +244,7 @@ impl Place<'_> {
 }
 
 /// Where the action runs: where it says, from the first root on.
-fn working_directory(action: &Action, scene: &Scene<'_>, home: Option<&Path>) -> Option<PathBuf> {
+pub(crate) fn working_directory(action: &Action, scene: &Scene<'_>, home: Option<&Path>) -> Option<PathBuf> {
     let first = scene.roots.first().map(PathBuf::as_path);
     match &action.cwd {
         Some(cwd) => Some(resolve(cwd, first, home)),

@@ -6,11 +6,13 @@
 mod builtins;
 mod git;
 mod options;
+mod recursive;
 mod takers;
 
 use super::{Script, Word};
 pub(super) use builtins::takes_texts;
 use options::{Arguments, PROGRAMS};
+pub(crate) use recursive::{Depth, Descent, Search, descent};
 pub(crate) use takers::leaves_files;
 
 /// Whether the whole command is one program that certainly only reads.
@@ -21,6 +23,11 @@ pub(crate) fn is_read_only(script: &Script) -> bool {
 /// Whether the command reads a git repository: whose, and so whose configuration counts, depends on the directory.
 pub(crate) fn depends_on_directory(script: &Script) -> bool {
     read_only_words(script).and_then(|argv| argv.first()).is_some_and(|program| name(program) == "git")
+}
+
+/// What a command that only reads finds below directories, if it searches some.
+pub(crate) fn search(script: &Script) -> Option<Search> {
+    read_only_words(script).and_then(recursive::search)
 }
 
 /// The words of the only program, if nothing else happens.

@@ -192,10 +192,12 @@ impl Rule {
             return Fit::Firm;
         }
         let covered = |touch: &Touch| self.paths.iter().any(|pattern| pattern.covers(&touch.steps, ground));
+        let reads = self.kinds.is_empty() || self.kinds.contains(&Kind::Read);
         let touched = |touch: &Touch| {
+            let with_all_below = touch.itself && removes(target) || touch.descends && reads;
             self.paths.iter().any(|pattern| {
                 pattern.touches(&touch.steps, ground)
-                    || touch.itself && removes(target) && pattern.lies_below(&touch.steps, ground)
+                    || with_all_below && pattern.lies_below(&touch.steps, ground)
             })
         };
         let changes = |kind: &Kind| matches!(kind, Kind::Edit | Kind::Move | Kind::Delete);

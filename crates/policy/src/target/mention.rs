@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::{Place, Speech, Touch};
-use crate::command::{Literal, Part, Word, leaves_files, listed};
+use crate::command::{Descent, Literal, Part, Word, descent, leaves_files, listed};
 use crate::path::{Step, Steps, resolve};
 use crate::protect::may_hold_protected;
 use crate::shape::{Shape, Unit};
@@ -75,6 +75,19 @@ pub(super) fn touches(
     if !looks {
         all_bases.extend(entered(part, code, bases, place)?);
     }
+    let descent = descent(part);
+    if descent == Some(Descent::WorkingDirectory) {
+        touches.extend(bases.iter().map(|steps| Touch {
+            steps: steps.clone(),
+            claimed: None,
+            writes: false,
+            itself: false,
+            descends: true,
+            expanded: false,
+            guarded: false,
+            written: ".".into(),
+        }));
+    }
     let mut known = HashSet::new();
     for word in part.words.iter().filter(|word| code || word.text.len() <= LONGEST) {
         let written: Rc<str> = word.text.as_str().into();
@@ -91,6 +104,7 @@ pub(super) fn touches(
                 claimed: None,
                 writes,
                 itself: itself && !is_left_out(word),
+                descends: descent.is_some() && !is_left_out(word),
                 expanded: !speaks && word.is_expanded(),
                 guarded,
                 written: Rc::clone(&written),
@@ -124,6 +138,7 @@ fn literal_touches(part: &Part, bases: &[Steps], place: Place<'_>) -> Option<Vec
                 claimed: None,
                 writes: true,
                 itself: false,
+                descends: false,
                 expanded: word.is_expanded(),
                 guarded,
                 written: Rc::clone(&written),
@@ -154,6 +169,7 @@ pub(super) fn file(
             claimed: known.clone().filter(|_| part.after.is_empty() || word.text.starts_with('/')),
             writes,
             itself: writes,
+            descends: false,
             expanded: word.is_expanded(),
             guarded: true,
             written: word.text.as_str().into(),

@@ -12,5 +12,6 @@ mod literals;
 mod properties;
 mod protected;
 mod reading;
+mod recursive;
 mod rule_files;
 mod table;

@@ -1,0 +1,254 @@
+//! Programs that read files which their words do not name: those below a directory.
+//!
+//! Operands are told from options and their values. Where that is not certain, every word may be an operand, and the
+//! working directory is one as well.
+
+use crate::command::programs::{EXEC, FINDERS};
+use crate::command::{Part, Word, listed};
+
+/// Programs that search the working directory if they are given no other.
+const SEARCHERS: &str = "rg ripgrep ag ack ugrep ug rgrep";
+
+/// Programs that search directories if an option says so.
+const GREPS: &str = "grep egrep fgrep ggrep zgrep zegrep zfgrep bzgrep xzgrep zstdgrep lzgrep";
+
+/// Programs that read all of the directories that they are given.
+const COPIERS: &str = "\
+    tar bsdtar gtar zip 7z 7za 7zz rar rsync scp sftp pax cpio rclone restic borg duplicity diff sdiff colordiff";
+
+/// Options of a program by which its operands are found.
+struct Syntax {
+    /// Letters of options with a value.
+    values: &'static str,
+    /// Long options with a value, in the same word or in the next.
+    long_values: &'static str,
+    /// Long options without a value. Empty if all others are.
+    long_flags: &'static str,
+    /// Options that stand for the first operand.
+    patterns: &'static [&'static str],
+}
+
+const GREP: Syntax = Syntax {
+    values: "ABCDdefm",
+    long_values: "\
+        regexp file max-count label after-context before-context context directories devices include exclude exclude-from \
+        exclude-dir binary-files group-separator",
+    long_flags: "\
+        extended-regexp fixed-strings basic-regexp perl-regexp ignore-case no-ignore-case word-regexp line-regexp \
+        null-data no-messages invert-match version help byte-offset line-number line-buffered with-filename no-filename \
+        only-matching quiet silent text recursive dereference-recursive files-without-match files-with-matches count \
+        initial-tab unix-byte-offsets null no-group-separator color colour binary",
+    patterns: &["e", "f", "regexp", "file"],
+};
+
+const RIPGREP: Syntax = Syntax {
+    values: "ABCdeEfgjmMrtT",
+    long_values: "\
+        after-context before-context color colors context context-separator dfa-size-limit encoding engine \
+        field-context-separator field-match-separator file glob iglob ignore-file max-columns max-count max-depth maxdepth \
+        max-filesize path-separator pre pre-glob regex-size-limit regexp replace sort sortr threads type type-add type-clear \
+        type-not hostname-bin hyperlink-format generate",
+    long_flags: "",
+    patterns: &["e", "f", "regexp", "file", "files", "type-list"],
+};
+
+const DIFF: Syntax = Syntax {
+    values: "CFILUWxXS",
+    long_values: "\
+        width label tabsize exclude exclude-from starting-file from-file to-file ignore-matching-lines horizon-lines palette \
+        show-function-line",
+    long_flags: "",
+    patterns: &[],
+};
+
+/// What stands among the words of a program.
+#[derive(Default)]
+struct Arguments<'a> {
+    /// Options with their values; `None` where there is none.
+    options: Vec<(String, Option<&'a str>)>,
+    operands: Vec<&'a str>,
+    /// Whether it is not certain which words are operands.
+    unclear: bool,
+}
+
+impl<'a> Arguments<'a> {
+    fn new(words: &[&'a str], syntax: &Syntax, has_pattern: bool) -> Self {
+        let mut arguments = Self::default();
+        let mut left = words.iter().copied();
+        while let Some(word) = left.next() {
+            match word.strip_prefix('-') {
+                None | Some("") => arguments.operands.push(word),
+                Some("-") => arguments.operands.extend(left.by_ref()),
+                Some(option) => match option.strip_prefix('-') {
+                    Some(long) => arguments.add_long(long, syntax, &mut left),
+                    None => arguments.add_short(option, syntax, &mut left),
+                },
+            }
+        }
+        let given = |(name, _): &(String, Option<&str>)| syntax.patterns.contains(&name.as_str());
+        if arguments.unclear {
+            arguments.operands = words.iter().copied().filter(|word| !word.starts_with('-')).collect();
+        } else if has_pattern && !arguments.options.iter().any(given) && !arguments.operands.is_empty() {
+            arguments.operands.remove(0);
+        }
+        arguments
+    }
+
+    fn add_long(&mut self, long: &'a str, syntax: &Syntax, left: &mut impl Iterator<Item = &'a str>) {
+        let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
+        let takes = listed(syntax.long_values, name);
+        self.unclear |= !takes && !syntax.long_flags.is_empty() && !listed(syntax.long_flags, name);
+        let value = if takes && value.is_none() { left.next() } else { value };
+        self.options.push((name.to_owned(), value));
+    }
+
+    fn add_short(&mut self, letters: &'a str, syntax: &Syntax, left: &mut impl Iterator<Item = &'a str>) {
+        for (at, letter) in letters.char_indices() {
+            let rest = &letters[at + letter.len_utf8()..];
+            if syntax.values.contains(letter) {
+                let value = if rest.is_empty() { left.next() } else { Some(rest) };
+                self.options.push((letter.to_string(), value));
+                return;
+            }
+            self.options.push((letter.to_string(), None));
+        }
+    }
+
+    fn has(&self, names: &[&str]) -> bool {
+        self.options.iter().any(|(name, _)| names.contains(&name.as_str()))
+    }
+
+    fn values(&self, names: &[&str]) -> Vec<&'a str> {
+        let named = self.options.iter().filter(|(name, _)| names.contains(&name.as_str()));
+        named.filter_map(|(_, value)| *value).collect()
+    }
+
+    /// Returns `true` if `grep` goes into directories. It takes long options by their beginning, too.
+    fn recurses(&self) -> bool {
+        let long = |name: &str| {
+            let begins = |whole: &str| name.len() > 1 && whole.starts_with(name);
+            begins("recursive") || begins("dereference-recursive") || begins("directories")
+        };
+        self.has(&["r", "R"])
+            || self.values(&["d"]).iter().any(|value| value.starts_with("rec"))
+            || self.options.iter().any(|(name, _)| long(name))
+    }
+}
+
+/// What a program that only looks reads below directories.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Search {
+    /// What it is given; empty if it searches the working directory.
+    pub(crate) operands: Vec<String>,
+    pub(crate) depth: Depth,
+    /// Patterns for the names of files to which it is limited.
+    pub(crate) names: Vec<String>,
+}
+
+/// How far a search goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// The files of a directory that it is given.
+    Directory,
+    /// Everything below, except hidden files.
+    Visible,
+    /// Everything below.
+    All,
+}
+
+/// Returns what a program with these words reads below directories, if it does. The words are known, and only look.
+pub(crate) fn search(argv: &[Word]) -> Option<Search> {
+    let (program, rest) = argv.split_first()?;
+    let words: Vec<&str> = rest.iter().map(|word| word.text.as_str()).collect();
+    let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>();
+    match super::name(program) {
+        "grep" | "egrep" | "fgrep" => {
+            let arguments = Arguments::new(&words, &GREP, true);
+            arguments.recurses().then(|| Search {
+                operands: owned(&arguments.operands),
+                depth: Depth::All,
+                names: owned(&arguments.values(&["include"])),
+            })
+        }
+        "rg" => {
+            const WIDER: &[&str] =
+                &["u", ".", "L", "hidden", "unrestricted", "follow", "type-add", "ignore-file"];
+            let arguments = Arguments::new(&words, &RIPGREP, true);
+            let is_ignored = |(name, _): &(String, Option<&str>)| name.starts_with("no-ignore");
+            let wide = arguments.has(WIDER) || arguments.options.iter().any(is_ignored);
+            // A pattern that is not negated also finds hidden files.
+            let globs = arguments.values(&["g", "glob", "iglob"]);
+            let names: Vec<&str> = globs.into_iter().filter(|glob| !glob.starts_with('!')).collect();
+            Some(Search {
+                operands: owned(&arguments.operands),
+                depth: if wide { Depth::All } else { Depth::Visible },
+                names: owned(&names),
+            })
+        }
+        "diff" => {
+            let arguments = Arguments::new(&words, &DIFF, false);
+            let mut operands = owned(&arguments.operands);
+            operands.extend(owned(&arguments.values(&["from-file", "to-file"])));
+            let depth = if arguments.has(&["r", "recursive"]) { Depth::All } else { Depth::Directory };
+            Some(Search { operands, depth, names: Vec::new() })
+        }
+        _ => None,
+    }
+}
+
+/// Which directories a program reads that its words do not name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Descent {
+    /// Those that are named.
+    Named,
+    /// Those that are named, and the working directory.
+    WorkingDirectory,
+}
+
+/// Returns which directories a program of this part may read with all that lies below, if it is known to do that.
+pub(crate) fn descent(part: &Part) -> Option<Descent> {
+    let mut found = None;
+    for start in &part.starts {
+        let Some((program, rest)) = part.words.get(*start..).and_then(<[Word]>::split_first) else {
+            continue;
+        };
+        let Some(name) = program.program() else { continue };
+        match descent_of(&name, rest) {
+            Some(Descent::WorkingDirectory) => return Some(Descent::WorkingDirectory),
+            other => found = found.or(other),
+        }
+    }
+    found
+}
+
+fn descent_of(name: &str, rest: &[Word]) -> Option<Descent> {
+    let words: Vec<&str> = rest.iter().map(|word| word.text.as_str()).collect();
+    let unless = |named: bool| if named { Descent::Named } else { Descent::WorkingDirectory };
+    match name {
+        name if listed(COPIERS, name) => Some(Descent::Named),
+        name if listed(SEARCHERS, name) => {
+            let arguments = Arguments::new(&words, &RIPGREP, true);
+            Some(unless(!arguments.unclear && !arguments.operands.is_empty()))
+        }
+        name if listed(GREPS, name) => {
+            let arguments = Arguments::new(&words, &GREP, true);
+            let unknown = rest.iter().any(|word| word.open.is_some() && word.may_be_option());
+            match arguments.recurses() {
+                true => Some(unless(!arguments.unclear && !arguments.operands.is_empty())),
+                false => unknown.then_some(Descent::Named),
+            }
+        }
+        "git" if words.contains(&"grep") => {
+            let end = words.iter().position(|word| *word == "--");
+            Some(unless(end.is_some_and(|end| end + 1 < words.len())))
+        }
+        name if listed(FINDERS, name) => {
+            words.iter().any(|word| listed(EXEC, word)).then(|| {
+                let named = words.iter().take_while(|word| !word.starts_with(['-', '(', '!'])).count();
+                // `fd` takes a pattern first.
+                unless(named > usize::from(name.starts_with("fd")))
+            })
+        }
+        _ => None,
+    }
+}
