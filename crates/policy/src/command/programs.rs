@@ -20,6 +20,9 @@ pub(super) const PREFIXES: &str = "\
     genv gnice gnohup gstdbuf gxargs gtime gchroot cross-env cross-env-shell concurrently dotenv dotenvx env-cmd \
     aws-vault doppler corepack zrun lckdo";
 
+/// Builtins that run a file, which is looked up as a program is if its name has no slash.
+pub(super) const SOURCERS: &str = ". source";
+
 /// Programs that run what stands behind one of these words.
 pub(super) const SUBCOMMAND_PREFIXES: &[(&str, &str)] = &[
     ("bun", "x"),

@@ -8,7 +8,7 @@ use super::obey::{is_filled_program, may_do_anything};
 use super::pattern::base;
 use super::programs::{
     CALLERS, CALLS, COMMAND_VARIABLES, EXEC, FEEDERS, FINDERS, GIT_EXEC, LEADS, LISTENERS, OTHER_SHELLS,
-    PREFIXES, SHELLS, SUBCOMMAND_PREFIXES, TEXT_TAKERS, has_code,
+    PREFIXES, SHELLS, SOURCERS, SUBCOMMAND_PREFIXES, TEXT_TAKERS, has_code,
 };
 use super::strict::is_recognized;
 use super::variables::{Value, Variables};
@@ -272,7 +272,7 @@ impl Reader {
                 let list = names[from].as_deref().and_then(subcommands_of);
                 list.is_some_and(|list| words[from + 1..].iter().any(|word| listed(list, &word.text)))
             };
-            if open || is(from, PREFIXES) || by_subcommand() {
+            if open || is(from, PREFIXES) || is(from, SOURCERS) || by_subcommand() {
                 explored = from;
                 starts.extend(from + 1..words.len());
                 let takes = |at: &usize| match &words[*at].open {

@@ -190,6 +190,21 @@ pub(crate) const LINES: &[&str] = &[
     "sort --compress-program=canary x",
     "run-parts /bin",
     "/lib64/ld-linux-x86-64.so.2 /bin/canary",
+    // A file that a shell reads is found as a program is.
+    ". canary",
+    ". ./canary",
+    ". /bin/canary",
+    ". -- canary",
+    "source canary",
+    "source ./canary x y",
+    "source -p /bin canary",
+    "ls && . canary",
+    "X=1 . canary",
+    "command . canary",
+    "builtin source canary",
+    "if . canary; then ls; fi",
+    "bash -c '. canary'",
+    "eval . canary",
 ];
 
 /// The same for `git push`.
