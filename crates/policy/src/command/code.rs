@@ -30,6 +30,74 @@ fn mention_sed(code: &str, mentions: &mut Vec<Word>) {
     }
 }
 
+/// Programs that hand the words behind a code to it.
+const ARGUMENT_TAKERS: &str = "\
+    awk gawk mawk nawk busybox perl ruby node nodejs deno bun lua luajit php tclsh wish expect osascript groovy julia \
+    rscript guile racket sbcl clisp ocaml elixir erl swift scala";
+
+/// What stands in a code that may run one of its words.
+const RUNS: [&str; 18] = [
+    "system",
+    "exec",
+    "spawn",
+    "popen",
+    "passthru",
+    "subprocess",
+    "getline",
+    "fork",
+    "shell",
+    "run",
+    "call",
+    "eval",
+    "import",
+    "require",
+    "`",
+    "|",
+    "%x",
+    "qx",
+];
+
+/// What the name of an option ends with whose value is a program, of whatever program.
+const PROGRAM_OPTIONS: &str = "\
+    program command cmd script filter wrapper hook exec shell editor pager browser pre rsh ssh launcher runner action";
+
+/// How many letters of options are looked behind in one word.
+const MAX_BUNDLE_LETTERS: usize = 32;
+
+/// Adds the values of options that name programs, as `--strip-program` and `-wrapper` do.
+fn mention_options(words: &[Word], mentions: &mut Vec<Word>) {
+    for (at, word) in words.iter().enumerate().skip(1).filter(|(_, word)| word.is_option()) {
+        let text = word.text.trim_start_matches('-');
+        let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+        let is_program =
+            name.len() > 2 && name.rsplit('-').next().is_some_and(|end| listed(PROGRAM_OPTIONS, end));
+        if is_program {
+            let next = || words.get(at + 1).map(|word| word.text.as_str());
+            mention(value.or_else(next).unwrap_or_default(), mentions);
+        }
+    }
+}
+
+/// Adds what may stand behind letters of options in one word: `-cIcommand`.
+fn mention_bundle(text: &str, mentions: &mut Vec<Word>) {
+    let Some(letters) = text.strip_prefix('-').filter(|letters| !letters.starts_with('-')) else { return };
+    let is_letter = |(_, letter): &(usize, char)| letter.is_ascii_alphanumeric();
+    let behind = letters.char_indices().take_while(is_letter).take(MAX_BUNDLE_LETTERS);
+    behind.for_each(|(at, _)| mention(&letters[at + 1..], mentions));
+}
+
+/// Returns `true` if the words behind this one may be programs: it is a code that runs something, or letters of which one
+/// takes a program.
+fn runs_words_behind(program: &str, word: &Word, is_first: bool) -> bool {
+    let takes = listed(ARGUMENT_TAKERS, program) || program.starts_with("py");
+    let archives = listed("tar bsdtar gtar", program);
+    // The first word of `tar` needs no hyphen.
+    let letters = word.text.strip_prefix('-').or(is_first.then_some(word.text.as_str()));
+    takes && RUNS.iter().any(|sign| word.text.contains(sign))
+        || archives
+            && letters.is_some_and(|letters| !letters.starts_with('-') && letters.contains(['I', 'F']))
+}
+
 /// Adds the words of all codes and commands that stand in the words of programs with a language of their own.
 pub(super) fn mention_code(words: &[Word], starts: &[usize], git: bool, mentions: &mut Vec<Word>) {
     let signs =
@@ -39,17 +107,20 @@ pub(super) fn mention_code(words: &[Word], starts: &[usize], git: bool, mentions
     for (_, value) in given.filter(|(name, _)| !listed(LOCATIONS, name)) {
         mention(value, mentions);
     }
+    mention_options(words, mentions);
     let coded =
         |start: &&usize| words.get(**start).and_then(Word::program).is_some_and(|name| has_code(&name));
     if let Some(start) = starts.iter().find(coded) {
+        let program = words[*start].program().unwrap_or_default();
+        let mut runs_words = false;
         for (at, word) in words.iter().enumerate().skip(start + 1) {
             let behind_option = words[at - 1].is_option();
-            if signs(&word.text) || behind_option || word.is_option() && word.text.len() > 2 {
+            if runs_words || signs(&word.text) || behind_option || word.is_option() && word.text.len() > 2 {
                 mention(word.text.trim_start_matches(['-', '+']), mentions);
-                // `-ecommand`.
-                mention(word.text.get(2..).unwrap_or_default(), mentions);
+                mention_bundle(&word.text, mentions);
             }
-            if words[*start].program().is_some_and(|name| listed("sed gsed", &name)) {
+            runs_words |= runs_words_behind(&program, word, at == start + 1);
+            if listed("sed gsed", &program) {
                 mention_sed(&word.text, mentions);
             }
         }
