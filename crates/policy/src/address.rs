@@ -1,6 +1,9 @@
 //! Addresses and patterns for them: a host, or more of it.
 
-use url::Url;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+
+use url::{Host, Url};
 
 use crate::path::Step;
 use crate::shape::{Case, Shape, meet};
@@ -41,7 +44,11 @@ impl UrlPattern {
                 .map(|name| if name == "**" { Step::Deep } else { Step::Name(Shape::glob(name, false)) })
                 .collect()
         });
-        Ok(Self { scheme, host: Shape::glob(&host.to_ascii_lowercase(), false), port, path })
+        // A number is compared in the one form that every spelling of it has.
+        let plain = host.to_ascii_lowercase();
+        let number = Host::parse(&plain).ok().filter(|host| !matches!(host, Host::Domain(_)));
+        let host = number.map_or(plain, |host| embedded(&host).map_or(host.to_string(), |v4| v4.to_string()));
+        Ok(Self { scheme, host: Shape::glob(&host, false), port, path })
     }
 
     /// Whether exactly `url` is meant.
@@ -68,10 +75,10 @@ impl UrlPattern {
     pub(crate) fn touches(&self, url: &str) -> bool {
         let Some(url) = read(url) else { return true };
         let below = Shape::glob(&format!("*.{}", self.host_text()), false);
-        let host = host(&url);
+        let hosts = hosts(&url);
         self.scheme.as_ref().is_none_or(|scheme| url.scheme() == scheme)
             && self.port.is_none_or(|port| url.port_or_known_default() == Some(port))
-            && (self.host.meets(&host, Case::Same) || below.meets(&host, Case::Same))
+            && hosts.iter().any(|host| self.host.meets(host, Case::Same) || below.meets(host, Case::Same))
             && self.is_path(&url, true)
     }
 
@@ -118,6 +125,89 @@ fn read(url: &str) -> Option<Url> {
 fn host(url: &Url) -> Shape {
     let host = url.host_str().unwrap_or_default().to_ascii_lowercase();
     Shape::exact(host.strip_suffix('.').unwrap_or(&host))
+}
+
+/// All names of the host by which it can be reached: of an address in another its own, and of this machine every one.
+fn hosts(url: &Url) -> Vec<Shape> {
+    let mut hosts = vec![host(url)];
+    let Some(found) = url.host() else { return hosts };
+    let v4 = embedded(&found);
+    hosts.extend(v4.map(|v4| Shape::exact(&v4.to_string())));
+    let is_local = match found {
+        Host::Domain(name) => {
+            let name = name.trim_end_matches('.').to_ascii_lowercase();
+            name == "localhost" || name.ends_with(".localhost")
+        }
+        Host::Ipv4(_) => false,
+        Host::Ipv6(v6) => v6.is_loopback() || v6.is_unspecified(),
+    };
+    if is_local || v4.is_some_and(|v4| v4.is_loopback() || v4.is_unspecified()) {
+        hosts.extend(["127.0.0.1", "[::1]", "localhost", "0.0.0.0", "[::]"].map(Shape::exact));
+    }
+    hosts
+}
+
+/// The address of version 4 that a host is, or that stands in one of version 6 that leads to it.
+fn embedded<S>(host: &Host<S>) -> Option<Ipv4Addr> {
+    let v6: &Ipv6Addr = match host {
+        Host::Domain(_) => return None,
+        Host::Ipv4(v4) => return Some(*v4),
+        Host::Ipv6(v6) => v6,
+    };
+    let of = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
+    match v6.segments() {
+        _ if v6.is_loopback() || v6.is_unspecified() => None,
+        [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
+        | [0, 0, 0, 0, 0xffff, 0, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x2002, high, low, ..] => Some(of(high, low)),
+        _ => None,
+    }
+}
+
+/// Schemes that programs take with any number of slashes.
+const SLASHED: [&str; 6] = ["http", "https", "ftp", "ftps", "ws", "wss"];
+
+/// All addresses with a scheme in a text: `x=http://a,https:/b` has two.
+pub(crate) fn addresses_in(text: &str) -> Vec<String> {
+    let is_scheme = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
+    let mut found = Vec::new();
+    for (colon, _) in text.match_indices(':') {
+        let before = &text[..colon];
+        let start = before.rfind(|letter| !is_scheme(letter));
+        let start = start.map_or(0, |at| at + before[at..].chars().next().map_or(1, char::len_utf8));
+        let behind = &text[colon + 1..];
+        let slashes = behind.bytes().take_while(|byte| matches!(byte, b'/' | b'\\')).count();
+        let scheme = before[start..].to_ascii_lowercase();
+        let rest = &text[start..];
+        let end = rest.find([' ', '\t', '\n', '\'', '"', '`', ')', '>']).unwrap_or(rest.len());
+        let is_named = !scheme.is_empty() && rest[..end].len() > colon - start + 1 + slashes;
+        if behind.starts_with("//") {
+            found.push(rest[..end].to_owned());
+        } else if slashes > 0 && is_named && SLASHED.contains(&scheme.as_str()) {
+            found.push(format!("{scheme}://{}", &rest[colon - start + 1 + slashes..end]));
+        }
+    }
+    found
+}
+
+/// The path of an address on this disk, however it is wrapped: `file:///x`, `view-source:file:/x`.
+pub(crate) fn local_path(address: &str) -> Option<PathBuf> {
+    const MAX_WRAPPERS: usize = 8;
+    let is_scheme = |text: &str| {
+        text.starts_with(|letter: char| letter.is_ascii_alphabetic())
+            && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "+-.".contains(letter))
+    };
+    let mut rest = address.trim_matches(|letter: char| letter <= ' ');
+    for _ in 0..MAX_WRAPPERS {
+        let (scheme, behind) = rest.split_once(':')?;
+        if scheme.eq_ignore_ascii_case("file") {
+            let path = Url::parse(rest).ok().and_then(|url| url.to_file_path().ok());
+            return Some(path.unwrap_or_else(|| PathBuf::from(behind.trim_start_matches("//"))));
+        }
+        rest = Some(behind).filter(|_| is_scheme(scheme))?;
+    }
+    None
 }
 
 fn default_port(scheme: &str) -> Option<u16> {

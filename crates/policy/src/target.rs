@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use crate::action::{Action, MAX_PATH_BYTES};
+use crate::address::local_path;
 use crate::command::{Part, Script, is_read_only, looks, read_variable};
 use crate::decision::shown;
 use crate::kind::Kind;
@@ -122,7 +123,10 @@ pub(crate) fn targets<'a>(
     let steps_left = Cell::new(MAX_STEPS);
     let place = Place { cwd: cwd.as_deref(), real, home, steps_left: &steps_left };
     let reads = kinds.iter().all(|kind| kind.only_reads());
-    let claimed = |writes: bool| action.paths.iter().map(move |path| place.claimed(path, writes));
+    // An address on this disk is a file.
+    let local: Vec<PathBuf> = action.urls.iter().filter_map(|url| local_path(url)).collect();
+    let paths: Vec<&PathBuf> = action.paths.iter().chain(&local).collect();
+    let claimed = |writes: bool| paths.iter().map(move |path| place.claimed(path, writes));
     let whole = Target::new(kinds, action, action.urls.clone());
     if let Some(script) = script.filter(|script| !script.parts.is_empty()) {
         let looks = is_read_only(script) && !action.is_steered();
@@ -130,7 +134,7 @@ pub(crate) fn targets<'a>(
         let each = script.parts.iter();
         return each.flat_map(|part| of_part(part, &whole, claimed(!looks), speech, place)).collect();
     }
-    if !action.paths.is_empty() {
+    if !paths.is_empty() {
         return claimed(!reads)
             .map(|touch| Target { about: Some(shown(&touch.written)), touches: vec![touch], ..whole.again() })
             .collect();

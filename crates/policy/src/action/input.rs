@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::commands::{self, Commands, word};
 use super::{Action, patch};
+use crate::address::local_path;
 use crate::kind::Kind;
 use crate::variable::Variable;
 
@@ -309,10 +310,9 @@ impl Seen {
     fn address(&mut self, value: &Value) {
         let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
         for url in items.iter().filter_map(Value::as_str).filter(|url| !url.is_empty()) {
-            if url.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {
-                self.paths.push(without_scheme(url));
-            } else {
-                self.urls.push(url.to_owned());
+            match local_path(url) {
+                Some(path) => self.paths.push(path),
+                None => self.urls.push(url.to_owned()),
             }
         }
     }
@@ -381,11 +381,8 @@ fn assigned(name: &str, value: &Value) -> Variable {
 
 /// The path of a `file:` address, or the path itself.
 fn without_scheme(path: &str) -> PathBuf {
-    if path.get(..5).is_none_or(|scheme| !scheme.eq_ignore_ascii_case("file:")) {
-        return PathBuf::from(path);
-    }
-    let read = url::Url::parse(path).ok().and_then(|url| url.to_file_path().ok());
-    read.unwrap_or_else(|| PathBuf::from(path[5..].trim_start_matches("//")))
+    let is_address = path.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:"));
+    local_path(path).filter(|_| is_address).unwrap_or_else(|| PathBuf::from(path))
 }
 
 #[cfg(test)]

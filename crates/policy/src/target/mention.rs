@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::{Place, Speech, Touch};
+use crate::address::addresses_in;
 use crate::command::{Descent, Literal, Part, Word, descent, leaves_files, listed};
 use crate::path::{Step, Steps, resolve};
 use crate::protect::may_hold_protected;
@@ -205,29 +206,64 @@ pub(super) fn urls(part: &Part) -> Vec<String> {
     let all =
         words.clone().map(|(at, word)| (at, word.clone())).chain(words.flat_map(others)).chain(literals);
     for (at, word) in all {
-        match word.text.find("://") {
-            Some(colon) => {
-                let is_scheme = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
-                let before = &word.text[..colon];
-                let start = before
-                    .rfind(|letter| !is_scheme(letter))
-                    .map_or(0, |at| at + before[at..].chars().next().map_or(1, char::len_utf8));
-                let rest = &word.text[start..];
-                let end = rest.find([' ', '\t', '\n', '\'', '"', '`', ')', '>']).unwrap_or(rest.len());
-                urls.push(rest[..end].to_owned());
-            }
-            None if bare && at > 0 && !word.is_option() && !word.text.starts_with('/') => {
-                urls.push(format!("http://{}", word.text));
-            }
-            None => {}
+        let found = addresses_in(&word.text);
+        if found.is_empty() && bare && at > 0 {
+            urls.extend(bare_address(&word));
         }
+        urls.extend(found);
     }
     urls
 }
 
+/// The address without a scheme that a word of a downloader is, or that its option is given.
+fn bare_address(word: &Word) -> Option<String> {
+    let text = word.text.as_str();
+    let is_host = |text: &&str| text.contains(['.', ':']) && !text.contains([' ', '{', '/', '"']);
+    let value = match text.strip_prefix("--") {
+        Some(long) => long.split_once('=').map(|(_, value)| value),
+        None if word.is_option() => text.get(2..).filter(is_host),
+        None => Some(text),
+    };
+    // `//host` has the scheme of the page.
+    let value = value?;
+    match value.strip_prefix('/') {
+        Some(rest) => rest.starts_with('/').then(|| format!("http:{value}")),
+        None => Some(format!("http://{value}")),
+    }
+}
+
 /// The word and what stands in it between separators, and whether it counts for protection.
 fn pieces(word: &Word, code: bool) -> Vec<(Shape, bool)> {
-    word.shapes().flat_map(|shape| pieces_of(word, shape, code)).collect()
+    word.shapes().chain(decoded(word)).flat_map(|shape| pieces_of(word, shape, code)).collect()
+}
+
+/// The word as it is in an address on this disk once its percent signs are decoded: `file:///x/%2eenv`.
+fn decoded(word: &Word) -> Option<Shape> {
+    let whole = word.shape();
+    let is_percent = |unit: &Unit| *unit == Unit::Char('%');
+    if !whole.0.iter().any(is_percent) || !word.text.to_ascii_lowercase().contains("file:") {
+        return None;
+    }
+    let digit = |unit: Option<&Unit>| match unit {
+        Some(Unit::Char(letter)) => letter.to_digit(16),
+        _ => None,
+    };
+    let mut units = Vec::with_capacity(whole.0.len());
+    let mut at = 0;
+    while let Some(unit) = whole.0.get(at) {
+        let digits = digit(whole.0.get(at + 1)).zip(digit(whole.0.get(at + 2))).filter(|_| is_percent(unit));
+        match digits.and_then(|(high, low)| char::from_u32(high * 16 + low)) {
+            Some(letter) => {
+                units.push(Unit::Char(letter));
+                at += 3;
+            }
+            None => {
+                units.push(*unit);
+                at += 1;
+            }
+        }
+    }
+    Some(Shape(units))
 }
 
 /// The pieces of one thing that the word can be.

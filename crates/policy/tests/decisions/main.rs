@@ -1,5 +1,6 @@
 //! Decisions as a caller sees them.
 
+mod addresses;
 mod common;
 mod corpus;
 mod cost;

@@ -1,0 +1,131 @@
+//! Spellings of one address: in requests, in inputs of tools, and among the words of commands.
+
+use narrows_policy::Verdict::{self, Allow, Deny};
+use narrows_policy::{Access, Action, Because, Kind};
+use serde_json::json;
+
+use crate::common::{SANDBOX, decide, policy, shell};
+
+/// The action as it is asked for by a flag, and as an agent describes it.
+fn fetches(url: &str) -> [Action; 2] {
+    let flag = Action { urls: vec![url.to_owned()], ..Action::new(Kind::Fetch) };
+    [flag, Action::read(Some("fetch"), None, &json!({ "url": url }), &[])]
+}
+
+#[track_caller]
+fn check(host: &str, urls: &[&str], lines: &[&str], expected: Verdict) {
+    let high = policy(Access::High, &format!("[[rule]]\neffect = 'deny'\nurl = '{host}'\n"));
+    let fetched = urls.iter().flat_map(|url| fetches(url).map(|action| (*url, action)));
+    let run = lines.iter().map(|line| (*line, shell(line)));
+    let decided = fetched.chain(run).map(|(written, action)| (written, decide(&high, &action, SANDBOX)));
+    let wrong = decided.filter(|(_, decision)| decision.verdict != expected);
+    let wrong: Vec<String> = wrong.map(|(written, decision)| format!("{written}: {decision}")).collect();
+    assert!(wrong.is_empty(), "not {expected:?} for {host}:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_spelling_of_a_host_is_that_host() {
+    let urls = [
+        "http://127.0.0.1/x",
+        "http:/127.0.0.1/x",
+        "http:///127.0.0.1/x",
+        "HTTP://127.1/",
+        "http://2130706433/",
+        "http://0x7f.0.0.1/",
+        "http://[::ffff:127.0.0.1]/",
+        "http://[::ffff:7f00:1]:8096/",
+        "http://[::127.0.0.1]/",
+        "http://[64:ff9b::7f00:1]/",
+        "http://0/",
+        "http://0.0.0.0:8096/",
+        "http://[::]/",
+        "http://[::1]/",
+        "http://localhost/",
+        "http://LOCALHOST.:8096/",
+        "//127.0.0.1/x",
+        "view-source:http://127.0.0.1/",
+    ];
+    let lines = [
+        "curl http://127.0.0.1:8096/x",
+        "curl http:/127.0.0.1:8096/x",
+        "curl http:///127.0.0.1:8096/x",
+        "curl HTTP:/127.0.0.1:8096/x",
+        "curl //127.0.0.1:8096/x",
+        "curl 'http://[::ffff:127.0.0.1]/'",
+        "curl http://0/",
+        "curl 0:8096/x",
+        "curl localhost:8096",
+        "curl --url=127.0.0.1:8096/x",
+        "curl --url 127.0.0.1:8096/x",
+        "curl --url=http:/127.0.0.1:8096/x",
+        "curl -x127.0.0.1:8096 x.example.com",
+        "curl https://example.com/ http:/127.0.0.1/",
+        "curl 'https://example.com/,http://127.0.0.1/'",
+        "wget http:/127.0.0.1/x",
+        "git clone http:/127.0.0.1/x.git",
+        "pip install --index-url http:/127.0.0.1/ x",
+    ];
+    check("127.0.0.1", &urls, &lines, Deny);
+    let metadata = ["http://169.254.169.254/", "http://[::ffff:a9fe:a9fe]/latest", "http:/169.254.169.254/"];
+    check("169.254.169.254", &metadata, &["curl 'http://[::ffff:a9fe:a9fe]/latest'"], Deny);
+    check("[::ffff:169.254.169.254]", &metadata, &[], Deny);
+    check("localhost", &["http://127.0.0.1/", "http://[::1]/", "http://0/"], &["curl http:/0/"], Deny);
+}
+
+#[test]
+fn other_hosts_are_other_hosts() {
+    let urls =
+        ["https://example.com/127.0.0.1", "http://10.0.0.1/", "http://[2001:db8::1]/", "http://128.0.0.1/"];
+    let lines = [
+        "curl https://example.com/x",
+        "curl -sS -o /tmp/x https://example.com",
+        "curl https://example.com/?u=/x",
+        "ls C:/x",
+        "git commit -m 'see http:/ and https:/'",
+        "docker run -v /a:/b x",
+        "echo a:/b",
+        "rsync -av a/ b/",
+    ];
+    check("127.0.0.1", &urls, &lines, Allow);
+}
+
+#[test]
+fn an_address_on_this_disk_is_a_file() {
+    for access in [Access::Low, Access::Medium, Access::High] {
+        let policy = policy(access, "");
+        for url in [
+            "file:///home/me/.ssh/id_rsa",
+            "FILE:///home/me/.ssh/id_rsa",
+            "file:/home/me/.ssh/id_rsa",
+            "file://localhost/home/me/.ssh/id_rsa",
+            "file:///home/me/%2essh/id_rsa",
+            "file:///home/me/project/%2Eenv",
+            "view-source:file:///home/me/.ssh/id_rsa",
+            "view-source:view-source:file:///home/me/.ssh/id_rsa",
+            " file:///home/me/.ssh/id_rsa",
+        ] {
+            for action in fetches(url) {
+                let decision = decide(&policy, &action, SANDBOX);
+                assert!(matches!(decision.because, Because::Protected { .. }), "{url}: {decision}");
+            }
+        }
+        for action in fetches("file:///home/me/project/README.md") {
+            assert_eq!(decide(&policy, &action, SANDBOX).verdict, Allow);
+        }
+    }
+    let high = policy(Access::High, "");
+    for line in [
+        "curl file:///home/me/project/%2eenv",
+        "curl file://$PWD/%2eenv",
+        "curl file:///home/me/project/.e%6ev",
+        "curl FILE:/home/me/project/%2Ee%6Ev",
+        "curl file:///home/me/%2e%73sh/id_rsa",
+        "wget file://localhost/home/me/.ssh/id%5Frsa",
+    ] {
+        let decision = decide(&high, &shell(line), SANDBOX);
+        assert!(matches!(decision.because, Because::Protected { .. }), "{line}: {decision}");
+    }
+    for line in ["git log --format=%h", "date +%d", "printf '%s%2d' a b", "curl https://example.com/%20x"] {
+        assert_eq!(decide(&high, &shell(line), SANDBOX).verdict, Allow, "{line}");
+    }
+}
