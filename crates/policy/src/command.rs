@@ -6,6 +6,7 @@
 
 mod code;
 mod evaluate;
+mod git_files;
 mod lexer;
 mod literals;
 mod network;
@@ -18,6 +19,7 @@ mod strict;
 mod variables;
 mod words;
 
+pub(crate) use git_files::git_files;
 pub(crate) use network::uses_network;
 pub(crate) use pattern::CommandPattern;
 pub(crate) use reading::{

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use super::{Place, Speech, Touch};
 use crate::address::addresses_in;
-use crate::command::{Descent, Literal, Part, Word, descent, leaves_files, listed};
+use crate::command::{Descent, Literal, Part, Word, descent, git_files, leaves_files, listed};
 use crate::path::{Step, Steps, resolve};
 use crate::protect::may_hold_protected;
 use crate::shape::{Shape, Unit};
@@ -75,6 +75,18 @@ pub(super) fn touches(
     let mut all_bases = bases.to_vec();
     if !looks {
         all_bases.extend(entered(part, code, bases, place)?);
+    }
+    for path in git_files(part) {
+        touches.extend(resolved(&Shape::exact(&path), bases, place)?.into_iter().map(|steps| Touch {
+            steps,
+            claimed: None,
+            writes: true,
+            itself: true,
+            descends: false,
+            expanded: false,
+            guarded: true,
+            written: path.as_str().into(),
+        }));
     }
     let descent = descent(part);
     if descent == Some(Descent::WorkingDirectory) {
