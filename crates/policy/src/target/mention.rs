@@ -104,7 +104,8 @@ pub(super) fn touches(
     let mut known = HashSet::new();
     for word in part.words.iter().filter(|word| code || word.text.len() <= LONGEST) {
         let written: Rc<str> = word.text.as_str().into();
-        for (piece, guarded) in pieces(word, code) {
+        let files = if any("sed gsed") { sed_files(word) } else { Vec::new() };
+        for (piece, guarded) in pieces(word, code).into_iter().chain(files) {
             if known.len() > MOST_PIECES {
                 return None;
             }
@@ -125,6 +126,20 @@ pub(super) fn touches(
         }
     }
     Some(touches)
+}
+
+/// Files that commands of `sed` read or write, which may stand right behind the letter: `r.env`, `s/a/b/wfile`.
+fn sed_files(word: &Word) -> Vec<(Shape, bool)> {
+    const MAX_FILES: usize = 64;
+    let units = word.shape().0;
+    let is_command = |unit: &Unit| matches!(unit, Unit::Char('r' | 'R' | 'w' | 'W'));
+    let places = units.iter().enumerate().filter(|(_, unit)| is_command(unit)).take(MAX_FILES);
+    let is_end = |unit: &Unit| matches!(unit, Unit::Char('\n' | ';' | '}'));
+    let files = places.map(|(at, _)| {
+        let file: Vec<Unit> = units[at + 1..].iter().copied().take_while(|unit| !is_end(unit)).collect();
+        (Shape(file), true)
+    });
+    files.filter(|(file, _)| !file.0.is_empty() && file.0.len() <= LONGEST).collect()
 }
 
 /// Returns `true` if `printf` gives a variable what it would print.

@@ -191,3 +191,31 @@ fn text_that_is_only_written_or_shown_is_no_path() {
     ];
     check("", &lines, Allow);
 }
+
+#[test]
+fn the_file_of_a_sed_command_counts_for_protected_paths() {
+    let lines = [
+        "sed 'r .env' x",
+        "sed r.env x",
+        "sed 1r.env x",
+        "sed '$r.env' x",
+        "sed -e r.env x",
+        "sed -er.env x",
+        "sed '/a/r.env' x",
+        "sed -n 'p;r./.env' x",
+        "sed R.env x",
+        "sed wAGENTS.md x",
+        "sed 's/a/b/w.git/config' x",
+        "sed 's/a/b/gw.git/config' x",
+        "sed 1,2W.git/config x",
+    ];
+    check("", &lines, Deny);
+    let lines = [
+        "sed -n '10,20p' src/main.rs",
+        "sed -i 's/foo/bar/g' src/*.rs",
+        "sed -e 's|/a/b|/c/d|' -e '/^#/d' x",
+        "sed 's/word/other/' x",
+        "sed rREADME.md x",
+    ];
+    check("", &lines, Allow);
+}
