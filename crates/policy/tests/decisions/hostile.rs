@@ -398,3 +398,15 @@ fn what_cannot_be_read_is_refused() {
     let parens = format!("{}canary{}", "$(".repeat(30_000), ")".repeat(30_000));
     assert_eq!(decide(&policy(Access::High, CANARY), &shell(&parens), SANDBOX).verdict, Deny);
 }
+
+/// Protected paths leave ordinary work alone.
+#[test]
+fn ordinary_lines_touch_no_protected_path() {
+    let high = policy(Access::High, "");
+    let verdicts = everyday::LINES.iter().map(|line| (line, decide(&high, &shell(line), SANDBOX)));
+    let hit: Vec<String> = verdicts
+        .filter(|(_, decision)| decision.verdict != Allow)
+        .map(|(line, decision)| format!("{line}: {decision}"))
+        .collect();
+    assert!(hit.is_empty(), "{}", hit.join("\n"));
+}
