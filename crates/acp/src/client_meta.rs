@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use narrows_wire::{View, elements, members};
+use narrows_wire::{View, elements, folds_to, members};
 
 use crate::method;
 
@@ -37,15 +37,16 @@ pub fn strip_client_meta(message: View<'_>, listed: &[String]) -> Option<Strippe
     }
     let (bytes, params) = (message.bytes(), message.params()?);
     // Most messages have no such key, however it is written.
-    if memchr::memmem::find(params, META.as_bytes()).is_none()
-        && memchr::memmem::find(params, br"\u").is_none()
-    {
+    if memchr::memchr2(b'_', b'\\', params).is_none() {
         return None;
     }
     // What a client can show stands in `_meta` of its capabilities.
     let levels = if method == method::INITIALIZE { 1 } else { MAX_DEPTH };
     let mut edits = Edits { listed, bytes, replaced: Vec::new(), names: Vec::new() };
     edits.walk(message.envelope().params.range(), levels);
+    if edits.names.is_empty() {
+        return None;
+    }
     let mut line = Vec::with_capacity(bytes.len());
     let mut copied = 0;
     for (range, text) in edits.replaced {
@@ -54,7 +55,7 @@ pub fn strip_client_meta(message: View<'_>, listed: &[String]) -> Option<Strippe
         copied = range.end;
     }
     line.extend_from_slice(bytes.get(copied..)?);
-    (!edits.names.is_empty()).then_some(StrippedMeta { line, names: edits.names })
+    Some(StrippedMeta { line, names: edits.names })
 }
 
 struct Edits<'a> {
@@ -72,9 +73,12 @@ impl Edits<'_> {
         match value.first() {
             Some(b'{') => {
                 for (key, inner) in members(value) {
-                    match decoded(value.get(key).unwrap_or_default()).as_deref() {
-                        Some(META) => self.judge(inside(inner)),
-                        _ => self.walk(inside(inner), levels - 1),
+                    // Some readers do not tell cases apart.
+                    let is_meta = decoded(value.get(key).unwrap_or_default())
+                        .is_some_and(|key| folds_to(&key, META, false));
+                    match is_meta {
+                        true => self.judge(inside(inner)),
+                        false => self.walk(inside(inner), levels - 1),
                     }
                 }
             }
@@ -166,6 +170,7 @@ mod tests {
         check(r#"{"_meta":{"x":{}}}"#, Some((r#"{"_meta":{}}"#, &["x"])));
         // However it is written.
         check(r#"{"\u005fmeta":{"\u0078":1}}"#, Some((r#"{"\u005fmeta":{}}"#, &["x"])));
+        check(r#"{"_Meta":{"x":1},"_META":{"y":1}}"#, Some((r#"{"_Meta":{},"_META":{}}"#, &["x", "y"])));
         check(r#"{"_meta":["x"],"a":1}"#, Some((r#"{"_meta":null,"a":1}"#, &["_meta"])));
         check(r#"{"_meta":{"x":1},"_meta":{"y":1}}"#, Some((r#"{"_meta":{},"_meta":{}}"#, &["x", "y"])));
     }

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use narrows_acp::method;
-use narrows_wire::{Part, RpcError, View};
+use narrows_wire::{Part, RpcError, View, member};
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 
@@ -15,6 +15,7 @@ use super::identity::Identity;
 use super::line::Parts;
 use super::route::{MOST_NAME, Route, unknown_session};
 use super::session::{SessionKey, quoted};
+use super::session_keys::decoded;
 use super::state::{MOST_FORMER, What};
 use super::table::{Client, Key, Table, Worker};
 
@@ -150,12 +151,13 @@ const END: &[u8] = b"_update\"";
 pub(super) fn told(params: &[u8]) -> Option<Told> {
     let is_kind = |at: usize| KINDS.iter().any(|kind| params[..at].ends_with(kind));
     memchr::memmem::find_iter(params, END).find(|at| is_kind(*at))?;
-    let params: Value = serde_json::from_slice(params).ok()?;
-    let update = &params["update"];
-    match update["sessionUpdate"].as_str()? {
-        "state_update" => Some(Told::Running(update["state"] != "idle")),
+    let inner = |text: &'_ [u8], key: &str| member(text, key).ok().flatten();
+    let update = params.get(inner(params, "update")?)?;
+    let text = |key: &str| inner(update, key).and_then(|place| update.get(place)).and_then(decoded);
+    match text("sessionUpdate")?.as_str() {
+        "state_update" => Some(Told::Running(text("state").as_deref() != Some("idle"))),
         "subagent_update" => {
-            let name = update["sessionId"].as_str().filter(|name| !name.is_empty())?;
+            let name = text("sessionId").filter(|name| !name.is_empty())?;
             (name.len() <= MOST_NAME).then(|| Told::Child(name.into()))
         }
         _ => None,

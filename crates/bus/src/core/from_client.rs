@@ -92,7 +92,8 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Acts on one message of a client's.
     pub(super) fn take_client(&mut self, client: Client, message: View<'_>, batch: Option<BatchKey>) {
-        if message.envelope().ambiguous && self.refuse_ambiguous(client, message, batch) {
+        let is_ambiguous = message.envelope().ambiguous || self.misleads_beside_params(client, message);
+        if is_ambiguous && self.refuse_ambiguous(client, message, batch) {
             return;
         }
         match message.kind() {

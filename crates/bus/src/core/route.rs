@@ -1,6 +1,6 @@
 //! Where a client's message belongs.
 
-use narrows_wire::{Code, Effects, RpcError, View};
+use narrows_wire::{Code, Effects, RpcError, View, member};
 use serde_json::{Value, json};
 
 use crate::config::Share;
@@ -10,7 +10,7 @@ use super::api::{Outlet, PoolId};
 use super::identity::Identity;
 use super::owners::Claim;
 use super::session::{Place, SessionKey};
-use super::session_keys::names_any_session;
+use super::session_keys::{decoded, names_any_session};
 use super::state::{Stage, What};
 use super::supervise::deaf;
 use super::table::{Client, Worker};
@@ -23,6 +23,9 @@ pub(super) const MOST_NAME: usize = 4_096;
 
 /// The longest `initialize`, which is kept to be said again.
 const MOST_GREETING: usize = 64 << 10;
+
+/// The longest message that opens a session. It is read whole, by the loop that serves everybody.
+const MAX_OPENING_BYTES: usize = 1 << 20;
 
 /// How many sessions one connection may have.
 const MOST_SESSIONS: usize = 65_536;
@@ -68,6 +71,9 @@ impl<O: Outlet> Pass<'_, O> {
         }
         if matches!(what, What::Initialize | What::Authenticate) && message.bytes().len() > MOST_GREETING {
             return Route::Refuse(RpcError::new(Code::MessageTooLarge, "this is too long to be kept"));
+        }
+        if (what.creates() || what.reopens()) && message.bytes().len() > MAX_OPENING_BYTES {
+            return Route::Refuse(RpcError::new(Code::MessageTooLarge, "too long to open a session"));
         }
         let known = name.as_deref().and_then(|name| self.core.sessions.find(name));
         // A child is whose its session is, and in the same pool.
@@ -124,6 +130,9 @@ impl<O: Outlet> Pass<'_, O> {
             Ok(pool) => pool,
             Err(error) => return Route::Refuse(error),
         };
+        if self.misleads(pool, message) {
+            return Route::Refuse(misnamed());
+        }
         // Before any worker is started for it. What is sent is judged again, by the settings that hold then.
         if let Err(error) = self.permit_servers(client, pool, false, message, what) {
             return Route::Refuse(error);
@@ -164,6 +173,11 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let Some(state) = self.core.clients.get(client) else { return Claim::Unknown };
         self.claim_on(state.identity, name, key)
+    }
+
+    /// Returns `true` if a name is that of a session which a client may not use.
+    pub(super) fn is_foreign(&self, client: Client, name: &str) -> bool {
+        self.claim_of(client, name, self.core.sessions.find(name)) == Claim::Foreign
     }
 
     /// Returns `true` if a client may use a session that is open: the session is its own, or it has sent `initialize` and can take it over.
@@ -425,10 +439,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// first named beside another lives where that one does.
     fn route_unknowing(&mut self, client: Client, pool: PoolId, message: View<'_>) -> Route {
         let (deep, top) = (message.session(), message.top_session());
-        let foreign = top
-            .as_deref()
-            .is_some_and(|top| self.claim_of(client, top, self.core.sessions.find(top)) == Claim::Foreign);
-        if foreign {
+        if top.as_deref().is_some_and(|top| self.is_foreign(client, top)) {
             return Route::Refuse(unknown_session());
         }
         let mut home = None;
@@ -585,7 +596,6 @@ pub(super) fn session_in_use() -> RpcError {
 /// `params._meta["narrows/pool"]`.
 fn meta_pool(message: View<'_>) -> Option<String> {
     let params = message.params()?;
-    memchr::memmem::find(params, b"\"_meta\"")?;
-    let params: Value = serde_json::from_slice(params).ok()?;
-    Some(params.get("_meta")?.get(POOL)?.as_str()?.to_owned())
+    let meta = params.get(member(params, "_meta").ok()??)?;
+    decoded(meta.get(member(meta, POOL).ok()??)?)
 }

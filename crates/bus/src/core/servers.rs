@@ -2,12 +2,14 @@
 //! clients are equal, the worker gets another one for the second.
 
 use narrows_acp::method;
-use narrows_wire::{Code, RpcError, View};
+use narrows_wire::{Code, RpcError, View, member};
 use serde_json::Value;
 
 use super::Pass;
 use super::api::{Outlet, PoolId};
+use super::progress::respelled;
 use super::server_table::ServerUse;
+use super::session_keys::decoded;
 use super::state::Asked;
 use super::table::{Client, Worker};
 
@@ -172,28 +174,31 @@ fn declared(params: &[u8]) -> Vec<Box<str>> {
 
 /// The server that a message means.
 fn meant(message: View<'_>) -> Option<String> {
-    let params: Value = serde_json::from_slice(message.params()?).ok()?;
-    let name = KEYS.iter().find_map(|key| params.get(key))?;
-    Some(name.as_str()?.to_owned())
+    let params = message.params()?;
+    let name = KEYS.iter().find_map(|key| member(params, key).ok().flatten())?;
+    decoded(params.get(name)?)
 }
 
 /// Returns the only server that a message names, and the request of MCP that it is about. One that names two could be read in two ways.
 fn spoken_for(message: View<'_>) -> Option<(String, Option<String>)> {
-    let params: Value = serde_json::from_slice(message.params()?).ok()?;
-    let mut names = KEYS.iter().filter_map(|key| params.get(key));
-    let name = names.next()?.as_str()?.to_owned();
+    let params = message.params()?;
+    let found = KEYS.iter().map(|key| member(params, key)).collect::<Result<Vec<_>, _>>().ok()?;
+    let mut names = found.into_iter().flatten();
+    let name = decoded(params.get(names.next()?)?)?;
     if names.next().is_some() {
         return None;
     }
-    let request = params.get("requestId").map(Value::to_string);
-    Some((name, request.filter(|request| request.len() <= MAX_REQUEST_BYTES)))
+    let request = member(params, "requestId").ok()?.and_then(|request| params.get(request));
+    let request = request.filter(|request| request.len() <= MAX_REQUEST_BYTES);
+    let request = request.and_then(|request| serde_json::from_slice::<Value>(request).ok());
+    Some((name, request.map(|request| request.to_string())))
 }
 
 /// A message with another id of the server that it means.
 fn named(message: View<'_>, name: &str) -> Option<Vec<u8>> {
-    let mut line: Value = serde_json::from_slice(message.bytes()).ok()?;
-    let params = line.get_mut("params")?;
-    let key = KEYS.into_iter().find(|key| params.get(key).is_some())?;
-    params[key] = name.into();
-    Some(line.to_string().into_bytes())
+    let params = message.params()?;
+    let place = KEYS.iter().find_map(|key| member(params, key).ok().flatten())?;
+    let start = message.envelope().params.range().start;
+    let name = Value::from(name).to_string();
+    Some(respelled(message.bytes(), start + place.start..start + place.end, name.as_bytes()))
 }

@@ -3,13 +3,12 @@
 //! The bus routes by `params.sessionId`. An agent may also read `session_id`, or `sessionId` in `_meta`, in methods of its own. Where all share
 //! its process, that would reach sessions of others, so such keys are refused there.
 
-use narrows_wire::{Kind, View, keys};
-use serde_json::Value;
+use narrows_acp::method;
+use narrows_wire::{Kind, View, keys, member};
 
 use super::Pass;
 use super::api::{Outlet, PoolId};
 use super::batch::BatchKey;
-use super::mcp_access::is_unknown;
 use super::route::misnamed;
 use super::table::Client;
 
@@ -25,11 +24,7 @@ impl<O: Outlet> Pass<'_, O> {
         message: View<'_>,
         batch: Option<BatchKey>,
     ) -> bool {
-        let pool = self.core.client(client).and_then(|state| state.pool);
-        let is_shared = pool.is_some_and(|pool| {
-            let pool = self.core.pool_of(pool);
-            pool.is_shared() && pool.is_acp()
-        });
+        let is_shared = self.may_share(client);
         match (message.kind(), message.id()) {
             (Kind::Request, Some(id)) if is_shared => {
                 if !self.refuse_doubled(client, id, batch, message.tag()) {
@@ -45,13 +40,48 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    /// Returns `true` if a client's message of an extension could name another session to the agent than it does to the bus, and the agent
-    /// has sessions of others.
+    /// Returns `true` if a client's messages may go to an agent that has sessions of others.
+    fn may_share(&self, client: Client) -> bool {
+        let is_shared = |pool: &super::PoolState| pool.is_shared() && pool.is_acp();
+        match self.core.clients.get(client).and_then(|state| state.pool) {
+            Some(pool) => is_shared(self.core.pool_of(pool)),
+            // It has not chosen one yet.
+            None => self.core.pools.iter().any(is_shared),
+        }
+    }
+
+    /// Returns `true` if the params of a client's message could name another session to the agent than they do to the bus, and the agent
+    /// has sessions of others. What stands in a prompt is content.
     pub(super) fn misleads(&self, pool: PoolId, message: View<'_>) -> bool {
         let state = self.core.pool_of(pool);
-        let is_judged =
-            state.is_shared() && state.is_acp() && message.method().is_some_and(|name| is_unknown(&name));
-        is_judged && mentions(message) != usize::from(message.session().is_some())
+        let is_judged = state.is_shared()
+            && state.is_acp()
+            && message
+                .method()
+                .is_some_and(|name| !matches!(&*name, method::SESSION_PROMPT | method::INITIALIZE));
+        is_judged
+            && match message.session() {
+                Some(_) => mentions(message) != 1,
+                None => names_any_session(message),
+            }
+    }
+
+    /// Returns `true` if a client's message names a session beside its params that is not the client's, or may do so to some reader, and the
+    /// agent has sessions of others. A name that is nobody's is a tag, which comes back with the answer.
+    pub(super) fn misleads_beside_params(&self, client: Client, message: View<'_>) -> bool {
+        if !self.may_share(client) {
+            return false;
+        }
+        let (bytes, params) = (message.bytes(), message.envelope().params);
+        let (before, behind) = match params.is_some() {
+            true => (bytes.get(..params.range().start), bytes.get(params.range().end..)),
+            false => (Some(bytes), None),
+        };
+        let beside = [before, behind].into_iter().flatten().map(count_mentions).sum::<usize>();
+        match message.top_session() {
+            Some(top) => beside != 1 || self.is_foreign(client, &top),
+            None => beside > 0,
+        }
     }
 }
 
@@ -61,16 +91,21 @@ pub(super) fn names_any_session(message: View<'_>) -> bool {
     if found != 1 {
         return found > 0;
     }
-    let params = message.params().and_then(|params| serde_json::from_slice::<Value>(params).ok());
-    !params.is_some_and(|params| params.get("sessionId").is_some_and(Value::is_null))
+    let params = message.params().unwrap_or_default();
+    let own = member(params, "sessionId").ok().flatten();
+    own.and_then(|own| params.get(own)) != Some(b"null")
 }
 
 /// How many keys in the params name a session to some reader.
 fn mentions(message: View<'_>) -> usize {
+    count_mentions(message.params().unwrap_or_default())
+}
+
+/// How many keys in a text name a session to some reader.
+fn count_mentions(text: &[u8]) -> usize {
     // Two more for the quotes.
     let long = |key: &&[u8]| key.len() >= FOLDED.len() + 2;
-    let params = message.params().unwrap_or_default();
-    keys(params).filter(long).filter_map(decoded).filter(|key| folds_to(key, FOLDED)).count()
+    keys(text).filter(long).filter_map(decoded).filter(|key| folds_to(key, FOLDED)).count()
 }
 
 /// Returns `true` if a key is this one without regard to case, `_` and `-`. Some agents read JSON so.

@@ -365,7 +365,7 @@ fn who_waits_for_a_deaf_worker_is_read_again() {
     scene.session(a, 0, "a");
     scene.ask(a, 1, "session/prompt", &prompt("a"));
     let taken = scene.sight.queued[&0].len() as u64;
-    scene.ask(b, 1, "session/new", &json!({"pad": "x".repeat(9 << 20)}));
+    scene.ask(b, 1, "_x/y", &json!({"pad": "x".repeat(9 << 20)}));
     assert!(scene.seen().contains("PauseClient(Client(1))"));
     scene.core.worker_stuck(scene.now, Worker(0), Stuck::InputClosed { taken }, &mut scene.sight);
     assert!(scene.seen().contains("ResumeClient(Client(1))"));

@@ -25,7 +25,7 @@ fn opening(id: usize, servers: &str) -> String {
 fn descriptions_of_servers_have_a_bounded_number_of_keys_and_servers() {
     let mut scene = scene();
     let one = scene.open_as("token:one");
-    let keys: Vec<String> = (0..200_000).map(|number| format!(r#""{number}":0"#)).collect();
+    let keys: Vec<String> = (0..50_000).map(|number| format!(r#""{number}":0"#)).collect();
     for kind in ["stdio", "acp"] {
         scene.line(one, &opening(1, &format!(r#"{{"type":"{kind}",{}}}"#, keys.join(","))));
         let seen = scene.seen();
@@ -176,4 +176,20 @@ fn who_does_not_read_is_not_told_a_long_answer_to_initialize_again_and_again() {
     }
     let seen = scene.seen();
     assert_eq!((seen.matches("xxxxx\"").count(), seen.matches("-32012").count()), (2, 98));
+}
+
+/// What opens a session is read whole.
+#[test]
+fn a_message_that_opens_a_session_is_bounded() {
+    let mut scene = Scene::new(&asking(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let one = scene.open_as("token:one");
+    scene.seen();
+    for method in ["session/new", "session/load", "session/resume", "session/fork"] {
+        let params = json!({"sessionId": "a", "cwd": "/", "_meta": {"narrows": 0}, "x": "x".repeat(1 << 20)});
+        scene.ask(one, 2, method, &params);
+        let seen = scene.seen();
+        assert!(seen.contains("too long to open a session") && !seen.contains("w0 <"), "{method}: {seen}");
+    }
 }

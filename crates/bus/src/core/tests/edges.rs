@@ -305,3 +305,67 @@ fn an_array_of_a_worker_loses_no_answer() {
     let seen = scene.seen();
     assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-320"#), "{seen}");
 }
+
+/// Some agents make a name of a list or of an object, or look for it elsewhere in the message.
+#[test]
+fn no_method_names_a_session_of_others_to_a_shared_agent_by_another_form_or_place() {
+    let mut scene = Scene::new(&identities::asking(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let (one, two) = (scene.open_as("token:one"), scene.open_as("token:two"));
+    scene.session(one, 0, "a");
+    scene.session(two, 0, "b");
+    let methods = [
+        "session/load",
+        "session/resume",
+        "session/delete",
+        "session/list",
+        "session/new",
+        "session/fork",
+        "session/close",
+        "session/set_mode",
+        "_x/y",
+    ];
+    for method in methods {
+        for params in [
+            json!({"cwd": "/", "sessionId": ["a"]}),
+            json!({"cwd": "/", "sessionId": {"id": "a"}}),
+            json!({"cwd": "/", "options": {"sessionId": "a"}}),
+            json!({"cwd": "/", "sessionId": "b", "options": {"sessionId": "a"}}),
+        ] {
+            scene.ask(two, 1, method, &params);
+            let seen = scene.seen();
+            assert!(!seen.contains("w0 <") && seen.contains("error"), "{method} {params}: {seen}");
+        }
+        for beside in [r#""sessionId":"a""#, r#""sessionId":["a"]"#, r#""_meta":{"sessionId":"a"}"#] {
+            for params in [r#"{"cwd":"/"}"#, r#"{"cwd":"/","sessionId":"b"}"#] {
+                scene.line(
+                    two,
+                    &format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}",{beside},"params":{params}}}"#),
+                );
+                scene.line(
+                    two,
+                    &format!(r#"{{"jsonrpc":"2.0","params":{params},{beside},"id":2,"method":"{method}"}}"#),
+                );
+                let seen = scene.seen();
+                assert!(
+                    !seen.contains("w0 <") && seen.contains("error"),
+                    "{method} {beside} {params}: {seen}"
+                );
+            }
+        }
+    }
+    for method in ["session/prompt", "session/cancel"] {
+        scene.line(
+            two,
+            &format!(
+                r#"{{"jsonrpc":"2.0","method":"{method}","sessionId":"a","params":{{"sessionId":"b"}}}}"#
+            ),
+        );
+        let seen = scene.seen();
+        assert!(!seen.contains("w0 <"), "{method}: {seen}");
+    }
+    // A name that is its own, or nobody's, is a tag.
+    scene.line(two, r#"{"jsonrpc":"2.0","id":3,"method":"session/prompt","sessionId":"b","params":{"sessionId":"b","prompt":[]}}"#);
+    assert!(scene.seen().contains("w0 <"));
+}
