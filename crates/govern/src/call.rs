@@ -50,6 +50,8 @@ impl Progress {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Said<'a> {
+    #[serde(borrow, default)]
+    session_update: Option<Cow<'a, str>>,
     #[serde(borrow)]
     pub(crate) tool_call_id: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -84,18 +86,19 @@ impl Said<'_> {
 
     /// The ids of the terminals that its content shows.
     pub(crate) fn terminals(&self) -> Vec<String> {
-        let blocks = match &self.content {
-            Some(Once(Value::Array(blocks))) => &blocks[..],
-            Some(Once(block)) => std::slice::from_ref(block),
-            None => &[],
-        };
-        let ids = blocks.iter().filter(|block| block["type"] == "terminal");
-        ids.filter_map(|block| block["terminalId"].as_str().map(str::to_owned)).collect()
+        let Some(Once(content)) = &self.content else { return Vec::new() };
+        let shown = blocks(content).into_iter().filter(|block| block["type"] == "terminal");
+        shown.filter_map(|block| block["terminalId"].as_str().map(str::to_owned)).collect()
     }
 
-    /// Returns `true` if its content is one block that shows a change of files.
+    /// Returns `true` if its content shows a change of files.
     pub(crate) fn is_change(&self) -> bool {
-        self.content.as_ref().is_some_and(|Once(block)| Action::is_change(block))
+        self.content.as_ref().is_some_and(|Once(content)| !change_blocks(content).is_empty())
+    }
+
+    /// Returns `true` if it announces a call, which version 1 does once for each.
+    fn is_announcement(&self) -> bool {
+        self.session_update.as_deref() == Some("tool_call")
     }
 }
 
@@ -121,6 +124,8 @@ pub(crate) struct Call {
     yielded: bool,
     pub(crate) input: Value,
     pub(crate) output: Value,
+    /// A digest of the output that was recorded.
+    recorded: Option<Digest>,
     locations: Vec<PathBuf>,
     /// The blocks of its content that show a change of files.
     changes: Vec<Value>,
@@ -216,9 +221,11 @@ impl Call {
     /// that is a result if the call has ended, or if it was allowed with an input that says what it does.
     fn take_changes(&mut self, content: &Value, has_ended: bool) -> bool {
         let shown: Vec<Value> = match content {
-            Value::Array(blocks) => blocks.iter().filter(|block| Action::is_change(block)).cloned().collect(),
-            block if Action::is_change(block) => self.changes.iter().chain([block]).cloned().collect(),
-            _ => Vec::new(),
+            Value::Array(_) => change_blocks(content),
+            block => match change_blocks(block) {
+                found if found.is_empty() => found,
+                found => self.changes.iter().cloned().chain(found).collect(),
+            },
         };
         if shown.is_empty() || shown == self.changes {
             return false;
@@ -304,13 +311,26 @@ impl Call {
             began: false,
             yielded: false,
             output: Value::Null,
+            recorded: None,
             asked: None,
             is_allowed: true,
             ..self.clone()
         };
         let changed = fresh.hear(said.clone());
         let runs = matches!(said.status, Some(Progress::Pending | Progress::Running));
-        (changed || runs).then_some(fresh)
+        let result = said.raw_output.as_ref().filter(|Once(output)| !is_empty(output));
+        let is_other_result = said.status.is_some_and(Progress::is_end)
+            && result.is_some_and(|Once(output)| {
+                self.recorded.is_some_and(|recorded| recorded != value_digest(output))
+            });
+        (changed || runs || said.is_announcement() || is_other_result).then_some(fresh)
+    }
+
+    /// Takes out what came of it, to be recorded.
+    pub(crate) fn take_output(&mut self) -> Value {
+        let output = std::mem::take(&mut self.output);
+        self.recorded = Some(value_digest(&output));
+        output
     }
 
     /// Whether it was ever said to run.
@@ -456,6 +476,33 @@ impl Call {
     fn told_action(&self, locations: &[PathBuf]) -> Action {
         Action::read(self.kind.as_deref(), self.name.as_deref(), &self.input, locations)
     }
+}
+
+/// How deep blocks of content are looked for in lists.
+const MAX_CONTENT_DEPTH: usize = 8;
+
+/// The blocks in the content of a call, which is a list of them, or one more of them. Lists in lists are looked through too.
+fn blocks(content: &Value) -> Vec<&Value> {
+    let mut found = Vec::new();
+    let mut open = vec![(content, 0)];
+    while let Some((value, depth)) = open.pop() {
+        match value {
+            Value::Array(inner) if depth < MAX_CONTENT_DEPTH => {
+                open.extend(inner.iter().rev().map(|value| (value, depth + 1)));
+            }
+            value => found.push(value),
+        }
+    }
+    found
+}
+
+/// The blocks in the content of a call that show a change of files.
+fn change_blocks(content: &Value) -> Vec<Value> {
+    blocks(content).into_iter().filter(|block| Action::is_change(block)).cloned().collect()
+}
+
+fn value_digest(value: &Value) -> Digest {
+    Sha256::digest(jcs::to_vec(value).unwrap_or_else(|_| value.to_string().into_bytes())).into()
 }
 
 /// What it is to have a server show something. A file is one of this machine; of any other address only the server knows what it

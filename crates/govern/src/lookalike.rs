@@ -83,11 +83,20 @@ const FREE_FORM: [&str; 5] = ["_meta", "arguments", "rawInput", "rawOutput", "re
 const MAX_DEPTH: usize = 8;
 
 /// Returns `true` if parameters have a key of the protocol in another case, or are nested more deeply than those of any method.
-pub(crate) fn has_lookalike(params: &[u8]) -> bool {
-    is_unclear(params, MAX_DEPTH)
+pub(crate) fn has_lookalike(params: &[u8], spelling: Spelling) -> bool {
+    is_unclear(params, spelling, MAX_DEPTH)
 }
 
-fn is_unclear(value: &[u8], levels: usize) -> bool {
+/// Which keys count as another spelling of a key of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spelling {
+    /// Those that differ by case.
+    Case,
+    /// Those that differ by case, `_` or `-`. Agents read both `mcpServers` and `mcp_servers`.
+    CaseAndSeparators,
+}
+
+fn is_unclear(value: &[u8], spelling: Spelling, levels: usize) -> bool {
     match value.first() {
         Some(b'{' | b'[') if levels == 0 => true,
         Some(b'{') => members(value).any(|(key, inner)| {
@@ -96,27 +105,33 @@ fn is_unclear(value: &[u8], levels: usize) -> bool {
             if FREE_FORM.iter().any(|free| free.as_bytes() == name) {
                 return false;
             }
-            is_lookalike(key, name) || is_unclear(value.get(inner).unwrap_or_default(), levels - 1)
+            is_lookalike(key, name, spelling)
+                || is_unclear(value.get(inner).unwrap_or_default(), spelling, levels - 1)
         }),
-        Some(b'[') => {
-            elements(value).any(|entry| is_unclear(value.get(entry).unwrap_or_default(), levels - 1))
-        }
+        Some(b'[') => elements(value)
+            .any(|entry| is_unclear(value.get(entry).unwrap_or_default(), spelling, levels - 1)),
         _ => false,
     }
 }
 
 /// `name` is the key without its quotes.
-fn is_lookalike(key: &[u8], name: &[u8]) -> bool {
+fn is_lookalike(key: &[u8], name: &[u8], spelling: Spelling) -> bool {
     if NAMES.binary_search_by(|known| known.as_bytes().cmp(name)).is_ok() {
         return false;
     }
+    let has_separators = name.iter().any(|byte| matches!(byte, b'_' | b'-'));
+    let folds = spelling == Spelling::CaseAndSeparators && (has_separators || name.contains(&b'\\'));
     // Most other keys begin with a letter that none of the names ends up as.
-    if name.is_ascii() && !name.contains(&b'\\') {
+    if name.is_ascii() && !name.contains(&b'\\') && !folds {
         return NAMES.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name));
     }
     let Ok(text) = serde_json::from_slice::<String>(key) else { return true };
     // Escaped, and yet the same.
-    NAMES.iter().any(|known| folds_to(&text, &known.to_ascii_lowercase(), false)) && !NAMES.contains(&&*text)
+    let is_like = |known: &&str| {
+        let known = known.to_ascii_lowercase();
+        folds_to(&text, &known, false) || folds && folds_to(&text, &known, true)
+    };
+    NAMES.iter().any(is_like) && !NAMES.contains(&&*text)
 }
 
 #[cfg(test)]
@@ -143,7 +158,7 @@ mod tests {
             "{\"se\u{17f}sionId\":\"x\"}",
             r#"{"a":[[[[[[[[[{}]]]]]]]]]}"#,
         ] {
-            assert!(has_lookalike(odd.as_bytes()), "{odd}");
+            assert!(has_lookalike(odd.as_bytes(), Spelling::Case), "{odd}");
         }
         for plain in [
             "",
@@ -154,7 +169,26 @@ mod tests {
             r#"{"serverId":"n","method":"tools/call","params":{"name":"look","arguments":{"Path":{"Name":"x"}}}}"#,
             r#"{"_meta":{"SessionId":"x"},"s\u0065ssionId":"x","customField":1,"Other":2}"#,
         ] {
-            assert!(!has_lookalike(plain.as_bytes()), "{plain}");
+            assert!(!has_lookalike(plain.as_bytes(), Spelling::Case), "{plain}");
         }
+    }
+
+    #[test]
+    fn separators_count_where_clients_name_things() {
+        for odd in [
+            r#"{"mcp_servers":[]}"#,
+            r#"{"mcp-servers":[]}"#,
+            r#"{"MCP_SERVERS":[]}"#,
+            r#"{"a":{"session_id":"x"}}"#,
+            r#"{"additional\u005fdirectories":[]}"#,
+        ] {
+            assert!(has_lookalike(odd.as_bytes(), Spelling::CaseAndSeparators), "{odd}");
+        }
+        for plain in
+            [r#"{"_meta":{"session_id":1}}"#, r#"{"x_y":1,"is-it":2}"#, r#"{"mcpServers":[],"meta":{}}"#]
+        {
+            assert!(!has_lookalike(plain.as_bytes(), Spelling::CaseAndSeparators), "{plain}");
+        }
+        assert!(!has_lookalike(br#"{"mcp_servers":[]}"#, Spelling::Case));
     }
 }

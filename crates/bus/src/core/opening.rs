@@ -59,6 +59,7 @@ impl<O: Outlet> Pass<'_, O> {
             awaited: self.now,
             noted: self.now,
             retried: false,
+            is_superseded: false,
             watch,
             kin: None,
             servers: ServerUse::default(),

@@ -132,6 +132,15 @@ impl<O: Outlet> Pass<'_, O> {
             || self.core.sessions.find(name).is_some_and(|other| other != key && is_there(other))
     }
 
+    /// Returns `true` if a lost session may be another one to its agent by now: that gave the name to a session of somebody else, open or
+    /// not.
+    fn is_superseded(&self, key: SessionKey) -> bool {
+        let Some(session) = self.core.sessions.get(key) else { return false };
+        let wire = session.wire.as_deref().and_then(|wire| serde_json::from_slice::<Box<str>>(wire).ok());
+        session.is_superseded
+            || wire.is_some_and(|wire| self.is_anothers_within(session.identity, session.pool, &wire))
+    }
+
     /// Whether a pool has workers besides these, or will have.
     fn has_others(&self, pool: PoolId, taken: &[Worker]) -> bool {
         let state = self.core.pool_of(pool);
@@ -166,7 +175,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Asks a worker to take a session up.
     pub(super) fn send_revival(&mut self, key: SessionKey, worker: Worker) {
-        if self.has_namesake(worker, key) {
+        if self.has_namesake(worker, key) || self.is_superseded(key) {
             self.fail_revival(key, &namesake());
             return;
         }

@@ -85,6 +85,8 @@ pub(super) struct Session {
     pub(super) noted: Time,
     /// A worker died over it: one more is tried.
     pub(super) retried: bool,
+    /// Its agent gave its name to another session after it was lost.
+    pub(super) is_superseded: bool,
     /// What is kept of it for those who come to watch.
     pub(super) watch: Option<Box<Watch>>,
     /// Its child sessions, if it ever had one.
@@ -152,6 +154,9 @@ impl Sessions {
     /// Enters a session under its name, or under a free one like it. `is_anothers` tells of a name
     /// whether a session of somebody else is called so that is not open.
     pub(super) fn insert(&mut self, mut session: Session, is_anothers: impl Fn(&str) -> bool) -> SessionKey {
+        if let Some(lost) = self.by_name.get(&session.name).and_then(|key| self.table.get_mut(*key)) {
+            lost.is_superseded |= lost.pool == session.pool && lost.wire.is_none() && lost.worker().is_none();
+        }
         let name = self.free_name(&session.name, is_anothers);
         if name != session.name {
             let own = std::mem::replace(&mut session.name, name);

@@ -51,7 +51,11 @@ impl<O: Out> Pass<'_, O> {
 
     /// What the agent tells can be read in two ways: it is shown to nobody, and a turn in which it is told ends.
     fn doubled_update(&mut self, message: View<'_>) {
-        let Some(name) = message.session() else { return };
+        let Some(name) = message.session() else {
+            let method = message.method().unwrap_or_default();
+            self.record_name_once(&method, message, Some("no_session"));
+            return;
+        };
         if !self.gate.sessions.contains_key(&*name) {
             self.stray(&name, &message.method().unwrap_or_default());
         } else if !self.gate.is_replaying(&name) {

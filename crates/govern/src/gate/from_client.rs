@@ -122,6 +122,10 @@ impl<O: Out> Pass<'_, O> {
         if self.is_misused_by_client(&method, message) {
             return;
         }
+        if method == method::MCP_MESSAGE && !self.gate.offers().mcp_acp {
+            self.record_method(Sender::Client, &method, message, Some("method_not_listed"));
+            return;
+        }
         if !is_plain_notification(&method) {
             return self.other_notification(&method, message);
         }

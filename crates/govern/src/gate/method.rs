@@ -13,7 +13,7 @@ use super::opening::{UNDECLARED, unrecorded};
 use super::session::{Asked, Origin, Served};
 use super::{Pass, REPLAYING, prompt};
 use crate::call::Call;
-use crate::lookalike;
+use crate::lookalike::{Spelling, has_lookalike};
 use crate::mandate::Autonomy;
 use crate::once;
 use crate::record::{Sender, digest};
@@ -268,7 +268,7 @@ impl<O: Out> Pass<'_, O> {
     /// Refuses and records a message of the client that has a key of the protocol in another case. Returns `true` if it was
     /// refused.
     pub(super) fn is_unclear_of_client(&mut self, message: View<'_>) -> bool {
-        if !is_unclear(message) {
+        if !is_unclear(message, Spelling::CaseAndSeparators) {
             return false;
         }
         let method = message.method().unwrap_or_default();
@@ -281,7 +281,7 @@ impl<O: Out> Pass<'_, O> {
 
     /// Does the same for the agent. An update like that may tell of what nobody has decided about, so it stops the turn.
     pub(super) fn is_unclear_of_agent(&mut self, message: View<'_>) -> bool {
-        if !is_unclear(message) {
+        if !is_unclear(message, Spelling::Case) {
             return false;
         }
         let method = message.method().unwrap_or_default();
@@ -360,9 +360,9 @@ fn plain_params(message: View<'_>) -> Option<Value> {
 }
 
 /// Returns `true` if a request or a notification has a key of the protocol in another case.
-fn is_unclear(message: View<'_>) -> bool {
+fn is_unclear(message: View<'_>, spelling: Spelling) -> bool {
     matches!(message.kind(), Kind::Request | Kind::Notification)
-        && message.params().is_some_and(lookalike::has_lookalike)
+        && message.params().is_some_and(|params| has_lookalike(params, spelling))
 }
 
 fn misspelled() -> RpcError {

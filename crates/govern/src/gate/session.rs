@@ -53,7 +53,7 @@ pub(super) struct Session {
     /// Each in a place of its own: there may be many, and they are large.
     pub(super) calls: HashMap<Box<str>, Box<Case>>,
     /// The terminals that are parts of calls, by their ids: the keys of those calls.
-    pub(super) terminals: HashMap<Box<str>, Box<str>>,
+    pub(super) terminals: HashMap<Box<str>, Vec<Box<str>>>,
     /// Its MCP servers in the client: their ids and their names.
     pub(super) servers: Vec<(String, String)>,
     /// Calls that were decided before they are told of, by their ids.

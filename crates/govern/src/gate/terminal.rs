@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 
-use narrows_policy::Action;
 use narrows_wire::View;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -13,12 +12,15 @@ use serde_json::{Value, json};
 use super::Pass;
 use super::api::Out;
 use super::lane::Otherwise;
-use super::session::{Session, key_of};
+use super::session::{Case, Session, key_of};
 use crate::call::{Call, Progress, Said};
 use crate::once::Once;
 
 /// The kind of a call that runs a command.
 const EXECUTE: &str = "execute";
+
+/// The most calls that a terminal is a part of.
+const MAX_CALLS: usize = 16;
 
 /// What an update says about a terminal.
 #[derive(Deserialize)]
@@ -84,11 +86,8 @@ impl<O: Out> Pass<'_, O> {
             if session.runs_as_joined(&told.terminal_id, &input) {
                 return self.send_marked(message, None, Otherwise::Nothing);
             }
-        } else if !session.calls.contains_key(&own_key)
-            && let Some(call) = session.terminals.get(&*told.terminal_id).cloned()
-        {
-            let Some(case) = session.calls.get(&call) else { return };
-            if case.approved.is_given() {
+        } else if !session.calls.contains_key(&own_key) && session.is_joined(&told.terminal_id) {
+            if session.joined(&told.terminal_id).all(|case| case.approved.is_given()) {
                 self.send_marked(message, None, Otherwise::Nothing);
             } else if told.progress().is_some() {
                 self.halt(name, "it ran a terminal for a tool call that is not allowed");
@@ -109,20 +108,34 @@ impl<O: Out> Pass<'_, O> {
 }
 
 impl Session {
-    /// Makes a terminal a part of a call, unless it is one of another.
+    /// Makes a terminal a part of a call. Of a terminal with many calls all that count are the first ones.
     fn join(&mut self, terminal: &str, call: &str) {
         if self.terminals.len() >= super::MOST_OPEN {
             let calls = &self.calls;
-            self.terminals.retain(|_, call| calls.get(call).is_some_and(|case| !case.is_closed));
+            let is_open = |call: &Box<str>| calls.get(call).is_some_and(|case| !case.is_closed);
+            self.terminals.retain(|_, joined| joined.iter().any(is_open));
         }
         if self.terminals.len() < super::MOST_OPEN {
-            self.terminals.entry(terminal.into()).or_insert_with(|| call.into());
+            let joined = self.terminals.entry(terminal.into()).or_default();
+            if joined.len() < MAX_CALLS && !joined.iter().any(|known| **known == *call) {
+                joined.push(call.into());
+            }
         }
+    }
+
+    /// The calls that a terminal is a part of.
+    fn joined(&self, terminal: &str) -> impl Iterator<Item = &Case> {
+        let joined = self.terminals.get(terminal).into_iter().flatten();
+        joined.filter_map(|call| self.calls.get(call)).map(Box::as_ref)
+    }
+
+    fn is_joined(&self, terminal: &str) -> bool {
+        self.joined(terminal).next().is_some()
     }
 
     /// Makes a terminal a part of an allowed call that runs just this and has no terminal yet, if there is one.
     fn join_allowed_call(&mut self, terminal: &str, input: &Value) {
-        if self.terminals.contains_key(terminal) {
+        if self.is_joined(terminal) {
             return;
         }
         let wanted = Call::told(None, EXECUTE, input.clone()).action();
@@ -130,20 +143,18 @@ impl Session {
             !case.is_closed
                 && case.approved.is_given()
                 && case.call.runs(&wanted, self.working_directory())
-                && !self.terminals.values().any(|call| call == *key)
+                && !self.terminals.values().flatten().any(|call| call == *key)
         });
         if let Some(key) = found.map(|(key, _)| key.clone()) {
             self.join(terminal, &key);
         }
     }
 
-    /// Returns `true` if a terminal is a part of an allowed call and runs what that does.
+    /// Returns `true` if all calls that a terminal is a part of are allowed, and it runs what one of them does.
     fn runs_as_joined(&self, terminal: &str, input: &Value) -> bool {
-        let Some(case) = self.terminals.get(terminal).and_then(|call| self.calls.get(call)) else {
-            return false;
-        };
-        let wanted: Action = Call::told(None, EXECUTE, input.clone()).action();
-        case.approved.is_given() && case.call.runs(&wanted, self.working_directory())
+        let wanted = Call::told(None, EXECUTE, input.clone()).action();
+        self.joined(terminal).all(|case| case.approved.is_given())
+            && self.joined(terminal).any(|case| case.call.runs(&wanted, self.working_directory()))
     }
 
     fn working_directory(&self) -> Option<&std::path::Path> {

@@ -37,7 +37,10 @@ enum Course {
 impl<O: Out> Pass<'_, O> {
     pub(super) fn update(&mut self, message: View<'_>) {
         // An update about nothing is shown to nobody: what it tells of could not be decided.
-        let Some(name) = message.session() else { return };
+        let Some(name) = message.session() else {
+            self.record_name_once("session/update", message, Some("no_session"));
+            return;
+        };
         let Ok((kind, update)) = kind_of(message) else {
             return self.halt(&name, "it sent an update that can be read in two ways");
         };
@@ -58,15 +61,15 @@ impl<O: Out> Pass<'_, O> {
             "terminal_update" | "terminal_output_chunk" => self.terminal_said(&name, update, message),
             // More of what a call shows: as hidden as the call, and nothing that is to be decided.
             "tool_call_content_chunk" => {
-                let said = serde_json::from_slice::<Said<'_>>(update).ok();
-                if let Some(said) = &said {
-                    self.note_terminals(&name, said);
-                }
-                let id = match said {
-                    // A change of a file is to be decided, however it is told.
-                    Some(said) if said.is_change() => return self.tool_said(&name, said, message),
-                    said => said.and_then(|said| said.tool_call_id),
+                let Ok(said) = serde_json::from_slice::<Said<'_>>(update) else {
+                    return self.unreadable(&name, update);
                 };
+                // A change of a file is to be decided, however it is told.
+                if said.is_change() {
+                    return self.tool_said(&name, said, message);
+                }
+                self.note_terminals(&name, &said);
+                let id = said.tool_call_id;
                 let case = self.case(&name, &key_of(id.as_deref().unwrap_or_default()));
                 if case.is_some_and(|case| case.approved.is_given()) {
                     self.send_marked(message, None, Otherwise::Nothing);
@@ -315,7 +318,7 @@ impl<O: Out> Pass<'_, O> {
             return None;
         }
         case.is_closed = true;
-        let output = std::mem::take(&mut case.call.output);
+        let output = case.call.take_output();
         let output = if case.call.progress == Progress::Failed { json!({"error": output}) } else { output };
         let case = self.gate.sessions.get(name)?.calls.get(id)?;
         let event = self.called(name, id, case, output)?;

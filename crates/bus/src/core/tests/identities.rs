@@ -540,3 +540,29 @@ fn where_nobody_is_asked_users_and_anyone_are_told_apart_as_long_as_the_bus_runs
     scene.ask(user, 6, "session/load", &load("a"));
     assert!(scene.seen().starts_with("w0 < "), "it is still its owner's");
 }
+
+/// An agent that counts its sessions uses a name again.
+#[test]
+fn a_lost_session_is_not_taken_up_if_its_agent_gave_its_name_to_another_identity() {
+    for asked in ["session/prompt", "session/load", "session/resume"] {
+        let mut scene = Scene::new(&asking(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+        scene.up(0);
+        scene.answer(0, 1, &able());
+        let (one, two) = (scene.open_as("token:one"), scene.open_as("token:two"));
+        scene.session(one, 0, "s1");
+        scene.dies(0);
+        scene.pass(1.0);
+        scene.up(0);
+        scene.answer(0, 1, &able());
+        scene.ask(two, 1, "session/new", &json!({"cwd": "/"}));
+        let id = scene.last_id(0);
+        scene.answer(0, id, &json!({"sessionId": "s1"}));
+        scene.ask(two, 2, "session/close", &json!({"sessionId": "s1~2"}));
+        let id = scene.last_id(0);
+        scene.answer(0, id, &json!({}));
+        scene.seen();
+        scene.ask(one, 7, asked, &json!({"sessionId": "s1", "cwd": "/", "mcpServers": [], "prompt": []}));
+        let seen = scene.seen();
+        assert!(seen.contains("-32002") && !seen.contains("w0 < "), "{asked}: {seen}");
+    }
+}

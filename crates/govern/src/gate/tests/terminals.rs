@@ -126,6 +126,15 @@ fn output_of_a_call_that_is_not_allowed_stops_the_turn() {
 }
 
 #[test]
+fn a_terminal_that_several_calls_show_is_allowed_if_all_of_them_are() {
+    let mut scene = with_approved_call(Some("t"));
+    scene.update(&json!({"sessionUpdate": "tool_call", "toolCallId": "2", "name": "Rm", "kind": "delete",
+        "status": "pending", "rawInput": {"path": "/w/a/b"}, "content": [[{"type": "terminal", "terminalId": "t"}]]}));
+    scene.seen();
+    stops(scene, &[output("t")]);
+}
+
+#[test]
 fn an_allowed_terminal_is_recorded_with_its_end() {
     let mut scene = Scene::at_work();
     let clauses = vec![Clause::new("all", "tool.call", Class::Allow)];

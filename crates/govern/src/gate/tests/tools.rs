@@ -429,14 +429,15 @@ fn what_cannot_be_decided_is_passed_to_nobody() {
         let params = json!({"sessionId": "s", "path": "/w/a/b", "content": "x"});
         scene.agent(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
     }
-    let refused = "log method.refused deny code=\"wrong_form\"";
-    assert_eq!(scene.seen(), [refused; 4].join("\n"));
+    let refused = |code: &str| format!("log method.refused deny code=\"{code}\"");
+    let wrong = refused("wrong_form");
+    assert_eq!(scene.seen(), [&*refused("no_session"), &wrong, &wrong, &wrong, &wrong].join("\n"));
     let call = json!({"serverId": "x", "method": "tools/call", "params": {"name": "drop"}});
     scene.agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": call}));
     assert_eq!(scene.seen(), "log method.refused deny code=\"not_a_notification\"");
     for method in ["session/prompt", "session/new"] {
         scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": {"sessionId": "s", "cwd": "/"}}));
-        assert_eq!(scene.seen(), refused);
+        assert_eq!(scene.seen(), wrong);
     }
     scene.wants(1, "fs/read_text_file", &json!({"path": "/w/a/b"}));
     scene.ask(9, "session/prompt", &json!({"prompt": []}));
@@ -491,4 +492,45 @@ fn a_result_of_a_call_that_is_not_allowed_ends_the_turn_whatever_its_status() {
             );
         }
     }
+}
+
+/// One approval is for one run.
+#[test]
+fn an_ended_call_that_is_told_again_is_another_call() {
+    let input = json!({"path": "/w/a/b"});
+    let told = |kind: &str, output: &str| {
+        json!({"sessionUpdate": kind, "toolCallId": "1", "name": "Read", "kind": "read", "status": "completed",
+            "rawInput": input, "rawOutput": {"text": output}})
+    };
+    let mut scene = Scene::at_work();
+    scene.update(&told("tool_call", "first"));
+    // The same once more, as a client may need it.
+    scene.update(&told("tool_call_update", "first"));
+    assert_eq!(scene.seen().matches("log tool.call").count(), 1);
+    scene.update(&told("tool_call_update", "second"));
+    assert_eq!(scene.seen().matches("log tool.call").count(), 1);
+    scene.update(&told("tool_call", "second"));
+    assert_eq!(scene.seen().matches("log tool.call").count(), 1);
+}
+
+#[test]
+fn a_change_in_a_list_of_a_chunk_is_decided_about() {
+    let diff = json!({"type": "diff", "path": "/w/a/b", "oldText": "", "newText": "x"});
+    for content in [json!([diff]), json!([[diff]]), diff.clone()] {
+        let mut scene = Scene::at_work();
+        scene.tool("1", "Read", "in_progress", &json!({"path": "/w/a/b"}));
+        scene.seen();
+        scene.update(
+            &json!({"sessionUpdate": "tool_call_content_chunk", "toolCallId": "1", "content": content}),
+        );
+        let seen = scene.seen();
+        assert!(seen.contains("log operator.interrupted") && !seen.contains("c < "), "{content}: {seen}");
+    }
+    let line = r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":
+        "tool_call_content_chunk","toolCallId":"1","content":{"type":"content","type":"diff"}}}}"#;
+    let mut scene = Scene::at_work();
+    scene.gate.agent(scene.now, View::parse(line.replace('\n', "").as_bytes()), &mut scene.sight);
+    scene.commit();
+    let seen = scene.seen();
+    assert!(seen.contains("log tool.refused") && seen.contains("log operator.interrupted"), "{seen}");
 }
