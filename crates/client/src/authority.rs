@@ -37,6 +37,8 @@ pub(crate) enum By {
     Deadline,
     /// By nobody: a path leads elsewhere than when the person was asked.
     Changed,
+    /// By nobody: it cannot be read for certain, so nobody can allow it.
+    Unreadable,
     /// By the end of the turn.
     Cancelled,
 }
@@ -49,6 +51,7 @@ impl By {
             Self::Nobody => "nobody to ask",
             Self::Deadline => "timed out",
             Self::Changed => "changed meanwhile",
+            Self::Unreadable => "not readable",
             Self::Cancelled => "cancelled",
         }
     }
@@ -239,15 +242,19 @@ impl Authority {
         let _waiting = Waiting::new(&self.waiting);
         let subject = Action::read(Some(&question.kind), None, &question.input, &question.locations);
         let shown = self.follow(&subject).await;
+        let question = Arc::new(question);
         let (reply, by) = tokio::select! {
             biased;
             () = cancelled => (Reply::Cancel, By::Cancelled),
-            reply = timeout(self.patience, decider.decide(Arc::new(question))) => match reply {
+            reply = timeout(self.patience, decider.decide(Arc::clone(&question))) => match reply {
                 Ok(Reply::Nobody) => (Reply::Reject, By::Nobody),
                 Ok(reply) => (reply, By::Person),
                 Err(_) => (Reply::Reject, By::Deadline),
             },
         };
+        if question.problem.is_some() && !question.is_rejected_by(&reply) {
+            return (Reply::Reject, By::Unreadable);
+        }
         let may_allow = matches!(reply, Reply::Allow | Reply::Select(_));
         // The answer is about the files that the person was shown.
         if may_allow && self.follow(&subject).await != shown {
@@ -313,6 +320,7 @@ impl Authority {
             options: Vec::new(),
             decision: decision.clone(),
             approval: None,
+            problem: None,
         };
         // Who has just allowed the very same is not asked again.
         let is_allowed = decision.verdict == Verdict::Ask
@@ -362,6 +370,7 @@ pub(crate) fn denied(decision: &Decision, by: By) -> Denied {
         }
         By::Deadline => "nobody answered in time whether it is allowed".to_owned(),
         By::Changed => "a link in its path was changed while the user was asked; ask again".to_owned(),
+        By::Unreadable => "the request cannot be read for certain, so nobody can allow it".to_owned(),
         By::Cancelled => "the turn was cancelled".to_owned(),
     })
 }

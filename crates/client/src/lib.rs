@@ -44,7 +44,7 @@ pub use input::Input;
 pub use losses::Losses;
 pub use map::Fault;
 pub use mcp::{ConfigError, ServerConfig, Transport};
-pub use question::{Approval, Decide, FileChange, Pending, Question, Reply};
+pub use question::{Approval, Decide, FileChange, Pending, Question, Reply, RequestProblem};
 pub use run::{Canceller, Events, RunError, RunHandle, RunRequest, RunResult};
 pub use runtime::{Listed, Runtime};
 pub use session::{Rejection, Session};

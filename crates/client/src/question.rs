@@ -54,6 +54,49 @@ pub struct Question {
     /// The approval that it is, if a gate in front of the agent asks for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approval>,
+    /// Why the request cannot be read for certain. It can only be rejected then: any other answer counts as a rejection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<RequestProblem>,
+}
+
+impl Question {
+    /// Returns `true` if `reply` certainly allows nothing: it rejects, or takes an option that does.
+    pub(crate) fn is_rejected_by(&self, reply: &Reply) -> bool {
+        match reply {
+            Reply::Allow => false,
+            Reply::Reject | Reply::Nobody | Reply::Cancel => true,
+            Reply::Select(id) => self
+                .options
+                .iter()
+                .filter(|option| option.option_id == *id)
+                .all(|option| matches!(option.kind.as_str(), "reject_once" | "reject_always")),
+        }
+    }
+}
+
+/// Why a request cannot be read in whole, or in one way only, and what was sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RequestProblem {
+    /// What is wrong with it.
+    pub reason: String,
+    /// The params of the request as the agent wrote them, at most [`MAX_REQUEST_CHARS`](Self::MAX_REQUEST_CHARS) of them.
+    pub request: String,
+}
+
+impl RequestProblem {
+    /// How many characters of a request are kept.
+    pub const MAX_REQUEST_CHARS: usize = 3000;
+
+    pub(crate) fn new(reason: String, params: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(params);
+        let request = match text.char_indices().nth(Self::MAX_REQUEST_CHARS) {
+            None => text.into_owned(),
+            Some((end, _)) => {
+                format!("{} [… {} more characters]", &text[..end], text[end..].chars().count())
+            }
+        };
+        Self { reason, request }
+    }
 }
 
 /// A change of a file that an agent shows or asks for.
@@ -77,17 +120,26 @@ impl FileChange {
         if !Action::is_change(block) {
             return None;
         }
+        let has_only = |block: &Value, known: &[&str]| {
+            block.as_object().is_some_and(|members| members.keys().all(|key| known.contains(&key.as_str())))
+        };
         let text = |key: &str| block.get(key).and_then(Value::as_str).map(str::to_owned);
-        let read = text("path").zip(text("newText")).map(|(path, new_text)| Self {
+        let is_plain = has_only(block, &["type", "path", "oldText", "newText", "_meta"]);
+        let read = text("path").filter(|_| is_plain).zip(text("newText")).map(|(path, new_text)| Self {
             path: Some(path.into()),
             old_text: text("oldText"),
             new_text,
         });
-        let patch = || block.get("patch")?.get("text")?.as_str().map(str::to_owned);
-        Some(read.unwrap_or_else(|| Self {
-            new_text: patch().unwrap_or_else(|| block.to_string()),
-            ..Self::default()
-        }))
+        let patch = || {
+            let patch = block.get("patch").filter(|patch| has_only(patch, &["format", "text", "_meta"]))?;
+            has_only(block, &["type", "changes", "patch", "_meta"]).then(|| patch.get("text")?.as_str())?
+        };
+        Some(read.unwrap_or_else(|| patch().map_or_else(|| Self::unread(&block.to_string()), Self::unread)))
+    }
+
+    /// A change that is shown by this text alone.
+    pub(crate) fn unread(text: &str) -> Self {
+        Self { new_text: text.to_owned(), ..Self::default() }
     }
 }
 
@@ -156,5 +208,13 @@ mod tests {
         let patch = json!({"type": "diff", "changes": [], "patch": {"format": "git_patch", "text": "+x"}});
         check(patch, Some((None, "+x")));
         check(json!({"NewText": "x"}), Some((None, r#"{"NewText":"x"}"#)));
+        // A member that could be meant in place of another is shown too.
+        for block in [
+            json!({"type": "diff", "path": "/a", "newText": "x", "NewText": "y"}),
+            json!({"type": "diff", "path": "/a", "newText": "x", "patch": {"text": "+y"}}),
+            json!({"type": "diff", "patch": {"text": "+x", "Text": "+y"}}),
+        ] {
+            check(block.clone(), Some((None, &block.to_string())));
+        }
     }
 }

@@ -240,6 +240,7 @@ mod tests {
             options: vec![option("a", "allow_once"), option("b", "allow_always")],
             decision: Decision { verdict: Verdict::Ask, because, about: None },
             approval: None,
+            problem: None,
         }
     }
 

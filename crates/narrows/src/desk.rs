@@ -209,6 +209,7 @@ mod tests {
             options: Vec::new(),
             decision: Decision { verdict: Verdict::Ask, because, about: None },
             approval: None,
+            problem: None,
         })
     }
 

@@ -67,7 +67,7 @@ impl<'de> Visitor<'de> for Reader {
         let mut map = Map::new();
         while let Some((key, UnambiguousJson(value))) = members.next_entry::<String, UnambiguousJson>()? {
             if map.insert(key, value).is_some() {
-                return Err(A::Error::custom("a key stands there twice"));
+                return Err(A::Error::custom("a key appears twice"));
             }
         }
         Ok(Value::Object(map))

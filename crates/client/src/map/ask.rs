@@ -3,15 +3,17 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use narrows_acp::method;
+use narrows_acp::{Version, method};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::call::{Call, Patch};
-use super::read::{Fields, Problem, list, object, string};
+use super::read::{Fields, Problem, check_unambiguous, list, object, string};
 use super::{Emit, Mapper, surrogate};
 use crate::Approval;
 use crate::event::{EventBody, Json, Payload, PermissionRequested, PermissionResolved, RuntimeEvent};
+
+const NO_SUBJECT: &str = "the request has no subject";
 
 /// An option that a request offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,8 +56,22 @@ pub struct Asked {
     pub mcp: Option<(String, String)>,
     /// The approval that its governance wants, where a gate in front of the agent asks for one.
     pub approval: Option<Approval>,
-    /// Why the request could not be read in whole: then it is not known what it is about.
+    /// Why the request could not be read in whole, or in one way only: then it is not known what it is about.
     pub problem: Option<String>,
+    /// It says nothing of what it is about but its title, which version 2 permits.
+    pub is_bare: bool,
+}
+
+impl Asked {
+    /// All tool calls of the request.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = &Call> {
+        std::iter::once(&self.call).chain(self.other_calls.iter().map(|other| &other.call))
+    }
+
+    /// Why it cannot be judged.
+    fn reason_unjudged(&self) -> Option<String> {
+        self.problem.clone().or_else(|| self.is_bare.then(|| NO_SUBJECT.to_owned()))
+    }
 }
 
 /// Both versions of the request, with every member read on its own.
@@ -140,6 +156,9 @@ impl Mapper {
             std::str::from_utf8(params).ok().filter(|text| serde_json::from_str::<&RawValue>(text).is_ok());
         let emit = &mut Emit { now_ms, out, params: checked, raw: None };
         let (mut asked, options) = self.read_request(method, text, emit);
+        if asked.problem.is_none() {
+            asked.problem = check_unambiguous(text).err();
+        }
         asked.mcp = self.hosted_tool_of(&asked.call);
         for other in &mut asked.other_calls {
             other.mcp = self.hosted_tool_of(&other.call);
@@ -164,7 +183,7 @@ impl Mapper {
             cwd: asked.cwd.clone(),
             options,
             truncated: call.is_partial(),
-            problem: asked.problem.clone(),
+            problem: asked.reason_unjudged(),
         };
         let payload = Payload::PermissionRequested(Box::new(requested));
         let provider = Arc::clone(&self.provider);
@@ -258,7 +277,14 @@ impl Mapper {
         asked.call = calls.next().unwrap_or_default();
         asked.other_calls = calls.map(|call| OtherCall { call, mcp: None }).collect();
         if method == method::SESSION_REQUEST_PERMISSION && request.tool_call.or(request.subject).is_none() {
-            asked.problem.get_or_insert_with(|| "the request has no subject".to_owned());
+            match self.version {
+                Version::V2 if asked.problem.is_none() => asked.is_bare = true,
+                _ => _ = asked.problem.get_or_insert_with(|| NO_SUBJECT.to_owned()),
+            }
+        }
+        if asked.problem.is_none() && asked.calls().any(Call::is_ambiguous) {
+            let reason = "in the tool call a key appears twice, or a location has no path";
+            asked.problem = Some(reason.to_owned());
         }
         asked.options = request.options.map(read_options).unwrap_or_default();
         (asked, request.options.map(Json::from))

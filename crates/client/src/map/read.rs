@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
+use narrows_policy::UnambiguousJson;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -38,6 +39,11 @@ pub(super) type Problem = String;
 /// Reads an object.
 pub(super) fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Problem> {
     serde_json::from_str::<Object<T>>(text).map(|Object(value)| value).map_err(|error| words(&error))
+}
+
+/// Checks that every reader takes `text` for the same value: no object in it has a key twice, at any depth.
+pub(super) fn check_unambiguous(text: &str) -> Result<(), Problem> {
+    serde_json::from_str::<UnambiguousJson>(text).map(drop).map_err(|error| words(&error))
 }
 
 /// What `error` says, in one line of bounded length without control characters: parsers quote what they read.

@@ -9,9 +9,7 @@ use narrows_acp::Version;
 use narrows_policy::{Access, Action, Because, Decision, Verdict};
 use narrows_rpc::{Request, Responder};
 
-use self::subject::{
-    OwnTools, Subject, all_changes, calls, deed, input, locations, shown_actions, subjects, title,
-};
+use self::subject::{OwnTools, Subject, all_changes, deed, input, locations, shown_actions, subjects, title};
 
 use super::actor::{Actor, now_ms};
 use crate::agent::Offer;
@@ -20,8 +18,12 @@ use crate::authority::{Authority, By, Note, explained};
 use crate::choose::{self, Answer, PermissionOption};
 use crate::event::{Payload, PermissionResolved};
 use crate::host::links::{Unfollowed, follow_links};
+use crate::map::Call;
 use crate::mcp;
-use crate::question::{Approval, Question, Reply};
+use crate::question::{Approval, Question, Reply, RequestProblem};
+
+/// The reason why a call is not known in whole.
+const TOO_LARGE: &str = "the tool call has more input, locations or content than is kept";
 
 /// A request that waits for its answer.
 pub(super) struct Held {
@@ -133,8 +135,10 @@ impl Actor {
                 .for_each(|subject| subject.runs_here = true);
             self.services.confinement.clone()
         });
-        let is_partial =
-            asked.problem.is_some() || calls(&asked).any(|call| call.is_partial() || call.is_ambiguous());
+        let is_cut = asked.calls().any(Call::is_partial);
+        let reason = asked.problem.clone().or_else(|| is_cut.then(|| TOO_LARGE.to_owned()));
+        let problem = reason.map(|reason| RequestProblem::new(reason, params));
+        let is_partial = problem.is_some() || asked.is_bare;
         let matter = Matter { subjects, is_partial, approval: asked.approval.clone() };
         let decision = matter.judge(&authority);
         // What a person cannot be shown in whole is not allowed for another request.
@@ -165,6 +169,7 @@ impl Actor {
             options: options.clone(),
             decision: decision.clone(),
             approval: asked.approval,
+            problem,
         };
         // For good only where nothing less is to be had and everything is allowed anyway.
         let may_always = authority.access() == Access::High;

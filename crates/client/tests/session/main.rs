@@ -13,5 +13,6 @@ mod runs;
 mod sdk;
 mod subjects;
 mod unknown;
+mod unreadable;
 mod usage;
 mod waiting;

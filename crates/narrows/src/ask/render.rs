@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use narrows_client::{Approval, FileChange, PermissionOption, Question};
+use narrows_client::{Approval, FileChange, PermissionOption, Question, RequestProblem};
 use narrows_policy::{Action, Because, Command, Kind, Variable};
 use serde_json::{Map, Value};
 
@@ -44,7 +44,7 @@ pub(super) struct Rendered {
     pub(super) question: String,
     /// The keys that answer it, and the prompt.
     pub(super) keys: String,
-    /// All that a yes holds for is shown, so it can be allowed.
+    /// All that a yes holds for is shown and can be read for certain, so it can be allowed.
     pub(super) is_whole: bool,
 }
 
@@ -63,7 +63,14 @@ pub(super) fn render(question: &Question, source: ApprovalSource, colour: Colour
     }
     page.row("why asked", &why(question, source));
     let facts = Facts::new(question);
-    let is_whole = facts.is_short();
+    let lack = match question.problem {
+        Some(_) => Some(Lack::Unreadable),
+        None => (!facts.is_short()).then_some(Lack::TooLong),
+    };
+    if let Some(RequestProblem { reason, request }) = &question.problem {
+        page.row("request", &cut(&visible(request), MAX_SHOWN_CHARS));
+        page.row("problem", &cut(&visible(reason), MAX_REASON_CHARS));
+    }
     page.row("input", &cut(&visible(&facts.input), MAX_SHOWN_CHARS));
     let mut left = MAX_SHOWN_CHARS;
     let mut rows = facts.rows.iter();
@@ -77,8 +84,15 @@ pub(super) fn render(question: &Question, source: ApprovalSource, colour: Colour
     if let more @ 1.. = rows.len() {
         page.row("not shown", &format!("{more} more rows"));
     }
-    let keys = keys(question, is_whole, size, page.rows.count());
-    Rendered { question: page.rows.into_text(), keys, is_whole }
+    let keys = keys(question, lack, size, page.rows.count());
+    Rendered { question: page.rows.into_text(), keys, is_whole: lack.is_none() }
+}
+
+/// Why a question can only be rejected.
+#[derive(Clone, Copy)]
+enum Lack {
+    TooLong,
+    Unreadable,
 }
 
 struct Page {
@@ -154,6 +168,9 @@ fn quoted(text: &str, longest: usize) -> String {
 /// Why it is asked. A reason that the agent gives is not one.
 fn why(question: &Question, source: ApprovalSource) -> String {
     match (&question.approval, &question.decision.because) {
+        _ if question.problem.is_some() => {
+            "the request cannot be read for certain, so no rule can allow it".to_owned()
+        }
         (Some(Approval { reason, .. }), _) if source == ApprovalSource::OwnGate => {
             format!("governance: {}", cut(&visible(reason), MAX_REASON_CHARS))
         }
@@ -260,26 +277,32 @@ fn remaining_input(question: &Question) -> String {
 }
 
 /// The keys and what they mean, by the kinds of the options: their names are the agent's.
-fn keys(question: &Question, is_whole: bool, size: Size, above: usize) -> String {
+fn keys(question: &Question, lack: Option<Lack>, size: Size, above: usize) -> String {
     let mut rows = Rows::new(size.columns);
-    if !is_whole {
-        rows.add("  ", 2, "It is too long to be shown, so it can only be rejected here.");
-        rows.add("  ", 2, "A rule in a --policy file can allow it.");
-    } else {
-        for (number, option) in question.options.iter().take(MAX_OPTIONS).enumerate() {
-            rows.add(&format!("  [{}] ", number + 1), 6, &meaning(option));
+    match lack {
+        Some(Lack::TooLong) => {
+            rows.add("  ", 2, "It is too long to be shown, so it can only be rejected here.");
+            rows.add("  ", 2, "A rule in a --policy file can allow it.");
         }
-        if let Some(more) = question.options.len().checked_sub(MAX_OPTIONS).filter(|more| *more > 0) {
-            rows.add("  ", 2, &format!("{more} more options of the agent cannot be chosen here"));
+        Some(Lack::Unreadable) => {
+            rows.add("  ", 2, "It cannot be read for certain, so it can only be rejected.");
+        }
+        None => {
+            for (number, option) in question.options.iter().take(MAX_OPTIONS).enumerate() {
+                rows.add(&format!("  [{}] ", number + 1), 6, &meaning(option));
+            }
+            if let Some(more) = question.options.len().checked_sub(MAX_OPTIONS).filter(|more| *more > 0) {
+                rows.add("  ", 2, &format!("{more} more options of the agent cannot be chosen here"));
+            }
         }
     }
     let total = above + rows.count() + 2;
     if total > size.rows {
         rows.add("  ", 2, &format!("The question has {total} rows: scroll up to see all of it."));
     }
-    let (answers, prompt) = match is_whole {
-        true => ("[y] yes, this once  [n] no, or Enter", "Allow it? "),
-        false => ("[n] no, or Enter", "Reject it? "),
+    let (answers, prompt) = match lack {
+        None => ("[y] yes, this once  [n] no, or Enter", "Allow it? "),
+        Some(_) => ("[n] no, or Enter", "Reject it? "),
     };
     rows.add("  ", 2, answers);
     rows.into_text() + prompt

@@ -177,6 +177,26 @@ fn what_is_too_long_to_be_shown_cannot_be_allowed() {
 }
 
 #[test]
+fn what_cannot_be_read_for_certain_is_shown_as_it_was_written_and_cannot_be_allowed() {
+    let request = r#"{"toolCall":{"kind":"execute","kind":"read"}}"#;
+    for request in [request.to_owned(), "x\u{202e}".repeat(MAX_SHOWN_CHARS)] {
+        let problem = RequestProblem { reason: "a key appears twice".to_owned(), request: request.clone() };
+        let asked = Question { problem: Some(problem), ..question("read", json!(null), &[]) };
+        let Rendered { question, keys, is_whole } =
+            render(&asked, ApprovalSource::Unproven, Colour::off(), SIZE);
+        assert!(!is_whole);
+        assert!(question.contains("  problem: a key appears twice\n"), "{question}");
+        assert!(question.contains("  why asked: the request cannot be read for certain"), "{question}");
+        assert!(question.len() < 3 * MAX_SHOWN_CHARS, "{question}");
+        assert!(keys.contains("It cannot be read for certain, so it can only be rejected.\n"), "{keys}");
+        assert!(keys.ends_with("[n] no, or Enter\nReject it? ") && !keys.contains("allow"), "{keys}");
+    }
+    let problem = RequestProblem { reason: "a key appears twice".to_owned(), request: request.to_owned() };
+    let asked = Question { problem: Some(problem), ..question("read", json!(null), &[]) };
+    assert!(shown(&asked, ApprovalSource::Unproven).contains(&format!("  request: {request}\n")));
+}
+
+#[test]
 fn options_are_named_by_what_they_do() {
     let option = |name: &str, kind: &str| PermissionOption {
         option_id: "a".to_owned(),

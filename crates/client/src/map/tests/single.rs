@@ -374,7 +374,8 @@ fn asking_tells_the_call_and_merges_what_is_known() {
     assert_eq!(asked.call.kind.as_deref(), Some("edit"));
     assert_eq!(asked.call.raw_input.unwrap().text(), r#"{"path":"/b"}"#);
     let yes = Choice { option_id: "y".to_owned(), kind: "allow_once".to_owned(), name: "Yes".to_owned() };
-    assert_eq!((asked.options, asked.problem), (vec![yes], None));
+    let problem = "in the tool call a key appears twice, or a location has no path".to_owned();
+    assert_eq!((asked.options, asked.problem), (vec![yes], Some(problem)));
     let resolved = PermissionResolved {
         request_id: "q1".to_owned(),
         outcome: "cancelled".to_owned(),
@@ -386,7 +387,7 @@ fn asking_tells_the_call_and_merges_what_is_known() {
         [
             "- tool_call",
             r#"tool.call c Edit {"path":"/b"}"#,
-            r#"- {"type":"permission.requested","requestId":"q1","method":"session/request_permission","callId":"c","toolName":"Edit","title":"Edit","kind":"edit","input":{"path":"/b"},"locations":["/a"],"options":[{"kind":"allow_once","name":"Yes","optionId":"y"},{"optionId":7}]}"#,
+            r#"- {"type":"permission.requested","requestId":"q1","method":"session/request_permission","callId":"c","toolName":"Edit","title":"Edit","kind":"edit","input":{"path":"/b"},"locations":["/a"],"options":[{"kind":"allow_once","name":"Yes","optionId":"y"},{"optionId":7}],"problem":"in the tool call a key appears twice, or a location has no path"}"#,
             r#"- {"type":"permission.resolved","requestId":"q1","outcome":"cancelled"}"#,
         ]
     );

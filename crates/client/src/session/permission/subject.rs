@@ -41,11 +41,6 @@ impl Subject {
     }
 }
 
-/// All tool calls of the request.
-pub(super) fn calls(asked: &Asked) -> impl Iterator<Item = &Call> {
-    std::iter::once(&asked.call).chain(asked.other_calls.iter().map(|other| &other.call))
-}
-
 /// The tools of our own MCP server, for an agent that has them.
 pub(super) struct OwnTools<'a> {
     /// Where relative paths start.
@@ -131,12 +126,16 @@ fn content(call: &Call) -> Vec<Value> {
 
 /// The changes of files that the content of a call shows.
 fn changes(call: &Call) -> impl Iterator<Item = FileChange> {
-    call.content().iter().map(Json::value).filter_map(|block| FileChange::from_content(&block))
+    call.content().iter().filter_map(|block| {
+        let change = FileChange::from_content(&block.value())?;
+        // One that can be read in two ways is shown as it was written.
+        Some(if block.is_ambiguous() { FileChange::unread(block.text()) } else { change })
+    })
 }
 
 /// The changes of files that a person is shown.
 pub(super) fn all_changes(asked: &Asked) -> Vec<FileChange> {
-    calls(asked).flat_map(changes).collect()
+    asked.calls().flat_map(changes).collect()
 }
 
 /// Everything that was judged, as a person is shown it: a command without a directory runs in that of the session.
@@ -153,7 +152,7 @@ pub(super) fn shown_actions(subjects: Vec<Subject>, here: &Path) -> Vec<Action> 
 /// The files that a person is shown: those that the agent names, and those that its diffs change.
 pub(super) fn locations(asked: &Asked) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = Vec::new();
-    for call in calls(asked) {
+    for call in asked.calls() {
         let named = call.paths().into_iter().map(PathBuf::from);
         for path in named.chain(Action::default().with_content(&content(call)).paths) {
             if !all.contains(&path) {
@@ -218,7 +217,8 @@ fn is_whole_text(input: &Value) -> bool {
 /// The input that a person is shown: all that the request carries. Several subjects are the members of an object.
 pub(super) fn input(asked: &Asked) -> Value {
     let command = asked.command.as_ref().map(|command| json!({"command": command, "cwd": asked.cwd}));
-    let mut inputs: Vec<Value> = calls(asked)
+    let mut inputs: Vec<Value> = asked
+        .calls()
         .filter(|call| command.is_none() || call.shows_action())
         .map(shown_input)
         .filter(|input| !input.is_null())
