@@ -5,13 +5,13 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, chmodat, flock, fstat, mkdirat, openat, renameat,
-    unlinkat,
+    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, chmodat, fchmod, flock, fstat, mkdirat, openat,
+    renameat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -20,6 +20,8 @@ use rustix::process::geteuid;
 const ATTEMPTS: u32 = 1000;
 /// How many entries of a directory are looked at in one go; whoever filled it chose their number, too.
 const PORTION: usize = 4096;
+/// After so many rounds in which nothing could be removed the rest stays.
+const MAX_IDLE_ROUNDS: u32 = 16;
 
 /// How many directories are made between two searches for such as were left behind.
 const SWEEP_EVERY: u64 = 64;
@@ -108,33 +110,85 @@ fn open_directory(at: impl AsFd, name: impl rustix::path::Arg) -> Result<OwnedFd
 }
 
 /// Empties a directory without recursion: whoever filled it chose the depth. Directories further down move up
-/// until they are empty, so that a few descriptors are enough for any of it.
+/// until they are empty, so that a few descriptors are enough for any of it. What cannot be removed does not keep the
+/// rest from being removed: another process may exchange entries meanwhile.
 fn clear(top: BorrowedFd<'_>) -> Result<(), Errno> {
-    let mut moved = 0u64;
+    let mut cleaner = Cleaner { top, moved: 0, removed: 0 };
+    let mut idle_rounds = 0;
     loop {
         let names = names(top)?;
         if names.is_empty() {
             return Ok(());
         }
-        for name in &names {
-            if remove_file(top, name)? {
-                continue;
-            }
-            let directory = open_whatever_its_mode(top, name)?;
-            for inner in self::names(directory.as_fd())? {
-                if remove_file(directory.as_fd(), &inner)? {
-                    continue;
+        let before = (cleaner.removed, cleaner.moved);
+        let results: Vec<Result<(), Errno>> = names.iter().map(|name| cleaner.remove_entry(name)).collect();
+        let failed = results.into_iter().collect::<Result<(), Errno>>();
+        idle_rounds = if before == (cleaner.removed, cleaner.moved) { idle_rounds + 1 } else { 0 };
+        if idle_rounds == MAX_IDLE_ROUNDS {
+            return failed.and(Err(Errno::NOTEMPTY));
+        }
+    }
+}
+
+/// The state of emptying a directory.
+struct Cleaner<'a> {
+    top: BorrowedFd<'a>,
+    /// How many directories were moved to `top`: gives them their names.
+    moved: u64,
+    removed: u64,
+}
+
+impl Cleaner<'_> {
+    /// Removes an entry of `top`, or if it is a directory, what is in it: directories move to `top`.
+    fn remove_entry(&mut self, name: &CString) -> Result<(), Errno> {
+        if self.remove_file(self.top, name)? {
+            return Ok(());
+        }
+        let directory = open_whatever_its_mode(self.top, name)?;
+        let mut emptied = Ok(());
+        for inner in names(directory.as_fd())? {
+            let result = self.remove_inner(directory.as_fd(), &inner);
+            emptied = emptied.and(result);
+        }
+        match unlinkat(self.top, name, AtFlags::REMOVEDIR) {
+            Ok(()) => self.removed += 1,
+            // The rest of it is for the next round.
+            Err(Errno::NOTEMPTY | Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        emptied
+    }
+
+    /// Removes an entry of `directory`, or moves it to `top`.
+    fn remove_inner(&mut self, directory: BorrowedFd<'_>, name: &CString) -> Result<(), Errno> {
+        if self.remove_file(directory, name)? {
+            return Ok(());
+        }
+        // Moving a directory changes its `..`, so it has to be writable.
+        _ = open_whatever_its_mode(directory, name);
+        loop {
+            self.moved += 1;
+            match renameat(directory, name, self.top, format!("{}.narrows", self.moved)) {
+                // Taken, by an empty directory if it seemed to work: then that is one less.
+                Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR) => {}
+                Ok(()) | Err(Errno::NOENT) => return Ok(()),
+                Err(errno) => {
+                    self.moved -= 1;
+                    return Err(errno);
                 }
-                // Moving a directory changes its `..`, so it has to be writable.
-                _ = chmodat(&directory, &inner, Mode::RWXU, AtFlags::empty());
-                move_up(directory.as_fd(), &inner, top, &mut moved)?;
-            }
-            match unlinkat(top, name, AtFlags::REMOVEDIR) {
-                // The rest of it is for the next round.
-                Ok(()) | Err(Errno::NOTEMPTY) => {}
-                Err(errno) => return Err(errno),
             }
         }
+    }
+
+    /// Returns `true` if the entry was something else than a directory, and is gone.
+    fn remove_file(&mut self, directory: BorrowedFd<'_>, name: &CString) -> Result<bool, Errno> {
+        match unlinkat(directory, name, AtFlags::empty()) {
+            Ok(()) => self.removed += 1,
+            Err(Errno::NOENT) => {}
+            Err(Errno::ISDIR | Errno::PERM) => return Ok(false),
+            Err(errno) => return Err(errno),
+        }
+        Ok(true)
     }
 }
 
@@ -152,31 +206,24 @@ fn names(directory: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
     Ok(names)
 }
 
-/// Says whether the entry was something else than a directory, and is gone.
-fn remove_file(directory: BorrowedFd<'_>, name: &CString) -> Result<bool, Errno> {
-    match unlinkat(directory, name, AtFlags::empty()) {
-        Ok(()) => Ok(true),
-        Err(Errno::ISDIR | Errno::PERM) => Ok(false),
-        Err(errno) => Err(errno),
-    }
-}
-
-fn open_whatever_its_mode(top: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno> {
-    // Without search and write permission the entries cannot be removed either. It is no link: it could not be
-    // unlinked.
-    _ = chmodat(top, name, Mode::RWXU, AtFlags::empty());
-    open_directory(top, name)
-}
-
-fn move_up(from: BorrowedFd<'_>, name: &CString, top: BorrowedFd<'_>, moved: &mut u64) -> Result<(), Errno> {
-    loop {
-        *moved += 1;
-        match renameat(from, name, top, format!("{moved}.narrows")) {
-            // Taken, by an empty directory if it seemed to work: then that is one less.
-            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR) => {}
-            other => return other,
+/// Opens a directory and gives this user all rights to it: without search and write permission its entries cannot be
+/// removed. A link is not followed: another process may have put it there in place of the directory.
+fn open_whatever_its_mode(at: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno> {
+    match open_directory(at, name) {
+        Ok(directory) => {
+            _ = fchmod(&directory, Mode::RWXU);
+            return Ok(directory);
         }
+        Err(Errno::ACCESS) => {}
+        Err(errno) => return Err(errno),
     }
+    // It cannot be opened to read from it. `fchmod` does not take a descriptor that is only a path, but the name of the
+    // descriptor leads to the very directory that it was opened for.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = openat(at, name, flags, Mode::empty())?;
+    let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+    chmodat(CWD, path, Mode::RWXU, AtFlags::empty())?;
+    open_directory(&found, c".")
 }
 
 #[cfg(test)]
@@ -233,6 +280,53 @@ mod tests {
         let scratch = Scratch::new(parent.path()).unwrap();
         sweep(parent.path());
         assert!(scratch.path().exists());
+    }
+
+    #[test]
+    fn a_link_in_place_of_a_directory_is_not_followed() {
+        let parent = tempfile::tempdir().unwrap();
+        let foreign = parent.path().join("foreign");
+        fs::create_dir(&foreign).unwrap();
+        fs::set_permissions(&foreign, fs::Permissions::from_mode(0o500)).unwrap();
+        symlink(&foreign, parent.path().join("link")).unwrap();
+        let top = open_directory(CWD, parent.path()).unwrap();
+        assert!(open_whatever_its_mode(top.as_fd(), &c"link".to_owned()).is_err());
+        assert_eq!(fs::metadata(&foreign).unwrap().permissions().mode() & 0o777, 0o500);
+    }
+
+    #[test]
+    fn entries_that_are_exchanged_meanwhile_do_not_keep_the_rest_from_being_removed() {
+        use std::sync::atomic::AtomicBool;
+        let parent = tempfile::tempdir().unwrap();
+        let foreign = parent.path().join("foreign");
+        fs::create_dir(&foreign).unwrap();
+        fs::write(foreign.join("file"), "x").unwrap();
+        fs::set_permissions(&foreign, fs::Permissions::from_mode(0o500)).unwrap();
+        let link = parent.path().join("link");
+        let scratch = Scratch::new(parent.path()).unwrap();
+        let top = scratch.path().to_owned();
+        for number in 0..300 {
+            fs::create_dir_all(top.join(format!("n{number}/inner"))).unwrap();
+        }
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    _ = symlink(&foreign, &link);
+                    for number in 0..300 {
+                        let entry = top.join(format!("n{number}"));
+                        let exchange = rustix::fs::RenameFlags::EXCHANGE;
+                        _ = rustix::fs::renameat_with(CWD, &entry, CWD, &link, exchange);
+                        _ = rustix::fs::renameat_with(CWD, &entry, CWD, &link, exchange);
+                    }
+                }
+            });
+            drop(scratch);
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert!(!top.exists());
+        assert_eq!(fs::metadata(&foreign).unwrap().permissions().mode() & 0o777, 0o500);
+        assert!(foreign.join("file").exists());
     }
 
     #[test]
