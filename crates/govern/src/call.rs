@@ -253,7 +253,13 @@ impl Call {
     pub(crate) fn ask_command(&mut self, command: Value) -> bool {
         let asked = Self { kind: Some("execute".to_owned()), input: command.clone(), ..Self::default() };
         let (told, asked) = (self.action(), asked.action());
-        let is_told = asked.command.is_some() && told.command == asked.command && told.cwd == asked.cwd;
+        let is_told = asked.command.is_some()
+            && told.command == asked.command
+            && told.cwd == asked.cwd
+            && asked.env.iter().all(|variable| told.env.contains(variable))
+            && asked.paths.iter().all(|path| told.paths.contains(path))
+            && asked.urls.iter().all(|url| told.urls.contains(url))
+            && asked.kinds().iter().all(|kind| told.kinds().contains(kind));
         let asked = (!is_told).then_some(command);
         let changed = asked != self.asked;
         self.asked = asked;

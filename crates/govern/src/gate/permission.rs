@@ -90,6 +90,10 @@ impl<O: Out> Pass<'_, O> {
     /// of one that is known. Else the code of the refusal.
     fn subject(&self, name: &str, subject: &Value) -> Result<(Value, Option<Value>), &'static str> {
         match subject["type"].as_str() {
+            // What stands beside the call may be meant in place of it.
+            Some("tool_call") if has_others(subject, &["type", "toolCall", "_meta"]) => {
+                return Err("unreadable_subject");
+            }
             Some("tool_call") => return Ok((subject["toolCall"].clone(), None)),
             Some("command") if subject["command"].is_string() => {}
             Some("command") => return Err("unreadable_subject"),
@@ -99,7 +103,10 @@ impl<O: Out> Pass<'_, O> {
         let id = &subject["toolCallId"];
         let session = self.gate.sessions.get(name);
         let known = id.as_str().and_then(|id| session?.calls.get(&key_of(id)));
-        let command = json!({"command": subject["command"], "cwd": subject["cwd"]});
+        let mut command = json!({"command": subject["command"], "cwd": subject["cwd"]});
+        for (key, value) in others(subject, &["type", "toolCallId", "_meta"]) {
+            command[key] = value.clone();
+        }
         Ok(match known.is_some_and(|case| case.verdict.is_some()) {
             true => (json!({"toolCallId": id}), Some(command)),
             false => (json!({"toolCallId": id, "kind": "execute", "rawInput": command}), None),
@@ -160,4 +167,17 @@ fn chosen(option: Option<&str>) -> Value {
         Some(option) => json!({"outcome": {"outcome": "selected", "optionId": option}}),
         None => json!({"outcome": {"outcome": "cancelled"}}),
     }
+}
+
+/// The members of a subject that are not `known` and not null.
+fn others<'a>(subject: &'a Value, known: &[&str]) -> impl Iterator<Item = (&'a str, &'a Value)> {
+    let members = subject.as_object().into_iter().flatten();
+    members
+        .map(|(key, value)| (key.as_str(), value))
+        .filter(|(key, value)| !known.contains(key) && !value.is_null())
+}
+
+/// Returns `true` if a subject has such members.
+fn has_others(subject: &Value, known: &[&str]) -> bool {
+    others(subject, known).next().is_some()
 }

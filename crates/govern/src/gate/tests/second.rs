@@ -208,6 +208,8 @@ fn what_cannot_be_judged_is_not_granted_and_recorded() {
         (json!({"type": "tool_call", "toolCall": {"toolCallId": 1}}), "unreadable_subject"),
         (json!({"type": "command", "toolCallId": "1", "toolCall": read}), "unreadable_subject"),
         (json!({"type": "command", "command": ["rm"], "toolCallId": "1"}), "unreadable_subject"),
+        (json!({"type": "tool_call", "toolCall": read, "command": "rm x"}), "unreadable_subject"),
+        (json!({"type": "tool_call", "toolCall": read, "argv": ["rm", "x"]}), "unreadable_subject"),
     ] {
         let mut scene = at_work(mandate());
         tell(&mut scene, "Read", "read", "pending");
@@ -248,6 +250,33 @@ fn a_command_is_asked_about_as_itself_or_as_its_call() {
         scene.client(&json!({"jsonrpc": "2.0", "id": format!("aip44:n:{number}"), "result":
             {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
         assert!(scene.seen().contains(r#""optionId":"y""#));
+    }
+}
+
+#[test]
+fn everything_beside_a_command_is_judged_and_shown_with_it() {
+    for is_told in [false, true] {
+        for (name, value) in [
+            ("args", json!(["-l"])),
+            ("argv", json!(["rm", "x"])),
+            ("env", json!({"LD_PRELOAD": "/w/x.so"})),
+            ("path", json!("/etc/passwd")),
+            ("more", json!({"script": "rm x"})),
+            ("toolCall", json!({"rawInput": {"command": "rm x"}})),
+        ] {
+            let mut scene = at_work(mandate());
+            if is_told {
+                scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "name": "Run",
+                    "kind": "execute", "status": "pending", "rawInput": {"command": "ls", "cwd": "/w/a"}}));
+                scene.seen();
+            }
+            let mut subject = json!({"type": "command", "command": "ls", "cwd": "/w/a", "toolCallId": "1"});
+            subject[name] = value.clone();
+            let seen = asks(&mut scene, &subject);
+            // It is another command than the one that was told of.
+            assert!(seen.contains("log policy.resolved require-approval"), "{is_told} {subject}: {seen}");
+            assert!(seen.contains(&format!("\"{name}\":{value}")), "{is_told} {subject}: {seen}");
+        }
     }
 }
 
