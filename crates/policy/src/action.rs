@@ -7,7 +7,7 @@ mod patch;
 
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::command;
 use crate::kind::Kind;
@@ -124,11 +124,6 @@ impl Action {
     /// claims, and the stricter wins.
     pub fn read(kind: Option<&str>, tool: Option<&str>, raw_input: &Value, locations: &[PathBuf]) -> Self {
         input::read(kind, tool, raw_input, locations)
-    }
-
-    /// A command line that an agent asks about beside the tool call that it belongs to.
-    pub fn asked_command(command: &str, cwd: Option<&str>) -> Self {
-        Self::read(Some("execute"), None, &json!({"command": command, "cwd": cwd}), &[])
     }
 
     /// The same as a call of the tool of these names. Several that differ prove nothing.

@@ -119,6 +119,12 @@ pub struct PermissionRequested {
     /// Where it would run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
+    /// Further members of the subject that names the command, such as arguments and variables: an object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beside_command: Option<Json>,
+    /// Members that the protocol does not have where the agent wrote them, which are judged too: a list of objects.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<Json>,
     /// The answers it offers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<Json>,

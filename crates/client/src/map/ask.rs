@@ -6,6 +6,7 @@ use std::sync::Arc;
 use narrows_acp::{Version, method};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::call::{Call, Patch};
 use super::read::{Fields, Problem, check_unambiguous, list, object, string};
@@ -50,6 +51,11 @@ pub struct Asked {
     pub command: Option<String>,
     /// Where it would run.
     pub cwd: Option<String>,
+    /// Further members of the subject that has the command, such as arguments: a part of what would run.
+    pub beside_command: Map<String, Value>,
+    /// Members that the protocol does not have where they are: of the request, of its tool calls, of a subject without a
+    /// command. An agent may mean any of them, so all are judged.
+    pub unknown: Vec<Value>,
     /// What it offers. Options that cannot be read are not offered.
     pub options: Vec<Choice>,
     /// The MCP server that runs here and whose tool it is, and what the tool is called there.
@@ -63,6 +69,15 @@ pub struct Asked {
 }
 
 impl Asked {
+    /// The command that the request itself carries, as the input of a tool has it.
+    pub(crate) fn command_input(&self) -> Option<Value> {
+        let command = self.command.as_ref()?;
+        let mut input = self.beside_command.clone();
+        input.insert("command".to_owned(), command.as_str().into());
+        input.insert("cwd".to_owned(), self.cwd.as_deref().into());
+        Some(Value::Object(input))
+    }
+
     /// All tool calls of the request.
     pub(crate) fn calls(&self) -> impl Iterator<Item = &Call> {
         std::iter::once(&self.call).chain(self.other_calls.iter().map(|other| &other.call))
@@ -95,6 +110,30 @@ struct Request<'a> {
     message: Option<&'a RawValue>,
     #[serde(borrow)]
     tool_call_id: Option<&'a RawValue>,
+}
+
+/// Members of a request, of the tool call in it and of a subject that are read by themselves.
+const REQUEST_MEMBERS: &[&str] =
+    &["sessionId", "title", "description", "toolCall", "toolCallId", "subject", "options", "_meta"];
+const CALL_MEMBERS: &[&str] = &[
+    "toolCallId",
+    "title",
+    "name",
+    "kind",
+    "status",
+    "content",
+    "locations",
+    "rawInput",
+    "rawOutput",
+    "_meta",
+];
+const SUBJECT_MEMBERS: &[&str] = &["type", "toolCall", "toolCallId", "command", "cwd", "_meta"];
+
+/// The members of the object `text` that are not `known` and not null.
+fn other_members(text: &str, known: &[&str]) -> Map<String, Value> {
+    let mut members: Map<String, Value> = object(text).unwrap_or_default();
+    members.retain(|name, value| !known.contains(&name.as_str()) && !value.is_null());
+    members
 }
 
 /// What a gate says of a request of its own.
@@ -181,6 +220,8 @@ impl Mapper {
             locations: call.paths(),
             command: asked.command.clone(),
             cwd: asked.cwd.clone(),
+            beside_command: (!asked.beside_command.is_empty()).then(|| Json::write(&asked.beside_command)),
+            unknown: (!asked.unknown.is_empty()).then(|| Json::write(&asked.unknown)),
             options,
             truncated: call.is_partial(),
             problem: asked.reason_unjudged(),
@@ -252,8 +293,17 @@ impl Mapper {
         // Whatever the type of the subject is, all that it carries counts.
         asked.command = subject.command.map(Cow::into_owned);
         asked.cwd = subject.cwd.map(Cow::into_owned);
+        let mut unknown = vec![other_members(params, REQUEST_MEMBERS)];
+        if let Some(subject) = request.subject {
+            let beside = other_members(subject.get(), SUBJECT_MEMBERS);
+            match asked.command {
+                Some(_) => asked.beside_command = beside,
+                None => unknown.push(beside),
+            }
+        }
         let mut calls: Vec<Call> = Vec::new();
         for call in [request.tool_call, subject.tool_call].into_iter().flatten() {
+            unknown.push(other_members(call.get(), CALL_MEMBERS));
             match self.read_call(call) {
                 Ok(patch) if calls.is_empty() => calls.push(self.ask_for(patch, emit)),
                 Ok(patch) => calls.push(self.known_with(patch)),
@@ -286,6 +336,8 @@ impl Mapper {
             let reason = "in the tool call a key appears twice, or a location has no path";
             asked.problem = Some(reason.to_owned());
         }
+        asked.unknown =
+            unknown.into_iter().filter(|members| !members.is_empty()).map(Value::Object).collect();
         asked.options = request.options.map(read_options).unwrap_or_default();
         (asked, request.options.map(Json::from))
     }

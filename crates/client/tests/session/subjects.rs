@@ -93,3 +93,44 @@ async fn whatever_a_call_shows_beside_its_kind_is_judged() {
         check(Version::V1, Access::Low, READ, &members, expected).await;
     }
 }
+
+#[tokio::test]
+async fn whatever_stands_beside_a_command_or_a_call_is_judged() {
+    let command = |more: &str| {
+        format!(r#"subject = {{ type = "command", command = "ls", cwd = "/", toolCallId = "t", {more} }}"#)
+    };
+    let call = |more: &str| {
+        format!(r#"{{ toolCallId = "u", title = "It", kind = "read", rawInput = {{ path = "a" }}, {more} }}"#)
+    };
+    for (more, expected) in [
+        (r#"terminalId = "x""#, "allow_once"),
+        (r#"_meta = { command = "rm a" }"#, "allow_once"),
+        (r#"args = ["-l"]"#, "allow_once"),
+        (r#"args = ["; rm a"], options = "x""#, "reject_once"),
+        (r#"args = ["-l"], argv = ["rm", "a"]"#, "reject_once"),
+        (r#"Command = "rm a""#, "reject_once"),
+        (r#"more = { script = "rm a" }"#, "reject_once"),
+        (r#"env = { LD_PRELOAD = "/w/a.so" }"#, "reject_once"),
+        (r#"path = ".env""#, "reject_once"),
+        (r#"stdin = "rm a""#, "reject_once"),
+    ] {
+        check(Version::V2, Access::Low, READ, &command(more), expected).await;
+    }
+    for (more, expected) in [
+        ("timestamp = 5", "allow_once"),
+        (r#"argv = ["rm", "a"]"#, "reject_once"),
+        (r#"RawInput = { command = "rm a" }"#, "reject_once"),
+        (r#"raw_input = { command = "rm a" }"#, "reject_once"),
+        (r#"file = ".env""#, "reject_once"),
+    ] {
+        let beside = format!(r#"subject = {{ type = "tool_call", toolCall = {}, {more} }}"#, call(""));
+        check(Version::V2, Access::Low, READ, &beside.replace(", }", " }"), expected).await;
+        let inside = format!(r#"subject = {{ type = "tool_call", toolCall = {} }}"#, call(more));
+        check(Version::V2, Access::Low, READ, &inside, expected).await;
+        let outside = format!("toolCall = {}, {more}", call(more));
+        check(Version::V1, Access::Low, READ, &outside, expected).await;
+    }
+    let other =
+        format!(r#"toolCall = {}, ToolCall = {{ rawInput = {{ command = "rm a" }} }}"#, call("x = 1"));
+    check(Version::V1, Access::Low, READ, &other, "reject_once").await;
+}

@@ -54,14 +54,21 @@ pub(super) fn subjects(asked: &Asked, own_tools: Option<&OwnTools<'_>>) -> Vec<S
     let calls = std::iter::once((&asked.call, &asked.mcp)).chain(others);
     // A call of which nothing is told but that a command belongs to it is judged by the command.
     let shown = calls.filter(|(call, _)| asked.command.is_none() || call.shows_action());
+    // Unknown members belong to the command if there is one, else to the first call.
+    let beside = |is_first: bool| if is_first { &asked.unknown[..] } else { &[] };
     let mut all: Vec<Subject> = shown
-        .map(|(call, mcp)| match own_tools.filter(|_| mcp.is_none()).and_then(|tools| own(call, tools)) {
-            Some(action) => Subject { action, runs_here: true },
-            None => Subject { action: action(call, mcp.as_ref()), runs_here: false },
+        .enumerate()
+        .map(|(number, (call, mcp))| {
+            let beside = beside(number == 0 && asked.command.is_none());
+            let own_tools = own_tools.filter(|_| mcp.is_none() && beside.is_empty());
+            match own_tools.and_then(|tools| own(call, tools)) {
+                Some(action) => Subject { action, runs_here: true },
+                None => Subject { action: action(call, mcp.as_ref(), beside), runs_here: false },
+            }
         })
         .collect();
-    if let Some(command) = &asked.command {
-        let action = Action::asked_command(command, asked.cwd.as_deref());
+    if let Some(input) = asked.command_input() {
+        let action = Action::read(Some("execute"), None, &with_members(input, &asked.unknown), &[]);
         let action = action.with_tool_names(asked.call.names());
         all.push(Subject { action, runs_here: false });
     }
@@ -102,9 +109,18 @@ fn own(call: &Call, tools: &OwnTools<'_>) -> Option<Action> {
     is_exact.then_some(action)
 }
 
-/// What a call does, as far as it is known.
-fn action(call: &Call, mcp: Option<&(String, String)>) -> Action {
+/// An input with further members beside it, in a form in which all of it is looked at.
+fn with_members(input: Value, members: &[Value]) -> Value {
+    if members.is_empty() {
+        return input;
+    }
+    std::iter::once(input).chain(members.iter().cloned()).collect()
+}
+
+/// What a call does, as far as it is known. `beside` are unknown members that the agent may mean as a part of it.
+fn action(call: &Call, mcp: Option<&(String, String)>, beside: &[Value]) -> Action {
     let input = call.raw_input.as_ref().map(Json::value).unwrap_or_default();
+    let input = with_members(input, beside);
     let locations: Vec<PathBuf> = call.paths().into_iter().map(Into::into).collect();
     let read = Action::read(call.kind.as_deref(), None, &input, &locations).with_content(&content(call));
     match mcp {
@@ -168,7 +184,7 @@ pub(super) fn deed(subjects: &[Subject], asked: &Asked, here: &Path) -> Option<D
     let call = &asked.call;
     let action = &subjects.last()?.action;
     // What can be read in several ways was not seen in each of them.
-    if !asked.other_calls.is_empty() || call.is_ambiguous() {
+    if !asked.other_calls.is_empty() || !asked.unknown.is_empty() || call.is_ambiguous() {
         return None;
     }
     if let Some((server, tool)) = asked.mcp.clone().filter(|_| asked.command.is_none()) {
@@ -216,19 +232,24 @@ fn is_whole_text(input: &Value) -> bool {
 
 /// The input that a person is shown: all that the request carries. Several subjects are the members of an object.
 pub(super) fn input(asked: &Asked) -> Value {
-    let command = asked.command.as_ref().map(|command| json!({"command": command, "cwd": asked.cwd}));
+    let command = asked.command_input();
     let mut inputs: Vec<Value> = asked
         .calls()
         .filter(|call| command.is_none() || call.shows_action())
         .map(shown_input)
         .filter(|input| !input.is_null())
         .collect();
-    match (command, inputs.len()) {
+    let input = match (command, inputs.len()) {
         (Some(command), 0) => command,
         (None, 0 | 1) => inputs.pop().unwrap_or_default(),
         (Some(command), 1) => json!({"input": inputs[0], "command": command}),
         (Some(command), _) => json!({"inputs": inputs, "command": command}),
         (None, _) => json!({"inputs": inputs}),
+    };
+    match (input, &asked.unknown[..]) {
+        (input, []) => input,
+        (Value::Null, unknown) => json!({"unknown": unknown}),
+        (input, unknown) => json!({"input": input, "unknown": unknown}),
     }
 }
 
@@ -424,6 +445,24 @@ mod tests {
         asked.command = Some("bash -c ls".to_owned());
         let held = deed(&all(&asked), &asked, Path::new(HERE));
         assert!(matches!(&held, Some(Deed::Run { env, .. }) if env.is_empty()), "{held:?}");
+    }
+
+    #[test]
+    fn what_stands_beside_a_command_or_a_call_is_shown() {
+        let mut asked = Asked { command: Some("ls".to_owned()), ..Asked::default() };
+        asked.beside_command.insert("args".to_owned(), json!(["-l"]));
+        assert_eq!(input(&asked), json!({"command": "ls", "cwd": null, "args": ["-l"]}));
+        let words = ["ls", "-l"].map(str::to_owned).to_vec();
+        assert_eq!(all(&asked)[0].action.command, Some(Command::Argv(words)));
+        let mut asked = Asked { call: call("Read", &json!({"path": "a"})), ..Asked::default() };
+        asked.unknown = vec![json!({"argv": ["rm", "a"]})];
+        let found = all(&asked);
+        assert_eq!(input(&asked), json!({"input": {"path": "a"}, "unknown": [{"argv": ["rm", "a"]}]}));
+        assert_eq!(found[0].action.kinds(), [Kind::Execute, Kind::Other]);
+        assert!(deed(&found, &asked, Path::new(HERE)).is_none());
+        // Our own tool does not take them.
+        asked.call = call("narrows__read_text_file", &json!({"path": "a"}));
+        assert!(!all(&asked)[0].runs_here);
     }
 
     #[test]

@@ -62,11 +62,36 @@ fn asked_for(asked: &PermissionRequested, input: &Value) -> Action {
     let locations: Vec<PathBuf> = asked.locations.iter().map(PathBuf::from).collect();
     // A tool without a name is called by its title there, and rules are not to take that for a name.
     let named = asked.tool_name.as_deref().filter(|name| Some(*name) != asked.title.as_deref());
-    let mut action = Action::read(asked.kind.as_deref(), named, input, &locations);
+    let read = |text: &Option<Json>| text.as_ref().map(Json::value).unwrap_or_default();
+    let unknown = match read(&asked.unknown) {
+        Value::Array(unknown) => unknown,
+        _ => Vec::new(),
+    };
+    // Unknown members belong to the command if there is one, else to the tool call.
+    let (beside_call, beside_command) = match asked.command {
+        Some(_) => (Vec::new(), unknown),
+        None => (unknown, Vec::new()),
+    };
+    let mut action =
+        Action::read(asked.kind.as_deref(), named, &with_members(input.clone(), beside_call), &locations);
     if let Some(command) = &asked.command {
+        let mut subject = read(&asked.beside_command).as_object().cloned().unwrap_or_default();
+        subject.insert("command".to_owned(), command.as_str().into());
+        subject.insert("cwd".to_owned(), asked.cwd.as_deref().into());
+        let subject = with_members(subject.into(), beside_command);
+        let Action { also, command, cwd, env, paths, urls, .. } =
+            Action::read(Some("execute"), None, &subject, &[]);
         action.kind = Kind::Execute;
-        action.command = Some(Command::Shell(command.clone()));
-        action.cwd = asked.cwd.as_ref().map(PathBuf::from);
+        (action.command, action.cwd) = (command, cwd);
+        action.also.extend(also);
+        action.env.extend(env);
+        action.paths.extend(paths);
+        action.urls.extend(urls);
     }
     action
+}
+
+/// An input with further members beside it, in a form in which all of it is looked at.
+fn with_members(input: Value, members: Vec<Value>) -> Value {
+    if members.is_empty() { input } else { std::iter::once(input).chain(members).collect() }
 }
