@@ -1,5 +1,6 @@
 //! Questions to the person at the terminal.
 
+mod marks;
 mod render;
 mod visible;
 

@@ -101,11 +101,11 @@ struct Page {
 }
 
 impl Page {
-    /// Adds a row, or none without a text.
+    /// Adds a row, or none without a text, which has to be [`visible`].
     fn row(&mut self, label: &str, text: &str) {
         if !text.is_empty() {
             let painted = self.colour.paint(Style::Dim, &format!("{label}:")).into_owned();
-            self.rows.add(&format!("  {painted} "), label.chars().count() + 4, &visible(text));
+            self.rows.add(&format!("  {painted} "), label.chars().count() + 4, text);
         }
     }
 
@@ -126,7 +126,7 @@ impl Page {
             false => String::new(),
         };
         match source {
-            ApprovalSource::OwnGate => self.row("approval", &format!("{id}{elsewhere}")),
+            ApprovalSource::OwnGate => self.row("approval", &format!("{}{elsewhere}", visible(id))),
             ApprovalSource::Unproven => {
                 let claim = quoted(&format!("{id}: {reason}"), MAX_DESCRIPTION_CHARS);
                 self.row("it says", &format!("an approval is needed, {claim}{elsewhere}"));
@@ -138,7 +138,7 @@ impl Page {
     fn change(&mut self, change: &FileChange) {
         let FileChange { path, old_text, new_text } = change;
         match path {
-            Some(path) => self.row("new text of", &path.display().to_string()),
+            Some(path) => self.row("new text of", &visible(&path.display().to_string())),
             None => self.row("change", "as the agent describes it"),
         }
         let old = old_text.as_deref().unwrap_or_default();
@@ -160,9 +160,10 @@ impl Page {
     }
 }
 
-/// Words of the agent, in quotes and bounded.
+/// Words of the agent, in quotes and bounded. Nothing in them can look like the quote that ends them.
 fn quoted(text: &str, longest: usize) -> String {
-    format!("\"{}\"", cut(&visible(text.trim()), longest).replace('"', "\\\""))
+    let text = cut(&visible(text.trim()), longest);
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace("⟨\\\\", "⟨\\"))
 }
 
 /// Why it is asked. A reason that the agent gives is not one.

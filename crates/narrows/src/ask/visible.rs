@@ -2,6 +2,11 @@
 //!
 //! Whoever writes a text must not choose where its rows begin: a text that the terminal wraps could begin a row with
 //! `what: git status`. So rows are broken here, and each begins with a label or a mark of the question itself.
+//!
+//! What is written out stands between `⟨` and `⟩`, and these two are always written out themselves. So a line end, `⟨\n⟩`, and
+//! the two characters `\n` never look alike, and backslashes stay as they are in commands and JSON.
+
+use super::marks::is_combining;
 
 /// Longer runs of blanks are counted, so that the text behind them stays in sight.
 const MAX_BLANKS: usize = 8;
@@ -16,7 +21,7 @@ const MIN_COLUMNS: usize = 20;
 const CONTINUED: &str = "  │ ";
 
 /// Returns `text` on one line with ends of lines, tabs, long runs of blanks and all characters without a shape written
-/// out: a command on a second line must not look like a part of a comment on the first.
+/// out. It is not to be applied twice: a command on a second line must not look like a part of a comment on the first.
 pub(super) fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -25,11 +30,13 @@ pub(super) fn visible(text: &str) -> String {
         let blanks = rest.len() - rest.trim_start_matches(' ').len();
         marks = if is_combining(letter) { marks + 1 } else { 0 };
         match letter {
-            ' ' if blanks > MAX_BLANKS => shown.push_str(&format!(" [{blanks} blanks] ")),
-            '\n' => shown.push_str("\\n"),
-            '\r' => shown.push_str("\\r"),
-            '\t' => shown.push_str("\\t"),
-            letter if is_hidden(letter) || marks > MAX_MARKS => shown.extend(letter.escape_unicode()),
+            ' ' if blanks > MAX_BLANKS => shown.push_str(&format!("⟨{blanks} blanks⟩")),
+            '\n' => shown.push_str("⟨\\n⟩"),
+            '\r' => shown.push_str("⟨\\r⟩"),
+            '\t' => shown.push_str("⟨\\t⟩"),
+            letter if is_hidden(letter) || is_bracket(letter) || marks > MAX_MARKS => {
+                shown.push_str(&format!("⟨U+{:04X}⟩", u32::from(letter)));
+            }
             letter => shown.push(letter),
         }
         let length = if letter == ' ' && blanks > MAX_BLANKS { blanks } else { letter.len_utf8() };
@@ -43,9 +50,18 @@ pub(super) fn cut(text: &str, longest: usize) -> String {
     match text.char_indices().nth(longest) {
         None => text.to_owned(),
         Some((end, _)) => {
-            format!("{} [… {} more characters]", &text[..end], text[end..].chars().count())
+            format!("{} ⟨… {} more characters⟩", &text[..end], text[end..].chars().count())
         }
     }
+}
+
+/// Returns `true` for the marks of what is written out, and for what looks like them.
+fn is_bracket(c: char) -> bool {
+    matches!(
+        c,
+        '⟨' | '⟩' | '\u{2329}' | '\u{232a}' | '\u{276c}'
+            ..='\u{2771}' | '\u{29fc}' | '\u{29fd}' | '\u{3008}' | '\u{3009}'
+    )
 }
 
 /// Returns `true` for characters that are not seen, look like a blank or steer the terminal: everything but U+0020 that is
@@ -64,13 +80,6 @@ fn is_hidden(c: char) -> bool {
             '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1345f}' | '\u{16fe4}'
             | '\u{1bca0}'..='\u{1bca3}' | '\u{1d159}' | '\u{1d173}'..='\u{1d17a}'
             | '\u{e0000}'..='\u{10ffff}')
-}
-
-/// Returns `true` for marks that are put over other letters, in any script.
-fn is_combining(c: char) -> bool {
-    matches!(c,
-        '\u{300}'..='\u{36f}' | '\u{483}'..='\u{489}' | '\u{1ab0}'..='\u{1aff}' | '\u{1dc0}'..='\u{1dff}'
-        | '\u{20d0}'..='\u{20ff}' | '\u{fe20}'..='\u{fe2f}')
 }
 
 /// Rows of a terminal, each of which begins with a label or a mark.
@@ -122,21 +131,27 @@ mod tests {
 
     #[test]
     fn what_cannot_be_seen_is_written_out() {
-        assert_eq!(visible("ls # all\nrm\tx\r"), "ls # all\\nrm\\tx\\r");
-        assert_eq!(visible(&format!("ls{}; rm", " ".repeat(3000))), "ls [3000 blanks] ; rm");
+        assert_eq!(visible("ls # all\nrm\tx\r"), "ls # all⟨\\n⟩rm⟨\\t⟩x⟨\\r⟩");
+        assert_eq!(visible(&format!("ls{}; rm", " ".repeat(3000))), "ls⟨3000 blanks⟩; rm");
+        // What is written out does not look like anything that an agent writes.
+        assert_eq!(visible(r"echo Done\nrm \u{a0}"), r"echo Done\nrm \u{a0}");
+        assert_eq!(visible("ls⟨3 blanks⟩"), "ls⟨U+27E8⟩3 blanks⟨U+27E9⟩");
+        assert_eq!(visible("〈❬⧼"), "⟨U+3008⟩⟨U+276C⟩⟨U+29FC⟩");
         assert_eq!(visible("é e\u{301} 漢字 हिन्दी — … 🦀"), "é e\u{301} 漢字 हिन्दी — … 🦀");
-        assert_eq!(visible("a\u{301}\u{301}\u{301}"), "a\u{301}\u{301}\\u{301}");
+        assert_eq!(visible("a\u{301}\u{301}\u{301}"), "a\u{301}\u{301}⟨U+0301⟩");
+        assert_eq!(visible(&"\u{e49}".repeat(50)).matches('\u{e49}').count(), MAX_MARKS);
+        assert_eq!(visible("\u{300}\u{e49}\u{5b4}\u{64b}"), "\u{300}\u{e49}⟨U+05B4⟩⟨U+064B⟩");
         let hidden = "\u{a0}\u{2003}\u{3000}\u{200d}\u{ad}\u{fe0f}\u{3164}\u{2800}\u{34f}\u{115f}\u{17b4}\u{fffa}\u{1d173}\
             \u{1b}\u{9b}\u{202e}\u{2028}\u{feff}\u{e0041}\u{e0100}\u{f0000}\u{e000}\u{ffa0}\u{180e}\u{206a}\u{1d159}";
         for letter in hidden.chars() {
-            assert_eq!(visible(&letter.to_string()), letter.escape_unicode().to_string());
+            assert_eq!(visible(&letter.to_string()), format!("⟨U+{:04X}⟩", u32::from(letter)));
         }
     }
 
     #[test]
     fn what_is_cut_says_so() {
         assert_eq!(cut("äöü", 3), "äöü");
-        assert_eq!(cut("äöüx", 2), "äö [… 2 more characters]");
+        assert_eq!(cut("äöüx", 2), "äö ⟨… 2 more characters⟩");
     }
 
     proptest! {
