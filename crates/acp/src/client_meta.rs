@@ -37,9 +37,7 @@ pub fn strip_client_meta(message: View<'_>, listed: &[String]) -> Option<Strippe
     }
     let (bytes, params) = (message.bytes(), message.params()?);
     // Most messages have no such key, however it is written.
-    if memchr::memchr2(b'_', b'\\', params).is_none() {
-        return None;
-    }
+    memchr::memchr2(b'_', b'\\', params)?;
     // What a client can show stands in `_meta` of its capabilities.
     let levels = if method == method::INITIALIZE { 1 } else { MAX_DEPTH };
     let mut edits = Edits { listed, bytes, replaced: Vec::new(), names: Vec::new() };
@@ -97,7 +95,7 @@ impl Edits<'_> {
         if value.first() != Some(&b'{') {
             // Nobody knows what it means to whom.
             if value != b"null" {
-                self.note(META.to_owned());
+                self.note(META);
                 self.replaced.push((range, b"null".to_vec()));
             }
             return;
@@ -110,7 +108,7 @@ impl Edits<'_> {
                 kept.extend(value.get(key.start..inner.end));
             } else {
                 is_changed = true;
-                self.note(name);
+                self.note(&name);
             }
         }
         if is_changed {
@@ -122,7 +120,7 @@ impl Edits<'_> {
         is_own(name) || self.listed.iter().any(|listed| listed == name)
     }
 
-    fn note(&mut self, name: String) {
+    fn note(&mut self, name: &str) {
         if self.names.len() < MAX_NAMES {
             self.names.push(name.chars().take(MAX_NAME_CHARS).collect());
         }

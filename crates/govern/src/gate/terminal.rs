@@ -94,7 +94,7 @@ impl<O: Out> Pass<'_, O> {
             }
             return;
         }
-        self.call_said(name, own_key, told.into_said(), message);
+        self.call_said(name, &own_key, told.into_said(), message);
     }
 
     /// Notes which terminals a call shows.
@@ -112,8 +112,8 @@ impl Session {
     fn join(&mut self, terminal: &str, call: &str) {
         if self.terminals.len() >= super::MOST_OPEN {
             let calls = &self.calls;
-            let is_open = |call: &Box<str>| calls.get(call).is_some_and(|case| !case.is_closed);
-            self.terminals.retain(|_, joined| joined.iter().any(is_open));
+            let is_open = |call: &str| calls.get(call).is_some_and(|case| !case.is_closed);
+            self.terminals.retain(|_, joined| joined.iter().any(|call| is_open(call)));
         }
         if self.terminals.len() < super::MOST_OPEN {
             let joined = self.terminals.entry(terminal.into()).or_default();

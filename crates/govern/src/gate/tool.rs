@@ -169,16 +169,16 @@ impl<O: Out> Pass<'_, O> {
     fn tool_said(&mut self, name: &str, said: Said<'_>, message: View<'_>) {
         self.note_terminals(name, &said);
         let id = key_of(said.tool_call_id.as_deref().unwrap_or_default());
-        self.call_said(name, id, said, message);
+        self.call_said(name, &id, said, message);
     }
 
     /// Decides about the call of this key as it is known now, and shows what was said about it if it may be.
-    pub(super) fn call_said(&mut self, name: &str, id: Box<str>, said: Said<'_>, message: View<'_>) {
+    pub(super) fn call_said(&mut self, name: &str, id: &str, said: Said<'_>, message: View<'_>) {
         let Some(session) = self.session(name) else { return };
-        if !session.has_room_for(&id) {
+        if !session.has_room_for(id) {
             return self.halt(name, "it has too many tool calls open");
         }
-        let case = session.calls.entry(id.clone()).or_default();
+        let case = session.calls.entry(id.into()).or_default();
         if case.is_closed
             && let Some(call) = case.call.again(&said)
         {
@@ -193,22 +193,22 @@ impl<O: Out> Pass<'_, O> {
             return;
         }
         let is_new = case.verdict.is_none();
-        if is_new && self.adopt_decided(name, &id) {
+        if is_new && self.adopt_decided(name, id) {
             // It was recorded when it was decided.
         } else if changed || is_new {
-            ticket = self.judge(name, &id);
+            ticket = self.judge(name, id);
         }
-        self.excuse(name, &id);
-        let Some(case) = self.case(name, &id) else { return };
+        self.excuse(name, id);
+        let Some(case) = self.case(name, id) else { return };
         match course(case) {
             Course::Hide => {
-                self.finish(name, &id);
+                self.finish(name, id);
             }
             Course::Halt(reason) => self.halt(name, &reason),
             Course::Show => {
                 let held = std::mem::take(&mut case.held);
                 ticket = self.step(name, Life::Running, None).or(ticket);
-                ticket = self.finish(name, &id).or(ticket);
+                ticket = self.finish(name, id).or(ticket);
                 self.show_held(name, &held, ticket);
                 self.send_marked(message, ticket, Otherwise::Halt(name.into()));
             }
