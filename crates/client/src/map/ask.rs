@@ -125,9 +125,12 @@ const CALL_MEMBERS: &[&str] = &[
     "locations",
     "rawInput",
     "rawOutput",
+    // What the client may do with the call, such as cancelling it.
+    "capabilities",
     "_meta",
 ];
-const SUBJECT_MEMBERS: &[&str] = &["type", "toolCall", "toolCallId", "command", "cwd", "_meta"];
+const SUBJECT_MEMBERS: &[&str] =
+    &["type", "toolCall", "toolCallId", "terminalId", "command", "cwd", "_meta"];
 
 /// The members of the object `text` that are not `known` and not null.
 fn other_members(text: &str, known: &[&str]) -> Map<String, Value> {

@@ -104,7 +104,7 @@ impl<O: Out> Pass<'_, O> {
         let session = self.gate.sessions.get(name);
         let known = id.as_str().and_then(|id| session?.calls.get(&key_of(id)));
         let mut command = json!({"command": subject["command"], "cwd": subject["cwd"]});
-        for (key, value) in others(subject, &["type", "toolCallId", "_meta"]) {
+        for (key, value) in others(subject, &["type", "toolCallId", "terminalId", "_meta"]) {
             command[key] = value.clone();
         }
         Ok(match known.is_some_and(|case| case.verdict.is_some()) {
