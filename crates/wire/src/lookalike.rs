@@ -107,6 +107,14 @@ mod tests {
                 format!(r#"{{"jsonrpc":"2.0","method":"a","params":{{"sessionId":"s","{key}":"t"}}}}"#);
             assert!(!scanned(&text).1.ambiguous, "{key}");
         }
+        // Longer than the buffer in which the scan unescapes keys.
+        let text = r#"{"jsonrpc":"2.0","method":"a","params":{"_________\u0053ession_id":"t"}}"#;
+        assert!(scanned(text).1.ambiguous);
+        // An escaped backslash begins no escape.
+        for key in [r"\u005cu0053essionId", r"\\u0053essionId", r"\u005cessionId"] {
+            let text = format!(r#"{{"jsonrpc":"2.0","method":"a","params":{{"{key}":"t"}},"{key}":"t"}}"#);
+            assert_eq!((scanned(&text).0, scanned(&text).1.ambiguous), (Kind::Notification, false), "{key}");
+        }
         // Deeper down nobody looks for one.
         let text = r#"{"jsonrpc":"2.0","method":"a","params":{"_meta":{"session_id":"t"},"list":[{"SessionId":1}]}}"#;
         assert!(!scanned(text).1.ambiguous);
