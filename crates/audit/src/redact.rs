@@ -3,10 +3,18 @@
 //! Of a text only the secret goes: whoever wrote it must not be able to hide the rest of it.
 
 mod argument;
+mod decode;
+mod homoglyph;
+mod line;
+mod link;
 mod look;
 mod name;
+mod pair;
+mod private_key;
+mod program;
 mod token;
 mod value;
+mod words;
 
 use std::ops::Range;
 
@@ -16,9 +24,10 @@ use crate::event::Event;
 use crate::facts::{AIP44, Fact, Facts};
 use crate::secret::{Secret, mark, reason};
 
-use argument::{Reader, Takes};
+use argument::Reader;
 use look::{Signs, Tokens};
 use name::{MAX_NAME_BYTES, Named, Names};
+use program::Takes;
 
 /// What stands for a secret within a text.
 const BLANK: &str = "[redacted]";
@@ -60,6 +69,9 @@ impl Default for Redaction {
         for start in look::SCHEMES.iter().flat_map(|scheme| scheme.bytes().next()) {
             redaction.signs.begin(start);
             redaction.signs.begin(start.to_ascii_uppercase());
+        }
+        for start in token::SHAPE_STARTS.bytes() {
+            redaction.signs.begin(start);
         }
         for (start, least) in token::TOKENS {
             redaction.begin(start, *least);
@@ -286,16 +298,18 @@ impl Redaction {
         let mut reader = program.map(Reader::of);
         for (key, value) in members.iter_mut() {
             let is_listed = listed && LABELED.contains(&&**key);
-            let named = if is_listed { Some(Named::Secret) } else { self.names.of(key) };
+            let named = if is_listed { Some(Named::Secret) } else { self.names.of_key(key) };
             is_hidden |= match (value, named) {
                 (Value::Null | Value::Bool(_), _) => false,
                 (Value::Object(members), _) if is_mark(members) => true,
-                (value @ Value::String(_), Some(Named::UnlessPath))
-                    if value.as_str().is_some_and(name::is_path) =>
-                {
+                (value, Some(named)) if value.as_str().is_some_and(|text| !named.accepts(text)) => {
                     self.value(value)
                 }
-                (value, Some(Named::Secret | Named::UnlessPath)) => {
+                (value, Some(Named::TokenLike)) if !value.is_string() => self.value(value),
+                (
+                    value,
+                    Some(Named::Secret | Named::UnlessPath | Named::UnlessPattern | Named::TokenLike),
+                ) => {
                     *value = mark(reason::KEY);
                     true
                 }
@@ -339,7 +353,7 @@ impl Redaction {
     }
 
     fn is_name(&self, name: &str) -> bool {
-        matches!(self.names.of(name), Some(Named::Secret | Named::UnlessPath))
+        self.names.of(name).is_some_and(Named::is_secret)
     }
 
     /// A text without its secrets, if there are any.
@@ -349,30 +363,56 @@ impl Redaction {
 
     /// Where the secrets of a text are, if there are any.
     fn find(&self, text: &str) -> Option<Found> {
-        let mut places: Vec<Range<usize>> = Vec::new();
-        for secret in &self.known {
-            places.extend(text.match_indices(secret.expose()).map(|(at, known)| at..at + known.len()));
-        }
+        let mut places = self.known_places(text);
         let reason = if places.is_empty() { reason::TOKEN } else { reason::KNOWN };
         if text.len() >= self.shortest {
-            let (signs, has_options) = look::tokens(text, &self.tokens, &self.signs, &mut places);
-            if look::may_have_private_keys(signs) {
-                look::private_keys(text, &mut places);
-            }
-            if look::may_have_logins(signs) {
-                look::logins(text, &mut places);
-            }
-            if look::may_have_assignments(signs) {
-                look::assignments(text, |name| self.names.of(name), &mut places);
-            }
-            if look::may_have_arguments(signs) && (has_options || argument::may_be_in(text)) {
-                argument::arguments(text, |name| self.names.of(name), &mut places);
-            }
+            self.find_plain(text, &mut places);
+            places.extend(decode::find_decoded(text, |decoded| {
+                let mut places = self.known_places(decoded);
+                self.find_plain(decoded, &mut places);
+                places
+            }));
         }
         // What has gone already.
         places.retain(|place| &text[place.clone()] != BLANK);
         places.sort_unstable_by_key(|place| place.start);
         (!places.is_empty()).then_some(Found { places, reason })
+    }
+
+    /// Where the secrets of a text are that are known.
+    fn known_places(&self, text: &str) -> Vec<Range<usize>> {
+        let known = self.known.iter().flat_map(|secret| text.match_indices(secret.expose()));
+        known.map(|(at, known)| at..at + known.len()).collect()
+    }
+
+    /// Finds the secrets of a text as it is written. Only what the signs in it allow is looked for.
+    fn find_plain(&self, text: &str, places: &mut Vec<Range<usize>>) {
+        let named = |name: &str| self.names.of(name);
+        let (signs, has_options) = look::tokens(text, &self.tokens, &self.signs, places);
+        token::azure_secrets(text, places);
+        if look::may_have_private_keys(signs) {
+            private_key::private_keys(text, places);
+        }
+        if look::may_have_logins(signs) {
+            look::logins(text, places);
+        }
+        if look::may_have_paths(signs) {
+            link::links(text, places);
+        }
+        if look::may_have_colons(signs) {
+            link::bot_tokens(text, places);
+            link::database_logins(text, places);
+            link::pgpass_lines(text, places);
+        }
+        if look::may_have_assignments(signs) {
+            look::assignments(text, named, places);
+        }
+        if look::may_have_arguments(signs) {
+            line::lines(text, named, places);
+            if has_options || argument::may_be_in(text) {
+                argument::arguments(text, named, places);
+            }
+        }
     }
 }
 

@@ -4,154 +4,10 @@ use std::ops::Range;
 
 use super::look;
 use super::name::{self, MAX_NAME_BYTES, Named};
+use super::program::{
+    CURL, CURL_FLAGS, Options, Place, Settings, Takes, begins_settings, options, sets_variable, settings_of,
+};
 use super::value::{Quotes, closing, is_given, word_end};
-
-/// How an option has its secret.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Takes {
-    /// All of the argument.
-    Value,
-    /// The same behind an option that any program may have: a word of a sentence is none.
-    Named,
-    /// Behind a colon.
-    Login,
-    /// Behind a percent sign.
-    Percent,
-    /// Behind a comma.
-    Comma,
-    /// Behind `pass:`.
-    Pass,
-    /// Behind an equals sign.
-    Equals,
-    /// Behind a slash, up to an at sign.
-    Slash,
-}
-
-/// Where the secret of an option stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// In the same argument, or in the next.
-    Either,
-    /// In the same argument.
-    Attached,
-    /// In the next.
-    Next,
-    /// As `Either`, behind this word.
-    After(&'static str),
-    /// The argument behind this word, without an option.
-    Follows(&'static str),
-    /// Every `NAME=…` behind this word.
-    Assigned(&'static str),
-    /// The argument of this number that is no option.
-    Word(u8),
-}
-
-type Options = &'static [(&'static str, Place, Takes)];
-
-const LOGIN: Options = &[
-    ("-u", Place::Either, Takes::Login),
-    ("-U", Place::Either, Takes::Login),
-    ("-a", Place::Next, Takes::Login),
-];
-const CURL: Options = &[
-    ("-u", Place::Either, Takes::Login),
-    ("-U", Place::Either, Takes::Login),
-    ("-E", Place::Either, Takes::Login),
-    ("--cert", Place::Either, Takes::Login),
-    ("-b", Place::Either, Takes::Equals),
-    ("--cookie", Place::Either, Takes::Equals),
-];
-/// Options of one letter without an argument, in front of which `curl` takes others in the same word: `-sSu`.
-const CURL_FLAGS: &str = "sSfLkivgGIjJNOqna0123469#";
-/// `mysql -p NAME` asks for the password; the name is that of a database.
-const ATTACHED: Options = &[("-p", Place::Attached, Takes::Value), ("-hp", Place::Attached, Takes::Value)];
-const SMALL: Options = &[("-p", Place::Either, Takes::Value)];
-const CAPITAL: Options = &[("-P", Place::Either, Takes::Value)];
-const PLINK: Options = &[("-pw", Place::Next, Takes::Value)];
-const REDIS: Options = &[("-a", Place::Either, Takes::Value)];
-const REGISTRY: Options = &[("-p", Place::After("login"), Takes::Value)];
-const LDAP: Options = &[("-w", Place::Either, Takes::Value)];
-const SAMBA: Options = &[("-U", Place::Either, Takes::Percent)];
-const LFTP: Options = &[("-u", Place::Either, Takes::Comma)];
-const SNMP: Options = &[("-A", Place::Either, Takes::Value), ("-X", Place::Either, Takes::Value)];
-const TOKEN: Options = &[("-t", Place::After("auth"), Takes::Value)];
-const OPENSSL: Options = &[
-    ("-passin", Place::Next, Takes::Pass),
-    ("-passout", Place::Next, Takes::Pass),
-    ("-pass", Place::Next, Takes::Pass),
-    ("-k", Place::After("enc"), Takes::Value),
-    ("-K", Place::After("enc"), Takes::Value),
-];
-const SSH_KEYGEN: Options = &[("-N", Place::Either, Takes::Value), ("-P", Place::Either, Takes::Value)];
-const LOGIN_TOKEN: Options = &[("", Place::Follows("login"), Takes::Value)];
-const GITHUB: Options =
-    &[("-b", Place::After("secret"), Takes::Value), ("--body", Place::After("secret"), Takes::Value)];
-const SECRETS: Options = &[("", Place::Assigned("secrets"), Takes::Value)];
-const KUBERNETES: Options = &[
-    ("--from-literal=", Place::Attached, Takes::Equals),
-    ("--from-literal", Place::Next, Takes::Equals),
-    ("-p", Place::After("login"), Takes::Value),
-];
-const SQLPLUS: Options = &[("", Place::Word(1), Takes::Slash)];
-const HTPASSWD: Options = &[("", Place::Word(3), Takes::Value)];
-const WINDOWS: Options = &[
-    ("/p:", Place::Attached, Takes::Value),
-    ("/pass:", Place::Attached, Takes::Value),
-    ("/password:", Place::Attached, Takes::Value),
-    ("/rp", Place::Next, Takes::Value),
-];
-
-/// The options of a program that have secrets, if it is known for any.
-fn options(program: &str) -> Option<Options> {
-    Some(match program {
-        "curl" => CURL,
-        "wget" | "http" | "https" | "xh" | "ab" | "siege" | "etcdctl" | "httpie" => LOGIN,
-        "mysql" | "mysqldump" | "mysqladmin" | "mysqlimport" | "mysqlshow" | "mysqlcheck" | "mysqlsh"
-        | "mariadb" | "mariadb-dump" | "mariadb-admin" | "mycli" | "7z" | "7za" | "7zr" | "7zz" | "rar"
-        | "unrar" => ATTACHED,
-        "sshpass" | "mongo" | "mongosh" | "mongodump" | "mongorestore" | "mongoexport" | "mongoimport"
-        | "mongostat" | "cqlsh" | "rdesktop" | "psexec" | "useradd" | "usermod" | "smbmap" | "ncftp"
-        | "ncftpput" | "ncftpget" | "twine" => SMALL,
-        "zip" | "unzip" | "zipcloak" | "sqlcmd" | "bcp" | "tsql" | "osql" | "ipmitool" | "mosquitto_pub"
-        | "mosquitto_sub" | "p4" => CAPITAL,
-        "plink" | "pscp" | "psftp" | "putty" => PLINK,
-        "redis-cli" | "valkey-cli" | "keydb-cli" => REDIS,
-        "docker" | "podman" | "buildah" | "skopeo" | "nerdctl" | "helm" | "oras" | "crane" | "regctl"
-        | "cf" | "az" | "faas-cli" | "argocd" => REGISTRY,
-        "kubectl" | "oc" => KUBERNETES,
-        "ssh-keygen" => SSH_KEYGEN,
-        "vault" | "cargo" => LOGIN_TOKEN,
-        "gh" => GITHUB,
-        "fly" | "flyctl" => SECRETS,
-        "sqlplus" => SQLPLUS,
-        "htpasswd" => HTPASSWD,
-        "ldapsearch" | "ldapmodify" | "ldapadd" | "ldapdelete" | "ldappasswd" | "ldapwhoami"
-        | "ldapcompare" => LDAP,
-        "smbclient" | "rpcclient" | "smbget" | "net" | "wmic" | "winexe" => SAMBA,
-        "lftp" => LFTP,
-        "snmpget" | "snmpset" | "snmpwalk" | "snmpbulkwalk" | "snmptrap" => SNMP,
-        "doctl" => TOKEN,
-        "openssl" => OPENSSL,
-        "xfreerdp" | "xfreerdp3" | "wfreerdp" | "cmdkey" | "schtasks" => WINDOWS,
-        // Their settings are judged by name.
-        "aws" | "npm" | "pnpm" | "yarn" | "git" | "pip" | "pip3" | "gcloud" | "glab" | "poetry"
-        | "composer" | "conda" | "bundle" | "vercel" | "heroku" | "firebase" | "setx" | "setenv" | "ENV"
-        | "ARG" => &[],
-        // The secret is its first argument.
-        "ConvertTo-SecureString" => &[("", Place::Next, Takes::Value)],
-        _ => return None,
-    })
-}
-
-/// Returns `true` if the arguments of a program are a name and its value.
-fn sets_variables(program: &str) -> bool {
-    matches!(program, "setx" | "setenv" | "ENV" | "ARG")
-}
-
-/// Words behind which settings have names.
-fn begins_settings(word: &str) -> bool {
-    matches!(word, "set" | "config" | "config:set" | "add" | "put")
-}
 
 /// Options that logins follow, of any program.
 const LOGINS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
@@ -165,13 +21,21 @@ pub(super) struct Reader {
     after: [bool; AFTER.len()],
     /// How many arguments have come that are no options.
     words: u8,
-    in_settings: bool,
+    settings: Option<Settings>,
+    /// The name of a secret has come, and its value may follow an option.
+    is_named: bool,
+    /// The next argument is the name of something: `--name`.
+    is_name_next: bool,
     /// How much of `machine … login … password` has come.
     netrc: u8,
 }
 
 /// Words that options may have to stand behind.
-const AFTER: [&str; 5] = ["login", "auth", "enc", "secret", "secrets"];
+const AFTER: [&str; 6] = ["login", "auth", "enc", "secret", "secrets", "put-parameter"];
+
+/// Options whose argument is the name of something, and those whose argument is its value.
+const NAME_OPTIONS: [&str; 5] = ["--name", "-Name", "--key", "-Path", "--variable"];
+const VALUE_OPTIONS: [&str; 4] = ["--value", "-Value", "--secret", "--data"];
 
 impl Reader {
     /// A reader for the arguments of this program.
@@ -192,8 +56,11 @@ impl Reader {
         let program = at.and_then(|at| word.get(at + 1..)).unwrap_or(word);
         let program = program.strip_suffix(".exe").unwrap_or(program);
         let Some(options) = options(program) else { return false };
-        let in_settings = sets_variables(program);
-        *self = Self { options: Some(options), in_settings, ..Self::default() };
+        // Others have it as a word: `aws configure set`.
+        if program == "set" && self.options.is_some() {
+            return false;
+        }
+        *self = Self { options: Some(options), settings: settings_of(program), ..Self::default() };
         if let [("", Place::Next, takes)] = options {
             self.next = Some(*takes);
         }
@@ -211,6 +78,9 @@ impl Reader {
             if !word.starts_with('-') || takes == Takes::Pass {
                 return Some((0, takes));
             }
+        }
+        if std::mem::take(&mut self.is_name_next) {
+            self.is_named = named(name::end_of(word)).is_some_and(Named::is_secret);
         }
         if !word.starts_with('-')
             && let Some(found) = self.argument(word)
@@ -246,6 +116,24 @@ impl Reader {
                 (false, _) => return Some((option.len() + usize::from(rest.starts_with('=')), *takes)),
             }
         }
+        if self.settings == Some(Settings::First(Takes::Mixed)) && sets_variable(word) {
+            self.settings = Some(Settings::First(Takes::Value));
+            return None;
+        }
+        self.is_name_next = NAME_OPTIONS.contains(&word);
+        if self.is_named && VALUE_OPTIONS.contains(&word) {
+            self.next = Some(Takes::Value);
+            return None;
+        }
+        if let Some(value) = VALUE_OPTIONS.iter().find_map(|flag| word.strip_prefix(flag)?.strip_prefix('='))
+            && self.is_named
+        {
+            return Some((word.len() - value.len(), Takes::Value));
+        }
+        if let Some(name) = NAME_OPTIONS.iter().find_map(|flag| word.strip_prefix(flag)?.strip_prefix('=')) {
+            self.is_named = named(name::end_of(name)).is_some_and(Named::is_secret);
+            return None;
+        }
         if LOGINS.contains(&word) {
             self.next = Some(Takes::Login);
             return None;
@@ -255,10 +143,12 @@ impl Reader {
         }
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         let name = word.strip_prefix('-').filter(|name| name.len() > 3).map(name::end_of);
-        if let Some(name) = name.filter(|name| name.bytes().all(is_plain))
-            && (matches!(named(name), Some(Named::Secret | Named::UnlessPath)) || name::is_option(word))
-        {
-            self.next = Some(Takes::Named);
+        if let Some(name) = name.filter(|name| name.bytes().all(is_plain)) {
+            self.next = match named(name) {
+                Some(named) if named.is_secret() => Some(Takes::Named),
+                Some(Named::TokenLike) => Some(Takes::Token),
+                _ => name::is_option(word).then_some(Takes::Named),
+            };
         }
         None
     }
@@ -308,23 +198,39 @@ impl Reader {
         self.next = follows.or(self.next);
         self.netrc = match (self.netrc, word) {
             (_, "machine" | "default") => 1,
-            (1 | 2 | 4, "login") => 3,
+            (1 | 2 | 4 | 5, "login") => 3,
             (3, _) => 4,
             (4, "password" | "passwd") => {
                 self.next = Some(Takes::Value);
                 0
             }
+            // In front of the login, and right behind the host: in a sentence there would be words between.
+            (2, "password" | "passwd") => {
+                self.next = Some(Takes::Mixed);
+                5
+            }
             (1, _) => 2,
+            (2, _) => 5,
             (state, _) => state,
         };
-        if self.in_settings
+        if let Some(Settings::Names(takes) | Settings::First(takes)) = self.settings
             && word.len() <= 2 * MAX_NAME_BYTES
-            && named(word).is_some()
             && !word.contains('=')
+            && let Some(named) = named(word)
         {
-            self.next = Some(Takes::Named);
+            self.is_named = named.is_secret();
+            self.next = match (named, takes) {
+                (Named::TokenLike, Takes::Named | Takes::Mixed) => Some(Takes::Token),
+                _ => Some(takes),
+            };
         }
-        self.in_settings |= self.options.is_some() && begins_settings(word);
+        match self.settings {
+            Some(Settings::First(_)) => self.settings = None,
+            None if self.options.is_some() && begins_settings(word) => {
+                self.settings = Some(Settings::Names(Takes::Named));
+            }
+            _ => {}
+        }
         false
     }
 
@@ -353,6 +259,16 @@ pub(super) fn may_be_in(text: &str) -> bool {
         "ENV",
         "ARG",
         "sqlplus",
+        "define",
+        "nmcli",
+        "rabbitmqctl",
+        "wpa_pass",
+        " add ",
+        " put ",
+        "-Item",
+        "-item",
+        "-Variable",
+        "-variable",
     ]
     .iter()
     .any(|word| text.contains(word))
@@ -364,7 +280,7 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
     let bytes = text.as_bytes();
     let mut at = 0;
     let (mut quotes, mut passed) = (Quotes::default(), 0);
-    let (mut before, mut is_named) = ("", false);
+    let (mut before, mut is_named, mut words_since_for) = ("", false, None);
     let sets_passwords = text.contains("chpasswd");
     for word in text.split(|letter: char| letter.is_ascii_whitespace()) {
         let start = at;
@@ -380,6 +296,11 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
             let offset = start + word.len() - bare.len();
             let quoted = word.trim_start_matches('\\');
             let is_quoted = quoted.starts_with(['"', '\'']);
+            // `#  define` is the same as `#define`.
+            let is_define = word == "define" && matches!(before, "#" | "%");
+            let bare = if is_define { "#define" } else { bare };
+            // A quote that begins behind a program is a text, not a setting: `git commit -m "set …"`.
+            let bare = if begins_settings(bare) && is_quoted { word } else { bare };
             if let Some((begin, takes)) = reader.step(bare, &named) {
                 found.extend(place(bytes, offset + begin, takes, quotes));
             } else if is_named && is_quoted {
@@ -392,7 +313,15 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
                 |word: &str, part: &str| word.contains(part) || word.contains(&part.to_ascii_uppercase());
             let is_by = has(before, "entified") && word.eq_ignore_ascii_case("by");
             let is_word = word.bytes().all(|byte| byte.is_ascii_alphabetic()) && has(word, "assw");
-            is_named = is_by || is_word && named(word) == Some(Named::Secret);
+            // `PASSWORD FOR 'me'@'host' = '…'`.
+            let is_for = is_named && word.eq_ignore_ascii_case("for");
+            let is_set = words_since_for == Some(1) && word == "=";
+            words_since_for = match words_since_for {
+                _ if is_for => Some(0),
+                Some(0) => Some(1),
+                _ => None,
+            };
+            is_named = is_by || is_set || is_word && named(word) == Some(Named::Secret);
             before = word;
         }
         let is_end = |byte: &u8| matches!(byte, b';' | b'|' | b'&' | b'\n');
@@ -405,6 +334,12 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
 
 /// The secret of a text that begins here or a little later.
 fn place(bytes: &[u8], begin: usize, takes: Takes, quotes: Quotes) -> Option<Range<usize>> {
+    // The output of a command in fish, or an expression; but a text in parentheses is one.
+    let begin = match bytes.get(begin..)? {
+        [b'(', b'"' | b'\'', ..] => begin + 1,
+        [b'(', ..] => return None,
+        _ => begin,
+    };
     let quote = bytes.get(begin).copied().filter(|byte| matches!(byte, b'"' | b'\''));
     let escapes = bytes[..begin].iter().rev().take_while(|byte| **byte == b'\\').take(8).count();
     let start = begin + usize::from(quote.is_some());
@@ -416,6 +351,10 @@ fn place(bytes: &[u8], begin: usize, takes: Takes, quotes: Quotes) -> Option<Ran
         None => word_end(bytes, start, quotes),
     };
     let argument = bytes.get(start..end)?;
+    let takes = match takes {
+        Takes::Mixed if quote.is_some() && argument.len() >= look::QUOTED => Takes::Value,
+        takes => takes,
+    };
     let from = start + secret_of(argument, takes)?;
     let until = from + secret_end(&bytes[from..end], takes);
     let is_literal = quote == Some(b'\'');
@@ -442,5 +381,7 @@ pub(super) fn secret_of(argument: &[u8], takes: Takes) -> Option<usize> {
         Takes::Pass => argument.starts_with(b"pass:").then_some(5),
         Takes::Equals => behind(b'='),
         Takes::Slash => behind(b'/').filter(|at| *at > 1),
+        Takes::Mixed => look::can_be_value(argument, usize::MAX).then_some(0),
+        Takes::Token => std::str::from_utf8(argument).is_ok_and(name::is_token_like).then_some(0),
     }
 }

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::name::{self, Named};
-use super::token::TOKENS;
+use super::pair::{self, behind_last};
+use super::token::{self, TOKENS};
 use super::value::{Form, Quotes, Sign, is_given, value_of, word_end};
 
 /// How long a value must be to pass for a secret where only its name speaks for it: in a sentence it may be a word.
@@ -11,7 +12,7 @@ const VALUE: usize = 8;
 
 /// The same behind an option, in quotes, and of letters mixed with others, which no word is. Where it is given by nothing but `=`, there is no doubt.
 pub(super) const OPTION: usize = 6;
-const QUOTED: usize = 4;
+pub(super) const QUOTED: usize = 4;
 const MIXED: usize = 4;
 
 /// Parameters of URLs that are secrets there and nowhere else, and how long they are at least.
@@ -26,8 +27,20 @@ const LONG_SORTS: [&str; 7] =
 pub(super) const GONE: &[u8] = super::BLANK.as_bytes();
 
 /// What a header says of a credential before it, in lower case.
-const SORTS: [&str; 10] =
-    ["bearer ", "basic ", "token ", "apikey ", "api-key ", "negotiate ", "ntlm ", "dpop ", "key ", "splunk "];
+const SORTS: [&str; 12] = [
+    "bearer ",
+    "basic ",
+    "token ",
+    "apikey ",
+    "api-key ",
+    "negotiate ",
+    "ntlm ",
+    "dpop ",
+    "key ",
+    "splunk ",
+    "sharedkey ",
+    "sharedkeylite ",
+];
 
 /// The shortest text that can be a secret by its look: `a://b:c@`.
 pub(super) const SHORTEST: usize = 8;
@@ -40,6 +53,9 @@ const CREDENTIAL: usize = 16;
 
 /// How long a name without a password is at least that is a token: `https://TOKEN@host`.
 const MIN_LOGIN_TOKEN: usize = 10;
+
+/// How often the bytes of a text may be read as parts of values that are no secrets.
+const MAX_KEPT_FACTOR: usize = 16;
 
 /// How long a tag is at most.
 const MAX_TAG_BYTES: usize = 256;
@@ -85,6 +101,7 @@ const EQUALS: u8 = 1 << 3;
 const COLON: u8 = 1 << 4;
 const DASH: u8 = 1 << 5;
 const SLASH: u8 = 1 << 6;
+/// A sign in front of a value, beside `=` and `:`.
 const CLOSING: u8 = 1 << 7;
 
 impl Default for Signs {
@@ -94,7 +111,7 @@ impl Default for Signs {
         for byte in 0..=u8::MAX {
             signs[usize::from(byte)] = match byte {
                 b' ' | b'\t' | b'\n' => BLANK,
-                b'>' | b'(' => CLOSING,
+                b'>' | b'(' | b',' => CLOSING,
                 b'=' => EQUALS,
                 b':' => COLON,
                 b'/' => SLASH,
@@ -124,6 +141,16 @@ pub(super) fn may_have_logins(signs: u8) -> bool {
     signs & COLON != 0 && signs & SLASH != 0
 }
 
+/// Whether there can be addresses with paths.
+pub(super) fn may_have_paths(signs: u8) -> bool {
+    signs & SLASH != 0
+}
+
+/// Whether there can be fields with colons between them.
+pub(super) fn may_have_colons(signs: u8) -> bool {
+    signs & COLON != 0
+}
+
 /// Whether there can be assignments.
 pub(super) fn may_have_assignments(signs: u8) -> bool {
     signs & (EQUALS | COLON | CLOSING) != 0
@@ -132,57 +159,6 @@ pub(super) fn may_have_assignments(signs: u8) -> bool {
 /// Whether there can be arguments of programs.
 pub(super) fn may_have_arguments(signs: u8) -> bool {
     signs & BLANK != 0
-}
-
-/// The private keys that begin in it, each up to its last line, or as far as it looks like a key.
-pub(super) fn private_keys(text: &str, found: &mut Vec<Range<usize>>) {
-    // Mostly there is none, and to look for one is cheaper than to look for all.
-    if !text.contains("---- BEGIN ") && !text.contains("-----BEGIN ") && !text.contains("Private-Lines:") {
-        return;
-    }
-    let last_end = text.rfind("-----END ").unwrap_or(0);
-    let mut done = 0;
-    for (at, start) in text.match_indices("BEGIN ") {
-        let rest = &text[at + start.len()..];
-        if at < done || !text[..at].trim_end_matches(' ').ends_with("----") {
-            continue;
-        }
-        let Some((title, body)) = rest.split_once("----") else { break };
-        if title.len() >= 64 || !title.contains("PRIVATE KEY") {
-            continue;
-        }
-        let body = body.trim_start_matches('-');
-        let begin = text.len() - body.len();
-        // Another line that only looks like the last one is a part of the key.
-        let is_ended = last_end >= begin;
-        let length = is_ended.then(|| {
-            let last = body.find(&format!("-----END {title}-----"));
-            last.or_else(|| body.find("-----END ")).unwrap_or_default()
-        });
-        done = begin + length.unwrap_or_else(|| key_run(body.as_bytes()));
-        found.push(begin..done);
-    }
-    for (at, start) in text.match_indices("Private-Lines:") {
-        let Some(line) = text[at + start.len()..].find('\n') else { continue };
-        let begin = at + start.len() + line + 1;
-        let body = &text[begin..];
-        let length = body.find("\nPrivate-MAC").unwrap_or_else(|| key_run(body.as_bytes()));
-        found.push(begin..begin + length);
-    }
-    found.retain(|place| !place.is_empty());
-}
-
-/// How far this looks like a key that has lost its last line.
-fn key_run(bytes: &[u8]) -> usize {
-    let gone = if bytes.starts_with(GONE) { GONE.len() } else { 0 };
-    let is_key = |byte: &u8| {
-        byte.is_ascii_alphanumeric()
-            || byte.is_ascii_whitespace()
-            || matches!(byte, b'+' | b'/' | b'=' | b':' | b',' | b'-' | b'.' | b'\\')
-    };
-    let run = bytes[gone..].iter().take_while(|byte| is_key(byte)).count();
-    let blank = bytes[gone..gone + run].iter().rev().take_while(|byte| byte.is_ascii_whitespace()).count();
-    gone + run - blank
 }
 
 /// The logins of URLs that have a password, with any letters in it, and names that are tokens.
@@ -245,7 +221,7 @@ pub(super) fn tokens(
         if let Some(scheme) = scheme(rest) {
             done = value_end(bytes, at + scheme);
             found.push(at + scheme..done);
-        } else if tokens.begins(rest) {
+        } else if tokens.begins(rest) || token::has_shape(rest) {
             done = at + rest.iter().take_while(|byte| is_token(byte)).count();
             found.push(at..done);
         }
@@ -263,14 +239,15 @@ fn scheme(rest: &[u8]) -> Option<usize> {
     SCHEMES.iter().find(|scheme| is_there(scheme)).map(|scheme| scheme.len())
 }
 
-/// What is given to something that is named like a secret: `TOKEN=…`, `"password": "…"`, `<password>…`, `password("…")`.
+/// What is given to something that is named like a secret: `TOKEN=…`, `"password": "…"`, `<password>…`, `password("…")`,
+/// `("password", "…")`.
 pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
     let bytes = text.as_bytes();
-    let mut done = 0;
+    let (mut done, mut kept_bytes) = (0, 0);
     let mut quotes = Quotes::default();
     for (at, &byte) in bytes.iter().enumerate() {
         quotes.pass(bytes, at);
-        if at < done || !matches!(byte, b'=' | b':' | b'>' | b'(') {
+        if at < done || !matches!(byte, b'=' | b':' | b'>' | b'(' | b',') {
             continue;
         }
         // `=>` is one sign, and so is `:=`.
@@ -281,26 +258,61 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
         if byte == b'(' && !matches!(first, b'"' | b'\'' | b'`' | b'\\') {
             continue;
         }
+        // A path of program code gives nothing, but what is called there may: `Token::new("…")`.
+        if byte == b':' && *first == b':' && bytes.get(from + 1).is_some_and(u8::is_ascii_alphabetic) {
+            let argument = pair::call_argument(bytes, from + 1);
+            let argument = argument.filter(|place| {
+                let shown = &bytes[place.clone()];
+                can_be_value(shown, usize::MAX) && !shown.contains(&b' ')
+            });
+            if let Some(argument) = argument
+                && let Some(name) = name_before(text, at, byte)
+                && named(name::end_of(&text[name])).is_some_and(Named::is_secret)
+            {
+                done = argument.end;
+                found.push(argument);
+            }
+            continue;
+        }
         let Some(place) = name_before(text, at, byte) else { continue };
         let (start, name) = (place.start, name::end_of(&text[place]));
+        if byte == b'('
+            && pair::is_login_call(name)
+            && let Some(place) = pair::second_text(bytes, from)
+        {
+            done = place.end;
+            found.push(place);
+            continue;
+        }
         let parameter = || {
             let before = text[..start].bytes().next_back();
             let is_parameter = byte == b'=' && matches!(before, Some(b'?' | b'&'));
             PARAMETERS.iter().find(|(known, _)| is_parameter && name.eq_ignore_ascii_case(known))
         };
-        let (kind, at_least) = match named(name) {
+        // `api.key` has its meaning in two parts.
+        let dotted = || {
+            let before = text[..start].strip_suffix('.')?;
+            let from = behind_last(before, |letter| !is_name_letter(letter));
+            let is_part = from < before.len() && name.eq_ignore_ascii_case("key");
+            is_part.then(|| named(name::end_of(&text[from..start + name.len()])))?
+        };
+        let (kind, at_least) = match named(name).or_else(|| dotted().filter(|named| named.is_secret())) {
             Some(Named::Doubtful) if parameter().is_some() => {
                 (Named::Secret, parameter().map(|known| known.1))
             }
             Some(kind) => (kind, None),
-            None if name::is_option(name) || is_listed(text, start, name, &named) => (Named::Secret, None),
+            None if name::is_option(name) || pair::is_labeled(text, start, name, &named) => {
+                (Named::Secret, None)
+            }
             None => match parameter() {
                 Some((_, least)) => (Named::Secret, Some(*least)),
-                // `const password: string = "…"`.
-                None => match typed(text, start, byte, &named) {
-                    true => (Named::Secret, None),
-                    false => continue,
-                },
+                None => {
+                    let is_tag = byte == b'>' && pair::is_labeled_tag(text, at, &named);
+                    if !is_tag && !pair::is_typed(text, start, byte, &named) {
+                        continue;
+                    }
+                    (Named::Secret, None)
+                }
             },
         };
         let blank = |bytes: &[u8]| bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
@@ -319,49 +331,64 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
             found.extend((!place.is_empty()).then_some(place));
             continue;
         }
+        if !matches!(byte, b'>' | b'(') && bytes.get(begin) == Some(&b'{') && (byte == b':' || begin > from) {
+            found.extend(kind.is_secret().then(|| pair::braced_values(bytes, begin)).into_iter().flatten());
+            continue;
+        }
         let is_name_next = at.checked_sub(1).is_some_and(|before| is_name_byte(bytes[before]));
         let is_tight = matches!(byte, b'=' | b'>') && !is_arrow && begin == from && is_name_next;
         let Some(value) = value_of(bytes, begin, &Sign { byte, start, is_tight, quotes }) else { continue };
-        let (begin, end) = (value.place.start, value.place.end);
+        let place = match value.form {
+            Form::Tuple => pair::second_text(bytes, value.place.start).unwrap_or(begin..begin),
+            _ => value.place.clone(),
+        };
+        let (begin, end) = (place.start, place.end);
         let whole = &bytes[begin..end];
         let is_whole = match at_least {
             Some(least) => whole.len() >= least,
-            None if is_tight || value.form == Form::Block => true,
-            None if value.form == Form::Quoted => whole.len() >= QUOTED,
+            None if byte == b',' => {
+                value.form == Form::Quoted
+                    && kind.is_secret()
+                    && pair::is_pair_secret(text, start, &value.place)
+            }
+            None if value.form != Form::Tuple && (is_tight || value.form == Form::Block) => true,
+            None if value.form == Form::Tuple && kind != Named::Doubtful => can_be_value(whole, usize::MAX),
+            None if matches!(value.form, Form::Quoted | Form::Tuple) => whole.len() >= QUOTED,
             None => can_be_value(whole, VALUE),
         };
         let Some(shown) = text.get(begin..end) else { continue };
         let is_kept = match kind {
             // `PASS: TestName` is a result.
             Named::Secret => name == "PASS" && byte == b':' && value.form == Form::Plain,
-            Named::UnlessPath => name::is_path(shown),
-            Named::Texts => !is_mixed(whole),
+            Named::UnlessPath | Named::UnlessPattern | Named::TokenLike => !kind.accepts(shown),
+            // A number may have another member behind it: `{"tokens":12,"x":1}`.
+            Named::Texts => !is_mixed(whole) || !is_text_behind(whole),
             Named::Doubtful => {
                 let is_plain = byte == b':' && value.form == Form::Plain;
-                !can_be_value(whole, OPTION) || value.form == Form::Block || is_plain && !is_mixed(whole)
+                let least = if value.form == Form::Tuple { QUOTED } else { OPTION };
+                !can_be_value(whole, least) || value.form == Form::Block || is_plain && !is_mixed(whole)
             }
         };
+        if kind.is_secret() && value.form != Form::Block {
+            found.extend(pair::fallback(bytes, &value.place));
+        }
         if shown.trim().is_empty() || !is_whole || is_kept || value.is_variable(bytes) {
-            continue;
+            // Within a value that stays there may be more names, and so it is read again. A text that is made of such values is hostile,
+            // and then they do not stay.
+            kept_bytes += value.place.len();
+            if begin == end || kept_bytes <= MAX_KEPT_FACTOR * bytes.len() {
+                continue;
+            }
         }
         done = end;
         found.push(begin..end);
     }
 }
 
-/// Returns `true` if the name in front of a type is that of a secret: `password: string =`.
-fn typed(text: &str, start: usize, sign: u8, named: impl Fn(&str) -> Option<Named>) -> bool {
-    let Some(before) = text[..start].trim_end_matches(' ').strip_suffix(':').filter(|_| sign == b'=') else {
-        return false;
-    };
-    let is_other = |letter: char| !is_name_letter(letter);
-    let before = before.trim_end_matches('?');
-    let from =
-        before.rfind(is_other).map_or(0, |at| at + before[at..].chars().next().map_or(1, char::len_utf8));
-    let name = name::end_of(&before[from..]);
-    // Where a variable is given to it there is nothing to hide.
-    let value = text[start..].split_once('=').map_or("", |(_, value)| value.trim_start());
-    value.starts_with(['"', '\'', '`']) && matches!(named(name), Some(Named::Secret | Named::UnlessPath))
+/// Returns `true` if a value is more than a number that ends at the end of a member.
+fn is_text_behind(value: &[u8]) -> bool {
+    let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    digits == 0 || !matches!(value.get(digits), None | Some(b',' | b'}' | b']'))
 }
 
 /// How long the text of a tag is; 0 if no other tag follows soon.
@@ -374,19 +401,34 @@ fn name_before(text: &str, at: usize, sign: u8) -> Option<Range<usize>> {
     let before = match sign {
         b'>' => tag_before(&text[..at])?,
         b'(' => &text[..at],
-        b'=' => text[..at].trim_end_matches(['"', '\'', ' ', '\\', ':', '+', '?', ']', ')']),
+        b',' => return pair::pair_name(text, at),
+        b'=' => {
+            let before = text[..at].trim_end_matches(['"', '\'', ' ', '\\', ':', '+', '?', ']', ')']);
+            // `${env:TOKEN} = '…'`, but not every member of a hash.
+            let is_text = || text[at + 1..].trim_start_matches(' ').starts_with(['"', '\'']);
+            without_index(before.strip_suffix('}').filter(|_| is_text()).unwrap_or(before))
+        }
         _ => text[..at].trim_end_matches(['"', '\'', ' ', '\\']),
     };
+    // A type with parameters, and no name: `password: Option<String> =`.
+    if sign == b'=' && before.ends_with('>') && !before.ends_with(" >") {
+        return Some(before.len()..before.len());
+    }
     // Letters of other alphabets may be there to be taken for ours, or not to be seen.
-    let start = before.rfind(|letter: char| !is_name_letter(letter));
-    let start = start.map_or(0, |at| at + before[at..].chars().next().map_or(1, char::len_utf8));
+    let start = behind_last(before, |letter| !is_name_letter(letter));
     let name = &before[start..];
     let is_tag = sign != b'>' || before[..start].ends_with(['<', ':']);
     (!name.is_empty() && is_tag).then_some(start..before.len())
 }
 
+/// A text without the number of an array's item, or of its items, at its end: `char token[32`, `token[`.
+fn without_index(text: &str) -> &str {
+    let array = text.trim_end_matches(|letter: char| letter.is_ascii_digit()).strip_suffix('[');
+    array.map_or(text, |array| array.trim_end_matches(' '))
+}
+
 /// The text up to the end of the name of the tag that ends here.
-fn tag_before(text: &str) -> Option<&str> {
+pub(super) fn tag_before(text: &str) -> Option<&str> {
     let from = text.len().saturating_sub(MAX_TAG_BYTES);
     let open =
         text.as_bytes()[from..].iter().rposition(|byte| matches!(byte, b'<' | b'>')).map(|at| from + at)?;
@@ -395,7 +437,7 @@ fn tag_before(text: &str) -> Option<&str> {
     text.get(..open + end)
 }
 
-fn is_name_letter(letter: char) -> bool {
+pub(super) fn is_name_letter(letter: char) -> bool {
     letter.is_ascii_alphanumeric()
         || matches!(letter, '_' | '-')
         || (!letter.is_ascii() && !letter.is_whitespace())
@@ -403,25 +445,6 @@ fn is_name_letter(letter: char) -> bool {
 
 fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-') || !byte.is_ascii()
-}
-
-/// Whether a value follows that is named by what stands before it: `key="password" value="…"`. Its own name, which begins at `start`,
-/// says nothing.
-fn is_listed(text: &str, start: usize, name: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
-    if !name.eq_ignore_ascii_case("value") {
-        return false;
-    }
-    let is_around = |letter: char| matches!(letter, '"' | '\'' | ' ' | '\\' | ',');
-    let before = text[..start].trim_end_matches(is_around);
-    let Some(sign) = before.rfind(['=', ':']) else { return false };
-    let (label, listed) = (&before[..sign], before[sign + 1..].trim_matches(is_around));
-    let label = label.trim_end_matches(is_around);
-    let ends = |word: &str| {
-        let at = label.len().checked_sub(word.len());
-        at.and_then(|at| label.get(at..)).is_some_and(|end| end.eq_ignore_ascii_case(word))
-    };
-    (ends("key") || ends("name"))
-        && matches!(named(name::end_of(listed)), Some(Named::Secret | Named::UnlessPath))
 }
 
 /// All of a header that proves in more than one word who somebody is, but for the first; nothing of it if that has gone already.

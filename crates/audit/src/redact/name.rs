@@ -1,86 +1,9 @@
 //! Names whose values are secrets, however they are written: case, separators, letters that cannot be seen and letters that
 //! look like others make no difference.
 
-/// The ends of names whose values are secrets, in lower case and without separators.
-const ENDS: &[&str] = &[
-    "accesskey",
-    "accesssignature",
-    "accountkey",
-    "adminpass",
-    "apikey",
-    "authkey",
-    "authorization",
-    "authpass",
-    "cookie",
-    "credential",
-    "credentials",
-    "dbpass",
-    "encryptionkey",
-    "ftppass",
-    "keypass",
-    "ldappass",
-    "mailpass",
-    "masterkey",
-    "mnemonic",
-    "mysqlpass",
-    "passcode",
-    "passphrase",
-    "passwd",
-    "password",
-    "passwort",
-    "pgpass",
-    "privatekey",
-    "proxypass",
-    "redispass",
-    "rootpass",
-    "secret",
-    "secretkey",
-    "signingkey",
-    "smtppass",
-    "sshpass",
-    "storepass",
-    "subscriptionkey",
-    "token",
-    "userpass",
-    "userpwd",
-    "xamzsignature",
-    "xgoogsignature",
-];
-
-/// Last words of names, in lower case. Within longer words they mean something else.
-const WORDS: [&str; 7] = ["bearer", "jwt", "otp", "pw", "pwd", "totp", "userpw"];
-
-/// The last words of names whose values are secrets if they look like it: `db_pass` is a password, and `tests_pass` a number.
-const DOUBTFUL: [&str; 5] = ["auth", "cred", "creds", "pass", "passes"];
-
-/// Words that may follow the one that makes a name that of a secret: `password_confirmation`, `tokenOld`.
-const CONTINUATIONS: &[&str] = &[
-    "again",
-    "backup",
-    "confirm",
-    "confirmation",
-    "confirmed",
-    "current",
-    "dev",
-    "live",
-    "new",
-    "old",
-    "plain",
-    "plaintext",
-    "prev",
-    "previous",
-    "primary",
-    "prod",
-    "production",
-    "repeat",
-    "repeated",
-    "secondary",
-    "stage",
-    "staging",
-    "test",
-    "value",
-    "verify",
-];
+use super::decode;
+use super::homoglyph::readable;
+use super::words::{ATTRIBUTES, CONTINUATIONS, CORES, DOUBTFUL, ENDS, TOKEN_ISSUERS, WORDS};
 
 /// Of a longer name these last bytes are looked at.
 pub(super) const MAX_NAME_BYTES: usize = 64;
@@ -96,6 +19,49 @@ pub(super) enum Named {
     Texts,
     /// It is a secret if it looks like one.
     Doubtful,
+    /// It is a secret unless it is a pattern: `GITHUB_PAT` is a personal access token, and `FILE_PAT` may be `*.c`.
+    UnlessPattern,
+    /// It is a secret if it looks like a generated token.
+    TokenLike,
+}
+
+impl Named {
+    /// Returns `true` if this name alone makes its value a secret, but for values that are plainly something else.
+    pub(super) fn is_secret(self) -> bool {
+        matches!(self, Self::Secret | Self::UnlessPath | Self::UnlessPattern)
+    }
+
+    /// Returns `true` if the value is not plainly something else than a secret.
+    pub(super) fn accepts(self, value: &str) -> bool {
+        match self {
+            Self::Secret | Self::Texts | Self::Doubtful => true,
+            Self::UnlessPath => !is_path(value),
+            Self::UnlessPattern => !value.contains(is_pattern_letter),
+            Self::TokenLike => is_token_like(value),
+        }
+    }
+}
+
+/// Letters of patterns, lists and calls, which no generated token has.
+fn is_pattern_letter(letter: char) -> bool {
+    letter.is_whitespace()
+        || matches!(
+            letter,
+            '*' | '?' | '^' | '|' | '\\' | '<' | '>' | '(' | ')' | '[' | ']' | '{' | '}' | ',' | ';'
+        )
+}
+
+/// How long a value is at least that looks like a generated token.
+const MIN_TOKEN_BYTES: usize = 8;
+
+/// Returns `true` if this can be a generated token: letters and digits, no pattern, path or address.
+pub(super) fn is_token_like(value: &str) -> bool {
+    value.len() >= MIN_TOKEN_BYTES
+        && value.bytes().any(|byte| byte.is_ascii_digit())
+        && value.bytes().any(|byte| byte.is_ascii_alphabetic())
+        && !value.contains(is_pattern_letter)
+        && !value.contains("://")
+        && !is_path(value)
 }
 
 /// All names whose values are secrets.
@@ -113,8 +79,8 @@ impl Default for Names {
         for word in ENDS.iter().chain(&WORDS) {
             names.last |= word.bytes().next_back().map_or(0, bit);
         }
-        // `DB_PASS`, `STRIPE_KEY`.
-        names.last |= bit(b'y');
+        // `STRIPE_KEY`, `GITHUB_PAT`, `AUTH_SALT`.
+        names.last |= bit(b'y') | bit(b't');
         for word in DOUBTFUL {
             names.last |= word.bytes().next_back().map_or(0, bit);
         }
@@ -145,10 +111,17 @@ impl Names {
         };
         // Also behind what surrounds it: `[password]`, `password?`.
         let name = name.trim_matches(|letter: char| !letter.is_ascii_alphanumeric());
-        self.of_whole(name).or_else(|| {
-            let core = without_continuation(name);
-            (core.len() < name.len()).then(|| self.of_whole(core))?
-        })
+        self.of_whole(name)
+            .or_else(|| {
+                let core = without_continuation(name);
+                (core.len() < name.len()).then(|| self.of_whole(core))?
+            })
+            .or_else(|| has_core(name).then_some(Named::TokenLike))
+    }
+
+    /// The same of a name that may be written with escapes: `p%61ssword`.
+    pub(super) fn of_key(&self, name: &str) -> Option<Named> {
+        self.of(name).or_else(|| decode::decode_all(name).and_then(|name| self.of(&name)))
     }
 
     /// The same of a name by its end.
@@ -161,6 +134,9 @@ impl Names {
             return Some(Named::Secret);
         }
         let word = last_word(name);
+        if word.eq_ignore_ascii_case("pat") {
+            return Some(access_token(name, word));
+        }
         if WORDS.iter().any(|known| word.eq_ignore_ascii_case(known)) {
             let is_directory = word.eq_ignore_ascii_case("pwd");
             return Some(if is_directory { Named::UnlessPath } else { Named::Secret });
@@ -188,6 +164,49 @@ impl Names {
         };
         ENDS.iter().any(|end| is_end(end)) || self.added.iter().any(|end| is_end(end))
     }
+}
+
+/// What the name of a personal access token says of its value. Its last word is this one.
+fn access_token(name: &str, last: &str) -> Named {
+    let before =
+        name[..name.len() - last.len()].trim_end_matches(|letter: char| !letter.is_ascii_alphanumeric());
+    let is_variable = name.bytes().all(is_variable_byte) && !before.is_empty();
+    let issuer = last_word(before);
+    let is_issued = TOKEN_ISSUERS.iter().any(|known| issuer.eq_ignore_ascii_case(known));
+    if is_variable || is_issued { Named::UnlessPattern } else { Named::TokenLike }
+}
+
+/// Returns `true` if a name has the word for a secret in it, and behind that none that makes it something else: `API_KEY_OPENAI`.
+fn has_core(name: &str) -> bool {
+    // A shorter one has no room for two words.
+    if name.len() < 8 {
+        return false;
+    }
+    let is_variable = name.bytes().all(is_variable_byte);
+    let (mut rest, mut next, mut words) = (name, "", 0);
+    while !rest.is_empty() {
+        let word = last_word(rest);
+        let before =
+            rest[..rest.len() - word.len()].trim_end_matches(|letter: char| !letter.is_ascii_alphanumeric());
+        let is_core = CORES.iter().any(|(first, second)| {
+            word.eq_ignore_ascii_case(first) && (second.is_empty() || next.eq_ignore_ascii_case(second))
+        });
+        // In small letters most names with it are those of parsers and language models.
+        let is_token = word.eq_ignore_ascii_case("token");
+        if is_core && words > 0 {
+            return is_variable || !is_token;
+        }
+        let is_second = word.eq_ignore_ascii_case("key") && !before.is_empty();
+        if !is_second && ATTRIBUTES.iter().any(|known| word.eq_ignore_ascii_case(known)) {
+            return false;
+        }
+        (rest, next, words) = (before, word, words + 1);
+    }
+    false
+}
+
+fn is_variable_byte(byte: u8) -> bool {
+    byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_'
 }
 
 fn is_separator(byte: u8) -> bool {
@@ -228,13 +247,15 @@ fn without_continuation(name: &str) -> &str {
         let shorter = core.trim_end_matches(|letter: char| {
             letter.is_ascii_digit() || u8::try_from(letter).is_ok_and(is_separator)
         });
-        let word = last_word(shorter);
-        let is_more =
-            word.len() < shorter.len() && CONTINUATIONS.iter().any(|known| word.eq_ignore_ascii_case(known));
-        if !is_more {
-            return shorter;
-        }
-        core = &shorter[..shorter.len() - word.len()];
+        let is_more = |name: &str, word: &str| {
+            word.len() < name.len() && CONTINUATIONS.iter().any(|known| word.eq_ignore_ascii_case(known))
+        };
+        // With its number, and without: `b64`, `old2`.
+        core = match (last_word(core), last_word(shorter)) {
+            (word, _) if is_more(core, word) => &core[..core.len() - word.len()],
+            (_, word) if is_more(shorter, word) => &shorter[..shorter.len() - word.len()],
+            _ => return shorter,
+        };
     }
 }
 
@@ -248,10 +269,9 @@ pub(super) fn end_of(name: &str) -> &str {
 /// Whether the value of this variable is a secret, by the last word of its name: `DB_PASS`, `STRIPE_KEY`. In small letters they
 /// mean too much else.
 fn is_variable(name: &str) -> bool {
-    let is_letter = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
     let last = name.rsplit_once('_').map(|(_, last)| last);
-    last.is_some_and(|last| matches!(last, "PASS" | "PWD" | "PW" | "KEY"))
-        && name.bytes().all(is_letter)
+    last.is_some_and(|last| matches!(last, "PASS" | "PWD" | "PW" | "KEY" | "SALT"))
+        && name.bytes().all(is_variable_byte)
         && name != "OLD_PWD"
 }
 
@@ -264,65 +284,6 @@ pub(super) fn is_option(name: &str) -> bool {
 /// Whether a value can be that of a directory.
 pub(super) fn is_path(value: &str) -> bool {
     value.starts_with(['/', '~', '.', '$', '%']) || value.as_bytes().get(1..3) == Some(b":\\")
-}
-
-/// A name as it looks to who reads it, in ASCII as far as it can be: without letters that cannot be seen, and with those it seems to have.
-fn readable(name: &str) -> String {
-    name.chars().filter(|letter| !is_invisible(*letter)).map(looks_like).collect()
-}
-
-fn is_invisible(letter: char) -> bool {
-    matches!(letter,
-        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fe00}'..='\u{fe0f}' | '\u{300}'..='\u{36f}' | '\u{115f}' | '\u{1160}'
-        | '\u{3164}' | '\u{ffa0}' | '\u{e0000}'..='\u{e0fff}')
-}
-
-/// The ASCII letter that this one is taken for.
-fn looks_like(letter: char) -> char {
-    let at = |first: char, to: u8| {
-        u32::from(letter)
-            .checked_sub(u32::from(first))
-            .and_then(|by| u8::try_from(by).ok())
-            .map_or(letter, |by| char::from(to.wrapping_add(by)))
-    };
-    match letter {
-        // Full width.
-        '\u{ff01}'..='\u{ff5e}' => at('\u{ff01}', b'!'),
-        // Letters for mathematics come in alphabets of 52, but for a few.
-        '\u{1d400}'..='\u{1d6a3}' => {
-            let index = (u32::from(letter) - 0x1d400) % 52;
-            let (first, by) = if index < 26 { (b'a', index) } else { (b'a', index - 26) };
-            char::from(first.wrapping_add(u8::try_from(by).unwrap_or(0)))
-        }
-        'а' | 'α' | 'ɑ' | 'á' | 'à' | 'â' | 'ä' | 'ã' | 'å' | 'ā' | 'А' | 'Α' | 'ⓐ' => 'a',
-        'в' | 'В' | 'Β' | 'Ь' | 'ь' | 'ƅ' => 'b',
-        'с' | 'С' | 'ϲ' | 'ç' | 'ć' | 'č' | 'ᴄ' => 'c',
-        'ԁ' | 'ɗ' | 'đ' | 'ď' | 'ⅾ' => 'd',
-        'е' | 'ё' | 'Е' | 'Ε' | 'ε' | 'é' | 'è' | 'ê' | 'ë' | 'ē' | 'ҽ' => 'e',
-        'ց' | 'ɡ' | 'ğ' => 'g',
-        'һ' | 'Н' | 'Η' | 'հ' => 'h',
-        'і' | 'ї' | 'І' | 'Ι' | 'ι' | 'í' | 'ì' | 'î' | 'ï' | 'ı' | 'ɩ' | 'ⅰ' => 'i',
-        'ј' | 'Ј' | 'ϳ' => 'j',
-        'к' | 'К' | 'κ' | 'Κ' | 'ĸ' => 'k',
-        'ӏ' | 'ⅼ' | 'ł' => 'l',
-        'м' | 'М' | 'Μ' | 'ⅿ' => 'm',
-        'п' | 'ո' | 'ñ' | 'η' | 'Ν' => 'n',
-        'о' | 'О' | 'ο' | 'Ο' | 'σ' | 'ó' | 'ò' | 'ô' | 'ö' | 'õ' | 'ø' | 'օ' => 'o',
-        'р' | 'Р' | 'ρ' | 'Ρ' => 'p',
-        'г' | 'ɼ' => 'r',
-        'ѕ' | 'Ѕ' | 'ś' | 'š' | 'ş' | 'ꜱ' => 's',
-        'т' | 'Т' | 'τ' | 'Τ' | 'ť' => 't',
-        'υ' | 'ս' | 'ú' | 'ù' | 'û' | 'ü' => 'u',
-        'ѵ' | 'ν' | 'ⅴ' => 'v',
-        'ԝ' | 'ѡ' | 'ω' | 'ɯ' => 'w',
-        'х' | 'Х' | 'χ' | 'Χ' | 'ⅹ' => 'x',
-        'у' | 'У' | 'γ' | 'Υ' | 'ý' | 'ÿ' => 'y',
-        'ᴢ' | 'Ζ' | 'ž' => 'z',
-        '‐' | '‑' | '‒' | '–' | '—' | '−' => '-',
-        '\u{a0}' | '\u{2000}'..='\u{200a}' | '\u{202f}' | '\u{3000}' => ' ',
-        other => other,
-    }
 }
 
 #[cfg(test)]

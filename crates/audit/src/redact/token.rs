@@ -3,19 +3,29 @@
 /// The beginnings of tokens, and how many characters follow at least; `nrw_` are those of `narrows token`. Sorted, because they are
 /// found by their first byte.
 pub(super) const TOKENS: &[(&str, usize)] = &[
+    ("1//0", 30),
+    ("ABIA", 16),
+    ("ABSK", 40),
+    ("ACCA", 16),
     ("AGE-SECRET-KEY-", 20),
     ("AIza", 30),
     ("AKIA", 16),
+    ("AKID", 32),
     ("ASIA", 16),
     ("ATATT3", 20),
     ("ATBB", 20),
+    ("ATCTT3", 20),
     ("CCIPAT_", 16),
+    ("EAAC", 40),
     ("GOCSPX-", 16),
     ("LTAI", 16),
     ("NRAK-", 16),
     ("PMAK-", 20),
+    ("PMAT-", 20),
     ("SG.", 30),
+    ("api_org_", 20),
     ("atlasv1.", 20),
+    ("bedrock-api-key-", 20),
     ("csk-", 20),
     ("dapi", 32),
     ("dckr_oat_", 16),
@@ -23,7 +33,11 @@ pub(super) const TOKENS: &[(&str, usize)] = &[
     ("doo_v1_", 16),
     ("dop_v1_", 16),
     ("dor_v1_", 16),
+    ("dp.ct.", 16),
     ("dp.pt.", 16),
+    ("dp.sa.", 16),
+    ("dp.scim.", 16),
+    ("dp.st.", 16),
     ("dt0c01.", 20),
     ("eyJ", 30),
     ("figd_", 16),
@@ -34,19 +48,22 @@ pub(super) const TOKENS: &[(&str, usize)] = &[
     ("ghs_", 20),
     ("ghu_", 20),
     ("github_pat_", 20),
+    ("glagent-", 16),
     ("glc_", 16),
     ("glcbt-", 16),
     ("gldt-", 16),
+    ("glffct-", 16),
     ("glft-", 16),
     ("glimt-", 16),
+    ("gloas-", 16),
     ("glpat-", 16),
     ("glptt-", 16),
     ("glrt-", 16),
     ("glsa_", 16),
     ("glsoat-", 16),
+    ("glwt-", 16),
     ("gsk_", 20),
     ("hf_", 20),
-    ("hooks.slack.com/services/", 16),
     ("hvb.", 20),
     ("hvr.", 20),
     ("hvs.", 20),
@@ -59,6 +76,9 @@ pub(super) const TOKENS: &[(&str, usize)] = &[
     ("nrw_", 16),
     ("ntn_", 20),
     ("nvapi-", 20),
+    ("ops_eyJ", 20),
+    ("pat-eu1-", 20),
+    ("pat-na1-", 20),
     ("pcsk_", 20),
     ("phx_", 20),
     ("pplx-", 20),
@@ -70,9 +90,12 @@ pub(super) const TOKENS: &[(&str, usize)] = &[
     ("r8_", 30),
     ("rk_live_", 16),
     ("rk_test_", 16),
+    ("rpa_", 30),
     ("rubygems_", 20),
     ("sb_secret_", 16),
     ("sbp_", 20),
+    ("secret_", 40),
+    ("sgp_", 30),
     ("shpat_", 16),
     ("shpca_", 16),
     ("shppa_", 16),
@@ -80,12 +103,16 @@ pub(super) const TOKENS: &[(&str, usize)] = &[
     ("sk-", 16),
     ("sk_live_", 16),
     ("sk_test_", 16),
+    ("sl.", 40),
     ("sntrys_", 20),
     ("sntryu_", 20),
     ("sq0atp-", 16),
     ("sq0csp-", 16),
+    ("tfp_", 30),
     ("tskey-", 16),
     ("tvly-", 16),
+    ("vca_", 20),
+    ("vcp_", 20),
     ("whsec_", 16),
     ("xai-", 30),
     ("xapp-", 10),
@@ -98,5 +125,52 @@ pub(super) const TOKENS: &[(&str, usize)] = &[
     ("xoxp-", 10),
     ("xoxr-", 10),
     ("xoxs-", 10),
+    ("xwfp-", 10),
     ("ya29.", 20),
 ];
+
+/// The first letters of tokens that are known by their shape alone.
+pub(super) const SHAPE_STARTS: &str = "MNO";
+
+/// How long the parts of a Discord bot token are at least: a number, a time and a signature.
+const DISCORD_PARTS: [usize; 3] = [23, 6, 27];
+
+/// How long such a token is at most.
+const MAX_DISCORD_BYTES: usize = 100;
+
+/// Returns `true` if a token begins here that is known by its shape: `M….….…`, with digits in each long part.
+pub(super) fn has_shape(rest: &[u8]) -> bool {
+    if !rest.first().is_some_and(|first| SHAPE_STARTS.as_bytes().contains(first)) {
+        return false;
+    }
+    let is_part = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+    let length = rest.iter().take(MAX_DISCORD_BYTES).take_while(is_part).count();
+    let mut parts = rest[..length].split(|byte| *byte == b'.');
+    let mut is_there = |least: usize| {
+        parts
+            .next()
+            .is_some_and(|part| part.len() >= least && (least < 8 || part.iter().any(u8::is_ascii_digit)))
+    };
+    DISCORD_PARTS.into_iter().all(&mut is_there)
+}
+
+/// Finds the client secrets of Azure, which have `Q~` behind three letters and a digit.
+pub(super) fn azure_secrets(text: &str, found: &mut Vec<std::ops::Range<usize>>) {
+    const BEFORE: usize = 4;
+    const LEAST: usize = 30;
+    let bytes = text.as_bytes();
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'~');
+    let mut done = 0;
+    for (at, sign) in text.match_indices("Q~") {
+        let Some(begin) = at.checked_sub(BEFORE).filter(|begin| *begin >= done) else { continue };
+        let behind = &bytes[at + sign.len()..];
+        let is_there = bytes[begin..at].iter().all(is_part)
+            && bytes[at - 1].is_ascii_digit()
+            && behind.len() >= LEAST
+            && behind[..LEAST].iter().all(is_part);
+        if is_there {
+            done = at + sign.len() + behind.iter().take_while(|byte| is_part(byte)).count();
+            found.push(begin..done);
+        }
+    }
+}

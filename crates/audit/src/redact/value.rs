@@ -7,6 +7,12 @@ use super::look::{GONE, tag_text, words};
 /// How long a list of values is at most.
 const MAX_LIST_BYTES: usize = 1024;
 
+/// What stands around a text in XML that is taken as it is.
+const CDATA: &[u8] = b"<![CDATA[";
+
+/// How long the tag of a value is at most.
+const MAX_TAG_NAME_BYTES: usize = 32;
+
 /// How long what stands behind the sign of a block is at most: `|2-`.
 const MAX_BLOCK_HEADER_BYTES: usize = 16;
 
@@ -50,6 +56,8 @@ pub(super) enum Form {
     Quoted,
     /// Over several lines, or a list.
     Block,
+    /// Several quoted texts in parentheses: `("me", "…")`.
+    Tuple,
 }
 
 /// A value that is given.
@@ -84,7 +92,13 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value>
     let rest = bytes.get(begin..)?;
     let value = |place, form, is_literal| Some(Value { place, form, is_literal });
     if sign.byte == b'>' {
-        return value(begin..begin + tag_text(rest), Form::Plain, true);
+        let start = begin + if rest.starts_with(CDATA) { CDATA.len() } else { 0 };
+        return value(start..start + tag_text(&bytes[start..]), Form::Plain, true);
+    }
+    // YAML has tags in front of values: `!!str …`.
+    let tag = yaml_tag(rest);
+    if sign.byte == b':' && tag > 0 {
+        return value_of(bytes, begin + tag, sign);
     }
     if !sign.is_tight && matches!(rest, [b'\n' | b'\r' | b'|' | b'>', ..]) {
         return lines(bytes, begin, sign).and_then(|(place, form)| value(place, form, true));
@@ -100,6 +114,13 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value>
         {
             return value(begin + 1..begin + 1 + length, Form::Block, true);
         }
+    }
+    if let [b'(', list @ ..] = rest
+        && let Some(length) = list.iter().take(MAX_LIST_BYTES).position(|byte| matches!(byte, b')' | b'\n'))
+        && list[length] == b')'
+        && list[..length].iter().filter(|byte| matches!(byte, b'"' | b'\'')).count() >= 4
+    {
+        return value(begin + 1..begin + 1 + length, Form::Tuple, true);
     }
     for quote in [b"\"\"\"", b"\'\'\'"] {
         if rest.starts_with(quote) {
@@ -131,6 +152,20 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value>
     let begin = begin + escapes.min(usize::from(!sign.is_tight) * escapes);
     let inner = begin + words(&bytes[begin..]);
     value(inner..plain_end(bytes, inner, sign), Form::Plain, false)
+}
+
+/// How long the tag of a value and the blank behind it are; 0 if there is none, or another one follows.
+fn yaml_tag(rest: &[u8]) -> usize {
+    let length = |rest: &[u8]| {
+        let name = rest
+            .strip_prefix(b"!!")?
+            .iter()
+            .take(MAX_TAG_NAME_BYTES)
+            .take_while(|byte| byte.is_ascii_alphabetic());
+        let length = 2 + name.count();
+        (rest.get(length) == Some(&b' ')).then_some(length + 1)
+    };
+    length(rest).filter(|tag| length(&rest[*tag..]).is_none()).unwrap_or(0)
 }
 
 /// Where a quote closes that is written with so many backslashes, those of it excluded.

@@ -1,0 +1,282 @@
+//! Decodes escapes, so that an escaped name, sign or token is recognized like a plain one: `"p\u0061ssword"`, `p%61ssword=`.
+//!
+//! Every encoding is decoded on its own and in turn, because a quote or a separator of one is an ordinary letter in the other. First only
+//! letters of names are decoded: a value ends at a blank, but not at one that is escaped. Then everything is, for the sake of signs.
+//! Positions are mapped back, so the text that is shown keeps its escapes. Each step reads its text once.
+
+use std::ops::Range;
+
+/// The order in which encodings are decoded. Two of them come again, for escapes that are escaped themselves.
+const ORDER: [Encoding; 6] = [
+    Encoding::Backslash,
+    Encoding::Percent,
+    Encoding::Entity,
+    Encoding::Backslash,
+    Encoding::Percent,
+    Encoding::Percent,
+];
+
+/// How many backslashes are taken together, as one that was escaped again and again.
+const MAX_REPEATS: usize = 8;
+
+/// What control characters are decoded to: a letter that is not seen, and so makes no difference in a name.
+const INVISIBLE: char = '\u{200b}';
+
+/// Entities of HTML and XML that have names, without those that only letters of names stand for.
+const ENTITIES: [(&str, char); 10] = [
+    ("amp;", '&'),
+    ("apos;", '\''),
+    ("colon;", ':'),
+    ("equals;", '='),
+    ("gt;", '>'),
+    ("hyphen;", '-'),
+    ("lowbar;", '_'),
+    ("lt;", '<'),
+    ("nbsp;", ' '),
+    ("quot;", '"'),
+];
+
+/// A way to write letters by their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Encoding {
+    /// `\u0061`, `\x61`, `\141` and `\/`, as in JSON and program code.
+    Backslash,
+    /// `%61`, as in URLs and forms.
+    Percent,
+    /// `&#97;` and `&quot;`, as in HTML and XML.
+    Entity,
+}
+
+/// Reads an escape at the start of a text: the letter it stands for, and how long the escape is.
+type ReadEscape = fn(&str) -> Option<(char, usize)>;
+
+/// Which escapes are decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// Those of letters that names are made of.
+    Names,
+    All,
+}
+
+impl Reach {
+    fn includes(self, letter: char) -> bool {
+        self == Self::All
+            || letter.is_alphanumeric()
+            || letter.is_control() && !letter.is_whitespace()
+            || matches!(letter, '_' | '-' | '.' | '[' | ']' | '%' | '\\')
+    }
+}
+
+/// A text in which the escapes of one encoding are decoded.
+#[derive(Debug)]
+pub(super) struct Decoded {
+    pub(super) text: String,
+    /// Where escapes begin and end: the position in `text`, and the one in the source.
+    edges: Vec<(usize, usize)>,
+}
+
+impl Decoded {
+    /// Returns where this part of `text` is in the source.
+    fn source(&self, place: &Range<usize>) -> Range<usize> {
+        let position = |at: usize| {
+            let behind = self.edges.partition_point(|(decoded, _)| *decoded <= at);
+            match behind.checked_sub(1).map(|edge| self.edges[edge]) {
+                Some((decoded, source)) => source + (at - decoded),
+                None => at,
+            }
+        };
+        position(place.start)..position(place.end)
+    }
+}
+
+/// Calls `find` with every text that comes of decoding this one, and returns where all it finds is in this one.
+pub(super) fn find_decoded(text: &str, mut find: impl FnMut(&str) -> Vec<Range<usize>>) -> Vec<Range<usize>> {
+    let mut places = Vec::new();
+    let mut before: Vec<Decoded> = Vec::new();
+    for reach in [Reach::Names, Reach::All] {
+        let mut steps: Vec<Decoded> = Vec::new();
+        for encoding in ORDER {
+            let source = steps.last().map_or(text, |step| &step.text);
+            let Some(decoded) = decode(source, encoding, reach) else { continue };
+            let is_done = before.iter().any(|step| step.text == decoded.text);
+            let found = if is_done { Vec::new() } else { find(&decoded.text) };
+            steps.push(decoded);
+            for place in found {
+                places.push(steps.iter().rev().fold(place, |place, step| step.source(&place)));
+            }
+        }
+        before = steps;
+    }
+    places
+}
+
+/// Returns the text with all escapes decoded, or `None` if there are none.
+pub(super) fn decode_all(text: &str) -> Option<String> {
+    ORDER.into_iter().fold(None, |decoded: Option<String>, encoding| {
+        let next = decode(decoded.as_deref().unwrap_or(text), encoding, Reach::All);
+        next.map(|next| next.text).or(decoded)
+    })
+}
+
+/// Decodes the escapes of one encoding. Returns `None` if there are none.
+fn decode(text: &str, encoding: Encoding, reach: Reach) -> Option<Decoded> {
+    let (sign, read): (u8, ReadEscape) = match encoding {
+        Encoding::Backslash => (b'\\', backslash),
+        Encoding::Percent => (b'%', percent),
+        Encoding::Entity => (b'&', entity),
+    };
+    let mut decoded = Decoded { text: String::new(), edges: Vec::new() };
+    let mut done = 0;
+    for at in memchr::memchr_iter(sign, text.as_bytes()) {
+        if at < done {
+            continue;
+        }
+        let Some((letter, length)) = read(&text[at..]).filter(|(letter, _)| reach.includes(*letter)) else {
+            continue;
+        };
+        decoded.text.push_str(&text[done..at]);
+        decoded.edges.push((decoded.text.len(), at));
+        // Control characters do not end a name for a reader either.
+        let is_blank = matches!(letter, '\t' | '\n' | '\r');
+        decoded.text.push(if letter.is_control() && !is_blank { INVISIBLE } else { letter });
+        done = at + length;
+        decoded.edges.push((decoded.text.len(), done));
+    }
+    if decoded.edges.is_empty() {
+        return None;
+    }
+    decoded.text.push_str(&text[done..]);
+    Some(decoded)
+}
+
+/// The letter that an escape behind backslashes stands for, and how long the escape is.
+fn backslash(text: &str) -> Option<(char, usize)> {
+    let signs = text.bytes().take(MAX_REPEATS).take_while(|byte| *byte == b'\\').count();
+    let rest = &text.as_bytes()[signs..];
+    let (letter, length) = match rest {
+        [b'/', ..] => ('/', 1),
+        [b'u' | b'x', b'{', number @ ..] => {
+            let digits = number.iter().take(6).take_while(|byte| byte.is_ascii_hexdigit()).count();
+            let is_closed = number.get(digits) == Some(&b'}');
+            (char::from_u32(hex(number, digits)?).filter(|_| is_closed)?, digits + 3)
+        }
+        [b'u', number @ ..] => utf16(number)?,
+        [b'U', number @ ..] => (char::from_u32(hex(number, 8)?)?, 9),
+        [b'x', number @ ..] => (char::from_u32(hex(number, 2)?)?, 3),
+        [first @ b'0'..=b'3', second @ b'0'..=b'7', third @ b'0'..=b'7', ..] => {
+            let digit = |byte: &u8| u32::from(byte - b'0');
+            (char::from_u32(digit(first) * 64 + digit(second) * 8 + digit(third))?, 3)
+        }
+        _ => return None,
+    };
+    Some((letter, signs + length))
+}
+
+/// The letter that four digits behind `u` stand for, or two times four: a surrogate pair.
+fn utf16(number: &[u8]) -> Option<(char, usize)> {
+    let first = hex(number, 4)?;
+    if let Some(letter) = char::from_u32(first) {
+        return Some((letter, 5));
+    }
+    let more = &number[4..];
+    let signs = more.iter().take(MAX_REPEATS).take_while(|byte| **byte == b'\\').count();
+    let second = more.get(signs..)?.strip_prefix(b"u").and_then(|number| hex(number, 4))?;
+    let units = [u16::try_from(first).ok()?, u16::try_from(second).ok()?];
+    let letter = char::decode_utf16(units).next()?.ok()?;
+    Some((letter, 5 + signs + 5))
+}
+
+/// The letter that an escape behind a percent sign stands for, and how long the escape is. A letter may take several.
+fn percent(text: &str) -> Option<(char, usize)> {
+    const LENGTH: usize = 3;
+    let bytes = text.as_bytes();
+    let first = percent_byte(bytes)?;
+    let count = match first {
+        0..0x80 => return Some((char::from(first), LENGTH)),
+        0xc0..0xe0 => 2,
+        0xe0..0xf0 => 3,
+        0xf0..0xf8 => 4,
+        _ => return None,
+    };
+    let mut letter = [0; 4];
+    for (index, byte) in letter[..count].iter_mut().enumerate() {
+        *byte = percent_byte(bytes.get(index * LENGTH..)?)?;
+    }
+    let letter = std::str::from_utf8(&letter[..count]).ok()?.chars().next()?;
+    Some((letter, count * LENGTH))
+}
+
+/// One byte behind a percent sign.
+fn percent_byte(bytes: &[u8]) -> Option<u8> {
+    u8::try_from(hex(bytes.strip_prefix(b"%")?, 2)?).ok()
+}
+
+/// The letter that an entity stands for, and how long it is.
+fn entity(text: &str) -> Option<(char, usize)> {
+    let rest = text.strip_prefix('&')?;
+    let Some(number) = rest.strip_prefix('#') else {
+        let (name, letter) = ENTITIES.iter().find(|(name, _)| rest.starts_with(name))?;
+        return Some((*letter, 1 + name.len()));
+    };
+    let (digits, radix) = match number.strip_prefix(['x', 'X']) {
+        Some(digits) => (digits, 16),
+        None => (number, 10),
+    };
+    let length = digits.bytes().take(7).take_while(u8::is_ascii_hexdigit).count();
+    let letter = u32::from_str_radix(&digits[..length], radix).ok().and_then(char::from_u32)?;
+    let begin = text.len() - digits.len();
+    digits[length..].starts_with(';').then_some((letter, begin + length + 1))
+}
+
+/// The value of so many hexadecimal digits.
+fn hex(bytes: &[u8], digits: usize) -> Option<u32> {
+    let digits = bytes
+        .get(..digits)
+        .filter(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_hexdigit))?;
+    u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_encoding_is_decoded() {
+        for (text, expected) in [
+            (r"p\u0061ss", Some("pass")),
+            (r"p\\\\u0061ss", Some("pass")),
+            (r"\ud835\udc29", Some("𝐩")),
+            (r"\ud835 \ud835\u0061", Some(r"\ud835 \ud835a")),
+            (r"\u{61}\x61\141\U00000061\/", Some("aaaa/")),
+            (r"\u{}\u{zz}\x6\19\q\u006", None),
+            ("%61%2561%252561%20", Some("aaa ")),
+            ("%C3%A9%D0%B0", Some("éа")),
+            ("%C3 %FF %C3% %e9 %", None),
+            ("%C3%28%61", Some("%C3(a")),
+            ("100%25", Some("100%")),
+            ("&#97;&#x61;&quot;&amp;", Some("aa\"&")),
+            ("&#;&#xzz;&#97 &nothing;", None),
+            (r"\u002561 &#37;61", Some("a a")),
+            ("plain", None),
+            ("é\\é%é&é", None),
+        ] {
+            assert_eq!(decode_all(text).as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn positions_are_mapped_back_through_all_steps() {
+        let text = r"é p\u002561ss=x&quot;y%20z";
+        let places = find_decoded(text, |decoded| {
+            decoded
+                .match_indices("pass")
+                .chain(decoded.match_indices("y z"))
+                .map(|(at, found)| at..at + found.len())
+                .collect()
+        });
+        let mut found: Vec<&str> = places.into_iter().map(|place| &text[place]).collect();
+        found.sort_unstable();
+        found.dedup();
+        assert_eq!(found, [r"p\u002561ss", "y%20z"]);
+    }
+}

@@ -1,0 +1,175 @@
+//! Secrets of whole lines: directives of configuration files, and what is piped to a command that reads a password.
+
+use std::ops::Range;
+
+use super::look;
+use super::name::{self, Named};
+use super::value::is_given;
+
+/// Directives that are nothing but a password, so that a plain word behind them is one, too.
+const PASSWORD_DIRECTIVES: [&str; 2] = ["requirepass", "masterauth"];
+
+/// Options with which a command reads a secret from its input.
+const INPUT_OPTIONS: [&str; 4] = ["--password-stdin", "--with-token", "--stdin", "--token-stdin"];
+
+/// What a command does that stores a secret from its input: `gh secret set NAME`.
+const STORING: [&str; 4] = ["set", "put", "create", "add"];
+
+/// A word of a line, and where it begins in the text.
+type Word<'a> = (usize, &'a str);
+
+/// Finds the secrets of all lines of a text.
+pub(super) fn lines(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
+    let may_have_headers = text.contains("eader");
+    let may_have_input =
+        text.contains("<<<") || (text.contains('|') && (text.contains("echo") || text.contains("printf")));
+    let mut begin = 0;
+    for line in text.split('\n') {
+        directive(line, begin, &named, found);
+        if may_have_headers {
+            header(line, begin, &named, found);
+        }
+        if may_have_input {
+            input(line, begin, found);
+        }
+        begin += line.len() + 1;
+    }
+}
+
+/// The words of a line, which begins at `begin`.
+fn words(line: &str, begin: usize) -> impl Iterator<Item = Word<'_>> {
+    let mut at = begin;
+    line.split(|letter: char| letter.is_ascii_whitespace()).filter_map(move |word| {
+        let start = at;
+        at += word.len() + 1;
+        (!word.is_empty()).then_some((start, word))
+    })
+}
+
+/// Where a word is without what surrounds it: quotes, and the end of a statement.
+fn inner((start, word): Word<'_>) -> Range<usize> {
+    let shorter = word.trim_start_matches(['"', '\'']);
+    let from = start + word.len() - shorter.len();
+    from..from + shorter.trim_end_matches(['"', '\'', ';']).len()
+}
+
+/// The secret of a line that is a name and a value, and nothing more: `db.password …`.
+fn directive(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
+    let mut words = words(line, begin);
+    let (Some((_, name)), Some(value), None) = (words.next(), words.next(), words.next()) else { return };
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+    // `PASS name` is a result of a test.
+    if name.starts_with('-') || name == "PASS" || !name.bytes().all(is_part) {
+        return;
+    }
+    let place = inner(value);
+    let Some(value) = line.get(place.start - begin..place.end - begin) else { return };
+    let least = if PASSWORD_DIRECTIVES.contains(&name) { look::OPTION } else { usize::MAX };
+    let Some(named) = named(name::end_of(name)) else { return };
+    // A number behind such a name is counted, and a name with a call or a type is program code.
+    let is_secret = match named {
+        Named::TokenLike => named.accepts(value),
+        named if named.is_secret() => {
+            named.accepts(value) && look::can_be_value(value.as_bytes(), least) && is_secret_word(value)
+        }
+        _ => false,
+    };
+    if is_secret && is_given(value.as_bytes()) {
+        found.push(place);
+    }
+}
+
+/// Returns `true` if a word without a sign in front of it can be a secret, and is no part of a sentence or of program code.
+fn is_secret_word(value: &str) -> bool {
+    !value.contains("://")
+        && !value.ends_with(['{', '(', ',', ':'])
+        && !value.starts_with(['=', '{', '(', '<', '&', '|', '>'])
+}
+
+/// The secret of a line that sets a header: `proxy_set_header X-Api-Key …;`.
+fn header(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
+    let mut since_header = usize::MAX;
+    let mut words = words(line, begin).peekable();
+    while let Some((_, word)) = words.next() {
+        since_header =
+            if word.to_ascii_lowercase().contains("header") { 0 } else { since_header.saturating_add(1) };
+        let name = word.trim_matches(['"', '\'']);
+        let is_name = matches!(since_header, 1 | 2)
+            && (name.contains('-')
+                || name.eq_ignore_ascii_case("authorization")
+                || name.eq_ignore_ascii_case("cookie"))
+            && !name.starts_with('-')
+            && named(name::end_of(name)).is_some_and(Named::is_secret);
+        let Some(value) = words.peek().copied().filter(|_| is_name) else { continue };
+        let rest = &line[value.0 - begin..];
+        let sort = look::words(rest.trim_start_matches(['"', '\'']).as_bytes());
+        let from = value.0 + rest.len() - rest.trim_start_matches(['"', '\'']).len() + sort;
+        let end = line[from - begin..]
+            .find(|letter: char| letter.is_ascii_whitespace())
+            .unwrap_or(line.len() - (from - begin));
+        let place = inner((from, &line[from - begin..from - begin + end]));
+        let shown = &line[place.start - begin..place.end - begin];
+        if look::can_be_value(shown.as_bytes(), if sort > 0 { look::OPTION } else { usize::MAX })
+            && is_given(shown.as_bytes())
+        {
+            found.push(place);
+        }
+    }
+}
+
+/// The secrets that a line gives to commands by their input: `echo … | docker login --password-stdin`, `sudo -S x <<< …`.
+fn input(line: &str, begin: usize, found: &mut Vec<Range<usize>>) {
+    let mut echoed: Option<Range<usize>> = None;
+    let mut at = begin;
+    for command in line.split('|') {
+        let reads_secret = reads_secret(command);
+        if let Some(place) = echoed.take().filter(|_| reads_secret) {
+            found.push(place);
+        }
+        if reads_secret && let Some((before, text)) = command.split_once("<<<") {
+            let text = words(text, at + before.len() + 3).next();
+            found.extend(text.map(inner).filter(|place| is_shown(line, begin, place)));
+        }
+        echoed = printed(command, at).filter(|place| is_shown(line, begin, place));
+        at += command.len() + 1;
+    }
+}
+
+/// Returns `true` if a value is there, and not that of a variable.
+fn is_shown(line: &str, begin: usize, place: &Range<usize>) -> bool {
+    !place.is_empty() && is_given(&line.as_bytes()[place.start - begin..place.end - begin])
+}
+
+/// What `echo` and `printf` print. All of their arguments but options count, and of `printf` all but the format.
+fn printed(command: &str, begin: usize) -> Option<Range<usize>> {
+    let mut words = words(command, begin)
+        .skip_while(|(_, word)| !is_program(word, "echo") && !is_program(word, "printf"));
+    let (_, program) = words.next()?;
+    let mut words = words.skip_while(|(_, word)| word.starts_with('-'));
+    let first = words.next()?;
+    let rest = words.last();
+    match (is_program(program, "printf"), rest) {
+        (true, Some(last)) => Some(inner(last)),
+        (_, Some(last)) => Some(inner(first).start..inner(last).end),
+        (_, None) => Some(inner(first)),
+    }
+}
+
+/// Returns `true` if a word is the name of this program, or a path to it.
+fn is_program(word: &str, program: &str) -> bool {
+    let word = word.trim_start_matches(['"', '\'', '(', '$', '`']);
+    word.strip_suffix(program).is_some_and(|path| path.is_empty() || path.ends_with('/'))
+}
+
+/// Returns `true` if a command reads a secret from its input.
+fn reads_secret(command: &str) -> bool {
+    let (mut is_sudo, mut is_store) = (false, false);
+    words(command, 0).any(|(_, word)| {
+        let is_flag = word.starts_with('-') && !word.starts_with("--") && word.contains('S');
+        let found =
+            INPUT_OPTIONS.contains(&word) || is_sudo && is_flag || is_store && STORING.contains(&word);
+        is_sudo |= is_program(word, "sudo");
+        is_store |= matches!(word, "secret" | "secrets");
+        found
+    })
+}

@@ -1,0 +1,293 @@
+//! Values whose names are not in front of a sign: names and values in pairs, in attributes, in front of types, and in calls.
+
+use std::ops::Range;
+
+use super::look::{self, is_name_letter, tag_before};
+use super::name::{self, Named};
+
+/// The members, beside those that end with `key` or `name`, that name what stands beside them: `{"name": "TOKEN", "value": "…"}`.
+const LABELS: [&str; 4] = ["field", "header", "id", "variable"];
+
+/// How far a label and its value are apart at most.
+const MAX_LABEL_DISTANCE: usize = 192;
+
+/// How long a type is at most between a name and its value.
+const MAX_TYPE_BYTES: usize = 64;
+
+/// The ends of functions that set something to a value, in lower case: `setenv("TOKEN", "…")`.
+const SETTERS: [&str; 18] = [
+    "add",
+    "append",
+    "arg",
+    "define",
+    "env",
+    "environmentvariable",
+    "field",
+    "header",
+    "insert",
+    "param",
+    "parameter",
+    "property",
+    "put",
+    "replace",
+    "set",
+    "setdefault",
+    "setting",
+    "variable",
+];
+
+/// The ends of functions whose second argument is a password, in lower case and without separators.
+const LOGIN_CALLS: [&str; 7] = [
+    "authenticate",
+    "basicauth",
+    "basiccredentials",
+    "credential",
+    "credentials",
+    "login",
+    "passwordauthentication",
+];
+
+/// How far what is in braces is read.
+const MAX_BRACED_BYTES: usize = 1024;
+
+/// How far the arguments of a call are read.
+const MAX_CALL_BYTES: usize = 256;
+
+/// Returns `true` if a value has a label beside it that is the name of a secret: `key="password" value="…"`. Its own name, which
+/// begins at `start`, says nothing.
+pub(super) fn is_labeled(
+    text: &str,
+    start: usize,
+    name: &str,
+    named: impl Fn(&str) -> Option<Named>,
+) -> bool {
+    let end = name.len().checked_sub("value".len()).and_then(|from| name.get(from..));
+    if !end.is_some_and(|end| end.eq_ignore_ascii_case("value")) {
+        return false;
+    }
+    let before = &text[floor(text, start.saturating_sub(MAX_LABEL_DISTANCE))..start];
+    let edge = behind_last(before, |letter| matches!(letter, '{' | '}' | '<' | '>'));
+    let is_enclosed = before[..edge].ends_with(['{', '<']);
+    // In a list without braces an item ends where the next begins.
+    let before = &before[edge..];
+    let before = &before[before.rfind("\n-").unwrap_or(0)..];
+    if let Some((label, end)) = label_values(before).next_back()
+        && is_secret(label, &named)
+    {
+        let is_around = |letter: char| letter.is_whitespace() || matches!(letter, '"' | '\'' | '\\' | ',');
+        let between = &before[end..];
+        if between.trim_matches(is_around).is_empty() || is_enclosed && !between.contains(';') {
+            return true;
+        }
+    }
+    let after = &text[start..floor(text, start + MAX_LABEL_DISTANCE)];
+    let is_braced = text[..start].trim_end_matches(['"', '\'', ' ', '\n', '\t', '\\']).ends_with(['{', ',']);
+    let after = after.find('}').filter(|_| is_braced).map(|at| &after[..at]);
+    after.is_some_and(|after| label_values(after).any(|(label, _)| is_secret(label, &named)))
+}
+
+fn is_secret(label: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
+    named(name::end_of(label)).is_some_and(Named::is_secret)
+}
+
+/// The values of labels in a text, and where each ends.
+fn label_values(text: &str) -> impl DoubleEndedIterator<Item = (&str, usize)> {
+    let is_around = |letter: char| matches!(letter, '"' | '\'' | ' ' | '\\');
+    text.match_indices(['=', ':']).filter_map(move |(at, _)| {
+        let label = text[..at].trim_end_matches(is_around);
+        let label = &label[behind_last(label, |letter| !is_name_letter(letter))..];
+        let ends = |known: &str| {
+            let end = label.len().checked_sub(known.len()).and_then(|from| label.get(from..));
+            end.is_some_and(|end| end.eq_ignore_ascii_case(known))
+        };
+        if !(ends("key") || ends("name") || LABELS.iter().any(|known| label.eq_ignore_ascii_case(known))) {
+            return None;
+        }
+        let value = text[at + 1..].trim_start_matches(is_around);
+        let end = value.find(|letter: char| is_around(letter) || matches!(letter, ',' | '\n' | '\r'));
+        let length = end.unwrap_or(value.len());
+        Some((&value[..length], text.len() - value.len() + length))
+    })
+}
+
+/// Returns `true` if the tag that ends at `at` has a label that is the name of a secret, or follows one:
+/// `<entry key="password">`, `<key>password</key><string>`.
+pub(super) fn is_labeled_tag(text: &str, at: usize, named: impl Fn(&str) -> Option<Named>) -> bool {
+    let Some(start) = tag_before(&text[..at]).and_then(|tag| tag.rfind('<')) else { return false };
+    let tag = &text[start + 1..at];
+    if tag.starts_with('/') {
+        return false;
+    }
+    if label_values(tag).any(|(label, _)| is_secret(label, &named)) {
+        return true;
+    }
+    // Its label may be that of the element it is in: `<setting name="ApiKey"><value>`.
+    if tag.eq_ignore_ascii_case("value") && text[..start].trim_end().ends_with('>') {
+        let outer = text[..start].trim_end().len() - 1;
+        let Some(start) = tag_before(&text[..outer]).and_then(|tag| tag.rfind('<')) else { return false };
+        return label_values(&text[start + 1..outer]).any(|(label, _)| is_secret(label, &named));
+    }
+    // Property lists have the name in an element of its own.
+    let Some(before) = text[..start].trim_end().strip_suffix("</key>") else { return false };
+    let from = floor(before, before.len().saturating_sub(MAX_LABEL_DISTANCE));
+    before[from..].rsplit_once("<key>").is_some_and(|(_, label)| is_secret(label, &named))
+}
+
+/// Returns `true` if the name in front of a type is that of a secret, and a text is given to it: `password: &str = "…"`.
+/// The last word of the type begins at `start`.
+pub(super) fn is_typed(text: &str, start: usize, sign: u8, named: impl Fn(&str) -> Option<Named>) -> bool {
+    if sign != b'=' {
+        return false;
+    }
+    let from = floor(text, start.saturating_sub(MAX_TYPE_BYTES));
+    let before = &text[from..start];
+    let is_type = |letter: char| {
+        letter.is_ascii_alphanumeric()
+            || matches!(
+                letter,
+                '_' | '&' | '\'' | '<' | '>' | '*' | ' ' | '[' | ']' | '|' | '.' | ':' | '(' | ')'
+            )
+    };
+    let before = &before[behind_last(before, |letter| !is_type(letter))..];
+    // Two colons are a path within the type.
+    let is_single = |at: &usize| !before[..*at].ends_with(':') && !before[at + 1..].starts_with(':');
+    let Some(colon) = before.match_indices(':').map(|(at, _)| at).rfind(is_single) else {
+        return false;
+    };
+    let before = before[..colon].trim_end_matches(['?', ' ']);
+    let name = &before[behind_last(before, |letter| !is_name_letter(letter))..];
+    // Where a variable is given to it there is nothing to hide.
+    let value = text[start..].split_once('=').map_or("", |(_, value)| value.trim_start());
+    let is_call =
+        |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | ':' | '.' | '(' | '&');
+    let value = &value[..floor(value, value.len().min(MAX_TYPE_BYTES))];
+    let argument = value.trim_start_matches(is_call);
+    let is_given = argument.len() == value.len() || value[..value.len() - argument.len()].ends_with('(');
+    let is_text = is_given && argument.starts_with(['"', '\'', '`']);
+    is_text && is_secret(name, named)
+}
+
+/// The name in a pair of quoted texts that a comma stands between: `("TOKEN", "…")`. `None` if it is no such pair.
+pub(super) fn pair_name(text: &str, comma: usize) -> Option<Range<usize>> {
+    let is_quote = |letter: char| matches!(letter, '"' | '\'');
+    let before = text[..comma].trim_end_matches(' ').strip_suffix(is_quote)?;
+    let after = text[comma + 1..].trim_start_matches([' ', '\n', '\t', '\\']);
+    let name = before.trim_end_matches('\\');
+    let start = behind_last(name, |letter| !is_name_letter(letter) && letter != '.');
+    let is_pair = after.starts_with(is_quote) && start < name.len();
+    (is_pair && name[..start].ends_with(is_quote)).then_some(start..name.len())
+}
+
+/// Returns `true` if the value of a pair can be a secret. The name begins at `start`. A word in a list of words is none: either a function
+/// sets the name to it, or the two are all there is in their brackets, and it is no word.
+pub(super) fn is_pair_secret(text: &str, start: usize, value: &Range<usize>) -> bool {
+    let Some(shown) = text.get(value.clone()).filter(|shown| !shown.contains(' ')) else { return false };
+    let before = text[..start].trim_end_matches(['"', '\'', '\\', ' ']);
+    let function = before.strip_suffix('(').map_or("", |call| {
+        let from = floor(call, call.len().saturating_sub(name::MAX_NAME_BYTES));
+        &call[from..]
+    });
+    if ends_like_word(function, &SETTERS) {
+        return shown.len() >= look::QUOTED;
+    }
+    let after = text[value.end..].trim_start_matches(['"', '\'', '\\', ' ']);
+    let is_all = (before.is_empty() || before.ends_with(['(', '[', '{', '\n']))
+        && (after.is_empty() || after.starts_with([')', ']', '}', '\n']));
+    is_all
+        && look::can_be_value(shown.as_bytes(), usize::MAX)
+        && Named::UnlessPattern.accepts(shown)
+        && Named::UnlessPath.accepts(shown)
+}
+
+/// Returns `true` if a function of this name takes a user name and a password.
+pub(super) fn is_login_call(name: &str) -> bool {
+    ends_like_word(name, &LOGIN_CALLS)
+}
+
+/// Returns `true` if a name ends like one of these, whatever its case and without its separators.
+fn ends_like_word(name: &str, words: &[&str]) -> bool {
+    words.iter().any(|word| {
+        let mut letters = name.bytes().rev().filter(|byte| *byte != b'_');
+        word.bytes()
+            .rev()
+            .all(|wanted| letters.next().is_some_and(|letter| letter.to_ascii_lowercase() == wanted))
+    })
+}
+
+/// The quoted text that is the first argument of the function whose name begins here.
+pub(super) fn call_argument(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':');
+    let name = bytes[begin..].iter().take(name::MAX_NAME_BYTES).take_while(|byte| is_name(byte)).count();
+    let argument = begin + name + 1;
+    (bytes.get(argument - 1) == Some(&b'(')).then(|| quoted(bytes, argument, MAX_CALL_BYTES))?
+}
+
+/// The text in the quotes that open here, if they close on the same line and within so many bytes.
+fn quoted(bytes: &[u8], from: usize, most: usize) -> Option<Range<usize>> {
+    let quote = *bytes.get(from).filter(|byte| matches!(byte, b'"' | b'\''))?;
+    let length = bytes[from + 1..].iter().take(most).position(|byte| *byte == quote || *byte == b'\n')?;
+    (bytes[from + 1 + length] == quote).then_some(from + 1..from + 1 + length)
+}
+
+/// The values in the braces that open here which can be secrets: `{"value": "…"}`.
+pub(super) fn braced_values(bytes: &[u8], begin: usize) -> Vec<Range<usize>> {
+    let mut values = Vec::new();
+    let (mut depth, mut at, mut is_value) = (0_usize, begin, false);
+    let end = bytes.len().min(begin + MAX_BRACED_BYTES);
+    while at < end {
+        match bytes[at] {
+            b'{' => depth += 1,
+            b'}' if depth <= 1 => break,
+            b'}' => depth -= 1,
+            b'"' | b'\'' => {
+                let Some(place) = quoted(bytes, at, MAX_CALL_BYTES) else { break };
+                at = place.end;
+                if is_value && std::str::from_utf8(&bytes[place.clone()]).is_ok_and(name::is_token_like) {
+                    values.push(place);
+                }
+            }
+            _ => {}
+        }
+        is_value = bytes[at] == b':' || is_value && bytes[at].is_ascii_whitespace();
+        at += 1;
+    }
+    values
+}
+
+/// The text behind a value that is taken if a variable of the environment is missing: `token = env.TOKEN || "…"`.
+pub(super) fn fallback(bytes: &[u8], value: &Range<usize>) -> Option<Range<usize>> {
+    let start = &bytes[value.start..value.end.min(value.start + MAX_TYPE_BYTES)];
+    let has = |word: &[u8]| start.windows(word.len()).any(|window| window.eq_ignore_ascii_case(word));
+    let end = has(b"env").then_some(value.end)?;
+    let rest = bytes[end..].iter().take(MAX_TYPE_BYTES);
+    let close = rest.take_while(|byte| matches!(byte, b')' | b']' | b' ' | b'"' | b'\'')).count();
+    let rest = &bytes[end + close..];
+    let sign = ["||", "??", "?:", "or "].into_iter().find(|sign| rest.starts_with(sign.as_bytes()))?;
+    let from = end + close + sign.len();
+    let blank = bytes[from..].iter().take(MAX_TYPE_BYTES).take_while(|byte| **byte == b' ').count();
+    quoted(bytes, from + blank, MAX_CALL_BYTES).filter(|place| place.len() >= look::QUOTED)
+}
+
+/// The second of the quoted texts in a call whose arguments begin here, if the first is its first argument: `("me", "…")`.
+pub(super) fn second_text(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
+    let first = quoted(bytes, begin, MAX_CALL_BYTES)?;
+    let gap =
+        |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b',' | b' ' | b'(' | b'&' | b'=' | b'_');
+    let from = first.end + 1;
+    let second = from + bytes[from..].iter().take(MAX_CALL_BYTES).take_while(|byte| gap(byte)).count();
+    let has_comma = bytes[from..second].contains(&b',');
+    quoted(bytes, second, MAX_CALL_BYTES).filter(|place| has_comma && !place.is_empty())
+}
+
+/// Where a text goes on behind the last letter of this kind, or begins.
+pub(super) fn behind_last(text: &str, is_wanted: impl Fn(char) -> bool) -> usize {
+    text.char_indices()
+        .rev()
+        .find(|(_, letter)| is_wanted(*letter))
+        .map_or(0, |(at, letter)| at + letter.len_utf8())
+}
+
+/// The last position that is not behind `at` and where a letter begins.
+fn floor(text: &str, at: usize) -> usize {
+    (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+}

@@ -1,0 +1,192 @@
+//! Programs whose arguments have secrets, and by which options.
+
+/// How an option has its secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Takes {
+    /// All of the argument.
+    Value,
+    /// The same behind an option that any program may have: a word of a sentence is none.
+    Named,
+    /// Behind a colon.
+    Login,
+    /// Behind a percent sign.
+    Percent,
+    /// Behind a comma.
+    Comma,
+    /// Behind `pass:`.
+    Pass,
+    /// Behind an equals sign.
+    Equals,
+    /// Behind a slash, up to an at sign.
+    Slash,
+    /// All of the argument if it is quoted, or has letters and others: a word of a sentence, or a name of program code, is none.
+    Mixed,
+    /// All of the argument if it looks like a generated token.
+    Token,
+}
+
+/// Where the secret of an option stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the same argument, or in the next.
+    Either,
+    /// In the same argument.
+    Attached,
+    /// In the next.
+    Next,
+    /// As `Either`, behind this word.
+    After(&'static str),
+    /// The argument behind this word, without an option.
+    Follows(&'static str),
+    /// Every `NAME=…` behind this word.
+    Assigned(&'static str),
+    /// The argument of this number that is no option.
+    Word(u8),
+}
+
+pub(super) type Options = &'static [(&'static str, Place, Takes)];
+
+const LOGIN: Options = &[
+    ("-u", Place::Either, Takes::Login),
+    ("-U", Place::Either, Takes::Login),
+    ("-a", Place::Next, Takes::Login),
+];
+pub(super) const CURL: Options = &[
+    ("-u", Place::Either, Takes::Login),
+    ("-U", Place::Either, Takes::Login),
+    ("-E", Place::Either, Takes::Login),
+    ("--cert", Place::Either, Takes::Login),
+    ("-b", Place::Either, Takes::Equals),
+    ("--cookie", Place::Either, Takes::Equals),
+];
+/// Options of one letter without an argument, in front of which `curl` takes others in the same word: `-sSu`.
+pub(super) const CURL_FLAGS: &str = "sSfLkivgGIjJNOqna0123469#";
+/// `mysql -p NAME` asks for the password; the name is that of a database.
+const ATTACHED: Options = &[("-p", Place::Attached, Takes::Value), ("-hp", Place::Attached, Takes::Value)];
+const SMALL: Options = &[("-p", Place::Either, Takes::Value)];
+const CAPITAL: Options = &[("-P", Place::Either, Takes::Value)];
+const PLINK: Options = &[("-pw", Place::Next, Takes::Value)];
+const REDIS: Options = &[("-a", Place::Either, Takes::Value)];
+const REGISTRY: Options = &[("-p", Place::After("login"), Takes::Value)];
+const AZURE: Options =
+    &[("-p", Place::After("login"), Takes::Value), ("--value", Place::After("secret"), Takes::Value)];
+const AWS: Options = &[("--value", Place::After("put-parameter"), Takes::Value)];
+const LDAP: Options = &[("-w", Place::Either, Takes::Value)];
+const SAMBA: Options = &[("-U", Place::Either, Takes::Percent)];
+const LFTP: Options = &[("-u", Place::Either, Takes::Comma)];
+const SNMP: Options = &[("-A", Place::Either, Takes::Value), ("-X", Place::Either, Takes::Value)];
+const TOKEN: Options = &[("-t", Place::After("auth"), Takes::Value)];
+const OPENSSL: Options = &[
+    ("-passin", Place::Next, Takes::Pass),
+    ("-passout", Place::Next, Takes::Pass),
+    ("-pass", Place::Next, Takes::Pass),
+    ("-k", Place::After("enc"), Takes::Value),
+    ("-K", Place::After("enc"), Takes::Value),
+];
+const SSH_KEYGEN: Options = &[("-N", Place::Either, Takes::Value), ("-P", Place::Either, Takes::Value)];
+const LOGIN_TOKEN: Options = &[("", Place::Follows("login"), Takes::Value)];
+const GITHUB: Options =
+    &[("-b", Place::After("secret"), Takes::Value), ("--body", Place::After("secret"), Takes::Value)];
+const SECRETS: Options = &[("", Place::Assigned("secrets"), Takes::Value)];
+const KUBERNETES: Options = &[
+    ("--from-literal=", Place::Attached, Takes::Equals),
+    ("--from-literal", Place::Next, Takes::Equals),
+    ("-p", Place::After("login"), Takes::Value),
+];
+const SQLPLUS: Options = &[("", Place::Word(1), Takes::Slash)];
+const HTPASSWD: Options = &[("", Place::Word(3), Takes::Value)];
+const WPA: Options = &[("", Place::Word(2), Takes::Value)];
+const WINDOWS: Options = &[
+    ("/p:", Place::Attached, Takes::Value),
+    ("/pass:", Place::Attached, Takes::Value),
+    ("/password:", Place::Attached, Takes::Value),
+    ("/rp", Place::Next, Takes::Value),
+];
+
+/// The options of a program that have secrets, if it is known for any.
+pub(super) fn options(program: &str) -> Option<Options> {
+    Some(match program {
+        "curl" => CURL,
+        "wget" | "http" | "https" | "xh" | "ab" | "siege" | "etcdctl" | "httpie" => LOGIN,
+        "mysql" | "mysqldump" | "mysqladmin" | "mysqlimport" | "mysqlshow" | "mysqlcheck" | "mysqlsh"
+        | "mariadb" | "mariadb-dump" | "mariadb-admin" | "mycli" | "7z" | "7za" | "7zr" | "7zz" | "rar"
+        | "unrar" => ATTACHED,
+        "sshpass" | "mongo" | "mongosh" | "mongodump" | "mongorestore" | "mongoexport" | "mongoimport"
+        | "mongostat" | "cqlsh" | "rdesktop" | "psexec" | "useradd" | "usermod" | "smbmap" | "ncftp"
+        | "ncftpput" | "ncftpget" | "twine" => SMALL,
+        "zip" | "unzip" | "zipcloak" | "sqlcmd" | "bcp" | "tsql" | "osql" | "ipmitool" | "mosquitto_pub"
+        | "mosquitto_sub" | "p4" => CAPITAL,
+        "plink" | "pscp" | "psftp" | "putty" => PLINK,
+        "redis-cli" | "valkey-cli" | "keydb-cli" => REDIS,
+        "docker" | "podman" | "buildah" | "skopeo" | "nerdctl" | "helm" | "oras" | "crane" | "regctl"
+        | "cf" | "faas-cli" | "argocd" => REGISTRY,
+        "az" => AZURE,
+        "aws" => AWS,
+        "kubectl" | "oc" => KUBERNETES,
+        "ssh-keygen" => SSH_KEYGEN,
+        "vault" | "cargo" => LOGIN_TOKEN,
+        "gh" => GITHUB,
+        "fly" | "flyctl" => SECRETS,
+        "sqlplus" => SQLPLUS,
+        "htpasswd" | "rabbitmqctl" => HTPASSWD,
+        "wpa_passphrase" => WPA,
+        "ldapsearch" | "ldapmodify" | "ldapadd" | "ldapdelete" | "ldappasswd" | "ldapwhoami"
+        | "ldapcompare" => LDAP,
+        "smbclient" | "rpcclient" | "smbget" | "net" | "wmic" | "winexe" => SAMBA,
+        "lftp" => LFTP,
+        "snmpget" | "snmpset" | "snmpwalk" | "snmpbulkwalk" | "snmptrap" => SNMP,
+        "doctl" => TOKEN,
+        "openssl" => OPENSSL,
+        "xfreerdp" | "xfreerdp3" | "wfreerdp" | "cmdkey" | "schtasks" => WINDOWS,
+        // Their settings are judged by name.
+        "consul" | "rclone" | "wg" | "npm" | "pnpm" | "yarn" | "git" | "pip" | "pip3" | "gcloud" | "glab"
+        | "poetry" | "composer" | "conda" | "bundle" | "vercel" | "heroku" | "firebase" => &[],
+        // So are their arguments.
+        _ if settings_of(program).is_some() => &[],
+        // The secret is its first argument.
+        "ConvertTo-SecureString" => &[("", Place::Next, Takes::Value)],
+        _ => return None,
+    })
+}
+
+/// How a program reads the value behind the name of a variable, if its arguments are a name and a value.
+pub(super) fn settings_of(program: &str) -> Option<Settings> {
+    match program {
+        "setx" | "setenv" | "ENV" | "ARG" | "nmcli" => Some(Settings::Names(Takes::Named)),
+        "Set-Item" | "set-item" | "New-Item" | "new-item" | "Set-Variable" | "set-variable"
+        | "New-Variable" | "new-variable" | "Set-ItemProperty" | "set-itemproperty" => {
+            Some(Settings::Names(Takes::Named))
+        }
+        "#define" | "%define" | "%global" | "!define" => Some(Settings::First(Takes::Mixed)),
+        // Of fish, Tcl and others. In a sentence it is a word.
+        "set" => Some(Settings::First(Takes::Mixed)),
+        _ => None,
+    }
+}
+
+/// Returns `true` if an option of `set` says that a variable is set: `-gx`, `--export`. `-e` and `-o` say something else.
+pub(super) fn sets_variable(option: &str) -> bool {
+    match option.strip_prefix("--") {
+        Some(name) => {
+            matches!(name, "export" | "global" | "local" | "universal" | "function" | "unexport" | "path")
+        }
+        None => option.strip_prefix('-').is_some_and(|letters| {
+            letters.bytes().all(|byte| b"xgUlfuaSp".contains(&byte))
+                && letters.bytes().any(|byte| b"xgUlfu".contains(&byte))
+        }),
+    }
+}
+
+/// Where names of settings are expected among the arguments of a program, and how the value behind one is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settings {
+    /// Every argument may be one.
+    Names(Takes),
+    /// Only the first that is no option.
+    First(Takes),
+}
+
+/// Words behind which settings have names.
+pub(super) fn begins_settings(word: &str) -> bool {
+    matches!(word, "set" | "config" | "config:set" | "add" | "put")
+}
