@@ -12,6 +12,7 @@ mod error;
 mod http;
 mod keep;
 mod open;
+mod ping_filter;
 mod secret;
 mod socket;
 mod standing;

@@ -258,13 +258,19 @@ async fn write(
                 lines.drain(..).for_each(|line| state.sends(line));
             }
             () = shared.changed.notified() => {}
+            // It is answered by the flush above.
+            () = writer.pinged() => {}
             _ = signs.tick() => writer.ping().await?,
         }
     }
     let answered = async {
         while !shared.state().open.is_empty() {
-            shared.changed.notified().await;
+            tokio::select! {
+                () = shared.changed.notified() => {}
+                () = writer.pinged() => writer.flush().await?,
+            }
         }
+        Ok::<(), Broken>(())
     };
     // What is not answered by then is not waited for: whoever asked has gone.
     let _ = timeout(ANSWERS, answered).await;

@@ -18,6 +18,7 @@ use tokio_tungstenite::tungstenite::{Error as WsError, error::ProtocolError};
 use url::Url;
 
 use super::cookies::Cookies;
+use super::ping_filter::PingFilter;
 use super::socket::{Io, Socket};
 use super::{DialError, Options, Target, trust};
 
@@ -106,11 +107,13 @@ impl Dialler {
         headers.extend(self.cookies.header().map(|cookies| (COOKIE, cookies)));
         let most = self.options.link.max_line;
         let config = WebSocketConfig::default().max_message_size(Some(most)).max_frame_size(Some(most));
+        let stream = PingFilter::new(stream);
+        let pings = stream.pings();
         let (stream, response) = tokio_tungstenite::client_async_with_config(request, stream, Some(config))
             .await
             .map_err(|error| refused(error, &place))?;
         self.cookies.keep(response.headers());
-        Ok(Socket::web(stream))
+        Ok(Socket::web(stream, pings))
     }
 }
 

@@ -273,8 +273,10 @@ async fn attempt(
         socket.writer.put(ask.line()).await?;
         socket.writer.flush().await?;
         loop {
-            if let Read::Message(line) = socket.reader.next().await? {
-                return Ok::<_, Failed>(Answer::read(&View::parse(&line), ID));
+            match socket.reader.next().await? {
+                Read::Message(line) => return Ok::<_, Failed>(Answer::read(&View::parse(&line), ID)),
+                // A ping is answered.
+                _ => socket.writer.flush().await?,
             }
         }
     };

@@ -1,5 +1,9 @@
 //! One socket that carries messages: frames of a WebSocket, or lines.
 
+use std::future::{pending, poll_fn};
+use std::sync::Arc;
+use std::task::Poll;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
@@ -11,6 +15,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message, Utf8Bytes};
 
 use super::DialError;
+use super::ping_filter::{PingFilter, Pings};
 
 /// How much is put together for one write.
 const GATHER: usize = 64 << 10;
@@ -33,9 +38,11 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    pub(super) fn web(stream: WebSocketStream<Io>) -> Self {
+    /// `pings`: where the pings are kept that are taken out of the stream.
+    pub(super) fn web(stream: WebSocketStream<PingFilter>, pings: Arc<Pings>) -> Self {
         let (sink, stream) = stream.split();
-        Self { reader: Reader::Web(stream), writer: Writer::Web(sink) }
+        let reader = Reader::Web { stream, pings: Arc::clone(&pings) };
+        Self { reader, writer: Writer::Web { sink, pings } }
     }
 
     pub(super) fn lines(stream: Io, max_line: usize) -> Self {
@@ -91,7 +98,10 @@ pub(super) enum Read {
 }
 
 pub(super) enum Reader {
-    Web(SplitStream<WebSocketStream<Io>>),
+    Web {
+        stream: SplitStream<WebSocketStream<PingFilter>>,
+        pings: Arc<Pings>,
+    },
     /// `is_known`: the first bytes were those of a line.
     Lines {
         half: ReadHalf<Io>,
@@ -104,16 +114,21 @@ impl Reader {
     /// The next that comes. Safe to cancel.
     pub(super) async fn next(&mut self) -> Result<Read, Broken> {
         match self {
-            Self::Web(stream) => match stream.next().await {
-                None => Err(Broken::Closed),
-                Some(Err(error)) => Err(broken(&error)),
-                Some(Ok(Message::Text(text))) if !text.trim().is_empty() => {
-                    Ok(Read::Message(one_line(text.into())))
-                }
-                Some(Ok(Message::Close(Some(frame)))) => Err(closed(&frame)),
-                Some(Ok(Message::Close(None))) => Err(Broken::Closed),
-                // Frames that are not text are no messages of this protocol.
-                Some(Ok(_)) => Ok(Read::Sign),
+            Self::Web { stream, pings } => match next_or_ping(stream, pings).await {
+                Incoming::Ping => Ok(Read::Sign),
+                Incoming::Message(message) => match message {
+                    None => Err(Broken::Closed),
+                    Some(Err(error)) => Err(broken(&error)),
+                    Some(Ok(Message::Text(text))) if !text.trim().is_empty() => {
+                        Ok(Read::Message(one_line(text.into())))
+                    }
+                    Some(Ok(Message::Close(Some(frame)))) => Err(closed(&frame)),
+                    Some(Ok(Message::Close(None))) => Err(Broken::Closed),
+                    // The filter and the library disagree on where frames begin.
+                    Some(Ok(Message::Ping(_))) => Err(Broken::Nonsense),
+                    // Frames that are not text are no messages of this protocol.
+                    Some(Ok(_)) => Ok(Read::Sign),
+                },
             },
             Self::Lines { half, splitter, is_known } => loop {
                 match splitter.next_line() {
@@ -136,6 +151,23 @@ impl Reader {
             },
         }
     }
+}
+
+/// What a WebSocket has for its reader.
+enum Incoming {
+    Message(Option<Result<Message, WsError>>),
+    /// A ping was taken out of the stream.
+    Ping,
+}
+
+/// Waits for a message or a ping. Cancel-safe.
+async fn next_or_ping(stream: &mut SplitStream<WebSocketStream<PingFilter>>, pings: &Pings) -> Incoming {
+    poll_fn(|cx| match stream.poll_next_unpin(cx) {
+        Poll::Ready(message) => Poll::Ready(Incoming::Message(message)),
+        Poll::Pending if pings.take_sign() => Poll::Ready(Incoming::Ping),
+        Poll::Pending => Poll::Pending,
+    })
+    .await
 }
 
 /// A message is one line wherever it goes next: a line end in it is white space, for in strings it is escaped.
@@ -167,7 +199,7 @@ fn closed(frame: &CloseFrame) -> Broken {
 }
 
 pub(super) enum Writer {
-    Web(SplitSink<WebSocketStream<Io>, Message>),
+    Web { sink: SplitSink<WebSocketStream<PingFilter>, Message>, pings: Arc<Pings> },
     Lines { half: WriteHalf<Io>, gathered: BytesMut },
 }
 
@@ -175,7 +207,8 @@ impl Writer {
     /// Writes a message, which may wait until [`Writer::flush`].
     pub(super) async fn put(&mut self, line: Bytes) -> Result<(), Broken> {
         match self {
-            Self::Web(sink) => {
+            Self::Web { sink, pings } => {
+                put_pong(sink, pings).await?;
                 let text = Utf8Bytes::try_from(line).map_err(|error| Broken::Failed(error.to_string()))?;
                 sink.feed(Message::Text(text)).await.map_err(|error| broken(&error))
             }
@@ -189,7 +222,10 @@ impl Writer {
 
     pub(super) async fn flush(&mut self) -> Result<(), Broken> {
         match self {
-            Self::Web(sink) => sink.flush().await.map_err(|error| broken(&error)),
+            Self::Web { sink, pings } => {
+                put_pong(sink, pings).await?;
+                sink.flush().await.map_err(|error| broken(&error))
+            }
             Self::Lines { half, gathered } => {
                 let written = async {
                     half.write_all_buf(gathered).await?;
@@ -203,26 +239,47 @@ impl Writer {
     /// Asks for a sign of life. Lines have none; of a dead host the system tells in time.
     pub(super) async fn ping(&mut self) -> Result<(), Broken> {
         match self {
-            Self::Web(sink) => sink.send(Message::Ping(Bytes::new())).await.map_err(|error| broken(&error)),
+            Self::Web { sink, .. } => {
+                sink.send(Message::Ping(Bytes::new())).await.map_err(|error| broken(&error))
+            }
             Self::Lines { .. } => Ok(()),
         }
     }
 
     /// Whether [`Writer::ping`] does something.
     pub(super) fn pings(&self) -> bool {
-        matches!(self, Self::Web(_))
+        matches!(self, Self::Web { .. })
+    }
+
+    /// Waits until the server sends a ping, which [`Writer::flush`] answers. Cancel-safe.
+    pub(super) async fn pinged(&mut self) {
+        match self {
+            Self::Web { pings, .. } => pings.came().await,
+            Self::Lines { .. } => pending().await,
+        }
     }
 
     /// Says that nothing more comes.
     pub(super) async fn close(&mut self) {
         // Nobody is left to care whether the goodbye arrives.
         match self {
-            Self::Web(sink) => {
+            Self::Web { sink, .. } => {
                 let frame = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() };
                 let _ = sink.send(Message::Close(Some(frame))).await;
             }
             Self::Lines { half, .. } => drop(half.shutdown().await),
         }
+    }
+}
+
+/// Writes the answer to the latest ping, if there is one.
+async fn put_pong(
+    sink: &mut SplitSink<WebSocketStream<PingFilter>, Message>,
+    pings: &Pings,
+) -> Result<(), Broken> {
+    match pings.take() {
+        Some(payload) => sink.feed(Message::Pong(payload)).await.map_err(|error| broken(&error)),
+        None => Ok(()),
     }
 }
 

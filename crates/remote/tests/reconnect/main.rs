@@ -7,6 +7,7 @@ mod cuts;
 mod cutter;
 mod feeds;
 mod odd;
+mod pings;
 mod refusals;
 mod secure;
 mod server;

@@ -1,0 +1,324 @@
+//! Takes the pings of a server out of the bytes that come, before the WebSocket library reads them.
+//!
+//! The library queues a pong for every ping, without a bound: a server that pings and does not read fills the client's memory. Here only
+//! the latest ping is kept, as RFC 6455 allows in section 5.5.3, and the writer answers it when it can write.
+//! No ping ever reaches the library. One that does shows that the two disagree on where a frame begins, and ends the connection.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+
+use super::socket::Io;
+
+/// The first byte of a ping: a whole frame, without extensions.
+const PING: u8 = 0x89;
+
+/// The bits of the second byte: the length, or the number that says how long the length is, and whether a mask follows.
+const LENGTH: u8 = 0x7f;
+const MASKED: u8 = 0x80;
+const MASK_BYTES: u64 = 4;
+
+/// The longest payload of a ping.
+const MAX_PING_BYTES: u8 = 125;
+
+/// The latest ping of a server that was not answered.
+#[derive(Debug, Default)]
+pub(super) struct Pings {
+    state: Mutex<PingState>,
+    came: Notify,
+}
+
+#[derive(Debug, Default)]
+struct PingState {
+    unanswered: Option<Bytes>,
+    /// A ping has come since [`Pings::take_sign`] was last called.
+    has_come: bool,
+}
+
+impl Pings {
+    fn record(&self, payload: &[u8]) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = PingState { unanswered: Some(Bytes::copy_from_slice(payload)), has_come: true };
+        self.came.notify_one();
+    }
+
+    /// Returns the payload to answer with, if there is one, and forgets it.
+    pub(super) fn take(&self) -> Option<Bytes> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).unanswered.take()
+    }
+
+    /// Returns `true` if a ping has come since the last call.
+    pub(super) fn take_sign(&self) -> bool {
+        std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).has_come)
+    }
+
+    /// Waits until a ping comes. Cancel-safe.
+    pub(super) async fn came(&self) {
+        self.came.notified().await;
+    }
+}
+
+/// What the next byte belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The response to the upgrade, which an empty line ends. `is_blank`: the line has nothing in it so far.
+    Response { has_begun: bool, is_blank: bool },
+    /// The first byte of a frame.
+    First,
+    /// Its length.
+    Length,
+    /// More bytes of its length.
+    LongLength { left: u8, length: u64, is_masked: bool },
+    /// So much more of a frame that is no ping.
+    Payload { left: u64 },
+    /// The length of a ping.
+    PingLength,
+    /// So much more of a ping.
+    Ping { left: u8 },
+}
+
+/// Reads frames only as far as it takes to find pings.
+#[derive(Debug)]
+struct Filter {
+    place: Place,
+    /// What has come of the payload of a ping.
+    payload: Vec<u8>,
+}
+
+impl Filter {
+    fn new() -> Self {
+        Self { place: Place::Response { has_begun: false, is_blank: true }, payload: Vec::new() }
+    }
+
+    /// Moves what is no ping to the front of `bytes`, and returns how much that is.
+    ///
+    /// # Errors
+    /// If a ping is not as the protocol wants it.
+    fn keep(&mut self, bytes: &mut [u8], mut each: impl FnMut(&[u8])) -> io::Result<usize> {
+        let (mut at, mut kept) = (0, 0);
+        while let Some(&byte) = bytes.get(at) {
+            let mut length = 1;
+            let is_kept = !matches!(self.place, Place::PingLength | Place::Ping { .. });
+            self.place = match self.place {
+                Place::Response { has_begun, is_blank } => match byte {
+                    b'\n' if has_begun && is_blank => Place::First,
+                    b'\n' => Place::Response { has_begun, is_blank: true },
+                    b'\r' => Place::Response { has_begun, is_blank },
+                    _ => Place::Response { has_begun: true, is_blank: false },
+                },
+                Place::First if byte == PING => {
+                    at += 1;
+                    self.place = Place::PingLength;
+                    continue;
+                }
+                Place::First => Place::Length,
+                Place::Length => {
+                    let is_masked = byte & MASKED != 0;
+                    match byte & LENGTH {
+                        126 => Place::LongLength { left: 2, length: 0, is_masked },
+                        127 => Place::LongLength { left: 8, length: 0, is_masked },
+                        length => payload(u64::from(length), is_masked),
+                    }
+                }
+                Place::LongLength { left, length, is_masked } => {
+                    let length = length << 8 | u64::from(byte);
+                    match left {
+                        1 => payload(length, is_masked),
+                        _ => Place::LongLength { left: left - 1, length, is_masked },
+                    }
+                }
+                Place::Payload { left } => {
+                    let here = bytes.len() - at;
+                    length = usize::try_from(left).map_or(here, |left| left.min(here));
+                    // It is at most `left`.
+                    payload(left - length as u64, false)
+                }
+                Place::PingLength if byte > MAX_PING_BYTES => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "the server sent a malformed ping",
+                    ));
+                }
+                Place::PingLength => {
+                    self.payload.clear();
+                    Place::Ping { left: byte }
+                }
+                Place::Ping { left } => {
+                    self.payload.push(byte);
+                    Place::Ping { left: left - 1 }
+                }
+            };
+            if self.place == (Place::Ping { left: 0 }) {
+                each(&self.payload);
+                self.place = Place::First;
+            }
+            if is_kept {
+                if kept < at {
+                    bytes.copy_within(at..at + length, kept);
+                }
+                kept += length;
+            }
+            at += length;
+        }
+        Ok(kept)
+    }
+}
+
+/// Where the payload of a frame goes on, or the next frame begins.
+fn payload(length: u64, is_masked: bool) -> Place {
+    // A server must not mask, which the library finds.
+    match length.saturating_add(if is_masked { MASK_BYTES } else { 0 }) {
+        0 => Place::First,
+        left => Place::Payload { left },
+    }
+}
+
+/// A stream without the pings that the server sends. It begins with the response to the upgrade.
+pub(super) struct PingFilter {
+    stream: Io,
+    filter: Filter,
+    pings: Arc<Pings>,
+}
+
+impl PingFilter {
+    pub(super) fn new(stream: Io) -> Self {
+        Self { stream, filter: Filter::new(), pings: Arc::default() }
+    }
+
+    /// Returns where the latest ping is kept.
+    pub(super) fn pings(&self) -> Arc<Pings> {
+        Arc::clone(&self.pings)
+    }
+}
+
+impl AsyncRead for PingFilter {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let Self { stream, filter, pings } = &mut *self;
+        std::task::ready!(Pin::new(stream).poll_read(cx, buf))?;
+        let read = &mut buf.filled_mut()[before..];
+        if read.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let kept = filter.keep(read, |payload| pings.record(payload))?;
+        buf.set_filled(before + kept);
+        if kept == 0 {
+            // Nothing read would be taken for the end. The reader sees that a ping has come.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for PingFilter {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RESPONSE: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\r\n";
+
+    /// What is kept, and the payloads of the pings, if the bytes come in pieces of this length.
+    fn filter(bytes: &[u8], piece: usize) -> io::Result<(Vec<u8>, Vec<Vec<u8>>)> {
+        let mut filter = Filter::new();
+        let (mut kept, mut pings) = (Vec::new(), Vec::new());
+        for piece in bytes.chunks(piece) {
+            let mut piece = piece.to_vec();
+            let length = filter.keep(&mut piece, |payload| pings.push(payload.to_vec()))?;
+            kept.extend_from_slice(&piece[..length]);
+        }
+        Ok((kept, pings))
+    }
+
+    /// A frame as a server writes it.
+    fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+        let length = payload.len();
+        let mut frame = vec![first];
+        match (u8::try_from(length), u16::try_from(length)) {
+            (Ok(length @ ..=125), _) => frame.push(length),
+            (_, Ok(length)) => {
+                frame.push(126);
+                frame.extend_from_slice(&length.to_be_bytes());
+            }
+            _ => {
+                frame.push(127);
+                frame.extend_from_slice(&(length as u64).to_be_bytes());
+            }
+        }
+        frame.extend_from_slice(payload);
+        frame
+    }
+
+    #[test]
+    fn pings_are_taken_out_wherever_the_bytes_are_cut() {
+        let (long, longer) = (vec![PING; 300], vec![PING; 70_000]);
+        let frames = [
+            frame(0x81, b""),
+            frame(PING, b""),
+            frame(0x81, &[PING; 125]),
+            frame(PING, &[PING; 125]),
+            frame(PING, b"two"),
+            frame(0x01, &long),
+            frame(PING, b"between"),
+            frame(0x80, &longer),
+            frame(0x8a, b"a pong"),
+            frame(0x88, &[3, 232]),
+            frame(PING, b"last"),
+        ];
+        let is_ping = |frame: &&Vec<u8>| frame[0] == PING;
+        for response in [RESPONSE, b"\r\n\r\nHTTP/1.1 101 x\n\n"] {
+            let bytes = [response, &frames.concat()].concat();
+            let expected: Vec<Vec<u8>> = frames.iter().filter(|frame| !is_ping(frame)).cloned().collect();
+            let kept = [response, &expected.concat()].concat();
+            let pings: Vec<Vec<u8>> =
+                frames.iter().filter(is_ping).map(|frame| frame[2..].to_vec()).collect();
+            for piece in [1, 2, 3, 7, 64, 1000, bytes.len()] {
+                assert_eq!(filter(&bytes, piece).unwrap(), (kept.clone(), pings.clone()), "{piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_malformed_ping_is_an_error() {
+        for second in [126, 127, MASKED, MASKED | 3, 255] {
+            let error = filter(&[RESPONSE, &[PING, second, 0, 0]].concat(), 64).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{second}");
+        }
+        // Others are left to the library, which refuses them.
+        let odd = [RESPONSE, &[0x09, 0, 0xc9, 0]].concat();
+        assert_eq!(filter(&odd, 64).unwrap(), (odd.clone(), Vec::new()));
+    }
+
+    #[test]
+    fn only_the_latest_ping_is_kept() {
+        let pings = Pings::default();
+        assert!(!pings.take_sign());
+        pings.record(b"one");
+        pings.record(b"two");
+        assert!(pings.take_sign() && !pings.take_sign());
+        assert_eq!(pings.take().as_deref(), Some(b"two".as_slice()));
+        assert_eq!(pings.take(), None);
+    }
+}
