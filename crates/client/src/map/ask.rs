@@ -129,8 +129,7 @@ const CALL_MEMBERS: &[&str] = &[
     "capabilities",
     "_meta",
 ];
-const SUBJECT_MEMBERS: &[&str] =
-    &["type", "toolCall", "toolCallId", "terminalId", "command", "cwd", "_meta"];
+const SUBJECT_MEMBERS: &[&str] = &["type", "toolCall", "toolCallId", "terminalId", "command", "cwd", "_meta"];
 
 /// The members of the object `text` that are not `known` and not null.
 fn other_members(text: &str, known: &[&str]) -> Map<String, Value> {
