@@ -9,6 +9,7 @@
 
 mod accept;
 mod carry;
+mod certificate;
 mod channel;
 mod codec;
 mod detached;
@@ -360,7 +361,7 @@ impl Handle {
         self.shared.stop();
     }
 
-    /// Reads all files of all listeners now. Connections stay, but for those whose token is gone.
+    /// Reads all files of all listeners now. Connections stay, but for those whose token, or the authority of whose certificate, is gone.
     ///
     /// # Errors
     /// When one cannot be used; what it is for stays as it was, though nobody is let in with a token if that lasts. All others are
@@ -449,7 +450,7 @@ fn adopt(shared: &Arc<Shared>, adoption: Adoption) {
     let shared = Arc::clone(shared);
     match shared.seats.enter(identity) {
         Some(seat) => {
-            tokio::spawn(logical::serve(shared, socket, Guest::new(seat, Credential::Place, listener)));
+            tokio::spawn(logical::serve(shared, socket, Guest::new(seat, Credential::default(), listener)));
         }
         None => {
             shared.refusals.add(Reason::Limit);

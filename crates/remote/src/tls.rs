@@ -11,9 +11,11 @@ use std::{fs, io};
 use rustls::InconsistentKeys;
 use rustls::RootCertStore;
 use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 
 /// The files of a listener with TLS, as PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,26 +111,74 @@ pub enum FileFault {
 /// # Errors
 /// When a file cannot be used.
 pub fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .map_err(TlsError::Unable)?;
-    let builder = match &files.client_ca {
-        None => builder.with_no_client_auth(),
-        Some(path) => {
-            let mut roots = RootCertStore::empty();
-            for cert in certificates(path)? {
-                roots.add(cert).map_err(|error| unknown(path, &error))?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            builder.with_client_cert_verifier(verifier.build().map_err(|error| unknown(path, &error))?)
+    ServerTls::read(files).map(|tls| tls.config)
+}
+
+/// What a listener begins TLS with, and what it verifies the certificates of clients by.
+#[derive(Debug)]
+pub(crate) struct ServerTls {
+    pub(crate) config: Arc<ServerConfig>,
+    /// `None` if clients are not asked for a certificate.
+    clients: Option<ClientAuthorities>,
+}
+
+#[derive(Debug)]
+struct ClientAuthorities {
+    certificates: Vec<CertificateDer<'static>>,
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+impl ServerTls {
+    /// Reads all files.
+    ///
+    /// # Errors
+    /// When one of them cannot be used.
+    pub(crate) fn read(files: &TlsFiles) -> Result<Self, TlsError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let clients =
+            files.client_ca.as_deref().map(|path| ClientAuthorities::read(path, &provider)).transpose()?;
+        let builder = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::Unable)?;
+        let builder = match &clients {
+            None => builder.with_no_client_auth(),
+            Some(clients) => builder.with_client_cert_verifier(Arc::clone(&clients.verifier)),
+        };
+        let mut config = builder
+            .with_single_cert(certificates(&files.cert)?, private_key(&files.key)?)
+            .map_err(|error| TlsError::of_pair(error, &files.cert, &files.key))?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Self { config: Arc::new(config), clients })
+    }
+
+    /// Returns `true` if a client with these certificates, its own first, would be accepted.
+    pub(crate) fn accepts(&self, chain: &[CertificateDer<'_>]) -> bool {
+        let Some(clients) = &self.clients else { return true };
+        let Some((own, others)) = chain.split_first() else { return false };
+        clients.verifier.verify_client_cert(own, others, UnixTime::now()).is_ok()
+    }
+
+    /// Returns `true` if both accept certificates of the same authorities.
+    pub(crate) fn has_authorities_of(&self, other: &Self) -> bool {
+        self.authorities() == other.authorities()
+    }
+
+    fn authorities(&self) -> Option<&[CertificateDer<'static>]> {
+        self.clients.as_ref().map(|clients| &*clients.certificates)
+    }
+}
+
+impl ClientAuthorities {
+    fn read(path: &Path, provider: &Arc<CryptoProvider>) -> Result<Self, TlsError> {
+        let certificates = certificates(path)?;
+        let mut roots = RootCertStore::empty();
+        for certificate in &certificates {
+            roots.add(certificate.clone()).map_err(|error| unknown(path, &error))?;
         }
-    };
-    let mut config = builder
-        .with_single_cert(certificates(&files.cert)?, private_key(&files.key)?)
-        .map_err(|error| TlsError::of_pair(error, &files.cert, &files.key))?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+        let verifier = verifier.build().map_err(|error| unknown(path, &error))?;
+        Ok(Self { certificates, verifier })
+    }
 }
 
 /// The certificates of a file, at least one.

@@ -1,9 +1,10 @@
 //! Sockets that come in: how many, with TLS or without, and how long they may say nothing.
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hyper::service::service_fn;
@@ -15,13 +16,13 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
+use super::certificate::ClientCertificate;
 use super::door::{Admits, Door};
 use super::io::{Io, tune};
 use super::refusals::Reason;
 use super::shared::Shared;
 use super::visit::Visit;
 use crate::identity::{Identity, Proof};
-use crate::tls;
 
 /// How long nobody is let in after the system had no room for one.
 const REST: Duration = Duration::from_millis(200);
@@ -90,18 +91,20 @@ async fn serve(
         () = stranger.sent_away() => return,
         arrived = arriving => arrived,
     };
-    let (io, certificate) = match secured.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-        Ok(secured) => secured,
-        Err(error) => {
-            shared.refusals.add(Reason::Tls);
-            return tracing::info!(peer = %peer.ip(), %error, "no TLS came about");
-        }
-    };
+    let Secured { io, certificate, identity } =
+        match secured.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(secured) => secured,
+            Err(error) => {
+                shared.refusals.add(Reason::Tls);
+                return tracing::info!(peer = %peer.ip(), %error, "no TLS came about");
+            }
+        };
     let visit = Arc::new(Visit {
         shared: Arc::clone(&shared),
         door,
         peer: peer.ip(),
-        shown: certificate.or(user),
+        shown: identity.or(user),
+        certificate: certificate.clone().map(Mutex::new),
         stranger,
         refused: Notify::new(),
         place: Arc::new(place),
@@ -113,6 +116,18 @@ async fn serve(
     let builder = builder(limits.idle_timeout.max(limits.header_timeout), limits.idle_timeout);
     let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(io), service));
     let mut unseen = pin!(tokio::time::sleep_until(began + limits.header_timeout));
+    let mut end = pin!(async {
+        let revoked = async {
+            match certificate {
+                Some(mut certificate) => certificate.revoked().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            () = shared.stopping() => {}
+            () = revoked => tracing::info!(peer = %peer.ip(), "client certificate no longer accepted, closing socket"),
+        }
+    });
     let mut waiting = true;
     let mut ending = false;
     loop {
@@ -138,7 +153,7 @@ async fn serve(
             }
             () = visit.stranger.sent_away() => break,
             () = visit.refused.notified(), if !ending => connection.as_mut().graceful_shutdown(),
-            () = shared.stopping(), if !ending => {
+            () = &mut end, if !ending => {
                 ending = true;
                 waiting = true;
                 unseen.set(tokio::time::sleep_until(tokio::time::Instant::now() + LAST));
@@ -148,10 +163,22 @@ async fn serve(
     }
 }
 
-/// The socket as it is spoken on, and whom its certificate names.
-async fn secure(door: &Door, stream: TcpStream) -> io::Result<(Io, Option<Identity>)> {
-    let Some(config) = door.tls() else { return Ok((Io::Tcp(stream), None)) };
-    let stream = match TlsAcceptor::from(config).accept(stream).into_fallible().await {
+/// A socket as it is spoken on.
+struct Secured {
+    io: Io,
+    certificate: Option<ClientCertificate>,
+    /// Whom the certificate names.
+    identity: Option<Identity>,
+}
+
+async fn secure(door: &Door, stream: TcpStream) -> io::Result<Secured> {
+    // Subscribed before the handshake: what changes meanwhile is noticed behind it.
+    let Some(mut tls) = door.tls() else {
+        return Ok(Secured { io: Io::Tcp(stream), certificate: None, identity: None });
+    };
+    let verified_by = Arc::clone(&tls.borrow_and_update());
+    let stream = match TlsAcceptor::from(Arc::clone(&verified_by.config)).accept(stream).into_fallible().await
+    {
         Ok(stream) => stream,
         Err((error, stream)) => {
             // Whoever does not read it has gone without it.
@@ -159,10 +186,11 @@ async fn secure(door: &Door, stream: TcpStream) -> io::Result<(Io, Option<Identi
             return Err(error);
         }
     };
-    let certificates = stream.get_ref().1.peer_certificates();
-    let named = certificates.and_then(|chain| chain.first()).map(|leaf| tls::identity(leaf));
-    let certificate = match named.transpose() {
-        Ok(certificate) => certificate,
+    let chain = stream.get_ref().1.peer_certificates();
+    let named = chain.and_then(|chain| chain.first()).map(|leaf| crate::tls::identity(leaf));
+    let certificate = chain.map(|chain| ClientCertificate::new(chain, tls, verified_by));
+    let identity = match named.transpose() {
+        Ok(identity) => identity,
         Err(reason) => {
             if matches!(door.admits, Admits::Certificates) {
                 let peer =
@@ -172,7 +200,7 @@ async fn secure(door: &Door, stream: TcpStream) -> io::Result<(Io, Option<Identi
             None
         }
     };
-    Ok((Io::Tls(Box::new(stream)), certificate))
+    Ok(Secured { io: Io::Tls(Box::new(stream)), certificate, identity })
 }
 
 /// Lets a client read why there is no TLS: a socket with something unread would be reset, and that with it.

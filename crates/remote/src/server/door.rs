@@ -5,13 +5,13 @@ use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rustls::ServerConfig;
+use tokio::sync::watch;
 
 use super::register::Register;
 use super::{Auth, BindError, Listener};
-use crate::tls::{self, TlsError, TlsFiles};
+use crate::tls::{ServerTls, TlsError, TlsFiles};
 use crate::tokens::TokenError;
 
 /// Why a listener goes on with what it knew.
@@ -34,7 +34,7 @@ pub(super) struct Door {
     pub(super) origins: Vec<String>,
     pub(super) hosts: Vec<String>,
     pub(super) admits: Admits,
-    tls: Option<(TlsFiles, RwLock<Arc<ServerConfig>>)>,
+    tls: Option<(TlsFiles, watch::Sender<Arc<ServerTls>>)>,
     /// What the files looked like when they were read.
     stamps: Mutex<HashMap<PathBuf, Option<Stamp>>>,
 }
@@ -83,8 +83,8 @@ impl Door {
         let tls = match tls {
             None => None,
             Some(files) => {
-                let config = tls::server_config(&files).map_err(ReloadError::from)?;
-                Some((files, RwLock::new(config)))
+                let tls = ServerTls::read(&files).map_err(ReloadError::from)?;
+                Some((files, watch::Sender::new(Arc::new(tls))))
             }
         };
         let door = Self { number, path, origins, hosts: known, admits, tls, stamps: Mutex::default() };
@@ -94,10 +94,9 @@ impl Door {
         Ok(door)
     }
 
-    /// What to begin TLS with, if there is any.
-    pub(super) fn tls(&self) -> Option<Arc<ServerConfig>> {
-        let (_, config) = self.tls.as_ref()?;
-        Some(Arc::clone(&config.read().unwrap_or_else(PoisonError::into_inner)))
+    /// What to begin TLS with, now and after every change, if there is any.
+    pub(super) fn tls(&self) -> Option<watch::Receiver<Arc<ServerTls>>> {
+        self.tls.as_ref().map(|(_, tls)| tls.subscribe())
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -129,11 +128,10 @@ impl Door {
             }
             _ => Ok(()),
         };
-        if let Some((files, config)) = &self.tls
+        if let Some((files, tls)) = &self.tls
             && files.paths().any(|path| changed.iter().any(|changed| changed == path))
         {
-            let new = tls::server_config(files)?;
-            *config.write().unwrap_or_else(PoisonError::into_inner) = new;
+            tls.send_replace(Arc::new(ServerTls::read(files)?));
         }
         Ok(tokens?)
     }

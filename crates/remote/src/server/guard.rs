@@ -8,6 +8,7 @@ use hyper::header::{AUTHORIZATION, HOST, ORIGIN, SEC_WEBSOCKET_PROTOCOL};
 use hyper::http::request::Parts;
 use tokio::time::Instant;
 
+use super::certificate::ClientCertificate;
 use super::door::{Admits, Door};
 use super::guest::Credential;
 use super::lockout::Noted;
@@ -30,6 +31,8 @@ pub(super) enum Denied {
     Origin,
     /// Nobody who is known.
     Unknown,
+    /// The authority of its certificate is not accepted any more.
+    Certificate,
     /// Another user of this machine, or one that the system does not tell.
     User,
     /// Too many were unknown; look again after this time.
@@ -82,19 +85,20 @@ pub(super) fn origin<'a>(door: &Door, headers: &'a HeaderMap) -> Result<Option<&
     }
 }
 
-/// Who asks. `known` is who the socket itself shows, by its certificate or its user.
+/// Who asks. `known` is who the socket itself shows, by its certificate or its user. The certificate is one that is accepted.
 pub(super) fn caller(
     shared: &Shared,
     door: &Door,
     peer: IpAddr,
     known: Option<&Identity>,
+    certificate: Option<ClientCertificate>,
     headers: &HeaderMap,
 ) -> Result<Caller, Denied> {
-    let (identity, credential) = match &door.admits {
-        Admits::Everybody => (Identity::local(), Credential::Place),
-        Admits::Users => (known.cloned().unwrap_or_else(Identity::local), Credential::Place),
+    let (identity, token) = match &door.admits {
+        Admits::Everybody => (Identity::local(), None),
+        Admits::Users => (known.cloned().unwrap_or_else(Identity::local), None),
         Admits::Owner(user) => match known {
-            Some(identity) if identity.is_user(*user) => (Identity::local(), Credential::Place),
+            Some(identity) if identity.is_user(*user) => (Identity::local(), None),
             _ => {
                 tracing::warn!(
                     listener = door.number,
@@ -105,14 +109,15 @@ pub(super) fn caller(
             }
         },
         Admits::Certificates => match known {
-            Some(identity) => (identity.clone(), Credential::Certificate),
+            Some(identity) => (identity.clone(), None),
             None => return Err(Denied::Unknown),
         },
         Admits::Tokens(register) => {
             let now = Instant::now();
             let Some(shown) = token(headers).map(Digest::of) else { return Err(Denied::Unknown) };
             // Before anything else: behind a proxy all clients have one address, and a token cannot be guessed.
-            let found = register.known().borrow().find(&shown).cloned();
+            let tokens = register.known().subscribe();
+            let found = tokens.borrow().find(&shown).cloned();
             let Some(identity) = found else {
                 if let Some(wait) = shared.lockout(|lockout| lockout.locked(peer, now)) {
                     return Err(Denied::Locked(wait));
@@ -120,12 +125,17 @@ pub(super) fn caller(
                 tell(shared.lockout(|lockout| lockout.failed(peer, now)), peer);
                 return Err(Denied::Unknown);
             };
-            (identity, Credential::Token(shown, register.known().subscribe()))
+            (identity, Some((shown, tokens)))
         }
     };
     let doubted = matches!(&door.admits, Admits::Tokens(register) if register.is_doubted());
     match shared.seats.ask(&identity) {
-        true => Ok(Caller { identity, credential, listener: door.number, doubted }),
+        true => Ok(Caller {
+            identity,
+            credential: Credential { token, certificate },
+            listener: door.number,
+            doubted,
+        }),
         false => Err(Denied::Rate),
     }
 }

@@ -1,23 +1,22 @@
 //! Who has been let in, what for, and how many of the same there may be.
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::certificate::ClientCertificate;
 use crate::identity::Identity;
 use crate::tokens::{Digest, Tokens};
 
-/// What somebody was let in for.
-#[derive(Clone, Debug)]
-pub(super) enum Credential {
-    /// Being on this machine, or known to whoever handed the connection over.
-    Place,
-    /// A certificate, which was verified with the socket.
-    Certificate,
-    /// A token, which may be taken back.
-    Token(Digest, watch::Receiver<Arc<Tokens>>),
+/// What a client was admitted by. All of it may be taken back; with nothing of it the client is on this machine, or known to whoever
+/// handed the connection over.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Credential {
+    pub(super) token: Option<(Digest, watch::Receiver<Arc<Tokens>>)>,
+    pub(super) certificate: Option<ClientCertificate>,
 }
 
 /// Somebody who has a connection.
@@ -65,19 +64,30 @@ impl Guest {
 
     /// Ends when what it was let in for is no longer good.
     pub(super) async fn revoked(&mut self) {
-        if let Credential::Token(digest, tokens) = &mut self.credential {
-            // Ends also with the front itself, which is no reason to throw anybody out.
-            while tokens.changed().await.is_ok() {
-                let known =
-                    tokens.borrow_and_update().find(digest).is_some_and(|now| *now == self.seat.identity);
-                if !known {
-                    let identity = &self.seat.identity;
-                    tracing::info!(%identity, "a token is no longer good: its connection ends");
-                    return;
+        let identity = &self.seat.identity;
+        let Credential { token, certificate } = &mut self.credential;
+        let token_revoked = async {
+            if let Some((digest, tokens)) = token {
+                // Ends also with the front itself, which is no reason to throw anybody out.
+                while tokens.changed().await.is_ok() {
+                    if tokens.borrow_and_update().find(digest).is_none_or(|now| now != identity) {
+                        return;
+                    }
                 }
             }
+            pending::<()>().await;
+        };
+        let certificate_revoked = async {
+            match certificate {
+                Some(certificate) => certificate.revoked().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = token_revoked => tracing::info!(%identity, "a token is no longer good: its connection ends"),
+            () = certificate_revoked => tracing::info!(%identity, "certificate no longer accepted, closing connection"),
         }
-        std::future::pending::<()>().await;
     }
 }
 
@@ -208,7 +218,7 @@ mod tests {
 
     /// A guest with a connection.
     fn settled(seats: &Arc<Seats>, identity: Identity) -> Option<Guest> {
-        let mut guest = Guest::new(seats.enter(identity)?, Credential::Place, 0);
+        let mut guest = Guest::new(seats.enter(identity)?, Credential::default(), 0);
         guest.settle().then_some(guest)
     }
 
@@ -234,7 +244,7 @@ mod tests {
         let back = seats.enter(named("a")).unwrap();
         assert!(seats.enter(named("a")).is_none());
         drop(absence);
-        guest.goes_on_as(Guest::new(back, Credential::Place, 3));
+        guest.goes_on_as(Guest::new(back, Credential::default(), 3));
         assert_eq!(guest.listener(), 3);
         assert!(seats.enter(named("a")).is_none());
         drop(guest);
@@ -252,7 +262,7 @@ mod tests {
         let both = [(); 2].map(|()| seats.enter(named("a")).unwrap());
         assert!(seats.enter(named("a")).is_none(), "no more can come back than are away");
         drop((absences, held));
-        let mut both = both.map(|seat| Guest::new(seat, Credential::Place, 0));
+        let mut both = both.map(|seat| Guest::new(seat, Credential::default(), 0));
         assert!(both.iter_mut().all(Guest::settle), "there is room by now");
         assert!(both[0].settle() && seats.enter(named("a")).is_none(), "once is enough");
         drop(both);

@@ -122,7 +122,7 @@ pub(super) fn denied(denied: Denied) -> Reply {
         Denied::Host => words_of(StatusCode::FORBIDDEN, "this host is not on the list\n"),
         Denied::Origin => words_of(StatusCode::FORBIDDEN, "this origin is not on the list\n"),
         Denied::User => words_of(StatusCode::FORBIDDEN, "only the user of this bus may connect\n"),
-        Denied::Unknown => {
+        Denied::Unknown | Denied::Certificate => {
             let mut reply = words_of(StatusCode::UNAUTHORIZED, "not authorised\n");
             reply
                 .headers_mut()

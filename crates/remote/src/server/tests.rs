@@ -1,5 +1,6 @@
 //! The front over real sockets, with an agent behind it that answers everything.
 
+mod certificates;
 mod doubted;
 mod hostile;
 mod http;

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +18,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::certificate::ClientCertificate;
 use super::channel::Channel;
 use super::door::Door;
 use super::events::{Body, Events};
@@ -49,6 +50,8 @@ pub(super) struct Visit {
     pub(super) peer: IpAddr,
     /// Whom the socket itself shows: by the certificate of the client, or by its user.
     pub(super) shown: Option<Identity>,
+    /// The certificate of the client.
+    pub(super) certificate: Option<Mutex<ClientCertificate>>,
     /// Whether somebody who is known has asked for something.
     pub(super) stranger: Stranger,
     /// Somebody was refused who has no business here.
@@ -96,6 +99,7 @@ impl Visit {
             Denied::Host => Some(Reason::Host),
             Denied::Origin => Some(Reason::Origin),
             Denied::Unknown => Some(Reason::Token),
+            Denied::Certificate => Some(Reason::Tls),
             Denied::User => Some(Reason::User),
             Denied::Locked(_) => Some(Reason::Lockout),
             Denied::Rate => Some(Reason::Rate),
@@ -128,7 +132,9 @@ impl Visit {
             return Ok(reply::preflight());
         }
         let headers = &parts.headers;
-        let caller = guard::caller(&self.shared, &self.door, self.peer, self.shown.as_ref(), headers)?;
+        let shown = self.shown.as_ref();
+        let certificate = self.accepted_certificate()?;
+        let caller = guard::caller(&self.shared, &self.door, self.peer, shown, certificate, headers)?;
         if !self.stranger.is_known_now() {
             return Err(Denied::Crowd);
         }
@@ -153,6 +159,16 @@ impl Visit {
             Handler::End => self.end(headers, &caller).unwrap_or_else(Refusal::reply),
             Handler::Preflight => reply::preflight(),
         })
+    }
+
+    /// Returns the certificate of the client, if it has one.
+    ///
+    /// # Errors
+    /// If the listener does not accept it any more.
+    fn accepted_certificate(&self) -> Result<Option<ClientCertificate>, Denied> {
+        let Some(certificate) = &self.certificate else { return Ok(None) };
+        let mut certificate = certificate.lock().unwrap_or_else(PoisonError::into_inner);
+        if certificate.is_accepted() { Ok(Some(certificate.clone())) } else { Err(Denied::Certificate) }
     }
 
     /// The events of a stream.

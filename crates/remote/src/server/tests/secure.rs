@@ -70,14 +70,10 @@ pub(super) fn files(at: &Path, client_ca: bool) -> TlsFiles {
     }
 }
 
-async fn tls(
-    address: std::net::SocketAddr,
-    ca: PathBuf,
-    client: Option<&Path>,
-    alpn: &[&str],
-) -> std::io::Result<TlsStream<TcpStream>> {
+/// What a client begins TLS with: whom it trusts, and its certificate if it has one.
+pub(super) fn client_config(ca: &Path, client: Option<&Path>, alpn: &[&str]) -> ClientConfig {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(&ca).unwrap() {
+    for certificate in certificates(ca).unwrap() {
         roots.add(certificate).unwrap();
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -92,6 +88,16 @@ async fn tls(
         }
     };
     config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    config
+}
+
+pub(super) async fn tls(
+    address: std::net::SocketAddr,
+    ca: PathBuf,
+    client: Option<&Path>,
+    alpn: &[&str],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let config = client_config(&ca, client, alpn);
     let stream = TcpStream::connect(address).await?;
     TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").unwrap(), stream).await
 }
