@@ -1,6 +1,6 @@
 //! Where a client's message belongs.
 
-use narrows_wire::{Code, Effects, RpcError, View, member};
+use narrows_wire::{Code, Effects, RpcError, View};
 use serde_json::{Value, json};
 
 use crate::config::Share;
@@ -10,13 +10,10 @@ use super::api::{Outlet, PoolId};
 use super::identity::Identity;
 use super::owners::Claim;
 use super::session::{Place, SessionKey};
-use super::session_keys::{decoded, names_any_session};
+use super::session_keys::{meta_pool, names_any_session};
 use super::state::{Stage, What};
 use super::supervise::deaf;
 use super::table::{Client, Worker};
-
-/// The key in `_meta` by which a client names a pool.
-const POOL: &str = "narrows/pool";
 
 /// The longest name of a session, as long as that of a request may be.
 pub(super) const MOST_NAME: usize = 4_096;
@@ -591,11 +588,4 @@ pub(super) fn session_in_use() -> RpcError {
     RpcError::new(Code::InvalidParams, "the session is in use by another connection")
         .with("condition", json!("session_in_use"))
         .with("retryable", json!(true))
-}
-
-/// `params._meta["narrows/pool"]`.
-fn meta_pool(message: View<'_>) -> Option<String> {
-    let params = message.params()?;
-    let meta = params.get(member(params, "_meta").ok()??)?;
-    decoded(meta.get(member(meta, POOL).ok()??)?)
 }

@@ -12,6 +12,9 @@ use super::batch::BatchKey;
 use super::route::misnamed;
 use super::table::Client;
 
+/// The key in `_meta` by which a client names a pool.
+const POOL: &str = "narrows/pool";
+
 /// `sessionId` without case, `_` and `-`.
 const FOLDED: &str = "sessionid";
 
@@ -116,4 +119,11 @@ pub(super) fn folds_to(key: &str, folded: &str) -> bool {
 /// The text of a key or a value that is one.
 pub(super) fn decoded(raw: &[u8]) -> Option<String> {
     serde_json::from_slice(raw).ok()
+}
+
+/// Returns the pool that a message names in `params._meta["narrows/pool"]`.
+pub(super) fn meta_pool(message: View<'_>) -> Option<String> {
+    let params = message.params()?;
+    let meta = params.get(member(params, "_meta").ok()??)?;
+    decoded(meta.get(member(meta, POOL).ok()??)?)
 }

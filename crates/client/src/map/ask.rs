@@ -125,8 +125,6 @@ const CALL_MEMBERS: &[&str] = &[
     "locations",
     "rawInput",
     "rawOutput",
-    // What the client may do with the call, such as cancelling it.
-    "capabilities",
     "_meta",
 ];
 const SUBJECT_MEMBERS: &[&str] = &["type", "toolCall", "toolCallId", "terminalId", "command", "cwd", "_meta"];
@@ -136,6 +134,19 @@ fn other_members(text: &str, known: &[&str]) -> Map<String, Value> {
     let mut members: Map<String, Value> = object(text).unwrap_or_default();
     members.retain(|name, value| !known.contains(&name.as_str()) && !value.is_null());
     members
+}
+
+/// Returns `true` if these are the capabilities of a tool call as version 2 has them, and nothing else.
+fn is_capabilities(value: &Value) -> bool {
+    let has_only_meta =
+        |value: &Value| value.as_object().is_some_and(|members| members.keys().all(|key| key == "_meta"));
+    value.as_object().is_some_and(|members| {
+        members.iter().all(|(key, value)| match key.as_str() {
+            "_meta" => true,
+            "cancel" => value.is_null() || has_only_meta(value),
+            _ => false,
+        })
+    })
 }
 
 /// What a gate says of a request of its own.
@@ -305,7 +316,9 @@ impl Mapper {
         }
         let mut calls: Vec<Call> = Vec::new();
         for call in [request.tool_call, subject.tool_call].into_iter().flatten() {
-            unknown.push(other_members(call.get(), CALL_MEMBERS));
+            let mut others = other_members(call.get(), CALL_MEMBERS);
+            others.retain(|name, value| name != "capabilities" || !is_capabilities(value));
+            unknown.push(others);
             match self.read_call(call) {
                 Ok(patch) if calls.is_empty() => calls.push(self.ask_for(patch, emit)),
                 Ok(patch) => calls.push(self.known_with(patch)),

@@ -425,6 +425,27 @@ fn requests_of_v2_have_subjects() {
 }
 
 #[test]
+fn only_members_that_the_protocol_does_not_have_are_unknown() {
+    let mut stage = Stage::new(V2);
+    for (capabilities, is_known) in [
+        (json!(null), true),
+        (json!({}), true),
+        (json!({"cancel": {}, "_meta": {"a": 1}}), true),
+        (json!({"cancel": {"command": "rm a"}}), false),
+        (json!({"argv": ["rm", "a"]}), false),
+        (json!("rm a"), false),
+    ] {
+        let call = json!({"toolCallId": "d", "title": "It", "name": "n", "kind": "read", "status": "pending",
+            "content": [], "locations": [], "rawInput": {}, "rawOutput": {}, "capabilities": capabilities, "_meta": {}});
+        let asked = stage.ask(&json!({
+            "sessionId": "s", "title": "May I?", "description": "Well", "options": [], "_meta": {},
+            "subject": {"type": "tool_call", "toolCall": call, "_meta": {}},
+        }));
+        assert_eq!(asked.unknown.is_empty(), is_known, "{capabilities}: {:?}", asked.unknown);
+    }
+}
+
+#[test]
 fn requests_that_cannot_be_read_are_told_and_say_so() {
     for params in [
         json!(null),
