@@ -31,7 +31,7 @@ pub struct StrippedMeta {
 /// those that have a fixed meaning. Returns `None` if nothing is to be taken out.
 pub fn strip_client_meta(message: View<'_>, listed: &[String]) -> Option<StrippedMeta> {
     let method = message.method()?;
-    // What it carries is another protocol's, from a server to whoever uses it.
+    // Its `_meta` belongs to MCP, and is for the agent as a user of the server.
     if method == method::MCP_MESSAGE {
         return None;
     }
@@ -93,7 +93,7 @@ impl Edits<'_> {
     fn judge(&mut self, range: Range<usize>) {
         let value = self.bytes.get(range.clone()).unwrap_or_default();
         if value.first() != Some(&b'{') {
-            // Nobody knows what it means to whom.
+            // Not an object, so no member of it can be listed.
             if value != b"null" {
                 self.note(META);
                 self.replaced.push((range, b"null".to_vec()));
