@@ -23,7 +23,8 @@ const COMMAND: &[&str] = &[
     "program",
     "executable",
 ];
-/// Both a command by itself, and the arguments of one beside it.
+/// A command with its program. Beside another command it must begin with that one: some tools leave the program out,
+/// others run this instead.
 const ARGV: &str = "argv";
 const ARGUMENTS: &[&str] = &[
     "args",
@@ -91,16 +92,17 @@ impl Commands {
                 self.input.push(value.as_str().map_or_else(|| value.to_string(), str::to_owned));
             }
         }
-        match (&commands[..], argv) {
-            ([], Some(argv)) => commands.push((false, argv)),
-            // It may have the program in it, or not.
-            ([(_, Value::String(program))], Some(argv)) if starts_with(argv, program) => {
-                commands = vec![(false, argv)];
+        let mut is_ambiguous = false;
+        if let Some(argv) = argv {
+            match &commands[..] {
+                [] => {}
+                [(_, Value::String(program))] if starts_with(argv, program) => commands.clear(),
+                _ => is_ambiguous = true,
             }
-            (_, Some(argv)) => arguments.push(argv),
-            (_, None) => {}
+            commands.push((false, argv));
         }
         match (&commands[..], &arguments[..]) {
+            _ if is_ambiguous => self.push_unknown(&commands, &arguments),
             ([], _) => {
                 // An object is looked at by itself.
                 let lists = arguments.iter().filter(|value| !value.is_object());
@@ -112,12 +114,14 @@ impl Commands {
                 }
             }
             ([(false, command)], [arguments]) => self.push(joined(command, arguments)),
-            _ => {
-                let all = commands.iter().map(|(_, value)| *value).chain(arguments.iter().copied());
-                let all: Vec<String> = all.map(plain).collect();
-                self.push(Command::Unknown(all.join(" ")));
-            }
+            _ => self.push_unknown(&commands, &arguments),
         }
+    }
+
+    fn push_unknown(&mut self, commands: &[(bool, &Value)], arguments: &[&Value]) {
+        let all = commands.iter().map(|(_, value)| *value).chain(arguments.iter().copied());
+        let all: Vec<String> = all.map(plain).collect();
+        self.push(Command::Unknown(all.join(" ")));
     }
 
     /// Adds one command, or `many` that a list has.

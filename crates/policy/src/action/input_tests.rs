@@ -89,7 +89,6 @@ fn commands_have_many_forms() {
     check_command(&json!({"cmd": "a", "command": "b"}), &Some(Command::Shell("a\nb".into())));
     check_command(&json!({"cmd": ["it's"], "command": "b"}), &Some(Command::Shell("'it'\\''s'\nb".into())));
     check_command(&json!({"program": "git", "argv": ["git", "push"]}), &argv(&["git", "push"]));
-    check_command(&json!({"program": "git", "argv": ["push"]}), &argv(&["git", "push"]));
     check_command(&json!({"argv": ["git", "push"], "tool": {"command": "git"}}), &argv(&["git", "push"]));
     assert_eq!(action("execute", &json!({"command": "a", "workdir": "/x"})).cwd, Some("/x".into()));
 }
@@ -145,6 +144,11 @@ fn arguments_that_belong_to_no_one_command_make_it_unknown() {
         json!({"command": "ls", "script": "wc", "args": ["x"]}),
         json!({"commands": ["ls"], "args": ["x"]}),
         json!({"command": "ls", "args": ["x"], "flags": ["y"]}),
+        json!({"command": "ls", "argv": ["rm", "a"]}),
+        json!({"program": "git", "argv": ["push"]}),
+        json!({"command": ["ls"], "argv": ["rm", "a"]}),
+        json!({"command": "ls", "argv": "rm a"}),
+        json!({"command": "ls", "script": "ls", "argv": ["ls"]}),
     ] {
         let command = action("execute", &input).command;
         assert!(matches!(command, Some(Command::Unknown(_))), "{input}: {command:?}");
