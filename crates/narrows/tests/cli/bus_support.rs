@@ -1,5 +1,6 @@
 //! A bus that runs, and clients by hand.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -38,6 +39,8 @@ pub(crate) struct Bus<'a> {
     pub(crate) admin: PathBuf,
     /// What it said.
     said: String,
+    /// Lines of the log that came while it started: another thread writes them, so a test may still wait for them.
+    early: VecDeque<String>,
 }
 
 /// How it ended.
@@ -57,12 +60,24 @@ impl<'a> Bus<'a> {
         let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("narrows starts");
         let stderr = BufReader::new(child.stderr.take().expect("piped"));
-        let mut bus =
-            Self { place, child, stderr, at: Vec::new(), admin: PathBuf::new(), said: String::new() };
+        let mut bus = Self {
+            place,
+            child,
+            stderr,
+            at: Vec::new(),
+            admin: PathBuf::new(),
+            said: String::new(),
+            early: VecDeque::new(),
+        };
         let admin = bus.hears(" come in at unix:");
         bus.admin = admin.into();
-        let listens = bus.said.lines().filter_map(|line| line.strip_prefix("listening on "));
-        bus.at = listens.filter_map(|line| line.split(',').next()).map(str::to_owned).collect();
+        for line in bus.said.lines() {
+            match line.strip_prefix("listening on ") {
+                Some(rest) => bus.at.extend(rest.split(',').next().map(str::to_owned)),
+                None if line.contains(" come in at unix:") => {}
+                None => bus.early.push_back(format!("{line}\n")),
+            }
+        }
         bus
     }
 
@@ -81,22 +96,32 @@ impl<'a> Bus<'a> {
     #[track_caller]
     pub(crate) fn hears(&mut self, words: &str) -> String {
         loop {
-            let mut line = String::new();
-            let read = self.stderr.read_line(&mut line).expect("UTF-8");
-            assert!(read > 0, "it never says {words:?}, but: {}", self.said);
-            self.said.push_str(&line);
+            let line = self.next_line();
+            assert!(!line.is_empty(), "it never says {words:?}, but: {}", self.said);
             if let Some((_, rest)) = line.split_once(words) {
                 return rest.trim_end().to_owned();
             }
         }
     }
 
+    /// The next line, or nothing at the end.
+    fn next_line(&mut self) -> String {
+        if let Some(line) = self.early.pop_front() {
+            return line;
+        }
+        let mut line = String::new();
+        self.stderr.read_line(&mut line).expect("UTF-8");
+        self.said.push_str(&line);
+        line
+    }
+
     /// Waits until it has said lines with all of these in them, in whatever order: the log is written beside the rest.
     #[track_caller]
     pub(crate) fn hears_all(&mut self, words: &[&str]) {
-        let from = self.said.len();
-        while !words.iter().all(|words| self.said[from..].contains(words)) {
-            self.hears("");
+        let mut heard = String::new();
+        while !words.iter().all(|words| heard.contains(words)) {
+            heard.push_str(&self.hears(""));
+            heard.push('\n');
         }
     }
 
