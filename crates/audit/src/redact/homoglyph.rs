@@ -1,6 +1,7 @@
 //! Characters that are invisible or look like ASCII letters. A name written with them is read as the one it looks like.
 
-/// Returns a name as it looks to a reader, in ASCII where possible: invisible characters are dropped and look-alikes replaced.
+/// Returns a name as it looks to a reader, in ASCII where possible. Invisible characters are dropped, and characters that
+/// look like ASCII letters are replaced.
 pub(super) fn readable(name: &str) -> String {
     name.chars().filter(|letter| !is_invisible(*letter)).map(looks_like).collect()
 }
