@@ -122,9 +122,13 @@ impl<O: Out> Pass<'_, O> {
         if self.is_misused_by_client(&method, message) {
             return;
         }
-        if method == method::MCP_MESSAGE && !self.gate.offers().mcp_acp {
-            self.record_method(Sender::Client, &method, message, Some("method_not_listed"));
-            return;
+        if method == method::MCP_MESSAGE {
+            let is_offered = self.gate.offers().mcp_acp;
+            let refused = if is_offered { "unmet-capability" } else { "method_not_listed" };
+            if !is_offered || self.gate.unmet.is_some() {
+                self.record_method(Sender::Client, &method, message, Some(refused));
+                return;
+            }
         }
         if !is_plain_notification(&method) {
             return self.other_notification(&method, message);

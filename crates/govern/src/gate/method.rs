@@ -168,12 +168,18 @@ impl<O: Out> Pass<'_, O> {
     /// Handles a notification of the client for which there is no rule: dropped unless it is listed.
     pub(super) fn other_notification(&mut self, method: &str, message: View<'_>) {
         let is_listed = self.gate.mandate.client_methods.iter().any(|listed| listed == method);
+        let is_undeclared =
+            |params: &Value| prompt::undeclared(params, self.gate.mandate.capabilities).is_some();
         // Nobody could be told that it needs an approval.
         let code = match is_listed {
             false => Some("method_not_listed"),
+            true if self.gate.unmet.is_some() => Some("unmet-capability"),
             true if self.gate.mandate.autonomy == Autonomy::Gated => Some("needs_approval"),
             true if plain_params(message).is_none() => Some(UNCLEAR),
             true if !message.session().is_none_or(|name| self.is_open(&name)) => Some("unknown_session"),
+            true if plain_params(message).is_some_and(|params| is_undeclared(&params)) => {
+                Some("undeclared_capability")
+            }
             true => None,
         };
         let ticket = self.record_method(Sender::Client, method, message, code);

@@ -81,7 +81,7 @@ impl<O: Out> Pass<'_, O> {
                 if let Some(session) = self.session(&name) {
                     session.runs = true;
                 }
-                let ticket = self.step(&name, Life::Running, None);
+                let ticket = self.step_to_running(&name);
                 self.send_marked(message, ticket, Otherwise::Halt((&*name).into()));
             }
             "agent_message_chunk"
@@ -90,7 +90,7 @@ impl<O: Out> Pass<'_, O> {
             | "agent_thought"
             | "plan"
             | "plan_update" => {
-                let ticket = self.step(&name, Life::Running, None);
+                let ticket = self.step_to_running(&name);
                 self.send_marked(message, ticket, Otherwise::Halt((&*name).into()));
             }
             // A kind that is not known, about a call: decided as one, whatever it is called.
@@ -207,7 +207,7 @@ impl<O: Out> Pass<'_, O> {
             Course::Halt(reason) => self.halt(name, &reason),
             Course::Show => {
                 let held = std::mem::take(&mut case.held);
-                ticket = self.step(name, Life::Running, None).or(ticket);
+                ticket = self.step_to_running(name).or(ticket);
                 ticket = self.finish(name, id).or(ticket);
                 self.show_held(name, &held, ticket);
                 self.send_marked(message, ticket, Otherwise::Halt(name.into()));

@@ -254,6 +254,17 @@ impl<O: Out> Pass<'_, O> {
         Some(self.record(event))
     }
 
+    /// Records that a session runs, if a turn goes on in it. What an agent sends after a turn, or while it is stopped, begins
+    /// none, and nothing would record its end.
+    pub(super) fn step_to_running(&mut self, name: &str) -> Option<Ticket> {
+        let session = self.gate.sessions.get(name)?;
+        let is_turn = session.lineage.is_some() || session.heard.is_some() || session.is_working();
+        if !is_turn || self.gate.is_stopping(name) {
+            return None;
+        }
+        self.step(name, Life::Running, None)
+    }
+
     /// Stops a turn in which the agent does what it may not.
     pub(super) fn halt(&mut self, name: &str, reason: &str) {
         self.stop(name, Halt { reason: reason.to_owned(), is_late: false });

@@ -128,6 +128,23 @@ fn an_agent_that_refuses_to_close_keeps_its_session() {
 }
 
 #[test]
+fn what_an_agent_sends_outside_a_turn_starts_none_in_the_log() {
+    let chunk = json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "late"}});
+    let mut scene = Scene::at_work();
+    scene.answer(2, &json!({"stopReason": "end_turn"}));
+    scene.seen();
+    scene.update(&chunk);
+    let seen = scene.seen();
+    assert!(seen.starts_with("c < ") && !seen.contains("operator.running"), "{seen}");
+    // Nor while a turn is stopped.
+    let mut scene = Scene::at_work();
+    scene.update(&json!({"sessionUpdate": "tool_call", "toolCallId": 1}));
+    assert!(scene.seen().contains("operator.interrupted"));
+    scene.update(&chunk);
+    assert!(!scene.seen().contains("operator.running"));
+}
+
+#[test]
 fn a_turn_in_which_the_model_failed_is_recorded_as_interrupted() {
     let fields =
         json!({"kind": "server", "status": 500, "url": "http://h/v1", "retryable": true, "message": "boom"});

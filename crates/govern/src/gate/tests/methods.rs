@@ -209,6 +209,9 @@ fn a_listed_method_needs_an_open_session_if_it_names_one() {
     // Content that the manifest does not declare is not smuggled in by another name.
     scene.ask(8, "_x/y", &json!({"sessionId": "s", "prompt": [{"type": "image", "data": "AA=="}]}));
     assert!(scene.seen().contains("log prompt.refused deny code=\"undeclared_capability\""));
+    let params = json!({"sessionId": "s", "prompt": [{"type": "image", "data": "AA=="}]});
+    scene.client(&json!({"jsonrpc": "2.0", "method": "_x/y", "params": params}));
+    assert_eq!(scene.seen(), "log method.refused deny code=\"undeclared_capability\"");
 }
 
 #[test]

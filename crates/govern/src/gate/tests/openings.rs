@@ -40,6 +40,11 @@ fn what_is_declared_and_not_there_is_no_start() {
     scene.ask(3, "session/load", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
     let seen = scene.seen();
     assert!(!seen.contains("a <") && seen.matches("unmet-capability").count() == 3, "{seen}");
+    for method in ["_x/y", "mcp/message"] {
+        scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": {}}));
+        let seen = scene.seen();
+        assert!(!seen.contains("a <") && seen.starts_with("log method.refused deny"), "{seen}");
+    }
     // Unless it has introduced itself anew.
     scene.ask(4, "initialize", &json!({"protocolVersion": 1}));
     scene.answer(4, &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
