@@ -57,7 +57,7 @@ impl Admin {
     /// Answers until this is dropped. Must be polled inside a runtime; `facts` is what the bus itself does not know.
     /// `network` is asked each time.
     pub async fn serve(self, bus: Handle, facts: Facts, network: AskNetwork) {
-        let pages = Arc::new(pages::Pages { bus, facts, network });
+        let pages = Arc::new(pages::Pages { bus, facts, network, refused_users: Default::default() });
         // Dropping the set ends the tasks.
         let mut served = tokio::task::JoinSet::new();
         for entrance in self.entrances {

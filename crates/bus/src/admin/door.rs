@@ -5,13 +5,15 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::serve::Listener as Accepting;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::pages::{self, Pages};
 use super::seats::{Request, Seat, Seats};
@@ -26,6 +28,14 @@ const IDLE: Duration = Duration::from_secs(30);
 const HALF: Duration = Duration::from_secs(2);
 /// How long nobody is let in after the system had no room for one.
 const REST: Duration = Duration::from_millis(200);
+/// How many refused connections are answered at once. One more is closed without an answer.
+const MAX_REFUSALS: usize = 16;
+/// How much of the request of a refused user is read.
+const MAX_REFUSED_BYTES: usize = 16 << 10;
+/// The answer to a user that may not connect.
+const REFUSAL: &[u8] =
+    b"HTTP/1.1 403 Forbidden\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 38\r\n\
+    connection: close\r\n\r\nonly the user of this bus may connect\n";
 
 /// A door that is open.
 #[derive(Debug)]
@@ -58,14 +68,16 @@ impl Entrance {
         let fd = self.listener.fd.try_clone()?;
         let seats = Seats::new(CONNECTIONS);
         let only = self.listener.only;
+        let refused_users = Arc::clone(&pages.refused_users);
+        let guarded = |socket| Guarded { socket, seats, only, refused_users, refusals: JoinSet::new() };
         match self.listener.family {
             Family::Unix => {
                 let socket = Socket::Unix(UnixListener::from_std(StdUnixListener::from(fd))?);
-                axum::serve(Guarded { socket, seats, only }, pages::private(pages)).await
+                axum::serve(guarded(socket), pages::private(pages)).await
             }
             Family::Tcp => {
                 let socket = Socket::Tcp(TcpListener::from_std(fd.into())?);
-                axum::serve(Guarded { socket, seats, only }, pages::local(pages)).await
+                axum::serve(guarded(socket), pages::local(pages)).await
             }
         }
     }
@@ -82,6 +94,47 @@ struct Guarded {
     seats: Seats,
     /// The only user that a port is for.
     only: Option<u32>,
+    /// How many connections were refused because of their user.
+    refused_users: Arc<AtomicU64>,
+    /// Connections that are being refused. They end with this.
+    refusals: JoinSet<()>,
+}
+
+impl Guarded {
+    /// Answers a user that may not connect, beside those that may: it takes no seat of theirs.
+    fn refuse(&mut self, stream: Stream) {
+        self.refused_users.fetch_add(1, Ordering::Relaxed);
+        while self.refusals.try_join_next().is_some() {}
+        if self.refusals.len() < MAX_REFUSALS {
+            self.refusals.spawn(async move {
+                match stream {
+                    Stream::Unix(stream) => refuse(stream).await,
+                    Stream::Tcp(stream) => refuse(stream).await,
+                }
+            });
+        }
+    }
+}
+
+/// Answers a request with 403, whatever it asks for. A socket that is closed with unread input is reset, and the answer with it, so the
+/// request is read first and the end of the connection is awaited.
+async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let answer = async {
+        let mut request = Vec::new();
+        while request.len() < MAX_REFUSED_BYTES {
+            let seen = request.len().saturating_sub(3);
+            let is_end = stream.read_buf(&mut request).await? == 0;
+            if is_end || request[seen..].windows(4).any(|end| end == b"\r\n\r\n") {
+                break;
+            }
+        }
+        stream.write_all(REFUSAL).await?;
+        stream.shutdown().await?;
+        let mut rest = stream.take(MAX_REFUSED_BYTES as u64);
+        tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
+    };
+    // The peer may be gone, or do nothing: both are its own affair.
+    _ = timeout(HALF, answer).await;
 }
 
 impl Accepting for Guarded {
@@ -98,7 +151,7 @@ impl Accepting for Guarded {
                 Ok(stream) if stream.may_come_in(self.only) => {
                     return (Visit::new(stream, self.seats.take().await), ());
                 }
-                Ok(_) => {}
+                Ok(stream) => self.refuse(stream),
                 Err(error) => {
                     tracing::debug!(%error, "an operator could not be let in");
                     sleep(REST).await;
@@ -222,8 +275,6 @@ impl AsyncWrite for Visit {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
     use super::*;
 
     /// Long enough for a loaded machine; nothing waits for it unless something is wrong.
@@ -239,10 +290,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(began.elapsed() >= IDLE);
         drop(visit);
-        assert!(
-            tokio::time::timeout(Duration::ZERO, seats.take()).await.is_ok(),
-            "there is room for the next"
-        );
+        assert!(timeout(Duration::ZERO, seats.take()).await.is_ok(), "there is room for the next");
     }
 
     #[tokio::test(start_paused = true)]
@@ -253,7 +301,7 @@ mod tests {
         let error = loop {
             theirs.write_all(b"x").await.unwrap();
             visit.read_u8().await.unwrap();
-            if let Ok(ended) = tokio::time::timeout(HALF / 4, visit.read_u8()).await {
+            if let Ok(ended) = timeout(HALF / 4, visit.read_u8()).await {
                 break ended.unwrap_err();
             }
         };
@@ -268,19 +316,78 @@ mod tests {
         assert!(began.elapsed() >= IDLE);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_user_gets_an_answer_however_the_request_comes() {
+        for parts in [&["GET / HTTP/1.1\r\n\r\n"][..], &["GET / HTTP/1.1\r\nHost: x\r\n\r", "\nmore"], &[""]]
+        {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            let refused = tokio::spawn(refuse(ours));
+            for part in parts {
+                theirs.write_all(part.as_bytes()).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            if parts == [""] {
+                theirs.shutdown().await.unwrap();
+            }
+            let mut answer = String::new();
+            theirs.read_to_string(&mut answer).await.unwrap();
+            let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+            assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+            assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{head}");
+            assert_eq!(body, "only the user of this bus may connect\n");
+            drop(theirs);
+            refused.await.unwrap();
+        }
+        // One that asks nothing is not waited for.
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let began = Instant::now();
+        refuse(ours).await;
+        assert_eq!(began.elapsed(), HALF);
+    }
+
+    #[tokio::test]
+    async fn refused_users_are_counted_and_answered_in_bounds() {
+        let (path, mut peers) = (tempfile::tempdir().unwrap(), Vec::new());
+        let socket = Socket::Unix(UnixListener::bind(path.path().join("s")).unwrap());
+        let refused_users = Arc::new(AtomicU64::new(0));
+        let mut door = Guarded {
+            socket,
+            seats: Seats::new(1),
+            only: None,
+            refused_users: Arc::clone(&refused_users),
+            refusals: JoinSet::new(),
+        };
+        for _ in 0..=MAX_REFUSALS {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            door.refuse(Stream::Unix(ours));
+            peers.push(theirs);
+        }
+        assert_eq!(
+            (refused_users.load(Ordering::Relaxed), door.refusals.len()),
+            (MAX_REFUSALS as u64 + 1, MAX_REFUSALS)
+        );
+        assert_eq!(peers[MAX_REFUSALS].read(&mut [0]).await.unwrap(), 0, "it is closed");
+    }
+
     #[tokio::test]
     async fn whoever_has_asked_nothing_yet_makes_room() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let socket = Socket::Unix(UnixListener::bind(&path).unwrap());
-        let mut door = Guarded { socket, seats: Seats::new(2), only: None };
+        let mut door = Guarded {
+            socket,
+            seats: Seats::new(2),
+            only: None,
+            refused_users: Default::default(),
+            refusals: JoinSet::new(),
+        };
         let mut visitors = Vec::new();
         let mut reads = Vec::new();
         for said in ["GET / HTTP/1.1\r\n\r\n", "GET / HT", "GET /", "", "GET / HTTP/1.1\r\n\r\n"] {
             let mut visitor = UnixStream::connect(&path).await.unwrap();
             visitor.write_all(said.as_bytes()).await.unwrap();
             visitors.push(visitor);
-            let (mut visit, ()) = tokio::time::timeout(PATIENCE, door.accept()).await.unwrap();
+            let (mut visit, ()) = timeout(PATIENCE, door.accept()).await.unwrap();
             let mut heard = vec![0; said.len()];
             visit.read_exact(&mut heard).await.unwrap();
             reads.push(tokio::spawn(async move { visit.read_u8().await.map_err(|error| error.kind()) }));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -35,6 +36,8 @@ pub(super) struct Pages {
     pub(super) bus: Handle,
     pub(super) facts: Facts,
     pub(super) network: AskNetwork,
+    /// Connections to the admin API that were refused because of their user.
+    pub(super) refused_users: Arc<AtomicU64>,
 }
 
 /// The pages for a socket that only one user can reach.
@@ -79,7 +82,10 @@ fn is_this_machine(host: &str) -> bool {
 async fn ask(pages: &Pages) -> Result<(Status, Queues), Response> {
     let gone = |why: &'static str| (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     match timeout(PATIENCE, pages.bus.report()).await {
-        Ok(Ok(report)) => Ok(report),
+        Ok(Ok((mut status, queues))) => {
+            status.counters.refused_users += pages.refused_users.load(Ordering::Relaxed);
+            Ok((status, queues))
+        }
         Ok(Err(_)) => Err(gone("the bus does not answer\n")),
         Err(_) => Err(gone("the bus does not answer in time\n")),
     }
