@@ -197,11 +197,13 @@ fn is_exact(message: View<'_>) -> bool {
     }
 }
 
-/// Whether an entry is a server that lives in the client; `None` if readers could differ about that, or about its id.
+/// Returns `true` if an entry is a server that lives in the client; `None` if readers could differ about that, or about its id. Clients of
+/// version 1 write the same id as `id` and as `serverId`: that is one id to every reader.
 fn is_of_client(entry: &[u8]) -> Option<bool> {
     let mut keys: Vec<String> = Vec::new();
     let mut kind = None;
-    let mut ids = 0;
+    let mut id: Option<String> = None;
+    let mut is_ambiguous = false;
     for (key, value) in members(entry) {
         let key = entry.get(key).and_then(decoded)?;
         let value = entry.get(value).unwrap_or_default();
@@ -211,14 +213,15 @@ fn is_of_client(entry: &[u8]) -> Option<bool> {
         if key == "type" {
             kind = decoded(value);
         }
-        if IDS.iter().any(|id| folds_to(&key, id)) {
-            let is_plain = matches!(&*key, "id" | "serverId") && decoded(value).is_some();
-            ids += if is_plain { 1 } else { 2 };
+        if IDS.iter().any(|name| folds_to(&key, name)) {
+            let text = decoded(value).filter(|_| matches!(&*key, "id" | "serverId"));
+            is_ambiguous |= text.is_none() || (id.is_some() && id != text);
+            id = text;
         }
         keys.push(key);
     }
     match kind.as_deref() {
-        Some("acp") => (ids == 1).then_some(true),
+        Some("acp") => (id.is_some() && !is_ambiguous).then_some(true),
         Some(kind) if kind.eq_ignore_ascii_case("acp") => None,
         _ => Some(false),
     }

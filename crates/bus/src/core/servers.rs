@@ -123,13 +123,14 @@ impl<O: Outlet> Pass<'_, O> {
         for server in
             params.get_mut("mcpServers")?.as_array_mut()?.iter_mut().filter(|it| it["type"] == "acp")
         {
-            let Some(key) = ["serverId", "id"].into_iter().find(|key| server.get(key).is_some()) else {
-                continue;
-            };
-            let wire = server[key].as_str().and_then(|own| state.servers.wire(client, own));
-            if let Some(wire) = wire.filter(|wire| server[key] != **wire) {
-                server[key] = Value::from(wire);
-                changed = true;
+            // Both, if both are there: an agent may read either, and must never find the id of another client.
+            for key in ["serverId", "id"] {
+                let wire =
+                    server.get(key).and_then(Value::as_str).and_then(|own| state.servers.wire(client, own));
+                if let Some(wire) = wire.filter(|wire| server[key] != **wire) {
+                    server[key] = Value::from(wire);
+                    changed = true;
+                }
             }
         }
         changed.then_some(params)

@@ -258,17 +258,7 @@ fn our_own_agent_needs_no_mode_for_low_access() {
 #[test]
 fn a_tool_of_an_mcp_server_is_refused_with_a_hint_that_helps() {
     let place = Place::new();
-    let served = "while read -r line; do\n\
-        id=$(printf '%s' \"$line\" | sed -n 's/.*\"id\":\\([^,}]*\\).*/\\1/p')\n\
-        case $line in\n\
-        *'\"initialize\"'*) r='{\"protocolVersion\":\"2025-06-18\",\"capabilities\":{\"tools\":{}},\"serverInfo\":{\"name\":\"t\",\"version\":\"1\"}}';;\n\
-        *'\"tools/list\"'*) r='{\"tools\":[{\"name\":\"poke\",\"inputSchema\":{\"type\":\"object\"}}]}';;\n\
-        *) r='{\"content\":[{\"type\":\"text\",\"text\":\"POKED\"}]}';;\n\
-        esac\n\
-        [ -n \"$id\" ] && printf '{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\\n' \"$id\" \"$r\"\ndone\n";
-    place.file("served.sh", served);
-    let config = json!({"mcpServers": {"a.b": {"command": "sh", "args": [place.path().join("served.sh")], "env": {MARK: place.mark()}}}});
-    place.file("mcp.json", &config.to_string());
+    place.mcp_server("a.b", "poke");
     for protocol in ["1", "2"] {
         let server =
             server((0..2).flat_map(|_| [Reply::tool_call("a_b__poke", json!({})), Reply::text("Done.")]));

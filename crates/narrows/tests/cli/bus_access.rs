@@ -96,3 +96,26 @@ fn another_user_is_refused_on_every_port_of_a_bus() {
     assert!(foreign.starts_with("HTTP/1.1 403 "), "{foreign}");
     bus.stop();
 }
+
+/// The client writes the id of a server under two keys in version 1, and under one in version 2.
+#[test]
+fn a_server_that_runs_in_the_client_is_used_through_a_bus() {
+    for protocol in ["1", "2"] {
+        let (place, home) = (Place::new(), Place::new());
+        place.mcp_server("notes", "poke");
+        place.file("p.toml", "[[rule]]\neffect = 'allow'\nserver = 'notes'\ntool = 'poke'\n");
+        let agent = ["--", "narrows", "acp", "--no-store", "--base-url", "builtin:demo"];
+        let listen = ["--listen", "tcp://127.0.0.1:0", "--share", "all", "--protocol", protocol];
+        let bus = Bus::start(&home, &[&listen[..], &agent].concat());
+        let own = format!("narrows bus --protocol {protocol} --listen stdio: {}", agent.join(" "));
+        for url in [&bus.at[0], &own] {
+            let args =
+                ["run", "--agent", url, "--protocol", protocol, "--mcp", "mcp.json", "--policy", "p.toml"];
+            let mut command = place.narrows(args.iter().chain(&["call notes__poke {}"]));
+            command.env("XDG_RUNTIME_DIR", place.path().join("run"));
+            let told = place.told(command);
+            assert!(told.contains("POKED") && told.ends_with("--- exit 0 ---\n"), "{protocol} {url}: {told}");
+        }
+        bus.stop();
+    }
+}

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use serde_json::json;
 use tempfile::TempDir;
 
 /// Longer than anything takes here, however loaded the machine is.
@@ -94,6 +95,21 @@ impl Place {
         script.push_str("while read -r message; do :; done\n");
         self.file("agent.sh", &script);
         "sh agent.sh".to_owned()
+    }
+
+    /// Writes `mcp.json` with an MCP server of this name. It has one tool, which returns the text `POKED`.
+    pub(crate) fn mcp_server(&self, name: &str, tool: &str) {
+        let script = "while read -r line; do\n\
+            id=$(printf '%s' \"$line\" | sed -n 's/.*\"id\":\\([^,}]*\\).*/\\1/p')\n\
+            case $line in\n\
+            *'\"initialize\"'*) r='{\"protocolVersion\":\"2025-06-18\",\"capabilities\":{\"tools\":{}},\"serverInfo\":{\"name\":\"t\",\"version\":\"1\"}}';;\n\
+            *'\"tools/list\"'*) r='{\"tools\":[{\"name\":\"[TOOL]\",\"inputSchema\":{\"type\":\"object\"}}]}';;\n\
+            *) r='{\"content\":[{\"type\":\"text\",\"text\":\"POKED\"}]}';;\n\
+            esac\n\
+            [ -n \"$id\" ] && printf '{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\\n' \"$id\" \"$r\"\ndone\n";
+        let script = self.file("served.sh", &script.replace("[TOOL]", tool));
+        let server = json!({"command": "sh", "args": [script], "env": {MARK: self.mark}});
+        self.file("mcp.json", &json!({"mcpServers": {name: server}}).to_string());
     }
 
     /// The messages that a scripted agent got, a line each.

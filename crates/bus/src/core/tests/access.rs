@@ -405,6 +405,12 @@ fn servers_of_a_client_that_could_be_read_in_two_ways_are_refused() {
         (r#"{"type":"acp","name":"n","serverId":"srv"}"#, r#","_meta":{"x":1e999}"#),
         (r#"{"type":"acp","name":"n","serverId":"srv","_meta":{"x":1e999}}"#, ""),
         (r#"{"type":"acp","name":"n","id":"srv","serverId":"mine"}"#, ""),
+        (r#"{"type":"acp","name":"n","serverId":"mine","id":"srv"}"#, ""),
+        (r#"{"type":"acp","name":"n","serverId":"mine","id":"Mine"}"#, ""),
+        (r#"{"type":"acp","name":"n","serverId":"7","id":7}"#, ""),
+        (r#"{"type":"acp","name":"n","serverId":"mine","id":null}"#, ""),
+        (r#"{"type":"acp","name":"n","serverId":"mine","acpId":"mine"}"#, ""),
+        (r#"{"type":"acp","name":"n","serverId":"mine","id":"mine","Id":"mine"}"#, ""),
         (r#"{"type":"acp","name":"n","serverId":"mine","ServerID":"srv"}"#, ""),
         (r#"{"type":"acp","name":"n","serverId":"mine","serverId":"srv"}"#, ""),
         (r#"{"type":"http","type":"acp","name":"n","serverId":"srv"}"#, ""),
@@ -428,4 +434,24 @@ fn servers_of_a_client_that_could_be_read_in_two_ways_are_refused() {
     scene.ask(other, 2, "session/new", &json!({"cwd": "/", "mcpServers": [server]}));
     let seen = scene.seen();
     assert!(seen.contains(r#""serverId":"srv~2""#), "{seen}");
+}
+
+/// Clients of version 1 write the id under the key of either form of the protocol.
+#[test]
+fn a_server_of_a_client_may_have_the_same_id_under_both_keys() {
+    for share in [Share::Connection, Share::Session, Share::All] {
+        for is_owner in [true, false] {
+            for ids in [r#""serverId":"srv","id":"srv""#, r#""id":"srv","serverId":"s\u0072v""#] {
+                let (mut scene, client) = scene(pool(share), is_owner);
+                scene.line(
+                    client,
+                    &format!(
+                        r#"{{"jsonrpc":"2.0","id":9,"method":"session/new","params":{{"cwd":"/","mcpServers":[{{"type":"acp","name":"n",{ids}}}]}}}}"#
+                    ),
+                );
+                let seen = scene.seen();
+                assert!(reached(&seen) && !seen.contains("error"), "{share:?} {is_owner} {ids}: {seen}");
+            }
+        }
+    }
 }

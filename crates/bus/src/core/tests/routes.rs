@@ -419,6 +419,26 @@ fn equal_ids_of_servers_in_two_clients_of_one_worker_do_not_meet() {
     assert!(seen.contains("session/resume") && seen.contains(r#""serverId":"files""#), "{seen}");
 }
 
+#[test]
+fn a_renamed_server_has_its_new_id_under_both_keys() {
+    let mut scene = Scene::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let (one, two) = (scene.open_as("token:one"), scene.open_as("token:two"));
+    let server =
+        json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "n", "id": "files", "serverId": "files"}]});
+    for (client, expected) in [(one, "files"), (two, "files~2")] {
+        scene.ask(client, 1, "session/new", &server);
+        let seen = scene.seen();
+        let line = seen.lines().find(|line| line.contains("session/new")).unwrap();
+        let sent: Value = serde_json::from_str(line.strip_prefix("w0 < ").unwrap()).unwrap();
+        let server = &sent["params"]["mcpServers"][0];
+        assert_eq!((&server["id"], &server["serverId"]), (&json!(expected), &json!(expected)), "{seen}");
+    }
+    scene.said(0, r#"{"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"files~2"}}"#);
+    assert_snapshot!(scene.seen(), @r#"c1 < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"files"}}"#);
+}
+
 /// A worker that many share takes what a client says about a server for the word of that server.
 #[test]
 fn a_client_speaks_for_its_own_mcp_servers_only() {
