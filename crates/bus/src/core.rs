@@ -55,6 +55,7 @@ use narrows_wire::{Piece, View};
 use crate::config::{Config, Limits, Listen};
 
 pub use api::{ANYONE, Action, Arrival, Client, End, Note, Outlet, PoolId, Reason, Stuck, Time, Worker};
+pub(crate) use memory::unfinished_error;
 pub use status::{Counters, IdentityStatus, PoolStatus, Status, WorkerStatus};
 
 use batch::Batches;
@@ -179,6 +180,13 @@ impl Core {
     pub fn client_line<O: Outlet>(&mut self, now: Time, client: Client, message: View<'_>, out: &mut O) {
         if let Some(client) = self.clients.key_at(client.0) {
             self.pass(now, out).client_line(client, message);
+        }
+    }
+
+    /// Refuses a message of a client that is not finished, because too much input is not. `head` is how it begins.
+    pub fn refuse_unfinished<O: Outlet>(&mut self, now: Time, client: Client, head: &[u8], out: &mut O) {
+        if let Some(client) = self.clients.key_at(client.0) {
+            self.pass(now, out).refuse_unfinished(client, View::too_long(head));
         }
     }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use narrows_wire::{Code, Kind, RpcError, View};
+use narrows_wire::{Code, Fault, Kind, RpcError, View, message};
 use rustc_hash::FxHashMap;
 use serde_json::json;
 
@@ -84,7 +84,28 @@ impl super::Core {
     }
 }
 
+/// Returns the refusal of a message that was not finished when too much input was. As it is, it may succeed later.
+pub(crate) fn unfinished_error() -> RpcError {
+    let error = RpcError::new(Code::Backpressure, "too much unfinished input on this bus");
+    error.with("retryAfterMs", json!(RETRY_MS))
+}
+
 impl<O: Outlet> Pass<'_, O> {
+    /// Refuses a message of which `message` is the head. If it answers a worker, the worker is told.
+    pub(super) fn refuse_unfinished(&mut self, client: Client, message: View<'_>) {
+        if self.core.client(client).is_none_or(|state| state.closing) {
+            return;
+        }
+        self.core.counters.from_clients += 1;
+        self.meter(client, 1);
+        let error = unfinished_error();
+        if message.kind() == Kind::Invalid(Fault::LongResponse) {
+            self.fail_response(client, message, &error);
+        } else {
+            self.write_client(client, &[&message::error(message.id().unwrap_or(b"null"), &error)]);
+        }
+    }
+
     /// Refuses a message that is too much to be held. Tells whether it was.
     pub(super) fn refuse_too_much(&mut self, client: Client, message: View<'_>) -> bool {
         let length = message.bytes().len();

@@ -18,6 +18,10 @@ pub trait Brain: Send + 'static {
     fn count_refused_user(&mut self) {}
     /// A client sent a line, which nobody has looked into: a router that only copies need not.
     fn client_line(&mut self, now: Time, client: Client, line: Piece<'_>, out: &mut impl Outlet);
+    /// Refuses a message that begins with `head` and is not finished, because too much input of clients is not.
+    fn refuse_unfinished(&mut self, now: Time, client: Client, head: &[u8], out: &mut impl Outlet) {
+        self.client_line(now, client, Piece::TooLong(head), out);
+    }
     /// A client sends no more, but may still read.
     fn client_eof(&mut self, now: Time, client: Client, out: &mut impl Outlet);
     /// A client's connection is closed.
@@ -97,6 +101,10 @@ impl Brain for Core {
     #[inline]
     fn client_line(&mut self, now: Time, client: Client, line: Piece<'_>, out: &mut impl Outlet) {
         self.client_line(now, client, view(line), out);
+    }
+
+    fn refuse_unfinished(&mut self, now: Time, client: Client, head: &[u8], out: &mut impl Outlet) {
+        self.refuse_unfinished(now, client, head, out);
     }
 
     fn client_eof(&mut self, now: Time, client: Client, out: &mut impl Outlet) {

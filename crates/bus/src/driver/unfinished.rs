@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
-use narrows_wire::{Code, Piece, RpcError};
+use narrows_wire::{Code, RpcError};
 
-use crate::core::{Client, Time};
+use crate::core::{Client, Time, unfinished_error};
 
 use super::framed::Cutter;
 use super::{About, Brain, Driver};
@@ -129,12 +129,11 @@ impl<B: Brain> Driver<B> {
         match head {
             Some(head) if !is_fresh => {
                 self.ask(About::Client(slot), |brain, ports| {
-                    brain.client_line(now, Client(slot), Piece::TooLong(&head), ports);
+                    brain.refuse_unfinished(now, Client(slot), &head, ports);
                 });
             }
             _ => {
-                let words = "too much unfinished input";
-                self.ports.dismiss(slot, &RpcError::new(Code::MessageTooLarge, words));
+                self.ports.dismiss(slot, &unfinished_error());
                 // What is still read of it is thrown away, whatever it is cut by.
                 let lines = self.lines();
                 if let Some(cutter) = self.client_cutters.get_mut(slot as usize) {

@@ -1,5 +1,7 @@
 //! What is held for clients: bounded in bytes, for all and for each identity.
 
+use insta::assert_snapshot;
+
 use super::identities::asking;
 use super::*;
 
@@ -117,4 +119,26 @@ fn when_memory_is_short_clients_that_nothing_is_known_of_get_no_sessions_first()
     scene.core.set_pressure(true);
     scene.ask(one, 2, "session/new", &json!({"cwd": "/"}));
     assert!(scene.seen().contains("-32012"));
+}
+
+#[test]
+fn an_unfinished_message_is_refused_for_now_and_an_unfinished_answer_fails_for_the_worker() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.session(client, 0, "s");
+    scene.said(0, r#"{"jsonrpc":"2.0","id":"q","method":"fs/read_text_file","params":{"sessionId":"s"}}"#);
+    scene.seen();
+    for head in [
+        r#"{"jsonrpc":"2.0","id":7,"method":"session/prompt","params":{"a":""#,
+        r#"{"jsonrpc":"2.0","method":"session/prompt","params":{"a":""#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{"content":""#,
+        r#"{"jsonrpc":"2.0","id":99,"result":{"content":""#,
+    ] {
+        scene.core.refuse_unfinished(scene.now, Client(client), head.as_bytes(), &mut scene.sight);
+    }
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":7,"error":{"code":-32012,"message":"too much unfinished input on this bus","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":1000}}}
+    c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32012,"message":"too much unfinished input on this bus","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":1000}}}
+    w0 < {"jsonrpc":"2.0","id":"q","error":{"code":-32012,"message":"too much unfinished input on this bus","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":1000}}}
+    "#);
 }
