@@ -144,9 +144,13 @@ fn advised(failure: Failure, has_token: bool, error: &DialError) -> Failure {
         DialError::Forbidden { words } if words.as_ref().is_none_or(|words| words.contains("host")) => {
             failure.hint("the server takes only the names for itself that it knows: `hosts` in its bus.toml")
         }
-        DialError::Forbidden { words: Some(words) } if words.contains("user of this bus") => failure.hint(
-            "connect as the user that runs the bus, or show a token: `auth` in its bus.toml says who may connect",
-        ),
+        DialError::Forbidden { words: Some(words) } | DialError::TurnedAway(words)
+            if words.contains("user of this bus") =>
+        {
+            failure.hint(
+                "connect as the user that runs the bus, or show a token: `auth` in its bus.toml says who may connect",
+            )
+        }
         DialError::Io(error) if error.contains("Permission denied") => failure.hint(
             "a unix socket of a bus is for the user that runs it; other users need a listener with tokens",
         ),
@@ -208,6 +212,11 @@ mod tests {
             forbidden("only the user of this bus may connect")
                 .contains("connect as the user that runs the bus")
         );
+        let away = |words: &str| told(false, DialError::TurnedAway(words.to_owned()));
+        assert!(
+            away("only the user of this bus may connect").contains("connect as the user that runs the bus")
+        );
+        assert!(!away("the bus is stopping").contains("hint"));
         assert_eq!(
             told(true, DialError::LockedOut { after: Some(Duration::from_secs(5)) }),
             "error: wss://bus.example/acp?… cannot be reached\n  because: too many wrong tokens have come from this address (429)\n\
