@@ -14,7 +14,7 @@ use crate::Unenforceable;
 #[non_exhaustive]
 pub enum SpawnError {
     /// No such program, neither at the path nor in the worker's `PATH`.
-    #[error("program {program:?} not found{}", searched.as_ref().map(|path| format!(" in PATH {path:?}")).unwrap_or_default())]
+    #[error("program {program:?} not found{}", if searched.is_some() { " in PATH" } else { "" })]
     NotFound {
         /// The program as it was asked for.
         program: OsString,

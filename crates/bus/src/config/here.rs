@@ -224,6 +224,8 @@ mod tests {
                 ([warning], Some((line, words))) => {
                     assert_eq!(warning.place.line, line, "{warning}");
                     assert!(warning.to_string().contains(words), "{warning}");
+                    // The directories say much about a machine and help nobody.
+                    assert!(!warning.to_string().contains("/usr/bin"), "{warning}");
                 }
                 (warnings, _) => panic!("{server}: {warnings:?}"),
             }
@@ -233,7 +235,8 @@ mod tests {
         check("command = [\"narrows\"]", None);
         // Where that would be is known to a session only.
         check("command = [\"./no-such\"]", None);
-        check("command = [\"no-such\"]", Some((11, "MCP server \"files\" cannot be started: ")));
+        let missing = "MCP server \"files\" cannot be started: program \"no-such\" not found in PATH";
+        check("command = [\"no-such\"]", Some((11, missing)));
         check("command = [\"/no/such\", \"x\"]", Some((11, "\"files\"")));
         check("command = [\"sh\"]\nenv = { PATH = \"/nowhere\" }", Some((11, "\"files\"")));
     }

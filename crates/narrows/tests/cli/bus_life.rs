@@ -67,6 +67,7 @@ fn what_is_wrong_is_said_before_anything_is_started() {
         quoted.contains("hint: no shell takes it apart: write it as words, `-- narrows acp` or "),
         "{quoted}"
     );
+    assert!(quoted.contains("because: program \"narrows acp\" not found in PATH\n"), "{quoted}");
     assert!(quoted.ends_with("--- exit 5 ---\n"), "{quoted}");
     assert_snapshot!(told(&["--tcp", "127.0.0.1:0", "--", "./no-such-agent"]), @r#"
     --- stderr ---
