@@ -1,8 +1,11 @@
 //! TLS of a listener: its certificate, whom it trusts, and both read anew when they change.
 
+mod der;
 mod subject;
+mod validity;
 
 pub use subject::{Nameless, identity};
+pub(crate) use validity::expiry;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,8 +17,8 @@ use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 
 /// The files of a listener with TLS, as PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,6 +151,12 @@ impl ServerTls {
             .with_single_cert(certificates(&files.cert)?, private_key(&files.key)?)
             .map_err(|error| TlsError::of_pair(error, &files.cert, &files.key))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        if clients.is_some() {
+            // A resumed session does not verify the certificate again, and gives the ticket for the next one: an expired
+            // certificate would be accepted for ever.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
         Ok(Self { config: Arc::new(config), clients })
     }
 
@@ -155,7 +164,12 @@ impl ServerTls {
     pub(crate) fn accepts(&self, chain: &[CertificateDer<'_>]) -> bool {
         let Some(clients) = &self.clients else { return true };
         let Some((own, others)) = chain.split_first() else { return false };
-        clients.verifier.verify_client_cert(own, others, UnixTime::now()).is_ok()
+        clients.verifier.verify_client_cert(own, others, self.now()).is_ok()
+    }
+
+    /// Returns the wall clock that handshakes use as well.
+    pub(crate) fn now(&self) -> UnixTime {
+        self.config.time_provider.current_time().unwrap_or_else(UnixTime::now)
     }
 
     /// Returns `true` if both accept certificates of the same authorities.

@@ -1,15 +1,20 @@
 //! The certificate of a client, judged by the authorities that its listener accepts now.
 //!
-//! It was verified when the socket was opened. A socket and what runs over it outlive that: when an authority is removed from
-//! `client_ca`, requests and connections of its certificates are refused as if they came anew.
+//! It was verified when the socket was opened. A socket and what runs over it outlive that: when the certificate expires, or
+//! its authority is removed from `client_ca`, requests and connections are refused as if they came anew.
 
 use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
+use tokio::time::sleep;
 
-use crate::tls::ServerTls;
+use crate::tls::{ServerTls, expiry};
+
+/// Timers do not follow a wall clock that is set, and may stop while the machine sleeps, so it is looked at this often.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The certificate that a client has shown, with those that lead to its authority.
 #[derive(Clone, Debug)]
@@ -19,6 +24,8 @@ pub(super) struct ClientCertificate {
     /// What it was judged by last.
     judged_by: Arc<ServerTls>,
     is_accepted: bool,
+    /// The next last second of a certificate of the chain. `None` if all others have expired.
+    next_expiry: Option<u64>,
 }
 
 impl ClientCertificate {
@@ -28,13 +35,14 @@ impl ClientCertificate {
         tls: watch::Receiver<Arc<ServerTls>>,
         verified_by: Arc<ServerTls>,
     ) -> Self {
-        Self { chain: chain.into(), tls, judged_by: verified_by, is_accepted: true }
+        let next_expiry = chain.iter().filter_map(|certificate| expiry(certificate)).min();
+        Self { chain: chain.into(), tls, judged_by: verified_by, is_accepted: true, next_expiry }
     }
 
     /// Returns `true` if the listener accepts the certificate now.
     pub(super) fn is_accepted(&mut self) -> bool {
         // The sender is gone with the listener, which is no reason to refuse.
-        if self.tls.has_changed().unwrap_or(false) {
+        if self.has_expired() || self.tls.has_changed().unwrap_or(false) {
             self.judge();
         }
         self.is_accepted
@@ -43,8 +51,20 @@ impl ClientCertificate {
     /// Waits until the listener does not accept the certificate any more. Cancel-safe.
     pub(super) async fn revoked(&mut self) {
         while self.is_accepted() {
-            if self.tls.changed().await.is_err() {
-                return pending().await;
+            let expiring = self.until_expiry();
+            let expired = async {
+                match expiring {
+                    Some(time) => sleep(time.min(CLOCK_INTERVAL)).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                changed = self.tls.changed() => {
+                    if changed.is_err() {
+                        return pending().await;
+                    }
+                }
+                () = expired => {}
             }
             self.judge();
         }
@@ -53,9 +73,89 @@ impl ClientCertificate {
     fn judge(&mut self) {
         let now = Arc::clone(&self.tls.borrow_and_update());
         // A signature takes long to verify, and most reloads change nothing.
-        if !now.has_authorities_of(&self.judged_by) {
+        if self.has_expired() || !now.has_authorities_of(&self.judged_by) {
             self.is_accepted = now.accepts(&self.chain);
+            let time = now.now().as_secs();
+            // One that is not needed to reach the authority may have expired before.
+            let expiries = self.chain.iter().filter_map(|certificate| expiry(certificate));
+            self.next_expiry = expiries.filter(|until| *until >= time).min();
         }
         self.judged_by = now;
+    }
+
+    fn has_expired(&self) -> bool {
+        self.until_expiry().is_some_and(|time| time.is_zero())
+    }
+
+    /// Returns the time until [`Self::next_expiry`] is over.
+    fn until_expiry(&self) -> Option<Duration> {
+        let now = self.judged_by.now().as_secs();
+        self.next_expiry.map(|until| Duration::from_secs((until + 1).saturating_sub(now)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use rustls::pki_types::UnixTime;
+    use rustls::time_provider::TimeProvider;
+    use tokio::time::{Instant, advance};
+
+    use super::super::tests::secure::{authority, files};
+    use super::*;
+    use crate::tls::certificates;
+
+    /// A wall clock that moves with tokio's.
+    #[derive(Debug)]
+    struct PausedClock(Duration, Instant);
+
+    impl TimeProvider for PausedClock {
+        fn current_time(&self) -> Option<UnixTime> {
+            Some(UnixTime::since_unix_epoch(self.0 + self.1.elapsed()))
+        }
+    }
+
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    /// The certificate of a client, valid for two days; `None` where there is no openssl.
+    fn certificate() -> Option<(ClientCertificate, watch::Sender<Arc<ServerTls>>)> {
+        let directory = authority()?;
+        let mut tls = ServerTls::read(&files(directory.path(), true)).unwrap();
+        let began = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let clock = Arc::new(PausedClock(began, Instant::now()));
+        Arc::get_mut(&mut tls.config).unwrap().time_provider = clock;
+        let tls = Arc::new(tls);
+        let sender = watch::Sender::new(Arc::clone(&tls));
+        let chain = certificates(&directory.path().join("client.pem")).unwrap();
+        Some((ClientCertificate::new(&chain, sender.subscribe(), tls), sender))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_certificate_is_refused_once_it_has_expired() {
+        let Some((mut certificate, _sender)) = certificate() else { return };
+        assert!(certificate.is_accepted());
+        advance(DAY).await;
+        assert!(certificate.is_accepted());
+        advance(2 * DAY).await;
+        assert!(!certificate.is_accepted());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_ends_when_its_certificate_expires() {
+        let Some((mut certificate, _sender)) = certificate() else { return };
+        let began = Instant::now();
+        certificate.revoked().await;
+        assert!(began.elapsed() > DAY && began.elapsed() < 3 * DAY, "{:?}", began.elapsed());
+        assert!(!certificate.is_accepted());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_certificate_that_had_expired_before_is_not_accepted() {
+        let Some((certificate, sender)) = certificate() else { return };
+        advance(3 * DAY).await;
+        let verified_by = Arc::clone(&sender.borrow());
+        let mut late = ClientCertificate::new(&certificate.chain, sender.subscribe(), verified_by);
+        assert!(!late.is_accepted());
     }
 }

@@ -11,7 +11,7 @@ mod matrix;
 mod refused;
 mod replay;
 mod resumed;
-mod secure;
+pub(super) mod secure;
 mod slow;
 mod sockets;
 mod unfinished;

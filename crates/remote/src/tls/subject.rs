@@ -4,13 +4,11 @@
 //! without a common name, or with several, names nobody. The certificate has been verified before anybody asks this, so it is well
 //! formed; what is not is nobody all the same.
 
+use super::der::{Der, SEQUENCE, certificate_fields};
 use crate::identity::{Identity, Proof, is_name};
 
-const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const OID: u8 = 0x06;
-/// The version of a certificate, which old ones leave out.
-const VERSION: u8 = 0xa0;
 /// UTF8String, PrintableString and IA5String.
 const TEXTS: [u8; 3] = [0x0c, 0x13, 0x16];
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
@@ -49,13 +47,9 @@ pub fn identity(certificate: &[u8]) -> Result<Identity, Nameless> {
 }
 
 fn subject(certificate: &[u8]) -> Option<&[u8]> {
-    let mut certificate = Der(Der(certificate).tagged(SEQUENCE)?);
-    let mut fields = Der(certificate.tagged(SEQUENCE)?);
-    if fields.0.first() == Some(&VERSION) {
-        fields.next()?;
-    }
-    // Serial number, algorithm, issuer, validity.
-    for _ in 0..4 {
+    let mut fields = certificate_fields(certificate)?;
+    // Algorithm, issuer, validity.
+    for _ in 0..3 {
         fields.next()?;
     }
     fields.tagged(SEQUENCE)
@@ -83,37 +77,11 @@ fn text(value: &[u8]) -> Option<String> {
     std::str::from_utf8(value).ok().map(str::to_owned)
 }
 
-/// What is left of a row of values.
-struct Der<'a>(&'a [u8]);
-
-impl<'a> Der<'a> {
-    /// The next value and its tag.
-    fn next(&mut self) -> Option<(u8, &'a [u8])> {
-        let (&tag, rest) = self.0.split_first()?;
-        let (&length, rest) = rest.split_first()?;
-        let (length, rest) = match length {
-            0..=0x7f => (usize::from(length), rest),
-            0x81..=0x83 => {
-                let (digits, rest) = rest.split_at_checked(usize::from(length - 0x80))?;
-                (digits.iter().fold(0, |length, digit| length << 8 | usize::from(*digit)), rest)
-            }
-            _ => return None,
-        };
-        let (value, rest) = rest.split_at_checked(length)?;
-        self.0 = rest;
-        Some((tag, value))
-    }
-
-    /// The next value, if it has this tag.
-    fn tagged(&mut self, tag: u8) -> Option<&'a [u8]> {
-        self.next().filter(|(found, _)| *found == tag).map(|(_, value)| value)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::der::VERSION;
     use super::*;
 
     fn der(tag: u8, value: &[u8]) -> Vec<u8> {

@@ -1,20 +1,25 @@
-//! Certificates whose authority is removed while their clients are connected.
+//! Certificates whose authority is removed while their clients are connected, and sessions of TLS that a client would resume.
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use futures_util::{SinkExt, StreamExt};
+use rustls::pki_types::ServerName;
+use rustls::version::{TLS12, TLS13};
+use rustls::{HandshakeKind, SupportedProtocolVersion};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::super::{Auth, Limits, Listener};
 use super::kit::{LONG, Running, initialize, listener, start};
-use super::secure::{authority, client_config, files, tls};
+use super::secure::{authority, client_config, client_config_of, files, tls};
 use crate::tls::TlsFiles;
 use crate::tokens;
 
@@ -158,4 +163,38 @@ async fn an_idle_connection_is_closed_once_its_authority_is_removed() {
     setup.reload(&[setup.second.path()]);
     let read = timeout(LONG, stream.read(&mut [0; 16])).await.expect("closed in time");
     assert_eq!(read.unwrap_or(0), 0);
+}
+
+/// Returns the kinds of two handshakes of one client, which resumes a session if the server lets it.
+async fn handshakes(
+    version: &'static SupportedProtocolVersion,
+    auth: Auth,
+    client_ca: bool,
+) -> Option<[HandshakeKind; 2]> {
+    let directory = authority()?;
+    let at = directory.path();
+    let running = start(Listener { auth, tls: Some(files(at, client_ca)), ..listener() }, Limits::default());
+    let client = client_ca.then_some(at);
+    let config = client_config_of(&[version], &at.join("ca.pem"), client, &["http/1.1"]);
+    let connector = TlsConnector::from(Arc::new(config));
+    let mut kinds = [HandshakeKind::Full; 2];
+    for kind in &mut kinds {
+        let stream = TcpStream::connect(running.address).await.unwrap();
+        let stream = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap();
+        // With the answer come the tickets.
+        let mut stream = BufReader::new(stream);
+        assert_eq!(post(&mut stream, "").await, Some(200));
+        *kind = stream.get_ref().get_ref().1.handshake_kind().unwrap();
+    }
+    Some(kinds)
+}
+
+#[tokio::test]
+async fn a_client_with_a_certificate_cannot_resume_a_session_of_tls() {
+    for version in [&TLS12, &TLS13] {
+        let Some(kinds) = handshakes(version, Auth::Mtls, true).await else { return };
+        assert_eq!(kinds, [HandshakeKind::Full; 2], "{version:?}");
+        let kinds = handshakes(version, Auth::None, false).await.unwrap();
+        assert_eq!(kinds, [HandshakeKind::Full, HandshakeKind::Resumed], "{version:?}");
+    }
 }

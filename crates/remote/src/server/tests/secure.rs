@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_util::{SinkExt, StreamExt};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, DEFAULT_VERSIONS, RootCertStore, SupportedProtocolVersion};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -32,7 +32,7 @@ fn openssl(directory: &Path, arguments: &str) -> bool {
 }
 
 /// An authority, a certificate for localhost and one for a client; `None`, with a word, where there is no openssl.
-pub(super) fn authority() -> Option<tempfile::TempDir> {
+pub(in super::super) fn authority() -> Option<tempfile::TempDir> {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     let new = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2";
@@ -62,7 +62,7 @@ pub(super) fn authority() -> Option<tempfile::TempDir> {
     Some(directory)
 }
 
-pub(super) fn files(at: &Path, client_ca: bool) -> TlsFiles {
+pub(in super::super) fn files(at: &Path, client_ca: bool) -> TlsFiles {
     TlsFiles {
         cert: at.join("server.pem"),
         key: at.join("server.key"),
@@ -72,13 +72,22 @@ pub(super) fn files(at: &Path, client_ca: bool) -> TlsFiles {
 
 /// What a client begins TLS with: whom it trusts, and its certificate if it has one.
 pub(super) fn client_config(ca: &Path, client: Option<&Path>, alpn: &[&str]) -> ClientConfig {
+    client_config_of(DEFAULT_VERSIONS, ca, client, alpn)
+}
+
+/// [`client_config`] with these versions of TLS.
+pub(super) fn client_config_of(
+    versions: &[&'static SupportedProtocolVersion],
+    ca: &Path,
+    client: Option<&Path>,
+    alpn: &[&str],
+) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(ca).unwrap() {
         roots.add(certificate).unwrap();
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder =
-        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
     let builder = builder.with_root_certificates(roots);
     let mut config = match client {
         None => builder.with_no_client_auth(),
