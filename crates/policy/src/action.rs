@@ -3,6 +3,7 @@
 mod commands;
 mod content;
 mod input;
+mod members;
 mod patch;
 
 use std::path::{Path, PathBuf};

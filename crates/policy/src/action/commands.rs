@@ -22,6 +22,8 @@ const COMMAND: &[&str] = &[
     "commands",
     "program",
     "executable",
+    "fullcommand",
+    "fullcommandtext",
 ];
 /// A command with its program. Beside another command it must begin with that one: some tools leave the program out,
 /// others run this instead.
@@ -49,6 +51,11 @@ const INPUT: &[&str] = &["stdin", "standardinput", "stdintext", "stdindata"];
 /// Returns `true` if a field of this name, as [`plain_key`] writes it, holds a command or a part of one.
 pub(super) fn is_part(key: &str) -> bool {
     key == ARGV || [COMMAND, ARGUMENTS, OPTIONS, INPUT].iter().any(|names| names.contains(&key))
+}
+
+/// Returns `true` if a field of this name holds what a command reads.
+pub(super) fn is_input(key: &str) -> bool {
+    INPUT.contains(&key)
 }
 
 /// Returns `true` if this object says what to run.
@@ -142,15 +149,21 @@ impl Commands {
         }
     }
 
-    /// All of it as one command. If something else about it is `unclear`, it can be any.
-    pub(super) fn into_command(mut self, unclear: bool) -> Option<Command> {
+    /// All of it as one command. If something else about it is `unclear`, or a member beside it is `unjudged`, it can be
+    /// any.
+    pub(super) fn into_command(mut self, unclear: bool, unjudged: Option<String>) -> Option<Command> {
         // The name of a program beside its argv is no second command.
         let programs: HashSet<Command> = self.found.iter().filter_map(program).collect();
         self.found.retain(|command| !programs.contains(command));
         let is_unknown = |command: &Command| matches!(command, Command::Unknown(_));
-        if unclear || !self.arguments.is_empty() || self.found.len() > 1 && self.found.iter().any(is_unknown)
+        let unjudged = unjudged.filter(|_| !self.found.iter().all(is_unknown));
+        if unclear
+            || unjudged.is_some()
+            || !self.arguments.is_empty()
+            || self.found.len() > 1 && self.found.iter().any(is_unknown)
         {
-            let all = self.found.iter().map(written).chain(self.arguments).collect::<Vec<_>>();
+            let all =
+                self.found.iter().map(written).chain(self.arguments).chain(unjudged).collect::<Vec<_>>();
             return (!self.found.is_empty()).then(|| Command::Unknown(all.join("\n")));
         }
         let command = match self.found.len() {

@@ -1,13 +1,14 @@
 //! What the input of a tool shows, whatever the tool calls itself.
 //!
 //! Names of fields are those that agents use. Every object of the input is looked at, not only the outermost; one that
-//! is too large to look at counts as unknown.
+//! is too large to look at counts as unknown. So does a command with a member beside it that cannot be judged.
 
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
 use super::commands::{self, Commands, word};
+use super::members::{Finding, Role};
 use super::{Action, patch};
 use crate::address::local_path;
 use crate::kind::Kind;
@@ -18,7 +19,7 @@ const MOST_VALUES: usize = 20_000;
 /// A longer text is no path.
 pub(crate) const MAX_PATH_BYTES: usize = 4096;
 
-const VARIABLES: &[&str] = &[
+pub(super) const VARIABLES: &[&str] = &[
     "env",
     "envs",
     "environ",
@@ -32,7 +33,7 @@ const VARIABLES: &[&str] = &[
     "variables",
     "vars",
 ];
-const CWD: &[&str] = &[
+pub(super) const CWD: &[&str] = &[
     "cwd",
     "workdir",
     "workingdirectory",
@@ -45,7 +46,7 @@ const CWD: &[&str] = &[
 /// Where a command runs, if one stands beside it.
 const DIRECTORY: &[&str] =
     &["directory", "dir", "dirpath", "folder", "root", "rootdir", "basedir", "projectdir"];
-const PATH: &[&str] = &[
+pub(super) const PATH: &[&str] = &[
     "path",
     "filepath",
     "filename",
@@ -82,7 +83,7 @@ const PATH: &[&str] = &[
     "projectpath",
     "workspaceroot",
 ];
-const DESTINATION: &[&str] = &[
+pub(super) const DESTINATION: &[&str] = &[
     "destination",
     "destinationpath",
     "destinationfile",
@@ -103,7 +104,7 @@ const DESTINATION: &[&str] = &[
     "renameto",
     "copyto",
 ];
-const CONTENT: &[&str] = &[
+pub(super) const CONTENT: &[&str] = &[
     "content",
     "contents",
     "newstring",
@@ -124,9 +125,10 @@ const CONTENT: &[&str] = &[
     "codeedit",
     "unifieddiff",
 ];
-const URL: &[&str] = &["url", "urls", "uri", "uris", "href", "link", "endpoint", "websiteurl"];
-const QUERY: &[&str] = &["query", "queries", "q", "searchquery", "searchterm", "searchterms"];
-const PATTERN: &[&str] = &["pattern", "patterns", "glob", "globs", "regex", "globpattern", "includepattern"];
+pub(super) const URL: &[&str] = &["url", "urls", "uri", "uris", "href", "link", "endpoint", "websiteurl"];
+pub(super) const QUERY: &[&str] = &["query", "queries", "q", "searchquery", "searchterm", "searchterms"];
+pub(super) const PATTERN: &[&str] =
+    &["pattern", "patterns", "glob", "globs", "regex", "globpattern", "includepattern"];
 
 /// Texts for people, or for files: a path in them is not one that is touched.
 const TEXT: &[&str] = &[
@@ -152,6 +154,7 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
     // Some agents send the bare command.
     if claimed == Kind::Execute && seen.commands.is_empty() && (input.is_string() || input.is_array()) {
         seen.commands.take(input, false);
+        seen.unjudged = None;
     }
     let Seen {
         mut paths,
@@ -166,8 +169,12 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
         content,
         moves,
         overflow,
+        unjudged,
+        file_text,
     } = seen;
-    let command = commands.into_command(unclear);
+    // A text for a file that is not named may be for the command.
+    let unjudged = unjudged.or(file_text.filter(|_| paths.is_empty() && locations.is_empty()));
+    let command = commands.into_command(unclear || overflow, unjudged);
     let named = !paths.is_empty();
     paths.extend_from_slice(locations);
     let changes = matches!(claimed, Kind::Edit | Kind::Move | Kind::Delete) || content && !paths.is_empty();
@@ -225,36 +232,70 @@ pub(super) struct Seen {
     content: bool,
     moves: bool,
     pub(super) overflow: bool,
+    /// The first member that cannot be judged beside a command.
+    unjudged: Option<String>,
+    /// The first text for a file.
+    file_text: Option<String>,
+}
+
+/// A value that has not been looked at.
+#[derive(Clone, Copy)]
+struct Waiting<'a> {
+    /// The name of the member that it stands in.
+    name: &'a str,
+    value: &'a Value,
+    role: Role,
+    /// Texts in it are no paths.
+    is_text: bool,
 }
 
 impl Seen {
     /// Looks at every object in `input`.
     pub(super) fn everything(&mut self, input: &Value) {
-        let mut waiting = vec![(input, false)];
+        let mut waiting = vec![Waiting { name: "", value: input, role: Role::Members, is_text: false }];
         let mut left = MOST_VALUES;
-        while let Some((value, is_text)) = waiting.pop() {
+        while let Some(next) = waiting.pop() {
             if left == 0 {
                 self.overflow = true;
                 return;
             }
             left -= 1;
-            match value {
-                Value::Array(items) => waiting.extend(items.iter().map(|item| (item, is_text))),
+            self.check(next);
+            match next.value {
+                Value::Array(items) => {
+                    let role = next.role.of_item();
+                    waiting.extend(items.iter().map(|value| Waiting { value, role, ..next }));
+                }
                 Value::Object(fields) => {
                     self.object(fields);
-                    waiting.extend(fields.iter().map(|(key, value)| (value, names_no_path(&plain_key(key)))));
+                    waiting.extend(fields.iter().map(|(name, value)| Waiting {
+                        name,
+                        value,
+                        role: next.role.of_member(name, value),
+                        is_text: names_no_path(&plain_key(name)),
+                    }));
                 }
                 // A bare text is what some agents send for a patch.
                 Value::String(text) if patch::is_patch(text) => {
                     self.content = true;
                     self.paths.extend(patch::paths(text));
                 }
-                Value::String(text) if !is_text && leads_elsewhere(text) => {
+                Value::String(text) if !next.is_text && leads_elsewhere(text) => {
                     self.mentioned.push(without_scheme(text));
                 }
                 _ => {}
             }
         }
+    }
+
+    /// Keeps the first value that cannot be judged beside a command.
+    fn check(&mut self, Waiting { name, value, role, .. }: Waiting<'_>) {
+        let kept = match role.check(value) {
+            Finding::Known => return,
+            Finding::NeedsFile => &mut self.file_text,
+            Finding::Unknown => &mut self.unjudged,
+        };
+        kept.get_or_insert_with(|| format!("{name}: {value}"));
     }
 
     fn object(&mut self, fields: &Map<String, Value>) {

@@ -1,6 +1,7 @@
 //! Decisions as a caller sees them.
 
 mod addresses;
+mod beside_command;
 mod common;
 mod corpus;
 mod cost;

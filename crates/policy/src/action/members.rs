@@ -1,0 +1,270 @@
+//! Members of an input that may stand beside a command.
+//!
+//! An agent may mean any member as a part of the command: another shell, a prefix, a second command. So a member is
+//! judged, or is on a list of names that change nothing, or makes the command unknown. Numbers, `true`, `false` and
+//! `null` change nothing, whatever they are called.
+
+use serde_json::Value;
+
+use super::commands;
+use super::input::{CONTENT, CWD, DESTINATION, PATH, PATTERN, QUERY, URL, VARIABLES, plain_key};
+
+/// Texts for people, of any length.
+const PROSE: &[&str] = &[
+    "description",
+    "reason",
+    "justification",
+    "explanation",
+    "rationale",
+    "title",
+    "summary",
+    "label",
+    "comment",
+    "note",
+    "message",
+    "thought",
+    "intent",
+    "intention",
+    "purpose",
+    "goal",
+    "warning",
+    "taskprogress",
+    "risklevelreason",
+];
+/// Settings and ids: one word.
+const SETTINGS: &[&str] = &[
+    "id",
+    "callid",
+    "turnid",
+    "toolcallid",
+    "tooluseid",
+    "processid",
+    "approvalid",
+    "sessionid",
+    "requestid",
+    "threadid",
+    "itemid",
+    "messageid",
+    "conversationid",
+    "terminalid",
+    "kind",
+    "type",
+    "status",
+    "mode",
+    "timeout",
+    "timeoutms",
+    "timeoutmillis",
+    "timeoutsec",
+    "timeoutsecs",
+    "timeoutseconds",
+    "yieldtime",
+    "yieldtimems",
+    "initialwait",
+    "maxoutput",
+    "maxoutputbytes",
+    "maxoutputchars",
+    "maxoutputlength",
+    "maxoutputlines",
+    "maxoutputtokens",
+    "outputbytelimit",
+    "background",
+    "isbackground",
+    "runinbackground",
+    "sandboxpermissions",
+    "withescalatedpermissions",
+    "dangerouslydisablesandbox",
+    "requiresapproval",
+    "canoffersessionapproval",
+    "risklevel",
+    "securityrisk",
+    "columns",
+    "cols",
+    "rows",
+];
+/// Words of a rule that a person may agree to: what is asked about does not depend on them.
+const PROPOSALS: &[&str] = &["prefixrule", "proposedexecpolicyamendment"];
+/// Names of the shell that reads the command.
+const SHELLS: &[&str] =
+    &["shell", "shellname", "shellpath", "shellexecutable", "executableshell", "interpreter"];
+/// Objects that hold further members of the same input.
+const CONTAINERS: &[&str] = &["input", "rawinput", "toolinput", "tool", "approvedexecpolicyamendment"];
+/// The same command once more, taken apart: `[{"type", "cmd", "name", "path", "query"}]`.
+const PARSED: &[&str] = &["parsedcmd", "parsedcommand", "parsedcommands", "commandactions"];
+/// Members of a parsed command that describe it.
+const PARSED_TEXTS: &[&str] = &["name", "query"];
+/// Members of a variable.
+const VARIABLE_PARTS: &[&str] = &["name", "key", "variable", "value", "val"];
+/// Objects whose names are paths.
+const BY_PATH: &[&str] = &["changes", "edits", "files"];
+
+const COMMON_SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "ksh", "mksh"];
+const SHELL_DIRECTORIES: &[&str] = &["/bin/", "/usr/bin/", "/usr/local/bin/", ""];
+
+/// What a value may hold, by the name of its member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Members that are judged by their own names. The outermost value is one of these.
+    Members,
+    /// Parsed commands.
+    Parsed,
+    /// Decisions that a person may make, by their names.
+    Decisions,
+    /// A part of the command, or its directory: no form of it is ignored.
+    Part,
+    /// Paths, addresses and patterns: a text or a list of texts.
+    Operands,
+    /// One of [`Role::Operands`].
+    Operand,
+    /// The text of a file.
+    FileText,
+    /// Members that are called by paths.
+    ByPath,
+    /// Variables in any form.
+    Variables,
+    /// An item of a list of variables.
+    Variable,
+    /// A text or a list of texts.
+    Texts,
+    /// One text.
+    Text,
+    /// One word.
+    Setting,
+    /// The name of a shell.
+    Shell,
+    /// Only what changes nothing whatever its name is.
+    Unlisted,
+    /// Anything: it is reported, or judged as a whole.
+    Any,
+}
+
+/// Whether a value is what its role says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Finding {
+    /// It is judged, or changes nothing.
+    Known,
+    /// It is known if it is written to a file.
+    NeedsFile,
+    /// An agent may mean it as a part of the command.
+    Unknown,
+}
+
+impl Role {
+    /// Returns the role of a member of an object of this role.
+    pub(super) fn of_member(self, name: &str, value: &Value) -> Self {
+        let key = plain_key(name);
+        match self {
+            Self::Any
+            | Self::Text
+            | Self::Texts
+            | Self::Setting
+            | Self::Shell
+            | Self::Unlisted
+            | Self::Variables => Self::Any,
+            Self::ByPath => Self::Members,
+            Self::Variable if VARIABLE_PARTS.contains(&key.as_str()) => Self::Any,
+            Self::Parsed if PARSED_TEXTS.contains(&key.as_str()) => Self::Text,
+            _ => named(name, &key, value),
+        }
+    }
+
+    /// Returns the role of the items of a list of this role.
+    pub(super) fn of_item(self) -> Self {
+        match self {
+            Self::Operands => Self::Operand,
+            Self::Variables => Self::Variable,
+            Self::Texts => Self::Text,
+            Self::Operand | Self::Variable | Self::Text | Self::Setting | Self::Shell | Self::ByPath => {
+                Self::Unlisted
+            }
+            Self::Members
+            | Self::Parsed
+            | Self::Decisions
+            | Self::Part
+            | Self::FileText
+            | Self::Unlisted
+            | Self::Any => self,
+        }
+    }
+
+    /// Returns what a value of this role is, apart from what is in it.
+    pub(super) fn check(self, value: &Value) -> Finding {
+        let is_known = match (self, value) {
+            (_, Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_)) => true,
+            (Self::FileText, Value::String(_)) => return Finding::NeedsFile,
+            (Self::Members | Self::Parsed | Self::ByPath | Self::Unlisted, Value::String(_)) => false,
+            // It may be an option of the command.
+            (Self::Operands | Self::Operand, Value::String(text)) => !text.trim_start().starts_with('-'),
+            (Self::Setting, Value::String(text)) => is_word(text),
+            (Self::Shell, Value::String(text)) => is_common_shell(text),
+            (
+                Self::Decisions
+                | Self::Part
+                | Self::Variables
+                | Self::Variable
+                | Self::Texts
+                | Self::Text
+                | Self::Any,
+                Value::String(_),
+            ) => true,
+            (
+                Self::Text | Self::Texts | Self::Setting | Self::Shell | Self::Unlisted,
+                Value::Object(fields),
+            ) => fields.is_empty(),
+            (_, Value::Object(_)) => true,
+        };
+        if is_known { Finding::Known } else { Finding::Unknown }
+    }
+}
+
+/// Returns the role of a member by its `name`, which [`plain_key`] writes as `key`.
+fn named(name: &str, key: &str, value: &Value) -> Role {
+    let is = |names: &[&str]| names.contains(&key);
+    if commands::is_input(key) {
+        Role::Text
+    } else if commands::is_part(key) {
+        Role::Part
+    } else if is_variable(name) {
+        Role::Unlisted
+    } else if is(VARIABLES) {
+        Role::Variables
+    } else if is(CWD) {
+        Role::Part
+    } else if is(BY_PATH) && value.is_object() {
+        Role::ByPath
+    } else if [PATH, DESTINATION, URL, QUERY, PATTERN].iter().any(|names| is(names)) {
+        Role::Operands
+    } else if is(CONTENT) {
+        Role::FileText
+    } else if is(PROSE) {
+        Role::Text
+    } else if is(SETTINGS) {
+        Role::Setting
+    } else if is(PROPOSALS) {
+        Role::Texts
+    } else if is(SHELLS) {
+        Role::Shell
+    } else if is(PARSED) {
+        Role::Parsed
+    } else if key == "availabledecisions" {
+        Role::Decisions
+    } else if is(CONTAINERS) {
+        Role::Members
+    } else {
+        Role::Unlisted
+    }
+}
+
+/// Returns `true` if a name is written as those of environment variables are: `PATH` is not the `path` of a tool.
+fn is_variable(name: &str) -> bool {
+    name.contains(|letter: char| letter.is_ascii_uppercase())
+        && !name.contains(|letter: char| letter.is_lowercase())
+}
+
+fn is_word(text: &str) -> bool {
+    text.chars().all(|letter| letter.is_ascii_alphanumeric() || "_-.:/+=@#|".contains(letter))
+}
+
+fn is_common_shell(text: &str) -> bool {
+    let name = |directory: &&str| text.strip_prefix(*directory);
+    SHELL_DIRECTORIES.iter().filter_map(name).any(|name| COMMON_SHELLS.contains(&name))
+}
