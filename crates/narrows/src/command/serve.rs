@@ -25,6 +25,7 @@ mod pins;
 mod places;
 pub(super) mod preflight;
 mod proxy;
+mod revoked;
 mod roster;
 mod scripts;
 mod self_test;

@@ -169,6 +169,31 @@ fn keyrings_that_cannot_be_read() {
 }
 
 #[test]
+fn revoked_keys_that_cannot_be_read() {
+    let governed = Governed::bridge("");
+    governed.keys(&["ada"]);
+    let path = ".well-known/governance-revoked.json";
+    governed.file(path, "did:key:z6Mk");
+    assert_snapshot!(both(&governed, ""), @r#"
+    error: ws/.well-known/governance-revoked.json:1:1: cannot read the revoked keys: invalid JSON: expected value
+    hint: write {"revoked": ["did:key:z6Mk…"]}; keys are written as in the file of keys
+    "#);
+    governed.file(path, "{\"lost\": []}");
+    assert_snapshot!(both(&governed, "error:"), @"
+    error: ws/.well-known/governance-revoked.json:1:1: cannot read the revoked keys: missing member `revoked`
+    ");
+    governed.file(path, "{\"revoked\": [\n  {\"id\": \"ada\"}\n]}");
+    assert_snapshot!(both(&governed, "error:"), @"
+    error: ws/.well-known/governance-revoked.json:2:10: revoked[0].id: cannot read this revoked key: it is not an Ed25519 public key, so what it revokes is unknown
+    ");
+    std::fs::remove_file(governed.root().join(path)).expect("it is there");
+    std::os::unix::fs::symlink("gone.json", governed.root().join(path)).expect("a link");
+    assert_snapshot!(both(&governed, "error:"), @"
+    error: ws/.well-known/governance-revoked.json:1:1: the keys cannot be read: there is no such file
+    ");
+}
+
+#[test]
 fn approvals_that_nobody_can_give_are_told() {
     let governed = Governed::bridge("");
     let warned = |governed: &Governed| {

@@ -3,7 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use serde_json::json;
+use narrows_audit::{PublicKey, Secret, SigningKey, key};
+use serde_json::{Value, json};
 
 use crate::serve::asks;
 use crate::serve_support::{Governed, session};
@@ -154,4 +155,41 @@ fn keys_are_trusted_with_the_manifest() {
     governed.keys(&["eve"]);
     let said = governed.place.told(governed.serve(&[]));
     assert!(said.contains("governance-keys.json has changed") && said.contains("--- exit 2 ---"), "{said}");
+}
+
+/// The key of the first test vector of RFC 8032, whose public half is needed in PEM.
+const PRIVATE: &str = "MC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g";
+const PUBLIC: &str = "MCowBQYDK2VwAyEA11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
+
+#[test]
+fn a_revoked_key_does_not_count_in_any_form() {
+    let pem = format!("-----BEGIN PUBLIC KEY-----\n{PUBLIC}\n-----END PUBLIC KEY-----\n");
+    let did = PUBLIC.parse::<PublicKey>().expect("a key").to_string();
+    let multibase = did.trim_start_matches("did:key:");
+    let escaped = format!("{{\"revoked\": [\"{}\"]}}", did.replacen(":z", ":\\u007a", 1));
+    for (id, revoked) in [
+        (&pem, json!({"revoked": [pem]}).to_string()),
+        (&pem, json!({"revoked": [did]}).to_string()),
+        (&did, json!([{"id": pem}]).to_string()),
+        (&did, json!({"revoked": [multibase]}).to_string()),
+        (&did, escaped),
+    ] {
+        let governed = Governed::bridge(&asks("delete"));
+        governed.leads(1);
+        governed.keys(&["bob"]);
+        let text = format!("-----BEGIN PRIVATE KEY-----\n{PRIVATE}\n-----END PRIVATE KEY-----\n");
+        let ada = SigningKey::from_pem(&Secret::new(text)).expect("a key");
+        key::write_new(&governed.place.path().join("ada.key"), &ada).expect("a file");
+        let path = governed.root().join(".well-known/governance-keys.json");
+        let mut ring: Value = serde_json::from_slice(&std::fs::read(&path).expect("a file")).expect("JSON");
+        let entry = json!({"id": id, "subject": {"id": "ada", "role": "lead"}});
+        ring["keys"].as_array_mut().expect("a list").push(entry);
+        governed.file(".well-known/governance-keys.json", &ring.to_string());
+        governed.file(".well-known/governance-revoked.json", &revoked);
+        let (talk, waiting) = waiting(&governed);
+        let said = told(&governed, &[&waiting, "--key", "ada.key"]);
+        assert!(said.contains("knows no such key") && said.contains("--- exit 9 ---"), "{revoked}: {said}");
+        assert!(told(&governed, &[&waiting, "--key", "bob.key"]).contains("--- exit 0 ---"), "{revoked}");
+        assert_eq!(outcome(talk), "allowed");
+    }
 }

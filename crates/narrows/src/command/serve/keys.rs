@@ -12,11 +12,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::person::roles_of;
+use super::revoked::{RevokedKeys, read_key};
 
 /// Where the keys are if the governance does not say.
 pub(super) const USUAL: &str = ".well-known/governance-keys.json";
 
-/// Where keys are that no longer count, beside them.
+/// The name of the file of revoked keys, which is beside the file of keys.
 const REVOKED: &str = "governance-revoked.json";
 
 /// What a file of keys looks like.
@@ -67,6 +68,13 @@ struct Entry {
     revoked_at: Option<serde_json::Value>,
 }
 
+impl Entry {
+    /// Returns `true` if `revokedAt` is set, to whatever value.
+    fn is_revoked(&self) -> bool {
+        self.revoked_at.as_ref().is_some_and(|at| !at.is_null())
+    }
+}
+
 /// The keys of a governance.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Keys(Vec<Holder>);
@@ -93,7 +101,8 @@ impl KeyFiles {
             };
             match bytes {
                 Ok(bytes) => Some(bytes),
-                Err(FilesError::NotFound) => None,
+                // A link to nothing is a file that is missing, and not one that nobody wanted.
+                Err(FilesError::NotFound) if !root.join(path).is_symlink() => None,
                 Err(error) => {
                     let message = format!("the keys cannot be read: {error}");
                     findings.push(
@@ -106,12 +115,12 @@ impl KeyFiles {
         };
         let beside = path.with_file_name(REVOKED);
         let (keys, revoked) = (read(&path), read(&beside));
+        let named = revoked.as_deref().map(|bytes| RevokedKeys::parse(&beside, bytes, findings));
         let Some(bytes) = keys else {
             missing(governance, findings);
             return Self::default();
         };
-        let words = String::from_utf8_lossy(revoked.as_deref().unwrap_or_default()).into_owned();
-        let keys = parse(&path, &bytes, &words, findings);
+        let keys = parse(&path, &bytes, named.unwrap_or_default(), findings);
         let mut files = vec![(path, bytes)];
         files.extend(revoked.map(|bytes| (beside, bytes)));
         Self { files, keys: Some(keys) }
@@ -131,7 +140,7 @@ fn missing(governance: &EffectiveGovernance, findings: &mut Findings) {
 }
 
 /// The keys that a file has. One that does not count is noted, and so is a file that has none.
-fn parse(path: &Path, bytes: &[u8], revoked: &str, findings: &mut Findings) -> Keys {
+fn parse(path: &Path, bytes: &[u8], mut revoked: RevokedKeys, findings: &mut Findings) -> Keys {
     let broken = |place, why: String| {
         let message = format!("this is no file of keys: {why}");
         Finding::new(Severity::Error, Code::Keyring, path, place, message).advising(FORM)
@@ -143,25 +152,30 @@ fn parse(path: &Path, bytes: &[u8], revoked: &str, findings: &mut Findings) -> K
     let ring: Keyring<'_> = match serde_json::from_str(text) {
         Ok(ring) => ring,
         Err(error) => {
-            findings.push(broken((error.line().max(1), error.column().max(1)), words(&error)));
+            findings.push(broken((error.line().max(1), error.column().max(1)), without_place(&error)));
             return Keys::default();
         }
     };
-    let mut keys = Keys::default();
+    let mut entries = Vec::new();
     for (number, raw) in ring.keys.into_iter().enumerate() {
         let place = place_of(text, raw);
+        match serde_json::from_str::<Entry>(raw.get()) {
+            Ok(entry) => entries.push((number, place, entry)),
+            Err(error) => {
+                findings.push(broken(place, format!("keys[{number}]: {}", without_place(&error))));
+            }
+        }
+    }
+    // Another entry with the same key, in whatever form, does not make it valid again.
+    let of_entries = entries.iter().filter(|(_, _, entry)| entry.is_revoked());
+    of_entries.filter_map(|(_, _, entry)| read_key(&entry.id)).for_each(|key| revoked.insert(key));
+    let mut keys = Keys::default();
+    for (number, place, entry) in entries {
         let doubt = |key: &str, why: String, hint: &str| {
             let finding = Finding::new(Severity::Warning, Code::Keyring, path, place, why);
             finding.about(format!("keys[{number}]{key}")).advising(hint)
         };
-        let entry: Entry = match serde_json::from_str(raw.get()) {
-            Ok(entry) => entry,
-            Err(error) => {
-                findings.push(broken(place, format!("keys[{number}]: {}", words(&error))));
-                continue;
-            }
-        };
-        match holder(entry, revoked) {
+        match holder(entry, &revoked) {
             Ok(Some(holder)) if keys.0.iter().any(|known| known.key == holder.key) => {
                 let why =
                     "this key stands there already, and counts for whom it stands there first".to_owned();
@@ -178,10 +192,19 @@ fn parse(path: &Path, bytes: &[u8], revoked: &str, findings: &mut Findings) -> K
 
 /// Whose a key is. `None`: it was revoked. `Err`: what of it cannot be read, and what to write; nobody is trusted with more than
 /// was said.
-fn holder(entry: Entry, revoked: &str) -> Result<Option<Holder>, (&'static str, String, &'static str)> {
-    let Entry { id, subject, valid_from, expires_at, revoked_at } = entry;
-    // Whatever form the list of revoked keys has, one that is named in it does not count.
-    if revoked_at.is_some_and(|at| !at.is_null()) || revoked.contains(&id) {
+fn holder(
+    entry: Entry,
+    revoked: &RevokedKeys,
+) -> Result<Option<Holder>, (&'static str, String, &'static str)> {
+    let Entry { id, subject, valid_from, expires_at, revoked_at: _ } = entry;
+    let key = id.parse().map_err(|error: narrows_audit::key::KeyError| {
+        (
+            ".id",
+            error.to_string(),
+            "write what `narrows audit keygen FILE` has printed, or what is in FILE.pub",
+        )
+    })?;
+    if revoked.contains(&key) {
         return Ok(None);
     }
     let time = |key, text: Option<String>| {
@@ -192,24 +215,17 @@ fn holder(entry: Entry, revoked: &str) -> Result<Option<Holder>, (&'static str, 
         text.map(read).transpose()
     };
     let (from, until) = (time(".validFrom", valid_from)?, time(".expiresAt", expires_at)?);
-    let key = id.parse().map_err(|error: narrows_audit::key::KeyError| {
-        (
-            ".id",
-            error.to_string(),
-            "write what `narrows audit keygen FILE` has printed, or what is in FILE.pub",
-        )
-    })?;
     Ok(Some(Holder { key, subject, from, until }))
 }
 
-/// What is wrong, without the place.
-fn words(error: &serde_json::Error) -> String {
+/// Returns the message of an error without its place.
+pub(super) fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.clone(), |(what, _)| what.to_owned())
 }
 
-/// Where a part of a text stands in it.
-fn place_of(text: &str, part: &RawValue) -> (usize, usize) {
+/// Returns the line and the column of a part of a text, counted from 1.
+pub(super) fn place_of(text: &str, part: &RawValue) -> (usize, usize) {
     let at = (part.get().as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
     let before = text.get(..at).unwrap_or_default();
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
@@ -273,6 +289,10 @@ mod tests {
 
     fn read(text: &str, revoked: &str) -> (Keys, Vec<String>) {
         let mut findings = Findings::default();
+        let revoked = match revoked {
+            "" => RevokedKeys::default(),
+            text => RevokedKeys::parse(Path::new("r.json"), text.as_bytes(), &mut findings),
+        };
         let keys = parse(Path::new("k.json"), text.as_bytes(), revoked, &mut findings);
         (keys, findings.iter().map(ToString::to_string).collect())
     }
@@ -298,8 +318,24 @@ mod tests {
         check(json!({"expiresAt": "soon"}), "", Err(Stranger::Unknown));
         check(json!({"revokedAt": "2026-01-01"}), "", Err(Stranger::Unknown));
         check(json!({}), &format!(r#"{{"revoked": ["{key}"]}}"#), Err(Stranger::Unknown));
+        check(
+            json!({}),
+            &format!(r#"["{}"]"#, key.to_string().trim_start_matches("did:key:")),
+            Err(Stranger::Unknown),
+        );
         let other = SigningKey::generate().expect("a key").public();
         assert_eq!(Keys::default().holder(&other, now(), &[]).map(|who| who.id), Err(Stranger::Unknown));
+    }
+
+    #[test]
+    fn a_revoked_key_stays_revoked_in_another_entry() {
+        let key = SigningKey::generate().expect("a key").public();
+        let entry = |id: String, more: &str| format!(r#"{{"id": "{id}", "subject": {{"id": "ada"}}{more}}}"#);
+        let revoked = entry(format!("{key}#1"), r#", "revokedAt": true"#);
+        for entries in [[&revoked, &entry(key.to_string(), "")], [&entry(key.to_string(), ""), &revoked]] {
+            let (keys, _) = read(&format!(r#"{{"keys": [{}, {}]}}"#, entries[0], entries[1]), "");
+            assert!(keys.0.is_empty(), "{keys:?}");
+        }
     }
 
     #[test]
