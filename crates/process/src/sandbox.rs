@@ -154,8 +154,8 @@ pub struct Confined {
     pub files: bool,
     /// Without [`Sandbox::network`] nothing leaves this machine.
     pub network: bool,
-    /// The protected places that exist are not changed either. Landlock alone cannot do that, and bubblewrap keeps
-    /// where a link leads, but not the link.
+    /// The protected places that exist are not changed either. Only mounts of our own can do that: Landlock has no rules
+    /// that take something away, and bubblewrap follows links that a command puts on the way.
     pub protected: bool,
     /// The guardian can be neither stopped nor killed by what it guards.
     pub guardian: bool,
@@ -249,7 +249,7 @@ impl Support {
             Mechanism::Bubblewrap { .. } => Confined {
                 files: true,
                 network: true,
-                protected: true,
+                protected: false,
                 guardian: true,
                 view: true,
                 gateway: false,
@@ -495,13 +495,15 @@ impl Sandbox {
         pieces: Option<&Pieces>,
         start: &mut Start,
     ) -> Result<Cage, SpawnError> {
+        if let Some(Pieces { mounts, hidden }) = pieces {
+            bubblewrap::check_pieces(mounts, hidden)?;
+        }
         set_temp(start, Path::new("/tmp"));
         let cwd = match &start.cwd {
             Some(cwd) => cwd.canonicalize(),
             None => std::env::current_dir(),
         };
         let cwd = cwd.map_err(setup("find the working directory"))?;
-        let protected = places::protected(&self.protected, writable)?;
         let private: Vec<&str> =
             bubblewrap::PRIVATE.into_iter().filter(|path| Path::new(path).is_dir()).collect();
         // Also without the network: then it has one of its own with nothing in it.
@@ -511,7 +513,6 @@ impl Sandbox {
         let view = bubblewrap::View {
             pieces: pieces.map(|Pieces { mounts, hidden }| (&*system, &**hidden, &**mounts)),
             writable,
-            protected: &protected,
             private: &private,
             network: self.network,
             cwd: &cwd,

@@ -9,12 +9,19 @@ mod common;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use cage::{as_nobody, confined, directory, launches, mechanisms, output};
-use common::{Mark, QUICK, read_until};
+use common::{Mark, PATIENCE, QUICK, read_until};
 use narrows_process::{Support, spawn};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use tokio::time::timeout;
 
 const ROLE: &str = "NARROWS_TEST_ROLE";
+/// How many commands start while a directory is exchanged for a link.
+const EXCHANGED_STARTS: u32 = 60;
 
 /// Not a test unless asked to play a role.
 #[test]
@@ -120,12 +127,16 @@ async fn a_protected_link_stays_as_it_is() {
         symlink("conf/env", at(".env")).unwrap();
         symlink(outside.path(), at(".vscode")).unwrap();
         symlink("nowhere", at(".idea")).unwrap();
-        let mut attempts = vec!["echo x > .env", "echo x > conf/env", "mv conf c"];
-        // A launcher follows links.
-        if !launches(&support) {
-            attempts.extend(["rm .env", "ln -sfn other .env", "rm .vscode", "mv .vscode v", "rm .idea"]);
-        }
-        for attempt in attempts {
+        for attempt in [
+            "echo x > .env",
+            "echo x > conf/env",
+            "mv conf c",
+            "rm .env",
+            "ln -sfn other .env",
+            "rm .vscode",
+            "mv .vscode v",
+            "rm .idea",
+        ] {
             let script = format!("if ({attempt}) 2>/dev/null; then echo escaped; else echo held; fi");
             let mut spec = confined(&support, &Mark::new(), root.path(), &script);
             spec.sandbox.as_mut().unwrap().protected = [".env", ".vscode", ".idea"].map(at).to_vec();
@@ -133,6 +144,47 @@ async fn a_protected_link_stays_as_it_is() {
         }
         assert_eq!(fs::read_to_string(at(".env")).unwrap(), "SECRET=1");
         assert_eq!(fs::read_link(at(".vscode")).unwrap(), outside.path());
+    }
+}
+
+/// A command that still runs can exchange a directory around a protected file for a link while the next one starts. What
+/// the link leads to is not mounted.
+#[tokio::test]
+async fn a_directory_that_is_exchanged_for_a_link_opens_nothing_outside() {
+    for support in mechanisms().await {
+        let (root, outside) = (directory(), directory());
+        let [new, link] = ["new", "link"].map(|name| root.path().join(name));
+        fs::create_dir(&new).unwrap();
+        fs::write(new.join(".bashrc"), "").unwrap();
+        fs::write(outside.path().join(".bashrc"), "").unwrap();
+        symlink(outside.path(), &link).unwrap();
+        let target = outside.path().join("target");
+        let is_over = Arc::new(AtomicBool::new(false));
+        let exchanging = std::thread::spawn({
+            let (new, link, is_over) = (new.clone(), link.clone(), is_over.clone());
+            move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    renameat_with(CWD, &new, CWD, &link, RenameFlags::EXCHANGE).unwrap();
+                    std::thread::sleep(Duration::from_micros(300)); // sleep: gives commands time to see either
+                }
+            }
+        });
+        for _ in 0..EXCHANGED_STARTS {
+            let script = format!("echo x > {} || echo x > new/target; true", target.display());
+            let mut spec =
+                confined(&support, &Mark::new(), root.path(), &format!("exec 2>/dev/null; {script}"));
+            spec.sandbox.as_mut().unwrap().protected = vec![new.join(".bashrc")];
+            // Not started is as good.
+            if let Ok(child) = spawn(spec).await {
+                timeout(PATIENCE, child.wait()).await.unwrap();
+            }
+            if target.exists() {
+                break;
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        exchanging.join().unwrap();
+        assert!(!target.exists(), "{support}");
     }
 }
 
@@ -205,7 +257,8 @@ async fn a_plain_user_has_protected_places_too() {
 /// What Landlock does not see: modes, owners and times.
 #[tokio::test]
 async fn outside_nothing_changes_in_any_way() {
-    for support in mechanisms().await.into_iter().filter(|support| support.confined().protected) {
+    let has_mounts = |support: &Support| support.confined().protected || launches(support);
+    for support in mechanisms().await.into_iter().filter(has_mounts) {
         let (root, outside) = (directory(), directory());
         let file = outside.path().join("file");
         fs::write(&file, "x").unwrap();

@@ -40,7 +40,7 @@ fn at(source: &Path, at: &str, writable: bool) -> Mount {
 
 #[tokio::test]
 async fn mounts_are_where_they_are_to_be_and_what_they_are_to_be() {
-    for support in viewers().await {
+    for support in viewers().await.into_iter().filter(|support| !launches(support)) {
         let root = directory();
         let top = root.path();
         fs::create_dir_all(top.join("docs")).unwrap();
@@ -66,10 +66,42 @@ async fn mounts_are_where_they_are_to_be_and_what_they_are_to_be() {
     }
 }
 
+/// A launcher follows links, which a command could put in the place of what is to be mounted.
+#[tokio::test]
+async fn a_launcher_mounts_nothing_within_a_writable_directory() {
+    for support in viewers().await.into_iter().filter(launches) {
+        let root = directory();
+        let top = root.path();
+        fs::create_dir(top.join("docs")).unwrap();
+        fs::write(top.join("docs/text"), "text\n").unwrap();
+        let here = Mount::here(top, true);
+        let script =
+            "cat /mounted/docs/text; echo x > new; cat new /mounted/new; (echo x > /docs/y) 2>/dev/null";
+        let docs = directory();
+        let mounts = vec![here.clone(), at(top, "/mounted", true), at(docs.path(), "/docs", false)];
+        assert_eq!(output(seeing(&support, mounts, script)).await, "text\nx\nx\n", "{support}");
+        for (more, protected, hidden) in [
+            (Some(at(&top.join("docs"), "/docs", false)), None, None),
+            (Some(at(docs.path(), top.join("docs").to_str().unwrap(), true)), None, None),
+            (None, Some("docs"), None),
+            (None, None, Some("docs/text")),
+        ] {
+            let mounts = [here.clone()].into_iter().chain(more).collect();
+            let mut spec = seeing(&support, mounts, "touch ran");
+            let sandbox = spec.sandbox.as_mut().unwrap();
+            sandbox.protected = protected.map(|path| top.join(path)).into_iter().collect();
+            sandbox.hidden = hidden.map(|path| top.join(path)).into_iter().collect();
+            let error = spawn(spec).await.unwrap_err();
+            assert!(matches!(error, SpawnError::SandboxPlace { .. }), "{error:?}");
+        }
+        assert!(!top.join("ran").exists());
+    }
+}
+
 #[tokio::test]
 async fn what_is_hidden_is_empty_wherever_it_is_mounted() {
     for support in viewers().await {
-        for writable in [true, false] {
+        for writable in [true, false].into_iter().filter(|writable| !writable || !launches(&support)) {
             let root = directory();
             let top = root.path();
             fs::create_dir_all(top.join("log/old")).unwrap();

@@ -1,14 +1,19 @@
 //! The arguments of bubblewrap, as a function of what is wanted and of what is there.
+//!
+//! Bubblewrap takes paths, and follows links in both the source and the destination of a mount. A command that runs
+//! meanwhile can put a link in the place of a directory that it may change, and what the link leads to would be mounted.
+//! So nothing is mounted from or onto a place below a writable directory.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::Nesting;
 use super::secrets::Hidden;
 use super::view::{self, HOME, Mount, Place};
-use super::{Nesting, places};
-use crate::Environment;
+use crate::{Environment, SpawnError};
 
 /// Where bubblewrap is looked for. Not in the worker's `PATH`, which may be an agent's choice.
 pub(crate) const PLACES: [&str; 4] =
@@ -29,8 +34,6 @@ pub(crate) struct View<'a> {
     pub(crate) pieces: Option<(&'a [Place], &'a [Hidden], &'a [Mount])>,
     /// Directories that may be changed.
     pub(crate) writable: &'a [PathBuf],
-    /// Existing places within them that may not.
-    pub(crate) protected: &'a [PathBuf],
     /// Those of [`PRIVATE`] that exist here.
     pub(crate) private: &'a [&'a str],
     pub(crate) network: bool,
@@ -98,13 +101,37 @@ impl View<'_> {
         for root in sorted(roots) {
             options.mount("--bind", root);
         }
-        for path in places::pinned(self.protected, self.writable) {
-            options.mount("--bind", path);
-        }
-        for path in sorted(self.protected.iter().collect()) {
-            options.mount("--ro-bind", path);
-        }
     }
+}
+
+/// Refuses mounts that a command could redirect by a link.
+///
+/// # Errors
+/// When a source, or the place of a mount, lies below a directory that can be changed.
+pub(crate) fn check_pieces(pieces: &[Mount], hidden: &[Hidden]) -> Result<(), SpawnError> {
+    let is_changeable = |path: &Path| {
+        pieces.iter().any(|piece| piece.writable && path != piece.source && path.starts_with(&piece.source))
+    };
+    let sources = pieces.iter().map(|piece| (&piece.at, piece.source.clone()));
+    let places = pieces.iter().map(|piece| &piece.at).chain(hidden.iter().map(|hidden| &hidden.path));
+    let on_disk = places.map(|at| (at, path_on_disk(pieces, at)));
+    match sources.chain(on_disk).find(|(_, path)| is_changeable(path)) {
+        Some((at, _)) => Err(SpawnError::SandboxPlace {
+            path: at.clone(),
+            source: io::Error::other(
+                "bubblewrap follows links, so it cannot protect, hide or mount anything in a writable directory",
+            ),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// The path outside of what a mount at `at` covers.
+fn path_on_disk(pieces: &[Mount], at: &Path) -> PathBuf {
+    // Outer pieces come first.
+    let outer = pieces.iter().rfind(|piece| at != piece.at && at.starts_with(&piece.at));
+    let inside = outer.and_then(|outer| Some(outer.source.join(at.strip_prefix(&outer.at).ok()?)));
+    inside.unwrap_or_else(|| at.to_owned())
 }
 
 /// Outer directories before inner ones: a later mount covers an earlier one.
@@ -172,7 +199,6 @@ mod tests {
 
     struct Case<'a> {
         writable: &'a [&'a str],
-        protected: &'a [&'a str],
         private: &'a [&'a str],
         network: bool,
         root: bool,
@@ -180,7 +206,6 @@ mod tests {
 
     const PLAIN: Case<'_> = Case {
         writable: &["/home/me/b", "/home/me/a"],
-        protected: &[],
         private: &["/run", "/tmp"],
         network: false,
         root: false,
@@ -193,7 +218,6 @@ mod tests {
         let view = View {
             pieces: None,
             writable: &paths(case.writable),
-            protected: &paths(case.protected),
             private: case.private,
             network: case.network,
             cwd: Path::new("/home/me/a"),
@@ -245,37 +269,26 @@ mod tests {
     }
 
     #[test]
-    fn protected_places_cannot_be_changed_nor_moved_away() {
-        let case = Case {
-            writable: &["/w"],
-            protected: &["/w/a/b/hooks", "/w/.env", "/w/a/b/config"],
-            private: &[],
-            network: true,
-            root: false,
+    fn nothing_is_mounted_where_a_command_could_put_a_link() {
+        let mount =
+            |source: &str, at: &str, writable| Mount { source: source.into(), at: at.into(), writable };
+        let plain = [mount("/w", "/w", true), mount("/w", "/x", true), mount("/r/docs", "/docs", false)];
+        let hide = |path: &str| [Hidden { path: path.into(), is_directory: false }];
+        check_pieces(&plain, &hide("/docs/key")).unwrap();
+        check_pieces(&plain, &hide("/etc/shadow")).unwrap();
+        let refused = |more: Option<Mount>, hidden: &[Hidden]| {
+            let mut pieces = plain.to_vec();
+            pieces.extend(more);
+            pieces.sort_by(|a, b| a.at.cmp(&b.at));
+            matches!(check_pieces(&pieces, hidden), Err(SpawnError::SandboxPlace { .. }))
         };
-        check(
-            &case,
-            &format!(
-                "\
---ro-bind / /
---dev /dev
---proc /proc
---bind /w /w
---bind /w/a /w/a
---bind /w/a/b /w/a/b
---ro-bind /w/.env /w/.env
---ro-bind /w/a/b/config /w/a/b/config
---ro-bind /w/a/b/hooks /w/a/b/hooks
---unshare-pid
---unshare-ipc
---die-with-parent
---new-session
---unshare-user
---disable-userns
---cap-drop ALL
-{TAIL}"
-            ),
-        );
+        assert!(refused(Some(mount("/w/sub", "/y", false)), &[]), "its source can be a link");
+        assert!(refused(Some(mount("/r/sub", "/x/sub", false)), &[]), "its place can be a link");
+        assert!(refused(None, &hide("/w/key")));
+        assert!(refused(None, &hide("/x/key")));
+        // By a read-only mount of a directory that can be changed elsewhere.
+        assert!(refused(Some(mount("/", "/all", false)), &hide("/all/w/key")));
+        assert!(!refused(Some(mount("/r", "/all", false)), &hide("/all/key")));
     }
 
     #[test]
@@ -340,7 +353,6 @@ mod tests {
         let view = View {
             pieces: None,
             writable: &paths(&["/tmp/work"]),
-            protected: &[],
             private: &PRIVATE,
             network: true,
             cwd: Path::new("/"),

@@ -1,7 +1,7 @@
 //! A Landlock ruleset: what a process may still do with files and TCP, made before the fork.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use landlock::{
@@ -57,6 +57,9 @@ pub(crate) fn ruleset<'a>(
     let mut rules = ruleset.create().map_err(refused)?;
     let mut allow = |path: &Path, access: BitFlags<AccessFs>| -> Result<(), SpawnError> {
         let place = PathFd::new(path).map_err(refused)?;
+        if access.contains(AccessFs::WriteFile) {
+            check_path(&place, path).map_err(refused)?;
+        }
         (&mut rules).add_rule(PathBeneath::new(place, access)).map_err(refused)?;
         Ok(())
     };
@@ -87,6 +90,15 @@ pub(crate) fn ruleset<'a>(
     Option::<OwnedFd>::from(rules).ok_or_else(|| refused(io::Error::from(io::ErrorKind::Unsupported)))
 }
 
+/// Fails if links led to what was opened: a command of another session may have put one into the path since it was checked.
+fn check_path(opened: &PathFd, path: &Path) -> io::Result<()> {
+    let real = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd()))?;
+    if real.as_os_str() == path.as_os_str() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{} leads through a link", path.display())))
+}
+
 /// The directories and files in the root directory, and whether each is a directory. Links lead to others of them.
 fn top_level() -> io::Result<Vec<(PathBuf, bool)>> {
     let mut found = vec![(PathBuf::from(SHARED_MEMORY), true)];
@@ -102,4 +114,24 @@ fn top_level() -> io::Result<Vec<(PathBuf, bool)>> {
 
 fn refused(error: impl std::error::Error + Send + Sync + 'static) -> SpawnError {
     SpawnError::Sandbox { action: "make the Landlock ruleset", source: io::Error::other(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_link_in_the_path_of_a_writable_directory_is_not_followed() {
+        let top = tempfile::tempdir().unwrap();
+        let [real, link] = ["real", "link"].map(|name| top.path().canonicalize().unwrap().join(name));
+        std::fs::create_dir_all(real.join("inner")).unwrap();
+        symlink(&real, &link).unwrap();
+        let check = |path: &Path| check_path(&PathFd::new(path).unwrap(), path);
+        check(&real.join("inner")).unwrap();
+        check(Path::new("/")).unwrap();
+        assert!(check(&link).is_err());
+        assert!(check(&link.join("inner")).is_err());
+    }
 }
