@@ -1,4 +1,4 @@
-//! Our own code in memory: what only the start needed is given back.
+//! Memory of this process that is given back: code that only the start needed, and free pages of the heap.
 #![expect(unsafe_code, reason = "giving pages back has no safe interface")]
 
 use crate::{memory, sys};
@@ -16,6 +16,14 @@ pub fn release_code() {
     }
 }
 
+/// Gives free memory of the heap back to the system. glibc keeps what lies between blocks in use, so after a burst of
+/// allocations a process may hold many times what it uses.
+///
+/// Takes time in proportion to the size of the heap, and holds up other threads that allocate.
+pub fn release_heap() {
+    sys::trim_heap();
+}
+
 #[cfg(test)]
 mod tests {
     use core::ops::Range;
@@ -29,6 +37,28 @@ mod tests {
         let of_code = maps.lines().skip_while(|line| !line.starts_with(&begin));
         let size = of_code.into_iter().find_map(|line| line.strip_prefix("Rss:")).unwrap();
         size.trim().strip_suffix(" kB").unwrap().parse().unwrap()
+    }
+
+    /// How many KiB of this process are in memory.
+    fn resident_all() -> usize {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let size = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        size.trim().strip_suffix(" kB").unwrap().parse().unwrap()
+    }
+
+    #[test]
+    #[cfg(target_env = "gnu")]
+    fn free_memory_between_used_blocks_is_given_back() {
+        const BLOCKS: usize = 4096;
+        let mut blocks: Vec<Option<Box<[u8]>>> =
+            (0..BLOCKS).map(|_| Some(vec![1; 16 << 10].into_boxed_slice())).collect();
+        // The last block keeps the heap from shrinking by itself.
+        blocks[..BLOCKS - 1].fill(None);
+        let before = resident_all();
+        release_heap();
+        let after = resident_all();
+        assert!(after + (32 << 10) < before, "{before} KiB before, {after} KiB after");
+        assert_eq!(blocks.last().unwrap().as_ref().unwrap()[0], 1);
     }
 
     #[test]

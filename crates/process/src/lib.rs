@@ -72,7 +72,7 @@ mod watch;
 
 pub use adopt::adopt_orphans;
 pub use child::Child;
-pub use code::release_code;
+pub use code::{release_code, release_heap};
 pub use env::{AllowList, Environment};
 pub use error::SpawnError;
 pub use exit::{Exit, ExitClass};

@@ -18,6 +18,8 @@ const UNDRAINED: Duration = Duration::from_secs(15);
 const ACCEPT_REST: Duration = Duration::from_millis(250);
 /// How often our own memory is looked at, if it has a budget.
 const MEMORY: Duration = Duration::from_secs(1);
+/// How often free memory of the heap is given back while the budget is nearly used up.
+const RELEASE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What is being watched.
 #[derive(Debug, Default)]
@@ -33,6 +35,8 @@ pub(super) struct Watch {
     owners_behind: bool,
     workers_at: Option<Time>,
     memory_at: Option<Time>,
+    /// The heap is not released before this.
+    release_after: Time,
     framed_at: Option<Time>,
 }
 
@@ -205,8 +209,15 @@ impl<B: Brain> Driver<B> {
             return self.check_by(at);
         }
         let budget = self.limits.memory;
-        let used = resident().filter(|_| budget > 0);
-        let short = used.is_some_and(|used| used >= budget / 10 * 9);
+        let nearly_all = budget / 10 * 9;
+        let mut used = resident().filter(|_| budget > 0);
+        // What is free in the heap still counts as resident. Without this a bus would stay full after a burst.
+        if used.is_some_and(|used| used >= nearly_all) && now >= self.watch.release_after {
+            narrows_process::release_heap();
+            self.watch.release_after = now + RELEASE_INTERVAL;
+            used = resident();
+        }
+        let short = used.is_some_and(|used| used >= nearly_all);
         let full = used.is_some_and(|used| used >= budget);
         self.watch.memory_at = (budget > 0).then(|| now + MEMORY);
         if budget > 0 {
