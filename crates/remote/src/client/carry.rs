@@ -10,15 +10,10 @@ use narrows_wire::{Code, Frame, Kind, RawId, RpcError, View, message};
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::keep::{ANSWERS_TIMEOUT, CLOSE_TIMEOUT};
 use super::open::Open;
 use super::socket::{Broken, Read, Reader, Socket, Writer};
 use crate::resume::{self, Granted, Held, Keep};
-
-/// How long the answers to what is open are waited for once the holder has nothing more to ask.
-const ANSWERS: Duration = Duration::from_secs(2);
-
-/// How long the server may take to say goodbye.
-const GOODBYE: Duration = Duration::from_secs(1);
 
 /// How long it is listened why nothing can be written.
 const LAST_WORDS: Duration = Duration::from_millis(200);
@@ -273,7 +268,7 @@ async fn write(
         Ok::<(), Broken>(())
     };
     // What is not answered by then is not waited for: whoever asked has gone.
-    let _ = timeout(ANSWERS, answered).await;
+    let _ = timeout(ANSWERS_TIMEOUT, answered).await;
     let is_held = {
         let mut state = shared.state();
         state.leaving = true;
@@ -288,5 +283,5 @@ async fn write(
         // Closing a socket with something unread resets it, and the goodbye would be lost: the server hangs up first.
         pending::<Result<(), Broken>>().await
     };
-    timeout(GOODBYE, goodbye).await.unwrap_or(Ok(()))
+    timeout(CLOSE_TIMEOUT, goodbye).await.unwrap_or(Ok(()))
 }

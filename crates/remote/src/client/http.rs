@@ -9,7 +9,6 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use narrows_link::{CloseReason, Inlet, Outlet};
@@ -32,9 +31,6 @@ const POST: HeaderName = HeaderName::from_static("narrows-post");
 const POSTS: HeaderName = HeaderName::from_static("narrows-posts");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
-
-/// How long a goodbye may take.
-const GOODBYE: Duration = Duration::from_secs(1);
 
 /// How much of an answer that is no message is read.
 const WORDS: usize = 4096;
@@ -242,7 +238,7 @@ impl Wire {
     /// Ends a connection. The server notices sooner or later in any case.
     async fn end(&self, connection: &str) {
         let request = self.request(Method::DELETE, Some(connection), None);
-        let _ = timeout(GOODBYE, request.send()).await;
+        let _ = timeout(keep::CLOSE_TIMEOUT, request.send()).await;
     }
 
     /// Opens a stream of events, behind the one with the id `last`.

@@ -19,6 +19,16 @@ use crate::resume::{Answer, Ask, Connection, Counts};
 /// The id of our own requests, which are the first on their socket and can be taken for no other.
 const ID: &[u8] = b"\"narrows/resume\"";
 
+/// How long unanswered requests are waited for once the holder has ended its input.
+pub(super) const ANSWERS_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// How long the server may take to close its end.
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+// `narrows run --timeout` promises to end five seconds after the time limit at the latest. The client waits for two of them
+// for the answer to its cancel.
+const _: () = assert!(ANSWERS_TIMEOUT.as_millis() + CLOSE_TIMEOUT.as_millis() <= 2500);
+
 /// How long it is tried to say the rest when the holder has gone.
 pub(super) const PARTING: Duration = Duration::from_secs(10);
 

@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -18,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::super::keep::PARTING;
+use super::super::keep::{ANSWERS_TIMEOUT, PARTING};
 use super::super::open::Open;
 use super::super::socket::one_line;
 use super::super::{DialError, Lost};
@@ -35,9 +34,6 @@ const MOST: usize = 4096;
 
 /// How many streams of child sessions are opened at servers that have them there.
 const MAX_CHILD_STREAMS: usize = 64;
-
-/// How long the answers to what is open are waited for once the holder has nothing more to ask.
-const ANSWERS: Duration = Duration::from_secs(2);
 
 /// What is done for one session, or for none, one after the other.
 #[derive(Default)]
@@ -133,12 +129,12 @@ impl Talk {
                 biased;
                 Some(done) = self.doing.next(), if !idle => {
                     self.done(done, inlet).await?;
-                    last = Instant::now() + ANSWERS;
+                    last = Instant::now() + ANSWERS_TIMEOUT;
                 }
                 Some(news) = self.news.1.recv() => self.hear(news, inlet).await?,
                 more = outlet.take(&mut lines), if !ended && room => {
                     ended = !more;
-                    (said, last) = (Instant::now() + PARTING, Instant::now() + ANSWERS);
+                    (said, last) = (Instant::now() + PARTING, Instant::now() + ANSWERS_TIMEOUT);
                     outlet.begins();
                     for line in lines.drain(..) {
                         outlet.wrote(&line);
@@ -193,7 +189,7 @@ impl Talk {
         let reached = self.attempted(frame);
         let given_up = async {
             outlet.ended().await;
-            sleep(ANSWERS).await;
+            sleep(ANSWERS_TIMEOUT).await;
         };
         let begun = tokio::select! {
             biased;
