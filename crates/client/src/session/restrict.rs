@@ -12,8 +12,10 @@ const READING: [&str; 3] = ["readonly", "plan", "ask"];
 /// The mode that is wanted, where there is none to name.
 const WANTED: &str = "read-only";
 
-const NONE: &str = "the agent offers no mode in which it only reads, so low access does not hold back what it does \
-    without asking";
+const NONE: &str = "the agent offers no mode in which it only reads";
+
+/// What follows if the agent is not in such a mode.
+const CONSEQUENCE: &str = "low access does not hold back what it does without asking";
 
 /// Has the agent work in a mode in which it changes nothing by itself, or tells that it has none.
 pub(super) async fn restrict(session: &Session) {
@@ -25,8 +27,14 @@ pub(super) async fn restrict(session: &Session) {
         }
     };
     if let Some(rejection) = rejection {
-        session.tell_rejection(&rejection).await;
+        session.tell_rejection(&with_consequence(rejection)).await;
     }
+}
+
+/// Returns the rejection with a reason that says what it means for low access.
+fn with_consequence(rejection: Rejection) -> Rejection {
+    let reason = format!("{}, so {CONSEQUENCE}", rejection.reason);
+    Rejection { reason, ..rejection }
 }
 
 struct Mode {
@@ -67,6 +75,18 @@ mod tests {
         let found = reading_mode(&snapshot);
         let found = found.as_ref().map(|mode| (mode.id.as_str(), mode.is_current));
         assert_eq!(found, expected, "{answer}");
+    }
+
+    #[test]
+    fn every_rejection_says_that_low_access_does_not_hold() {
+        let rejection = |reason: &str| Rejection {
+            option: "mode".to_owned(),
+            value: "plan".to_owned(),
+            reason: reason.to_owned(),
+        };
+        let told = with_consequence(rejection("no (-32603)"));
+        let expected = "no (-32603), so low access does not hold back what it does without asking";
+        assert_eq!((told.value.as_str(), told.reason.as_str()), ("plan", expected));
     }
 
     fn modes(current: &str, ids: &[&str]) -> Value {
