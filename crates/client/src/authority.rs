@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use narrows_policy::{Action, Because, Confined, Decision, Policy, Scene, Verdict};
+use narrows_policy::{Action, Because, Confined, Decision, Kind, Policy, Scene, Verdict};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
@@ -271,6 +271,18 @@ impl Authority {
             links::follow_links(&mut action, &here, home.as_deref()).map(|()| action)
         });
         following.await.ok()?.ok()
+    }
+
+    /// Returns `action` with where its paths lead, if they lie on this machine. If they cannot be followed, it may be
+    /// anything.
+    pub(crate) async fn followed(&self, action: Action) -> Action {
+        if self.here().is_none() {
+            return action;
+        }
+        match self.follow(&action).await {
+            Some(followed) => followed,
+            None => Action { also: vec![Kind::Other], ..action },
+        }
     }
 
     /// Settles what the agent wants of this machine, and tells of it.

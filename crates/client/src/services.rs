@@ -1,5 +1,6 @@
 //! What the agent gets of this machine, each thing after it was decided about: files and commands.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -130,7 +131,7 @@ impl Services {
                 found => found?,
             };
             if permitted.as_deref() != Some(found.path()) {
-                let action = both(kind, path, found.path());
+                let action = self.file_action(kind, path, found.path()).await;
                 let deed = deed.as_ref().map(|deed| (deed, Some(found.path())));
                 self.authority.permit(&action, about(found.path()), deed).await?;
                 permitted = Some(found.path().to_owned());
@@ -142,6 +143,15 @@ impl Services {
                 outcome => return Ok(outcome?),
             }
         }
+    }
+
+    /// Returns the action on the file `found`, which was asked for by the name `asked`.
+    async fn file_action(&self, kind: Kind, asked: &Path, found: &Path) -> Action {
+        let (asked, found) = (asked.to_owned(), found.to_owned());
+        let home = self.authority.home().map(Path::to_owned);
+        let reading = move || Ok::<_, Infallible>(links::file_action(kind, &asked, &found, home.as_deref()));
+        let Ok(action) = blocking(reading).await;
+        action
     }
 
     /// Starts a command, and returns the id of its terminal.
@@ -274,15 +284,6 @@ fn input(program: &str, args: &[String], cwd: &Path, variables: &[Variable]) -> 
     input
 }
 
-/// A file by the name it was asked by, and by where that leads.
-fn both(kind: Kind, asked: &Path, found: &Path) -> Action {
-    let mut action = Action::file(kind, found);
-    if asked != found {
-        action.paths.push(asked.to_owned());
-    }
-    action
-}
-
 /// Returns `true` if the system can set a variable of this name to this value.
 fn is_variable(name: &str, value: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0')
@@ -380,7 +381,7 @@ impl Gate for McpGate {
             let crate::mcp::Asked { server, method, tool, arguments } = asked;
             let arguments = Value::Object(arguments);
             let name = tool.unwrap_or_else(|| method.clone());
-            let action = Action::mcp(&server, &name, &arguments);
+            let action = self.0.followed(Action::mcp(&server, &name, &arguments)).await;
             let deed = Deed::Mcp { server: server.clone(), tool: name.clone(), arguments: arguments.clone() };
             let about = About {
                 method: "mcp/message",

@@ -5,7 +5,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use narrows_policy::{Action, DiskEntry, RepositoryDisk, WordLink, is_unusual_repository};
+use narrows_policy::{Action, DiskEntry, Kind, RepositoryDisk, WordLink, is_unusual_repository};
 use rustix::io::Errno;
 
 use super::files::follow;
@@ -79,6 +79,13 @@ fn follow_from(
         }
     }
     action.paths.extend(found);
+    add_counterparts(action, here, home);
+    Ok(())
+}
+
+/// Adds to `action` the files of a `.git` that its paths amount to, so that hooks and settings are protected wherever
+/// they are. Everything that judges a path of this machine calls this, directly or through [`follow_links`]. Blocks.
+fn add_counterparts(action: &mut Action, here: &Path, home: Option<&Path>) {
     let git: Vec<PathBuf> =
         action.paths.iter().flat_map(|path| repository::counterparts(&absolute(path, here, home))).collect();
     for path in git {
@@ -86,7 +93,17 @@ fn follow_from(
             action.paths.push(path);
         }
     }
-    Ok(())
+}
+
+/// Returns the action on a file that was asked for by the name `asked` and found at `found`, which has no links in it. The
+/// name is not followed again, because it may lead elsewhere by now. Blocks.
+pub(crate) fn file_action(kind: Kind, asked: &Path, found: &Path, home: Option<&Path>) -> Action {
+    let mut action = Action::file(kind, found);
+    if asked != found {
+        action.paths.push(asked.to_owned());
+    }
+    add_counterparts(&mut action, Path::new("/"), home);
+    action
 }
 
 /// The words of the command that lead elsewhere. One that cannot be followed can be opened by no program either.
@@ -170,8 +187,6 @@ fn plain(path: &Path) -> PathBuf {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
-
-    use narrows_policy::Kind;
 
     use super::*;
 

@@ -6,6 +6,8 @@
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
+use super::links;
+
 const GIT: &str = ".git";
 
 /// The longest file of settings that is read.
@@ -72,7 +74,8 @@ pub(super) fn named_by_settings(git: &Path, worktree: &Path) -> Vec<Named> {
                 PathKey::Include => (git, "config"),
             };
             let path = start.join(value);
-            let path = path.canonicalize().unwrap_or(path);
+            // A file that does not exist yet is named by another path than the one it is written by.
+            let path = links::real(&path).ok().flatten().unwrap_or(path);
             found.push(Named { path, stands_for: git.join(stands_for) });
         }
     }
@@ -171,7 +174,7 @@ mod tests {
         };
         check("r/scripts/hooks/pre-commit", &["r/.git/hooks/pre-commit"]);
         check("r/scripts/hooks", &["r/.git/hooks"]);
-        check("r/team.conf", &[]);
+        check("r/team.conf", &["r/.git/config"]);
         check("r/scripts/build", &[]);
         check("r/src", &[]);
         assert_eq!(

@@ -48,3 +48,50 @@ async fn what_the_policy_forbids_is_not_done() {
     assert!(!driven.path("note.txt").exists());
     driven.leave().await;
 }
+
+/// The client opens these files itself, so only its own judgment protects them.
+#[tokio::test]
+async fn hooks_and_settings_that_git_obeys_under_other_names_are_not_written() {
+    let named = [
+        "scripts/hooks/pre-commit",
+        "scripts/hooks/new",
+        "link/pre-commit",
+        "team.conf",
+        "missing.conf",
+        "bare.git/config",
+        "bare.git/hooks/pre-push",
+        ".git/config",
+    ];
+    let steps = named.iter().map(|path| format!(r#"{{ write = {{ path = "{path}", content = "x" }} }}"#));
+    let steps: Vec<String> = steps.collect();
+    let script = format!(
+        r#"[[turn]]
+        steps = [{}, {{ write = {{ path = "scripts/build", content = "x" }} }}]"#,
+        steps.join(", ")
+    );
+    for access in [Access::Medium, Access::High] {
+        let driven = Stage::new(Version::V1, access).open(&script).await;
+        for directory in ["scripts/hooks", ".git", "bare.git/hooks", "bare.git/objects", "bare.git/refs"] {
+            std::fs::create_dir_all(driven.path(directory)).expect("a directory");
+        }
+        std::os::unix::fs::symlink("scripts/hooks", driven.path("link")).expect("a link");
+        let config =
+            "[core]\nhooksPath = scripts/hooks\n[include]\npath = ../team.conf\npath = ../missing.conf\n";
+        for (file, text) in [(".git/config", config), ("team.conf", ""), ("bare.git/HEAD", "")] {
+            std::fs::write(driven.path(file), text).expect("a file");
+        }
+        let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
+        let resolved = payloads(&all(&mut run).await, "permission.resolved");
+        let outcomes: Vec<_> = resolved.iter().map(|resolved| resolved["outcome"].clone()).collect();
+        let mut expected = vec![json!("refused"); named.len()];
+        expected.push(json!("allowed"));
+        assert_eq!(outcomes, expected, "{access}");
+        assert_eq!(std::fs::read_to_string(driven.path(".git/config")).expect("a file"), config);
+        assert_eq!(std::fs::read_to_string(driven.path("team.conf")).expect("a file"), "");
+        for missing in ["scripts/hooks/pre-commit", "missing.conf", "bare.git/config"] {
+            assert!(!driven.path(missing).exists(), "{access} {missing}");
+        }
+        assert!(driven.path("scripts/build").exists());
+        driven.leave().await;
+    }
+}
