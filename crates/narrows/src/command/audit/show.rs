@@ -93,7 +93,11 @@ fn text(entry: &Entry) -> String {
     }
     let about = |key: &str| entry.aip44(key).and_then(Value::as_str).filter(|words| !words.is_empty());
     parts.extend(about("identity").map(|who| format!("for {who}")));
-    parts.extend(about("method").map(|method| format!("method {method}")));
+    let is_about_method = entry.action.starts_with("method.") || entry.action == "agent.violation";
+    let input = entry.input.as_ref().filter(|_| is_about_method);
+    let input = |key: &str| input.and_then(|input| input.get(key)?.as_str());
+    parts.extend(about("method").or(input("method")).map(|method| format!("method {method}")));
+    parts.extend(input("claimedSession").map(|session| format!("claimed session {session}")));
     parts.extend(about("code").map(|code| format!("code {code}")));
     // What a policy refuses by itself it refuses for this reason.
     let refused = entry.aip44("approval").and_then(|approval| approval.get("refused")?.as_str());
@@ -208,5 +212,25 @@ mod tests {
             &json!("auto"),
             &format!("http://x/\\u{{1b}}[2J  by policy  {rest}"),
         );
+    }
+
+    #[test]
+    fn a_line_about_a_method_names_it() {
+        let check = |action: &str, input: &Value, expected: &str| {
+            let entry = json!({
+                "$schema": "s", "doctype": "d", "seq": 7, "ts": "T", "action": action, "actor": {"id": "c"},
+                "subject": {"kind": "session", "ref": "s"}, "input": input, "prevHash": "p", "hash": "h",
+                "metadata": {"aip44": {"session": "s", "code": "x"}},
+            });
+            let entry: Entry = serde_json::from_value(entry).expect("an entry");
+            assert_eq!(text(&entry), format!("     7  T  {action}  session s  c  {expected}"));
+        };
+        let input = json!({"method": "_session/steering", "bytes": 2});
+        check("method.refused", &input, "method _session/steering  code x");
+        check("method.allowed", &input, "method _session/steering  code x");
+        let input = json!({"method": "session/update", "claimedSession": "t"});
+        check("agent.violation", &input, "method session/update  claimed session t  code x");
+        // The input of a tool is not about a method of the protocol.
+        check("tool.refused", &input, "code x");
     }
 }
