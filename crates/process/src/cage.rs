@@ -43,7 +43,7 @@ pub(crate) enum CagePlan<'a> {
         ruleset: BorrowedFd<'a>,
         filter: &'a [sys::Instruction],
         /// Installed too if there is no IPC namespace.
-        no_system_v: &'a [sys::Instruction],
+        without_ipc: &'a [sys::Instruction],
         view: Option<ViewPlan<'a>>,
         /// Where the listener of its own network goes, if it has one.
         gateway: Option<BorrowedFd<'a>>,
@@ -142,14 +142,14 @@ impl<'a> CagePlan<'a> {
     pub(crate) fn enter(self) -> Result<(), Errno> {
         match self {
             Self::None => Ok(()),
-            Self::Landlock { ruleset, filter, no_system_v, view, powers, .. } => {
+            Self::Landlock { ruleset, filter, without_ipc, view, powers, .. } => {
                 // Not every kernel has IPC namespaces.
                 let has_own_ipc = view.is_some() && sys::unshare(UnshareFlags::NEWIPC).is_ok();
                 set_no_new_privs(true)?;
                 sys::landlock_restrict(ruleset)?;
                 drop_capabilities(powers)?;
                 sys::install_filter(filter)?;
-                if has_own_ipc { Ok(()) } else { sys::install_filter(no_system_v) }
+                if has_own_ipc { Ok(()) } else { sys::install_filter(without_ipc) }
             }
             Self::Launcher { options, filter } => {
                 fcntl_setfd(options, FdFlags::empty())?;

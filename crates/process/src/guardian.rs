@@ -105,6 +105,8 @@ unsafe impl sys::Program for GuardPlan<'_> {
             Ok(()) => 0,
             Err((stage, errno)) => {
                 report(self.worker.report, Record::Failed { stage, errno: errno.raw_os_error() });
+                // The last step that can fail is the fork, so there is no tree.
+                report(self.control, Record::Finished { swept: 0 });
                 1
             }
         }

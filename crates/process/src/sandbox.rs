@@ -5,6 +5,7 @@ pub(crate) mod filter;
 mod landlock;
 pub(crate) mod mounts;
 mod places;
+mod probe;
 pub(crate) mod scratch;
 mod secrets;
 mod view;
@@ -14,7 +15,6 @@ use std::fmt;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -24,6 +24,7 @@ use self::filter::{Families, Pids};
 use self::landlock::Readable;
 use self::mounts::{Mounts, Namespaces, Right};
 pub use self::places::is_missing;
+use self::probe::{ProbeError, probe, probe_mounts};
 use self::scratch::Scratch;
 use self::secrets::Hidden;
 pub use self::view::Mount;
@@ -31,12 +32,7 @@ use self::view::{HOME, Layout};
 use crate::cage::{GATEWAY_PORT, Processes};
 use crate::spawn::{Start, above_stdio};
 use crate::sys::Instruction;
-use crate::{ExitClass, SpawnError, Spec, sys};
-
-/// How long a launcher may take to start a program that does nothing.
-const PROBE_PATIENCE: Duration = Duration::from_secs(10);
-/// Answered by the program of the probe, and by no launcher that fails.
-const PROBE_STATUS: i32 = 42;
+use crate::{SpawnError, sys};
 
 /// What a worker and its tree may do to this machine: read all of its files, change the places named here, reach the
 /// network or not. Of devices they have those that are no way out, such as `/dev/null`, and no terminals.
@@ -120,7 +116,7 @@ impl Sandbox {
     /// # Errors
     /// When it cannot: why.
     pub async fn try_out(&self, cwd: impl Into<PathBuf>) -> Result<(), String> {
-        try_out(self.clone(), cwd.into(), "").await
+        probe::try_out(self.clone(), cwd.into(), "").await.map_err(|error| error.to_string())
     }
 }
 
@@ -130,11 +126,14 @@ pub struct Support {
     mechanism: Mechanism,
 }
 
+/// `Untried` is a failure of the search, for example because the disk is full. Then no command is started: another user may
+/// have caused it, to have commands run in a weaker sandbox or in none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Mechanism {
     Bubblewrap { program: PathBuf, nesting: Nesting },
     Landlock { version: i32, mounts: Option<Namespaces> },
     None { why: String },
+    Untried { why: String },
 }
 
 /// Whether user namespaces can be made inside bubblewrap. In one a program has every capability over mounts of its own,
@@ -150,7 +149,8 @@ pub(crate) enum Nesting {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Confined {
     /// Nothing outside the writable places is created, changed or removed. Landlock alone does not see changes of
-    /// mode, owner and times, as far as the user may make them.
+    /// mode, owner and times, as far as the user may make them. With it, extended attributes and flags of files cannot
+    /// be changed anywhere.
     pub files: bool,
     /// Without [`Sandbox::network`] nothing leaves this machine.
     pub network: bool,
@@ -183,7 +183,8 @@ impl Support {
             let support = Self { mechanism };
             match probe(&support).await {
                 Ok(()) => return support,
-                Err(why) => reason = why,
+                Err(ProbeError::Lacking(why)) => reason = why,
+                Err(ProbeError::Untried(why)) => return Self { mechanism: Mechanism::Untried { why } },
             }
         }
         Self::none(format!("bubblewrap does not work here ({reason})"))
@@ -193,14 +194,20 @@ impl Support {
     /// protected ones; if it works here. Who is not root needs a user namespace for it. Where it can be had, there is a
     /// PID namespace too, so that no process outside can be signalled.
     pub async fn namespaces() -> Self {
+        Self::namespaces_in(Path::new("/tmp")).await
+    }
+
+    /// The same with temporary files elsewhere.
+    async fn namespaces_in(temp: &Path) -> Self {
         let alone = Self::landlock();
         let Mechanism::Landlock { version, .. } = alone.mechanism else { return alone };
         let mut reason = String::new();
         for namespaces in Namespaces::candidates() {
             let support = Self { mechanism: Mechanism::Landlock { version, mounts: Some(namespaces) } };
-            match probe_mounts(&support).await {
+            match probe_mounts(&support, temp).await {
                 Ok(()) => return support,
-                Err(why) => reason = why,
+                Err(ProbeError::Lacking(why)) => reason = why,
+                Err(ProbeError::Untried(why)) => return Self { mechanism: Mechanism::Untried { why } },
             }
         }
         Self::none(format!("a mount namespace cannot be had here ({reason})"))
@@ -264,6 +271,15 @@ impl Support {
                 gateway: mounts.is_some(),
             },
             Mechanism::None { .. } => Confined::default(),
+            // Nothing is started in it.
+            Mechanism::Untried { .. } => Confined {
+                files: true,
+                network: true,
+                protected: true,
+                guardian: true,
+                view: true,
+                gateway: true,
+            },
         }
     }
 }
@@ -283,44 +299,8 @@ impl fmt::Display for Support {
                 write!(f, "Landlock (version {version}){namespaces} and seccomp")
             }
             Mechanism::None { why } => f.write_str(why),
+            Mechanism::Untried { why } => write!(f, "a sandbox could not be tried ({why})"),
         }
-    }
-}
-
-/// Runs a program in the sandbox.
-async fn probe(support: &Support) -> Result<(), String> {
-    try_out(Sandbox::new(support.clone()), PathBuf::from("/"), "").await
-}
-
-/// Tries to change a protected place.
-async fn probe_mounts(support: &Support) -> Result<(), String> {
-    let mut sandbox = Sandbox::new(support.clone());
-    let scratch = Scratch::new(&sandbox.temp).map_err(|error| error.to_string())?;
-    let sealed = scratch.path().join("sealed");
-    std::fs::create_dir(&sealed).map_err(|error| error.to_string())?;
-    sandbox.writable = vec![scratch.path().to_owned()];
-    sandbox.protected = vec![sealed];
-    let attempts = "(: > free) || exit 1; (: > sealed/x) 2>/dev/null && exit 1;";
-    try_out(sandbox, scratch.path().to_owned(), attempts).await
-}
-
-/// Runs a script that has to come to its end.
-async fn try_out(sandbox: Sandbox, cwd: PathBuf, script: &str) -> Result<(), String> {
-    let mut spec = Spec::new("sh");
-    spec.args = vec!["-c".into(), format!("{script} exit {PROBE_STATUS}").into()];
-    spec.cwd = Some(cwd);
-    spec.sandbox = Some(sandbox);
-    let child = crate::spawn(spec).await.map_err(|error| match std::error::Error::source(&error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    })?;
-    match tokio::time::timeout(PROBE_PATIENCE, child.wait()).await {
-        Ok(exit) if exit.class == ExitClass::Failed && exit.code == Some(PROBE_STATUS) => Ok(()),
-        Ok(exit) => match child.stderr().tail(1) {
-            words if words.is_empty() => Err(exit.to_string()),
-            words => Err(words),
-        },
-        Err(_elapsed) => Err("it takes too long".into()),
     }
 }
 
@@ -344,7 +324,7 @@ pub(crate) enum Cage {
 pub(crate) struct Filters {
     pub(crate) main: Vec<Instruction>,
     /// For a worker that gets no IPC namespace.
-    pub(crate) no_system_v: Vec<Instruction>,
+    pub(crate) without_ipc: Vec<Instruction>,
 }
 
 /// The two ends of what a listener comes through: the worker's, and ours.
@@ -402,7 +382,9 @@ impl Sandbox {
             Mechanism::Bubblewrap { program, nesting } => {
                 self.launch_in((program, *nesting), &writable, pieces.as_ref(), start)
             }
-            Mechanism::None { why } => Err(SpawnError::NoSandbox { why: why.clone() }),
+            Mechanism::None { .. } | Mechanism::Untried { .. } => {
+                Err(SpawnError::NoSandbox { why: self.support.to_string() })
+            }
         }
     }
 
@@ -414,7 +396,7 @@ impl Sandbox {
                 "this machine lets us have no mount and network namespace, and Landlock alone cannot do it"
                     .to_owned()
             }
-            Mechanism::None { why } => why.clone(),
+            Mechanism::None { .. } | Mechanism::Untried { .. } => self.support.to_string(),
         }
     }
 
@@ -477,8 +459,11 @@ impl Sandbox {
         };
         let ruleset = above_stdio(ruleset).map_err(setup("keep the Landlock ruleset"))?;
         let families = if network { Families::Internet } else { Families::None };
-        let filters =
-            Filters { main: filter::program(families, Pids::Own), no_system_v: filter::no_system_v() };
+        let without_ipc = match namespaces {
+            Some(_) => filter::no_system_v(),
+            None => filter::no_system_v_nor_attributes(),
+        };
+        let filters = Filters { main: filter::program(families, Pids::Own), without_ipc };
         let gateway =
             self.gateway.then(Gateway::new).transpose().map_err(setup("make a gateway for the sandbox"))?;
         Ok(Cage::Landlock { ruleset, filters: Box::new(filters), scratch, mounts, gateway })
@@ -530,10 +515,13 @@ impl Sandbox {
                 });
             }
         }
-        let options = descriptor(&bubblewrap::encode(&view.options()))?;
+        let options = view.options();
+        let option_count = options.len();
+        let options = descriptor(&bubblewrap::encode(&options))?;
         let mut argv = vec![OsString::from("bwrap"), "--args".into()];
         argv.extend([options.as_raw_fd().to_string().into(), "--".into(), start.program.clone().into()]);
         argv.extend(start.argv.drain(..).skip(1));
+        bubblewrap::check_count(option_count + argv.len())?;
         // Nothing of the environment acts on the launcher itself: a preloaded library would run outside.
         *start = Start {
             program: launcher.to_owned(),

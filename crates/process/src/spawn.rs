@@ -250,9 +250,9 @@ fn plan_cage<'a>(arena: &'a Arena, cage: Option<&'a Cage>) -> io::Result<CagePla
             };
             let view = mounts.as_ref().map(|mounts| mounts.plan(arena)).transpose()?;
             let gateway = gateway.as_ref().map(|gateway| gateway.worker.as_fd());
-            let (filter, no_system_v) = (copied(&filters.main)?, copied(&filters.no_system_v)?);
+            let (filter, without_ipc) = (copied(&filters.main)?, copied(&filters.without_ipc)?);
             let powers = capabilities(None)?.permitted;
-            CagePlan::Landlock { ruleset: ruleset.as_fd(), filter, no_system_v, view, gateway, powers }
+            CagePlan::Landlock { ruleset: ruleset.as_fd(), filter, without_ipc, view, gateway, powers }
         }
         Some(Cage::Launcher { options, filter }) => {
             CagePlan::Launcher { options: options.as_fd(), filter: filter.as_fd() }

@@ -17,6 +17,10 @@ use std::process::{Child, Command, Stdio};
 use cage::{as_nobody, confined, copy_itself, directory, has_pid_namespace, launches, mechanisms, output};
 use common::Mark;
 use narrows_process::{Sandbox, Spec, Support};
+use rustix::fs::{
+    CWD, IFlags, Mode, OFlags, XattrFlags, getxattr, ioctl_getflags, ioctl_setflags, openat, removexattr,
+    setxattr,
+};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, Protocol, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect,
@@ -55,9 +59,17 @@ fn role() {
         ["datagrams", path] => send_datagrams(path, &mut say),
         ["streams", path] => reconnect(path, &mut say),
         ["families"] => make_sockets(&mut say),
+        ["attributes", path] => change_attributes(path, &mut say),
         _ => panic!("unknown role {role}"),
     }
     std::io::stdout().write_all(lines.as_bytes()).unwrap();
+}
+
+fn change_attributes(path: &str, say: &mut impl FnMut(&str, Result<(), Errno>)) {
+    say("set", setxattr(path, "user.new", b"x", XattrFlags::empty()));
+    say("remove", removexattr(path, "user.old"));
+    let file = openat(CWD, path, OFlags::RDONLY, Mode::empty());
+    say("flags", file.and_then(|file| ioctl_setflags(file, IFlags::NODUMP)));
 }
 
 fn act_on(victim: i32, say: &mut impl FnMut(&str, Result<(), Errno>)) {
@@ -77,7 +89,8 @@ fn act_on_itself(say: &mut impl FnMut(&str, Result<(), Errno>)) {
     let limit = rustix::process::getrlimit(Resource::Core);
     say("limit", prlimit(None, Resource::Core, limit).map(drop));
     say("processors", sched_getaffinity(None).and_then(|set| sched_setaffinity(None, &set)));
-    say("priority", setpriority_process(None, 5));
+    // The lowest: the tests may run with a low one.
+    say("priority", setpriority_process(None, 19));
     say("limit by its own id", prlimit(Some(getpid()), Resource::Core, limit).map(drop));
 }
 
@@ -364,5 +377,47 @@ async fn the_same_holds_for_a_user_who_is_not_root() {
     ];
     if let Some(text) = as_nobody(&tests, &[]).await {
         assert!(text.contains("5 passed"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn attributes_and_flags_of_files_outside_stay_as_they_are() {
+    for support in mechanisms().await {
+        let (root, outside) = (directory(), directory());
+        let file = outside.path().join("file");
+        fs::write(&file, "").unwrap();
+        let opened = fs::File::open(&file).unwrap();
+        let before = ioctl_getflags(&opened);
+        if setxattr(&file, "user.old", b"x", XattrFlags::empty()).is_err() || before.is_err() {
+            eprintln!("not tried: this file system has no attributes");
+            return;
+        }
+        let mut spec = Spec::new(copy_itself(root.path()));
+        spec.args = ["--exact", "role", "--nocapture"].map(Into::into).to_vec();
+        spec.env.set(ROLE, format!("attributes {}", file.display()));
+        spec.cwd = Some(root.path().to_owned());
+        spec.sandbox =
+            Some(Sandbox { writable: vec![root.path().to_owned()], ..Sandbox::new(support.clone()) });
+        let text = output(spec).await;
+        assert!(text.contains("@flags: ") && !text.contains("done"), "{support}: {text}");
+        assert_eq!(ioctl_getflags(&opened), before, "{support}");
+        assert!(getxattr(&file, "user.new", &mut [0; 8]).is_err(), "{support}");
+        assert_eq!(getxattr(&file, "user.old", &mut [0; 8]), Ok(1), "{support}");
+    }
+}
+
+/// Programs that copy attributes where there are some go on where there are none.
+#[tokio::test]
+async fn files_with_attributes_can_be_copied_in_every_sandbox() {
+    for support in mechanisms().await {
+        let root = directory();
+        let file = root.path().join("file");
+        fs::write(&file, "a\n").unwrap();
+        _ = setxattr(&file, "user.old", b"x", XattrFlags::empty());
+        let script = "set -e; cp -a file copy; cp -p file kept; mv copy moved; install -m 600 file installed
+            tar cf archive file moved; mkdir out; tar xf archive -C out; sed -i s/a/b/ file; cat file out/moved; ls";
+        let text = output(confined(&support, &Mark::new(), root.path(), script)).await;
+        let expected = "b\na\narchive\nfile\ninstalled\nkept\nmoved\nout\n";
+        assert_eq!(text, expected, "{support}");
     }
 }

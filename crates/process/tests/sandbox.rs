@@ -14,7 +14,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cage::{LAUNCHER, confined, directory, has_pid_namespace, launches, mechanisms, output};
+use cage::{LAUNCHER, confined, copy_itself, directory, has_pid_namespace, launches, mechanisms, output};
 use common::{
     HOSTILE, HOSTILE_COUNT, Mark, PATIENCE, QUICK, eventually, exists, read_all, read_until, state,
 };
@@ -31,6 +31,7 @@ fn role() {
     let role = role.into_string().unwrap();
     match role.split(' ').collect::<Vec<_>>()[..] {
         [tcp, udp, unix] => reach(tcp, udp, unix),
+        ["probe"] => probe(),
         [depth] => nest(depth.parse().unwrap()),
         _ => panic!("unknown role {role}"),
     }
@@ -47,6 +48,39 @@ fn reach(tcp: &str, udp: &str, unix: &str) {
     say("unix", UnixStream::connect(unix).is_ok());
     say("pair", UnixStream::pair().is_ok());
     std::io::stdout().write_all(lines.as_bytes()).unwrap();
+}
+
+/// Says what can be had here, and all warnings meanwhile.
+fn probe() {
+    tracing::subscriber::set_global_default(Warnings).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let support = runtime.block_on(Support::namespaces());
+    std::io::stdout().write_all(format!("\n@{support}\n").as_bytes()).unwrap();
+}
+
+/// Prints warnings and errors of the library.
+struct Warnings;
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        std::io::stdout().write_all(format!("\n@warning {event:?}\n").as_bytes()).unwrap();
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
 }
 
 /// Starts itself in a sandbox within the one it is in, and says how deep that goes.
@@ -353,6 +387,44 @@ async fn a_launcher_sees_nothing_of_the_environment() {
         let mut spec = confined(&support, &Mark::new(), root.path(), "exit");
         spec.env.set("A", "x\0--bind\0/\0/");
         assert!(matches!(spawn(spec).await.unwrap_err(), SpawnError::Invalid { .. }));
+    }
+}
+
+/// Inside bubblewrap there can be no user namespaces.
+#[tokio::test]
+async fn looking_for_a_sandbox_that_cannot_be_had_warns_of_nothing() {
+    for support in mechanisms().await.into_iter().filter(launches) {
+        let root = directory();
+        let mut spec = itself(&copy_itself(root.path()), "probe");
+        spec.cwd = Some(root.path().to_owned());
+        spec.sandbox = Some(Sandbox::new(support));
+        let text = said(&output(spec).await);
+        assert!(text.starts_with("a mount namespace cannot be had here ("), "{text}");
+        assert!(!text.contains("warning"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn any_number_of_protected_files_can_be_had_and_too_many_arguments_are_an_error() {
+    for support in mechanisms().await {
+        let root = directory();
+        let files: Vec<PathBuf> = (0..4000).map(|number| root.path().join(format!("f{number}"))).collect();
+        for file in &files {
+            fs::write(file, "").unwrap();
+        }
+        let mut spec = confined(&support, &Mark::new(), root.path(), "echo $#");
+        spec.sandbox.as_mut().unwrap().protected = files;
+        assert_eq!(output(spec.clone()).await, "0\n", "{support}");
+        spec.args.extend((0..8500).map(|_| "x".into()));
+        assert_eq!(output(spec.clone()).await, "8499\n", "{support}");
+        spec.args.extend((0..500).map(|_| "x".into()));
+        match launches(&support) {
+            true => {
+                let error = spawn(spec).await.unwrap_err();
+                assert!(matches!(&error, SpawnError::Sandbox { .. }), "{error:?}");
+            }
+            false => assert_eq!(output(spec).await, "8999\n", "{support}"),
+        }
     }
 }
 

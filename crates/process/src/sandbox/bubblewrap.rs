@@ -25,6 +25,9 @@ pub(crate) const PRIVATE: [&str; 2] = ["/run", "/tmp"];
 /// Of these, what programs cannot do without.
 const SHOWN: [&str; 3] = ["/run/current-system", "/run/opengl-driver", "/run/systemd/resolve"];
 
+/// `MAX_ARGS` of bubblewrap, which otherwise ends with a status that looks like the command's.
+const MAX_ARGUMENTS: usize = 9000;
+
 /// What root keeps of its powers: those over files, which the mounts confine.
 const KEPT_BY_ROOT: [&str; 3] = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"];
 
@@ -184,6 +187,15 @@ impl Options {
     }
 }
 
+/// Fails if these are more arguments than bubblewrap accepts, those of the command included.
+pub(crate) fn check_count(arguments: usize) -> Result<(), SpawnError> {
+    if arguments <= MAX_ARGUMENTS {
+        return Ok(());
+    }
+    let why = format!("there are {arguments}, and it accepts {MAX_ARGUMENTS}");
+    Err(SpawnError::Sandbox { action: "pass all arguments to bubblewrap", source: io::Error::other(why) })
+}
+
 /// Words as bubblewrap reads them from a descriptor.
 pub(crate) fn encode(options: &[OsString]) -> Vec<u8> {
     options.iter().flat_map(|word| word.as_bytes().iter().copied().chain([0])).collect()
@@ -293,7 +305,7 @@ mod tests {
 
     #[test]
     fn root_keeps_its_powers_over_files_and_a_root_may_be_everything() {
-        let case = Case { writable: &["/", "/w"], private: &[], network: true, root: true, ..PLAIN };
+        let case = Case { writable: &["/", "/w"], private: &[], network: true, root: true };
         check(
             &case,
             &format!(

@@ -8,7 +8,7 @@ mod calls;
 
 use core::mem::offset_of;
 
-use self::calls::{CALLS, Calls, Rule};
+use self::calls::{CALLS, Calls, FILE_COMMANDS, Rule, TERMINAL_COMMANDS};
 use crate::sys::Instruction;
 
 const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
@@ -27,6 +27,8 @@ const DENIED: u32 = libc::SECCOMP_RET_ERRNO | libc::EACCES as u32;
 const FORBIDDEN: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
 /// For calls that programs know how to do without.
 const ABSENT: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+/// For extended attributes: what a file system says that has none, which programs that copy files know.
+const UNSUPPORTED: u32 = libc::SECCOMP_RET_ERRNO | libc::EOPNOTSUPP as u32;
 
 /// The bits of a mode by which a program runs as its owner or its group.
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
@@ -79,7 +81,8 @@ pub(crate) fn program(families: Families, pids: Pids) -> Vec<Instruction> {
             body.extend(modes(index));
             Some(body)
         }
-        Rule::OwnProcess | Rule::OwnOf(_) | Rule::SystemV => None,
+        Rule::Ioctl => Some(without(TERMINAL_COMMANDS)),
+        Rule::OwnProcess | Rule::OwnOf(_) | Rule::SystemV | Rule::Attributes => None,
     })
 }
 
@@ -87,6 +90,17 @@ pub(crate) fn program(families: Families, pids: Pids) -> Vec<Instruction> {
 /// queues, semaphores and memory of all processes of this user.
 pub(crate) fn no_system_v() -> Vec<Instruction> {
     assemble(|rule| (rule == Rule::SystemV).then(|| vec![end(FORBIDDEN)]))
+}
+
+/// The second filter for a process without any namespace. Landlock does not see changes of attributes and flags, and
+/// no mount is read-only. A filter cannot tell where a file is, so they are refused in the writable places too.
+pub(crate) fn no_system_v_nor_attributes() -> Vec<Instruction> {
+    assemble(|rule| match rule {
+        Rule::SystemV => Some(vec![end(FORBIDDEN)]),
+        Rule::Attributes => Some(vec![end(UNSUPPORTED)]),
+        Rule::Ioctl => Some(without(FILE_COMMANDS)),
+        _ => None,
+    })
 }
 
 /// A program in which every call for which there is a `body` is judged by it, and others are allowed. A body starts
@@ -315,12 +329,34 @@ mod tests {
         let program = program(Families::Internet, Pids::Namespace);
         for calls in CALLS {
             for (number, rule) in calls.rules() {
-                let Rule::Commands(commands) = rule else { continue };
+                let commands = match rule {
+                    Rule::Commands(commands) => commands,
+                    Rule::Ioctl => TERMINAL_COMMANDS,
+                    _ => continue,
+                };
                 for command in 0..0x6000 {
                     let expected = if commands.contains(&command) { FORBIDDEN } else { ALLOW };
                     assert_eq!(run(&program, calls.arch, number, [0, command.into(), 0, 0]), expected);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn without_namespaces_attributes_and_flags_of_files_stay_as_they_are() {
+        let [main, alone, ipc] =
+            [program(Families::Internet, Pids::Own), no_system_v_nor_attributes(), no_system_v()];
+        for (program, expected) in [(&main, ALLOW), (&ipc, ALLOW), (&alone, UNSUPPORTED)] {
+            check(program, Rule::Attributes, [1; 3], expected);
+        }
+        check(&alone, Rule::SystemV, [1; 3], FORBIDDEN);
+        for command in FILE_COMMANDS {
+            check(&main, Rule::Ioctl, [0, *command, 0], ALLOW);
+            check(&alone, Rule::Ioctl, [0, *command, 0], FORBIDDEN);
+        }
+        // FS_IOC_GETFLAGS, FS_IOC_GETVERSION, FICLONE, FICLONERANGE, TCGETS
+        for command in [0x8008_6601, 0x8008_7601, 0x4004_9409, 0x4020_940d, 0x5401] {
+            check(&alone, Rule::Ioctl, [0, command, 0], ALLOW);
         }
     }
 
@@ -346,7 +382,7 @@ mod tests {
 
     #[test]
     fn what_no_rule_names_is_allowed_and_foreign_programs_are_not() {
-        for program in [program(Families::None, Pids::Own), no_system_v()] {
+        for program in [program(Families::None, Pids::Own), no_system_v(), no_system_v_nor_attributes()] {
             for calls in CALLS {
                 let named: Vec<u32> = calls.rules().map(|(number, _)| number).collect();
                 for number in (0..600).filter(|number| !named.contains(number)) {

@@ -4,6 +4,7 @@
 //! was left behind, and the next of us removes it.
 
 use std::ffi::CString;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -16,8 +17,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// Names that may be taken, by whoever had our process id before.
-const ATTEMPTS: u32 = 1000;
+/// How many names are tried. A name that is taken, or a directory that another process removes as left behind before it
+/// is locked, is a rare accident.
+const ATTEMPTS: u32 = 16;
 /// How many entries of a directory are looked at in one go; whoever filled it chose their number, too.
 const PORTION: usize = 4096;
 /// After so many rounds in which nothing could be removed the rest stays.
@@ -35,7 +37,8 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// A new directory in `parent`, for this user only.
+    /// A new directory in `parent`, for this user only. Its name is random: another user could take names that can be
+    /// predicted.
     pub(crate) fn new(parent: &Path) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let parent = parent.canonicalize()?;
@@ -44,7 +47,8 @@ impl Scratch {
             if number.is_multiple_of(SWEEP_EVERY) {
                 sweep(&parent);
             }
-            let path = parent.join(format!("{PREFIX}{}-{number}", std::process::id()));
+            let name = format!("{PREFIX}{}-{}", std::process::id(), RandomState::new().hash_one(number));
+            let path = parent.join(name);
             match mkdirat(CWD, &path, Mode::RWXU) {
                 Ok(()) => {}
                 Err(Errno::EXIST) => continue,
@@ -280,6 +284,16 @@ mod tests {
         let scratch = Scratch::new(parent.path()).unwrap();
         sweep(parent.path());
         assert!(scratch.path().exists());
+    }
+
+    #[test]
+    fn another_user_cannot_take_the_names_in_advance() {
+        let parent = tempfile::tempdir().unwrap();
+        for number in 0..2000 {
+            let name = format!("{PREFIX}{}-{number}", std::process::id());
+            fs::write(parent.path().join(name), "").unwrap();
+        }
+        Scratch::new(parent.path()).unwrap();
     }
 
     #[test]
