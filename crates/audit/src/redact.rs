@@ -70,7 +70,7 @@ impl Default for Redaction {
             redaction.signs.begin(start);
             redaction.signs.begin(start.to_ascii_uppercase());
         }
-        for start in token::SHAPE_STARTS.bytes() {
+        for start in token::SHAPE_STARTS.bytes().chain(private_key::ENCODED_FIRST.bytes()) {
             redaction.signs.begin(start);
         }
         for (start, least) in token::TOKENS {
@@ -184,7 +184,7 @@ impl Redaction {
                 // What may be in it is looked for where it stands in the metadata.
                 Fact::Value(_) => false,
             };
-            leaves_fact && leaves_name(name) && !TELLING.contains(&name)
+            leaves_fact && leaves_name(name) && !TELLING.contains(&name) && !pair::is_manifest_data(name)
         };
         leaves_name(AIP44) && facts.iter().all(leaves)
     }
@@ -296,7 +296,12 @@ impl Redaction {
         let program =
             ["command", "program", "cmd", "bin"].iter().find_map(|key| member(members, key)?.as_str());
         let mut reader = program.map(Reader::of);
+        let is_manifest = member(members, "kind").is_some_and(|kind| kind == "Secret");
         for (key, value) in members.iter_mut() {
+            if is_manifest && pair::is_manifest_data(key) {
+                is_hidden |= hide_all(value);
+                continue;
+            }
             let is_listed = listed && LABELED.contains(&&**key);
             let named = if is_listed { Some(Named::Secret) } else { self.names.of_key(key) };
             is_hidden |= match (value, named) {
@@ -406,6 +411,7 @@ impl Redaction {
         }
         if look::may_have_assignments(signs) {
             look::assignments(text, named, places);
+            pair::secret_manifests(text, places);
         }
         if look::may_have_arguments(signs) {
             line::lines(text, named, places);
@@ -465,6 +471,20 @@ impl Hidden {
             mark["text"] = Value::String(self.text);
         }
         mark
+    }
+}
+
+/// Hides all texts and numbers of a value. Returns `true` if there are any.
+fn hide_all(value: &mut Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(_) => false,
+        Value::Array(items) => items.iter_mut().fold(false, |hidden, item| hide_all(item) | hidden),
+        Value::Object(members) if is_mark(members) => true,
+        Value::Object(members) => members.values_mut().fold(false, |hidden, item| hide_all(item) | hidden),
+        _ => {
+            *value = mark(reason::KEY);
+            true
+        }
     }
 }
 

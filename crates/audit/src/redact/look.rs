@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::name::{self, Named};
 use super::pair::{self, behind_last};
+use super::private_key;
 use super::token::{self, TOKENS};
 use super::value::{Form, Quotes, Sign, is_given, value_of, word_end};
 
@@ -224,6 +225,9 @@ pub(super) fn tokens(
         } else if tokens.begins(rest) || token::has_shape(rest) {
             done = at + rest.iter().take_while(|byte| is_token(byte)).count();
             found.push(at..done);
+        } else if let Some((length, has_key)) = private_key::encoded_file(rest) {
+            done = at + length;
+            found.extend(has_key.then_some(at..done));
         }
     }
     (all, has_options)
@@ -296,7 +300,7 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
             let is_part = from < before.len() && name.eq_ignore_ascii_case("key");
             is_part.then(|| named(name::end_of(&text[from..start + name.len()])))?
         };
-        let (kind, at_least) = match named(name).or_else(|| dotted().filter(|named| named.is_secret())) {
+        let (kind, at_least) = match named(name).or_else(dotted) {
             Some(Named::Doubtful) if parameter().is_some() => {
                 (Named::Secret, parameter().map(|known| known.1))
             }

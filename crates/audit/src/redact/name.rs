@@ -3,7 +3,9 @@
 
 use super::decode;
 use super::homoglyph::readable;
-use super::words::{ATTRIBUTES, CONTINUATIONS, CORES, DOUBTFUL, ENDS, TOKEN_ISSUERS, WORDS};
+use super::words::{
+    ATTRIBUTES, CONTINUATIONS, CORES, DOUBTFUL, ENDS, PUBLIC_ENDS, TOKEN_ENDS, TOKEN_ISSUERS, WORDS,
+};
 
 /// Of a longer name these last bytes are looked at.
 pub(super) const MAX_NAME_BYTES: usize = 64;
@@ -144,6 +146,9 @@ impl Names {
         if DOUBTFUL.iter().any(|known| word.eq_ignore_ascii_case(known)) {
             return Some(if name == "PASS" { Named::Secret } else { Named::Doubtful });
         }
+        if TOKEN_ENDS.iter().any(|end| has_end(name, end)) {
+            return Some(Named::TokenLike);
+        }
         let one = name.strip_suffix(['s', 'S'])?;
         match self.ends_like(one) {
             true if word.eq_ignore_ascii_case("tokens") => Some(Named::Texts),
@@ -152,18 +157,20 @@ impl Names {
         }
     }
 
-    /// Whether a name, in ASCII, ends like one of these.
+    /// Returns `true` if a name, in ASCII, ends like one of these.
     fn ends_like(&self, name: &str) -> bool {
-        let letters =
-            || name.bytes().rev().filter(|byte| !is_separator(*byte)).map(|byte| byte.to_ascii_lowercase());
-        // By the last letter most are out.
-        let last = letters().next();
-        let is_end = |end: &str| {
-            let mut letters = letters();
-            end.bytes().next_back() == last && end.bytes().rev().all(|wanted| letters.next() == Some(wanted))
-        };
-        ENDS.iter().any(|end| is_end(end)) || self.added.iter().any(|end| is_end(end))
+        let is_end = |end: &str| has_end(name, end);
+        (ENDS.iter().any(|end| is_end(end)) && !PUBLIC_ENDS.iter().any(|end| is_end(end)))
+            || self.added.iter().any(|end| is_end(end))
     }
+}
+
+/// Returns `true` if a name ends like this, whatever its case and separators.
+fn has_end(name: &str, end: &str) -> bool {
+    let letters =
+        name.bytes().rev().filter(|byte| !is_separator(*byte)).map(|byte| byte.to_ascii_lowercase());
+    let mut letters = letters;
+    end.bytes().rev().all(|wanted| letters.next() == Some(wanted))
 }
 
 /// What the name of a personal access token says of its value. Its last word is this one.

@@ -110,6 +110,31 @@ fn label_values(text: &str) -> impl DoubleEndedIterator<Item = (&str, usize)> {
     })
 }
 
+/// Finds the values of Kubernetes secrets: whatever is in `data` and `stringData` of a document whose `kind` is `Secret`.
+pub(super) fn secret_manifests(text: &str, found: &mut Vec<Range<usize>>) {
+    if !text.contains("Secret") || !text.contains("kind") {
+        return;
+    }
+    let mut begin = 0;
+    for document in text.split("\n---") {
+        let is_secret = document.match_indices("kind").any(|(at, kind)| {
+            let rest = document[at + kind.len()..].trim_start_matches(['"', '\'', ' ', '\\', ':']);
+            rest.strip_prefix("Secret").is_some_and(|rest| !rest.starts_with(is_name_letter))
+        });
+        if is_secret {
+            let from = found.len();
+            look::assignments(document, |name| is_manifest_data(name).then_some(Named::Secret), found);
+            found[from..].iter_mut().for_each(|place| *place = begin + place.start..begin + place.end);
+        }
+        begin += document.len() + "\n---".len();
+    }
+}
+
+/// Returns `true` if a member of a Kubernetes secret has its values.
+pub(super) fn is_manifest_data(name: &str) -> bool {
+    matches!(name, "data" | "stringData")
+}
+
 /// Returns `true` if the tag that ends at `at` has a label that is the name of a secret, or follows one:
 /// `<entry key="password">`, `<key>password</key><string>`.
 pub(super) fn is_labeled_tag(text: &str, at: usize, named: impl Fn(&str) -> Option<Named>) -> bool {

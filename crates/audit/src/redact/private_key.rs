@@ -1,12 +1,83 @@
-//! Private keys, as PEM, SSH2 and PuTTY write them.
+//! Private keys, as PEM, SSH2 and PuTTY write them, also in base64.
 
 use std::collections::HashMap;
 use std::ops::Range;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 
 use super::look::GONE;
 
 /// How long the title of a key is at most: `RSA PRIVATE KEY`.
 const MAX_TITLE_BYTES: usize = 64;
+
+/// How base64 begins that is a key file: `-----BEGIN`, `---- BEGIN` and `PuTTY-User-Key-`.
+const ENCODED_STARTS: [&[u8]; 3] = [b"LS0tLS1CRUdJTi", b"LS0tLSBCRUdJTi", b"UHVUVFktVXNlci1LZXkt"];
+
+/// The first letters of these.
+pub(super) const ENCODED_FIRST: &str = "LU";
+
+/// How many letters of base64 the last line of a key has at most.
+const MAX_LAST_LINE_LETTERS: usize = 112;
+
+/// Returns how long a file of keys or certificates in base64 is that begins here, and whether it has a private key.
+/// The base64 may have line breaks, escaped ones too, and either alphabet.
+pub(super) fn encoded_file(rest: &[u8]) -> Option<(usize, bool)> {
+    ENCODED_STARTS.iter().find(|start| rest.starts_with(start))?;
+    let (mut letters, mut at) = (Vec::new(), 0);
+    while let Some(&byte) = rest.get(at) {
+        let gap = if is_base64(&byte) { 0 } else { line_break(&rest[at..]) };
+        match byte {
+            b'-' => letters.push(b'+'),
+            b'_' => letters.push(b'/'),
+            byte if is_base64(&byte) => letters.push(byte),
+            _ if gap == 0 || is_complete(&letters) || !is_base64_line(&rest[at + gap..]) => break,
+            _ => {}
+        }
+        at += gap.max(1);
+    }
+    at += rest[at..].iter().take(2).take_while(|byte| **byte == b'=').count();
+    let mut keys = Vec::new();
+    private_keys(&String::from_utf8_lossy(&decode(&letters)), &mut keys);
+    Some((at, !keys.is_empty()))
+}
+
+fn is_base64(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_')
+}
+
+/// Decodes base64 but for what is left over at its end.
+fn decode(letters: &[u8]) -> Vec<u8> {
+    STANDARD_NO_PAD.decode(&letters[..letters.len() / 4 * 4]).unwrap_or_default()
+}
+
+/// How long the line break is that begins here, with the blanks behind it; 0 if there is none.
+fn line_break(rest: &[u8]) -> usize {
+    let signs = rest.iter().take(4).take_while(|byte| matches!(byte, b'\\' | b'\r')).count();
+    let is_there = match rest.get(signs) {
+        Some(b'\n') => true,
+        Some(b'n' | b'r') => signs > 0,
+        _ => false,
+    };
+    let begin = signs + 1;
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    if is_there { begin + rest[begin..].iter().take_while(|byte| is_blank(byte)).count() } else { 0 }
+}
+
+/// Returns `true` if nothing else than base64 is on the line that begins here.
+fn is_base64_line(rest: &[u8]) -> bool {
+    let length = rest.iter().take_while(|byte| is_base64(byte)).count();
+    let padding = rest[length..].iter().take(2).take_while(|byte| **byte == b'=').count();
+    let is_end = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'"' | b'\'' | b'\\');
+    length > 0 && rest.get(length + padding).is_none_or(is_end)
+}
+
+/// Returns `true` if this base64 ends with the last line of a key.
+fn is_complete(letters: &[u8]) -> bool {
+    let from = letters.len().saturating_sub(MAX_LAST_LINE_LETTERS) / 4 * 4;
+    let last = decode(&letters[from..]);
+    memchr::memmem::find(&last, b"-----END ").is_some_and(|at| last[at..].trim_ascii().ends_with(b"---"))
+}
 
 /// The private keys that begin in it, each up to its last line, or as far as it looks like a key.
 pub(super) fn private_keys(text: &str, found: &mut Vec<Range<usize>>) {

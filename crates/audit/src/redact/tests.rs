@@ -2,6 +2,7 @@
 
 mod forms;
 mod hostile;
+mod keys;
 
 use serde_json::json;
 
@@ -145,6 +146,7 @@ proptest::proptest! {
                 "Authorization: Digest ", "machine h login u password ", "pwd=", "\u{200b}", ";", "=>", "key=\"token\" value=\"",
                 "set -gx ", "#define ", "GITHUB_PAT", "a1b2c3d4", "\"token\", \"", "https://discord.com/api/webhooks/1/", "bot123456:AA", "echo ",
                 " | sudo -S", "<<< ", "h:5432:d:u:", "@tcp(", "8Q~", "header X-Api-Key ", "::new(\"",
+                "kind: Secret", "\ndata:\n  a: ", "LS0tLS1CRUdJTiBQUklWQVRFIEtFWS0tLS0t",
             ]),
             0..10,
         ),
@@ -161,6 +163,7 @@ proptest::proptest! {
         token::azure_secrets(&text, &mut places);
         look::tokens(&text, &redaction.tokens, &redaction.signs, &mut places);
         look::assignments(&text, named, &mut places);
+        pair::secret_manifests(&text, &mut places);
         line::lines(&text, named, &mut places);
         argument::arguments(&text, named, &mut places);
         places.sort_unstable_by_key(|place| (place.start, place.end));
@@ -430,6 +433,7 @@ proptest::proptest! {
                 "p%61ssword", "%3D", "%20", "\\u0061", "\\u0022", "&quot;", "set -gx ", "#define ", "GITHUB_PAT", "\"token\", \"", "auth=(",
                 "https://discord.com/api/webhooks/1/", "https://hooks.slack.com/services/", "bot123456:AA", "echo ", " | sudo -S", "<<< ",
                 "h:5432:d:u:", "@tcp(", "8Q~", "header X-Api-Key ", "::new(\"", "{\"value\":\"", "<a name=\"token\">", "(", ")", "env:",
+                "kind: Secret", "data:\n  a: ", "\n---", "LS0tLS1CRUdJTiBQUklWQVRFIEtFWS0tLS0t",
             ]),
             0..12,
         ),

@@ -22,6 +22,7 @@ pub(super) const ENDS: &[&str] = &[
     "functionskey",
     "hmackey",
     "jsessionid",
+    "keydata",
     "keypass",
     "ldappass",
     "licensekey",
@@ -63,6 +64,12 @@ pub(super) const ENDS: &[&str] = &[
     "xamzsignature",
     "xgoogsignature",
 ];
+
+/// Ends of those of them that are no secrets.
+pub(super) const PUBLIC_ENDS: [&str; 1] = ["publickeydata"];
+
+/// The same of names whose values are secrets if they look like generated tokens. They may also be paths and public keys.
+pub(super) const TOKEN_ENDS: [&str; 2] = ["sshkey", "tlskey"];
 
 /// Last words of names, in lower case. Within longer words they mean something else.
 pub(super) const WORDS: [&str; 8] = ["bearer", "jwt", "otp", "psk", "pw", "pwd", "totp", "userpw"];
