@@ -2,6 +2,7 @@
 
 pub(crate) mod confinement;
 pub(crate) mod files;
+mod git_config;
 pub(crate) mod links;
 mod repository;
 pub(crate) mod terminal;

@@ -43,7 +43,9 @@ pub use charter::{
 pub use decision::{Because, Decision, RuleName, Verdict};
 pub use kind::Kind;
 pub use policy::{Explanation, Looked, Offers, Policy};
-pub use repository::{DiskEntry, RepositoryDisk, is_unusual_repository};
+pub use repository::{
+    DiskEntry, RepositoryDisk, git_file_target, has_repository_layout, is_unusual_repository,
+};
 pub use rules::{Header, Rules, RulesError};
 pub use scene::{Confined, Scene};
 pub use scope::{ScopeError, check_new_scope, check_scope};

@@ -4,6 +4,8 @@
 //! for `git status`. The configuration in a `.git` is protected and no repository can contain one. A directory that is
 //! itself a repository needs no such name, and a `.git` that is a file can lead to one: files of a workspace are enough.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 /// What there is at a path, links not followed.
@@ -49,14 +51,31 @@ pub fn is_unusual_repository(directory: &Path, disk: &dyn RepositoryDisk) -> boo
 
 /// Returns `true` if git may take `place` itself for a repository.
 fn is_repository(place: &Path, disk: &dyn RepositoryDisk) -> bool {
-    let has = |name: &str| disk.entry(&place.join(name)) != DiskEntry::Missing;
+    has_repository_layout(|name| disk.entry(&place.join(name)) != DiskEntry::Missing)
+}
+
+/// Returns `true` if git may take a directory that `has` entries of these names for a repository.
+pub fn has_repository_layout(has: impl Fn(&str) -> bool) -> bool {
     has("HEAD") && (has("objects") && has("refs") || has("commondir"))
+}
+
+/// Returns the path that the text of a `.git` file names, relative to the directory of the file. `None` if git does not
+/// accept the text.
+pub fn git_file_target(text: &[u8]) -> Option<&Path> {
+    let mut target = text.strip_prefix(b"gitdir: ")?;
+    while let [rest @ .., b'\n' | b'\r'] = target {
+        target = rest;
+    }
+    // git reads it as a text that ends with the first NUL.
+    let target = target.split(|byte| *byte == 0).next().filter(|target| !target.is_empty())?;
+    Some(Path::new(OsStr::from_bytes(target)))
 }
 
 /// Returns `true` if the `.git` file in `place` names a directory of a `.git`, as those of worktrees and submodules do.
 fn leads_into_git(place: &Path, text: &str, disk: &dyn RepositoryDisk) -> bool {
-    let target = text.strip_prefix("gitdir: ").map(|target| target.trim_end_matches(['\n', '\r']));
-    target.and_then(|target| disk.real(&place.join(target))).is_some_and(|real| is_in_git(&real))
+    git_file_target(text.as_bytes())
+        .and_then(|target| disk.real(&place.join(target)))
+        .is_some_and(|real| is_in_git(&real))
 }
 
 fn is_in_git(real: &Path) -> bool {

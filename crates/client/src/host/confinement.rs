@@ -9,7 +9,8 @@ use narrows_policy::{Access, Confined, Policy};
 use narrows_process::{Sandbox, Support, is_missing};
 use tokio::sync::OnceCell;
 
-use super::repository;
+use super::links;
+use super::repository::{self, Named};
 
 /// The most directory entries that are searched for protected paths before a command. The nearest come first. A tree
 /// with more is searched incompletely, which is reported: a command could create that many files on purpose.
@@ -78,17 +79,17 @@ impl Confinement {
         known.extend(paths);
         // A path that cannot be looked at is kept: a command may have changed the mode of a directory around it.
         known.retain(|path| !path.symlink_metadata().is_err_and(|error| is_missing(&error)));
-        Found { paths: known.iter().cloned().collect(), closed, is_complete }
+        Found { paths: known.clone(), closed, is_complete }
     }
 }
 
 /// The result of a search for protected paths.
 struct Found {
     /// Paths that the policy protects.
-    paths: Vec<PathBuf>,
+    paths: BTreeSet<PathBuf>,
     /// Directories that cannot be looked through, so that all of them is protected. This holds as long as they are so.
     closed: Vec<PathBuf>,
-    /// Every directory was searched, or is protected as a whole.
+    /// Every directory was searched, or is protected as a whole, and all settings of git were read.
     is_complete: bool,
 }
 
@@ -97,31 +98,39 @@ impl Found {
         self.paths.is_empty() && self.closed.is_empty()
     }
 
-    /// Adds the hooks and settings that the settings of the repository `inside` a root name.
-    fn add_named_by_settings(&mut self, policy: &Policy, root: &Path, inside: &Path) {
-        let git = root.join(inside);
-        let worktree = git.parent().filter(|_| git.ends_with(".git")).unwrap_or(&git);
-        for named in repository::named_by_settings(&git, worktree) {
-            let is_directory = named.path.is_dir();
-            let Ok(stands_for) = named.stands_for.strip_prefix(root) else { continue };
-            let is_there = named.path.symlink_metadata().is_ok();
-            if is_there
-                && policy.protects(
-                    root,
-                    &Path::new(".git").join(stands_for.file_name().unwrap_or_default()),
-                    is_directory,
-                )
-            {
-                self.paths.push(named.path);
+    /// Adds the hooks and settings that the settings of a repository name. `git` is its directory, or a file or link that
+    /// leads there.
+    fn add_named_by_settings(&mut self, policy: &Policy, root: &Path, git: &Path) {
+        let worktree = git.parent().filter(|_| git.ends_with(".git")).unwrap_or(git);
+        let settings = repository::read_settings(git, worktree, policy.home());
+        if !settings.is_complete {
+            tracing::debug!(?git, "git settings not readable as a whole");
+            self.is_complete = false;
+        }
+        for Named { path, spelled, stands_for } in settings.named {
+            let is_there = path.symlink_metadata().is_ok() || spelled.symlink_metadata().is_ok();
+            if is_there && policy.protects(root, &stands_for, path.is_dir()) {
+                // A link on the way is as good as what it leads to.
+                self.paths.extend((links::plain(&spelled) != path).then_some(spelled));
+                self.paths.insert(path);
+            }
+        }
+    }
+
+    /// Adds the same for the repositories around a root: git in the root obeys their settings.
+    fn add_named_above(&mut self, policy: &Policy, root: &Path) {
+        for directory in root.ancestors().skip(1).take(repository::MAX_ANCESTORS) {
+            self.add_named_by_settings(policy, root, &directory.join(".git"));
+            if repository::is_repository(directory) {
+                self.add_named_by_settings(policy, root, directory);
             }
         }
     }
 
     /// Everything that a command must not change.
     fn into_all(self) -> Vec<PathBuf> {
-        let Self { mut paths, closed, .. } = self;
-        paths.extend(closed);
-        paths
+        let Self { paths, closed, .. } = self;
+        paths.into_iter().chain(closed).collect()
     }
 }
 
@@ -130,7 +139,8 @@ impl Found {
 /// Whatever can be told of a directory only with permissions that it does not give closes it: a command that owns it could
 /// change its mode, and write what was not found.
 fn protected(policy: &Policy, roots: &[PathBuf], mut most: usize) -> Found {
-    let mut found = Found { paths: Vec::new(), closed: Vec::new(), is_complete: true };
+    let mut found = Found { paths: BTreeSet::new(), closed: Vec::new(), is_complete: true };
+    roots.iter().for_each(|root| found.add_named_above(policy, root));
     let mut open: VecDeque<(&Path, PathBuf)> =
         roots.iter().map(|root| (root.as_path(), PathBuf::new())).collect();
     while let Some((root, inside)) = open.pop_front() {
@@ -147,7 +157,7 @@ fn protected(policy: &Policy, roots: &[PathBuf], mut most: usize) -> Found {
         let is_git = inside.file_name().is_some_and(|name| name == ".git");
         let is_repository = is_git || repository::is_repository(&directory);
         if is_repository {
-            found.add_named_by_settings(policy, root, &inside);
+            found.add_named_by_settings(policy, root, &directory);
         }
         for entry in entries {
             let Ok(entry) = entry else {
@@ -170,11 +180,14 @@ fn protected(policy: &Policy, roots: &[PathBuf], mut most: usize) -> Found {
                     continue;
                 }
             };
+            if !is_directory && name == ".git" {
+                found.add_named_by_settings(policy, root, &root.join(&path));
+            }
             let is_protected = |path: &Path| policy.protects(root, path, is_directory);
             if is_protected(&path)
                 || !is_git && is_repository && is_protected(&inside.join(".git").join(&name))
             {
-                found.paths.push(root.join(path));
+                found.paths.insert(root.join(path));
             } else if is_directory && !is_repository && !MADE.iter().any(|made| name == *made) {
                 open.push_back((root, path));
             }
@@ -218,9 +231,8 @@ mod tests {
     fn check(root: &Path, rules: &str, most: usize, expected: &[&str]) {
         let (rules, _) = Rules::parse(rules, "policy.toml").unwrap();
         let policy = Policy::new(Access::Medium, Narrowing::default()).with_rules(rules);
-        let mut found = protected(&policy, &[root.to_owned()], most).paths;
-        found.sort();
-        let expected: Vec<PathBuf> = expected.iter().map(|name| root.join(name)).collect();
+        let found = protected(&policy, &[root.to_owned()], most).paths;
+        let expected: BTreeSet<PathBuf> = expected.iter().map(|name| root.join(name)).collect();
         assert_eq!(found, expected);
     }
 
@@ -329,7 +341,7 @@ mod tests {
         let second = confinement.search(100);
         assert_eq!((second.paths, second.is_complete), (first.paths, false));
         fs::remove_file(root.path().join("a/b/AGENTS.md")).unwrap();
-        assert_eq!(confinement.search(1000).paths, [root.path().join("a/.git/config")]);
+        assert_eq!(confinement.search(1000).into_all(), [root.path().join("a/.git/config")]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use narrows_policy::{Action, DiskEntry, Kind, RepositoryDisk, WordLink, is_unusu
 use rustix::io::Errno;
 
 use super::files::follow;
-use super::repository;
+use super::repository::{self, Extent};
 
 /// How many paths of one request are followed.
 const MAX_PATHS: usize = 1000;
@@ -84,14 +84,27 @@ fn follow_from(
 }
 
 /// Adds to `action` the files of a `.git` that its paths amount to, so that hooks and settings are protected wherever
-/// they are. Everything that judges a path of this machine calls this, directly or through [`follow_links`]. Blocks.
+/// they are. Everything that judges a path of this machine calls this, directly or through [`follow_links`]. A change is
+/// also of an unknown kind if the settings of a repository around it cannot be read as a whole. Blocks.
 fn add_counterparts(action: &mut Action, here: &Path, home: Option<&Path>) {
-    let git: Vec<PathBuf> =
-        action.paths.iter().flat_map(|path| repository::counterparts(&absolute(path, here, home))).collect();
-    for path in git {
-        if !action.paths.contains(&path) {
-            action.paths.push(path);
+    let kinds = action.kinds();
+    let is_tree = kinds.iter().any(|kind| matches!(kind, Kind::Move | Kind::Delete));
+    let extent = if is_tree { Extent::Tree } else { Extent::File };
+    let mut is_complete = true;
+    for path in action.paths.clone() {
+        let found = repository::counterparts(&absolute(&path, here, home), extent, home);
+        is_complete &= found.is_complete;
+        for path in found.paths {
+            if !action.paths.contains(&path) {
+                action.paths.push(path);
+            }
         }
+    }
+    let only_reads = |kind: &Kind| {
+        matches!(kind, Kind::Think | Kind::Read | Kind::Search | Kind::Fetch | Kind::SwitchMode)
+    };
+    if !is_complete && !kinds.iter().all(only_reads) {
+        action.also.push(Kind::Other);
     }
 }
 
@@ -129,8 +142,11 @@ impl RepositoryDisk for LocalDisk {
         };
         match found.is_dir() {
             true => DiskEntry::Directory,
-            false if found.is_file() && found.len() <= MAX_GIT_FILE_BYTES => {
-                std::fs::read_to_string(path).map_or(DiskEntry::Unknown, DiskEntry::File)
+            // A file that cannot be read leads to no repository that is known.
+            false if found.is_file() => {
+                let is_short = found.len() <= MAX_GIT_FILE_BYTES;
+                let text = is_short.then(|| std::fs::read_to_string(path).ok()).flatten();
+                DiskEntry::File(text.unwrap_or_default())
             }
             false => DiskEntry::Unknown,
         }
@@ -169,7 +185,7 @@ fn absolute(path: &Path, cwd: &Path, home: Option<&Path>) -> PathBuf {
 }
 
 /// `path` with `.` and `..` taken out by name.
-fn plain(path: &Path) -> PathBuf {
+pub(super) fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {
         match component {
@@ -330,5 +346,10 @@ mod tests {
         fs::create_dir_all(top.join("o/.git/worktrees/r")).expect("a directory");
         fs::write(root.join(".git"), "gitdir: ../o/.git/worktrees/r\n").expect("a file");
         assert!(!is_unusual("git log"));
+        // git ignores the ends of lines, however many, and has no opinion on the encoding.
+        fs::write(root.join(".git"), format!("gitdir: objects{}", "\n".repeat(1 << 17))).expect("a file");
+        assert!(is_unusual("git log"));
+        fs::write(root.join(".git"), b"gitdir: \xff").expect("a file");
+        assert!(is_unusual("git log"));
     }
 }

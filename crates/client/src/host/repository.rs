@@ -3,18 +3,37 @@
 //!
 //! git runs them without being asked to, so they are treated like the files of a `.git` that they stand for.
 
-use std::ffi::OsStr;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
+use narrows_policy::{git_file_target, has_repository_layout};
+use narrows_process::is_missing;
+use rustix::fs::OFlags;
+
+use super::git_config::{self, Parsed};
 use super::links;
 
 const GIT: &str = ".git";
 
-/// The longest file of settings that is read.
+/// The most bytes that are read of a file of settings. What follows is not known.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
+/// The most files of settings that are read for one repository.
+const MAX_CONFIG_FILES: usize = 64;
+
+/// How deep files of settings include others, as in git.
+const MAX_INCLUDE_DEPTH: usize = 10;
+
+/// The most hooks of one directory that are looked at.
+const MAX_HOOKS: usize = 1000;
+
 /// How many directories above a path are looked at.
-const MAX_ANCESTORS: usize = 64;
+pub(super) const MAX_ANCESTORS: usize = 64;
 
 /// Returns `true` if git takes a directory for a repository.
 pub(super) fn is_repository(directory: &Path) -> bool {
@@ -23,103 +42,299 @@ pub(super) fn is_repository(directory: &Path) -> bool {
 
 /// Returns `true` if a directory has the layout of a repository, or would have it with an entry of the name `added`.
 fn has_layout(directory: &Path, added: Option<&OsStr>) -> bool {
-    let has = |name: &str| {
+    has_repository_layout(|name| {
         added.is_some_and(|added| added == name) || directory.join(name).symlink_metadata().is_ok()
-    };
-    has("HEAD") && (has("objects") && has("refs") || has("commondir"))
+    })
+}
+
+/// How much of what a path names an action can change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// A file.
+    File,
+    /// A directory with everything in it, as by a move.
+    Tree,
+}
+
+/// The paths in a `.git` that a change amounts to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Counterparts {
+    pub(super) paths: Vec<PathBuf>,
+    /// `false` if settings could not be read as a whole, so that they may name the path.
+    pub(super) is_complete: bool,
 }
 
 /// Returns the paths in a `.git` that a change of `path` amounts to, which has no links in it. Blocks.
-pub(super) fn counterparts(path: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    if path.components().any(|name| name == Component::Normal(GIT.as_ref())) {
-        return found;
-    }
+pub(super) fn counterparts(path: &Path, extent: Extent, home: Option<&Path>) -> Counterparts {
+    let mut found = Counterparts { paths: Vec::new(), is_complete: true };
     for directory in path.ancestors().skip(1).take(MAX_ANCESTORS) {
         let Ok(rest) = path.strip_prefix(directory) else { continue };
+        let is_in_git = path.components().any(|name| name == Component::Normal(GIT.as_ref()));
+        let mut places = vec![directory.join(GIT)];
         if is_repository(directory) {
-            found.push(directory.join(GIT).join(rest));
-        } else if has_layout(directory, rest.iter().next()) {
+            places.push(directory.to_owned());
+            found.paths.extend((!is_in_git).then(|| directory.join(GIT).join(rest)));
+        } else if !is_in_git && has_layout(directory, rest.iter().next()) {
             // With this file it becomes a repository, and its settings come into force.
-            found.push(directory.join(GIT).join("config"));
+            found.paths.push(directory.join(GIT).join("config"));
         }
-        let git = directory.join(GIT);
-        for Named { path: named, stands_for } in named_by_settings(&git, directory) {
-            if let Ok(rest) = path.strip_prefix(&named) {
-                found.push(if rest.as_os_str().is_empty() { stands_for } else { stands_for.join(rest) });
+        for git in places {
+            let settings = read_settings(&git, directory, home);
+            found.is_complete &= settings.is_complete;
+            for Named { path: named, stands_for, .. } in settings.named {
+                match path.strip_prefix(&named) {
+                    Ok(rest) if rest.as_os_str().is_empty() => found.paths.push(stands_for),
+                    Ok(rest) => found.paths.push(stands_for.join(rest)),
+                    Err(_) if extent == Extent::Tree && named.starts_with(path) => {
+                        found.paths.push(stands_for);
+                    }
+                    Err(_) => {}
+                }
             }
         }
     }
+    let mut known = BTreeSet::from([path.to_owned()]);
+    found.paths.retain(|path| known.insert(path.clone()));
     found
 }
 
-/// A path that the settings of a repository name, and the path in the repository that it stands for.
+/// A path that git obeys, and the path in a `.git` that it stands for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Named {
+    /// Where it leads, without links.
     pub(super) path: PathBuf,
+    /// As it is spelled, from the root on.
+    pub(super) spelled: PathBuf,
     pub(super) stands_for: PathBuf,
 }
 
-/// Returns what the settings in the directory `git` of a repository name: the directory of its hooks, and more files of
-/// settings. Relative paths of hooks start in `worktree`. Blocks.
-pub(super) fn named_by_settings(git: &Path, worktree: &Path) -> Vec<Named> {
-    let mut found = Vec::new();
-    for name in ["config", "config.worktree"] {
-        let file = git.join(name);
-        let is_short = file.metadata().is_ok_and(|found| found.is_file() && found.len() <= MAX_CONFIG_BYTES);
-        let Some(text) = is_short.then(|| std::fs::read_to_string(&file).ok()).flatten() else { continue };
-        for (key, value) in paths_in(&text) {
-            let (start, stands_for) = match key {
-                PathKey::Hooks => (worktree, "hooks"),
-                PathKey::Include => (git, "config"),
-            };
-            let path = start.join(value);
-            // A file that does not exist yet is named by another path than the one it is written by.
-            let path = links::real(&path).ok().flatten().unwrap_or(path);
-            found.push(Named { path, stands_for: git.join(stands_for) });
-        }
-    }
-    found
+/// What the settings of a repository name.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) named: Vec<Named>,
+    /// `false` if something of them could not be read or understood.
+    pub(super) is_complete: bool,
 }
 
+/// Reads what the settings of a repository name: its hooks and more files of settings. `git` is its directory, or a file
+/// or link that leads there, as in worktrees and submodules; `worktree` is where its files are. Blocks.
+pub(super) fn read_settings(git: &Path, worktree: &Path, home: Option<&Path>) -> Settings {
+    let mut search = Search {
+        home,
+        config: worktree.join(GIT).join("config"),
+        hooks: worktree.join(GIT).join("hooks"),
+        hook_paths: Vec::new(),
+        worktrees: Vec::new(),
+        files: 0,
+        found: Settings { named: Vec::new(), is_complete: true },
+    };
+    if let Some(git) = search.git_directory(git) {
+        search.read_repository(&git, worktree);
+    }
+    search.found
+}
+
+/// Settings that are being read.
+struct Search<'a> {
+    home: Option<&'a Path>,
+    /// What files of settings stand for.
+    config: PathBuf,
+    /// What directories of hooks stand for.
+    hooks: PathBuf,
+    /// The values of `core.hooksPath`.
+    hook_paths: Vec<PathBuf>,
+    /// The values of `core.worktree`.
+    worktrees: Vec<PathBuf>,
+    /// How many files were read.
+    files: usize,
+    found: Settings,
+}
+
+impl Search<'_> {
+    /// Returns the directory that a `.git` is or leads to.
+    fn git_directory(&mut self, git: &Path) -> Option<PathBuf> {
+        match git.metadata() {
+            Ok(found) if found.is_dir() => Some(git.to_owned()),
+            Ok(found) if found.is_file() => {
+                let text = self.read(git)?;
+                Some(git.parent()?.join(git_file_target(&text)?))
+            }
+            Ok(_) => None,
+            Err(error) => {
+                self.found.is_complete &= is_missing(&error);
+                None
+            }
+        }
+    }
+
+    fn read_repository(&mut self, git: &Path, worktree: &Path) {
+        let shared = self.read(&git.join("commondir"));
+        let common = match shared.as_deref().map(trim_line_ends) {
+            Some(path) => git.join(OsStr::from_bytes(path)),
+            None => git.to_owned(),
+        };
+        if let Some(home) = self.home {
+            self.read_config(&home.join(".gitconfig"), 0);
+            self.read_config(&home.join(".config/git/config"), 0);
+        }
+        for file in [common.join("config"), git.join("config.worktree")] {
+            self.add(file.clone(), self.config.clone());
+            self.read_config(&file, 0);
+        }
+        let worktrees = self.worktrees.iter().map(|path| git.join(path));
+        // A repository that is pushed to runs its hooks in its own directory.
+        let starts: Vec<PathBuf> =
+            [worktree, git, &common].into_iter().map(Path::to_owned).chain(worktrees).collect();
+        let mut hooks = vec![common.join("hooks")];
+        for path in std::mem::take(&mut self.hook_paths) {
+            hooks.extend(starts.iter().map(|start| start.join(&path)));
+        }
+        hooks.dedup();
+        for directory in hooks {
+            self.add_hooks(directory);
+        }
+    }
+
+    /// Adds a directory of hooks, and where the links in it lead.
+    fn add_hooks(&mut self, directory: PathBuf) {
+        let mut entries = match directory.read_dir() {
+            Ok(entries) => Some(entries),
+            Err(error) => {
+                self.found.is_complete &= is_missing(&error);
+                None
+            }
+        };
+        for entry in entries.iter_mut().flatten().take(MAX_HOOKS).flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+                self.add(entry.path(), self.hooks.join(entry.file_name()));
+            }
+        }
+        self.found.is_complete &= entries.is_none_or(|mut entries| entries.next().is_none());
+        self.add(directory, self.hooks.clone());
+    }
+
+    fn add(&mut self, spelled: PathBuf, stands_for: PathBuf) {
+        // What does not exist yet is followed as far as it does.
+        let path = links::real(&spelled).ok().flatten().unwrap_or_else(|| links::plain(&spelled));
+        self.found.named.push(Named { path, spelled, stands_for });
+    }
+
+    /// Reads a file of settings and those that it includes. Every condition of an include counts as met.
+    fn read_config(&mut self, file: &Path, depth: usize) {
+        if self.files >= MAX_CONFIG_FILES || depth > MAX_INCLUDE_DEPTH {
+            self.found.is_complete = false;
+            return;
+        }
+        self.files += 1;
+        let Some(text) = self.read(file) else { return };
+        let Parsed { settings, is_valid } = git_config::parse(&text);
+        self.found.is_complete &= is_valid;
+        for setting in settings {
+            let Some(key) = PathKey::new(&setting.name) else { continue };
+            let Some(value) = setting.value.filter(|value| !value.is_empty()) else { continue };
+            let Some(path) = self.expand(&value) else {
+                self.found.is_complete = false;
+                continue;
+            };
+            match key {
+                PathKey::Hooks => self.hook_paths.push(path),
+                PathKey::Worktree => self.worktrees.push(path),
+                PathKey::Include => {
+                    let included = file.parent().unwrap_or(Path::new("/")).join(path);
+                    self.add(included.clone(), self.config.clone());
+                    self.read_config(&included, depth + 1);
+                }
+            }
+        }
+    }
+
+    /// Returns the path that a value means, or `None` if that is not known.
+    fn expand(&self, value: &[u8]) -> Option<PathBuf> {
+        let value = value.strip_prefix(b":(optional)").unwrap_or(value);
+        if value.starts_with(b"%(prefix)/") {
+            return None;
+        }
+        let Some(rest) = value.strip_prefix(b"~") else {
+            return Some(OsStr::from_bytes(value).into());
+        };
+        let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
+        let home = match &rest[..end] {
+            b"" => self.home?.to_owned(),
+            user => home_of(user)?,
+        };
+        Some(home.join(OsStr::from_bytes(rest.get(end + 1..).unwrap_or_default())))
+    }
+
+    /// Returns the beginning of a file, or `None` if there is none.
+    fn read(&mut self, file: &Path) -> Option<Vec<u8>> {
+        match read_file(file) {
+            Ok(text) => {
+                self.found.is_complete &= text.len() as u64 <= MAX_CONFIG_BYTES;
+                Some(text)
+            }
+            Err(error) => {
+                self.found.is_complete &= is_missing(&error);
+                None
+            }
+        }
+    }
+}
+
+/// Returns the beginning of a file: one byte more than [`MAX_CONFIG_BYTES`] if it is longer. A directory has no text.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    // A pipe that nothing writes to is not waited for.
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let found = file.metadata()?;
+    let mut text = Vec::new();
+    if found.is_dir() {
+        return Ok(text);
+    }
+    if !found.is_file() && path != Path::new("/dev/null") {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    file.take(MAX_CONFIG_BYTES + 1).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// Returns the home directory of a user by its name.
+fn home_of(user: &[u8]) -> Option<PathBuf> {
+    let users = read_file(Path::new("/etc/passwd")).ok()?;
+    let fields = |line: &[u8]| line.split(|byte| *byte == b':').map(<[u8]>::to_vec).collect::<Vec<_>>();
+    let mut lines = users.split(|byte| *byte == b'\n').map(fields);
+    let found = lines.find(|fields| fields.first().is_some_and(|name| name == user))?;
+    found.get(5).map(|home| OsString::from_vec(home.clone()).into())
+}
+
+fn trim_line_ends(text: &[u8]) -> &[u8] {
+    let end = text.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
+    &text[..end]
+}
+
+/// A setting that names a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PathKey {
     Hooks,
     Include,
+    Worktree,
 }
 
-/// The paths in a file of settings.
-fn paths_in(text: &str) -> Vec<(PathKey, String)> {
-    let mut section = String::new();
-    let mut found = Vec::new();
-    for line in text.lines() {
-        let mut line = line.trim();
-        if let Some(rest) = line.strip_prefix('[') {
-            let (name, behind) = rest.split_once(']').unwrap_or((rest, ""));
-            section = name.split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
-            line = behind.trim();
-        }
-        let Some((key, value)) = line.split_once('=') else { continue };
-        let key = match (section.as_str(), key.trim().to_ascii_lowercase().as_str()) {
-            ("core", "hookspath") => PathKey::Hooks,
-            ("include" | "includeif", "path") => PathKey::Include,
-            _ => continue,
-        };
-        let value = value.trim();
-        let value = match value.strip_prefix('"') {
-            Some(quoted) => quoted.split('"').next().unwrap_or_default(),
-            None => value.split([';', '#']).next().unwrap_or_default().trim_end(),
-        };
-        if !value.is_empty() {
-            found.push((key, value.to_owned()));
+impl PathKey {
+    fn new(name: &[u8]) -> Option<Self> {
+        match name {
+            b"core.hookspath" => Some(Self::Hooks),
+            b"core.worktree" => Some(Self::Worktree),
+            b"include.path" => Some(Self::Include),
+            name if name.starts_with(b"includeif.") && name.ends_with(b".path") => Some(Self::Include),
+            _ => None,
         }
     }
-    found
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
@@ -134,6 +349,13 @@ mod tests {
         (place, top)
     }
 
+    #[track_caller]
+    fn check(top: &Path, path: &str, expected: &[&str]) {
+        let expected: Vec<PathBuf> = expected.iter().map(|name| top.join(name)).collect();
+        let found = counterparts(&top.join(path), Extent::File, Some(&top.join("home")));
+        assert_eq!(found, Counterparts { paths: expected, is_complete: true }, "{path}");
+    }
+
     #[test]
     fn files_of_a_repository_by_any_name_count_as_those_of_a_git_directory() {
         let (_place, top) = tree(&[
@@ -142,25 +364,21 @@ mod tests {
             ("r/x.git/refs/a", ""),
             ("r/y/HEAD", ""),
         ]);
-        let check = |path: &str, expected: &[&str]| {
-            let expected: Vec<PathBuf> = expected.iter().map(|name| top.join(name)).collect();
-            assert_eq!(counterparts(&top.join(path)), expected, "{path}");
-        };
-        check("r/x.git/config", &["r/x.git/.git/config"]);
-        check("r/x.git/hooks/pre-commit", &["r/x.git/.git/hooks/pre-commit"]);
-        check("r/y/config", &[]);
-        check("r/y/objects/x", &[]);
-        check("r/main.rs", &[]);
-        check("r/.git/config", &[]);
+        check(&top, "r/x.git/config", &["r/x.git/.git/config"]);
+        check(&top, "r/x.git/hooks/pre-commit", &["r/x.git/.git/hooks/pre-commit"]);
+        check(&top, "r/y/config", &[]);
+        check(&top, "r/y/objects/x", &[]);
+        check(&top, "r/main.rs", &[]);
+        check(&top, "r/.git/config", &[]);
     }
 
     #[test]
     fn the_file_that_makes_a_directory_a_repository_counts_as_its_settings() {
         let (_place, top) =
             tree(&[("d/HEAD", ""), ("d/config", ""), ("d/objects/x", ""), ("w/commondir", "")]);
-        assert_eq!(counterparts(&top.join("d/refs/x")), [top.join("d/.git/config")]);
-        assert_eq!(counterparts(&top.join("w/HEAD")), [top.join("w/.git/config")]);
-        assert_eq!(counterparts(&top.join("d/other")), [] as [PathBuf; 0]);
+        check(&top, "d/refs/x", &["d/.git/config"]);
+        check(&top, "w/HEAD", &["w/.git/config"]);
+        check(&top, "d/other", &[]);
     }
 
     #[test]
@@ -168,22 +386,93 @@ mod tests {
         let config = "[core]\n\thooksPath = scripts/hooks ; ours\n[include] path = \"../team.conf\"\n\
             [includeIf \"gitdir:~/x\"]\n\tpath=more.conf\n[remote \"path\"]\n\tpath = src\n[core]\n\tbare = false\n";
         let (_place, top) = tree(&[("r/.git/config", config), ("r/scripts/hooks/pre-commit", "")]);
-        let check = |path: &str, expected: &[&str]| {
-            let expected: Vec<PathBuf> = expected.iter().map(|name| top.join(name)).collect();
-            assert_eq!(counterparts(&top.join(path)), expected, "{path}");
+        check(&top, "r/scripts/hooks/pre-commit", &["r/.git/hooks/pre-commit"]);
+        check(&top, "r/scripts/hooks", &["r/.git/hooks"]);
+        check(&top, "r/team.conf", &["r/.git/config"]);
+        check(&top, "r/.git/more.conf", &["r/.git/config"]);
+        check(&top, "r/scripts/build", &[]);
+        check(&top, "r/src", &[]);
+        // A directory that is moved takes the hooks in it along.
+        check(&top, "r/scripts", &[]);
+        let moved = counterparts(&top.join("r/scripts"), Extent::Tree, None);
+        assert_eq!(moved.paths, [top.join("r/.git/hooks")]);
+    }
+
+    #[test]
+    fn hooks_are_found_however_git_is_told_of_them() {
+        let named = [".git/hooks/pre-commit"];
+        let nested = "[core]\nhooksPath = hooks";
+        let beside = |config: &'static str| {
+            let (place, top) = tree(&[("r/.git/config", config), ("r/team.conf", nested)]);
+            fs::create_dir_all(top.join("home")).expect("a directory");
+            (place, top)
         };
-        check("r/scripts/hooks/pre-commit", &["r/.git/hooks/pre-commit"]);
-        check("r/scripts/hooks", &["r/.git/hooks"]);
-        check("r/team.conf", &["r/.git/config"]);
-        check("r/scripts/build", &[]);
-        check("r/src", &[]);
-        assert_eq!(
-            paths_in(config),
-            [
-                (PathKey::Hooks, "scripts/hooks".to_owned()),
-                (PathKey::Include, "../team.conf".to_owned()),
-                (PathKey::Include, "more.conf".to_owned()),
-            ]
-        );
+        for config in [
+            "\u{feff}[core]\nhooksPath = hooks",
+            "[core]\nhooksPath = ho\"oks\"",
+            "[core]\nhooksPath = ho\\\noks",
+            "[include]\npath = ../team.conf",
+            "[includeIf \"onbranch:none\"]\npath = ../team.conf",
+            "[core]\nhooksPath = ~/../r/hooks",
+            "[core]\nhooksPath = ../r/hooks",
+        ] {
+            let (_place, top) = beside(config);
+            let found = counterparts(&top.join("r/hooks/pre-commit"), Extent::File, Some(&top.join("home")));
+            assert_eq!(found.paths, named.map(|name| top.join("r").join(name)), "{config}");
+            assert!(found.is_complete, "{config}");
+        }
+        let (_place, top) = beside("");
+        fs::write(top.join("r/.git/config"), b"[user]\nname = J\xf6rg\n[core]\nhooksPath = hooks")
+            .expect("a file");
+        check(&top, "r/hooks/pre-commit", &["r/.git/hooks/pre-commit"]);
+        fs::remove_file(top.join("r/.git/config")).expect("a file");
+        fs::write(top.join("home/.gitconfig"), nested).expect("a file");
+        check(&top, "r/hooks/pre-commit", &["r/.git/hooks/pre-commit"]);
+        check(&top, "other/hooks/pre-commit", &[]);
+    }
+
+    #[test]
+    fn worktrees_and_submodules_are_followed_to_their_settings() {
+        let (_place, top) = tree(&[
+            ("r/.git/config", "[core]\nhooksPath = hooks"),
+            ("r/.git/worktrees/w/commondir", "../..\n"),
+            ("r/.git/worktrees/w/config.worktree", "[include]\npath = w.conf"),
+            ("w/.git", "gitdir: ../r/.git/worktrees/w\n"),
+            ("r/.git/modules/sub/config", "[core]\nworktree = ../../../sub\nhooksPath = scripts"),
+            ("r/sub/.git", "gitdir: ../.git/modules/sub"),
+            ("s/HEAD", ""),
+            ("s/commondir", "../c"),
+            ("c/config", "[core]\nhooksPath = ../d"),
+        ]);
+        check(&top, "w/hooks/pre-commit", &["w/.git/hooks/pre-commit"]);
+        check(&top, "r/.git/worktrees/w/w.conf", &[]);
+        check(&top, "r/sub/scripts/x", &["r/sub/.git/hooks/x"]);
+        symlink("../r/.git", top.join("s/.git")).expect("a link");
+        check(&top, "s/hooks/x", &["s/.git/hooks/x"]);
+    }
+
+    #[test]
+    fn links_among_hooks_and_settings_are_followed() {
+        let (_place, top) = tree(&[("r/.git/hooks/x", ""), ("r/team.conf", ""), ("r/scripts/check", "")]);
+        symlink("../team.conf", top.join("r/.git/config")).expect("a link");
+        symlink("../../scripts/check", top.join("r/.git/hooks/pre-commit")).expect("a link");
+        check(&top, "r/team.conf", &["r/.git/config"]);
+        check(&top, "r/scripts/check", &["r/.git/hooks/pre-commit"]);
+        check(&top, "r/scripts/other", &[]);
+    }
+
+    #[test]
+    fn settings_that_cannot_be_read_as_a_whole_are_incomplete() {
+        let is_complete = |files: &[(&str, &str)]| {
+            let (_place, top) = tree(files);
+            counterparts(&top.join("r/src"), Extent::File, None).is_complete
+        };
+        assert!(is_complete(&[("r/.git/config", "[include]\npath = missing")]));
+        assert!(!is_complete(&[("r/.git/config", &"#".repeat(1 + (1 << 20)))]));
+        assert!(!is_complete(&[("r/.git/config", "[include]\npath = config")]));
+        assert!(!is_complete(&[("r/.git/config", "[core")]));
+        assert!(!is_complete(&[("r/.git/config", "[core]\nhooksPath = ~/hooks")]));
+        assert!(!is_complete(&[("r/.git/config", "[core]\nhooksPath = ~nobody-has-this-name/hooks")]));
+        assert!(!is_complete(&[("r/.git/config", "[core]\nhooksPath = %(prefix)/hooks")]));
     }
 }
