@@ -21,6 +21,7 @@ use super::door::{Admits, Door};
 use super::io::{Io, tune};
 use super::refusals::Reason;
 use super::shared::Shared;
+use super::unfinished::FreeAllowance;
 use super::visit::Visit;
 use crate::identity::{Identity, Proof};
 
@@ -32,6 +33,9 @@ const MAX_HEAD: usize = 32 << 10;
 
 /// How many streams of HTTP/2 a client may have at once.
 const MAX_STREAMS: u32 = 200;
+
+/// How much of bodies HTTP/2 may receive on one socket before they are read, which no limit counts.
+const BODY_WINDOW: u32 = 256 << 10;
 
 /// How long a client may take to read why there is no TLS.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -108,6 +112,7 @@ async fn serve(
         stranger,
         refused: Notify::new(),
         place: Arc::new(place),
+        allowance: FreeAllowance::default(),
     });
     let service = service_fn({
         let visit = Arc::clone(&visit);
@@ -233,6 +238,8 @@ fn builder(between: Duration, idle: Duration) -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(16 << 10)
+        .initial_connection_window_size(BODY_WINDOW)
+        .initial_stream_window_size(BODY_WINDOW)
         .keep_alive_interval(idle / 3)
         .keep_alive_timeout(idle / 3);
     builder

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::StatusCode;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::{Body, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use narrows_acp::method::{self, METHODS, Scope, Side};
 use narrows_wire::{Code, Kind, RpcError, View, message as write};
@@ -19,26 +19,28 @@ use super::exchange::Waits;
 use super::guard::Caller;
 use super::reply::{self, CONNECTION_ID, POST, Refusal, Reply, SESSION_ID};
 use super::shared::Shared;
-use super::unfinished::{FREE, Part, time_for};
+use super::unfinished::{FreeAllowance, Part, time_for};
 use super::visit::{TOO_MANY, channel, is_type, seat, text};
-use crate::identity::Identity;
 
 /// How long an agent may take to begin.
 const BEGINNING: Duration = Duration::from_secs(120);
 
-/// Takes what was posted.
+/// Takes what was posted. `allowance` is that of its socket.
 pub(super) async fn message(
     shared: &Arc<Shared>,
     headers: &HeaderMap,
     body: &mut Incoming,
     caller: Caller,
+    allowance: &FreeAllowance,
 ) -> Result<Reply, Refusal> {
     let json = text(headers, &CONTENT_TYPE)?.is_some_and(|value| is_type(value, "application/json"));
     if !json {
         return Err(reply::refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "only application/json is taken\n"));
     }
     // What is held of it is counted until the agent has it.
-    let (body, part) = read(shared, body, &caller.identity).await?;
+    let mut part = shared.unfinished.part_on(&caller.identity, allowance);
+    let body = read(shared, size_of_headers(headers), body, &mut part).await?;
+    let part = Some(part);
     let view = View::parse(&body);
     match view.kind() {
         Kind::Invalid(_) => {
@@ -57,28 +59,40 @@ pub(super) async fn message(
     }
 }
 
-/// All of the body, if it is not too long, does not take too long, and there is room for it.
-async fn read(
-    shared: &Shared,
-    body: &mut Incoming,
-    who: &Identity,
-) -> Result<(Bytes, Option<Part>), Refusal> {
+/// Returns how many bytes of memory headers take, about. They are held for as long as the body is read.
+fn size_of_headers(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
+}
+
+/// Returns all of the body, if it is not too long, does not come too slowly, and there is room for it. `part` counts it, with
+/// `others` bytes that are held besides.
+async fn read<B>(shared: &Shared, others: usize, body: &mut B, part: &mut Part) -> Result<Bytes, Refusal>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
     let too_long = || reply::refusal(StatusCode::PAYLOAD_TOO_LARGE, "the message is too long\n");
     let limit = shared.limits.max_message;
     if body.size_hint().lower() > limit as u64 {
         return Err(too_long());
     }
     let mut whole = BytesMut::new();
-    let mut part: Option<Part> = None;
     let each = shared.limits.header_timeout;
-    let expected = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(limit);
-    let last = Instant::now() + each + time_for(expected);
+    let began = Instant::now();
     // For all the time in which there is no room for it.
     let mut patience = each;
     loop {
+        // There is always room for the longest message.
+        let held = (others + whole.len()).min(limit);
+        let waiting = Instant::now();
+        if timeout(patience, part.grow(held)).await.is_err() {
+            return Err(Refusal::Later(1, "too many long messages\n"));
+        }
+        patience = patience.saturating_sub(waiting.elapsed());
+        // By what has come, not by what is to come: a client may announce any length, or none.
+        let last = began + (each - patience) + each + time_for(whole.len());
         match timeout_at(last.min(Instant::now() + each), body.frame()).await {
             Err(_) => return Err(reply::refusal(StatusCode::REQUEST_TIMEOUT, "the body did not come\n")),
-            Ok(None) => return Ok((whole.freeze(), part)),
+            Ok(None) => return Ok(whole.freeze()),
             Ok(Some(Err(_))) => {
                 return Err(reply::refusal(StatusCode::BAD_REQUEST, "the body cannot be read\n"));
             }
@@ -86,15 +100,6 @@ async fn read(
                 let Ok(data) = frame.into_data() else { continue };
                 if whole.len() + data.len() > limit {
                     return Err(too_long());
-                }
-                let length = whole.len() + data.len();
-                if length > FREE {
-                    let part = part.get_or_insert_with(|| shared.unfinished.part(who));
-                    let began = Instant::now();
-                    if timeout(patience, part.grow(length)).await.is_err() {
-                        return Err(Refusal::Later(1, "too many long messages\n"));
-                    }
-                    patience = patience.saturating_sub(began.elapsed());
                 }
                 whole.extend_from_slice(&data);
             }
@@ -255,10 +260,47 @@ fn line(message: &[u8]) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::stream;
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
+    use super::super::Limits;
+    use super::super::tests::kit::Agent;
     use super::*;
+    use crate::identity::Identity;
+
+    /// Reads a body without a length, of which `count` pieces come, one after each `interval`. Returns its length or the status.
+    async fn read_slowly(count: usize, piece: usize, interval: Duration) -> Result<usize, u16> {
+        let shared = Shared::new(Limits::default(), Arc::new(Agent::default()));
+        let frames = stream::unfold(0, |sent| async move {
+            if sent == count {
+                return None;
+            }
+            tokio::time::sleep(interval).await;
+            Some((Ok::<_, Infallible>(Frame::data(Bytes::from(vec![b'x'; piece]))), sent + 1))
+        });
+        let mut body = StreamBody::new(Box::pin(frames));
+        let mut part = shared.unfinished.part(&Identity::local());
+        let read = read(&shared, 100, &mut body, &mut part).await;
+        read.map(|body| body.len()).map_err(|refusal| refusal.reply().status().as_u16())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_without_a_length_that_comes_byte_by_byte_is_refused_soon() {
+        let began = Instant::now();
+        assert_eq!(read_slowly(1 << 20, 1, Duration::from_secs(3)).await, Err(408));
+        assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_body_that_comes_fast_enough_is_read() {
+        assert_eq!(read_slowly(200, 64 << 10, Duration::from_secs(1)).await, Ok(200 * (64 << 10)));
+        assert_eq!(read_slowly(200, 32 << 10, Duration::from_secs(1)).await, Err(408));
+    }
 
     /// The session and the params of what goes on.
     #[track_caller]

@@ -4,7 +4,7 @@ mod certificates;
 mod doubted;
 mod hostile;
 mod http;
-mod kit;
+pub(super) mod kit;
 mod limits;
 mod logs;
 mod matrix;

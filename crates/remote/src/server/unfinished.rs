@@ -1,6 +1,7 @@
 //! How much is held of messages that have not come whole: of all clients, and of each identity.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio::sync::Notify;
 use super::Limits;
 use crate::identity::Identity;
 
-/// What every message may have without being counted.
+/// What one message of each socket may have without being counted, so that short ones get through when there is no room.
 pub(super) const FREE: usize = 16 << 10;
 
 /// How many bytes a second of a message that is counted have to come, on the whole.
@@ -17,7 +18,7 @@ const SLOWEST: u64 = 64 << 10;
 
 /// How long a message of so many bytes may take, beyond the time in which every part of it has to come.
 pub(super) fn time_for(bytes: usize) -> Duration {
-    Duration::from_secs(bytes as u64 / SLOWEST)
+    Duration::from_millis(bytes as u64 * 1000 / SLOWEST)
 }
 
 /// What is held of all messages.
@@ -43,13 +44,38 @@ impl Unfinished {
         Arc::new(Self { all, each, held: Mutex::default(), freed: Notify::new() })
     }
 
-    /// A message of `identity`, of which nothing is held yet.
+    /// A message of `identity`, of which nothing is held yet, on a socket that carries one message at a time.
     pub(super) fn part(self: &Arc<Self>, identity: &Identity) -> Part {
-        Part { of: Arc::clone(self), identity: identity.to_string(), bytes: 0 }
+        self.part_on(identity, &FreeAllowance::default())
+    }
+
+    /// Returns a message of `identity` on the socket that has this allowance.
+    pub(super) fn part_on(self: &Arc<Self>, identity: &Identity, allowance: &FreeAllowance) -> Part {
+        let free = allowance.acquire();
+        Part { of: Arc::clone(self), identity: identity.to_string(), bytes: 0, free }
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Held) -> T) -> T {
         act(&mut self.held.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The [`FREE`] bytes of one socket, which one message has at a time: over HTTP/2 a socket carries hundreds.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FreeAllowance(Arc<AtomicBool>);
+
+impl FreeAllowance {
+    fn acquire(&self) -> Option<FreeGuard> {
+        (!self.0.swap(true, Ordering::Relaxed)).then(|| FreeGuard(Arc::clone(&self.0)))
+    }
+}
+
+#[derive(Debug)]
+struct FreeGuard(Arc<AtomicBool>);
+
+impl Drop for FreeGuard {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 }
 
@@ -58,17 +84,20 @@ impl Unfinished {
 pub(super) struct Part {
     of: Arc<Unfinished>,
     identity: String,
+    /// What is counted of it.
     bytes: usize,
+    /// `None` if another message on its socket has the allowance.
+    free: Option<FreeGuard>,
 }
 
 impl Part {
     /// Makes it this long, if there is room for that; else it stays as it is.
     pub(super) fn resize(&mut self, bytes: usize) -> bool {
-        let bytes = if bytes > FREE { bytes } else { 0 };
+        let bytes = if bytes <= FREE && self.free.is_some() { 0 } else { bytes };
         if bytes == self.bytes {
             return true;
         }
-        let Self { of, identity, bytes: before } = self;
+        let Self { of, identity, bytes: before, .. } = self;
         let done = of.with(|held| {
             let own = held.by_identity.get(identity.as_str()).copied().unwrap_or_default();
             let (all, own) = (held.bytes - *before + bytes, own - *before + bytes);
@@ -153,6 +182,21 @@ mod tests {
         assert!(last.resize(MIB));
         drop((one, other, last));
         all.with(|held| assert!(held.bytes == 0 && held.by_identity.is_empty(), "{held:?}"));
+    }
+
+    #[test]
+    fn only_one_message_of_a_socket_is_not_counted() {
+        let all = of(MIB);
+        let allowance = FreeAllowance::default();
+        let mut parts: Vec<Part> = (0..200).map(|_| all.part_on(&named("a"), &allowance)).collect();
+        assert!(parts.iter_mut().all(|part| part.resize(FREE)));
+        assert_eq!(parts[0].held(), 199 * FREE);
+        drop(parts.remove(0));
+        let mut next = all.part_on(&named("a"), &allowance);
+        assert!(next.resize(FREE));
+        assert_eq!(next.held(), 199 * FREE, "the allowance is free again");
+        parts.clear();
+        assert_eq!(next.held(), 0);
     }
 
     #[test]

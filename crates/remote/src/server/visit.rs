@@ -31,6 +31,7 @@ use super::route::{self, Access, Handler};
 use super::shared::Shared;
 use super::socket::Place;
 use super::strangers::Stranger;
+use super::unfinished::FreeAllowance;
 use super::{post, websocket};
 use crate::identity::Identity;
 
@@ -58,6 +59,8 @@ pub(super) struct Visit {
     pub(super) refused: Notify,
     /// Its place among all sockets.
     pub(super) place: Place,
+    /// What it may hold of a posted message without being counted.
+    pub(super) allowance: FreeAllowance,
 }
 
 impl Visit {
@@ -150,7 +153,8 @@ impl Visit {
         };
         Ok(match row.handler {
             Handler::Message => {
-                post::message(&self.shared, headers, body, caller).await.unwrap_or_else(Refusal::reply)
+                let taken = post::message(&self.shared, headers, body, caller, &self.allowance);
+                taken.await.unwrap_or_else(Refusal::reply)
             }
             Handler::Events => self.events(headers, &caller).unwrap_or_else(Refusal::reply),
             Handler::WebSocket => {

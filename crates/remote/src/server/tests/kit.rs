@@ -28,7 +28,7 @@ pub(super) const LONG: Duration = Duration::from_secs(20);
 
 /// An agent: `session/prompt` with `params.count` is answered with so many updates, everything else with what it was.
 #[derive(Default)]
-pub(super) struct Agent {
+pub(in super::super) struct Agent {
     pub(super) opened: Mutex<Vec<Identity>>,
     /// Where they came in.
     pub(super) listeners: Mutex<Vec<usize>>,

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use futures_util::SinkExt;
+use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
@@ -71,6 +71,40 @@ async fn unfinished_bodies_of_one_identity_are_bounded_and_leave_others_alone() 
     drop(held);
     let gone = async {
         while bytes("one") > 0 || bytes("two") > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG, gone).await.expect("nothing is held of who has gone");
+}
+
+#[tokio::test]
+async fn short_bodies_on_one_http2_socket_are_counted() {
+    const COUNT: usize = 100;
+    const SENT: usize = 15 << 10;
+    let running = start(listener(), Limits { header_timeout: LONG, ..Limits::default() });
+    _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
+    let url = format!("http://{}/acp", running.address);
+    // Opens the one socket that the others use.
+    let first = client.post(&url).header(JSON.0, JSON.1).body(initialize(0)).send().await.unwrap();
+    assert_eq!(first.status(), 200);
+    let mut posting = tokio::task::JoinSet::new();
+    for _ in 0..COUNT {
+        let piece = futures_util::stream::once(async { Ok::<_, std::io::Error>(vec![b' '; SENT]) });
+        let body = reqwest::Body::wrap_stream(piece.chain(futures_util::stream::pending()));
+        posting.spawn(client.post(&url).header(JSON.0, JSON.1).body(body).send());
+    }
+    let part = running.handle.shared.unfinished.part(&Identity::local());
+    let counted = async {
+        // One of them has the allowance of the socket.
+        while part.held() < (COUNT - 1) * SENT {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG, counted).await.expect("they are counted");
+    drop((posting, client));
+    let gone = async {
+        while part.held() > 0 {
             tokio::task::yield_now().await;
         }
     };
