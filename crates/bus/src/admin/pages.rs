@@ -30,6 +30,8 @@ const THIS_MACHINE: &str =
     "this port is for this machine: ask for it as 127.0.0.1, [::1] or localhost, also in the Host header\n";
 /// Why a web page is refused.
 const NO_PAGES: &str = "this port is not for web pages: requests with an Origin are refused\n";
+/// The answer to a request that names several hosts.
+const ONE_HOST: &str = "a request has one Host header\n";
 
 /// What answers are made of.
 pub(super) struct Pages {
@@ -61,13 +63,30 @@ pub(super) fn local(pages: Arc<Pages>) -> Router {
 
 /// A name that somebody made lead here (DNS rebinding) is not one of ours: a page of theirs must not read us.
 async fn only_this_machine(request: Request, next: Next) -> Response {
+    match check_host(&request) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// Accepts a request without an Origin whose one Host header names this machine. The host of a URL in the request line must do that, too: it
+/// takes precedence over the header (RFC 9112, section 3.2.2).
+fn check_host(request: &Request) -> Result<(), (StatusCode, &'static str)> {
     let headers = request.headers();
     if headers.contains_key(header::ORIGIN) {
-        return (StatusCode::FORBIDDEN, NO_PAGES).into_response();
+        return Err((StatusCode::FORBIDDEN, NO_PAGES));
     }
-    match headers.get(header::HOST).and_then(|host| host.to_str().ok()) {
-        Some(host) if is_this_machine(host) => next.run(request).await,
-        _ => (StatusCode::FORBIDDEN, THIS_MACHINE).into_response(),
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let host = hosts.next().and_then(|host| host.to_str().ok());
+    if hosts.next().is_some() {
+        return Err((StatusCode::BAD_REQUEST, ONE_HOST));
+    }
+    if request.uri().authority().is_some_and(|authority| !is_this_machine(authority.as_str())) {
+        return Err((StatusCode::BAD_REQUEST, THIS_MACHINE));
+    }
+    match host {
+        Some(host) if is_this_machine(host) => Ok(()),
+        _ => Err((StatusCode::FORBIDDEN, THIS_MACHINE)),
     }
 }
 
@@ -214,6 +233,31 @@ mod tests {
         fn nothing_else_is_ours(name in "[a-z0-9.:\\[\\]]{0,24}", port: u16) {
             let known = ["localhost", "127.0.0.1", "[::1]"];
             prop_assert_eq!(is_this_machine(&format!("{name}:{port}")), known.contains(&name.as_str()));
+        }
+    }
+
+    #[test]
+    fn a_request_names_one_host_and_that_is_this_machine() {
+        let check = |url: &str, hosts: &[&str]| {
+            let request =
+                hosts.iter().fold(Request::builder().uri(url), |request, host| request.header("host", *host));
+            check_host(&request.body(axum::body::Body::empty()).unwrap())
+                .map_err(|(status, _)| status.as_u16())
+        };
+        assert_eq!(check("/health", &["localhost"]), Ok(()));
+        assert_eq!(check("http://localhost:9/health", &["localhost:9"]), Ok(()));
+        assert_eq!(check("/health", &[]), Err(403));
+        assert_eq!(check("/health", &["evil.example"]), Err(403));
+        assert_eq!(check("http://localhost/health", &["evil.example"]), Err(403));
+        for hosts in
+            [["localhost", "evil.example"], ["evil.example", "localhost"], ["localhost", "localhost"]]
+        {
+            assert_eq!(check("/health", &hosts), Err(400), "{hosts:?}");
+        }
+        for url in
+            ["http://evil.example/health", "http://localhost@evil.example/", "http://evil.example@localhost/"]
+        {
+            assert_eq!(check(url, &["localhost"]), Err(400), "{url}");
         }
     }
 
