@@ -97,6 +97,11 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     shown(text, char::is_control, "\r")
 }
 
+/// Returns `text` of many lines for a person who is to approve it: no character of it is hidden.
+pub(crate) fn visible_text(text: &str) -> Cow<'_, str> {
+    shown(text, is_hidden, "")
+}
+
 /// `text` with what `steers` written out. `before_end` stands for a carriage return before the end of a line.
 fn shown<'a>(text: &'a str, steers: fn(char) -> bool, before_end: &str) -> Cow<'a, str> {
     if !text.chars().any(|c| !matches!(c, '\n' | '\t') && steers(c)) {
@@ -122,15 +127,25 @@ pub(crate) fn line(text: &str) -> String {
 
 /// The same, of at most this many characters.
 pub(crate) fn long_line(text: &str, longest: usize) -> String {
+    one_line(text.trim(), longest, steers)
+}
+
+/// Returns `text` as one line of at most `longest` characters for a person who is to approve it: no character of it is hidden.
+pub(crate) fn visible_line(text: &str, longest: usize) -> String {
+    one_line(text.trim_matches([' ', '\n', '\t']), longest, is_hidden)
+}
+
+/// `text` as one line with the characters written out for which `is_escaped` holds.
+fn one_line(text: &str, longest: usize, is_escaped: fn(char) -> bool) -> String {
     let mut safe = String::new();
-    for (count, c) in text.trim().chars().enumerate() {
+    for (count, c) in text.chars().enumerate() {
         if count == longest {
             safe.push('…');
             break;
         }
         match c {
             '\n' | '\t' => safe.push(' '),
-            c if steers(c) => safe.extend(c.escape_unicode()),
+            c if is_escaped(c) => safe.extend(c.escape_unicode()),
             c => safe.push(c),
         }
     }
@@ -164,8 +179,26 @@ fn steers_in_json(c: char) -> bool {
     !is_layout && steers(c) || matches!(c, '\u{200c}' | '\u{200d}')
 }
 
-/// Returns `true` for control characters, and for those that end a line, turn its direction or cannot be seen. Joiners belong to
-/// some languages and stay.
+/// Returns `true` for characters that are not seen, look like a blank or steer the terminal: everything but U+0020 that is
+/// white space, control and format characters, default ignorable code points, fillers, and what has no shape of its own. What a person is to approve shows none of them.
+pub(crate) fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || c.is_whitespace() && c != ' '
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}'
+            | '\u{890}'..='\u{891}' | '\u{8e2}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}'
+            | '\u{e000}'..='\u{f8ff}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fffc}' | '\u{fffe}'..='\u{ffff}')
+        || matches!(c,
+            '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1345f}' | '\u{16fe4}'
+            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d159}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{10ffff}')
+}
+
+/// Returns `true` for control characters, and for those that end a line, turn its direction or cannot be seen. It is a part of what
+/// [`is_hidden`] has: joiners and others belong to some languages, and stay in what an agent says.
 fn steers(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{2028}' | '\u{2029}')
@@ -209,6 +242,22 @@ mod tests {
         );
         // Marks of direction belong to some languages.
         assert_eq!(plain("\u{2067}א\u{2069}"), "\u{2067}א\u{2069}");
+    }
+
+    #[test]
+    fn nothing_is_hidden_in_what_is_to_be_approved() {
+        let hidden = "\u{ad}\u{3164}\u{115f}\u{2800}\u{a0}\u{3000}\u{200d}\u{fe0f}\u{1b}\u{202e}\u{e0041}";
+        for c in hidden.chars() {
+            let expected = format!("a{}b", c.escape_unicode());
+            assert_eq!(visible_text(&format!("a{c}b")), expected);
+            assert_eq!(visible_line(&format!("a{c}b"), 40), expected);
+            assert_eq!(visible_line(&c.to_string(), 40), c.escape_unicode().to_string());
+        }
+        assert_eq!(visible_text("a\tb\nü"), "a\tb\nü");
+        assert_eq!(visible_line(" a\nb\tü\n", 40), "a b ü");
+        assert_eq!(visible_line("abc", 2), "ab…");
+        let steers_and_is_shown = |c: &char| steers(*c) && !is_hidden(*c);
+        assert_eq!((char::MIN..=char::MAX).find(steers_and_is_shown), None, "there is one list");
     }
 
     #[test]

@@ -59,7 +59,7 @@ fn everything_that_was_judged_is_a_row_whatever_the_input_has() {
     check(
         &Question { subjects: vec![action], ..question("execute", arguments, &[]) },
         "  input: {\"command\":\"ls -l\",\"repo\":\"prod\"}\n  MCP server: github\n  tool: delete_repo\n  \
-         what: execute, other\n  command: ls -l\n",
+         what: execute, other\n  command: ls -l⟨\\n⟩repo: \"prod\"\n",
     );
     // Nor files.
     check(
@@ -70,7 +70,7 @@ fn everything_that_was_judged_is_a_row_whatever_the_input_has() {
     check(
         &question("execute", json!({"command": "make", "cwd": ["/etc"], "env": [["A"]]}), &[]),
         "  input: {\"command\":\"make\",\"cwd\":[\"/etc\"],\"env\":[[\"A\"]]}\n  what: execute, other\n  \
-         variable: unreadable: [\"A\"]\n  command: make\n",
+         variable: unreadable: [\"A\"]\n  command: make⟨\\n⟩env: \"A\"\n",
     );
     // Variables of a tool call that a command belongs to.
     let steered = Action {

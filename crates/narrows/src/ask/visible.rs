@@ -7,6 +7,7 @@
 //! the two characters `\n` never look alike, and backslashes stay as they are in commands and JSON.
 
 use super::marks::is_combining;
+use crate::terminal::is_hidden;
 
 /// Longer runs of blanks are counted, so that the text behind them stays in sight.
 const MAX_BLANKS: usize = 8;
@@ -62,24 +63,6 @@ fn is_bracket(c: char) -> bool {
         '⟨' | '⟩' | '\u{2329}' | '\u{232a}' | '\u{276c}'
             ..='\u{2771}' | '\u{29fc}' | '\u{29fd}' | '\u{3008}' | '\u{3009}'
     )
-}
-
-/// Returns `true` for characters that are not seen, look like a blank or steer the terminal: everything but U+0020 that is
-/// white space, control and format characters, default ignorable code points, fillers, and what has no shape of its own.
-fn is_hidden(c: char) -> bool {
-    c.is_control()
-        || c.is_whitespace() && c != ' '
-        || matches!(c,
-            '\u{ad}' | '\u{34f}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}'
-            | '\u{890}'..='\u{891}' | '\u{8e2}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
-            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}'
-            | '\u{e000}'..='\u{f8ff}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
-            | '\u{fff0}'..='\u{fffc}' | '\u{fffe}'..='\u{ffff}')
-        || matches!(c,
-            '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1345f}' | '\u{16fe4}'
-            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d159}' | '\u{1d173}'..='\u{1d17a}'
-            | '\u{e0000}'..='\u{10ffff}')
 }
 
 /// Rows of a terminal, each of which begins with a label or a mark.

@@ -16,6 +16,7 @@ mod keys;
 mod leaving;
 mod ledger;
 mod listen;
+mod live_keys;
 mod memory;
 mod owners;
 mod peer;

@@ -201,5 +201,12 @@ fn a_pool_that_cannot_work_is_not_ready() {
         assert!(answer.starts_with(expected), "{host}: {answer}");
         assert_eq!(answer.contains("as 127.0.0.1, [::1] or localhost"), !allowed, "{host}: {answer}");
     }
+    for (host, page) in
+        [("localhost", "http://evil.example/health"), ("localhost\r\nHost: evil.example", "/health")]
+    {
+        let mut stream = TcpStream::connect(&port).expect("it listens");
+        let answer = http(&mut stream, host, page);
+        assert!(answer.starts_with("HTTP/1.1 400 Bad Request"), "{page}: {answer}");
+    }
     bus.stop();
 }

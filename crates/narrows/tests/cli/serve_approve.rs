@@ -193,3 +193,37 @@ fn a_revoked_key_does_not_count_in_any_form() {
         assert_eq!(outcome(talk), "allowed");
     }
 }
+
+#[test]
+fn a_running_gate_counts_no_key_that_was_revoked_since() {
+    let governed = Governed::bridge(&asks("delete"));
+    governed.leads(2);
+    governed.keys(&["ada", "bob", "cem"]);
+    let (talk, id) = waiting(&governed);
+    let path = governed.root().join(".well-known/governance-keys.json");
+    let trusted = std::fs::read(&path).expect("a file");
+    let mut ring: Value = serde_json::from_slice(&trusted).expect("JSON");
+    ring["keys"][0]["revokedAt"] = json!("2026-11-18T00:00:00Z");
+    governed.file(".well-known/governance-keys.json", &ring.to_string());
+    let said = told(&governed, &[&id, "--key", "ada.key"]);
+    assert!(said.contains("knows no such key") && said.contains("--- exit 9 ---"), "{said}");
+    assert!(told(&governed, &[&id, "--key", "bob.key"]).contains("--- exit 0 ---"));
+    // An approval by a key that was revoked afterwards cannot complete a quorum.
+    governed.file(".well-known/governance-revoked.json", &json!([ring["keys"][1]["id"]]).to_string());
+    let said = told(&governed, &[&id, "--key", "cem.key"]);
+    assert!(said.contains("was revoked since") && said.contains("--- exit 9 ---"), "{said}");
+    // What does more than revoke refuses every signature.
+    std::fs::write(&path, &trusted).expect("a file");
+    for _ in 0..2 {
+        let said = told(&governed, &[&id, "--reject", "no", "--key", "cem.key"]);
+        assert!(said.contains("changed by more than a revocation"), "{said}");
+    }
+    governed.file(".well-known/governance-keys.json", &ring.to_string());
+    assert!(told(&governed, &[&id, "--reject", "no", "--key", "cem.key"]).contains("--- exit 0 ---"));
+    let mut talk = talk;
+    let answer = talk.hear(|request| json!({"outcome": {"outcome": "cancelled", "asked": request["id"]}}));
+    assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+    assert_eq!(talk.said(), "rejected");
+    let stderr = talk.end().stderr;
+    assert_eq!(stderr.matches("signatures refused").count(), 1, "{stderr}");
+}

@@ -14,7 +14,7 @@ use crate::cli::Approve;
 use crate::config::{Variables, runtime_dir};
 use crate::failure::{Code, Failure};
 use crate::output;
-use crate::terminal::{line, long_line};
+use crate::terminal::{line, visible_line};
 
 /// How many characters tell one of many: more than there are of an input there.
 const LISTED: usize = 8 << 10;
@@ -59,7 +59,7 @@ pub(in crate::command) fn execute(args: &Approve) -> Result<ExitCode, Failure> {
     match ask(&socket, &Ask::Approval(Box::new(approval))) {
         Ok(Answer::Counted) => {
             let word = if args.reject.is_some() { "rejected" } else { "approved" };
-            let told = long_line(&format!("{word}: {} {}", case.tool, case.shown()), LISTED);
+            let told = visible_line(&format!("{word}: {} {}", case.tool, case.shown()), LISTED);
             output::print(told.as_bytes())?;
             output::print(b"\n")?;
             Ok(Code::Success.exit())
@@ -92,14 +92,19 @@ fn list(waiting: &[(PathBuf, Listed)], silent: Vec<(PathBuf, io::Error)>) -> Res
     if waiting.is_empty() && silent.is_empty() {
         output::complain("nothing waits for an approval\n");
     }
-    for (_, Listed { id, tool, input, reason, needs, until }) in waiting {
-        let needs = if needs.is_empty() { String::new() } else { format!("; needs {needs}") };
-        let left = sheet::left(*until);
-        let left = if left.is_empty() { left } else { format!("; refused {left}") };
-        let told = long_line(&format!("{id}  {tool} {input}  ({reason}{needs}{left})"), LISTED);
-        output::print(format!("{told}\n").as_bytes())?;
+    for (_, listed) in waiting {
+        output::print(format!("{}\n", render(listed)).as_bytes())?;
     }
     unanswered(silent).map_or_else(|| Ok(Code::Success.exit()), Err)
+}
+
+/// Returns the line of the list for what waits.
+fn render(listed: &Listed) -> String {
+    let Listed { id, tool, input, reason, needs, until } = listed;
+    let needs = if needs.is_empty() { String::new() } else { format!("; needs {needs}") };
+    let left = sheet::left(*until);
+    let left = if left.is_empty() { left } else { format!("; refused {left}") };
+    visible_line(&format!("{id}  {tool} {input}  ({reason}{needs}{left})"), LISTED)
 }
 
 /// The sockets of the gates that may be running.
@@ -129,4 +134,23 @@ fn ask(socket: &Path, ask: &Ask) -> io::Result<Answer> {
     let mut answer = String::new();
     BufReader::new(stream.take(LONGEST_ANSWER)).read_line(&mut answer)?;
     Ok(serde_json::from_str(&answer)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_hides_no_character() {
+        let listed = Listed {
+            id: "n-1".into(),
+            tool: "kind:delete".into(),
+            input: "\"/a\u{ad}b\u{3164}\u{115f}\u{2800}\u{200b}\"".into(),
+            reason: "r".into(),
+            needs: String::new(),
+            until: 0,
+        };
+        let expected = r#"n-1  kind:delete "/a\u{ad}b\u{3164}\u{115f}\u{2800}\u{200b}"  (r)"#;
+        assert_eq!(render(&listed), expected);
+    }
 }

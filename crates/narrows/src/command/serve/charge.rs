@@ -68,8 +68,9 @@ impl Charge {
     pub(super) fn sealed(&self) -> Vec<PathBuf> {
         let Self { bundle, root, keys, scripts, .. } = self;
         let pins = bundle.pins.iter().map(|pin| pin.path.as_path());
-        let keys = keys.files.iter().map(|(path, _)| path.as_path());
-        let mut places: Vec<PathBuf> = pins.chain(keys).map(|path| root.join(path)).collect();
+        let mut places: Vec<PathBuf> = pins.map(|path| root.join(path)).collect();
+        // Also if they do not exist: the gate would read one that an agent has made.
+        places.extend(keys.paths().map(|path| root.join(path)));
         places.extend(scripts.paths().map(Path::to_owned));
         places.extend(self.log_places());
         if let Some(governance) = &bundle.governance {

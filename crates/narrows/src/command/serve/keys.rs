@@ -31,6 +31,8 @@ pub(super) struct KeyFiles {
     pub(super) files: Vec<(PathBuf, Vec<u8>)>,
     /// The keys in them. `None`: there is no file.
     pub(super) keys: Option<Keys>,
+    /// The path of the file of keys from the root on, whether there is one or not. `None`: nothing is governed.
+    path: Option<PathBuf>,
 }
 
 /// Somebody whose signature counts.
@@ -94,6 +96,15 @@ impl KeyFiles {
     pub(super) fn read(root: &Path, bundle: &Bundle, findings: &mut Findings) -> Self {
         let Some(governance) = &bundle.governance else { return Self::default() };
         let path = governance.keyring().map_or_else(|| governance.scope.join(USUAL), |(_, path)| path);
+        let read = Self::read_at(root, path, findings);
+        if read.keys.is_none() {
+            missing(governance, findings);
+        }
+        read
+    }
+
+    /// Reads the file of keys at `path` from the root on, and the file of revoked keys beside it.
+    pub(super) fn read_at(root: &Path, path: PathBuf, findings: &mut Findings) -> Self {
         let mut read = |path: &Path| {
             let bytes = match Workspace::open(root) {
                 Ok(workspace) => workspace.read(path, LONGEST),
@@ -117,13 +128,32 @@ impl KeyFiles {
         let (keys, revoked) = (read(&path), read(&beside));
         let named = revoked.as_deref().map(|bytes| RevokedKeys::parse(&beside, bytes, findings));
         let Some(bytes) = keys else {
-            missing(governance, findings);
-            return Self::default();
+            return Self { path: Some(path), ..Self::default() };
         };
         let keys = parse(&path, &bytes, named.unwrap_or_default(), findings);
-        let mut files = vec![(path, bytes)];
+        let mut files = vec![(path.clone(), bytes)];
         files.extend(revoked.map(|bytes| (beside, bytes)));
-        Self { files, keys: Some(keys) }
+        Self { files, keys: Some(keys), path: Some(path) }
+    }
+
+    /// Reads the keys as the files are now.
+    ///
+    /// # Errors
+    /// With the first error that was found in the files.
+    pub(super) fn read_again(&self, root: &Path) -> Result<Keys, String> {
+        let missing = || "there is no file".to_owned();
+        let path = self.path.clone().ok_or_else(missing)?;
+        let mut findings = Findings::default();
+        let read = Self::read_at(root, path, &mut findings);
+        match findings.iter().find(|finding| finding.severity == Severity::Error) {
+            Some(Finding { file, line, message, .. }) => Err(format!("{}:{line}: {message}", file.display())),
+            None => read.keys.ok_or_else(missing),
+        }
+    }
+
+    /// Returns the paths of both files from the root on, whether they exist or not.
+    pub(super) fn paths(&self) -> impl Iterator<Item = PathBuf> {
+        self.path.iter().flat_map(|path| [path.clone(), path.with_file_name(REVOKED)])
     }
 }
 
@@ -244,6 +274,16 @@ impl Keys {
         if holder.is_timely(now) { Ok(holder.principal(approvers)) } else { Err(Stranger::Untimely) }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns `true` if every key counts in `earlier`, too, for the same subject and at least as long.
+    pub(super) fn is_narrowed_from(&self, earlier: &Self) -> bool {
+        let is_known = |holder: &Holder| earlier.0.iter().any(|known| holder.is_narrowed_from(known));
+        self.0.iter().all(is_known)
+    }
+
     /// Everybody whose key counts at this moment, each once.
     pub(super) fn holders(&self, now: Timestamp, approvers: &[Approver]) -> Vec<Principal> {
         let timely = self.0.iter().filter(|holder| holder.is_timely(now));
@@ -263,6 +303,13 @@ impl Keys {
 impl Holder {
     fn is_timely(&self, now: Timestamp) -> bool {
         self.from.is_none_or(|from| from <= now) && self.until.is_none_or(|until| now < until)
+    }
+
+    fn is_narrowed_from(&self, earlier: &Self) -> bool {
+        // No start is earlier than any, and no end later than any.
+        let starts_later = self.from >= earlier.from;
+        let ends_earlier = earlier.until.is_none_or(|end| self.until.is_some_and(|until| until <= end));
+        self.key == earlier.key && self.subject == earlier.subject && starts_later && ends_earlier
     }
 
     fn principal(&self, approvers: &[Approver]) -> Principal {

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use super::case::Case;
-use crate::terminal::{long_line, text};
+use crate::terminal::{visible_line, visible_text};
 
 /// How one level is set off from the one around it.
 const INDENT: &str = "  ";
@@ -17,7 +17,7 @@ pub(super) fn write(case: &Case) -> String {
     let mut out = String::new();
     let mut row = |name: &str, words: &str| {
         if !words.is_empty() {
-            out.push_str(&format!("{name:<10}{}\n", long_line(words, usize::MAX)));
+            out.push_str(&format!("{name:<10}{}\n", visible_line(words, usize::MAX)));
         }
     };
     row("approval", id);
@@ -51,7 +51,7 @@ pub(super) fn left(until: u64) -> String {
 /// Adds a value, and the key it stands under.
 fn put(key: Option<&str>, value: &Value, depth: usize, out: &mut String) {
     let indent = INDENT.repeat(depth);
-    let key = key.map(|key| format!("{}:", long_line(key, usize::MAX)));
+    let key = key.map(|key| format!("{}:", visible_line(key, usize::MAX)));
     let head = key.as_deref().unwrap_or("-");
     match value {
         Value::Object(members) if !members.is_empty() => {
@@ -74,11 +74,11 @@ fn put(key: Option<&str>, value: &Value, depth: usize, out: &mut String) {
         }
         Value::String(words) if words.contains('\n') => {
             out.push_str(&format!("{indent}{head}\n"));
-            for line in text(words).split('\n') {
+            for line in visible_text(words).split('\n') {
                 out.push_str(&format!("{indent}{INDENT}| {line}\n"));
             }
         }
-        Value::String(words) => out.push_str(&format!("{indent}{head} {}\n", text(words))),
+        Value::String(words) => out.push_str(&format!("{indent}{head} {}\n", visible_text(words))),
         other => out.push_str(&format!("{indent}{head} {other}\n")),
     }
 }
@@ -111,6 +111,10 @@ mod tests {
         check(&json!({}), "  - {}\n");
         check(&json!("x\ny"), "  -\n    | x\n    | y\n");
         check(&json!({"a\u{202e}b\n": null}), "  a\\u{202e}b: null\n");
+        check(
+            &json!({"pa\u{2800}th": "/a\u{ad}b\u{3164}", "content": "x\u{115f}\ny"}),
+            "  pa\\u{2800}th: /a\\u{ad}b\\u{3164}\n  content:\n    | x\\u{115f}\n    | y\n",
+        );
     }
 
     #[test]
