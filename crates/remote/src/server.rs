@@ -23,6 +23,7 @@ mod io;
 mod lockout;
 mod logical;
 mod mouth;
+mod open_sockets;
 mod post;
 mod posts;
 mod refusals;
@@ -32,7 +33,6 @@ mod reply;
 mod route;
 mod shared;
 mod socket;
-mod strangers;
 mod unfinished;
 mod visit;
 mod websocket;
@@ -124,8 +124,8 @@ pub struct Limits {
     pub header_timeout: Duration,
     /// Within which time it is noticed that nobody is there, or nobody reads, and how long a WebSocket may have no message at all.
     pub idle_timeout: Duration,
-    /// How many sockets there may be. For one more the oldest goes on which nobody has shown who they are; if there is none, it
-    /// waits.
+    /// How many sockets there may be. For one more, another is closed that nobody uses, or one of an identity that has very many; if
+    /// there is none, it waits.
     pub max_sockets: usize,
     /// How many connections one identity may have, those among them that are held for it.
     pub max_connections_per_identity: usize,
@@ -349,8 +349,7 @@ impl Front {
             }
         }
         // Whoever has a connection is told; what is left after that is not waited for.
-        let all = u32::try_from(shared.limits.max_sockets).unwrap_or(u32::MAX);
-        _ = tokio::time::timeout(GOODBYE, shared.sockets.acquire_many(all)).await;
+        _ = tokio::time::timeout(GOODBYE, shared.sockets.closed()).await;
         Ok(())
     }
 }

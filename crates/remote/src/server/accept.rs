@@ -40,6 +40,9 @@ const BODY_WINDOW: u32 = 256 << 10;
 /// How long a client may take to read why there is no TLS.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
+/// How long the responses on a socket may take that is closed to make room.
+const LAST_RESPONSE: Duration = Duration::from_millis(500);
+
 /// How long a connection may take to end when all do.
 const LAST: Duration = Duration::from_secs(2);
 
@@ -51,7 +54,7 @@ pub(super) async fn accept(shared: Arc<Shared>, door: Arc<Door>, listener: TcpLi
             // Whether room is to be made shows only when somebody is there.
             let (stream, peer) = listener.accept().await?;
             // Never closed.
-            let place = shared.strangers.place(&shared.sockets, &shared.refusals).await;
+            let place = shared.sockets.place(&shared.refusals).await;
             let place = place.map_err(io::Error::other)?;
             io::Result::Ok((place, stream, peer))
         };
@@ -83,7 +86,7 @@ async fn serve(
         tracing::debug!(%error, "a socket stays as it is");
     }
     let began = tokio::time::Instant::now();
-    let stranger = shared.strangers.add();
+    let socket = shared.sockets.add();
     let arriving = async {
         let user = match door.admits {
             Admits::Users | Admits::Owner(_) => user(&stream, peer).await,
@@ -92,7 +95,7 @@ async fn serve(
         (user, timeout(limits.header_timeout, secure(&door, stream)).await)
     };
     let (user, secured) = tokio::select! {
-        () = stranger.sent_away() => return,
+        () = socket.to_be_closed() => return,
         arrived = arriving => arrived,
     };
     let Secured { io, certificate, identity } =
@@ -109,7 +112,7 @@ async fn serve(
         peer: peer.ip(),
         shown: identity.or(user),
         certificate: certificate.clone().map(Mutex::new),
-        stranger,
+        socket,
         refused: Notify::new(),
         place: Arc::new(place),
         allowance: FreeAllowance::default(),
@@ -139,7 +142,7 @@ async fn serve(
         tokio::select! {
             ended = &mut connection => {
                 if let Err(error) = ended {
-                    if is_no_request(&*error, visit.stranger.is_known()) {
+                    if is_no_request(&*error, visit.socket.is_known()) {
                         shared.refusals.add(Reason::Headers);
                     }
                     tracing::debug!(%error, "a socket is at its end");
@@ -148,7 +151,7 @@ async fn serve(
             }
             () = &mut unseen, if waiting => {
                 waiting = false;
-                if !ending && !visit.stranger.is_known() {
+                if !ending && !visit.socket.is_known() {
                     shared.refusals.add(Reason::Headers);
                     break;
                 }
@@ -156,7 +159,16 @@ async fn serve(
                     break;
                 }
             }
-            () = visit.stranger.sent_away() => break,
+            () = visit.socket.to_be_closed() => {
+                if ending || !visit.socket.is_known() {
+                    break;
+                }
+                // What is being answered may come to its end.
+                ending = true;
+                waiting = true;
+                unseen.set(tokio::time::sleep_until(tokio::time::Instant::now() + LAST_RESPONSE));
+                connection.as_mut().graceful_shutdown();
+            }
             () = visit.refused.notified(), if !ending => connection.as_mut().graceful_shutdown(),
             () = &mut end, if !ending => {
                 ending = true;

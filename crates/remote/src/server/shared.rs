@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use narrows_link::Upgraded;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::net::UnixStream;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::channel::Channel;
 use super::detached::{Detached, Kept};
@@ -19,9 +19,9 @@ use super::guest::{Guest, Seats};
 use super::io::Scratch;
 use super::lockout::Lockout;
 use super::logical::Resumable;
+use super::open_sockets::OpenSockets;
 use super::refusals::Refusals;
 use super::replay_memory::ReplayMemory;
-use super::strangers::Strangers;
 use super::unfinished::Unfinished;
 use super::{Backend, Limits, Served};
 
@@ -33,8 +33,7 @@ pub(super) struct Shared {
     pub(super) seats: Arc<Seats>,
     pub(super) refusals: Refusals,
     pub(super) fates: Arc<Fates>,
-    pub(super) sockets: Arc<Semaphore>,
-    pub(super) strangers: Arc<Strangers>,
+    pub(super) sockets: Arc<OpenSockets>,
     /// What is held of messages that have not come whole.
     pub(super) unfinished: Arc<Unfinished>,
     /// What is kept to be sent again.
@@ -53,8 +52,7 @@ impl Shared {
             backend,
             scratch: Scratch::default(),
             seats: Seats::new(limits.max_connections_per_identity, limits.max_requests_per_second),
-            sockets: Arc::new(Semaphore::new(limits.max_sockets)),
-            strangers: Arc::default(),
+            sockets: OpenSockets::new(limits.max_sockets),
             refusals: Refusals::default(),
             fates: Arc::default(),
             unfinished: Unfinished::new(&limits),

@@ -25,12 +25,12 @@ use super::events::{Body, Events};
 use super::exchange::OpenFault;
 use super::guard::{self, Caller, Denied};
 use super::guest::Guest;
+use super::open_sockets::{Guarded, OpenSocket, RequestGuard};
 use super::refusals::Reason;
 use super::reply::{self, CONNECTION_ID, LAST_EVENT_ID, Refusal, Reply, SESSION_ID};
 use super::route::{self, Access, Handler};
 use super::shared::Shared;
 use super::socket::Place;
-use super::strangers::Stranger;
 use super::unfinished::FreeAllowance;
 use super::{post, websocket};
 use crate::identity::Identity;
@@ -53,8 +53,8 @@ pub(super) struct Visit {
     pub(super) shown: Option<Identity>,
     /// The certificate of the client.
     pub(super) certificate: Option<Mutex<ClientCertificate>>,
-    /// Whether somebody who is known has asked for something.
-    pub(super) stranger: Stranger,
+    /// Its entry among all sockets.
+    pub(super) socket: OpenSocket,
     /// Somebody was refused who has no business here.
     pub(super) refused: Notify,
     /// Its place among all sockets.
@@ -65,14 +65,18 @@ pub(super) struct Visit {
 
 impl Visit {
     /// Answers a request.
-    pub(super) async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Result<Reply, Infallible> {
+    pub(super) async fn answer(
+        self: Arc<Self>,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<Guarded<Body>>, Infallible> {
         // Only a WebSocket needs it, and it must be taken off before the rest.
         let upgrade = hyper::upgrade::on(&mut request);
         let (parts, mut body) = request.into_parts();
         let allowed =
             guard::host(&self.door, &parts).and_then(|()| guard::origin(&self.door, &parts.headers));
+        let mut request = None;
         let (led, origin) = match allowed {
-            Ok(origin) => (self.lead(&parts, origin, &mut body, upgrade).await, origin),
+            Ok(origin) => (self.lead(&parts, origin, &mut body, upgrade, &mut request).await, origin),
             Err(denied) => (Err(denied), None),
         };
         let is_refused = led.as_ref().map_or(true, |reply| Reason::of(reply.status()).is_some());
@@ -84,7 +88,7 @@ impl Visit {
         if parts.method == Method::HEAD {
             *reply.body_mut() = Body::Whole(Bytes::new());
         }
-        Ok(reply)
+        Ok(reply.map(|body| Guarded { body, _request: request }))
     }
 
     /// Counts a reply to somebody known, if it is a refusal.
@@ -119,13 +123,14 @@ impl Visit {
         reply::denied(denied)
     }
 
-    /// Everything behind the first two checks.
+    /// Everything behind the first two checks. The socket is in use as long as `request` is kept.
     async fn lead(
         &self,
         parts: &Parts,
         origin: Option<&str>,
         body: &mut Incoming,
         upgrade: hyper::upgrade::OnUpgrade,
+        request: &mut Option<RequestGuard>,
     ) -> Result<Reply, Denied> {
         let row = (parts.uri.path() == self.door.path)
             .then(|| route::find(&parts.method, &parts.headers))
@@ -138,9 +143,7 @@ impl Visit {
         let shown = self.shown.as_ref();
         let certificate = self.accepted_certificate()?;
         let caller = guard::caller(&self.shared, &self.door, self.peer, shown, certificate, headers)?;
-        if !self.stranger.is_known_now() {
-            return Err(Denied::Crowd);
-        }
+        *request = Some(self.socket.begin(&caller.identity).ok_or(Denied::Crowd)?);
         if let Some(error) = names_pool(parts.uri.query().unwrap_or_default()) {
             return Ok(reply::json(StatusCode::BAD_REQUEST, message::error(b"null", &error)));
         }

@@ -238,6 +238,26 @@ async fn who_shows_nothing_makes_room_and_who_is_known_stays() {
 }
 
 #[tokio::test]
+async fn sockets_without_a_request_make_room() {
+    let limits = Limits { max_sockets: 4, ..Limits::default() };
+    let (running, _, token) = start_with_token(limits);
+    let at = running.address;
+    let known = format!("Bearer {token}");
+    let request = format!("GET /acp HTTP/1.1\r\nhost: {at}\r\nauthorization: {known}\r\n\r\n");
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        let mut socket = silent(at, request.as_bytes()).await;
+        let mut response = [0; 12];
+        socket.read_exact(&mut response).await.unwrap();
+        held.push(socket);
+    }
+    let asking = async { ask(at, "POST", &[JSON, ("authorization", &known)], &initialize(1)).await.status };
+    assert_eq!(tokio::time::timeout(LONG, asking).await, Ok(200));
+    closed(&mut held[0]).await;
+    assert_eq!(counted(&running).get("crowd"), Some(&1));
+}
+
+#[tokio::test]
 async fn who_does_not_begin_tls_makes_room() {
     let Some(directory) = authority() else { return };
     let tls = files(directory.path(), false);

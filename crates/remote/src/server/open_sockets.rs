@@ -1,0 +1,396 @@
+//! The sockets of a front. If there is no room for one more, another is closed, in this order: the oldest on which nobody has shown
+//! who they are, those without a request for the longest time, and the oldest of the identity that has by far the most.
+//!
+//! WebSockets are not among them: each is a connection, and of these an identity has a limited number.
+
+use std::collections::{BTreeMap, HashMap};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use super::refusals::{Reason, Refusals};
+use crate::identity::Identity;
+
+/// How often it is logged at most that sockets were closed.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Of sockets without a request, this part is closed at once: it takes a moment until one is.
+const IDLE_PART: usize = 16;
+
+/// An identity whose requests take this part of all sockets, or more, has to give one up.
+const LARGE_PART: usize = 8;
+
+/// All sockets, and how many there may be.
+#[derive(Debug)]
+pub(super) struct OpenSockets {
+    max: usize,
+    places: Arc<Semaphore>,
+    table: Mutex<Table>,
+    /// Whoever needs a place waits here for its turn: two must not wait for what one has made free.
+    turn: tokio::sync::Mutex<()>,
+    /// There is one more that can be closed.
+    changed: Notify,
+}
+
+/// Each socket is in one of the maps, ordered by when it came there, unless it is being closed.
+#[derive(Debug, Default)]
+struct Table {
+    next: u64,
+    sockets: HashMap<u64, Entry>,
+    unknown: BTreeMap<u64, u64>,
+    idle: BTreeMap<u64, u64>,
+    busy: BTreeMap<u64, u64>,
+    /// How many were closed since that was logged, and when it was.
+    closed: u64,
+    logged: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    close: Arc<Notify>,
+    /// Who has asked for something on it.
+    identity: Option<Arc<str>>,
+    requests: usize,
+    /// Its key in a map of the table. `None` if it is being closed.
+    order: Option<u64>,
+}
+
+impl OpenSockets {
+    pub(super) fn new(max: usize) -> Arc<Self> {
+        let places = Arc::new(Semaphore::new(max));
+        Arc::new(Self {
+            max,
+            places,
+            table: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            changed: Notify::new(),
+        })
+    }
+
+    /// Returns a place for one more socket. If there is none, others are closed; if none can be, that is waited for.
+    pub(super) async fn place(&self, refusals: &Refusals) -> Result<OwnedSemaphorePermit, AcquireError> {
+        let _turn = self.turn.lock().await;
+        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+            return Ok(place);
+        }
+        let mut place = pin!(Arc::clone(&self.places).acquire_owned());
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let closed = self.make_room();
+            if closed > 0 {
+                (0..closed).for_each(|_| refusals.add(Reason::Crowd));
+                return place.await;
+            }
+            tokio::select! {
+                biased;
+                place = &mut place => return place,
+                () = changed => {}
+            }
+        }
+    }
+
+    /// Waits until all sockets are closed.
+    pub(super) async fn closed(&self) {
+        // Never closed.
+        _ = self.places.acquire_many(u32::try_from(self.max).unwrap_or(u32::MAX)).await;
+    }
+
+    /// Returns one more, which is the youngest.
+    pub(super) fn add(self: &Arc<Self>) -> OpenSocket {
+        let close = Arc::new(Notify::new());
+        let id = self.with(|table| {
+            let id = table.number();
+            table.sockets.insert(
+                id,
+                Entry { close: Arc::clone(&close), identity: None, requests: 0, order: Some(id) },
+            );
+            table.unknown.insert(id, id);
+            id
+        });
+        self.changed.notify_waiters();
+        OpenSocket { all: Arc::clone(self), id, close }
+    }
+
+    /// Closes sockets, and returns how many.
+    fn make_room(&self) -> usize {
+        let (closed, total) = self.with(|table| {
+            let closed = table.close_some(self.max);
+            table.closed += closed as u64;
+            let now = Instant::now();
+            let is_due = table.logged.is_none_or(|logged| now.duration_since(logged) >= LOG_INTERVAL);
+            let total = (closed > 0 && is_due).then(|| {
+                table.logged = Some(now);
+                std::mem::take(&mut table.closed)
+            });
+            (closed, total)
+        });
+        if let Some(closed) = total {
+            tracing::warn!(closed, limit = self.max, "too many sockets, closing some to make room");
+        }
+        closed
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Table) -> T) -> T {
+        act(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Table {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn close_some(&mut self, max: usize) -> usize {
+        if let Some((_, id)) = self.unknown.pop_first() {
+            self.close(id);
+            return 1;
+        }
+        if !self.idle.is_empty() {
+            let count = 1 + self.idle.len() / IDLE_PART;
+            for _ in 0..count {
+                let Some((_, id)) = self.idle.pop_first() else { break };
+                self.close(id);
+            }
+            return count;
+        }
+        match self.largest_busy(max) {
+            Some(order) => {
+                if let Some(id) = self.busy.remove(&order) {
+                    self.close(id);
+                }
+                1
+            }
+            None => 0,
+        }
+    }
+
+    /// Returns the oldest socket in use of the identity that has the most, if it has a large part of `max`.
+    fn largest_busy(&self, max: usize) -> Option<u64> {
+        let mut by_identity: HashMap<&str, (usize, u64)> = HashMap::new();
+        for (order, id) in &self.busy {
+            let Some(identity) = self.sockets.get(id).and_then(|entry| entry.identity.as_deref()) else {
+                continue;
+            };
+            by_identity.entry(identity).or_insert((0, *order)).0 += 1;
+        }
+        let (count, oldest) = by_identity.into_values().max_by_key(|(count, _)| *count)?;
+        (count > max / LARGE_PART).then_some(oldest)
+    }
+
+    fn close(&mut self, id: u64) {
+        if let Some(entry) = self.sockets.get_mut(&id) {
+            entry.order = None;
+            entry.close.notify_one();
+        }
+    }
+
+    /// Moves a socket to the map where it belongs, unless it is being closed.
+    fn sort(&mut self, id: u64) {
+        let next = self.number();
+        let Some(entry) = self.sockets.get_mut(&id) else { return };
+        let Some(order) = entry.order.as_mut() else { return };
+        for map in [&mut self.unknown, &mut self.idle, &mut self.busy] {
+            map.remove(order);
+        }
+        *order = next;
+        let map = if entry.requests > 0 { &mut self.busy } else { &mut self.idle };
+        map.insert(next, id);
+    }
+}
+
+/// A socket, as long as it is open.
+#[derive(Debug)]
+pub(super) struct OpenSocket {
+    all: Arc<OpenSockets>,
+    id: u64,
+    close: Arc<Notify>,
+}
+
+impl OpenSocket {
+    /// Counts a request of somebody who is known. `None` if the socket was to be closed before anybody was.
+    pub(super) fn begin(&self, identity: &Identity) -> Option<RequestGuard> {
+        self.all.with(|table| {
+            let entry = table.sockets.get_mut(&self.id)?;
+            if entry.identity.is_none() {
+                entry.order?;
+                entry.identity = Some(identity.to_string().into());
+            }
+            entry.requests += 1;
+            if entry.requests == 1 {
+                table.sort(self.id);
+            }
+            Some(())
+        })?;
+        self.all.changed.notify_waiters();
+        Some(RequestGuard { all: Arc::clone(&self.all), id: self.id })
+    }
+
+    /// Returns `true` if somebody who is known has asked for something.
+    pub(super) fn is_known(&self) -> bool {
+        self.all.with(|table| table.sockets.get(&self.id).is_some_and(|entry| entry.identity.is_some()))
+    }
+
+    /// Ends when it has to make room.
+    pub(super) async fn to_be_closed(&self) {
+        self.close.notified().await;
+    }
+}
+
+impl Drop for OpenSocket {
+    fn drop(&mut self) {
+        self.all.with(|table| {
+            if let Some(Entry { order: Some(order), .. }) = table.sockets.remove(&self.id) {
+                for map in [&mut table.unknown, &mut table.idle, &mut table.busy] {
+                    map.remove(&order);
+                }
+            }
+        });
+    }
+}
+
+/// A request, until all of its response was taken from us.
+#[derive(Debug)]
+pub(super) struct RequestGuard {
+    all: Arc<OpenSockets>,
+    id: u64,
+}
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        self.all.with(|table| {
+            let Some(entry) = table.sockets.get_mut(&self.id) else { return };
+            entry.requests -= 1;
+            if entry.requests == 0 {
+                table.sort(self.id);
+            }
+        });
+        self.all.changed.notify_waiters();
+    }
+}
+
+/// The body of a response, with the request that it answers.
+#[derive(Debug)]
+pub(super) struct Guarded<B> {
+    pub(super) body: B,
+    pub(super) _request: Option<RequestGuard>,
+}
+
+impl<B: Body + Unpin> Body for Guarded<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::identity::Proof;
+
+    fn named(name: &str) -> Identity {
+        Identity::new(Proof::Token, name)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_unknown_is_closed_first() {
+        let all = OpenSockets::new(3);
+        let [known, oldest, youngest] = [(); 3].map(|()| all.add());
+        let request = known.begin(&named("a")).unwrap();
+        assert_eq!(all.make_room(), 1);
+        oldest.to_be_closed().await;
+        assert!(oldest.begin(&named("a")).is_none(), "it is too late");
+        assert_eq!(all.make_room(), 1);
+        youngest.to_be_closed().await;
+        drop((oldest, youngest));
+        assert!(known.is_known() && known.to_be_closed().now_or_never().is_none());
+        drop((request, known));
+        all.with(|table| assert!(table.sockets.is_empty() && table.busy.is_empty() && table.idle.is_empty()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn then_those_without_a_request_for_the_longest_time() {
+        let all = OpenSockets::new(100);
+        let sockets: Vec<_> = (0..32).map(|_| all.add()).collect();
+        let requests: Vec<_> = sockets.iter().map(|socket| socket.begin(&named("a")).unwrap()).collect();
+        let mut requests = requests.into_iter();
+        let (first, second) = (requests.next().unwrap(), requests.next().unwrap());
+        drop((second, first));
+        assert_eq!(all.make_room(), 1);
+        assert!(sockets[0].to_be_closed().now_or_never().is_none());
+        sockets[1].to_be_closed().await;
+        // A request that begins now is served to its end.
+        drop(sockets[1].begin(&named("a")).unwrap());
+        assert_eq!(all.make_room(), 1);
+        sockets[0].to_be_closed().await;
+        drop(requests);
+        assert_eq!(all.make_room(), 2, "of 30");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn then_the_oldest_of_the_identity_that_has_the_most() {
+        let all = OpenSockets::new(16);
+        let sockets: Vec<_> = (0..16).map(|_| all.add()).collect();
+        let (few, many) = (named("few"), named("many"));
+        let who = |number: usize| if number < 2 { &few } else { &many };
+        let mut requests: Vec<_> =
+            sockets.iter().enumerate().map(|(number, socket)| socket.begin(who(number)).unwrap()).collect();
+        for socket in &sockets[2..14] {
+            assert_eq!(all.make_room(), 1);
+            socket.to_be_closed().await;
+        }
+        assert_eq!(all.make_room(), 0, "nobody has a large part");
+        requests.clear();
+        assert_eq!(all.make_room(), 1, "they wait for a request");
+        sockets[0].to_be_closed().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_is_had_from_one_that_comes_to_be_closed() {
+        let all = OpenSockets::new(1);
+        let refusals = Refusals::default();
+        let taken = all.place(&refusals).await.unwrap();
+        let mut waiting = pin!(all.place(&refusals));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        let socket = all.add();
+        assert!(waiting.as_mut().now_or_never().is_none());
+        socket.to_be_closed().await;
+        drop(taken);
+        drop(waiting.await.unwrap());
+        assert_eq!(refusals.all().into_iter().find(|(name, _)| *name == "crowd"), Some(("crowd", 1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_logged_now_and_then() {
+        let all = OpenSockets::new(100);
+        let sockets: Vec<_> = (0..100).map(|_| all.add()).collect();
+        (0..50).for_each(|_| assert_eq!(all.make_room(), 1));
+        assert_eq!(all.with(|table| table.closed), 49, "the first was logged, the others wait");
+        tokio::time::advance(LOG_INTERVAL).await;
+        assert_eq!(all.make_room(), 1);
+        assert_eq!(all.with(|table| table.closed), 0);
+        drop(sockets);
+        assert_eq!(all.make_room(), 0);
+    }
+}
