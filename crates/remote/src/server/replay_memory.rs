@@ -1,7 +1,8 @@
 //! How many bytes are kept to be sent again: of all connections, and of each identity.
 //!
 //! A connection over the limit gives up what its client has probably received, and then slows its agent down. So the limit
-//! costs the ability to resume, and no message.
+//! costs the ability to resume, and no message. When more than half of the memory is in use, each identity has an equal part of that
+//! half: one that keeps more gives it up, so that a few cannot take it all.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -64,7 +65,20 @@ impl ReplayShare {
         let (all, one) = (change(&self.of.all), change(&self.one));
         self.bytes = counted;
         let over = all.saturating_sub(self.of.max).max(one.saturating_sub(self.of.max_per_identity));
-        over.min(counted)
+        over.max(self.over_equal_part(all, one)).min(counted)
+    }
+
+    /// Returns how much of the part of others the identity takes that keeps `one` of `all` bytes.
+    fn over_equal_part(&self, all: usize, one: usize) -> usize {
+        let half = self.of.max / 2;
+        let above_half = all.saturating_sub(half);
+        if above_half == 0 {
+            return 0;
+        }
+        match self.of.with(|all| all.len()) {
+            0 | 1 => 0,
+            identities => above_half.min(one.saturating_sub(half / identities)),
+        }
     }
 }
 
@@ -91,18 +105,39 @@ mod tests {
         Identity::new(Proof::Token, name)
     }
 
+    fn limited(max: usize, max_per_identity: usize) -> Arc<ReplayMemory> {
+        let limits =
+            Limits { replay_memory: max, replay_memory_per_identity: max_per_identity, ..Limits::default() };
+        ReplayMemory::new(&limits)
+    }
+
+    #[test]
+    fn identities_that_keep_much_give_it_up_for_one_that_keeps_little() {
+        let all = limited(8 * MIB, 2 * MIB);
+        let mut many: Vec<_> = ["a", "b", "c"].map(|name| all.share(&named(name))).into();
+        assert!(many[..2].iter_mut().all(|share| share.set(2 * MIB) == 0));
+        let third = &mut many[2];
+        assert_eq!(third.set(MIB), 0, "a third of the half is left");
+        assert_eq!(third.set(2 * MIB), 2 * MIB - FREE_BYTES - 4 * MIB / 3);
+        assert_eq!(third.set(MIB), 0);
+        let mut few = all.share(&named("d"));
+        assert_eq!(few.set(MIB), 0);
+        // They hear of it when they keep something next.
+        let given_up = many[0].set(2 * MIB);
+        assert_eq!(given_up, MIB - FREE_BYTES);
+        assert_eq!(many[0].set(2 * MIB - given_up), 0);
+    }
+
     #[test]
     fn each_identity_has_its_own_limit_and_all_have_one() {
-        let limits =
-            Limits { replay_memory: 6 * MIB, replay_memory_per_identity: 4 * MIB, ..Limits::default() };
-        let all = ReplayMemory::new(&limits);
+        let all = limited(6 * MIB, 4 * MIB);
         let (mut one, mut other) = (all.share(&named("a")), all.share(&named("a")));
         assert_eq!(one.set(3 * MIB + FREE_BYTES), 0);
         assert_eq!(other.set(FREE_BYTES), 0, "a little is not counted");
         assert_eq!(other.set(2 * MIB + FREE_BYTES), MIB);
         assert_eq!(other.set(MIB + FREE_BYTES), 0);
         let mut third = all.share(&named("b"));
-        assert_eq!(third.set(3 * MIB + FREE_BYTES), MIB);
+        assert_eq!(third.set(3 * MIB + FREE_BYTES), 3 * MIB / 2);
         drop((one, other));
         assert_eq!(third.set(3 * MIB + FREE_BYTES), 0);
         assert_eq!(all.with(|all| all.len()), 1);
