@@ -5,10 +5,12 @@
 mod argument;
 mod decode;
 mod homoglyph;
+mod layout;
 mod line;
 mod link;
 mod look;
 mod name;
+mod object;
 mod pair;
 mod private_key;
 mod program;
@@ -27,6 +29,7 @@ use crate::secret::{Secret, mark, reason};
 use argument::Reader;
 use look::{Signs, Tokens};
 use name::{MAX_NAME_BYTES, Named, Names};
+use object::Label;
 use program::Takes;
 
 /// What stands for a secret within a text.
@@ -37,13 +40,6 @@ const DIGEST: &str = "sha256";
 
 /// The most secrets of one value that are looked for in other texts.
 const MAX_TAKEN: usize = 64;
-
-/// The members by which others are judged.
-const TELLING: [&str; 7] = ["$redacted", "name", "key", "k", "field", "header", "variable"];
-
-/// The members that name what stands beside them, and those that may be that: `{"name": "Authorization", "value": "…"}`.
-const LABELS: [&str; 6] = ["name", "key", "k", "field", "header", "variable"];
-const LABELED: [&str; 4] = ["value", "v", "data", "text"];
 
 /// What is a secret. The default knows the usual names and tokens; a caller adds its own.
 #[derive(Clone, Debug)]
@@ -184,9 +180,11 @@ impl Redaction {
                 // What may be in it is looked for where it stands in the metadata.
                 Fact::Value(_) => false,
             };
-            leaves_fact && leaves_name(name) && !TELLING.contains(&name) && !pair::is_manifest_data(name)
+            leaves_fact && leaves_name(name) && name != "$redacted" && !pair::is_manifest_data(name)
         };
-        leaves_name(AIP44) && facts.iter().all(leaves)
+        let has_labels = facts.iter().any(|(name, _)| object::is_label_key(name))
+            && facts.iter().any(|(name, _)| object::is_value_key(name));
+        !has_labels && leaves_name(AIP44) && facts.iter().all(leaves)
     }
 
     /// Whether something was taken out of it, now or before.
@@ -208,6 +206,7 @@ impl Redaction {
         if self.pair(items) {
             return true;
         }
+        reader.set_secret_flag(items.iter().any(|item| item == argument::SECRET_FLAG));
         let mut is_hidden = false;
         let mut is_header = false;
         for item in items {
@@ -277,6 +276,16 @@ impl Redaction {
         }
     }
 
+    /// What the members of an object say of the value beside them, if there is one.
+    fn label(&self, members: &Map<String, Value>) -> Option<Label> {
+        if !members.keys().any(|key| object::is_value_key(key)) {
+            return None;
+        }
+        let label =
+            |(key, value): (&String, &Value)| Label::new(key, value.as_str()?, |name| self.names.of(name));
+        members.iter().filter_map(label).max()
+    }
+
     fn members(&self, members: &mut Map<String, Value>) -> bool {
         if self.mark_text(members) {
             return true;
@@ -291,8 +300,7 @@ impl Redaction {
             }
         }
         // `{"name": "Authorization", "value": "…"}`, as headers and variables are listed.
-        let named = LABELS.iter().filter_map(|key| member(members, key)?.as_str());
-        let listed = named.into_iter().any(|name| self.is_name(name));
+        let label = self.label(members);
         let program =
             ["command", "program", "cmd", "bin"].iter().find_map(|key| member(members, key)?.as_str());
         let mut reader = program.map(Reader::of);
@@ -302,8 +310,11 @@ impl Redaction {
                 is_hidden |= hide_all(value);
                 continue;
             }
-            let is_listed = listed && LABELED.contains(&&**key);
-            let named = if is_listed { Some(Named::Secret) } else { self.names.of_key(key) };
+            let label = label.filter(|label| {
+                object::is_value_key(key)
+                    && value.as_str().map_or(*label == Label::Secret, |text| label.accepts(text))
+            });
+            let named = if label.is_some() { Some(Named::Secret) } else { self.names.of_key(key) };
             is_hidden |= match (value, named) {
                 (Value::Null | Value::Bool(_), _) => false,
                 (Value::Object(members), _) if is_mark(members) => true,
@@ -371,10 +382,10 @@ impl Redaction {
         let mut places = self.known_places(text);
         let reason = if places.is_empty() { reason::TOKEN } else { reason::KNOWN };
         if text.len() >= self.shortest {
-            self.find_plain(text, &mut places);
+            self.find_laid_out(text, &mut places);
             places.extend(decode::find_decoded(text, |decoded| {
                 let mut places = self.known_places(decoded);
-                self.find_plain(decoded, &mut places);
+                self.find_laid_out(decoded, &mut places);
                 places
             }));
         }
@@ -388,6 +399,12 @@ impl Redaction {
     fn known_places(&self, text: &str) -> Vec<Range<usize>> {
         let known = self.known.iter().flat_map(|secret| text.match_indices(secret.expose()));
         known.map(|(at, known)| at..at + known.len()).collect()
+    }
+
+    /// Finds the secrets of a text, on one line or over several.
+    fn find_laid_out(&self, text: &str, places: &mut Vec<Range<usize>>) {
+        self.find_plain(text, places);
+        places.extend(layout::find_joined(text, |joined, places| self.find_plain(joined, places)));
     }
 
     /// Finds the secrets of a text as it is written. Only what the signs in it allow is looked for.
@@ -408,6 +425,7 @@ impl Redaction {
             link::bot_tokens(text, places);
             link::database_logins(text, places);
             link::pgpass_lines(text, places);
+            object::objects(text, named, places);
         }
         if look::may_have_assignments(signs) {
             look::assignments(text, named, places);

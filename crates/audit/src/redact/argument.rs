@@ -26,12 +26,22 @@ pub(super) struct Reader {
     is_named: bool,
     /// The next argument is the name of something: `--name`.
     is_name_next: bool,
+    /// How many had come with the word that `Place::Second` wants.
+    second_of: Option<u8>,
+    /// The name of a network share has come.
+    is_share: bool,
+    /// A flag of this command says that its value is a secret.
+    has_secret_flag: bool,
     /// How much of `machine … login … password` has come.
     netrc: u8,
 }
 
 /// Words that options may have to stand behind.
-const AFTER: [&str; 6] = ["login", "auth", "enc", "secret", "secrets", "put-parameter"];
+const AFTER: [&str; 9] =
+    ["login", "auth", "enc", "secret", "secrets", "put-parameter", "put", "patch", "write"];
+
+/// The flag that says of a value that it is a secret.
+pub(super) const SECRET_FLAG: &str = "--secret";
 
 /// Options whose argument is the name of something, and those whose argument is its value.
 const NAME_OPTIONS: [&str; 5] = ["--name", "-Name", "--key", "-Path", "--variable"];
@@ -43,6 +53,11 @@ impl Reader {
         let mut reader = Self::default();
         reader.start(program);
         reader
+    }
+
+    /// Takes note of whether a flag says, anywhere among the arguments, that a value is a secret.
+    pub(super) fn set_secret_flag(&mut self, has_secret_flag: bool) {
+        self.has_secret_flag = has_secret_flag;
     }
 
     fn start(&mut self, word: &str) -> bool {
@@ -60,7 +75,13 @@ impl Reader {
         if program == "set" && self.options.is_some() {
             return false;
         }
-        *self = Self { options: Some(options), settings: settings_of(program), ..Self::default() };
+        let has_secret_flag = self.has_secret_flag;
+        *self = Self {
+            options: Some(options),
+            settings: settings_of(program),
+            has_secret_flag,
+            ..Self::default()
+        };
         if let [("", Place::Next, takes)] = options {
             self.next = Some(*takes);
         }
@@ -89,6 +110,11 @@ impl Reader {
         }
         if let Some(found) = self.cluster(word) {
             return found;
+        }
+        // The flag of such a program has no value of its own.
+        let has_flag = |(_, place, _): &(_, Place, _)| matches!(place, Place::SecondIfSecret(_));
+        if word == SECRET_FLAG && self.options.is_some_and(|options| options.iter().any(has_flag)) {
+            return None;
         }
         // What begins with a slash is a path, or an option on other systems.
         if !word.starts_with('-') && (self.word(word, &named) || !word.starts_with('/')) {
@@ -161,7 +187,15 @@ impl Reader {
     /// The secret of an argument that is no option, by its place.
     fn argument(&mut self, word: &str) -> Option<(usize, Takes)> {
         self.words = self.words.saturating_add(1);
+        let is_second = self.second_of.is_some_and(|words| words.saturating_add(2) == self.words);
+        let is_share = std::mem::replace(&mut self.is_share, word.contains('\\'));
+        if is_share && word.starts_with('/') {
+            self.is_share = true;
+        }
         self.options?.iter().find_map(|(_, place, takes)| match place {
+            Place::Second(_) if is_second && !word.contains('=') => Some((0, *takes)),
+            Place::SecondIfSecret(_) if is_second && self.has_secret_flag => Some((0, *takes)),
+            Place::AfterShare if is_share && !word.starts_with(['/', '*']) => Some((0, *takes)),
             Place::Word(number) if *number == self.words => Some((0, *takes)),
             Place::Assigned(after) if self.is_behind(after) => word.find('=').map(|at| (at + 1, *takes)),
             _ => None,
@@ -190,6 +224,10 @@ impl Reader {
         }
         for (after, seen) in AFTER.iter().zip(&mut self.after) {
             *seen |= *after == word;
+        }
+        let wants = |place: &Place| matches!(place, Place::Second(after) | Place::SecondIfSecret(after) if *after == word);
+        if self.options.unwrap_or_default().iter().any(|(_, place, _)| wants(place)) {
+            self.second_of = Some(self.words);
         }
         let follows = self.options.unwrap_or_default().iter().find_map(|(_, place, takes)| match place {
             Place::Follows(after) if *after == word => Some(*takes),
@@ -241,7 +279,7 @@ impl Reader {
 
     /// A command ends here, and another one may begin.
     fn end(&mut self) {
-        *self = Self { netrc: self.netrc, ..Self::default() };
+        *self = Self { netrc: self.netrc, has_secret_flag: self.has_secret_flag, ..Self::default() };
     }
 }
 
@@ -265,6 +303,11 @@ pub(super) fn may_be_in(text: &str) -> bool {
         "wpa_pass",
         " add ",
         " put ",
+        " patch ",
+        " write ",
+        "authtoken",
+        "net use",
+        "secrets ",
         "-Item",
         "-item",
         "-Variable",
@@ -282,6 +325,8 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
     let (mut quotes, mut passed) = (Quotes::default(), 0);
     let (mut before, mut is_named, mut words_since_for) = ("", false, None);
     let sets_passwords = text.contains("chpasswd");
+    let has_secret_flags = text.contains(SECRET_FLAG);
+    let mut line_end = 0;
     for word in text.split(|letter: char| letter.is_ascii_whitespace()) {
         let start = at;
         at += word.len() + 1;
@@ -289,6 +334,12 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
             quotes.pass(bytes, place);
         }
         passed = start;
+        if has_secret_flags && start >= line_end {
+            line_end =
+                memchr::memchr(b'\n', &bytes[start..]).map_or(bytes.len() + 1, |length| start + length + 1);
+            let line = &bytes[start..line_end.min(bytes.len())];
+            reader.set_secret_flag(memchr::memmem::find(line, SECRET_FLAG.as_bytes()).is_some());
+        }
         if !word.is_empty() {
             let bare = word.trim_start_matches(['"', '\'', '`', '(', '$', '\\']);
             // A variable stays one.
@@ -376,6 +427,9 @@ pub(super) fn secret_of(argument: &[u8], takes: Takes) -> Option<usize> {
         Takes::Value => Some(0),
         Takes::Named => look::can_be_value(argument, look::OPTION).then_some(0),
         Takes::Login => std::str::from_utf8(argument).ok().and_then(look::password).map(|place| place.start),
+        Takes::LoginOrToken => {
+            secret_of(argument, Takes::Login).or_else(|| secret_of(argument, Takes::Token))
+        }
         Takes::Percent => behind(b'%'),
         Takes::Comma => behind(b','),
         Takes::Pass => argument.starts_with(b"pass:").then_some(5),

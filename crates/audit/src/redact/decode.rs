@@ -72,12 +72,12 @@ impl Reach {
 pub(super) struct Decoded {
     pub(super) text: String,
     /// Where escapes begin and end: the position in `text`, and the one in the source.
-    edges: Vec<(usize, usize)>,
+    pub(super) edges: Vec<(usize, usize)>,
 }
 
 impl Decoded {
     /// Returns where this part of `text` is in the source.
-    fn source(&self, place: &Range<usize>) -> Range<usize> {
+    pub(super) fn source(&self, place: &Range<usize>) -> Range<usize> {
         let position = |at: usize| {
             let behind = self.edges.partition_point(|(decoded, _)| *decoded <= at);
             match behind.checked_sub(1).map(|edge| self.edges[edge]) {
@@ -86,6 +86,16 @@ impl Decoded {
             }
         };
         position(place.start)..position(place.end)
+    }
+
+    /// Returns where a position of the source is in `text`.
+    pub(super) fn position(&self, at: usize) -> usize {
+        let behind = self.edges.partition_point(|(_, source)| *source <= at);
+        let next = self.edges.get(behind).map_or(self.text.len(), |edge| edge.0);
+        match behind.checked_sub(1).map(|edge| self.edges[edge]) {
+            Some((decoded, source)) => (decoded + (at - source)).min(next),
+            None => at,
+        }
     }
 }
 

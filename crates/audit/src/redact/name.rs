@@ -83,7 +83,7 @@ impl Default for Names {
         }
         // `STRIPE_KEY`, `GITHUB_PAT`, `AUTH_SALT`.
         names.last |= bit(b'y') | bit(b't');
-        for word in DOUBTFUL {
+        for word in DOUBTFUL.iter().chain(&TOKEN_ENDS) {
             names.last |= word.bytes().next_back().map_or(0, bit);
         }
         names

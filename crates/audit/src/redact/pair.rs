@@ -11,6 +11,9 @@ const LABELS: [&str; 4] = ["field", "header", "id", "variable"];
 /// How far a label and its value are apart at most.
 const MAX_LABEL_DISTANCE: usize = 192;
 
+/// How far the members of an item of a list are apart at most.
+const MAX_ITEM_BYTES: usize = 512;
+
 /// How long a type is at most between a name and its value.
 const MAX_TYPE_BYTES: usize = 64;
 
@@ -80,10 +83,73 @@ pub(super) fn is_labeled(
             return true;
         }
     }
+    if edge > 0
+        && text[..start].ends_with(|letter: char| letter.is_ascii_whitespace())
+        && is_labeled_attribute(text, start + name.len(), &named)
+        || is_labeled_item(text, start, name.len(), &named)
+    {
+        return true;
+    }
     let after = &text[start..floor(text, start + MAX_LABEL_DISTANCE)];
     let is_braced = text[..start].trim_end_matches(['"', '\'', ' ', '\n', '\t', '\\']).ends_with(['{', ',']);
     let after = after.find('}').filter(|_| is_braced).map(|at| &after[..at]);
     after.is_some_and(|after| label_values(after).any(|(label, _)| is_secret(label, &named)))
+}
+
+/// Returns `true` if an attribute whose name ends at `at` has a label behind it, in the same tag: `value="…" name="password"`.
+fn is_labeled_attribute(text: &str, at: usize, named: impl Fn(&str) -> Option<Named>) -> bool {
+    let bytes = text.as_bytes();
+    let quote = at + 1;
+    let Some(b'"' | b'\'') = bytes.get(quote).filter(|_| bytes[at] == b'=') else { return false };
+    let value = &bytes[quote + 1..bytes.len().min(quote + 1 + look::MAX_TAG_TEXT_BYTES)];
+    let Some(length) = memchr::memchr(bytes[quote], value) else { return false };
+    let from = quote + 1 + length + 1;
+    let after = &text[from..floor(text, from + MAX_LABEL_DISTANCE)];
+    after.find('>').is_some_and(|end| label_values(&after[..end]).any(|(label, _)| is_secret(label, &named)))
+}
+
+/// Returns `true` if a member of YAML, whose name begins at `start`, has a label in front of it or behind it, in the same item of a list:
+/// it is indented like the member.
+fn is_labeled_item(text: &str, start: usize, length: usize, named: impl Fn(&str) -> Option<Named>) -> bool {
+    if !text[start + length..].trim_start_matches(['"', '\'', ' ']).starts_with(':') {
+        return false;
+    }
+    let from = floor(text, start.saturating_sub(MAX_ITEM_BYTES));
+    let before = &text[from..start];
+    let line = before.rfind('\n').map_or(0, |at| at + 1);
+    let indent = |line: &str| line.len() - line.trim_start_matches([' ', '-']).len();
+    let own = before[line..].trim_end_matches(['"', '\'']);
+    let column = indent(own);
+    if column != own.len() {
+        return false;
+    }
+    let is_label = |line: &str| {
+        indent(line) == column
+            && line[column..].find(':').is_some_and(|end| {
+                let place = label_values(&line[column..]).next();
+                place.is_some_and(|(label, at)| at > end && is_secret(label, &named))
+            })
+    };
+    let is_blank = |line: &&str| line.trim().is_empty();
+    let begins = |line: &str| line[..indent(line)].contains('-');
+    let after = &text[start..floor(text, start + MAX_ITEM_BYTES)];
+    let mut behind = after.split('\n').skip(1).filter(|line| !is_blank(line));
+    let mut behind =
+        behind.by_ref().take_while(|line| indent(line) >= column && (indent(line) > column || !begins(line)));
+    if behind.any(is_label) {
+        return true;
+    }
+    if own.contains('-') {
+        return false;
+    }
+    let mut is_done = false;
+    let lines = before[..line].rsplit('\n').filter(|line| !is_blank(line));
+    let mut lines = lines.take_while(|line| {
+        let is_inside = !is_done && indent(line) >= column;
+        is_done = indent(line) == column && begins(line);
+        is_inside
+    });
+    lines.any(is_label)
 }
 
 fn is_secret(label: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
@@ -146,16 +212,43 @@ pub(super) fn is_labeled_tag(text: &str, at: usize, named: impl Fn(&str) -> Opti
     if label_values(tag).any(|(label, _)| is_secret(label, &named)) {
         return true;
     }
-    // Its label may be that of the element it is in: `<setting name="ApiKey"><value>`.
-    if tag.eq_ignore_ascii_case("value") && text[..start].trim_end().ends_with('>') {
-        let outer = text[..start].trim_end().len() - 1;
-        let Some(start) = tag_before(&text[..outer]).and_then(|tag| tag.rfind('<')) else { return false };
-        return label_values(&text[start + 1..outer]).any(|(label, _)| is_secret(label, &named));
+    let before = text[..start].trim_end();
+    let is_value = tag
+        .get(tag.len().saturating_sub("value".len())..)
+        .is_some_and(|end| end.eq_ignore_ascii_case("value"));
+    // Its label may be that of the element it is in, or the name of that: `<setting name="ApiKey"><value>`, `<password><value>`.
+    if is_value && before.ends_with('>') {
+        let outer = before.len() - 1;
+        let Some(start) = tag_before(&before[..outer]).and_then(|tag| tag.rfind('<')) else { return false };
+        let tag = &before[start + 1..outer];
+        let name = tag.split(|letter: char| letter.is_ascii_whitespace()).next().unwrap_or(tag);
+        let is_labeled = label_values(tag).any(|(label, _)| is_secret(label, &named));
+        if is_labeled || !name.starts_with('/') && is_secret(name, &named) {
+            return true;
+        }
     }
-    // Property lists have the name in an element of its own.
-    let Some(before) = text[..start].trim_end().strip_suffix("</key>") else { return false };
+    // Or an element in front of it or behind it.
     let from = floor(before, before.len().saturating_sub(MAX_LABEL_DISTANCE));
-    before[from..].rsplit_once("<key>").is_some_and(|(_, label)| is_secret(label, &named))
+    let in_front = before[from..].strip_suffix('>').and_then(|before| {
+        let (before, closing) = before.rsplit_once("</")?;
+        let (_, label) = before.rsplit_once('<')?.1.split_once('>')?;
+        is_label_element(closing).then_some(label)
+    });
+    if in_front.is_some_and(|label| is_secret(label.trim(), &named)) {
+        return true;
+    }
+    let after = &text[at + 1..floor(text, at + 1 + look::MAX_TAG_TEXT_BYTES)];
+    let behind = after.split_once("</").filter(|_| is_value).and_then(|(_, rest)| {
+        let (tag, rest) = rest.split_once('>')?.1.trim_start().strip_prefix('<')?.split_once('>')?;
+        is_label_element(tag).then(|| rest.split('<').next())?
+    });
+    // If there is a label in front of it, that behind it belongs to the next.
+    in_front.is_none() && behind.is_some_and(|label| is_secret(label.trim(), &named))
+}
+
+/// Returns `true` if the text of this element names what stands beside it.
+fn is_label_element(tag: &str) -> bool {
+    ["id", "key", "name"].iter().any(|known| tag.eq_ignore_ascii_case(known))
 }
 
 /// Returns `true` if the name in front of a type is that of a secret, and a text is given to it: `password: &str = "…"`.

@@ -9,6 +9,8 @@ pub(super) enum Takes {
     Named,
     /// Behind a colon.
     Login,
+    /// Behind a colon, or all of the argument if it looks like a generated token.
+    LoginOrToken,
     /// Behind a percent sign.
     Percent,
     /// Behind a comma.
@@ -42,6 +44,12 @@ pub(super) enum Place {
     Assigned(&'static str),
     /// The argument of this number that is no option.
     Word(u8),
+    /// The second argument behind this word that is no option.
+    Second(&'static str),
+    /// The same if a flag says that it is a secret: `--secret`, in front of it or behind it.
+    SecondIfSecret(&'static str),
+    /// The argument behind the name of a network share that begins with no slash.
+    AfterShare,
 }
 
 pub(super) type Options = &'static [(&'static str, Place, Takes)];
@@ -51,6 +59,8 @@ const LOGIN: Options = &[
     ("-U", Place::Either, Takes::Login),
     ("-a", Place::Next, Takes::Login),
 ];
+const HTTPIE: Options =
+    &[("-a", Place::Next, Takes::LoginOrToken), ("--auth", Place::Either, Takes::LoginOrToken)];
 pub(super) const CURL: Options = &[
     ("-u", Place::Either, Takes::Login),
     ("-U", Place::Either, Takes::Login),
@@ -85,6 +95,24 @@ const OPENSSL: Options = &[
 ];
 const SSH_KEYGEN: Options = &[("-N", Place::Either, Takes::Value), ("-P", Place::Either, Takes::Value)];
 const LOGIN_TOKEN: Options = &[("", Place::Follows("login"), Takes::Value)];
+const VAULT: Options = &[
+    ("", Place::Follows("login"), Takes::Value),
+    ("", Place::Assigned("put"), Takes::Value),
+    ("", Place::Assigned("patch"), Takes::Value),
+    // What is written may be a secret or a setting.
+    ("", Place::Assigned("write"), Takes::Token),
+];
+const PULUMI: Options = &[("", Place::SecondIfSecret("set"), Takes::Value)];
+const NGROK: Options =
+    &[("", Place::Follows("add-authtoken"), Takes::Value), ("", Place::Follows("authtoken"), Takes::Value)];
+/// Of Samba and of Windows: `net use X: \\host\share PASSWORD`, `net user NAME PASSWORD`.
+const NET: Options = &[
+    ("-U", Place::Either, Takes::Percent),
+    ("", Place::AfterShare, Takes::Value),
+    ("", Place::Second("user"), Takes::Mixed),
+];
+const SECRET_SETTINGS: Options =
+    &[("", Place::Assigned("secrets"), Takes::Value), ("", Place::Second("set"), Takes::Mixed)];
 const GITHUB: Options =
     &[("-b", Place::After("secret"), Takes::Value), ("--body", Place::After("secret"), Takes::Value)];
 const SECRETS: Options = &[("", Place::Assigned("secrets"), Takes::Value)];
@@ -107,7 +135,8 @@ const WINDOWS: Options = &[
 pub(super) fn options(program: &str) -> Option<Options> {
     Some(match program {
         "curl" => CURL,
-        "wget" | "http" | "https" | "xh" | "ab" | "siege" | "etcdctl" | "httpie" => LOGIN,
+        "wget" | "ab" | "siege" | "etcdctl" => LOGIN,
+        "http" | "https" | "xh" | "xhs" | "httpie" => HTTPIE,
         "mysql" | "mysqldump" | "mysqladmin" | "mysqlimport" | "mysqlshow" | "mysqlcheck" | "mysqlsh"
         | "mariadb" | "mariadb-dump" | "mariadb-admin" | "mycli" | "7z" | "7za" | "7zr" | "7zz" | "rar"
         | "unrar" => ATTACHED,
@@ -124,7 +153,12 @@ pub(super) fn options(program: &str) -> Option<Options> {
         "aws" => AWS,
         "kubectl" | "oc" => KUBERNETES,
         "ssh-keygen" => SSH_KEYGEN,
-        "vault" | "cargo" => LOGIN_TOKEN,
+        "cargo" => LOGIN_TOKEN,
+        "vault" | "bao" => VAULT,
+        "pulumi" => PULUMI,
+        "ngrok" => NGROK,
+        "net" => NET,
+        "doppler" | "infisical" => SECRET_SETTINGS,
         "gh" => GITHUB,
         "fly" | "flyctl" => SECRETS,
         "sqlplus" => SQLPLUS,
@@ -132,7 +166,7 @@ pub(super) fn options(program: &str) -> Option<Options> {
         "wpa_passphrase" => WPA,
         "ldapsearch" | "ldapmodify" | "ldapadd" | "ldapdelete" | "ldappasswd" | "ldapwhoami"
         | "ldapcompare" => LDAP,
-        "smbclient" | "rpcclient" | "smbget" | "net" | "wmic" | "winexe" => SAMBA,
+        "smbclient" | "rpcclient" | "smbget" | "wmic" | "winexe" => SAMBA,
         "lftp" => LFTP,
         "snmpget" | "snmpset" | "snmpwalk" | "snmpbulkwalk" | "snmptrap" => SNMP,
         "doctl" => TOKEN,

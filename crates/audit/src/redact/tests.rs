@@ -1,5 +1,6 @@
 //! What is taken out, and what stays.
 
+mod documented_formats;
 mod forms;
 mod hostile;
 mod keys;
@@ -146,6 +147,7 @@ proptest::proptest! {
                 "Authorization: Digest ", "machine h login u password ", "pwd=", "\u{200b}", ";", "=>", "key=\"token\" value=\"",
                 "set -gx ", "#define ", "GITHUB_PAT", "a1b2c3d4", "\"token\", \"", "https://discord.com/api/webhooks/1/", "bot123456:AA", "echo ",
                 " | sudo -S", "<<< ", "h:5432:d:u:", "@tcp(", "8Q~", "header X-Api-Key ", "::new(\"",
+ "{\"value\":\"", "\"name\":\"password\"", "}", "? ", "/* x */", "// x\n", "# x\n", "&a ", "!t ", "|\n",
                 "kind: Secret", "\ndata:\n  a: ", "LS0tLS1CRUdJTiBQUklWQVRFIEtFWS0tLS0t",
             ]),
             0..10,
@@ -160,6 +162,7 @@ proptest::proptest! {
         link::bot_tokens(&text, &mut places);
         link::database_logins(&text, &mut places);
         link::pgpass_lines(&text, &mut places);
+        object::objects(&text, named, &mut places);
         token::azure_secrets(&text, &mut places);
         look::tokens(&text, &redaction.tokens, &redaction.signs, &mut places);
         look::assignments(&text, named, &mut places);
@@ -433,6 +436,8 @@ proptest::proptest! {
                 "p%61ssword", "%3D", "%20", "\\u0061", "\\u0022", "&quot;", "set -gx ", "#define ", "GITHUB_PAT", "\"token\", \"", "auth=(",
                 "https://discord.com/api/webhooks/1/", "https://hooks.slack.com/services/", "bot123456:AA", "echo ", " | sudo -S", "<<< ",
                 "h:5432:d:u:", "@tcp(", "8Q~", "header X-Api-Key ", "::new(\"", "{\"value\":\"", "<a name=\"token\">", "(", ")", "env:",
+                "\"name\":\"password\"", "{", "}", "? ", "/* x */", "// x\n", "# x\n", "&a ", "!t ", "|\n", "\\\n  ", "Bearer\n  ",
+                "- value: ", "\n  name: password", "<value>", "</value><name>password</name>", "<![CDATA[", "]]>",
                 "kind: Secret", "data:\n  a: ", "\n---", "LS0tLS1CRUdJTiBQUklWQVRFIEtFWS0tLS0t",
             ]),
             0..12,

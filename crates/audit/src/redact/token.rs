@@ -130,7 +130,7 @@ pub(super) const TOKENS: &[(&str, usize)] = &[
 ];
 
 /// The first letters of tokens that are known by their shape alone.
-pub(super) const SHAPE_STARTS: &str = "MNO";
+pub(super) const SHAPE_STARTS: &str = "MNOkp";
 
 /// How long the parts of a Discord bot token are at least: a number, a time and a signature.
 const DISCORD_PARTS: [usize; 3] = [23, 6, 27];
@@ -138,11 +138,45 @@ const DISCORD_PARTS: [usize; 3] = [23, 6, 27];
 /// How long such a token is at most.
 const MAX_DISCORD_BYTES: usize = 100;
 
-/// Returns `true` if a token begins here that is known by its shape: `M….….…`, with digits in each long part.
+/// Returns `true` if a token begins here that is known by its shape.
 pub(super) fn has_shape(rest: &[u8]) -> bool {
-    if !rest.first().is_some_and(|first| SHAPE_STARTS.as_bytes().contains(first)) {
-        return false;
+    match rest.first() {
+        Some(b'M' | b'N' | b'O') => is_discord(rest),
+        Some(b'k') => rest.strip_prefix(b"key").is_some_and(is_airtable_key),
+        Some(b'p') => rest.strip_prefix(b"pat").is_some_and(is_airtable_token),
+        _ => false,
     }
+}
+
+/// How long the number of an Airtable token is, or an old key, and how long the signature behind the number.
+const AIRTABLE_BYTES: usize = 14;
+const AIRTABLE_SIGNATURE_BYTES: usize = 64;
+
+/// How often letters and digits alternate at least in an old key. In a name of program code they do so less often.
+const MIN_AIRTABLE_CHANGES: usize = 6;
+
+/// Returns `true` if this is an Airtable token: letters and digits, a dot, and a hexadecimal signature.
+fn is_airtable_token(rest: &[u8]) -> bool {
+    let Some((number, [b'.', signature @ ..])) = rest.split_at_checked(AIRTABLE_BYTES) else { return false };
+    number.iter().all(u8::is_ascii_alphanumeric)
+        && signature
+            .get(..AIRTABLE_SIGNATURE_BYTES)
+            .is_some_and(|part| part.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// Returns `true` if this is an old Airtable key, and nothing more is in the word.
+fn is_airtable_key(rest: &[u8]) -> bool {
+    let Some((number, behind)) = rest.split_at_checked(AIRTABLE_BYTES) else { return false };
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    let kind = |byte: &u8| (byte.is_ascii_digit(), byte.is_ascii_uppercase());
+    number.iter().all(u8::is_ascii_alphanumeric)
+        && number.iter().any(u8::is_ascii_digit)
+        && !behind.first().is_some_and(is_part)
+        && number.windows(2).filter(|pair| kind(&pair[0]) != kind(&pair[1])).count() >= MIN_AIRTABLE_CHANGES
+}
+
+/// Returns `true` if this is a token of a Discord bot: `M….….…`, with digits in each long part.
+fn is_discord(rest: &[u8]) -> bool {
     let is_part = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
     let length = rest.iter().take(MAX_DISCORD_BYTES).take_while(is_part).count();
     let mut parts = rest[..length].split(|byte| *byte == b'.');

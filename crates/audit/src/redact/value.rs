@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::look::{GONE, tag_text, words};
+use super::look::{GONE, MAX_TAG_TEXT_BYTES, tag_text, words};
 
 /// How long a list of values is at most.
 const MAX_LIST_BYTES: usize = 1024;
@@ -92,7 +92,13 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value>
     let rest = bytes.get(begin..)?;
     let value = |place, form, is_literal| Some(Value { place, form, is_literal });
     if sign.byte == b'>' {
-        let start = begin + if rest.starts_with(CDATA) { CDATA.len() } else { 0 };
+        let start = begin + comments(rest);
+        if let Some(text) = bytes[start..].strip_prefix(CDATA) {
+            let text = &text[..text.len().min(MAX_TAG_TEXT_BYTES)];
+            let start = start + CDATA.len();
+            let length = memchr::memmem::find(text, b"]]>").unwrap_or_else(|| tag_text(text));
+            return value(start..start + length, Form::Plain, true);
+        }
         return value(start..start + tag_text(&bytes[start..]), Form::Plain, true);
     }
     // YAML has tags in front of values: `!!str …`.
@@ -152,6 +158,23 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value>
     let begin = begin + escapes.min(usize::from(!sign.is_tight) * escapes);
     let inner = begin + words(&bytes[begin..]);
     value(inner..plain_end(bytes, inner, sign), Form::Plain, false)
+}
+
+/// How long the blanks and comments are in front of the text of a tag; 0 if nothing but blanks is there.
+fn comments(text: &[u8]) -> usize {
+    const OPEN: &[u8] = b"<!--";
+    let text = &text[..text.len().min(MAX_TAG_TEXT_BYTES)];
+    let mut at = 0;
+    loop {
+        let blank = text[at..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        let rest = &text[at + blank..];
+        if rest.starts_with(CDATA) {
+            return at + blank;
+        }
+        let Some(inner) = rest.strip_prefix(OPEN) else { return at };
+        let Some(length) = memchr::memmem::find(inner, b"-->") else { return at };
+        at += blank + OPEN.len() + length + 3;
+    }
 }
 
 /// How long the tag of a value and the blank behind it are; 0 if there is none, or another one follows.

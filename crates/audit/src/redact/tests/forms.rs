@@ -4,7 +4,7 @@ use super::*;
 
 /// Checks that no text shows the value that stands for `CANARY`, or the longer one for `TOKEN40`.
 #[track_caller]
-fn check_forms(forms: &[&str]) {
+pub(super) fn check_forms(forms: &[&str]) {
     for form in forms {
         let text = form.replace("CANARY", S).replace("TOKEN40", TOKEN40);
         check_hidden(&json!(text));
@@ -16,14 +16,14 @@ fn check_forms(forms: &[&str]) {
 const TOKEN40: &str = "Zx9kLm2Qp7wAb34cDe56fGh78iJk90LmNoPqRs12";
 
 #[track_caller]
-fn check_unchanged(texts: &[&str]) {
+pub(super) fn check_unchanged(texts: &[&str]) {
     for text in texts {
         assert_eq!(Redaction::default().hide(text).map(|hidden| hidden.text), None, "{text}");
     }
 }
 
 #[track_caller]
-fn check_shown(text: &str, shown: &str) {
+pub(super) fn check_shown(text: &str, shown: &str) {
     let hidden = Redaction::default().hide(text).map(|hidden| hidden.text);
     assert_eq!(hidden.as_deref(), Some(shown), "{text}");
 }

@@ -1,0 +1,287 @@
+//! Members that name the value of another member, in any order: `{"name": "password", "value": "…"}`, and forms that are filled:
+//! `{"selector": "#password", "text": "…"}`.
+
+use std::ops::Range;
+
+use super::look::{self, GONE, is_name_letter};
+use super::name::{self, Named};
+use super::pair::behind_last;
+use super::value::{closing, is_given};
+
+/// How many objects are open at once at most, as far as they are looked at.
+const MAX_DEPTH: usize = 64;
+
+/// How many texts are looked at that are in one another.
+const MAX_NESTED_TEXTS: usize = 4;
+
+/// Members that name what stands beside them, whatever that is. In lower case, like all that follow.
+const NAMES: [&str; 6] = ["field", "header", "k", "key", "name", "variable"];
+/// Members that name it if it is a text, and may have another meaning.
+const IDS: [&str; 3] = ["id", "label", "target"];
+/// Members that describe the field of a form.
+const FIELDS: [&str; 9] =
+    ["arialabel", "css", "element", "locator", "placeholder", "ref", "selector", "testid", "xpath"];
+/// Members that have the value.
+const VALUES: [&str; 5] = ["data", "text", "v", "val", "value"];
+
+/// Words of a description that say nothing about what is in a field.
+const FIELD_WORDS: [&str; 14] = [
+    "a", "box", "control", "edit", "element", "entry", "field", "for", "input", "optional", "required",
+    "text", "textbox", "txt",
+];
+
+/// What a label says of the value beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Label {
+    /// It is a secret if it looks like a generated token: `{"type": "token"}` is also a part of a program.
+    Token,
+    /// It is a secret if it is one word: `{"id": "password", "text": "Enter your password"}` is a part of a page.
+    Word,
+    /// It is a secret if it is a text.
+    Text,
+    /// It is a secret.
+    Secret,
+}
+
+impl Label {
+    /// What a member says of the one beside it, if it is the label of a secret.
+    pub(super) fn new(key: &str, text: &str, named: impl Fn(&str) -> Option<Named>) -> Option<Self> {
+        let is_any = |known: &[&str]| known.iter().any(|known| key.eq_ignore_ascii_case(known));
+        let is_secret = || named(name::end_of(text)).is_some_and(Named::is_secret);
+        if key.eq_ignore_ascii_case("type") {
+            let is_other = ["token", "secret", "cookie", "credential", "credentials"]
+                .iter()
+                .any(|word| ends_with(text, word));
+            return is_secret().then_some(if is_other { Self::Token } else { Self::Text });
+        }
+        if is_any(&NAMES) {
+            return (is_secret() || is_secret_field(text, &named)).then_some(Self::Secret);
+        }
+        if is_any(&FIELDS) || key.eq_ignore_ascii_case("aria-label") {
+            return (is_secret() || is_secret_field(text, &named)).then_some(Self::Text);
+        }
+        if is_any(&IDS) {
+            return (is_secret() || is_secret_field(text, &named)).then_some(Self::Word);
+        }
+        let is_name = ends_with(key, "key") || ends_with(key, "name");
+        (is_name && is_secret()).then_some(Self::Word)
+    }
+
+    /// Returns `true` if a text beside this label is a secret.
+    pub(super) fn accepts(self, text: &str) -> bool {
+        match self {
+            Self::Token => name::is_token_like(text),
+            Self::Word => {
+                !text.contains(char::is_whitespace) && look::can_be_value(text.as_bytes(), look::OPTION)
+            }
+            Self::Text | Self::Secret => !text.is_empty(),
+        }
+    }
+}
+
+/// Returns `true` if a member may have the value that another member names.
+pub(super) fn is_value_key(key: &str) -> bool {
+    VALUES.iter().any(|known| key.eq_ignore_ascii_case(known)) || ends_with(key, "value")
+}
+
+/// Returns `true` if a member may name the value of another one.
+pub(super) fn is_label_key(key: &str) -> bool {
+    Label::new(key, "password", |_| Some(Named::Secret)).is_some()
+}
+
+fn ends_with(text: &str, end: &str) -> bool {
+    let from = text.len().checked_sub(end.len());
+    from.is_some_and(|from| text.as_bytes()[from..].eq_ignore_ascii_case(end.as_bytes()))
+}
+
+/// Returns `true` if this is the description or the selector of a field with a secret: `Password field`, `input[name=password]`.
+fn is_secret_field(text: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
+    const MAX_BYTES: usize = 256;
+    let is_secret = |word: &str| named(word).is_some_and(Named::is_secret);
+    let is_field_word = |word: &str| FIELD_WORDS.iter().any(|known| word.eq_ignore_ascii_case(known));
+    if text.len() > MAX_BYTES {
+        return false;
+    }
+    let is_selector = text.contains(['#', '[', '=', '@', '/', '>', '(']) || text.starts_with('.');
+    if is_selector {
+        let words = text.split(|letter: char| !is_name_letter(letter));
+        return words.filter(|word| !word.is_empty()).any(|word| {
+            let mut core = word;
+            while let Some((before, _)) = core.rsplit_once(['-', '_']).filter(|(_, last)| is_field_word(last))
+            {
+                core = before;
+            }
+            is_secret(core)
+        });
+    }
+    // Behind `for` stands whose it is.
+    let text = text.split(" for ").next().unwrap_or(text);
+    let mut core = text.trim_end_matches(|letter: char| !letter.is_ascii_alphanumeric());
+    while let Some((before, _)) = core.rsplit_once([' ', '-', '_']).filter(|(_, last)| is_field_word(last)) {
+        core = before.trim_end_matches(|letter: char| !letter.is_ascii_alphanumeric());
+    }
+    core.len() < text.len() && is_secret(core)
+}
+
+/// What the member is of which the value comes.
+#[derive(Clone, Copy, Debug, Default)]
+enum Key<'a> {
+    #[default]
+    None,
+    /// It may be a label.
+    Label(&'a str),
+    Value,
+}
+
+impl<'a> Key<'a> {
+    fn new(key: &'a str) -> Self {
+        if is_value_key(key) { Self::Value } else { Self::Label(key) }
+    }
+}
+
+/// An object or a list that is open.
+#[derive(Default)]
+struct Scope<'a> {
+    is_list: bool,
+    key: Key<'a>,
+    label: Option<Label>,
+    /// Where values are that a label may name, and whether they are in quotes.
+    values: Vec<(Range<usize>, bool)>,
+}
+
+/// Finds the values in objects that have labels of secrets beside them. Quoted texts are read as such only within braces.
+pub(super) fn objects(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
+    read(text, 0, 0, &named, found);
+}
+
+fn read(
+    text: &str,
+    offset: usize,
+    depth: usize,
+    named: &impl Fn(&str) -> Option<Named>,
+    found: &mut Vec<Range<usize>>,
+) {
+    let bytes = text.as_bytes();
+    let mut scopes: Vec<Scope<'_>> = Vec::new();
+    // Quotes, by how many backslashes they have, that do not close any more.
+    let mut unclosed = [[false; 9]; 3];
+    let mut at = 0;
+    while at < bytes.len() {
+        let Some(scope) = scopes.last_mut() else {
+            let Some(open) = memchr::memchr(b'{', &bytes[at..]) else { return };
+            scopes.push(Scope::default());
+            at += open + 1;
+            continue;
+        };
+        match bytes[at] {
+            b'{' | b'[' => {
+                let is_list = bytes[at] == b'[';
+                let key = if is_list { scope.key } else { Key::None };
+                if scopes.len() == MAX_DEPTH {
+                    for scope in scopes.drain(..MAX_DEPTH / 2) {
+                        settle(text, offset, &scope, found);
+                    }
+                }
+                scopes.push(Scope { is_list, key, ..Scope::default() });
+            }
+            b'}' | b']' => {
+                if let Some(mut scope) = scopes.pop() {
+                    match scopes.last_mut().filter(|_| scope.is_list) {
+                        Some(outer) => outer.values.append(&mut scope.values),
+                        None => settle(text, offset, &scope, found),
+                    }
+                }
+            }
+            b',' if !scope.is_list => scope.key = Key::None,
+            // These are statements.
+            b';' => *scope = Scope { is_list: scope.is_list, ..Scope::default() },
+            quote @ (b'"' | b'\'' | b'`') => {
+                let escapes = bytes[..at].iter().rev().take(8).take_while(|byte| **byte == b'\\').count();
+                let kind = usize::from(quote == b'\'') + 2 * usize::from(quote == b'`');
+                let before = bytes[..at - escapes].trim_ascii_end().last();
+                let is_opening = quote == b'"' || before.is_some_and(|byte| b"{[,:(".contains(byte));
+                let end = match is_opening && !unclosed[kind][escapes] {
+                    true => closing(bytes, at + 1, quote, escapes),
+                    false => None,
+                };
+                let Some(end) = end else {
+                    unclosed[kind][escapes] |= is_opening;
+                    at += 1;
+                    continue;
+                };
+                let place = at + 1..end;
+                at = end + escapes;
+                let inner = text.get(place.clone()).unwrap_or_default();
+                let rest = &bytes[(at + 1).min(bytes.len())..];
+                let blank = rest.iter().take(256).take_while(|byte| byte.is_ascii_whitespace()).count();
+                if rest.get(blank) == Some(&b':') && !scope.is_list {
+                    scope.key = Key::new(inner);
+                    // The sign is passed, so that no other name is looked for in front of it.
+                    at += blank + 1;
+                } else {
+                    add(scope, inner, place.clone(), true, named);
+                    if depth < MAX_NESTED_TEXTS && inner.contains("{\\") {
+                        read(inner, offset + place.start, depth + 1, named, found);
+                    }
+                }
+            }
+            b':' if !scope.is_list => {
+                let before = text[..at].trim_end_matches(' ');
+                let from = before.len().saturating_sub(name::MAX_NAME_BYTES);
+                let from = (from..=before.len()).find(|at| before.is_char_boundary(*at)).unwrap_or(from);
+                let before = &before[from..];
+                scope.key = Key::new(&before[behind_last(before, |letter| !is_name_letter(letter))..]);
+            }
+            byte if !byte.is_ascii_whitespace() && !matches!(scope.key, Key::None) && byte != b'\\' => {
+                // A value without quotes.
+                let is_end = |byte: &u8| byte.is_ascii_whitespace() || b",}]{[;\"'`\\:".contains(byte);
+                let length = bytes[at..].iter().position(is_end).unwrap_or(bytes.len() - at);
+                let end = at + length;
+                if length > 0 && bytes.get(end) != Some(&b':') {
+                    let inner = text.get(at..end).unwrap_or_default();
+                    add(scope, inner, at..end, false, named);
+                    if !scope.is_list {
+                        scope.key = Key::None;
+                    }
+                }
+                at = end.max(at + 1);
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    for scope in &scopes {
+        settle(text, offset, scope, found);
+    }
+}
+
+/// Takes note of a value.
+fn add(
+    scope: &mut Scope<'_>,
+    text: &str,
+    place: Range<usize>,
+    is_quoted: bool,
+    named: impl Fn(&str) -> Option<Named>,
+) {
+    match scope.key {
+        Key::Label(key) if !scope.is_list => scope.label = scope.label.max(Label::new(key, text, named)),
+        Key::Value => scope.values.push((place, is_quoted)),
+        _ => {}
+    }
+}
+
+/// Finds the secrets of an object that ends.
+fn settle(text: &str, offset: usize, scope: &Scope<'_>, found: &mut Vec<Range<usize>>) {
+    let Some(label) = scope.label else { return };
+    for (place, is_quoted) in &scope.values {
+        let Some(shown) = text.get(place.clone()) else { continue };
+        let is_long = match is_quoted {
+            true => shown.len() >= look::QUOTED,
+            false => look::can_be_value(shown.as_bytes(), usize::MAX),
+        };
+        if is_long && label.accepts(shown) && is_given(shown.as_bytes()) && shown.as_bytes() != GONE {
+            found.push(offset + place.start..offset + place.end);
+        }
+    }
+}
