@@ -1,7 +1,7 @@
 //! Who decides: the policy, and where it leaves something open, whoever can be asked.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub(crate) enum By {
     Changed,
     /// By nobody: it cannot be read for certain, so nobody can allow it.
     Unreadable,
-    /// By the end of the turn.
+    /// By the end of the turn, or because there is none.
     Cancelled,
 }
 
@@ -62,9 +62,14 @@ impl By {
 #[error("{0}")]
 pub(crate) struct Denied(pub(crate) String);
 
+/// The turn in which a request arrived. The default is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TurnId(u64);
+
 /// What a request is about, for events and for people.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct About {
+    pub(crate) turn: TurnId,
     pub(crate) method: &'static str,
     pub(crate) title: String,
     pub(crate) kind: &'static str,
@@ -110,7 +115,9 @@ pub(crate) struct Authority {
     asked: AtomicU64,
     /// How many questions wait for somebody.
     waiting: AtomicUsize,
-    cancelling: AtomicBool,
+    /// Odd while a turn is active, even before the first turn, between turns and once a turn is cancelled. Each turn has
+    /// another number, so that a request of one turn is not decided as one of the next.
+    turn: AtomicU64,
     cancelled: Notify,
     pub(crate) docket: Docket,
     /// What a person has allowed and may come once more.
@@ -135,7 +142,7 @@ impl Authority {
             notes,
             asked: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
-            cancelling: AtomicBool::new(false),
+            turn: AtomicU64::new(0),
             cancelled: Notify::new(),
             docket: Docket::default(),
             allowed: Allowed::default(),
@@ -175,14 +182,29 @@ impl Authority {
 
     /// From here on everything is refused, and whoever was asked need not answer any more.
     pub(crate) fn cancel(&self) {
-        self.cancelling.store(true, Ordering::Relaxed);
+        self.set_turn(|turn| turn.next_multiple_of(2));
         self.cancelled.notify_waiters();
     }
 
     /// A new turn begins.
     pub(crate) fn renew(&self) {
-        self.cancelling.store(false, Ordering::Relaxed);
+        self.set_turn(|turn| (turn + 1) | 1);
         self.allowed.end_turn();
+    }
+
+    /// Returns the turn to which a request belongs that arrives now.
+    pub(crate) fn turn(&self) -> TurnId {
+        TurnId(self.turn.load(Ordering::Relaxed))
+    }
+
+    fn set_turn(&self, next: impl Fn(u64) -> u64) {
+        // The closure always returns a value.
+        let _ = self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |turn| Some(next(turn)));
+    }
+
+    /// Returns `true` if the request of this turn is refused: there was no turn, or it is over.
+    fn is_over(&self, turn: TurnId) -> bool {
+        turn.0.is_multiple_of(2) || turn != self.turn()
     }
 
     /// Where relative paths start and whether links can be followed: not in the directories of another machine.
@@ -196,18 +218,13 @@ impl Authority {
     }
 
     /// What the policy says. Only what runs here is held by our sandbox; what an agent runs by itself is not.
-    pub(crate) fn judge(&self, action: &Action, runs_here: bool) -> Decision {
+    pub(crate) fn judge(&self, turn: TurnId, action: &Action, runs_here: bool) -> Decision {
         let confined = if runs_here { *self.held() } else { Confined::default() };
-        self.judge_in(confined, action)
+        self.judge_in(turn, confined, action)
     }
 
-    pub(crate) fn judge_in(&self, confined: Confined, action: &Action) -> Decision {
-        let scene = Scene {
-            roots: &self.roots,
-            confined,
-            cancelling: self.cancelling.load(Ordering::Relaxed),
-            refused: None,
-        };
+    pub(crate) fn judge_in(&self, turn: TurnId, confined: Confined, action: &Action) -> Decision {
+        let scene = Scene { roots: &self.roots, confined, cancelling: self.is_over(turn), refused: None };
         self.policy.decide(action, &scene)
     }
 
@@ -228,7 +245,7 @@ impl Authority {
     }
 
     /// Settles a question: by what the policy says, or by asking.
-    pub(crate) async fn settle(&self, question: Question) -> (Reply, By) {
+    pub(crate) async fn settle(&self, turn: TurnId, question: Question) -> (Reply, By) {
         if let Some(settled) = self.settled(&question.decision) {
             return settled;
         }
@@ -236,7 +253,7 @@ impl Authority {
         let cancelled = self.cancelled.notified();
         tokio::pin!(cancelled);
         cancelled.as_mut().enable();
-        if self.cancelling.load(Ordering::Relaxed) {
+        if self.is_over(turn) {
             return (Reply::Cancel, By::Cancelled);
         }
         let _waiting = Waiting::new(&self.waiting);
@@ -292,7 +309,7 @@ impl Authority {
         about: About,
         deed: Option<DeedAt<'_>>,
     ) -> Result<(), Denied> {
-        self.told(self.judge(action, true), action, about, deed).await
+        self.told(self.judge(about.turn, action, true), action, about, deed).await
     }
 
     /// The same for a command that is held by this.
@@ -304,7 +321,7 @@ impl Authority {
         deed: Option<DeedAt<'_>>,
     ) -> Result<(), Denied> {
         self.set_confined(confined);
-        self.told(self.judge_in(confined, action), action, about, deed).await
+        self.told(self.judge_in(about.turn, confined, action), action, about, deed).await
     }
 
     async fn told(
@@ -315,7 +332,7 @@ impl Authority {
         deed: Option<DeedAt<'_>>,
     ) -> Result<(), Denied> {
         let open = Open::new(self, &about).await;
-        let About { method: _, title, kind, tool, mcp: _, input, paths } = about;
+        let About { turn, method: _, title, kind, tool, mcp: _, input, paths } = about;
         let question = Question {
             id: open.id.clone(),
             session_id: self.session(),
@@ -339,7 +356,7 @@ impl Authority {
             && deed.is_some_and(|(deed, real)| self.allowed.take(deed, real));
         let (reply, by) = match is_allowed {
             true => (Reply::Allow, By::Person),
-            false => self.settle(question).await,
+            false => self.settle(turn, question).await,
         };
         let allowed = reply == Reply::Allow;
         let outcome = if allowed { "allowed" } else { "refused" };
@@ -383,7 +400,7 @@ pub(crate) fn denied(decision: &Decision, by: By) -> Denied {
         By::Deadline => "nobody answered in time whether it is allowed".to_owned(),
         By::Changed => "a link in its path was changed while the user was asked; ask again".to_owned(),
         By::Unreadable => "the request cannot be read for certain, so nobody can allow it".to_owned(),
-        By::Cancelled => "the turn was cancelled".to_owned(),
+        By::Cancelled => "no turn is active: it was cancelled, has ended or has not begun".to_owned(),
     })
 }
 

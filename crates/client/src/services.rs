@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::allowed::Deed;
-use crate::authority::{About, Authority, DeedAt, Denied};
+use crate::authority::{About, Authority, DeedAt, Denied, TurnId};
 use crate::host::confinement::Confinement;
 use crate::host::files::{FileError, FileErrorKind, Files, Found};
 use crate::host::links;
@@ -77,12 +77,14 @@ impl Services {
     /// The text of a file.
     pub(crate) async fn read(
         self: &Arc<Self>,
+        turn: TurnId,
         path: PathBuf,
         line: Option<u32>,
         limit: Option<u32>,
     ) -> Result<String, Unserved> {
         let deed = Deed::Read { path: path.clone() };
         let about = |found: &Path| About {
+            turn,
             method: FS_READ_TEXT_FILE,
             title: format!("Read {}", path.display()),
             kind: "read",
@@ -94,11 +96,17 @@ impl Services {
     }
 
     /// Replaces a file, or makes it.
-    pub(crate) async fn write(self: &Arc<Self>, path: PathBuf, text: String) -> Result<(), Unserved> {
+    pub(crate) async fn write(
+        self: &Arc<Self>,
+        turn: TurnId,
+        path: PathBuf,
+        text: String,
+    ) -> Result<(), Unserved> {
         let deed = Deed::Write { path: path.clone(), text: text.clone() };
         let text: Arc<str> = text.into();
         let length = text.len();
         let about = |found: &Path| About {
+            turn,
             method: FS_WRITE_TEXT_FILE,
             title: format!("Write {}", path.display()),
             kind: "edit",
@@ -155,7 +163,7 @@ impl Services {
     }
 
     /// Starts a command, and returns the id of its terminal.
-    pub(crate) async fn start(&self, wanted: Wanted) -> Result<String, Unserved> {
+    pub(crate) async fn start(&self, turn: TurnId, wanted: Wanted) -> Result<String, Unserved> {
         let Wanted { program, args, env, cwd, output_limit } = wanted;
         if program.is_empty() {
             return Err(Unserved::Invalid("`command` is empty".to_owned()));
@@ -178,6 +186,7 @@ impl Services {
         };
         let action = self.followed(action, cwd.clone()).await;
         let about = About {
+            turn,
             method: TERMINAL_CREATE,
             title: title(&variables, &argv),
             kind: "execute",
@@ -228,7 +237,7 @@ impl Services {
     ) -> Result<Option<Sandbox>, Unserved> {
         let (mut sandbox, mut confined) = self.confinement.now().await;
         for _ in 0..TRIES {
-            let waits = self.authority.judge_in(confined, action).verdict == Verdict::Ask;
+            let waits = self.authority.judge_in(about.turn, confined, action).verdict == Verdict::Ask;
             self.authority.permit_in(confined, action, about.clone(), Some(deed)).await?;
             if !waits {
                 return Ok(sandbox);
@@ -314,12 +323,14 @@ impl FileService for ThroughMcp {
         limit: Option<u32>,
     ) -> Pending<'_, Result<String, ServiceError>> {
         let path = self.0.cwd.join(path);
-        Box::pin(async move { self.0.read(path, line, limit).await.map_err(|error| words(&error)) })
+        let turn = self.0.authority.turn();
+        Box::pin(async move { self.0.read(turn, path, line, limit).await.map_err(|error| words(&error)) })
     }
 
     fn write(&self, path: PathBuf, text: String) -> Pending<'_, Result<(), ServiceError>> {
         let path = self.0.cwd.join(path);
-        Box::pin(async move { self.0.write(path, text).await.map_err(|error| words(&error)) })
+        let turn = self.0.authority.turn();
+        Box::pin(async move { self.0.write(turn, path, text).await.map_err(|error| words(&error)) })
     }
 }
 
@@ -340,11 +351,12 @@ impl Drop for Release {
 
 impl CommandService for ThroughMcp {
     fn run(&self, run: Run) -> Pending<'_, Result<Ran, ServiceError>> {
+        let turn = self.0.authority.turn();
         Box::pin(async move {
             let Run { program, args, env, cwd, time_limit, output_limit } = run;
             let cwd = cwd.map(|cwd| self.0.cwd.join(cwd));
             let wanted = Wanted { program, args, env, cwd, output_limit: Some(output_limit) };
-            let id = self.0.start(wanted).await.map_err(|error| words(&error))?;
+            let id = self.0.start(turn, wanted).await.map_err(|error| words(&error))?;
             let release = Release { services: Arc::clone(&self.0), id };
             let terminals = &self.0.terminals;
             let failed = |error: crate::host::terminal::TerminalError| ServiceError(error.to_string());
@@ -377,6 +389,7 @@ pub(crate) struct McpGate(pub(crate) Arc<Authority>);
 
 impl Gate for McpGate {
     fn may(&self, asked: crate::mcp::Asked) -> Pending<'_, Result<(), Refusal>> {
+        let turn = self.0.turn();
         Box::pin(async move {
             let crate::mcp::Asked { server, method, tool, arguments } = asked;
             let arguments = Value::Object(arguments);
@@ -384,6 +397,7 @@ impl Gate for McpGate {
             let action = self.0.followed(Action::mcp(&server, &name, &arguments)).await;
             let deed = Deed::Mcp { server: server.clone(), tool: name.clone(), arguments: arguments.clone() };
             let about = About {
+                turn,
                 method: "mcp/message",
                 title: format!("Use {name} of {server}"),
                 kind: "other",

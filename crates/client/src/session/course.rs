@@ -92,8 +92,14 @@ impl Actor {
         let limit = self.shared.agent.deadlines.open;
         let prompt = match timeout(limit, self.prompt(&blocks)).await {
             Ok(Ok(prompt)) => prompt,
-            Ok(Err(error)) => return Err(self.shared.explained(Stage::Turn, error)),
-            Err(_) => return failed(&self.shared, Problem::Deadline(limit)),
+            Ok(Err(error)) => {
+                self.services.authority.cancel();
+                return Err(self.shared.explained(Stage::Turn, error));
+            }
+            Err(_) => {
+                self.services.authority.cancel();
+                return failed(&self.shared, Problem::Deadline(limit));
+            }
         };
         let run_id: Arc<str> = uuid::Uuid::now_v7().to_string().into();
         // What came before belongs to the session.
@@ -134,7 +140,9 @@ impl Actor {
         }
         self.greeted().await;
         let now = now_ms();
-        for item in std::iter::from_fn(|| self.inbox.try_recv()).take(HELD).collect::<Vec<_>>() {
+        let mut items: Vec<Item> = std::iter::from_fn(|| self.inbox.try_recv()).take(HELD).collect();
+        items.extend(std::iter::from_fn(|| self.ears.strays.try_recv().ok()).take(HELD));
+        for item in items {
             match item {
                 Item::Notification(frame) => self.notification(&frame, now),
                 Item::Request(request) => self.request(request),
@@ -143,6 +151,8 @@ impl Actor {
         }
         self.greeting = None;
         self.flush();
+        // Calls of MCP servers are tasks of their own, which begin outside of the turn.
+        tokio::task::yield_now().await;
     }
 
     /// Takes what the agent says right behind the answer that opened the session, which may still be on its way when the

@@ -14,7 +14,7 @@ use self::subject::{OwnTools, Subject, all_changes, deed, input, locations, show
 use super::actor::{Actor, now_ms};
 use crate::agent::Offer;
 use crate::allowed::{Deed, Holds};
-use crate::authority::{Authority, By, Note, explained};
+use crate::authority::{Authority, By, Note, TurnId, explained};
 use crate::choose::{self, Answer, PermissionOption};
 use crate::event::{Payload, PermissionResolved};
 use crate::host::links::{Unfollowed, follow_links};
@@ -63,10 +63,10 @@ struct Matter {
 
 impl Matter {
     /// What the policy says of it.
-    fn judge(&self, authority: &Authority) -> Decision {
-        let decisions = self.subjects.iter().map(|subject| subject.judge(authority));
+    fn judge(&self, authority: &Authority, turn: TurnId) -> Decision {
+        let decisions = self.subjects.iter().map(|subject| subject.judge(authority, turn));
         let strictest = decisions.reduce(Decision::stricter);
-        let mut decision = strictest.unwrap_or_else(|| authority.judge(&Action::default(), false));
+        let mut decision = strictest.unwrap_or_else(|| authority.judge(turn, &Action::default(), false));
         if self.is_partial {
             // What cannot be read in whole cannot be judged: somebody may look at it, but no rule lets it pass.
             decision.verdict = decision.verdict.max(Verdict::Ask);
@@ -117,6 +117,7 @@ impl Actor {
     pub(super) fn permission(&mut self, request: Request, method: &str) {
         let params = request.frame.params().unwrap_or(b"{}");
         let authority = Arc::clone(&self.services.authority);
+        let turn = authority.turn();
         let id = authority.number();
         let asked = self.mapper.permission_requested(&id, method, params, now_ms(), &mut self.events);
         // Only version 2 has our tools as such, and only an agent that takes servers from its client has them at all.
@@ -140,7 +141,7 @@ impl Actor {
         let problem = reason.map(|reason| RequestProblem::new(reason, params));
         let is_partial = problem.is_some() || asked.is_bare;
         let matter = Matter { subjects, is_partial, approval: asked.approval.clone() };
-        let decision = matter.judge(&authority);
+        let decision = matter.judge(&authority, turn);
         // What a person cannot be shown in whole is not allowed for another request.
         let deed = deed(&matter.subjects, &asked, &self.services.cwd).filter(|_| !is_partial);
         let options: Vec<PermissionOption> = asked
@@ -190,13 +191,13 @@ impl Actor {
                 }
                 let named: Vec<usize> = matter.actions().map(|action| action.paths.len()).collect();
                 let matter = matter.followed(&authority).await;
-                let decision = matter.judge(&authority);
+                let decision = matter.judge(&authority, turn);
                 let mut question = Question { decision: decision.clone(), ..question };
                 for (action, named) in matter.actions().zip(named) {
                     question.locations.extend(action.paths.iter().skip(named).cloned());
                 }
                 question.subjects = shown_actions(matter.subjects, &cwd);
-                let (reply, by) = authority.settle(question).await;
+                let (reply, by) = authority.settle(turn, question).await;
                 (reply, by, Some(decision))
             };
             let (reply, by, decision) = tokio::select! {

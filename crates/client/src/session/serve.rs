@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::actor::{Actor, now_ms};
-use crate::authority::By;
+use crate::authority::{By, TurnId};
 use crate::event::{Json, Payload, PermissionRequested, PermissionResolved};
 use crate::host::terminal::{Exit, TerminalError};
 use crate::lobby::{unknown_method, unknown_session};
@@ -82,11 +82,13 @@ impl Actor {
                         .refuse(request, &RpcError::new(Code::MethodNotFound, "this was not offered"));
                 }
                 let services = Arc::clone(&self.services);
+                // The task may run when another turn has begun.
+                let turn = services.authority.turn();
                 let Request { frame, responder } = request;
                 self.tasks.spawn(async move {
                     let given_up = responder.cancelled();
                     let outcome = tokio::select! {
-                        outcome = serve(&services, &method, &frame) => outcome,
+                        outcome = serve(&services, turn, &method, &frame) => outcome,
                         () = given_up => Err(RpcError::new(Code::Cancelled, "cancelled")),
                     };
                     match outcome {
@@ -170,18 +172,23 @@ impl Actor {
     }
 }
 
-async fn serve(services: &Arc<Services>, method: &str, frame: &Frame) -> Result<Value, RpcError> {
+async fn serve(
+    services: &Arc<Services>,
+    turn: TurnId,
+    method: &str,
+    frame: &Frame,
+) -> Result<Value, RpcError> {
     let unserved = |error: Unserved| error.to_rpc();
     let terminal = |error: TerminalError| RpcError::new(Code::NotFound, error.to_string());
     match method {
         FS_READ_TEXT_FILE => {
             let Read { path, line, limit } = params(frame)?;
-            let content = services.read(path, line, limit).await.map_err(unserved)?;
+            let content = services.read(turn, path, line, limit).await.map_err(unserved)?;
             Ok(json!({"content": content}))
         }
         FS_WRITE_TEXT_FILE => {
             let Write { path, content } = params(frame)?;
-            services.write(path, content).await.map_err(unserved)?;
+            services.write(turn, path, content).await.map_err(unserved)?;
             Ok(json!({}))
         }
         TERMINAL_CREATE => {
@@ -193,7 +200,7 @@ async fn serve(services: &Arc<Services>, method: &str, frame: &Frame) -> Result<
                 cwd,
                 output_limit: output_byte_limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)),
             };
-            let id = services.start(wanted).await.map_err(unserved)?;
+            let id = services.start(turn, wanted).await.map_err(unserved)?;
             Ok(json!({"terminalId": id}))
         }
         TERMINAL_OUTPUT => {

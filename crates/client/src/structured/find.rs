@@ -1,10 +1,19 @@
 //! The JSON in a message that was to hold nothing else.
 
+mod scan;
+
+use scan::Scanner;
 use serde_json::Value;
 
-/// How much of the end of a message is looked through when it is not JSON as a whole. Looking costs up to 128 times
-/// the length, which is the depth at which the parser gives up.
+/// How much of the end of a message is looked through when it is not JSON as a whole.
 const LOOKED_THROUGH: usize = 256 << 10;
+
+/// The parser reads values of this depth, and none that are deeper.
+const MAX_DEPTH: usize = 127;
+
+/// How many values are tried that have the form of JSON and that the parser refuses: those with half of a surrogate pair
+/// or a number that is too large. Each may hold the next, so all of them could cost the square of the length.
+const MAX_UNREADABLE: usize = 16;
 
 /// The JSON that `text` means to say: all of it, or else what stands in its last fence, or else the last object in
 /// it. With `any`, it need not be an object.
@@ -50,17 +59,27 @@ fn mark(line: &str) -> &str {
 
 /// The last value in `text` that starts with `sign` and does not stand in another such value.
 fn last_from(text: &str, sign: char) -> Option<Value> {
+    let mut scanner = Scanner::new(text);
     let mut last = None;
+    let mut unreadable = 0;
     let mut at = 0;
     while let Some(next) = text[at..].find(sign) {
         at += next;
-        let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();
-        match values.next() {
-            Some(Ok(value)) => {
+        let extent = scanner.extent(at).filter(|extent| extent.depth <= MAX_DEPTH);
+        let Some(extent) = extent else {
+            at += sign.len_utf8();
+            continue;
+        };
+        match serde_json::from_str(&text[at..extent.end]) {
+            Ok(value) => {
                 last = Some(value);
-                at += values.byte_offset();
+                at = extent.end;
             }
-            _ => at += sign.len_utf8(),
+            Err(_) if unreadable == MAX_UNREADABLE => break,
+            Err(_) => {
+                unreadable += 1;
+                at += sign.len_utf8();
+            }
         }
     }
     last
@@ -140,6 +159,34 @@ mod tests {
         check(&long, Some(&json!({"a": 1})));
     }
 
+    #[test]
+    fn values_that_the_parser_refuses_are_looked_into() {
+        check("{\"x\":1e999,\"y\":{\"a\":1}}", Some(&json!({"a": 1})));
+        check("{\"x\":\"\\ud800\",\"y\":[{\"a\":1}]} {\"b\":2}", Some(&json!({"b": 2})));
+        let deep = |depth: usize| format!("{}1{}", "{\"a\":".repeat(depth), "}".repeat(depth));
+        let deepest: Value = serde_json::from_str(&deep(MAX_DEPTH)).expect("the parser reads it");
+        check(&deep(MAX_DEPTH + 1), Some(&deepest));
+        check(&format!("{} {{\"a\":1}}", "{\"a\":[1e999,".repeat(1_000)), Some(&json!({"a": 1})));
+    }
+
+    /// What every start is parsed for by itself, however long that takes.
+    fn last_of_every_start(text: &str, sign: char) -> Option<Value> {
+        let mut last = None;
+        let mut at = 0;
+        while let Some(next) = text[at..].find(sign) {
+            at += next;
+            let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();
+            match values.next() {
+                Some(Ok(value)) => {
+                    last = Some(value);
+                    at += values.byte_offset();
+                }
+                _ => at += sign.len_utf8(),
+            }
+        }
+        last
+    }
+
     fn value() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             any::<bool>().prop_map(Value::from),
@@ -156,6 +203,26 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_last_value_is_that_of_every_start(
+            text in "([\\{\\}\\[\\]\",:\\\\ ]|\\{\"a\":|-?[01]{1,2}|1[.e]-?[0a]|true|nul|\"[{\\[]?\"|\\\\[u\"]|\n|é){0,40}",
+        ) {
+            for sign in ['{', '['] {
+                prop_assert_eq!(last_from(&text, sign), last_of_every_start(&text, sign));
+            }
+        }
+
+        #[test]
+        fn the_last_value_is_found_in_json_that_is_cut(value in value(), start in 0..80_usize, end in 0..80_usize) {
+            let text = json!([value]).to_string();
+            let letters: Vec<char> = text.chars().collect();
+            let end = letters.len().saturating_sub(end);
+            let text: String = letters[start.min(end)..end].iter().collect();
+            for sign in ['{', '['] {
+                prop_assert_eq!(last_from(&text, sign), last_of_every_start(&text, sign));
+            }
+        }
+
         #[test]
         fn an_object_is_found_whatever_stands_around_it(
             value in value(),

@@ -170,3 +170,27 @@ fn the_prompts_hold_the_form_and_the_problems() {
     assert!(form.instruction().ends_with(&person().to_string()));
     assert!(!form.instruction().contains("member"));
 }
+
+/// Starts that stand in each other, and have no end or one that the parser refuses, cost no more than the length of the
+/// message does.
+#[test]
+fn a_hostile_answer_is_read_in_no_time() {
+    let deep = 60_000;
+    let numbers = "[1,1],".repeat(10_000);
+    let texts = [
+        "{\"a\":".repeat(100_000),
+        "{\"a\":[".repeat(100_000),
+        "[".repeat(300_000),
+        "[{\"a\":1},".repeat(60_000),
+        format!("{}1{} x", "{\"a\":".repeat(deep), "}".repeat(deep)),
+        format!("{} x", "{\"a\":[\"{\\\"a\\\":[\",".repeat(20_000)),
+        format!("{}{numbers}1e999{} x", "{\"a\":[".repeat(120), "]}".repeat(120)),
+    ];
+    let (object, list) = (Form::new(&person()).unwrap(), Form::new(&json!({"type": "array"})).unwrap());
+    for text in texts {
+        let started = std::time::Instant::now();
+        let _ = (object.read(&text), list.read(&text));
+        let took = started.elapsed();
+        assert!(took < std::time::Duration::from_secs(5), "{took:?}: {}", &text[..40]);
+    }
+}

@@ -1,13 +1,15 @@
-//! What an agent sends before it gets a prompt is no part of the answer.
+//! What an agent sends before it gets a prompt is no part of the answer, and what it wants by then is refused.
 
 use std::time::Duration;
 
 use narrows_acp::Version;
-use narrows_client::{RunRequest, RuntimeEvent};
+use narrows_client::{Reply, RunRequest, RuntimeEvent};
 use narrows_link::{Link, memory};
 use narrows_policy::Access;
 use narrows_rpc::{Item, Peer, Request};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use crate::common::{Begin, Stage, VERSIONS, all, kinds, payloads};
 
@@ -130,4 +132,108 @@ async fn check(while_opening: Duration) {
             driven.leave().await;
         }
     }
+}
+
+/// What an agent wants of the machine before the first prompt, as requests that are refused.
+fn early_wishes(place: &std::path::Path) -> Vec<(&'static str, Value)> {
+    let path = |name: &str| place.join(name);
+    vec![
+        ("fs/read_text_file", json!({"sessionId": "s", "path": path("there")})),
+        ("fs/write_text_file", json!({"sessionId": "s", "path": path("written"), "content": "x"})),
+        (
+            "terminal/create",
+            json!({"sessionId": "s", "command": "touch", "args": [path("touched")], "cwd": place}),
+        ),
+    ]
+}
+
+/// When an agent wants something before the first prompt.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum When {
+    /// Before it answers `session/new`.
+    Opening,
+    /// Right behind its answer.
+    Opened,
+}
+
+/// An agent that wants things before the first prompt, and tells `answers` what it gets. The same wishes are granted in a
+/// turn.
+async fn hasty(link: Link, when: When, place: std::path::PathBuf, answers: mpsc::Sender<String>) {
+    let (peer, mut inbox) = narrows_rpc::start(link, narrows_rpc::Options::agent(|_| true));
+    let mut tasks = JoinSet::new();
+    let wish = |tasks: &mut JoinSet<()>, time: &'static str| {
+        for (method, params) in early_wishes(&place) {
+            let (peer, answers) = (peer.clone(), answers.clone());
+            tasks.spawn(async move {
+                let answer = peer.request::<_, Value>(method, &params, Duration::from_secs(60)).await;
+                let outcome = if answer.is_ok() { "done" } else { "refused" };
+                answers.send(format!("{time} {method} {outcome}")).await.expect("the test is there");
+            });
+        }
+    };
+    while let Some(item) = inbox.recv().await {
+        let Item::Request(Request { frame, responder }) = item else { continue };
+        match frame.method().as_deref() {
+            Some("initialize") => responder.respond(&introduction(Version::V1)),
+            Some("session/new") => {
+                if when == When::Opening {
+                    wish(&mut tasks, "early");
+                }
+                responder.respond(&json!({"sessionId": "s"}));
+                if when == When::Opened {
+                    wish(&mut tasks, "early");
+                }
+            }
+            Some("session/prompt") => {
+                wish(&mut tasks, "turn");
+                while tasks.join_next().await.is_some() {}
+                responder.respond(&json!({"stopReason": "end_turn"}));
+            }
+            _ => responder.respond(&json!({})),
+        }
+    }
+}
+
+/// Nobody has asked the agent for anything yet, so nothing is done for it, as between two turns.
+#[tokio::test]
+async fn nothing_is_done_for_an_agent_before_the_first_prompt() {
+    for access in [Access::Medium, Access::High] {
+        for when in [When::Opening, When::Opened] {
+            for waits in [true, false] {
+                check_hasty(access, when, waits).await;
+            }
+        }
+    }
+}
+
+/// Opens a session with [`hasty`], and prompts it at once or once it has its answers.
+async fn check_hasty(access: Access, when: When, waits: bool) {
+    let told = format!("{access:?} {when:?} {waits}");
+    let stage = Stage::new(Version::V1, access).asking(async |_| Reply::Allow);
+    let place = stage.config.cwd.clone();
+    std::fs::write(place.join("there"), "x").expect("a file");
+    let (link, far) = memory::pair(&narrows_link::Options::default());
+    let (answers, mut answered) = mpsc::channel(16);
+    let agent = tokio::spawn(hasty(far, when, place.clone(), answers));
+    let driven = stage.open_on(link, agent).await;
+    let mut found = Vec::new();
+    if waits {
+        while found.len() < 3 {
+            found.push(answered.recv().await.expect("the agent is there"));
+        }
+        assert!(!place.join("written").exists() && !place.join("touched").exists(), "{told}");
+    }
+    let run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
+    run.result().await;
+    driven.leave().await;
+    while let Some(answer) = answered.recv().await {
+        found.push(answer);
+    }
+    found.sort();
+    let mut expected: Vec<String> = Vec::new();
+    for (time, outcome) in [("early", "refused"), ("turn", "done")] {
+        let methods = early_wishes(&place).into_iter().map(|(method, _)| method);
+        expected.extend(methods.map(|method| format!("{time} {method} {outcome}")));
+    }
+    assert_eq!(found, expected, "{told}");
 }

@@ -9,7 +9,7 @@ use narrows_policy::{Access, Action, Because, Command, Decision, Kind, Variable,
 use serde_json::{Value, json};
 
 use crate::allowed::Deed;
-use crate::authority::Authority;
+use crate::authority::{Authority, TurnId};
 use crate::event::Json;
 use crate::map::{Asked, Call};
 use crate::mcp::{self, Run, ToolCall};
@@ -29,8 +29,8 @@ pub(super) struct Subject {
 
 impl Subject {
     /// What the policy says of it.
-    pub(super) fn judge(&self, authority: &Authority) -> Decision {
-        let mut decision = authority.judge(&self.action, self.runs_here);
+    pub(super) fn judge(&self, authority: &Authority, turn: TurnId) -> Decision {
+        let mut decision = authority.judge(turn, &self.action, self.runs_here);
         if let Because::Preset { access: Access::Medium, kind: Kind::Execute, why } = &mut decision.because
             && !self.runs_here
             && decision.verdict == Verdict::Ask

@@ -1,0 +1,158 @@
+//! Where objects and lists end in a text that is not all JSON.
+//!
+//! A message may hold any number of starts, one in the other, of which none ends. What one pass learns of the starts it
+//! has come by is kept, so each byte is looked at twice at most: as a part of a string, and as none.
+
+use std::collections::HashMap;
+
+/// Where a value ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// The first byte behind it.
+    pub(super) end: usize,
+    /// The number of objects and lists that stand in each other, with itself.
+    pub(super) depth: usize,
+}
+
+/// Finds the ends of objects and lists.
+pub(super) struct Scanner<'t> {
+    text: &'t [u8],
+    /// The brackets that were read, by their places. `None`: no value starts there.
+    known: HashMap<usize, Option<Extent>>,
+}
+
+/// An object or a list that has not ended.
+struct Open {
+    start: usize,
+    /// The depth of the deepest value in it.
+    inner: usize,
+}
+
+/// What may come next.
+#[derive(Clone, Copy, Debug)]
+enum Expected {
+    Value,
+    /// A value, or the end of the list.
+    Item,
+    /// A name, or the end of the object.
+    Member,
+    Name,
+    Colon,
+    /// A comma, or the end.
+    Separator,
+}
+
+impl<'t> Scanner<'t> {
+    pub(super) fn new(text: &'t str) -> Self {
+        Self { text: text.as_bytes(), known: HashMap::new() }
+    }
+
+    /// Returns where the object or list ends that starts at the bracket at `start`; `None` if there is none.
+    pub(super) fn extent(&mut self, start: usize) -> Option<Extent> {
+        if !self.known.contains_key(&start) {
+            let mut open = Vec::new();
+            self.scan(start, &mut open);
+            // What holds the mistake is none, and so is what has no end.
+            self.known.extend(open.into_iter().map(|open| (open.start, None)));
+        }
+        self.known.get(&start).copied().flatten()
+    }
+
+    /// Reads the value at `start` up to its end or to the first mistake. What is open then stays in `open`.
+    fn scan(&mut self, start: usize, open: &mut Vec<Open>) -> Option<()> {
+        let mut at = start;
+        let mut expected = Expected::Value;
+        loop {
+            at += self.count(at, |byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
+            let is_object = open.last().is_some_and(|open| self.text.get(open.start) == Some(&b'{'));
+            let byte = *self.text.get(at)?;
+            (expected, at) = match (expected, byte) {
+                (Expected::Value | Expected::Item, b'{' | b'[') => {
+                    open.push(Open { start: at, inner: 0 });
+                    (if byte == b'{' { Expected::Member } else { Expected::Item }, at + 1)
+                }
+                (Expected::Member, b'}') | (Expected::Item, b']') => (self.close(at + 1, open), at + 1),
+                (Expected::Separator, b'}') if is_object => (self.close(at + 1, open), at + 1),
+                (Expected::Separator, b']') if !is_object => (self.close(at + 1, open), at + 1),
+                (Expected::Separator, b',') if is_object => (Expected::Name, at + 1),
+                (Expected::Separator, b',') => (Expected::Value, at + 1),
+                (Expected::Member | Expected::Name, b'"') => (Expected::Colon, self.string(at)?),
+                (Expected::Colon, b':') => (Expected::Value, at + 1),
+                (Expected::Value | Expected::Item, _) => (Expected::Separator, self.scalar(at)?),
+                _ => return None,
+            };
+            if open.is_empty() {
+                return Some(());
+            }
+        }
+    }
+
+    /// Ends the innermost of `open` at `end`.
+    fn close(&mut self, end: usize, open: &mut Vec<Open>) -> Expected {
+        if let Some(Open { start, inner }) = open.pop() {
+            let depth = inner + 1;
+            self.known.insert(start, Some(Extent { end, depth }));
+            if let Some(outer) = open.last_mut() {
+                outer.inner = outer.inner.max(depth);
+            }
+        }
+        Expected::Separator
+    }
+
+    /// Returns the end of the string, number or word at `at`.
+    fn scalar(&self, at: usize) -> Option<usize> {
+        match self.text.get(at)? {
+            b'"' => self.string(at),
+            b'-' | b'0'..=b'9' => self.number(at),
+            _ => {
+                let words: [&[u8]; 3] = [b"true", b"false", b"null"];
+                let word = words.into_iter().find(|word| self.text[at..].starts_with(word))?;
+                Some(at + word.len())
+            }
+        }
+    }
+
+    fn number(&self, at: usize) -> Option<usize> {
+        let is = |at: usize, any: &[u8]| self.text.get(at).is_some_and(|byte| any.contains(byte));
+        let digits = |at: usize| match self.count(at, u8::is_ascii_digit) {
+            0 => None,
+            count => Some(at + count),
+        };
+        let mut at = at + usize::from(is(at, b"-"));
+        at = if is(at, b"0") { at + 1 } else { digits(at)? };
+        if is(at, b".") {
+            at = digits(at + 1)?;
+        }
+        if is(at, b"eE") {
+            at = digits(at + 1 + usize::from(is(at + 1, b"+-")))?;
+        }
+        Some(at)
+    }
+
+    /// Returns the end of the string that starts with the quotation mark at `at`.
+    fn string(&self, at: usize) -> Option<usize> {
+        let mut at = at + 1;
+        loop {
+            at += self.count(at, |byte| !matches!(byte, b'"' | b'\\' | 0..0x20));
+            match self.text.get(at)? {
+                b'"' => return Some(at + 1),
+                b'\\' => at += self.escape(at)?,
+                _ => return None,
+            }
+        }
+    }
+
+    /// Returns the length of the escape at `at`.
+    fn escape(&self, at: usize) -> Option<usize> {
+        match self.text.get(at + 1)? {
+            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(2),
+            b'u' => self.text.get(at + 2..at + 6)?.iter().all(u8::is_ascii_hexdigit).then_some(6),
+            _ => None,
+        }
+    }
+
+    /// Returns the number of bytes from `at` that are like this.
+    fn count(&self, at: usize, is: impl Fn(&u8) -> bool) -> usize {
+        self.text.get(at..).unwrap_or_default().iter().take_while(|byte| is(byte)).count()
+    }
+}
