@@ -171,10 +171,10 @@ fn the_prompts_hold_the_form_and_the_problems() {
     assert!(!form.instruction().contains("member"));
 }
 
-/// Starts that stand in each other, and have no end or one that the parser refuses, cost no more than the length of the
-/// message does.
+/// Unfinished and nested values are read in linear time. In quadratic time this test would take minutes, and the runner
+/// stops it after one.
 #[test]
-fn a_hostile_answer_is_read_in_no_time() {
+fn a_hostile_answer_is_read_in_linear_time() {
     let deep = 60_000;
     let numbers = "[1,1],".repeat(10_000);
     let texts = [
@@ -188,9 +188,7 @@ fn a_hostile_answer_is_read_in_no_time() {
     ];
     let (object, list) = (Form::new(&person()).unwrap(), Form::new(&json!({"type": "array"})).unwrap());
     for text in texts {
-        let started = std::time::Instant::now();
-        let _ = (object.read(&text), list.read(&text));
-        let took = started.elapsed();
-        assert!(took < std::time::Duration::from_secs(5), "{took:?}: {}", &text[..40]);
+        assert!(object.read(&text).is_err(), "{}", &text[..40]);
+        let _ = list.read(&text);
     }
 }

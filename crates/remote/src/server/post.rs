@@ -280,7 +280,7 @@ mod tests {
             if sent == count {
                 return None;
             }
-            tokio::time::sleep(interval).await;
+            tokio::time::sleep(interval).await; // sleep: the slow client; the clock is paused.
             Some((Ok::<_, Infallible>(Frame::data(Bytes::from(vec![b'x'; piece]))), sent + 1))
         });
         let mut body = StreamBody::new(Box::pin(frames));
