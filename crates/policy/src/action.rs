@@ -150,6 +150,14 @@ impl Action {
         self
     }
 
+    /// The same with what the locations of a tool call hold beside what the protocol has there. An agent may mean it as a
+    /// further file, so its paths are judged, and the action may be anything.
+    #[must_use]
+    pub fn with_locations(mut self, locations: &[Value]) -> Self {
+        content::add_locations(&mut self, locations);
+        self
+    }
+
     /// Returns `true` if a block of the content of a tool call shows a change of files.
     pub fn is_change(block: &Value) -> bool {
         block.as_object().is_some_and(content::is_change)

@@ -169,6 +169,12 @@ impl Call {
         each.iter().filter_map(path).map(|Object(Location { path })| path).collect()
     }
 
+    /// Its locations as the agent wrote them.
+    pub(crate) fn location_values(&self) -> Vec<serde_json::Value> {
+        let read = |locations: &Json| serde_json::from_str(locations.text()).unwrap_or_default();
+        self.locations.as_ref().map(read).unwrap_or_default()
+    }
+
     pub(super) fn progress(&self, version: Version) -> Progress {
         match (self.status.as_deref(), version) {
             (None | Some("pending"), _) => Progress::Waiting,

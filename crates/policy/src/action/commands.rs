@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::Command;
 use super::input::plain_key;
+use super::members::is_common_shell;
 
 const COMMAND: &[&str] = &[
     "command",
@@ -24,6 +25,37 @@ const COMMAND: &[&str] = &[
     "executable",
     "fullcommand",
     "fullcommandtext",
+    "bashcommand",
+    "bashscript",
+    "cmdstring",
+    "cmdtext",
+    "commandstring",
+    "commandtext",
+    "commandtoexecute",
+    "commandtorun",
+    "execcommand",
+    "executecommand",
+    "rawcommand",
+    "runcommand",
+    "shellcmd",
+    "shellscript",
+    "terminalcommand",
+];
+/// Names that mean a command in a call that is said to change nothing. Elsewhere they may mean a text of a file or the
+/// id of something.
+const CODE: &[&str] = &[
+    "code",
+    "eval",
+    "exec",
+    "execute",
+    "powershell",
+    "pwsh",
+    "python",
+    "run",
+    "sh",
+    "shell",
+    "terminal",
+    "zsh",
 ];
 /// A command with its program. Beside another command it must begin with that one: some tools leave the program out,
 /// others run this instead.
@@ -51,6 +83,18 @@ const INPUT: &[&str] = &["stdin", "standardinput", "stdintext", "stdindata"];
 /// Returns `true` if a field of this name, as [`plain_key`] writes it, holds a command or a part of one.
 pub(super) fn is_part(key: &str) -> bool {
     key == ARGV || [COMMAND, ARGUMENTS, OPTIONS, INPUT].iter().any(|names| names.contains(&key))
+}
+
+/// Returns the command that a field of this name, as [`plain_key`] writes it, holds in a call that is said to change
+/// nothing. Numbers, `true` and `false` are settings, and so is the name of a shell.
+pub(super) fn code(key: &str, value: &Value) -> Option<Command> {
+    let is_setting = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => true,
+        Value::String(text) => text.trim().is_empty() || key == "shell" && is_common_shell(text),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+    };
+    (CODE.contains(&key) && !is_setting).then(|| Command::Unknown(plain(value)))
 }
 
 /// Returns `true` if a field of this name holds what a command reads.

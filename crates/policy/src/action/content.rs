@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::Action;
 use super::input::{Seen, plain_key};
+use super::members::{Finding, Role};
 use crate::kind::Kind;
 
 /// Fields that only a change has.
@@ -17,6 +18,88 @@ const CHANGE: &[&str] = &["newtext", "oldtext", "changes", "patch", "diff"];
 
 /// Texts of files. What stands in them is not what is done.
 const TEXTS: &[&str] = &["newtext", "oldtext"];
+
+/// Members of a change that say what is changed. Those of `changes` and of `patch` are among them.
+const KNOWN: &[&str] = &[
+    "type",
+    "path",
+    "oldpath",
+    "oldtext",
+    "newtext",
+    "changes",
+    "patch",
+    "diff",
+    "operation",
+    "format",
+    "text",
+    "filetype",
+    "mimetype",
+    "meta",
+];
+
+/// Members of a location.
+const LOCATION: &[&str] = &["path", "line", "meta"];
+
+/// Returns `true` if `item` has a member that is not `known`, at any depth of what the known ones hold. Numbers, `true`,
+/// `false` and `null` say nothing, and neither do texts for people.
+fn has_unknown(item: &Map<String, Value>, known: &[&str]) -> bool {
+    let mut waiting = vec![item];
+    while let Some(fields) = waiting.pop() {
+        for (name, value) in fields {
+            let key = plain_key(name);
+            if !known.contains(&key.as_str()) {
+                if says_something(value) && !is_description(name, value) {
+                    return true;
+                }
+            } else if key != "meta" {
+                match value {
+                    Value::Object(fields) => waiting.push(fields),
+                    Value::Array(items) => waiting.extend(items.iter().filter_map(Value::as_object)),
+                    _ => {}
+                }
+            }
+        }
+    }
+    false
+}
+
+fn is_description(name: &str, value: &Value) -> bool {
+    let role = Role::Members.of_member(name, value);
+    matches!(role, Role::Text | Role::Setting) && value.is_string() && role.check(value) == Finding::Known
+}
+
+/// Returns `true` if there is a text in `value`, or a name that is one of a file.
+fn says_something(value: &Value) -> bool {
+    let mut waiting = vec![value];
+    while let Some(value) = waiting.pop() {
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            Value::String(text) if text.is_empty() => {}
+            Value::String(_) => return true,
+            Value::Array(items) => waiting.extend(items),
+            Value::Object(fields) if fields.keys().any(|name| name.contains(['/', '.', '~'])) => return true,
+            Value::Object(fields) => waiting.extend(fields.values()),
+        }
+    }
+    false
+}
+
+/// Adds to `action` what `locations` hold beside what the protocol has there.
+pub(super) fn add_locations(action: &mut Action, locations: &[Value]) {
+    let is_unknown = |location: &&Map<String, Value>| has_unknown(location, LOCATION);
+    for location in locations.iter().filter_map(Value::as_object).filter(is_unknown) {
+        let mut seen = Seen::default();
+        seen.everything(&Value::Object(location.clone()));
+        action.also.push(Kind::Other);
+        for path in seen.paths.into_iter().chain(seen.mentioned) {
+            if !action.paths.contains(&path) {
+                action.paths.push(path);
+            }
+        }
+    }
+    action.also.sort_unstable();
+    action.also.dedup();
+}
 
 /// Adds to `action` what `content` shows to be changed.
 pub(super) fn add(action: &mut Action, content: &[Value]) {
@@ -31,11 +114,11 @@ pub(super) fn add(action: &mut Action, content: &[Value]) {
         seen.everything(&Value::Object(shown));
         action.also.push(Kind::Edit);
         action.also.extend(operations(item));
-        if seen.paths.is_empty() || seen.overflow {
+        if seen.paths.is_empty() || seen.overflow || has_unknown(item, KNOWN) {
             // It is not known what changes.
             action.also.push(Kind::Other);
         }
-        for path in seen.paths {
+        for path in seen.paths.into_iter().chain(seen.mentioned) {
             if known.insert(path.clone()) {
                 action.paths.push(path);
             }
@@ -99,6 +182,48 @@ mod tests {
         check(&json!([{"type": "DIFF", "Path": "/a"}]), &[Kind::Edit], &["/a"]);
         check(&json!([{"path": "/a", "newText": ""}]), &[Kind::Edit], &["/a"]);
         check(&json!([{"type": "diff", "newText": "x"}]), &[Kind::Edit, Kind::Other], &[]);
+    }
+
+    #[test]
+    fn an_unknown_member_of_a_change_may_mean_anything() {
+        let with = |name: &str, value: Value| {
+            let mut block = json!({"type": "diff", "path": "/w/a", "newText": "x"});
+            block[name] = value;
+            json!([block])
+        };
+        let unknown = [Kind::Edit, Kind::Other];
+        check(&with("destination", json!("/etc/x")), &unknown, &["/etc/x", "/w/a"]);
+        check(&with("elsewhere", json!("/etc/x")), &unknown, &["/etc/x", "/w/a"]);
+        check(&with("elsewhere", json!(["b"])), &unknown, &["/w/a"]);
+        check(&with("elsewhere", json!({"/etc/x": true})), &unknown, &["/w/a"]);
+        check(&with("cwd", json!("b")), &unknown, &["/w/a"]);
+        check(&with("command", json!("ls")), &unknown, &["/w/a"]);
+        check(
+            &json!([{"type": "diff", "changes": [{"operation": "add", "path": "/a", "as": "b"}]}]),
+            &unknown,
+            &["/a"],
+        );
+        for (name, value) in
+            [("line", json!(1)), ("_meta", json!({"k": "v"})), ("title", json!("A b")), ("id", json!("x"))]
+        {
+            check(&with(name, value), &[Kind::Edit], &["/w/a"]);
+        }
+    }
+
+    #[test]
+    fn an_unknown_member_of_a_location_may_mean_anything() {
+        #[track_caller]
+        fn check(location: Value, kinds: &[Kind], paths: &[&str]) {
+            let read = Action::read(Some("read"), None, &json!({}), &[PathBuf::from("/a")]);
+            let action = read.with_locations(&[location]);
+            let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
+            assert_eq!((action.kinds(), action.paths), (kinds.to_vec(), paths));
+        }
+        check(json!({"path": "/a", "line": 3, "_meta": {"k": "v"}}), &[Kind::Read], &["/a"]);
+        check(json!({"path": "/a", "range": {"start": {"line": 3}}}), &[Kind::Read], &["/a"]);
+        check(json!({"path": "/a", "target": "/etc/passwd"}), &[Kind::Other], &["/a", "/etc/passwd"]);
+        check(json!({"path": "/a", "elsewhere": ["/etc/passwd"]}), &[Kind::Other], &["/a", "/etc/passwd"]);
+        check(json!({"path": "/a", "elsewhere": "passwd"}), &[Kind::Other], &["/a"]);
     }
 
     #[test]

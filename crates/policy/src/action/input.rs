@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::commands::{self, Commands, word};
 use super::members::{Finding, Role};
-use super::{Action, patch};
+use super::{Action, Command, patch};
 use crate::address::local_path;
 use crate::kind::Kind;
 use crate::variable::Variable;
@@ -171,10 +171,13 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
         overflow,
         unjudged,
         file_text,
+        code,
     } = seen;
     // A text for a file that is not named may be for the command.
     let unjudged = unjudged.or(file_text.filter(|_| paths.is_empty() && locations.is_empty()));
-    let command = commands.into_command(unclear || overflow, unjudged);
+    // Only a call that is said to change nothing has no other use for code.
+    let code = code.filter(|_| claimed <= Kind::Fetch);
+    let command = code.or(commands.into_command(unclear || overflow, unjudged));
     let named = !paths.is_empty();
     paths.extend_from_slice(locations);
     let changes = matches!(claimed, Kind::Edit | Kind::Move | Kind::Delete) || content && !paths.is_empty();
@@ -220,7 +223,7 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
 pub(super) struct Seen {
     pub(super) paths: Vec<PathBuf>,
     /// What looks like a path of its own in fields of other names.
-    mentioned: Vec<PathBuf>,
+    pub(super) mentioned: Vec<PathBuf>,
     commands: Commands,
     cwd: Option<PathBuf>,
     /// Where it runs cannot be read.
@@ -236,6 +239,8 @@ pub(super) struct Seen {
     unjudged: Option<String>,
     /// The first text for a file.
     file_text: Option<String>,
+    /// The first member that is a command if the call is said to change nothing.
+    code: Option<Command>,
 }
 
 /// A value that has not been looked at.
@@ -304,6 +309,9 @@ impl Seen {
         for (key, value) in fields {
             let key = plain_key(key);
             let is = |names: &[&str]| names.contains(&key.as_str());
+            if self.code.is_none() {
+                self.code = commands::code(&key, value);
+            }
             if is(VARIABLES) {
                 self.env.extend(variables(value));
             }

@@ -247,3 +247,48 @@ fn searches_are_local_or_not() {
     assert!(!local(json!({"query": "x"})));
     assert!(action("search", &json!({"query": "x"})).query);
 }
+
+#[test]
+fn a_harmless_kind_hides_no_command() {
+    for kind in ["read", "search", "think", "fetch"] {
+        for key in [
+            "script",
+            "code",
+            "bash",
+            "shell_command",
+            "run",
+            "exec",
+            "cmdline",
+            "cmd_line",
+            "commandLine",
+            "terminal",
+            "shell",
+            "eval",
+            "python",
+            "bash_command",
+            "runCommand",
+            "command_to_run",
+        ] {
+            for input in [json!({key: "rm -rf x"}), json!({"path": "a", "deep": [{key: ["rm", "x"]}]})] {
+                assert!(action(kind, &input).kinds().contains(&Kind::Execute), "{kind} {input}");
+            }
+        }
+    }
+    // A command that is read for certain does not stand for the code beside it.
+    let both = action("read", &json!({"command": "ls", "code": "rm -rf x"}));
+    assert_eq!(both.command, unknown("rm -rf x"));
+}
+
+#[test]
+fn a_harmless_kind_stays_harmless_without_a_command() {
+    check_kinds("read", &json!({"path": "a", "offset": 1, "limit": 2, "encoding": "utf-8"}), &[Kind::Read]);
+    check_kinds(
+        "read",
+        &json!({"path": "a", "run": true, "code": 3, "exec": "", "shell": "bash"}),
+        &[Kind::Read],
+    );
+    check_kinds("search", &json!({"pattern": "x", "glob": "*.rs", "path": "src"}), &[Kind::Search]);
+    check_kinds("search", &json!({"query": "x"}), &[Kind::Search]);
+    // The text of a file.
+    check_kinds("edit", &json!({"path": "a", "code": "x = 1"}), &[Kind::Edit]);
+}

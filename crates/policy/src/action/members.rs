@@ -264,7 +264,7 @@ fn is_word(text: &str) -> bool {
     text.chars().all(|letter| letter.is_ascii_alphanumeric() || "_-.:/+=@#|".contains(letter))
 }
 
-fn is_common_shell(text: &str) -> bool {
+pub(super) fn is_common_shell(text: &str) -> bool {
     let name = |directory: &&str| text.strip_prefix(*directory);
     SHELL_DIRECTORIES.iter().filter_map(name).any(|name| COMMON_SHELLS.contains(&name))
 }

@@ -99,7 +99,9 @@ fn own(call: &Call, tools: &OwnTools<'_>) -> Option<Action> {
     };
     let is_named = |path: &Path| action.paths.contains(&tools.here.join(path));
     let kind = call.kind.as_deref().map_or(Kind::Other, Kind::named);
+    let shown = Action::default().with_content(&content(call)).with_locations(&call.location_values());
     let is_exact = [Kind::Other, action.kind].contains(&kind)
+        && !shown.also.contains(&Kind::Other)
         && call.paths().iter().all(|path| is_named(Path::new(path)))
         && changes(call).all(|FileChange { path, new_text, .. }| {
             path.is_some_and(|path| is_named(&path)) && text.as_ref() == Some(&new_text)
@@ -122,7 +124,8 @@ fn action(call: &Call, mcp: Option<&(String, String)>, beside: &[Value]) -> Acti
     let input = call.raw_input.as_ref().map(Json::value).unwrap_or_default();
     let input = with_members(input, beside);
     let locations: Vec<PathBuf> = call.paths().into_iter().map(Into::into).collect();
-    let read = Action::read(call.kind.as_deref(), None, &input, &locations).with_content(&content(call));
+    let read = Action::read(call.kind.as_deref(), None, &input, &locations);
+    let read = read.with_content(&content(call)).with_locations(&call.location_values());
     match mcp {
         // A rule that forbids the name by which the agent calls it still does.
         Some((server, tool)) => Action {
@@ -170,7 +173,8 @@ pub(super) fn locations(asked: &Asked) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = Vec::new();
     for call in asked.calls() {
         let named = call.paths().into_iter().map(PathBuf::from);
-        for path in named.chain(Action::default().with_content(&content(call)).paths) {
+        let shown = Action::default().with_content(&content(call)).with_locations(&call.location_values());
+        for path in named.chain(shown.paths) {
             if !all.contains(&path) {
                 all.push(path);
             }
@@ -316,6 +320,20 @@ mod tests {
     }
 
     #[test]
+    fn a_location_that_names_a_further_file_is_judged_by_it() {
+        let mut call = call("Read", &json!({"path": "a"}));
+        call.kind = Some("read".to_owned());
+        call.locations = Some(Json::write(&json!([{"path": "/w/a", "line": 1}])));
+        assert_eq!(all(&asked(call.clone()))[0].action.kinds(), [Kind::Read]);
+        call.locations = Some(Json::write(&json!([{"path": "/w/a", "target": "/etc/passwd"}])));
+        let asked = asked(call);
+        let action = all(&asked).remove(0).action;
+        let passwd = PathBuf::from("/etc/passwd");
+        assert_eq!(action.kinds(), [Kind::Other]);
+        assert!(action.paths.contains(&passwd) && locations(&asked).contains(&passwd), "{action:?}");
+    }
+
+    #[test]
     fn the_name_of_our_own_tool_hides_nothing_else_that_a_call_shows() {
         let check = |call: Call, runs_here: bool, kinds: &[Kind]| {
             let subjects = all(&asked(call.clone()));
@@ -339,6 +357,8 @@ mod tests {
         check(with(&|call| call.locations = at("a")), true, &[Kind::Read]);
         check(with(&|call| call.locations = at("/w/a")), true, &[Kind::Read]);
         check(with(&|call| call.locations = at(".env")), false, &[Kind::Other]);
+        let target = Some(Json::write(&json!([{"path": "a", "target": "/etc/passwd"}])));
+        check(with(&|call| call.locations = target.clone()), false, &[Kind::Other]);
         let run = |input: Value| call("narrows__run_command", &input);
         check(
             run(json!({"command": "ls", "args": ["-l"], "cwd": "/w", "env": {"A": "1"}})),
