@@ -128,7 +128,7 @@ fn continued_lines(text: &str) -> Vec<Edit> {
             edits.push((end - 1..inner, ""));
             continue;
         }
-        let first = indent_of(line);
+        let first = self::indent(line);
         header = match header {
             Some(outer) if first > outer => Some(outer),
             _ => is_folded_header(shown, &bytes[inner..]).then_some(first),
@@ -165,10 +165,6 @@ fn is_folded_header(line: &[u8], next: &[u8]) -> bool {
 
 fn indent(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count()
-}
-
-fn indent_of(line: &[u8]) -> usize {
-    indent(line)
 }
 
 /// Finds the next place of a sign. The positions it is asked for only grow, so that a text is read once.
@@ -232,10 +228,7 @@ impl<'a> Gaps<'a> {
     fn new(text: &'a str) -> Self {
         let bytes = text.as_bytes();
         let [open, close] = [b"/*", b"*/"].map(|sign| Next::new(sign, bytes));
-        let line = Next::new(
-            b"
-", bytes,
-        );
+        let line = Next::new(b"\n", bytes);
         Self { text, bytes, open, close, line, edits: Vec::new() }
     }
 
@@ -301,16 +294,23 @@ impl<'a> Gaps<'a> {
             return;
         }
         match bytes[end - 1] {
-            b'"' | b'\'' => self.edits.push((end..at, "")),
+            b'"' | b'\'' => self.leave_out(end..at),
             _ if !self.text[..end].ends_with(is_name_letter) || gap.has_escaped_line => {}
-            _ if gap.line.is_none() => self.edits.push((end..at, "")),
+            _ if gap.line.is_none() => self.leave_out(end..at),
             _ if bytes[at] == b':' => {
                 if let Some(sign) = self.explicit_key(at, end, done) {
-                    self.edits.extend([(sign, ""), (end..at, "")]);
+                    self.leave_out(sign);
+                    self.leave_out(end..at);
                 }
             }
             _ => {}
         }
+    }
+
+    /// Leaves this part out, with the edits of it and of what follows it. A comment may hold signs with gaps of their own.
+    fn leave_out(&mut self, part: Range<usize>) {
+        self.edits.truncate(self.edits.partition_point(|(place, _)| place.end <= part.start));
+        self.edits.push((part, ""));
     }
 
     /// Where the sign of an explicit key is, which ends at `end`: `? password`, and its value on the next line. An expression of program
@@ -318,13 +318,13 @@ impl<'a> Gaps<'a> {
     fn explicit_key(&self, at: usize, end: usize, done: usize) -> Option<Range<usize>> {
         let bytes = self.bytes;
         let line = memrchr(b'\n', &bytes[..end]).map_or(0, |at| at + 1);
-        let indent = indent_of(&bytes[line..end]);
+        let indent = indent(&bytes[line..end]);
         let list = if bytes[line + indent..end].starts_with(b"- ") { 2 } else { 0 };
         let sign = line + indent + list;
         let is_key = bytes[sign..end].starts_with(b"? ") && sign >= done;
         let before = &bytes[..line.saturating_sub(1)];
         let before = &before[memrchr(b'\n', before).map_or(0, |at| at + 1)..];
-        let is_deeper = !before.trim_ascii().is_empty() && indent_of(before) < indent;
+        let is_deeper = !before.trim_ascii().is_empty() && self::indent(before) < indent;
         let begins_map = before.trim_ascii_end().ends_with(b":");
         let rest = &bytes[at..];
         let value = &rest[..memchr(b'\n', rest).unwrap_or(rest.len())];
@@ -388,23 +388,15 @@ impl<'a> Gaps<'a> {
             Some(_) if gap.has_comment && (!gap.has_line() || is_quoted) => Some(from..end),
             Some(_) => None,
         };
+        let is_changed = instead.is_some();
         if let Some(place) = instead {
             let blank = if place.end == end { " " } else { "" };
             self.edits.push((place, blank));
-            // A comment may stand behind the sign of a block.
-            let header = rest
-                .iter()
-                .take(4)
-                .take_while(|byte| matches!(byte, b'|' | b'>' | b'+' | b'-' | b'0'..=b'9'))
-                .count();
-            end += self.block_comment(end, header);
-        } else if matches!(rest, [b'|' | b'>', ..]) {
-            let header = rest
-                .iter()
-                .take(4)
-                .take_while(|byte| matches!(byte, b'|' | b'>' | b'+' | b'-' | b'0'..=b'9'))
-                .count();
-            end += self.block_comment(end, header);
+        }
+        // A comment may stand behind the sign of a block.
+        if is_changed || matches!(rest, [b'|' | b'>', ..]) {
+            let is_sign = |byte: &&u8| matches!(byte, b'|' | b'>' | b'+' | b'-' | b'0'..=b'9');
+            end += self.block_comment(end, rest.iter().take(4).take_while(is_sign).count());
         }
         // The next sign may have the beginning of this value in front of it.
         end.max(from)

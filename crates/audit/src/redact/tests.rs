@@ -450,6 +450,24 @@ proptest::proptest! {
         }
     }
 
+    /// Comments, tags and line breaks in any order around signs.
+    #[test]
+    fn no_layout_is_too_strange(
+        pieces in proptest::collection::vec(
+            proptest::sample::select(vec![
+                ":", "\t:", " :", "=", "\n", "\n :", "\t", " ", "\\n", "\\\n", "/*", "*/", "//", "\"a\" // ", " # ", "\n? a", "\"", "password",
+                "é", "- ", "!t ", "&a ", "|", "{", "1", "Authorization: Bearer\n ", "Zx9$kLm2Qp7w",
+            ]),
+            0..16,
+        ),
+    ) {
+        let (text, redaction) = (pieces.concat(), Redaction::default());
+        if let Some(once) = redaction.hide(&text) {
+            let twice = redaction.hide(&once.text).map(|hidden| hidden.text);
+            proptest::prop_assert_eq!(twice, None, "{:?} -> {:?}", text, once.text);
+        }
+    }
+
     #[test]
     fn no_text_is_too_strange(text in "\\PC{0,80}", more in ".{0,40}") {
         for text in [text.clone(), format!("{text} --password {more}"), format!("{text}={more}"), format!("<{text}>{more}<")] {
@@ -457,6 +475,12 @@ proptest::proptest! {
             Redaction::default().clean(&mut event);
         }
     }
+}
+
+/// A comment that is left out may hold a sign with a gap of its own.
+#[test]
+fn a_sign_in_a_comment_is_left_out_with_it() {
+    check(json!("\"a\" // c\t:b\n : \"x\""), &json!("\"a\" // c\t:b\n : \"x\""));
 }
 
 /// No value is cut at a sign that may be a part of it.
