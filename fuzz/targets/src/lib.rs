@@ -6,6 +6,7 @@
 mod audit;
 mod manifest;
 mod model;
+mod redact;
 
 pub use audit::audit;
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use narrows_wire::{
     Batch, Check, Code, Envelope, Fault, Frame, HEAD, Kind, Line, MAX_DEPTH, Part, Splitter, Step, scan,
     scan_portable,
 };
+pub use redact::redact;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 

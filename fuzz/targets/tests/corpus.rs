@@ -128,3 +128,8 @@ fn audit() {
 fn manifest() {
     run("manifest", narrows_fuzz_targets::manifest);
 }
+
+#[test]
+fn redact() {
+    run("redact", narrows_fuzz_targets::redact);
+}
