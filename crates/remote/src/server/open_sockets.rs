@@ -1,5 +1,6 @@
 //! The sockets of a front. If there is no room for one more, another is closed, in this order: the oldest on which nobody has shown
 //! who they are, those without a request for the longest time, and the oldest of the identity that has by far the most.
+//! Of the last two, many are closed at once: it takes a moment until one is, and others may wait in front of who needs it.
 //!
 //! WebSockets are not among them: each is a connection, and of these an identity has a limited number.
 
@@ -19,10 +20,10 @@ use crate::identity::Identity;
 /// How often it is logged at most that sockets were closed.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Of sockets without a request, this part is closed at once: it takes a moment until one is.
+/// Of sockets without a request, this part is closed at once.
 const IDLE_PART: usize = 16;
 
-/// An identity whose requests take this part of all sockets, or more, has to give one up.
+/// An identity whose requests take more than this part of all sockets has to give up half of what is more.
 const LARGE_PART: usize = 8;
 
 /// All sockets, and how many there may be.
@@ -160,28 +161,27 @@ impl Table {
             }
             return count;
         }
-        match self.largest_busy(max) {
-            Some(order) => {
-                if let Some(id) = self.busy.remove(&order) {
-                    self.close(id);
-                }
-                1
+        let excess = self.largest_excess(max);
+        for order in &excess {
+            if let Some(id) = self.busy.remove(order) {
+                self.close(id);
             }
-            None => 0,
         }
+        excess.len()
     }
 
-    /// Returns the oldest socket in use of the identity that has the most, if it has a large part of `max`.
-    fn largest_busy(&self, max: usize) -> Option<u64> {
-        let mut by_identity: HashMap<&str, (usize, u64)> = HashMap::new();
+    /// Returns sockets in use of the identity that has the most, the oldest first: half of those beyond a large part of `max`.
+    fn largest_excess(&self, max: usize) -> Vec<u64> {
+        let mut by_identity: HashMap<&str, Vec<u64>> = HashMap::new();
         for (order, id) in &self.busy {
             let Some(identity) = self.sockets.get(id).and_then(|entry| entry.identity.as_deref()) else {
                 continue;
             };
-            by_identity.entry(identity).or_insert((0, *order)).0 += 1;
+            by_identity.entry(identity).or_default().push(*order);
         }
-        let (count, oldest) = by_identity.into_values().max_by_key(|(count, _)| *count)?;
-        (count > max / LARGE_PART).then_some(oldest)
+        let mut most = by_identity.into_values().max_by_key(Vec::len).unwrap_or_default();
+        most.truncate(most.len().saturating_sub(max / LARGE_PART).div_ceil(2));
+        most
     }
 
     fn close(&mut self, id: u64) {
@@ -356,9 +356,13 @@ mod tests {
         let who = |number: usize| if number < 2 { &few } else { &many };
         let mut requests: Vec<_> =
             sockets.iter().enumerate().map(|(number, socket)| socket.begin(who(number)).unwrap()).collect();
-        for socket in &sockets[2..14] {
-            assert_eq!(all.make_room(), 1);
-            socket.to_be_closed().await;
+        let mut closed = 2;
+        for count in [6, 3, 2, 1] {
+            assert_eq!(all.make_room(), count, "half of what is more than two");
+            for socket in &sockets[closed..closed + count] {
+                socket.to_be_closed().await;
+            }
+            closed += count;
         }
         assert_eq!(all.make_room(), 0, "nobody has a large part");
         requests.clear();
