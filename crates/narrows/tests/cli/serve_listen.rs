@@ -1,7 +1,8 @@
 //! `narrows serve --listen`: many clients at real sockets, who they are, and what they see of each other.
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -258,6 +259,50 @@ fn somebody_else_learns_how_to_come_in_and_nothing_more() {
     assert_eq!(governed.actions(), ["manifest.pinned", "client.refused"]);
     let refused = governed.entries().pop().expect("an entry");
     assert_eq!(refused["policy"]["decision"], "deny");
+}
+
+/// Silent connections of who may not come in take no room of those who may.
+#[test]
+fn a_crowd_of_strangers_keeps_nobody_out() {
+    let governed = Governed::bridge(READ);
+    let bus = listening(&governed, &["--max-connections", "1"]);
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can be another user");
+    }
+    let address = bus.at[1].strip_prefix("tcp://127.0.0.1:").expect("a port");
+    let script =
+        r#"for i in {1..80}; do exec {fd}<>"/dev/tcp/127.0.0.1/$0" || exit 1; done; echo ready; read -r"#;
+    let mut command = Command::new("bash");
+    command.args(["-c", script, address]).uid(NOBODY).current_dir("/");
+    let mut crowd = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("bash starts");
+    let mut ready = String::new();
+    let stdout = crowd.stdout.take().expect("piped");
+    BufReader::new(stdout).read_line(&mut ready).expect("a line");
+    assert_eq!(ready, "ready\n");
+    for place in [0, 1] {
+        drop(client(&bus, &governed, place));
+        // There is room again once its agent has ended.
+        governed.place.wait_for(|| governed.place.alive().len() <= 2);
+    }
+    drop(crowd.stdin.take());
+    crowd.wait().expect("bash ends");
+    bus.stop();
+}
+
+#[test]
+fn a_connection_ends_when_its_client_may_do_less() {
+    let governed = Governed::bridge(READ);
+    let uid = rustix::process::geteuid().as_raw();
+    let named = governed.place.file("who.toml", &format!("[[identity]]\nwho = \"uid:{uid}\"\n"));
+    let bus = listening(&governed, &["--identities", named.to_str().expect("UTF-8")]);
+    let (mut peer, _) = client(&bus, &governed, 0);
+    governed.place.file("who.toml", &format!("[[identity]]\nwho = \"uid:{uid}\"\nscopes = []\n"));
+    assert_eq!(peer.next(), None);
+    let (peer, _) = client(&bus, &governed, 0);
+    drop(peer);
+    bus.stop();
+    let actions = governed.actions();
+    assert_eq!(actions.iter().filter(|action| *action == "session.closed").count(), 2, "{actions:?}");
 }
 
 #[test]

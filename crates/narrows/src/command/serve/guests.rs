@@ -1,6 +1,10 @@
 //! Who may come in, and what they may cause: the user as whom we run, and those that a file names.
+//!
+//! The file is read again for every client, so what was taken from somebody is gone for their next connection. A connection
+//! ends when the file says something else about its client.
 
-use std::path::Path;
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use narrows_audit::Log;
@@ -9,12 +13,12 @@ use narrows_link::Link;
 use narrows_manifest::types::governance::Approver;
 use narrows_policy::{ScopeError, check_scope};
 use serde::Deserialize;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use toml::Spanned;
 
 use super::charge::Charge;
 use super::peer;
-use super::person::{name_of, roles_of, users};
+use super::person::{name_of, roles_of, uid_of, users};
 use super::stand;
 use crate::command::check;
 use crate::failure::Failure;
@@ -24,6 +28,9 @@ const ANYBODY: &str = "tcp:loopback";
 
 /// How long somebody is told how to come in who may not.
 const LOBBY: Duration = Duration::from_secs(60);
+
+/// How often the file is read for a connection that is open. What it says has to be there twice: it may be half written.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The file of `--identities`.
 #[derive(Debug, Default, Deserialize)]
@@ -71,7 +78,7 @@ enum Fault {
 }
 
 /// Somebody whom the file names.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Named {
     who: String,
     /// Its line and column.
@@ -85,6 +92,8 @@ pub(super) struct Guests {
     /// As whom we run.
     ours: u32,
     users: String,
+    file: Option<PathBuf>,
+    /// Whom the file named at the start.
     named: Vec<Named>,
     approvers: Vec<Approver>,
 }
@@ -104,7 +113,8 @@ impl Guests {
         };
         let governance = charge.bundle.governance.as_ref();
         let approvers = governance.map(|governance| governance.config.approvers.clone()).unwrap_or_default();
-        Ok(Self { ours: rustix::process::geteuid().as_raw(), users: users(), named, approvers })
+        let ours = rustix::process::geteuid().as_raw();
+        Ok(Self { ours, users: users(), file: file.map(Path::to_owned), named, approvers })
     }
 
     /// Who has started us, whether they may come in or not.
@@ -112,6 +122,11 @@ impl Guests {
         match self.admit(Some(peer::of_parent()), Method::Process) {
             Ok(who) | Err(who) => who,
         }
+    }
+
+    /// Whether a file says who may come in.
+    pub(super) fn has_file(&self) -> bool {
+        self.file.is_some()
     }
 
     /// Whether others than we are to be let in by the mode of a socket.
@@ -143,17 +158,65 @@ impl Guests {
 
     /// Somebody who has shown a token or a certificate that counts here, and what that narrows them to. It lets them in; the file
     /// may only narrow them further.
-    pub(super) fn admit_shown(&self, id: String, method: Method, narrowed: Option<Vec<String>>) -> Principal {
-        let entry = self.named.iter().find(|entry| entry.who == id);
-        let scopes = entry.and_then(|entry| entry.scopes.clone());
-        Principal { id, method, scopes, narrowed, ..Principal::default() }
+    pub(super) fn admit_shown(
+        &self,
+        id: String,
+        method: Method,
+        narrowed: Option<Vec<String>>,
+    ) -> Result<Principal, Principal> {
+        self.judge(None, Principal { id, method, narrowed, ..Principal::default() })
+    }
+
+    /// Waits until the file says something else about somebody than it did when they were let in. While it cannot be read, or is
+    /// wrong, they stay.
+    pub(super) async fn changed(&self, who: &Principal) {
+        let Some(file) = &self.file else { return std::future::pending().await };
+        let mut has_changed = false;
+        loop {
+            sleep(RECHECK_INTERVAL).await;
+            let had_changed = has_changed;
+            has_changed = read(file).is_ok_and(|named| !self.is_as_before(&named, who));
+            if had_changed && has_changed {
+                return;
+            }
+        }
+    }
+
+    fn is_as_before(&self, named: &[Named], who: &Principal) -> bool {
+        let user = match who.id.split_once(':') {
+            Some(("user", name)) => uid_of(name, &self.users),
+            Some(("uid", number)) => number.parse().ok(),
+            _ => None,
+        };
+        let before = Principal { scopes: None, ..who.clone() };
+        self.judge_by(named, user, before).is_ok_and(|now| now.scopes == who.scopes)
     }
 
     fn judge(&self, user: Option<u32>, who: Principal) -> Result<Principal, Principal> {
-        match self.named.iter().find(|entry| is_meant(&entry.who, user, &who.id)) {
-            Some(entry) => Ok(Principal { scopes: entry.scopes.clone(), ..who }),
-            None if user == Some(self.ours) => Ok(who),
+        match self.current() {
+            Some(named) => self.judge_by(&named, user, who),
             None => Err(who),
+        }
+    }
+
+    fn judge_by(&self, named: &[Named], user: Option<u32>, who: Principal) -> Result<Principal, Principal> {
+        let has_shown = matches!(who.method, Method::Token | Method::Certificate);
+        match named.iter().find(|entry| is_meant(&entry.who, user, &who.id)) {
+            Some(entry) => Ok(Principal { scopes: entry.scopes.clone(), ..who }),
+            None if has_shown || user == Some(self.ours) => Ok(who),
+            None => Err(who),
+        }
+    }
+
+    /// Whom the file names now. `None` if it cannot be read or is wrong. Blocks.
+    fn current(&self) -> Option<Cow<'_, [Named]>> {
+        let Some(file) = &self.file else { return Some(Cow::Borrowed(&self.named)) };
+        match read(file) {
+            Ok(named) => Some(Cow::Owned(named)),
+            Err(failure) => {
+                tracing::error!(problem = failure.message(), "nobody is let in without the identities file");
+                None
+            }
         }
     }
 
@@ -299,7 +362,8 @@ mod tests {
 
     fn guests(text: &str) -> Guests {
         let users = "root:x:0:0::/:/\nada:x:1000:1::/:/\nbob:x:1001:1::/:/\n".to_owned();
-        Guests { ours: 1000, users, named: parse(text).expect("a file"), approvers: Vec::new() }
+        let named = parse(text).expect("a file");
+        Guests { ours: 1000, users, file: None, named, approvers: Vec::new() }
     }
 
     #[track_caller]
@@ -359,6 +423,7 @@ mod tests {
         let check = |text: &str, expected: Option<&[&str]>| {
             let narrowed = Some(vec!["kind:edit".to_owned()]);
             let who = guests(text).admit_shown("token:a".to_owned(), Method::Token, narrowed.clone());
+            let who = who.expect("it was shown");
             let all = |scopes: &[&str]| scopes.iter().map(|scope| (*scope).to_owned()).collect::<Vec<_>>();
             assert_eq!((who.id.as_str(), who.scopes, who.narrowed), ("token:a", expected.map(all), narrowed));
             assert!(who.roles.is_empty(), "a name on a token is no user of this machine");
@@ -368,6 +433,52 @@ mod tests {
         check("[[identity]]\nwho = 'bus:token:a'\nscopes = []\n", None);
         check("[[identity]]\nwho = 'cert:a'\nscopes = []\n", None);
         check("[[identity]]\nwho = 'token:a'\nscopes = ['kind:read']\n", Some(&["kind:read"]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_file_is_read_again() {
+        const BOB: &str = "[[identity]]\nwho = 'user:bob'\n";
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let write = |text: &str| std::fs::write(file.path(), text).expect("written");
+        let guests = Guests { file: Some(file.path().to_owned()), ..guests("") };
+        let admits = |user| guests.admit(Some(user), Method::UnixPeer).is_ok();
+        write(BOB);
+        let bob = guests.admit(Some(1001), Method::UnixPeer).expect("named");
+        let ada = guests.admit(Some(1000), Method::UnixPeer).expect("ourselves");
+        let token = guests.admit_shown("token:a".to_owned(), Method::Token, None).expect("shown");
+        let stays = async |who: &Principal| timeout(RECHECK_INTERVAL * 5, guests.changed(who)).await.is_err();
+        assert!(stays(&bob).await && stays(&ada).await && stays(&token).await);
+
+        write("");
+        assert!(!admits(1001) && admits(1000));
+        assert!(!stays(&bob).await && stays(&ada).await && stays(&token).await);
+
+        // Narrowed, one that is shown and ourselves as well.
+        let all = ["user:bob", "user:ada", "token:a"];
+        write(&all.map(|who| format!("[[identity]]\nwho = '{who}'\nscopes = []\n")).concat());
+        assert!(!stays(&bob).await && !stays(&ada).await && !stays(&token).await);
+
+        // A file that says nothing lets nobody in, and nobody has to go.
+        write("[[identity");
+        assert!(!admits(1001) && !admits(1000));
+        assert!(guests.admit_shown("token:a".to_owned(), Method::Token, None).is_err());
+        assert!(guests.admit_by_bus("token:a", None).is_err());
+        assert!(stays(&bob).await && stays(&ada).await && stays(&token).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_is_half_written_ends_no_connection() {
+        const BOB: &str = "[[identity]]\nwho = 'user:bob'\n";
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let write = |text: &str| std::fs::write(file.path(), text).expect("written");
+        let guests = Guests { file: Some(file.path().to_owned()), ..guests("") };
+        write(BOB);
+        let bob = guests.admit(Some(1001), Method::UnixPeer).expect("named");
+        let mut changed = std::pin::pin!(guests.changed(&bob));
+        for text in ["", BOB, "", BOB, BOB] {
+            write(text);
+            assert!(timeout(RECHECK_INTERVAL, changed.as_mut()).await.is_err());
+        }
     }
 
     #[test]

@@ -80,9 +80,33 @@ impl Host {
         Ok(())
     }
 
-    /// Serves a client whose first message is about to come, until it is over. A conductor has the agent itself; for
-    /// anybody else one is started.
+    /// Serves a client whose first message is about to come, until it is over, or until the identities file says something else
+    /// about its client.
     pub(super) async fn receive(
+        &self,
+        client: Link,
+        who: Principal,
+        chain: Chain,
+        leaving: &Leaving,
+    ) -> Result<(), Failure> {
+        let branch = leaving.branch();
+        let revoked = async {
+            self.guests.changed(&who).await;
+            tracing::info!(who = who.id, "the identities file has changed, closing connection");
+            branch.be_over();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            biased;
+            served = self.serve(client, who.clone(), chain, &branch) => served,
+            // Neither ends.
+            () = leaving.pass_on(&branch) => Ok(()),
+            () = revoked => Ok(()),
+        }
+    }
+
+    /// Serves a client until it is over. A conductor has the agent itself; for anybody else one is started.
+    async fn serve(
         &self,
         mut client: Link,
         who: Principal,

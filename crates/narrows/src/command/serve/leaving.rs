@@ -45,6 +45,23 @@ impl Leaving {
         Ok(leaving)
     }
 
+    /// One that may also be wanted on its own. It learns of our wishes while [`Self::pass_on`] runs.
+    pub(super) fn branch(&self) -> Self {
+        Self { wishes: watch::Sender::new(*self.wishes.borrow()) }
+    }
+
+    /// Passes our wishes on to a branch. Does not end.
+    pub(super) async fn pass_on(&self, branch: &Self) {
+        let mut ours = self.wishes.subscribe();
+        loop {
+            let Wish { signal, over, times } = *ours.borrow_and_update();
+            branch.wishes.send_modify(|wish| *wish = Wish { signal, over: over || wish.over, times });
+            if ours.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
     /// Nothing is left to be done.
     pub(super) fn be_over(&self) {
         self.wishes.send_modify(|wish| wish.over = true);

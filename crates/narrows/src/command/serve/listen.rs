@@ -35,6 +35,12 @@ const SILENCE: Duration = Duration::from_secs(30);
 const GLANCE: Duration = Duration::from_secs(1);
 const REFUSALS: usize = 64;
 
+/// How many clients that are not admitted are told so at once. They take no slot of admitted clients.
+const MAX_NOT_ADMITTED: usize = 64;
+
+/// How many clients are identified at once. A client gets its slot after that.
+const MAX_LOOKUPS: usize = 16;
+
 /// How long nobody is let in after the system had no room for one.
 const REST: Duration = Duration::from_millis(200);
 
@@ -64,6 +70,8 @@ enum Stream {
 struct Reception {
     host: Host,
     slots: Arc<Slots>,
+    lookups: Arc<Semaphore>,
+    not_admitted: Arc<Semaphore>,
     /// Room for those for whom there is none.
     refusals: Arc<Semaphore>,
     leaving: Leaving,
@@ -79,7 +87,7 @@ pub(super) async fn serve(
     let Some(ready) = leaving.unless(host.get_ready()).await else { return Err(leaving.failure()) };
     ready?;
     let has_web = places.iter().any(|place| matches!(place.at, Door::Web(_)));
-    let slots = Slots::new(limits.max_connections, has_web || host.guests.has_others());
+    let slots = Slots::new(limits.max_connections, has_web || host.guests.has_file());
     let (web, webs) = Web::open(places, limits, &slots)?.unzip();
     let mut open: Vec<Place> = web.map(|web| Place::Web(Box::new(web))).into_iter().collect();
     let (mut doors, mut webs) = (Vec::new(), webs.into_iter().flatten());
@@ -100,8 +108,9 @@ pub(super) async fn serve(
     if let Some(door) = &door {
         say(&format!("approvals come in at unix:{}", door.path.display()));
     }
-    let refusals = Arc::new(Semaphore::new(REFUSALS));
-    let reception = Arc::new(Reception { host, slots, refusals, leaving });
+    let [lookups, not_admitted, refusals] =
+        [MAX_LOOKUPS, MAX_NOT_ADMITTED, REFUSALS].map(|count| Arc::new(Semaphore::new(count)));
+    let reception = Arc::new(Reception { host, slots, lookups, not_admitted, refusals, leaving });
     let mut receiving = JoinSet::new();
     for place in open {
         receiving.spawn(Arc::clone(&reception).receive(place));
@@ -223,13 +232,11 @@ impl Reception {
                 () = self.leaving.wanted() => break,
                 Some(_) = visits.join_next() => {}
                 stream = place.accept() => match stream {
-                    Ok(mut stream) => match stream.slot().or_else(|| self.slots.take()) {
-                        Some(slot) => drop(visits.spawn(Arc::clone(&self).visit(stream, slot))),
-                        None => match Arc::clone(&self.refusals).try_acquire_owned() {
-                            Ok(slot) => drop(visits.spawn(turn_back(stream, slot))),
-                            Err(_) => stream.refuse(),
-                        },
-                    },
+                    Ok(stream) => {
+                        // Never closed, and soon free: identifying a client waits for nothing that the client sends.
+                        let lookup = Arc::clone(&self.lookups).acquire_owned().await.ok();
+                        visits.spawn(Arc::clone(&self).visit(stream, lookup));
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "nobody can be let in for a moment");
                         sleep(REST).await;
@@ -244,12 +251,29 @@ impl Reception {
         }
     }
 
-    async fn visit(self: Arc<Self>, stream: Stream, mut slot: Slot) {
+    async fn visit(self: Arc<Self>, mut stream: Stream, lookup: Option<OwnedSemaphorePermit>) {
         let is_stdio = matches!(stream, Stream::Stdio);
-        if let Err(failure) = self.attend(stream, &mut slot).await {
+        // Asked before anything is waited for: of one that has gone nobody can tell.
+        let admitted = stream.admit(&self.host.guests).await;
+        drop(lookup);
+        let taken = stream.slot();
+        let attended = match admitted {
+            Ok(who) => match taken.map_or_else(|| self.slots.take_for(&who.id), Ok) {
+                Ok(slot) => {
+                    let attended = self.attend(stream, who).await;
+                    drop(slot);
+                    attended
+                }
+                Err(_) => {
+                    self.refuse(stream).await;
+                    Ok(())
+                }
+            },
+            Err(stranger) => self.turn_away(stream, &stranger).await,
+        };
+        if let Err(failure) = attended {
             tracing::error!("{}", failure.message());
         }
-        drop(slot);
         if is_stdio {
             // As with a bus: whoever has started us for themselves is done.
             self.leaving.be_over();
@@ -257,33 +281,39 @@ impl Reception {
     }
 
     /// One client, from its first message to its end.
-    async fn attend(&self, stream: Stream, slot: &mut Slot) -> Result<(), Failure> {
-        // Asked before anything is waited for: of one that has gone nobody can tell.
-        let admitted = stream.admit(&self.host.guests).await;
-        let (Ok(who) | Err(who)) = &admitted;
-        if !slot.assign(&who.id) {
-            refuse(stream).await;
-            return Ok(());
-        }
-        let mut client = stream.into_link().map_err(|error| Failure::setup("let a client in", &error))?;
-        let first = self.leaving.unless(timeout(SILENCE, first_message(&mut client))).await;
-        if !matches!(first, Some(Ok(true))) {
-            return Ok(());
-        }
-        match admitted {
-            Ok(who) => self.host.receive(client, who, Chain::Impossible, &self.leaving).await,
-            Err(stranger) => {
-                self.host.turn_away(&stranger, client, &self.leaving).await;
-                Ok(())
-            }
+    async fn attend(&self, stream: Stream, who: Principal) -> Result<(), Failure> {
+        match self.first_message(stream).await? {
+            Some(client) => self.host.receive(client, who, Chain::Impossible, &self.leaving).await,
+            None => Ok(()),
         }
     }
-}
 
-/// Tells somebody that there is no room, as the answer to what they ask first.
-async fn turn_back(stream: Stream, slot: OwnedSemaphorePermit) {
-    refuse(stream).await;
-    drop(slot);
+    /// Tells somebody who may not come in how to.
+    async fn turn_away(&self, stream: Stream, stranger: &Principal) -> Result<(), Failure> {
+        let Ok(_place) = self.not_admitted.try_acquire() else {
+            stream.refuse();
+            return Ok(());
+        };
+        if let Some(client) = self.first_message(stream).await? {
+            self.host.turn_away(stranger, client, &self.leaving).await;
+        }
+        Ok(())
+    }
+
+    /// Waits for the first message of a client, which stays where it is. `None`: there is none.
+    async fn first_message(&self, stream: Stream) -> Result<Option<Link>, Failure> {
+        let mut client = stream.into_link().map_err(|error| Failure::setup("let a client in", &error))?;
+        let first = self.leaving.unless(timeout(SILENCE, first_message(&mut client))).await;
+        Ok(matches!(first, Some(Ok(true))).then_some(client))
+    }
+
+    /// Tells somebody that there is no room: as the answer to what they ask first, unless too many are told so.
+    async fn refuse(&self, stream: Stream) {
+        match self.refusals.try_acquire() {
+            Ok(_place) => refuse(stream).await,
+            Err(_) => stream.refuse(),
+        }
+    }
 }
 
 async fn refuse(stream: Stream) {

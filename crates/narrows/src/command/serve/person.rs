@@ -29,6 +29,14 @@ pub(super) fn name_of(uid: u32, users: &str) -> Option<&str> {
     })
 }
 
+/// The number of the user with this name.
+pub(super) fn uid_of(name: &str, users: &str) -> Option<u32> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == name).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -38,7 +38,7 @@ pub(super) enum Full {
 #[derive(Debug)]
 pub(super) struct Slot {
     slots: Arc<Slots>,
-    identity: Option<String>,
+    identity: String,
 }
 
 impl Slots {
@@ -53,16 +53,6 @@ impl Slots {
         self.max
     }
 
-    /// A slot for a client whose identity is not known yet.
-    pub(super) fn take(self: &Arc<Self>) -> Option<Slot> {
-        let mut taken = self.taken();
-        if taken.all >= self.max {
-            return None;
-        }
-        taken.all += 1;
-        Some(Slot { slots: Arc::clone(self), identity: None })
-    }
-
     /// A slot for a client of this identity.
     pub(super) fn take_for(self: &Arc<Self>, identity: &str) -> Result<Slot, Full> {
         let mut taken = self.taken();
@@ -75,7 +65,7 @@ impl Slots {
         }
         taken.all += 1;
         *taken.by_identity.entry(identity.to_owned()).or_default() += 1;
-        Ok(Slot { slots: Arc::clone(self), identity: Some(identity.to_owned()) })
+        Ok(Slot { slots: Arc::clone(self), identity: identity.to_owned() })
     }
 
     /// The same, waiting for one that is about to be free.
@@ -99,33 +89,14 @@ impl Slots {
     }
 }
 
-impl Slot {
-    /// Counts the slot for this identity. Returns `false` if that has its share.
-    pub(super) fn assign(&mut self, identity: &str) -> bool {
-        if self.identity.is_some() {
-            return true;
-        }
-        let mut taken = self.slots.taken();
-        let count = taken.by_identity.get(identity).copied().unwrap_or_default();
-        if count >= self.slots.max_per_identity {
-            return false;
-        }
-        taken.by_identity.insert(identity.to_owned(), count + 1);
-        self.identity = Some(identity.to_owned());
-        true
-    }
-}
-
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut taken = self.slots.taken();
         taken.all -= 1;
-        if let Some(identity) = &self.identity
-            && let Some(count) = taken.by_identity.get_mut(identity)
-        {
+        if let Some(count) = taken.by_identity.get_mut(&self.identity) {
             *count -= 1;
             if *count == 0 {
-                taken.by_identity.remove(identity);
+                taken.by_identity.remove(&self.identity);
             }
         }
         drop(taken);
@@ -142,8 +113,6 @@ mod tests {
         let slots = Slots::new(8, true);
         let of_one: Vec<Slot> = (0..6).map(|_| slots.take_for("token:mal").expect("free")).collect();
         assert_eq!(slots.take_for("token:mal").err(), Some(Full::Identity));
-        let unknown = slots.take().map(|mut slot| slot.assign("token:mal"));
-        assert_eq!(unknown, Some(false));
         let alice = slots.take_for("token:alice").expect("free");
         let _bob = slots.take_for("token:bob").expect("free");
         assert_eq!(slots.take_for("token:carol").err(), Some(Full::All));

@@ -37,9 +37,9 @@ impl Newcomer {
     pub(super) fn admit(&self, guests: &Guests) -> Result<Principal, Principal> {
         let Identity { proof, name, scopes, .. } = &self.identity;
         match proof {
-            Proof::Token => Ok(guests.admit_shown(self.identity.to_string(), Method::Token, scopes.clone())),
+            Proof::Token => guests.admit_shown(self.identity.to_string(), Method::Token, scopes.clone()),
             Proof::Certificate => {
-                Ok(guests.admit_shown(self.identity.to_string(), Method::Certificate, scopes.clone()))
+                guests.admit_shown(self.identity.to_string(), Method::Certificate, scopes.clone())
             }
             Proof::User => guests.admit(name.parse().ok(), Method::SocketOwner),
             Proof::Place | Proof::Handed => guests.admit(None, Method::Unauthenticated),
