@@ -123,9 +123,14 @@ mod tests {
     #[test]
     fn crates_use_what_their_row_names() {
         check("narrows-acp", "narrows-wire", None);
+        check("narrows-base", "narrows-wire", Some("it may use none of ours."));
         check("narrows-rpc", "narrows-link", None);
-        check("narrows-rpc", "narrows-process", Some("it may use narrows-wire, narrows-acp, narrows-link."));
-        check("narrows-wire", "narrows-process", Some("it may use none of ours."));
+        check(
+            "narrows-rpc",
+            "narrows-process",
+            Some("it may use narrows-base, narrows-wire, narrows-acp, narrows-link."),
+        );
+        check("narrows-wire", "narrows-process", Some("it may use narrows-base."));
         check("narrows-link", "narrows-rpc", Some("`narrows-link` must not use `narrows-rpc` as it does"));
         check("narrows-rpc", "dev:narrows-fake", Some("even in tests"));
         check("narrows", "narrows-bus", None);
