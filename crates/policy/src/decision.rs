@@ -160,18 +160,10 @@ impl fmt::Display for Decision {
     }
 }
 
-/// `text` on one line and not too long, for people.
+/// Returns `text` as a decision quotes it.
 pub(crate) fn shown(text: &str) -> String {
-    const MOST: usize = 120;
-    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\'' | b'\\');
-    if text.len() <= MOST && text.bytes().all(is_plain) {
-        return text.to_owned();
-    }
-    let mut short: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
-    if text.chars().nth(MOST).is_some() {
-        short.push('…');
-    }
-    short
+    const MAX_CHARS: usize = 120;
+    narrows_base::text::quoted(text, MAX_CHARS)
 }
 
 #[cfg(test)]

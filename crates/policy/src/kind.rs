@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::rules::nearest;
+use narrows_base::suggest::nearest;
 
 /// The kinds of the protocol. A name that is none of them is [`Kind::Other`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -77,7 +77,7 @@ impl Kind {
         }
         let names = Self::ALL.map(Self::name);
         let begun = || names.into_iter().find(|known| !name.is_empty() && known.starts_with(name));
-        Some(match nearest(name, &names).or_else(begun) {
+        Some(match nearest(name, names.iter().copied()).or_else(begun) {
             Some(near) => format!("did you mean kind:{near}?"),
             None => format!("write kind: and one of {}", names.join(", ")),
         })

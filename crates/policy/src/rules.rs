@@ -8,7 +8,6 @@ mod parse;
 
 pub use error::RulesError;
 pub(crate) use matching::{Field, Fit, fit_text};
-pub(crate) use node::nearest;
 
 use crate::access::Access;
 use crate::address::UrlPattern;

@@ -1,6 +1,11 @@
 //! Scopes as people write them: the tools that somebody may cause to be used.
 
+use narrows_base::text::quoted;
+
 use crate::kind::Kind;
+
+/// How much of a wrong scope is shown.
+const MAX_SHOWN_CHARS: usize = 64;
 
 /// Why a scope means no tool at all, and what to write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -9,7 +14,7 @@ pub enum ScopeError {
     #[error("a scope is empty; write the name of a tool, SERVER/TOOL, SERVER/* or kind:read")]
     Empty,
     /// A kind that no tool has.
-    #[error("no tool is of the kind `{}`; {hint}", kind.escape_debug())]
+    #[error("no tool is of the kind `{}`; {hint}", quoted(kind, MAX_SHOWN_CHARS))]
     Kind {
         /// What was written behind `kind:`.
         kind: String,
@@ -17,10 +22,10 @@ pub enum ScopeError {
         hint: String,
     },
     /// A pattern, where only all tools of a server can be meant by one.
-    #[error("`{}` names no tool; a `*` stands for all tools of a server, as in SERVER/*", .0.escape_debug())]
+    #[error("`{}` names no tool; a `*` stands for all tools of a server, as in SERVER/*", quoted(.0, MAX_SHOWN_CHARS))]
     Pattern(String),
     /// A text that is no name.
-    #[error("`{}` names no tool; write the name of a tool, SERVER/TOOL, SERVER/* or kind:read", .0.escape_debug())]
+    #[error("`{}` names no tool; write the name of a tool, SERVER/TOOL, SERVER/* or kind:read", quoted(.0, MAX_SHOWN_CHARS))]
     Form(String),
 }
 

@@ -1,5 +1,6 @@
 //! TOML read with a finger on the place, so that every complaint says where, what and what else.
 
+use narrows_base::suggest::nearest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -145,7 +146,7 @@ impl<'a> Fields<'a> {
             if !allowed.contains(&name) {
                 let holder =
                     if self.name == "the file" { self.name.to_owned() } else { format!("`{}`", self.name) };
-                let hint = nearest(name, allowed).map_or_else(
+                let hint = nearest(name, allowed.iter().copied()).map_or_else(
                     || format!("it takes {}", allowed.join(", ")),
                     |near| format!("did you mean `{near}`?"),
                 );
@@ -160,26 +161,4 @@ impl<'a> Fields<'a> {
     pub(super) fn string(self, key: &str) -> Read<Option<String>> {
         self.get(key).map(|node| node.string().map(str::to_owned)).transpose()
     }
-}
-
-/// The one of `words` that is close to `word`.
-pub(crate) fn nearest<'w>(word: &str, words: &[&'w str]) -> Option<&'w str> {
-    let letters: Vec<char> = word.chars().take(40).collect();
-    let near = words.iter().map(|known| (distance(&letters, known), *known)).min();
-    near.filter(|(steps, _)| *steps <= 2).map(|(_, known)| known)
-}
-
-/// How many letters must be changed, added or removed to turn one word into the other.
-fn distance(word: &[char], known: &str) -> usize {
-    let mut row: Vec<usize> = (0..=word.len()).collect();
-    for (above, letter) in known.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = above + 1;
-        for at in 1..=word.len() {
-            let changed = diagonal + usize::from(word[at - 1] != letter);
-            diagonal = row[at];
-            row[at] = changed.min(row[at - 1] + 1).min(diagonal + 1);
-        }
-    }
-    row[word.len()]
 }

@@ -1,6 +1,8 @@
 //! From TOML to rules.
 
-use super::node::{Fields, File, Node, Read, nearest};
+use narrows_base::suggest::nearest;
+
+use super::node::{Fields, File, Node, Read};
 use super::{Header, Rule, Rules, example};
 use crate::access::Access;
 use crate::address::UrlPattern;
@@ -124,7 +126,7 @@ pub(super) fn words(node: Node<'_>) -> Read<Vec<String>> {
 
 /// The complaint that `text` is none of `known`.
 fn unknown(node: Node<'_>, field: &str, text: &str, known: &[&str]) -> super::RulesError {
-    let hint = nearest(text, known).map(|near| format!("did you mean \"{near}\"?"));
+    let hint = nearest(text, known.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
     let what = format!("`{field}` must be one of {}, not \"{}\"", known.join(", "), shown(text));
     node.fail(what, hint.as_deref())
 }
