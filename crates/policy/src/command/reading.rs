@@ -49,6 +49,7 @@ pub(crate) fn looks(argv: &[Word]) -> bool {
         "test" => builtins::test_reads(&rest),
         "printf" => builtins::printf_reads(&rest),
         "date" => options::date_reads(&rest),
+        name if options::reads_response_file(name, &rest) => false,
         name => match PROGRAMS.iter().find(|(known, _)| *known == name) {
             None => false,
             Some((_, Arguments::Any)) => true,

@@ -256,6 +256,96 @@ fn looking_has_its_limits() {
     }
 }
 
+/// Words of a file are not known, and neither are the files that they name.
+#[test]
+fn what_takes_words_from_a_file_does_more_than_look() {
+    for line in [
+        "strings @list",
+        "strings -a @list",
+        "strings -- @/tmp/list",
+        "/usr/bin/strings x @list",
+        "wc --files0-from=list",
+        "wc --files0 list",
+        "wc --f=-",
+        "md5sum -c list",
+        "md5sum --check list",
+        "sha256sum --che list",
+        "sha512sum -bc list",
+        "sha1sum -wc list",
+        "cksum -c list",
+        "cksum -a sha256 --check list",
+        "du --files0-from=list",
+        "du --files0=list",
+        "file -f list",
+        "file --files-from list",
+        "date --file=list",
+        "date -f list",
+        "find -files0-from list",
+        "sort --files0-from=list",
+        "ls --no-such-option",
+        "stat --deref x",
+        "grep --incl='*.rs' x y",
+        "grep --exclude-fr=list x y",
+    ] {
+        assert!(!Command::Shell(line.to_owned()).is_read_only(), "{line}");
+    }
+    for line in [
+        "strings -n 8 bin/x",
+        "strings -8 bin/x",
+        "cat @list",
+        "wc -lwc a b",
+        "md5sum a b",
+        "sha256sum --tag a",
+        "head -20 a",
+        "head -n -5 a",
+        "tail -n +5 a",
+        "tail -20f log",
+        "ls -lahtr --color=auto src",
+        "ls -1 --group-directories-first",
+        "stat -c %s a",
+        "stat --printf=%n a",
+        "od -A x -t x1z -v a",
+        "hexdump -C -n 64 a",
+        "nl -ba a",
+        "tr a-z A-Z",
+        "id -un",
+        "whoami",
+        "readlink -f a",
+        "realpath --relative-to=src a",
+        "cmp -s a b",
+        "comm -12 a b",
+        "grep -nE -A3 'x|y' a",
+        "grep -c --color=never -- -x a",
+        "egrep -v x a",
+    ] {
+        assert!(Command::Shell(line.to_owned()).is_read_only(), "{line}");
+    }
+}
+
+/// A long option may take the next word, whatever that is, and an option of the program follows.
+#[test]
+fn two_hyphens_that_may_be_a_value_do_not_end_the_options() {
+    for line in [
+        "rg --regexp -- --pre=./x y",
+        "rg --glob -- --pre ./x y",
+        "diff --label -- --paginate a b",
+        "git log --decorate-refs -- --output=x",
+        "git log -- --output=x",
+        "git shortlog --group -- -ox",
+    ] {
+        assert!(!Command::Shell(line.to_owned()).is_read_only(), "{line}");
+    }
+    for line in [
+        "rg -n -- --pre=x src",
+        "rg --no-heading -- x src",
+        "grep -rn -- -x src",
+        "git log --oneline -- src",
+        "git diff --stat -- src/a.rs",
+    ] {
+        assert!(Command::Shell(line.to_owned()).is_read_only(), "{line}");
+    }
+}
+
 /// git runs what its configuration says, so it only reads where the repository is that of a root.
 #[test]
 fn low_access_runs_git_in_a_root_only() {

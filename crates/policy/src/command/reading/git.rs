@@ -81,10 +81,8 @@ pub(super) fn reads(mut words: &[&str]) -> bool {
         "stash" => rest == ["list"],
         "reflog" | "version" | "--version" => rest.is_empty(),
         "cat-file" => matches!(rest, ["-p" | "-t" | "-s" | "-e", object] if !object.starts_with('-')),
-        name if SUBCOMMANDS.contains(&name) => {
-            let end = rest.iter().position(|word| *word == "--").unwrap_or(rest.len());
-            rest[..end].iter().all(|word| is_harmless(word))
-        }
+        // Two hyphens may be the value of the option before them, so options may stand behind them too.
+        name if SUBCOMMANDS.contains(&name) => rest.iter().all(|word| *word == "--" || is_harmless(word)),
         _ => false,
     }
 }

@@ -2,7 +2,7 @@
 
 /// What a program may be given to still only read.
 pub(super) enum Arguments {
-    /// Anything: no version of it has an option that writes or runs something.
+    /// Anything: it has no options that matter, and opens no file.
     Any,
     /// These options and operands.
     Listed(Options),
@@ -28,6 +28,24 @@ const fn listed(flags: &'static str, values: &'static str, long: &'static str, o
 
 const MANY: usize = usize::MAX;
 
+/// Options of `grep`. Abbreviations of long options are not among them: which files they leave out is not certain.
+const GREP: Options = Options::new(
+    "0123456789abcEFGhHIilLnNopPqrRsTuUvVwxyzZ",
+    "ABCDdefm",
+    "extended-regexp fixed-strings basic-regexp perl-regexp regexp file ignore-case no-ignore-case word-regexp line-regexp \
+     null-data no-messages invert-match version help max-count byte-offset line-number line-buffered with-filename \
+     no-filename label only-matching quiet silent binary-files text directories devices recursive \
+     dereference-recursive include exclude exclude-from exclude-dir files-without-match files-with-matches count \
+     initial-tab unix-byte-offsets null before-context after-context context group-separator no-group-separator color \
+     colour binary",
+);
+
+/// Options of programs that print hashes. `--check` is not among them: it opens every file that a file names.
+const HASH: Options = Options::new("btz", "l", "binary tag text zero length help version");
+
+/// Programs that replace a word `@FILE` by the words in that file.
+const RESPONSE_FILE_READERS: &[&str] = &["strings"];
+
 /// Programs, and what they may be given.
 pub(super) const PROGRAMS: &[(&str, Arguments)] = &[
     ("basename", listed("az", "s", "multiple suffix zero help version", MANY)),
@@ -40,9 +58,20 @@ pub(super) const PROGRAMS: &[(&str, Arguments)] = &[
             MANY,
         ),
     ),
-    ("cksum", Any),
-    ("cmp", Any),
-    ("comm", Any),
+    ("cksum", listed("z", "al", "algorithm length tag untagged zero base64 raw debug help version", MANY)),
+    (
+        "cmp",
+        listed("bchlsvxz", "in", "print-bytes ignore-initial verbose bytes quiet silent help version", MANY),
+    ),
+    (
+        "comm",
+        listed(
+            "123iz",
+            "",
+            "check-order nocheck-order output-delimiter total zero-terminated help version",
+            MANY,
+        ),
+    ),
     (
         "cut",
         listed(
@@ -89,9 +118,9 @@ pub(super) const PROGRAMS: &[(&str, Arguments)] = &[
         ),
     ),
     ("echo", Any),
-    ("egrep", Any),
+    ("egrep", Listed(GREP)),
     ("false", Any),
-    ("fgrep", Any),
+    ("fgrep", Listed(GREP)),
     (
         "file",
         listed(
@@ -102,18 +131,74 @@ pub(super) const PROGRAMS: &[(&str, Arguments)] = &[
             MANY,
         ),
     ),
-    ("grep", Any),
-    ("head", Any),
-    ("hexdump", Any),
+    ("grep", Listed(GREP)),
+    (
+        "head",
+        listed(
+            "0123456789bkmqvz",
+            "cn",
+            "bytes lines quiet silent verbose zero-terminated help version",
+            MANY,
+        ),
+    ),
+    (
+        "hexdump",
+        listed(
+            "bcCdhovxLV",
+            "efns",
+            "one-byte-octal one-byte-char canonical two-bytes-decimal two-bytes-octal two-bytes-hex color format format-file length skip no-squeezing help version",
+            MANY,
+        ),
+    ),
     ("hostname", listed("", "", "", 0)),
-    ("id", Any),
-    ("ls", Any),
-    ("md5sum", Any),
-    ("nl", Any),
-    ("od", Any),
+    ("id", listed("acGgnpruzZA", "", "context group groups name real user zero help version", MANY)),
+    (
+        "ls",
+        listed(
+            "1aAbBcCdDeEfFgGhHiklLmnNoOpPqQrRsStuUvWxXyZ@%,",
+            "ITw",
+            "all almost-all author escape block-size ignore-backups color directory dired classify file-type format full-time group-directories-first no-group human-readable si dereference-command-line dereference-command-line-symlink-to-dir hide hyperlink indicator-style inode ignore kibibytes dereference numeric-uid-gid literal hide-control-chars show-control-chars quote-name quoting-style reverse recursive size sort time time-style tabsize width context zero help version",
+            MANY,
+        ),
+    ),
+    ("md5sum", Listed(HASH)),
+    (
+        "nl",
+        listed(
+            "p",
+            "bdfhilnsvw",
+            "body-numbering section-delimiter footer-numbering header-numbering line-increment join-blank-lines number-format no-renumber number-separator starting-line-number number-width help version",
+            MANY,
+        ),
+    ),
+    (
+        "od",
+        listed(
+            "0123456789abcdefhilosvwxBDFHILOX",
+            "AjNSt",
+            "address-radix endian skip-bytes read-bytes strings format output-duplicates width traditional help version",
+            MANY,
+        ),
+    ),
     ("pwd", listed("LP", "", "logical physical help version", 0)),
-    ("readlink", Any),
-    ("realpath", Any),
+    (
+        "readlink",
+        listed(
+            "efmnqsvz",
+            "",
+            "canonicalize canonicalize-existing canonicalize-missing no-newline quiet silent verbose zero help version",
+            MANY,
+        ),
+    ),
+    (
+        "realpath",
+        listed(
+            "eEmLPqsz",
+            "",
+            "canonicalize canonicalize-existing canonicalize-missing logical physical quiet relative-to relative-base strip no-symlinks zero help version",
+            MANY,
+        ),
+    ),
     (
         "rg",
         listed(
@@ -139,13 +224,32 @@ pub(super) const PROGRAMS: &[(&str, Arguments)] = &[
             MANY,
         ),
     ),
-    ("sha1sum", Any),
-    ("sha256sum", Any),
-    ("sha512sum", Any),
-    ("stat", Any),
-    ("strings", Any),
-    ("tail", Any),
-    ("tr", Any),
+    ("sha1sum", Listed(HASH)),
+    ("sha256sum", Listed(HASH)),
+    ("sha512sum", Listed(HASH)),
+    (
+        "stat",
+        listed("LfFlnqrstx", "c", "dereference file-system cached format printf terse help version", MANY),
+    ),
+    (
+        "strings",
+        listed(
+            "0123456789adfhovVw",
+            "neTtsU",
+            "all data print-file-name bytes radix include-all-whitespace target encoding unicode output-separator help version",
+            MANY,
+        ),
+    ),
+    (
+        "tail",
+        listed(
+            "0123456789bfFqrvz",
+            "cns",
+            "bytes follow lines max-unchanged-stats pid quiet silent retry sleep-interval verbose zero-terminated help version",
+            MANY,
+        ),
+    ),
+    ("tr", listed("cCdstu", "", "complement delete squeeze-repeats truncate-set1 help version", MANY)),
     (
         "tree",
         listed(
@@ -177,9 +281,9 @@ pub(super) const PROGRAMS: &[(&str, Arguments)] = &[
             1,
         ),
     ),
-    ("wc", Any),
+    ("wc", listed("clmwL", "", "bytes chars lines max-line-length words total help version", MANY)),
     ("which", listed("as", "", "all", MANY)),
-    ("whoami", Any),
+    ("whoami", listed("", "", "help version", 0)),
 ];
 
 impl Options {
@@ -192,9 +296,12 @@ impl Options {
     pub(super) fn permits(&self, words: &[&str]) -> bool {
         let mut operands = 0;
         let mut words = words.iter();
+        let mut behind_long = false;
         while let Some(word) = words.next() {
             match word.strip_prefix('-') {
                 None | Some("") => operands += 1,
+                // Behind a long option it may be the value of that, and options may follow.
+                Some("-") if behind_long => {}
                 Some("-") => {
                     operands += words.len();
                     break;
@@ -205,6 +312,7 @@ impl Options {
                     None => return false,
                 },
             }
+            behind_long = word.starts_with("--") && *word != "--" && !word.contains('=');
         }
         operands <= self.operands
     }
@@ -225,6 +333,11 @@ impl Options {
         }
         Some(false)
     }
+}
+
+/// Returns `true` if a word is replaced by the words of a file, which are not known.
+pub(super) fn reads_response_file(program: &str, words: &[&str]) -> bool {
+    RESPONSE_FILE_READERS.contains(&program) && words.iter().any(|word| word.starts_with('@'))
 }
 
 /// What `find` may be asked: everything else may delete, write or run something.
