@@ -200,6 +200,12 @@ pub(crate) fn guard(path: &Steps, writes: bool, itself: bool) -> Option<Guard> {
     Some(TABLE.entries[found].guard)
 }
 
+/// Returns `true` if a file of this name may be a secret in some directory, as `config.json` is in `.docker`.
+pub(crate) fn is_name_of_secret(name: &Shape) -> bool {
+    let secrets = TABLE.entries.iter().filter(|entry| entry.guard.secret);
+    secrets.filter_map(|entry| entry.names.last()).any(|last| last.meets(name, Case::Same))
+}
+
 /// What guards a path into which a shell puts what nobody can know, if it may become a secret: `${x}v` may be `.env`. A
 /// name of which nothing is known, or not its end, is no attempt at anything.
 pub(crate) fn guard_expanded(path: &Steps) -> Option<Guard> {

@@ -6,9 +6,9 @@
 use std::path::{Path, PathBuf};
 
 use crate::action::Action;
-use crate::command::{Depth, Script, Search, search};
+use crate::command::{Depth, Script, Search, listed, search};
 use crate::path::{Step, Steps, is_within, resolve};
-use crate::protect::guard;
+use crate::protect::{guard, is_name_of_secret};
 use crate::scene::Scene;
 use crate::shape::Shape;
 use crate::target::working_directory;
@@ -21,7 +21,10 @@ pub(crate) fn may_read_secrets(
     home: Option<&Path>,
 ) -> bool {
     let Some(Search { mut operands, depth, names }) = search(script) else { return false };
-    if operands.is_empty() && depth != Depth::Directory {
+    if depth == Depth::Linked {
+        return true;
+    }
+    if operands.is_empty() && matches!(depth, Depth::Visible | Depth::All) {
         operands.push(".".to_owned());
     }
     let linked = |operand: &String| {
@@ -32,11 +35,16 @@ pub(crate) fn may_read_secrets(
     let cwd = working_directory(action, scene, home);
     let directories = [cwd.as_deref(), action.real_cwd.as_deref()];
     let is_tame = names.iter().all(|name| is_tame(name));
-    operands.iter().chain(&more).any(|operand| {
+    operands.iter().chain(&more).filter(|operand| *operand != "/dev/null").any(|operand| {
+        if is_other_home(operand) {
+            return true;
+        }
         directories.iter().enumerate().filter(|(at, from)| *at == 0 || from.is_some()).any(|(_, from)| {
             let path = resolve(operand.as_ref(), *from, home);
             match depth {
-                Depth::Directory => holds_a_root(&path, scene, home),
+                Depth::Named => !is_within(&path, scene.roots),
+                Depth::Directory => !is_within(&path, scene.roots) || holds_a_root(&path, scene, home),
+                Depth::Linked => true,
                 Depth::Visible | Depth::All => {
                     let is_limited = depth == Depth::Visible || !names.is_empty();
                     !is_tame
@@ -47,6 +55,11 @@ pub(crate) fn may_read_secrets(
             }
         })
     })
+}
+
+/// Returns `true` if a shell makes the path of another directory of the word: `~root`, `~-`.
+fn is_other_home(operand: &str) -> bool {
+    operand.strip_prefix('~').is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))
 }
 
 /// Returns `true` if the path is a root or the home directory, or one of them lies in it.
@@ -63,17 +76,36 @@ fn is_hidden(path: &Path, roots: &[PathBuf]) -> bool {
         .all(|inside| inside.components().any(|name| name.as_os_str().as_encoded_bytes().starts_with(b".")))
 }
 
-/// Returns `true` if a pattern for names of files is for no secret: it has an ending, or is a whole name.
+/// Endings of names that secrets hardly have. `*.local` is not among them: it also stands for `.env.local`.
+const PLAIN_ENDINGS: &str = "\
+    adoc asm astro awk bash bat bib bzl c cc cfg clj cljs cmake coffee cpp cs css csv cts cu cxx d dart diff ejs el elm erb \
+    erl ex exs f90 fish fs fsx gd glsl go gql gradle graphql groovy h haml hbs hh hpp hrl hs htm html hxx idl ini inl ipynb \
+    j2 java jl js json json5 jsonc jsx kt kts less liquid lisp lock log lua m make mako md mdx mjs mk ml mli mm mod mts \
+    nim nix org patch php pl plist pm po pot properties proto ps1 pug py pyi pyx r rake rb rego rs rst s sass sbt scala \
+    scm scss sh snap sol sql sum sv svelte svg swift tcl tex tf toml tpl ts tsv tsx txt v vb vert vhd vim vue wat wgsl \
+    xhtml xml xsd xsl yaml yml zig zsh";
+
+/// Names without an ending that secrets do not have.
+const PLAIN_NAMES: &str = "\
+    BUILD CHANGELOG COPYING Cargofile Containerfile Dockerfile GNUmakefile Gemfile Jenkinsfile Justfile LICENSE Makefile \
+    NOTICE Procfile README Rakefile Vagrantfile WORKSPACE justfile makefile";
+
+/// Returns `true` if a pattern for names of files is for no secret, going by its ending.
 fn is_tame(glob: &str) -> bool {
     let name = glob.rsplit('/').next().unwrap_or_default();
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-+.*?".contains(letter);
-    let is_open = |text: &str| text.contains(['*', '?']);
-    let ends = name.rsplit_once('.').is_some_and(|(_, ending)| !ending.is_empty() && !is_open(ending));
-    let path = Steps(vec![Step::Name(Shape::glob(name, true))]);
-    !name.is_empty()
-        && name.chars().all(plain)
+    let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
+    let is_plain = match ending {
+        Some(ending) => listed(PLAIN_ENDINGS, &ending),
+        None => listed(PLAIN_NAMES, name),
+    };
+    let shape = Shape::glob(name, true);
+    let is_secret = shape.text().is_some() && is_name_of_secret(&shape);
+    let path = Steps(vec![Step::Name(shape)]);
+    name.chars().all(plain)
         && !glob.starts_with('.')
         && !glob.contains("/.")
-        && (ends || !is_open(name))
+        && is_plain
+        && !is_secret
         && guard(&path, false, false).is_none()
 }

@@ -85,7 +85,7 @@ fn at_low_access_directories_of_a_root_are_searched() {
     let lines = [
         "grep -rn word src",
         "grep -rn word src tests",
-        "grep -Rn word ./src/",
+        "grep -rn word ./src/",
         "grep -rn word /home/me/project/src",
         "grep -rn --include='*.rs' word .",
         "grep -rn word --include=\"*.rs\" --include='*.toml'",
@@ -103,8 +103,10 @@ fn at_low_access_directories_of_a_root_are_searched() {
         "rg --files",
         "rg -e a -e b src",
         "diff a b",
-        "diff -u /etc/hosts hosts",
-        "diff -ru a b",
+        "diff -u src/a.rs src/b.rs",
+        "diff a.txt b.txt",
+        "diff -u /dev/null a.txt",
+        "diff -ru --no-dereference a b",
         "git log --oneline",
         "git diff",
         "git status",
@@ -113,6 +115,177 @@ fn at_low_access_directories_of_a_root_are_searched() {
         "find . -name '*.rs'",
     ];
     check(Access::Low, "", &lines, Allow);
+}
+
+#[test]
+fn at_low_access_git_diff_compares_no_directories_as_diff_does() {
+    let lines = [
+        "git diff /home/me/.config /tmp",
+        "git diff -- /home/me /tmp",
+        "git diff . /home/me",
+        "git diff -- . /home/me",
+        "git diff /home/me .",
+        "git diff --stat -p /root /tmp",
+        "git --no-pager diff /etc /tmp",
+        "git -P diff ~ x",
+        "git diff ~root x",
+        "git diff ~- x",
+        "git diff ../elsewhere x",
+        "git diff src/../../elsewhere x",
+        "git diff HEAD ../x",
+        "git diff HEAD /etc/hosts",
+        "git diff HEAD~1 -- /home/me",
+        "git diff -- -S/../../../x -S/../../../y",
+        // Where there is no repository any two operands are compared.
+        "git diff . src",
+        "git diff -- src .",
+        "git diff src -- .",
+        "git diff /home/me/project src",
+        "git diff .hidden src",
+        "git diff src -- .hidden",
+        "git diff --no-index src tests",
+        "git diff --no-ind src tests",
+        "git grep --no-index x ..",
+        "git grep x",
+        "git grep -O x",
+        "git blame --contents ../x src/a.rs",
+        "git ls-files -o -X ../x",
+        "git ls-files -oX../x",
+        "git ls-files --others --exclude-from=../x",
+        "git log -O../x",
+        "git diff -O../x",
+        "git hash-object ../x",
+        "git check-ignore ../x",
+    ];
+    check(Access::Low, "", &lines, Deny);
+    let everyday = [
+        "git diff",
+        "git diff --stat",
+        "git diff --cached -- src",
+        "git diff HEAD~1",
+        "git diff HEAD -- .",
+        "git diff HEAD .",
+        "git diff -- src/a.rs",
+        "git diff -- src tests docs",
+        "git diff src/a.rs src/b.rs",
+        "git diff main..dev -- docs",
+        "git diff main...HEAD -- .github",
+        "git diff origin/main -- .",
+        "git diff main dev",
+        "git diff v1.0 v1.1 -- src",
+        "git diff 1a2b3c4 5d6e7f8",
+        "git diff HEAD^ HEAD src/a.rs",
+        "git diff main -- /home/me/project/src",
+        "git diff -U5 --word-diff HEAD -- README.md",
+        "git log -p -- src",
+        "git log -- ../x",
+        "git show HEAD:src/a.rs",
+        "git blame -L 1,5 src/a.rs",
+        "git ls-files --others --exclude-standard",
+    ];
+    check(Access::Low, "", &everyday, Allow);
+}
+
+#[test]
+fn at_low_access_nothing_follows_the_links_below_a_directory() {
+    let lines = [
+        "grep -R word src",
+        "grep -nR word src",
+        "grep -Rn --include='*.rs' word src",
+        "grep --dereference-recursive word src",
+        "grep --dereference-r word src",
+        "grep -rR word src",
+        "rg -L word src",
+        "rg -nL word src",
+        "rg --follow word",
+        "rg --follow --no-follow word src",
+        "diff -r a b",
+        "diff -ru a b",
+        "diff --recursive a b",
+        "diff -qr a b",
+        "ls -LR src",
+        "ls -R -L src",
+        "ls -lRL src",
+        "ls --recursive --dereference src",
+        "ls --recursive -L src",
+        "tree -l src",
+        "tree -al src",
+        "du -L src",
+        "du -sL src",
+        "du --dereference src",
+        "find -L src",
+        "find -H src",
+        "find src -follow",
+        "find -L src -name '*.rs'",
+    ];
+    check(Access::Low, "", &lines, Deny);
+    let others = [
+        "ls -R src",
+        "ls -lL src",
+        "tree -L 2 src",
+        "du -sh src",
+        "find src -name '*.rs'",
+        "grep -rL word src",
+        "rg -l word src",
+        "diff -qr --no-dereference a b",
+    ];
+    check(Access::Low, "", &others, Allow);
+}
+
+#[test]
+fn at_low_access_no_directory_outside_of_the_roots_is_compared() {
+    let lines = [
+        "diff -N /home/me/.config /tmp/empty",
+        "diff -N /outside /empty",
+        "diff /outside sub",
+        "diff sub /outside",
+        "diff -uN ../x sub",
+        "diff -P /outside sub",
+        "diff --to-file=/outside sub",
+        "diff --from-file /outside sub",
+        "diff ~root sub",
+        "diff -N .hidden sub",
+    ];
+    check(Access::Low, "", &lines, Deny);
+}
+
+#[test]
+fn at_low_access_patterns_of_a_search_are_certain_to_leave_secrets_out() {
+    let lines = [
+        "grep -r '--includ=*nv' '--include=*.md' . .",
+        "grep -r '--incl=*' '--include=*.md' x .",
+        "grep -r --exclude=zzz '--include=*.md' . .",
+        "grep -r '--include=*.md' --exclude=zzz . .",
+        "grep -r --exclude-from=zzz '--include=*.md' x .",
+        "grep -r --excl=zzz '--include=*.md' x .",
+        "grep --recursi '--include=*.md' x .",
+        "grep -r '--include=*.local' x .",
+        "grep -r '--include=*.production' x .",
+        "grep -r '--include=?env.local' x .",
+        "grep -r '--include=*v' x .",
+        "grep -r --include=config.json x .",
+        "grep -r --include=credentials x .",
+        "grep -r ~root",
+        "grep -r x ~root",
+        "grep -r x ~+",
+        "rg -g '*.local' x",
+        "rg --iglob '*.LOCAL' x",
+        "rg --glob='?env.local' x",
+        "rg --glob-case-insensitive -g '*.PEM' x",
+        "rg -tall -g '*' x",
+        "rg x ~root",
+    ];
+    check(Access::Low, "", &lines, Deny);
+    let others = [
+        "grep -rn --include='*.rs' --exclude-dir=target word .",
+        "grep -rn --exclude='*.min.js' word src",
+        "grep -rn --include=Makefile word .",
+        "grep -rn --include=package.json word .",
+        "grep -rn --include='*_test.go' word .",
+        "rg -tpy word",
+        "rg --type=rust -g '*.toml' word",
+    ];
+    check(Access::Low, "", &others, Allow);
 }
 
 #[test]

@@ -18,7 +18,7 @@ const SUBCOMMANDS: &[&str] = &[
 ];
 
 /// Letters of short options, alone or together, also with a number or value behind them.
-const SHORT: &str = "abcdefghilmnpqrstuvwzABCDEFGLMNPRSUWXZ";
+const SHORT: &str = "abcdefghilmnpqrstuvwzABCDEFGLMNPRSUWZ";
 
 /// Long options, without a value or with any.
 const LONG: &str = "\
@@ -28,8 +28,8 @@ const LONG: &str = "\
     color-moved-ws color-words column combined-all-paths committer compact-summary contains count cumulative \
     cut-after-cwd date date-order debug decorate decorate-refs decorate-refs-exclude deduplicate default deleted \
     diff-algorithm diff-filter diff-merges directory dirstat dirstat-by-file do-walk encode-email-headers \
-    encoding eol error-unmatch exact-match exclude exclude-first-parent-only exclude-from \
-    exclude-per-directory exclude-standard exit-code extended-regexp find-copies find-copies-harder find-object \
+    encoding eol error-unmatch exact-match exclude exclude-first-parent-only \
+    exclude-standard exit-code extended-regexp find-copies find-copies-harder find-object \
     find-renames first-parent fixed-strings flags follow full-diff full-history full-index full-name full-tree \
     function-context git-common-dir git-dir git-path glob graph grep grep-reflog group header histogram \
     ignore-all-space ignore-blank-lines ignore-case ignore-cr-at-eol ignore-matching-lines ignore-missing \
@@ -55,12 +55,38 @@ const LONG: &str = "\
 const DIFF_MERGES: &[&str] =
     &["off", "none", "on", "m", "first-parent", "1", "separate", "combined", "c", "dense-combined", "cc"];
 
-/// Whether git with these words only reads.
-pub(super) fn reads(mut words: &[&str]) -> bool {
+/// The words from the subcommand on.
+fn without_global_options<'a, 'b>(mut words: &'b [&'a str]) -> &'b [&'a str] {
     while let ["--no-pager" | "-P" | "--no-optional-locks" | "--literal-pathspecs", after @ ..] = words {
         words = after;
     }
-    let Some((subcommand, rest)) = words.split_first() else { return false };
+    words
+}
+
+/// Returns what `git diff` may compare, if that is what the words run: all words that are no options.
+///
+/// Values of options are among them. Two operands of which one lies outside of the work tree, and any two where there is
+/// no repository, are compared as files or directories, as by `--no-index`.
+pub(super) fn diff_operands<'a>(words: &[&'a str]) -> Option<Vec<&'a str>> {
+    let ["diff", rest @ ..] = without_global_options(words) else { return None };
+    let end = rest.iter().position(|word| *word == "--").unwrap_or(rest.len());
+    let before = rest[..end].iter().filter(|word| !word.starts_with('-'));
+    Some(before.chain(rest[end..].iter().filter(|word| **word != "--")).copied().collect())
+}
+
+/// Returns `true` if a word is written as a revision, and hardly as a path.
+pub(super) fn is_revision(word: &str) -> bool {
+    let is_hash = (7..=64).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_path = word.starts_with(['.', '/', '~']);
+    let is_derived = ["..", "~", "^", "@{"].iter().any(|sign| word.contains(sign));
+    let is_named = matches!(word, "HEAD" | "@" | "master")
+        || ["origin/", "upstream/", "refs/"].iter().any(|start| word.starts_with(start));
+    is_hash || !is_path && !word.contains("../") && (is_derived || is_named)
+}
+
+/// Whether git with these words only reads.
+pub(super) fn reads(words: &[&str]) -> bool {
+    let Some((subcommand, rest)) = without_global_options(words).split_first() else { return false };
     let only = |allowed: &[&str]| rest.iter().all(|word| allowed.contains(word));
     match *subcommand {
         "branch" => only(&[

@@ -3,6 +3,7 @@
 //! Operands are told from options and their values. Where that is not certain, every word may be an operand, and the
 //! working directory is one as well.
 
+use super::git;
 use crate::command::programs::{EXEC, FINDERS};
 use crate::command::{Part, Word, listed};
 
@@ -148,52 +149,107 @@ pub(crate) struct Search {
 /// How far a search goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
+    /// What it is given, which has to lie in a root.
+    Named,
     /// The files of a directory that it is given.
     Directory,
     /// Everything below, except hidden files.
     Visible,
     /// Everything below.
     All,
+    /// Everything below, and wherever links lead from there.
+    Linked,
 }
 
 /// Returns what a program with these words reads below directories, if it does. The words are known, and only look.
 pub(crate) fn search(argv: &[Word]) -> Option<Search> {
     let (program, rest) = argv.split_first()?;
     let words: Vec<&str> = rest.iter().map(|word| word.text.as_str()).collect();
-    let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>();
     match super::name(program) {
-        "grep" | "egrep" | "fgrep" => {
-            let arguments = Arguments::new(&words, &GREP, true);
-            arguments.recurses().then(|| Search {
-                operands: owned(&arguments.operands),
-                depth: Depth::All,
-                names: owned(&arguments.values(&["include"])),
-            })
+        "grep" | "egrep" | "fgrep" => grep_search(&words),
+        "rg" => Some(ripgrep_search(&words)),
+        "diff" => Some(diff_search(&words)),
+        "git" => git::diff_operands(&words).map(|operands| git_search(&operands)),
+        "ls" => {
+            let recurses = has_option(&words, 'R', "recursive");
+            (recurses && has_option(&words, 'L', "dereference")).then(Search::linked)
         }
-        "rg" => {
-            const WIDER: &[&str] =
-                &["u", ".", "L", "hidden", "unrestricted", "follow", "type-add", "ignore-file"];
-            let arguments = Arguments::new(&words, &RIPGREP, true);
-            let is_ignored = |(name, _): &(String, Option<&str>)| name.starts_with("no-ignore");
-            let wide = arguments.has(WIDER) || arguments.options.iter().any(is_ignored);
-            // A pattern that is not negated also finds hidden files.
-            let globs = arguments.values(&["g", "glob", "iglob"]);
-            let names: Vec<&str> = globs.into_iter().filter(|glob| !glob.starts_with('!')).collect();
-            Some(Search {
-                operands: owned(&arguments.operands),
-                depth: if wide { Depth::All } else { Depth::Visible },
-                names: owned(&names),
-            })
-        }
-        "diff" => {
-            let arguments = Arguments::new(&words, &DIFF, false);
-            let mut operands = owned(&arguments.operands);
-            operands.extend(owned(&arguments.values(&["from-file", "to-file"])));
-            let depth = if arguments.has(&["r", "recursive"]) { Depth::All } else { Depth::Directory };
-            Some(Search { operands, depth, names: Vec::new() })
-        }
+        "tree" => has_option(&words, 'l', "").then(Search::linked),
+        "du" => has_option(&words, 'L', "dereference").then(Search::linked),
+        "find" => words.iter().any(|word| matches!(*word, "-L" | "-H" | "-follow")).then(Search::linked),
         _ => None,
     }
+}
+
+fn grep_search(words: &[&str]) -> Option<Search> {
+    let arguments = Arguments::new(words, &GREP, true);
+    if !arguments.recurses() {
+        return None;
+    }
+    if arguments.unclear || arguments.has(&["R", "dereference-recursive"]) {
+        return Some(Search::linked());
+    }
+    // With both, a file that fits none of them is searched if `--exclude` comes first.
+    let is_limited = !arguments.has(&["exclude", "exclude-from"]);
+    let names = if is_limited { arguments.values(&["include"]) } else { Vec::new() };
+    Some(Search { operands: owned(&arguments.operands), depth: Depth::All, names: owned(&names) })
+}
+
+fn ripgrep_search(words: &[&str]) -> Search {
+    const WIDER: &[&str] = &["u", ".", "hidden", "unrestricted", "type-add", "ignore-file"];
+    let arguments = Arguments::new(words, &RIPGREP, true);
+    if arguments.has(&["L", "follow"]) {
+        return Search::linked();
+    }
+    let is_ignored = |(name, _): &(String, Option<&str>)| name.starts_with("no-ignore");
+    let wide = arguments.has(WIDER) || arguments.options.iter().any(is_ignored);
+    // A pattern that is not negated also finds hidden files.
+    let globs = arguments.values(&["g", "glob", "iglob"]);
+    let names: Vec<&str> = globs.into_iter().filter(|glob| !glob.starts_with('!')).collect();
+    let depth = if wide { Depth::All } else { Depth::Visible };
+    Search { operands: owned(&arguments.operands), depth, names: owned(&names) }
+}
+
+fn diff_search(words: &[&str]) -> Search {
+    let arguments = Arguments::new(words, &DIFF, false);
+    let mut operands = owned(&arguments.operands);
+    operands.extend(owned(&arguments.values(&["from-file", "to-file"])));
+    let depth = match () {
+        () if !arguments.has(&["r", "recursive"]) => {
+            // Files that only one of the directories has are shown as a whole.
+            let shows_all = arguments.has(&["N", "P", "new-file", "unidirectional-new-file"]);
+            if shows_all { Depth::All } else { Depth::Directory }
+        }
+        () if arguments.has(&["no-dereference"]) => Depth::All,
+        () => Depth::Linked,
+    };
+    Search { operands, depth, names: Vec::new() }
+}
+
+/// What `git diff` reads: outside of a work tree its first two operands are files or directories, wherever they lie.
+fn git_search(operands: &[&str]) -> Search {
+    let has_revision = operands.iter().take(2).any(|operand| git::is_revision(operand));
+    let depth = if operands.len() < 2 || has_revision { Depth::Named } else { Depth::All };
+    Search { operands: owned(operands), depth, names: Vec::new() }
+}
+
+impl Search {
+    /// A search of which nobody knows where it ends.
+    fn linked() -> Self {
+        Self { operands: Vec::new(), depth: Depth::Linked, names: Vec::new() }
+    }
+}
+
+/// Returns `true` if an option may be among the words, also where it is the value of another.
+fn has_option(words: &[&str], letter: char, long: &str) -> bool {
+    words.iter().any(|word| match word.strip_prefix("--") {
+        Some(name) => !long.is_empty() && name == long,
+        None => word.strip_prefix('-').is_some_and(|letters| letters.contains(letter)),
+    })
+}
+
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
 }
 
 /// Which directories a program reads that its words do not name.
