@@ -7,6 +7,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use narrows_base::text::one_line;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -157,28 +158,8 @@ pub(crate) fn read_object<'a, T: Deserialize<'a>>(text: &'a RawValue) -> Result<
 ///
 /// A parser quotes the peer: a whole string, unescaped where it was to be the name of a variant.
 pub(crate) fn words(error: &dyn fmt::Display) -> String {
-    const LONGEST: usize = 200;
-    let text = error.to_string();
-    let mut words = String::new();
-    for (count, c) in text.chars().enumerate() {
-        if count == LONGEST {
-            words.push('…');
-            break;
-        }
-        if is_invisible(c) {
-            words.extend(c.escape_unicode());
-        } else {
-            words.push(c);
-        }
-    }
-    words
-}
-
-/// Control characters, and those that end a line or turn its direction.
-fn is_invisible(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}')
-        || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    const MAX_CHARS: usize = 200;
+    one_line(&error.to_string(), MAX_CHARS)
 }
 
 #[cfg(test)]
@@ -209,7 +190,7 @@ mod tests {
 
     #[test]
     fn words_are_one_short_line() {
-        assert_eq!(words(&"a\nb\u{1b}[2J\u{202e}"), "a\\u{a}b\\u{1b}[2J\\u{202e}");
+        assert_eq!(words(&"a\nb\u{1b}[2J\u{202e}"), "a b\\u{1b}[2J\\u{202e}");
         assert_eq!(words(&"é".repeat(300)).chars().count(), 201);
     }
 }

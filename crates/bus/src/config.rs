@@ -6,7 +6,6 @@ mod item;
 mod json;
 mod mcp;
 mod mistake;
-mod nearest;
 mod notes;
 mod program;
 mod read;
@@ -16,7 +15,6 @@ mod stdio_bus;
 #[cfg(test)]
 mod tests;
 mod tree;
-pub mod unit;
 mod web;
 
 pub use here::Here;

@@ -5,7 +5,6 @@ mod fault;
 mod parse;
 mod read;
 pub(crate) mod step;
-mod unit;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -70,8 +70,8 @@ fn a_wrong_step_is_refused_with_its_line_and_what_would_be_right() {
     check("{ say = 'a', think = 'b' }", "line 3: a step does one thing: make two of `say` and `think`");
     check("{ pause = 5 }", "line 3: `pause` must be a duration such as \"100ms\", \"2s\" or \"1m\", not 5");
     check(
-        "{ giant_line = '80MB' }",
-        "line 3: `giant_line` must be a size such as 100, \"64KiB\" or \"80MiB\", not \"80MB\"",
+        "{ giant_line = '80XB' }",
+        "line 3: `giant_line` must be a size such as 100, \"64KiB\" or \"80MiB\", not \"80XB\"",
     );
     check("{ hang = false }", "line 3: `hang` must be true, or left out, not false");
     check("{ exit = 256 }", "line 3: `exit` must be a whole number from 0 to 255, not 256");

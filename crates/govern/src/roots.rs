@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
+use narrows_base::text::quoted;
 use narrows_policy::{Action, DiskEntry, Kind, RepositoryDisk, WordLink, is_unusual_repository};
 
 /// Why a path is refused.
@@ -28,9 +29,7 @@ pub enum Outside {
 impl Outside {
     /// The same with the path and where it would have to lie, for who may know that.
     pub(crate) fn told(&self, path: &Path, roots: &[PathBuf]) -> String {
-        let shown = |path: &Path| -> String {
-            path.to_string_lossy().chars().take(LONGEST).flat_map(char::escape_debug).collect()
-        };
+        let shown = |path: &Path| quoted(&path.to_string_lossy(), LONGEST);
         let roots: Vec<String> = roots.iter().map(|root| format!("\"{}\"", shown(root))).collect();
         format!("{self}: \"{}\" is not in {}", shown(path), roots.join(" or "))
     }
@@ -261,7 +260,7 @@ mod tests {
         let roots = ["/w".into(), "/v".into()];
         assert_eq!(
             Outside::Elsewhere.told(Path::new("/a\n\"b"), &roots),
-            "the path lies outside the directories of the operator: \"/a\\n\\\"b\" is not in \"/w\" or \"/v\""
+            "the path lies outside the directories of the operator: \"/a\\n\"b\" is not in \"/w\" or \"/v\""
         );
         assert!(Outside::Elsewhere.told(Path::new(&"/é".repeat(5000)), &roots).len() < 2 * LONGEST);
     }

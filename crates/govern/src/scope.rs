@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
+use narrows_base::text::quoted;
 use narrows_manifest::types::operator::{Operator, Scope, ToolRef};
 use narrows_policy::Action;
 
@@ -56,7 +57,7 @@ fn within(scope: &Scope, action: &Action, roots: &[PathBuf], ground: &dyn Ground
     }
     let mut is_shown = false;
     if let Some(place) = workspace {
-        let below = directory(place).ok_or_else(|| format!("`{}` is no such place", place.escape_debug()))?;
+        let below = directory(place).ok_or_else(|| format!("`{}` is no such place", quoted(place, 200)))?;
         let places: Vec<PathBuf> = roots.iter().map(|root| root.join(&below)).collect();
         for path in &action.paths {
             let path = roots.first().map_or_else(|| path.clone(), |root| root.join(path));
@@ -68,7 +69,7 @@ fn within(scope: &Scope, action: &Action, roots: &[PathBuf], ground: &dyn Ground
     if let Some(hosts) = network {
         for url in &action.urls {
             let host = host(url).filter(|host| hosts.iter().any(|named| is_host(named, host)));
-            host.ok_or_else(|| format!("`{}` is elsewhere", url.escape_debug()))?;
+            host.ok_or_else(|| format!("`{}` is elsewhere", quoted(url, 200)))?;
             is_shown = true;
         }
     }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use narrows_base::text::quoted;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::finding::shown;
 use crate::types::agent_cli::{AgentCli, Choice, ChoiceType, Continuing, Protocol};
 use crate::types::cli::VersionCheck;
 use crate::types::operator::RuntimeConfig;
@@ -86,7 +86,7 @@ impl Launch {
             Protocol::Acp => {}
             Protocol::Mcp => return Err(LaunchError::Mcp),
             Protocol::Proprietary => {
-                return Err(LaunchError::Proprietary(shown(cli.adapter.as_deref().unwrap_or_default(), 80)));
+                return Err(LaunchError::Proprietary(quoted(cli.adapter.as_deref().unwrap_or_default(), 80)));
             }
         }
         let mut launch = Self {
@@ -98,14 +98,14 @@ impl Launch {
         if let Some(name) = &config.mode {
             let known = || cli.modes.iter().map(|mode| mode.id.as_str());
             let mode = cli.modes.iter().find(|mode| mode.id == *name);
-            let mode =
-                mode.ok_or_else(|| LaunchError::UnknownMode { name: shown(name, 80), known: list(known()) })?;
+            let mode = mode
+                .ok_or_else(|| LaunchError::UnknownMode { name: quoted(name, 80), known: list(known()) })?;
             launch.args.extend(mode.bin_args_append.iter().cloned());
             launch.env.extend(mode.env.clone());
         }
         let known = || cli.options.iter().map(|option| option.id.as_str());
         if let Some(name) = config.options.keys().find(|name| !known().any(|known| known == name.as_str())) {
-            return Err(LaunchError::UnknownOption { name: shown(name, 80), known: list(known()) });
+            return Err(LaunchError::UnknownOption { name: quoted(name, 80), known: list(known()) });
         }
         for option in &cli.options {
             launch.set(option, config.options.get(&option.id))?;
@@ -160,7 +160,7 @@ pub(crate) fn accepts(option: &Choice, value: &Value) -> Result<String, String> 
             let known = option.r#enum.as_deref().unwrap_or_default();
             if !known.contains(text) {
                 let known = list(known.iter().map(String::as_str));
-                return Err(format!("`{}` is none of {known}", shown(text, 80)));
+                return Err(format!("`{}` is none of {known}", quoted(text, 80)));
             }
             text.clone()
         }

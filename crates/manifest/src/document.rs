@@ -137,7 +137,8 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
         Err(_) if wrong => None,
         // What the schema lets through and the types do not: numbers that no machine holds.
         Err(error) => {
-            let message = format!("this cannot be read: {}", crate::finding::shown(&error.to_string(), 120));
+            let message =
+                format!("this cannot be read: {}", narrows_base::text::quoted(&error.to_string(), 120));
             drafts.push(Draft::error(Code::Unusable, Place { line: 2, column: 1 }, message));
             None
         }

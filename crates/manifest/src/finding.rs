@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use narrows_base::text::quoted;
 use serde::Serialize;
 
 use crate::code::Code;
@@ -88,7 +89,7 @@ impl Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let file = shown(&self.file.to_string_lossy(), 200);
+        let file = quoted(&self.file.to_string_lossy(), 200);
         write!(out, "{file}:{}:{}: {}[{}]: ", self.line, self.column, self.severity, self.code)?;
         if !self.key.is_empty() {
             write!(out, "{}: ", self.key)?;
@@ -255,7 +256,7 @@ impl Draft {
     }
 
     pub(crate) fn value(mut self, value: &str) -> Self {
-        self.0.value = Some(shown(value, 80));
+        self.0.value = Some(quoted(value, 80));
         self
     }
 
@@ -278,21 +279,6 @@ impl Draft {
     }
 }
 
-/// `text` on one line, escaped, and not longer than `most` characters.
-pub(crate) fn shown(text: &str, most: usize) -> String {
-    let mut short: String = text.chars().take(most).flat_map(escaped).collect();
-    if text.chars().nth(most).is_some() {
-        short.push('…');
-    }
-    short
-}
-
-/// Quotes stay as they are: a finding shows what was written, in backticks.
-fn escaped(letter: char) -> impl Iterator<Item = char> {
-    let plain = matches!(letter, '"' | '\'' | '\\');
-    plain.then_some(letter).into_iter().chain((!plain).then(|| letter.escape_debug()).into_iter().flatten())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -309,7 +295,6 @@ mod tests {
             "dir/ACP\\n.md:3:7: error[enum]: kind: `x` is none of them; write one of a, b"
         );
         assert_eq!(finding.value.as_deref(), Some("a\\n\\u{1b}[2J"));
-        assert_eq!(shown("aaaaaa", 3), "aaa…");
     }
 
     #[test]

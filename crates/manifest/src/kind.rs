@@ -97,7 +97,7 @@ impl FromStr for Kind {
         let is = |kind: &Self| {
             text.eq_ignore_ascii_case(kind.name()) || text.eq_ignore_ascii_case(kind.file_name())
         };
-        Self::ALL.into_iter().find(is).ok_or_else(|| UnknownKind(crate::finding::shown(text, 40)))
+        Self::ALL.into_iter().find(is).ok_or_else(|| UnknownKind(narrows_base::text::quoted(text, 40)))
     }
 }
 

@@ -47,7 +47,6 @@ mod files;
 mod finding;
 mod kind;
 mod lint;
-mod near;
 mod resolve;
 mod revision;
 mod schema;

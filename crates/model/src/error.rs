@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// The most characters of a provider's own words that are kept.
-const MAX_MESSAGE: usize = 2000;
+const MAX_MESSAGE_CHARS: usize = 1999;
 
 /// Why there is no answer, or only a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,36 +159,16 @@ fn bare(url: &str) -> String {
     format!("{scheme}://{host}{path}")
 }
 
-/// `text` as one line that is safe to log and to show: white space becomes single blanks, control characters and
-/// direction overrides appear as `\u{…}`, and what is over the limit as `…`.
+/// Returns `text` as one line that is safe to log and to show: white space becomes single blanks.
 pub(crate) fn one_line(text: &str) -> String {
-    let mut line = String::new();
-    let mut length = 0;
-    for word in text.split_whitespace() {
-        let gap = (!line.is_empty()).then_some(' ');
-        for character in gap.into_iter().chain(word.chars()) {
-            let before = line.len();
-            if misleads(character) {
-                line.extend(character.escape_unicode());
-            } else {
-                line.push(character);
-            }
-            length += line[before..].chars().count();
-            // One place is kept for the mark.
-            if length >= MAX_MESSAGE {
-                line.truncate(before);
-                line.push('…');
-                return line;
-            }
-        }
+    let mut words = text.split_whitespace();
+    let mut line = words.next().unwrap_or_default().to_owned();
+    // One character more than is shown is enough to know that there is more.
+    for word in words.take(MAX_MESSAGE_CHARS) {
+        line.push(' ');
+        line.push_str(word);
     }
-    line
-}
-
-/// Characters that change how the rest of a line is shown.
-fn misleads(character: char) -> bool {
-    character.is_control()
-        || matches!(character, '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    narrows_base::text::one_line(&line, MAX_MESSAGE_CHARS)
 }
 
 /// Replaces `secret` in `text`, and the beginning of it at the end of a text that was cut.
@@ -283,8 +263,8 @@ mod tests {
         #[test]
         fn any_text_becomes_one_short_line(text in any::<String>(), times in 1..200usize) {
             let line = one_line(&text.repeat(times));
-            prop_assert!(line.chars().count() <= MAX_MESSAGE);
-            prop_assert!(!line.chars().any(misleads));
+            prop_assert!(line.chars().count() <= MAX_MESSAGE_CHARS + 1);
+            prop_assert!(!line.chars().any(narrows_base::text::is_unsafe));
         }
 
         #[test]

@@ -1,5 +1,6 @@
 //! Where requests go: the URLs and headers of an endpoint, checked once.
 
+use narrows_base::text::quoted;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use url::Url;
 
@@ -153,7 +154,7 @@ fn headers(endpoint: &Endpoint, provider: Provider) -> Result<HeaderMap, Endpoin
         }
     }
     for (name, value) in &endpoint.headers {
-        let setting = || format!("headers.{}", name.escape_default());
+        let setting = || format!("headers.{}", quoted(name, 64));
         let Ok(header) = HeaderName::from_bytes(name.trim().as_bytes()) else {
             return Err(EndpointError::new(setting(), "is no name for a header"));
         };

@@ -22,7 +22,6 @@ use crate::cli::{Cli, Command, LogFormat};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::logging;
-use crate::terminal::long_line;
 
 /// The longest command that a hint shows.
 const MAX_COMMAND_CHARS: usize = 4000;
@@ -81,7 +80,7 @@ fn by_hand(what: &str) -> String {
         [acp] if acp == "acp" => "narrows run Hello".to_owned(),
         _ => format!("narrows run --agent {} Hello", join(&[join(&agent)])),
     };
-    let command = long_line(&command, MAX_COMMAND_CHARS);
+    let command = narrows_base::text::one_line(&command, MAX_COMMAND_CHARS);
     format!(
         "this is what an editor starts and talks to in JSON; to talk to {what} yourself: {command} (Ctrl-D ends this)\n"
     )

@@ -17,6 +17,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
+use narrows_base::suggest::nearest;
 use narrows_client::Fault;
 use narrows_fake::{Script, ScriptError};
 use narrows_link::CloseReason;
@@ -24,7 +25,6 @@ use narrows_remote::client::TargetError;
 use narrows_wire::RpcError;
 
 use crate::cli::meant;
-use crate::nearest::nearest;
 use crate::output;
 use crate::terminal::{Colour, Style, line};
 pub(crate) use denied::THE_GATE;

@@ -13,7 +13,6 @@ mod failure;
 mod interrupt;
 mod local;
 mod logging;
-mod nearest;
 mod output;
 mod present;
 mod screen;

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use crate::error_report::{self, ErrorFormat};
 use crate::failure::{Code, Failure};
-use crate::terminal;
 
 /// How long the last words wait for somebody to read them.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -26,7 +25,7 @@ pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
 
 /// Writes `json` and the end of a line to stdout, with characters that steer a terminal escaped: peers chose some of them.
 pub(crate) fn print_json(json: impl std::fmt::Display) -> Result<(), Failure> {
-    print(terminal::escape_json(format!("{json}\n")).as_bytes())
+    print(narrows_base::text::escape_json(format!("{json}\n")).as_bytes())
 }
 
 /// Writes all of `text` to stderr. There is nobody to tell if that fails.

@@ -8,12 +8,13 @@ use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
 use std::io::IsTerminal;
 
+use narrows_base::text::{escape_json, multi_line, one_line, without_controls};
 use narrows_client::{EventBody, Json, Payload, RunResult, RuntimeEvent};
 use serde_json::Value;
 
 use crate::cli::Output;
 use crate::screen::Piece;
-use crate::terminal::{Colour, Style, escape_json, line, long_line, plain as plain_text, text as safe_text};
+use crate::terminal::{Colour, Style, line};
 use ledger::Ledger;
 pub(crate) use ledger::{ANSWER, GATE, Refusal};
 use plan::Plans;
@@ -210,7 +211,7 @@ impl Presenter {
             Payload::Other { name, data } if name == "approval" => {
                 self.interrupted = true;
                 let told = data.value()["text"].as_str().unwrap_or_default().to_owned();
-                pieces.push_back(Piece::Note(long_line(&told, APPROVAL)));
+                pieces.push_back(Piece::Note(one_line(&told, APPROVAL)));
             }
             Payload::Other { name, data } if name == "mcp.failed" => {
                 let problem = data.value()["problem"].as_str().unwrap_or_default().to_owned();
@@ -277,7 +278,7 @@ impl Presenter {
             let text = if self.held_return { Cow::from(format!("\r{text}")) } else { Cow::from(text) };
             self.held_return = text.ends_with('\r');
             let text = text.strip_suffix('\r').unwrap_or(&text);
-            let text = if self.on_terminal { safe_text(text) } else { plain_text(text) };
+            let text = if self.on_terminal { multi_line(text) } else { without_controls(text) };
             match pieces.back_mut() {
                 Some(Piece::Text(last)) => last.push_str(&text),
                 _ => pieces.push_back(Piece::Text(text.into_owned())),

@@ -1,9 +1,9 @@
 //! The last bytes of a worker's stderr, kept so that an error can quote them.
 
 use std::collections::VecDeque;
-use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use narrows_base::text::multi_line;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
@@ -51,7 +51,7 @@ impl StderrTail {
             if number == 0 && cut {
                 out.push('…');
             }
-            push_escaped(&mut out, line);
+            out.push_str(&multi_line(line));
         }
         out
     }
@@ -77,7 +77,7 @@ impl StderrTail {
         let text = String::from_utf8_lossy(&kept[..end]);
         let lines = text.lines().enumerate().map(|(number, line)| {
             let mut out = if number == 0 { cut.to_owned() } else { String::new() };
-            push_escaped(&mut out, line);
+            out.push_str(&multi_line(line));
             out
         });
         (lines.collect(), first.max(from) + end as u64)
@@ -133,19 +133,6 @@ impl StderrTail {
     fn lock(&self) -> MutexGuard<'_, Ring> {
         // A ring is consistent after every statement, so a panic elsewhere does not spoil it.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn push_escaped(out: &mut String, line: &str) {
-    for character in line.chars() {
-        let reorders =
-            matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        if (character.is_control() && character != '\t') || reorders {
-            // Writing into a string cannot fail.
-            _ = write!(out, "{}", character.escape_unicode());
-        } else {
-            out.push(character);
-        }
     }
 }
 

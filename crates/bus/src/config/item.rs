@@ -1,8 +1,8 @@
 //! Values read as settings: what is expected of each, and the complaint if it is something else.
 
-use super::nearest::nearest;
 use super::notes::Notes;
 use super::tree::{Entry, Kind, Node};
+use narrows_base::suggest::nearest;
 
 /// How much of a text is shown.
 const LONGEST: usize = 40;
@@ -160,5 +160,5 @@ impl<'a> Table<'a> {
 
 /// The beginning of a text that somebody wrote, safe to print.
 pub(super) fn shown(text: &str) -> String {
-    text.chars().take(LONGEST).flat_map(char::escape_debug).collect()
+    narrows_base::text::quoted(text, LONGEST)
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::address::{FOR_OPERATORS, is_same, loopback, plain, socket};
 use super::item::{Item, Table, shown};
-use super::nearest::nearest;
 use super::read::Needed;
 use super::tree::{Kind, Node};
-use super::unit::{duration, shown_duration, shown_size, size};
 use super::{Admin, Auth, Config, Door, LADDER, Limits, Listen, Pool, Protocol, Share};
 use super::{Notes, Placed, Spots};
+use narrows_base::suggest::nearest;
+use narrows_base::units::{format_duration, format_size, parse_duration, parse_size};
 
 mod mcp;
 mod pool;
@@ -261,7 +261,7 @@ fn limits(table: Table<'_>) -> Limits {
     }
     set(table, "memory", &mut limits.memory, |item| bytes(item, 0, u64::MAX));
     if let Some(item) = table.get("memory").filter(|_| (1..ITSELF).contains(&limits.memory)) {
-        let needs = shown_size(ITSELF);
+        let needs = format_size(ITSELF);
         item.warn(&format!(
             "is less than the bus itself needs, which is about {needs}: it may let nobody in"
         ));
@@ -306,7 +306,7 @@ fn limits(table: Table<'_>) -> Limits {
 /// Warns of a bus that takes longer to stop than whoever stops it may expect.
 pub(super) fn long_drain(item: Item<'_>, time: Duration) {
     if time > Limits::default().drain_timeout {
-        let most = shown_duration(time + LADDER);
+        let most = format_duration(time + LADDER);
         item.warn(&format!("lets the bus take {most} to stop: tell whatever stops it to wait so long"));
     }
 }
@@ -322,12 +322,12 @@ fn set<'a, T>(table: Table<'a>, key: &str, target: &mut T, reading: impl FnOnce(
 fn bytes(item: Item<'_>, least: u64, most: u64) -> Option<u64> {
     let bytes = match item.node.kind {
         Kind::Whole(number) if number >= 0 => u64::try_from(number).ok(),
-        Kind::Text(_) => Some(item.parsed(size)?),
+        Kind::Text(_) => Some(item.parsed(parse_size)?),
         _ => return item.expected("a size such as \"64MiB\"", None),
     };
     let fits = bytes.filter(|bytes| (least..=most).contains(bytes));
     if fits.is_none() {
-        let (least, most) = (shown_size(least), shown_size(most));
+        let (least, most) = (format_size(least), format_size(most));
         item.fail(&format!("must be from {least} to {most}"), None);
     }
     fits
@@ -339,7 +339,7 @@ fn time(item: Item<'_>, zero: bool) -> Option<Duration> {
         let hint = format!("write \"{number}s\" if seconds are meant");
         return item.expected("a time in quotes", Some(&hint));
     }
-    let time = item.parsed(duration)?;
+    let time = item.parsed(parse_duration)?;
     if time.is_zero() && !zero {
         return item.expected("more than nothing", None);
     }

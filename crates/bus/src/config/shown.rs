@@ -6,8 +6,8 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::unit::{shown_duration, shown_size};
 use super::{Config, Door, Limits, Listen, McpAccess, McpServer, McpTarget, Pool, Protocol, Share};
+use narrows_base::units::{format_duration, format_size};
 
 /// What stands in place of the value of a variable.
 const HIDDEN: &str = "(hidden)";
@@ -247,7 +247,7 @@ impl<'a> Workers<'a> {
             },
             pass_env: &pool.pass_env,
             mix_identities: pool.mix_identities,
-            memory: pool.memory.map(shown_size),
+            memory: pool.memory.map(format_size),
             pids: pool.pids,
             env: Some(hidden(&pool.env)),
             client_capabilities: &pool.client_capabilities,
@@ -261,7 +261,7 @@ impl<'a> Workers<'a> {
 impl Bounds {
     fn new(limits: &Limits) -> Self {
         Self {
-            max_line: shown_size(limits.max_line as u64),
+            max_line: format_size(limits.max_line as u64),
             max_batch: limits.max_batch,
             max_connections: limits.max_connections,
             max_connections_per_identity: limits.max_connections_per_identity,
@@ -269,23 +269,23 @@ impl Bounds {
             max_sessions_per_identity: limits.max_sessions_per_identity,
             max_sessions_per_worker: limits.max_sessions_per_worker,
             max_rate_per_identity: limits.max_rate_per_identity,
-            queue_bytes: shown_size(limits.queue_bytes as u64),
-            unfinished_input: shown_size(limits.unfinished_input as u64),
-            unfinished_input_per_identity: shown_size(limits.unfinished_input_per_identity as u64),
-            stall_timeout: shown_duration(limits.stall_timeout),
-            initialize_timeout: shown_duration(limits.initialize_timeout),
-            cancel_grace: shown_duration(limits.cancel_grace),
-            drain_timeout: shown_duration(limits.drain_timeout),
-            session_grace: shown_duration(limits.session_grace),
-            disconnect_grace: shown_duration(limits.disconnect_grace),
+            queue_bytes: format_size(limits.queue_bytes as u64),
+            unfinished_input: format_size(limits.unfinished_input as u64),
+            unfinished_input_per_identity: format_size(limits.unfinished_input_per_identity as u64),
+            stall_timeout: format_duration(limits.stall_timeout),
+            initialize_timeout: format_duration(limits.initialize_timeout),
+            cancel_grace: format_duration(limits.cancel_grace),
+            drain_timeout: format_duration(limits.drain_timeout),
+            session_grace: format_duration(limits.session_grace),
+            disconnect_grace: format_duration(limits.disconnect_grace),
             restart_budget: limits.restart_budget,
-            restart_window: shown_duration(limits.restart_window),
-            memory: shown_size(limits.memory),
-            replay_bytes: shown_size(limits.replay_bytes as u64),
-            replay_time: shown_duration(limits.replay_time),
-            header_timeout: shown_duration(limits.header_timeout),
-            idle_timeout: shown_duration(limits.idle_timeout),
-            owner_expiry: shown_duration(limits.owner_expiry),
+            restart_window: format_duration(limits.restart_window),
+            memory: format_size(limits.memory),
+            replay_bytes: format_size(limits.replay_bytes as u64),
+            replay_time: format_duration(limits.replay_time),
+            header_timeout: format_duration(limits.header_timeout),
+            idle_timeout: format_duration(limits.idle_timeout),
+            owner_expiry: format_duration(limits.owner_expiry),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
+use narrows_base::text::one_line;
 use narrows_policy::UnambiguousJson;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
@@ -48,16 +49,8 @@ pub(super) fn check_unambiguous(text: &str) -> Result<(), Problem> {
 
 /// What `error` says, in one line of bounded length without control characters: parsers quote what they read.
 fn words(error: &dyn fmt::Display) -> Problem {
-    const LONGEST: usize = 200;
-    let mut words = String::new();
-    for c in error.to_string().chars().take(LONGEST) {
-        match c {
-            c if c.is_control() => words.extend(c.escape_unicode()),
-            '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => words.extend(c.escape_unicode()),
-            c => words.push(c),
-        }
-    }
-    words
+    const MAX_CHARS: usize = 200;
+    one_line(&error.to_string(), MAX_CHARS)
 }
 
 /// The first characters of `text` that fit into `room` bytes.

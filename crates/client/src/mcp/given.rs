@@ -5,6 +5,7 @@ use std::fmt;
 
 mod node;
 
+use narrows_base::text::quoted;
 use node::Node;
 
 /// How long the name of a server may be.
@@ -255,7 +256,7 @@ impl Fields {
         let mut names = HashSet::new();
         let mut read = Vec::new();
         for (name, value) in pairs {
-            let field = format!("{key}.{}", name.escape_debug());
+            let field = format!("{key}.{}", quoted(&name, MAX_NAME));
             let Node::Text(value) = value else { return Err(self.problem(&field, "is not a string")) };
             if let Some(words) = check(&name, &value) {
                 return Err(self.problem(&field, words));

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use narrows_base::suggest::nearest;
+use narrows_base::units::{parse_duration, parse_size};
 use serde_json::{Map, Number, Value};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{ScriptError, unit};
+use super::ScriptError;
 
 /// What a reading function returns.
 pub(super) type Read<T> = Result<T, ScriptError>;
@@ -96,15 +98,15 @@ impl<'a> Node<'a> {
     }
 
     pub(super) fn duration(self) -> Read<Duration> {
-        let found = self.value.get_ref().as_str().and_then(unit::duration);
+        let found = self.value.get_ref().as_str().and_then(|text| parse_duration(text).ok());
         found.ok_or_else(|| self.expected("a duration such as \"100ms\", \"2s\" or \"1m\""))
     }
 
     /// A number of bytes.
     pub(super) fn size(self) -> Read<u64> {
         let found = match self.value.get_ref() {
-            DeValue::Integer(number) if number.radix() == 10 => unit::size(number.as_str()),
-            DeValue::String(text) => unit::size(text),
+            DeValue::Integer(number) if number.radix() == 10 => parse_size(number.as_str()).ok(),
+            DeValue::String(text) => parse_size(text).ok(),
             _ => None,
         };
         found.ok_or_else(|| self.expected("a size such as 100, \"64KiB\" or \"80MiB\""))
@@ -222,22 +224,5 @@ impl<'a> Fields<'a> {
 
 /// `, did you mean …?` if one of `words` is close to `word`.
 pub(super) fn hint<'w>(word: &str, words: impl Iterator<Item = &'w str>) -> String {
-    let word: Vec<char> = word.chars().take(40).collect();
-    let near = words.map(|known| (distance(&word, known), known)).min().filter(|(steps, _)| *steps <= 2);
-    near.map_or(String::new(), |(_, known)| format!(" (did you mean `{known}`?)"))
-}
-
-/// How many letters must be changed, added or removed to turn one word into the other.
-fn distance(word: &[char], known: &str) -> usize {
-    let mut row: Vec<usize> = (0..=word.len()).collect();
-    for (above, letter) in known.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = above + 1;
-        for at in 1..=word.len() {
-            let changed = diagonal + usize::from(word[at - 1] != letter);
-            diagonal = row[at];
-            row[at] = changed.min(row[at - 1] + 1).min(diagonal + 1);
-        }
-    }
-    row[word.len()]
+    nearest(word, words).map_or_else(String::new, |known| format!(" (did you mean `{known}`?)"))
 }

@@ -253,7 +253,7 @@ fn ids<T>(table: &std::collections::HashMap<Raw, T>, so: impl Fn(&T) -> bool) ->
 
 /// A method, as long as a message can bear.
 fn shown(method: &str) -> String {
-    method.chars().take(64).collect::<String>().escape_debug().to_string()
+    narrows_base::text::quoted(method, 64)
 }
 
 /// A time as people say it.

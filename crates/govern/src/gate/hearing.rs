@@ -219,7 +219,7 @@ fn shown_changes(call: &Call) -> String {
     let first: Vec<String> = files
         .iter()
         .take(MAX_NAMED_FILES)
-        .map(|file| format!("`{}`", file.display().to_string().escape_debug()))
+        .map(|file| format!("`{}`", narrows_base::text::quoted(&file.to_string_lossy(), 200)))
         .collect();
     let more = files.len().saturating_sub(MAX_NAMED_FILES);
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };

@@ -83,5 +83,5 @@ impl<O: Out> Pass<'_, O> {
 }
 
 fn tool(hearing: &Hearing) -> String {
-    hearing.tool.chars().take(LONGEST).collect::<String>().escape_debug().to_string()
+    narrows_base::text::quoted(&hearing.tool, LONGEST)
 }

@@ -236,7 +236,7 @@ impl<O: Out> Pass<'_, O> {
         if is_known {
             return Ok(());
         }
-        let words = format!("the operator has no MCP server `{}`", name.escape_debug());
+        let words = format!("the operator has no MCP server `{}`", narrows_base::text::quoted(name, 64));
         Err(Refusal::new(Code::PolicyDenied, words, "server_not_listed"))
     }
 

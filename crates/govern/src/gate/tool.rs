@@ -329,7 +329,7 @@ impl<O: Out> Pass<'_, O> {
 /// What is to be done with a call after what was said about it.
 fn course(case: &Case) -> Course {
     let begun = case.call.has_begun();
-    let tool = || case.call.tool().escape_debug().to_string();
+    let tool = || narrows_base::text::quoted(&case.call.tool(), 200);
     match &case.approved {
         Approved::Auto | Approved::By { .. } => Course::Show,
         Approved::Pending if begun => {

@@ -4,12 +4,13 @@ use std::path::Path;
 
 use super::named;
 use crate::code::Code;
-use crate::finding::{Draft, shown};
+use crate::finding::Draft;
 use crate::kind::Kind;
-use crate::near::nearest;
 use crate::revision;
 use crate::schema::Checker;
 use crate::yaml::{Content, Node};
+use narrows_base::suggest::nearest;
+use narrows_base::text::quoted;
 
 pub(super) fn lint(path: &Path, node: &Node, found: &mut Vec<Draft>) {
     named(path, Kind::Acp, "name", node, found);
@@ -31,8 +32,8 @@ fn misspelt(node: &Node, above: &str, known: &[&str], found: &mut Vec<Draft>) {
     for (key, _) in node.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
         let absent = known.iter().copied().filter(|known| node.get(known).is_none());
         if let Some(near) = nearest(&key.text, absent) {
-            let message = format!("`{}` means nothing to us", shown(&key.text, 64));
-            let place = format!("{above}{}", shown(&key.text, 64));
+            let message = format!("`{}` means nothing to us", quoted(&key.text, 64));
+            let place = format!("{above}{}", quoted(&key.text, 64));
             let draft = Draft::warning(Code::Misspelt, key.at, message).key(place);
             found.push(draft.value(&key.text).hint(format!("did you mean {near}?")));
         }
@@ -120,7 +121,7 @@ fn methods(node: &Node, found: &mut Vec<Draft>) {
         for (at, item) in listed.items().iter().enumerate() {
             let Some(name) = item.text().filter(|name| !is_listable(key, name)) else { continue };
             let message =
-                format!("listing `{}` has no effect: the gate decides about it by itself", shown(name, 64));
+                format!("listing `{}` has no effect: the gate decides about it by itself", quoted(name, 64));
             let draft = Draft::warning(Code::Ignored, item.at, message).value(name);
             found.push(draft.key(format!("metadata.narrows.{key}[{at}]")).hint("take it out"));
         }
@@ -132,7 +133,7 @@ fn unknown(aip44: &Node, found: &mut Vec<Draft>) {
     // In whatever order a schema is kept.
     known.sort_unstable();
     for (key, _) in aip44.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
-        let shown = shown(&key.text, 64);
+        let shown = quoted(&key.text, 64);
         let message = format!("`{shown}` means nothing below aip44");
         let absent = known.iter().copied().filter(|known| aip44.get(known).is_none());
         // Whoever almost wrote one of ours meant it, and what was to hold would not, without a word.

@@ -116,7 +116,7 @@ fn continuation(node: &Node, found: &mut Vec<Draft>) {
     };
     let Some(name) = default.text() else { return };
     if !supported.items().iter().any(|item| item.text() == Some(name)) {
-        let message = format!("`{}` is not among those supported", crate::finding::shown(name, 64));
+        let message = format!("`{}` is not among those supported", narrows_base::text::quoted(name, 64));
         let draft = Draft::blocking(Code::Config, default.at, message).key("continuation.default");
         found.push(draft.value(name).hint("add it to supported, or write one that is there"));
     }

@@ -6,8 +6,8 @@ use super::named;
 use crate::code::Code;
 use crate::finding::Draft;
 use crate::kind::Kind;
-use crate::near::nearest;
 use crate::yaml::{Content, Node, Place};
+use narrows_base::suggest::nearest;
 
 pub(super) fn operator(node: &Node, found: &mut Vec<Draft>) {
     for (number, tool) in node.get("tools").map(Node::items).unwrap_or_default().iter().enumerate() {
@@ -56,7 +56,7 @@ pub(super) fn duplicates(list: Option<&Node>, id: &str, key: &str, found: &mut V
     for (number, node) in ids.iter().enumerate() {
         let Some(text) = node.text() else { continue };
         if ids[..number].iter().any(|earlier| earlier.text() == Some(text)) {
-            let message = format!("`{}` comes twice in this list", crate::finding::shown(text, 64));
+            let message = format!("`{}` comes twice in this list", narrows_base::text::quoted(text, 64));
             let draft = Draft::blocking(Code::Duplicate, node.at, message).key(key).value(text);
             found.push(draft.hint("give one of them another id"));
         }
@@ -68,7 +68,7 @@ fn kind_of_tool(node: &Node, key: &str, found: &mut Vec<Draft>) {
     let Some(text) = node.text() else { return };
     let Some(kind) = text.strip_prefix("kind:") else { return };
     let Some(hint) = narrows_policy::Kind::correction(kind) else { return };
-    let message = format!("no tool is of the kind `{}`", crate::finding::shown(kind, 64));
+    let message = format!("no tool is of the kind `{}`", narrows_base::text::quoted(kind, 64));
     found.push(Draft::blocking(Code::Enum, node.at, message).key(key).value(text).hint(hint));
 }
 
@@ -104,7 +104,7 @@ fn unasked(at: Place, action: &str, denies: bool) -> Option<Draft> {
     } else {
         "decides nothing"
     };
-    let shown = crate::finding::shown(action, 64);
+    let shown = narrows_base::text::quoted(action, 64);
     let message = format!("nothing here is ever asked for as `{shown}`, so this policy {effect}");
     Some(Draft::warning(Code::Action, at, message))
 }

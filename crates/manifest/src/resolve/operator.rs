@@ -127,7 +127,7 @@ fn skill(
 ) -> Result<Skill, String> {
     let (path, bytes) = match reference.source() {
         Some(source) if source.contains("://") || source.starts_with('@') => {
-            return Err(format!("`{}` is not in this workspace", crate::finding::shown(source, 80)));
+            return Err(format!("`{}` is not in this workspace", narrows_base::text::quoted(source, 80)));
         }
         Some(source) => {
             let inside = format!("{}/{SKILL}", source.trim_end_matches('/'));

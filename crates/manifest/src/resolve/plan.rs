@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
+use narrows_base::text::quoted;
 use narrows_policy::Charter;
 use serde::Serialize;
 use serde_json::Value;
@@ -12,7 +13,7 @@ use super::{Agent, AuditTarget, BoundPolicy, EffectiveGovernance, SandboxPlan, S
 use crate::capabilities::Capabilities;
 use crate::code::Code;
 use crate::document::Document;
-use crate::finding::{Draft, Findings, shown};
+use crate::finding::{Draft, Findings};
 use crate::types::acp::{Acp, Kind as Role, McpServer};
 use crate::types::operator::Operator;
 use crate::yaml::Place;
@@ -120,7 +121,7 @@ pub(super) fn mcp_servers(reading: &mut Reading<'_>, acp: &Loaded<Acp>) -> Vec<M
             match reading.bytes_at(acp, reference) {
                 Ok((_, bytes)) => description = crate::document::front_matter(&bytes),
                 Err(error) => {
-                    let (name, file) = (shown(&server.name, 64), shown(reference, 200));
+                    let (name, file) = (quoted(&server.name, 64), quoted(reference, 200));
                     let message =
                         format!("the description `{file}` of the MCP server `{name}` cannot be had: {error}");
                     let draft = Draft::warning(Code::NotFound, at, message).key("metadata.aip44.mcp_servers");

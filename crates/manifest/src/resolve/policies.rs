@@ -46,7 +46,7 @@ pub(super) fn load(
         let written = items.iter().find(|item| item.get("id").and_then(|id| id.text()) == Some(&entry.id));
         let at = written.and_then(|item| item.get("ref")).map_or(at, |reference| reference.at);
         let code = Some(Code::Policy);
-        let key = format!("policies.{}.ref", crate::finding::shown(&entry.id, 64));
+        let key = format!("policies.{}.ref", narrows_base::text::quoted(&entry.id, 64));
         if let Some(policy) = reading.referred::<Policy, _>(&source, &entry.r#ref, at, &key, code) {
             policies.push(BoundPolicy { entry: Some(entry.clone()), policy });
         }
@@ -81,7 +81,7 @@ fn named(
             Ok(policy) => policies.push(BoundPolicy { entry: None, policy }),
             Err(unusable) => {
                 let at = operator.place(&["governance", "policies"]);
-                let shown = crate::finding::shown(name, 64);
+                let shown = narrows_base::text::quoted(name, 64);
                 let (message, hint) = match unusable {
                     None => (
                         format!("nobody knows the policy `{shown}`"),
@@ -89,7 +89,7 @@ fn named(
                     ),
                     Some(path) => (
                         format!("the policy `{shown}` cannot be used"),
-                        format!("mend {}", crate::finding::shown(&path.display().to_string(), 200)),
+                        format!("mend {}", narrows_base::text::quoted(&path.display().to_string(), 200)),
                     ),
                 };
                 let draft = Draft::error(Code::Policy, at, message).key("governance.policies");

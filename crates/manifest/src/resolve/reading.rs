@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use narrows_base::text::quoted;
 use sha2::{Digest, Sha256};
 
 use super::plan::{Loaded, Pin};
 use crate::code::Code;
 use crate::document::{self, FrontMatter, LONGEST};
 use crate::files::{Files, FilesError, join};
-use crate::finding::{Draft, Findings, shown};
+use crate::finding::{Draft, Findings};
 use crate::yaml::Place;
 
 /// The most files that one manifest leads to.
@@ -92,7 +93,7 @@ impl<'a> Reading<'a> {
             Ok((path, bytes)) => self.parse(&path, &bytes),
             Err(error) => {
                 let code = code.unwrap_or(code_of(&error));
-                let message = format!("the file `{}` cannot be had: {error}", shown(reference, 200));
+                let message = format!("the file `{}` cannot be had: {error}", quoted(reference, 200));
                 let draft = Draft::error(code, at, message).key(key);
                 let hint = match error {
                     FilesError::Outside => "keep it below the root of the workspace, or name a wider root",

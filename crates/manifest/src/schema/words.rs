@@ -1,16 +1,17 @@
 //! What is said about each kind of mistake.
 
+use narrows_base::suggest::nearest;
+use narrows_base::text::quoted;
 use serde_json::Value;
 
 use super::check::Spot;
 use crate::code::Code;
-use crate::finding::{Draft, shown};
-use crate::near::nearest;
+use crate::finding::Draft;
 use crate::yaml::{Content, Node};
 
 /// A key as a part of a path.
 pub(super) fn key(text: &str) -> String {
-    shown(text, 64)
+    quoted(text, 64)
 }
 
 fn draft(code: Code, spot: Spot<'_>, message: String) -> Draft {
@@ -26,10 +27,10 @@ fn at_value(spot: Spot<'_>) -> Spot<'_> {
     Spot { at: spot.node.at, ..spot }
 }
 
-fn quoted(node: &Node) -> String {
+fn quoted_node(node: &Node) -> String {
     match node.raw() {
         Some("") | None => node.is_a().to_owned(),
-        Some(raw) => format!("`{}`", shown(raw, 80)),
+        Some(raw) => format!("`{}`", quoted(raw, 80)),
     }
 }
 
@@ -93,7 +94,7 @@ pub(super) fn wrong_type(
     if let (true, "string", Some(raw)) = (scalar, wanted, spot.node.raw()) {
         let name = spot.path.rsplit('.').next().unwrap_or(spot.path);
         let lacks = expected(spot).filter(|_| !fits(raw)).map(|expected| format!("; {expected}"));
-        let raw = shown(raw, 80);
+        let raw = quoted(raw, 80);
         let message = format!("`{raw}` without quotes is {}, and a text belongs here", spot.node.is_a());
         let quoted = if name.ends_with(']') { format!("\"{raw}\"") } else { format!("{name}: \"{raw}\"") };
         // Quotes alone would only lead to the next mistake.
@@ -116,7 +117,7 @@ pub(super) fn not_one_of(allowed: &[Value], spot: Spot<'_>) -> Draft {
             other => other.to_string(),
         })
         .collect();
-    let given = quoted(spot.node);
+    let given = quoted_node(spot.node);
     let near = spot.node.text().and_then(|text| nearest(text, words.iter().map(String::as_str)));
     let hint = match (near, words.as_slice()) {
         (_, [only]) => format!("write {only}"),
@@ -138,7 +139,8 @@ pub(super) fn length(length: u64, least: u64, most: u64, spot: Spot<'_>) -> Draf
 
 pub(super) fn pattern(pattern: &str, spot: Spot<'_>) -> Draft {
     let spot = at_value(spot);
-    let draft = draft(Code::Pattern, spot, format!("{} does not have the form it needs", quoted(spot.node)));
+    let draft =
+        draft(Code::Pattern, spot, format!("{} does not have the form it needs", quoted_node(spot.node)));
     match expected(spot) {
         Some(hint) => draft.hint(hint),
         None => draft.hint(format!("it has to match {pattern}")),
@@ -148,10 +150,10 @@ pub(super) fn pattern(pattern: &str, spot: Spot<'_>) -> Draft {
 /// A word that has to be written as the id of something.
 pub(super) fn write_id(text: &str, spot: Spot<'_>) -> Draft {
     let spot = at_value(spot);
-    let message = format!("{} cannot stand here by itself", quoted(spot.node));
+    let message = format!("{} cannot stand here by itself", quoted_node(spot.node));
     let id = match text.contains([':', '#', '{', '[', '*', '&', '!', '|', '>', '\'', '"', '%', '@', '`']) {
-        true => format!("'{}'", shown(&text.replace('\'', "''"), 80)),
-        false => shown(text, 80),
+        true => format!("'{}'", quoted(&text.replace('\'', "''"), 80)),
+        false => quoted(text, 80),
     };
     let hint = format!(
         "write `- id: {id}`; only names of small letters, digits and hyphens can stand by themselves"
@@ -167,7 +169,7 @@ pub(super) fn range(least: Option<f64>, most: Option<f64>, spot: Spot<'_>) -> Dr
         (None, Some(most)) => format!("{most} or less"),
         (None, None) => String::new(),
     };
-    let message = format!("{} is out of bounds", quoted(spot.node));
+    let message = format!("{} is out of bounds", quoted_node(spot.node));
     draft(Code::Range, spot, message).hint(format!("write a number of {bounds}"))
 }
 
@@ -176,7 +178,7 @@ pub(super) fn too_few(least: u64, spot: Spot<'_>) -> Draft {
 }
 
 pub(super) fn twice(first: usize, spot: Spot<'_>) -> Draft {
-    let message = format!("{} stands in the list already, as number {}", quoted(spot.node), first + 1);
+    let message = format!("{} stands in the list already, as number {}", quoted_node(spot.node), first + 1);
     draft(Code::Twice, spot, message).hint("take one of them out")
 }
 
@@ -191,7 +193,7 @@ pub(super) fn missing<'a>(
     let slip = nearest(wanted, strangers.filter(|key| !known.contains(key)));
     let message = format!("`{wanted}` is missing");
     let hint = match (slip, about) {
-        (Some(slip), _) => format!("did you mean it by `{}`?", shown(slip, 64)),
+        (Some(slip), _) => format!("did you mean it by `{}`?", quoted(slip, 64)),
         (None, Some(about)) => format!("add it: {}", within(about)),
         (None, None) => "add it".to_owned(),
     };
@@ -227,7 +229,7 @@ fn undeclarable(path: &str) -> Option<&'static str> {
 }
 
 pub(super) fn form(spot: Spot<'_>) -> Draft {
-    let message = format!("{} has none of the forms allowed here", quoted(spot.node));
+    let message = format!("{} has none of the forms allowed here", quoted_node(spot.node));
     with_expected(draft(Code::Form, at_value(spot), message), spot)
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn parse(yaml: &str, line: usize, findings: &mut Vec<Draft>) -> Optio
             Ok((event, span)) => builder.take(event, span),
             Err(error) => {
                 let at = builder.place(error.marker().line(), error.marker().col());
-                let message = format!("this is not YAML: {}", crate::finding::shown(&error.info(), 120));
+                let message = format!("this is not YAML: {}", narrows_base::text::quoted(&error.info(), 120));
                 let hint = "look at the indentation, and quote texts with `: ` or ` #` in them";
                 Err(Draft::error(Code::Syntax, at, message).hint(hint))
             }
@@ -75,7 +75,7 @@ impl Builder<'_> {
         let at = self.place(span.start.line(), span.start.col());
         if let Some(tag) = event.tag().filter(|tag| !tag.is_yaml_core_schema_tag("str")) {
             let at = span.tag_start().map_or(at, |start| self.place(start.line(), start.col()));
-            let message = format!("a tag (`{}`)", crate::finding::shown(&tag.original(), 40));
+            let message = format!("a tag (`{}`)", narrows_base::text::quoted(&tag.original(), 40));
             let draft = Draft::error(Code::Tag, at, message);
             return Err(draft.hint("leave it out; quote the value if it is a text"));
         }
@@ -158,7 +158,7 @@ fn key(node: &Node, entries: &[(Key, Node)], findings: &mut Vec<Draft>) -> Resul
     let first = entries.iter().find(|(key, _)| key.text == text).map(|(key, _)| key.at);
     if let Some(first) = first {
         let message =
-            format!("`{}` comes twice, first on line {}", crate::finding::shown(&text, 80), first.line);
+            format!("`{}` comes twice, first on line {}", narrows_base::text::quoted(&text, 80), first.line);
         findings.push(Draft::error(Code::Duplicate, node.at, message).value(&text).hint("keep one of them"));
     }
     Ok((Key { text, at: node.at }, first.is_some()))

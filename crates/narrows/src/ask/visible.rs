@@ -6,8 +6,9 @@
 //! What is written out stands between `⟨` and `⟩`, and these two are always written out themselves. So a line end, `⟨\n⟩`, and
 //! the two characters `\n` never look alike, and backslashes stay as they are in commands and JSON.
 
+use narrows_base::text::is_hidden;
+
 use super::marks::is_combining;
-use crate::terminal::is_hidden;
 
 /// Longer runs of blanks are counted, so that the text behind them stays in sight.
 const MAX_BLANKS: usize = 8;

@@ -177,27 +177,10 @@ pub(crate) fn deadline(text: &str) -> Result<Deadline, String> {
     Ok(Deadline { name, time: duration(time)? })
 }
 
-/// Reads a time: a number, which may have a fraction, and `ms`, `s`, `m` or `h`; a number alone is seconds.
+/// Parses a duration of more than 0: a number, which may have a fraction, and `ms`, `s`, `m` or `h`. A number alone is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let fraction: f64 = number.parse().map_err(|_| "a time is a number and a unit, such as `90s`")?;
-    let millis: u32 = match unit {
-        "ms" => 1,
-        "" | "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return Err("the unit must be `ms`, `s`, `m` or `h`"),
-    };
-    let duration = match number.parse::<u64>() {
-        Ok(whole) => whole.checked_mul(millis.into()).map(Duration::from_millis),
-        Err(_) => Duration::try_from_secs_f64(fraction * f64::from(millis) / 1000.0).ok(),
-    };
-    // A longer time is a mistake, and so long that adding it to now may not be possible.
-    let longest = Duration::from_secs(365 * 24 * 3600);
-    duration
-        .filter(|duration| !duration.is_zero() && *duration <= longest)
-        .ok_or("it must be more than nothing, and at most a year")
+    let duration = narrows_base::units::parse_duration(text)?;
+    if duration.is_zero() { Err("the duration must be more than 0") } else { Ok(duration) }
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use narrows_bus::config::{Limits, host, origin, unit};
+use narrows_base::units::parse_size;
+use narrows_bus::config::{Limits, host, origin};
 
 use super::value::duration;
 
@@ -92,7 +93,7 @@ impl Limit {
 fn limit(text: &str) -> Result<Limit, String> {
     let (name, value) = text.split_once('=').ok_or("it is a name and a value, such as `idle_timeout=30s`")?;
     let bytes = |text: &str| {
-        let bytes = unit::size(text)?;
+        let bytes = parse_size(text)?;
         let fits = usize::try_from(bytes).ok().filter(|bytes| (1 << 20..=1 << 30).contains(bytes));
         fits.ok_or("it must be from 1MiB to 1GiB")
     };
@@ -138,7 +139,7 @@ mod tests {
         check("max_connections_per_identity=2", Ok(Limits { max_connections_per_identity: 2, ..usual() }));
         check("max_rate_per_identity=0", Ok(Limits { max_rate_per_identity: 0, ..usual() }));
         check("idle_timeout", Err("a name and a value"));
-        check("idle_timeout=0", Err("more than nothing"));
+        check("idle_timeout=0", Err("more than 0"));
         check("replay_bytes=1", Err("from 1MiB"));
         check("max_connections_per_identity=0", Err("from 1"));
         check("max_rate_per_identity=-1", Err("whole number"));

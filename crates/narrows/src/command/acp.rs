@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use narrows_agent::Settings;
+use narrows_base::suggest::nearest;
 use narrows_link::{CloseReason, Sender};
 use narrows_rpc::Peer;
 use tokio::time::{sleep, timeout};
@@ -20,7 +21,6 @@ use crate::drive::Remote;
 use crate::environment;
 use crate::failure::{Code, Failure};
 use crate::interrupt::Interrupts;
-use crate::nearest::nearest;
 use crate::output;
 
 /// How long a client that has closed its end may take to read what it was answered, as long as it reads.

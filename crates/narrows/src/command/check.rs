@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::process::ExitCode;
 
+use narrows_base::text::multi_line;
 use narrows_bus::config::{self, Config, Here, Inspected, Mistake, Place, Pool, Warning};
 use serde_json::{Value, json};
 
@@ -15,7 +16,7 @@ use crate::cli::{CheckFiles, CheckFormat};
 use crate::environment;
 use crate::failure::{Code, Failure};
 use crate::output;
-use crate::terminal::{Colour, line, text};
+use crate::terminal::{Colour, line};
 use names::Names;
 
 /// The longest file.
@@ -134,7 +135,7 @@ fn summary(path: &Path, config: &Config, verbose: bool) -> String {
     let (pools, places) = (many(config.pools.len(), "pool"), many(config.listen.len(), "listener"));
     let line = line(&format!("{}: {pools}, {places}", path.display()));
     match verbose {
-        true => format!("# {line}\n{}", text(&config::shown::toml(config))),
+        true => format!("# {line}\n{}", multi_line(&config::shown::toml(config))),
         false => format!("{line}\n"),
     }
 }

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use narrows_base::text::one_line;
 use narrows_client::{Decide, Runtime, Session};
 use narrows_link::Link;
 use narrows_process::Ladder;
@@ -24,7 +25,7 @@ use crate::failure::{Code, Failure, strayed};
 use crate::interrupt::{Interrupts, Signal};
 use crate::present::Presenter;
 use crate::screen::{Piece, Screen};
-use crate::terminal::{Colour, long_line};
+use crate::terminal::Colour;
 use crate::tidings::Tidings;
 use answers::Answers;
 use summary::Summary;
@@ -209,7 +210,7 @@ impl Conversation {
         self.summary.introduce(runtime.introduced());
         // What the agent's stderr says is not shown, and this is for whoever starts it.
         if let Some(notice) = runtime.introduced().raw["_meta"]["aip44"]["notice"].as_str() {
-            self.mention(format!("about the agent: {}", long_line(notice, NOTICE))).await?;
+            self.mention(format!("about the agent: {}", one_line(notice, NOTICE))).await?;
         }
         let outcome = match self.before_turn(open(&runtime, &wanted), Duration::ZERO).await {
             Ok(Ok(session)) => self.turn(&runtime, session, request, questions).await,

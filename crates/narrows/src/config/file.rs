@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use narrows_base::suggest::nearest;
 use narrows_govern::Patience;
 use narrows_model::{Effort, Provider};
 use narrows_remote::client::Target;
@@ -12,7 +13,6 @@ use super::error::{ConfigError, Origin};
 use super::layer::{Header, Hidden, Key, Layer, Proxy};
 use super::read::{Node, Read, Source, Table};
 use crate::cli::{Errors, NamedBy, RemoteArgs, target, value};
-use crate::nearest::nearest;
 
 /// The name of the endpoint that the variables form.
 pub(crate) const ENV: &str = "env";

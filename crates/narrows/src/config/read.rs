@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
+use narrows_base::suggest::nearest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Origin};
 use crate::cli::value;
-use crate::nearest::nearest;
 
 /// How much of a text is shown.
 const LONGEST: usize = 40;
@@ -223,5 +223,5 @@ impl<'a> Node<'a> {
 
 /// The beginning of a text that somebody wrote.
 fn shown(text: &str) -> String {
-    text.chars().take(LONGEST).flat_map(char::escape_debug).collect()
+    narrows_base::text::quoted(text, LONGEST)
 }

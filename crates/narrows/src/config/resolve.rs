@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use narrows_base::suggest::nearest;
 use narrows_model::DEMO_URL;
 
 use super::error::{ConfigError, Origin};
@@ -12,7 +13,6 @@ use super::variables::Variables;
 use super::{key, place, proxy};
 use crate::cli::{Errors, ModelArgs};
 use crate::environment as env;
-use crate::nearest::nearest;
 
 /// The endpoint of the variables, if they do not name one.
 const OPENAI: &str = "https://api.openai.com/v1";

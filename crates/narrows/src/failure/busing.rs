@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use narrows_base::suggest::nearest;
 use narrows_bus::admin::AskError;
 use narrows_bus::config::Place;
 use narrows_bus::config::{Door, Listen, Web};
@@ -12,7 +13,6 @@ use narrows_remote::tokens::TokenError;
 
 use super::papers::{about_listener, about_tokens};
 use super::{Code, Failure};
-use crate::nearest::nearest;
 use crate::terminal::line;
 
 impl Failure {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use narrows_acp::offer::Unfit;
+use narrows_base::suggest::nearest;
 use narrows_link::CloseReason;
 use narrows_process::SpawnError;
 use narrows_wire::{Code as RpcCode, RpcError};
@@ -10,7 +11,6 @@ use narrows_wire::{Code as RpcCode, RpcError};
 use super::{Code, Failure};
 use crate::cli::value::bare_address;
 use crate::config::BUILT_IN;
-use crate::nearest::nearest;
 use crate::terminal::line;
 use narrows_client::{ClientError, Fault, Login, LoginKind, Problem, Seen, Stage};
 

@@ -42,7 +42,7 @@ fn usage() {
     "#);
     assert_snapshot!(told_with("cat", &["--timeout", "soon", "Hi"]), @"
     --- stderr ---
-    error: invalid value 'soon' for '--timeout <TIME>': a time is a number and a unit, such as `90s`
+    error: invalid value 'soon' for '--timeout <TIME>': a duration is a number and a unit, such as `30s`
 
     For more information, try '--help'.
     --- exit 2 ---

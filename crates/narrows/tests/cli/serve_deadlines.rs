@@ -89,7 +89,7 @@ fn a_deadline_that_is_none_is_told() {
     for (flag, said) in [
         ("silence", "it is a name and a time, such as `silence=20m`"),
         ("slience=2m", "there is none of this name; there are initialize, authenticate"),
-        ("silence=soon", "a time is a number and a unit"),
+        ("silence=soon", "a duration is a number and a unit"),
     ] {
         let told = governed.place.told(governed.serve(&["--deadline", flag]));
         assert!(told.contains(said) && told.ends_with("--- exit 2 ---\n"), "{flag}: {told}");

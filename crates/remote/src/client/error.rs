@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use narrows_base::text::one_line;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use rustls::{AlertDescription, CertificateError};
 
@@ -316,10 +317,9 @@ fn behind(words: Option<&str>) -> String {
 /// What a server says beside its status, in one line.
 fn words(body: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(body.get(..WORDS * 4).unwrap_or(body));
-    let words: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WORDS).collect();
-    let words = words.trim();
+    let words = one_line(&text, WORDS);
     // Pages are for browsers.
-    (!words.is_empty() && !words.starts_with('<')).then(|| words.to_owned())
+    (!words.is_empty() && !words.starts_with('<')).then_some(words)
 }
 
 /// Why a connection is lost for good.
@@ -386,12 +386,15 @@ mod tests {
         {
             assert_eq!(of_status(status, b"").is_final(), is_final, "{status}");
         }
-        assert_eq!(of_status(404, b"no\n\x1b[1msuch").to_string(), "the server answers 404: no  [1msuch");
+        assert_eq!(
+            of_status(404, b"no\n\x1b[1msuch").to_string(),
+            "the server answers 404: no \\u{1b}[1msuch"
+        );
         assert_eq!(of_status(404, b"<html>").to_string(), "the server answers 404");
         assert_eq!(of_status(403, b"not you\n").to_string(), "the server forbids it (403): not you");
         assert_eq!(
             of_status(403, &[b'x'; 9000]).to_string().len(),
-            "the server forbids it (403): ".len() + WORDS
+            "the server forbids it (403): …".len() + WORDS
         );
         let mut headers = HeaderMap::new();
         headers.insert(RETRY_AFTER, 7.into());

@@ -190,7 +190,7 @@ fn broken(error: &WsError) -> Broken {
 }
 
 fn closed(frame: &CloseFrame) -> Broken {
-    let words: String = frame.reason.chars().filter(|c| !c.is_control()).take(200).collect();
+    let words = narrows_base::text::one_line(&frame.reason, 200);
     match frame.code {
         CloseCode::Size => Broken::Oversized,
         CloseCode::Normal | CloseCode::Away | CloseCode::Restart if words.is_empty() => Broken::Closed,

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use narrows_acp::capability::AgentCan;
+use narrows_base::text::one_line;
 use narrows_client::{Agent, Choice, Info, Introduced, Login, LoginKind, Snapshot};
 use serde_json::{Map, Value, json};
 
@@ -10,7 +11,7 @@ use super::can;
 use crate::error_report::ErrorReport;
 use crate::failure::{Failure, strayed};
 use crate::output;
-use crate::terminal::{line, long_line};
+use crate::terminal::line;
 
 /// How many models, modes or values of an option are shown.
 const MOST_CHOICES: usize = 12;
@@ -202,7 +203,7 @@ fn session_words(snapshot: &Snapshot) -> Vec<(&'static str, String)> {
     for (index, command) in snapshot.commands.iter().take(MOST_COMMANDS).enumerate() {
         let hint = command.hint.as_deref().map(str::trim).filter(|hint| !hint.is_empty());
         let hint = hint.map_or(String::new(), |hint| format!(" <{}>", line(hint)));
-        let words = format!("/{}{hint}: {}", line(&command.name), long_line(&command.description, LONGEST));
+        let words = format!("/{}{hint}: {}", line(&command.name), one_line(&command.description, LONGEST));
         rows.push((if index == 0 { "commands" } else { "" }, words));
     }
     rows.extend(more(snapshot.commands.len(), MOST_COMMANDS).map(|words| ("", words)));

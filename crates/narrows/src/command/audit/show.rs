@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use narrows_audit::verify::{self, Form, Options, Why};
 use narrows_audit::{Entry, Filter, ReadError, Reader, jcs};
+use narrows_base::text::{escape_json, one_line};
 use serde_json::{Value, json};
 
 use crate::cli::{AuditFormat, AuditShow};
 use crate::failure::{Code, Failure};
 use crate::output;
-use crate::terminal::{escape_json, line, long_line};
+use crate::terminal::line;
 
 /// How long a line for people may be.
 const LONGEST: usize = 1000;
@@ -117,7 +118,7 @@ fn text(entry: &Entry) -> String {
     }
     // The number is aligned, and would not be at the beginning of a trimmed line.
     let width = parts[0].len();
-    format!("{}{}", &parts[0][..width - entry.seq.to_string().len()], long_line(&parts.join("  "), LONGEST))
+    format!("{}{}", &parts[0][..width - entry.seq.to_string().len()], one_line(&parts.join("  "), LONGEST))
 }
 
 /// What a call is about: the file, the command or the address in its input.

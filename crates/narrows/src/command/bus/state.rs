@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
+use narrows_base::text::one_line;
 use serde::Deserialize;
 
 use crate::command::columns;
-use crate::terminal::{line, long_line};
+use crate::terminal::line;
 
 /// How much of a reason fits into a table.
 const REASON: usize = 60;
@@ -221,7 +222,7 @@ impl State {
                 sum(|worker| worker.sessions),
                 sum(|worker| worker.pending),
                 pool.waiting.to_string(),
-                pool.last_loss.as_deref().map_or_else(|| "-".to_owned(), |loss| long_line(loss, REASON)),
+                pool.last_loss.as_deref().map_or_else(|| "-".to_owned(), |loss| one_line(loss, REASON)),
             ]
         };
         let rows: Vec<_> = self.pools.iter().map(row).collect();

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use narrows_base::suggest::nearest;
 use narrows_bus::config::{Config, Door, Mistake, Place, Warning, Web};
 use narrows_remote::tls::{self, TlsError};
 use narrows_remote::tokens::{self, Fault, Inspected, TokenError};
@@ -10,7 +11,6 @@ use serde_json::{Value, json};
 use crate::command::serve::guests;
 use crate::command::web::tls_files;
 use crate::failure::{Failure, IDENTITIES, about_tls, about_tokens};
-use crate::nearest::nearest;
 use crate::output;
 use crate::terminal::line;
 

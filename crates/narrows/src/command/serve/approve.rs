@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use narrows_audit::{Approval, Signer, Timestamp, Verdict, key};
+use narrows_base::text::visible_line;
 
 use super::case::{Answer, Ask, LONGEST_ANSWER, Listed};
 use super::{sheet, sockets};
@@ -14,7 +15,7 @@ use crate::cli::Approve;
 use crate::config::{Variables, runtime_dir};
 use crate::failure::{Code, Failure};
 use crate::output;
-use crate::terminal::{line, visible_line};
+use crate::terminal::line;
 
 /// How many characters tell one of many: more than there are of an input there.
 const LISTED: usize = 8 << 10;

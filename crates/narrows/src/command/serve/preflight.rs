@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use narrows_audit::Timestamp;
+use narrows_base::suggest::nearest;
 use narrows_govern::{Principal, Reach, is_signer, provided};
 use narrows_manifest::types::acp::Tier;
 use narrows_manifest::types::agent_cli::Block;
@@ -17,7 +18,6 @@ use super::keys::{KeyFiles, Keys, USUAL};
 use super::person::roles_of;
 use super::shim::Shim;
 use super::{toolless, version};
-use crate::nearest::nearest;
 use crate::terminal::line;
 
 /// Loads a manifest as it is served: what it leads to, and what it needs besides. What can be lived with is among the

@@ -2,10 +2,10 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use narrows_base::text::{visible_line, visible_lines};
 use serde_json::Value;
 
 use super::case::Case;
-use crate::terminal::{visible_line, visible_text};
 
 /// How one level is set off from the one around it.
 const INDENT: &str = "  ";
@@ -74,11 +74,11 @@ fn put(key: Option<&str>, value: &Value, depth: usize, out: &mut String) {
         }
         Value::String(words) if words.contains('\n') => {
             out.push_str(&format!("{indent}{head}\n"));
-            for line in visible_text(words).split('\n') {
+            for line in visible_lines(words).split('\n') {
                 out.push_str(&format!("{indent}{INDENT}| {line}\n"));
             }
         }
-        Value::String(words) => out.push_str(&format!("{indent}{head} {}\n", visible_text(words))),
+        Value::String(words) => out.push_str(&format!("{indent}{head} {}\n", visible_lines(words))),
         other => out.push_str(&format!("{indent}{head} {other}\n")),
     }
 }

@@ -1,11 +1,11 @@
 //! Tools that an operator is given, and that the built-in agent which plays it will never have.
 
+use narrows_base::suggest::nearest;
 use narrows_govern::{BUILT_IN, Reach};
 use narrows_manifest::types::acp::Kind;
 use narrows_manifest::types::operator::{Operator, ToolRef};
 use narrows_manifest::{Bundle, Capabilities, Code, Finding, Loaded, Severity};
 
-use crate::nearest::nearest;
 use crate::terminal::line;
 
 /// What is to be said about the tools of an operator that nobody else plays.
