@@ -11,6 +11,7 @@ use narrows_policy::{Action, Command, Kind, Variable, Verdict};
 use narrows_process::{CwdLinks, Environment, Sandbox, Spec};
 use narrows_wire::{Code, RpcError};
 use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::allowed::Deed;
@@ -36,6 +37,42 @@ pub(crate) struct Services {
     /// What commands run in.
     pub(crate) confinement: Confinement,
     pub(crate) cwd: PathBuf,
+    pub(crate) budget: RequestBudget,
+}
+
+/// Bounds the memory of requests that an agent sends without reading the answers.
+pub(crate) struct RequestBudget {
+    /// Bytes of the requests that are not answered.
+    request_bytes: Arc<Semaphore>,
+    /// Files and outputs that are read, or whose answer waits for the agent.
+    answers: Arc<Semaphore>,
+}
+
+impl RequestBudget {
+    /// How many bytes the open requests of a session may have: room for the longest message.
+    const MAX_REQUEST_BYTES: usize = narrows_wire::MAX_LINE;
+
+    /// How many answers with a file or the output of a command are made at once.
+    const MAX_LARGE_ANSWERS: usize = 2;
+
+    pub(crate) fn new() -> Self {
+        Self {
+            request_bytes: Arc::new(Semaphore::new(Self::MAX_REQUEST_BYTES)),
+            answers: Arc::new(Semaphore::new(Self::MAX_LARGE_ANSWERS)),
+        }
+    }
+
+    /// Reserves room for a request of this many bytes until the permit is dropped. `None` if there is none.
+    pub(crate) fn admit(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let bytes = u32::try_from(bytes.min(Self::MAX_REQUEST_BYTES)).ok()?;
+        Arc::clone(&self.request_bytes).try_acquire_many_owned(bytes).ok()
+    }
+
+    /// Waits until a large answer may be made. Its permit is dropped when it was sent.
+    pub(crate) async fn large_answer(&self) -> Option<OwnedSemaphorePermit> {
+        // Never closed.
+        Arc::clone(&self.answers).acquire_owned().await.ok()
+    }
 }
 
 /// Why a service was not rendered.
@@ -63,6 +100,24 @@ impl Unserved {
     }
 }
 
+/// What came of a file that was read or written, with its slot, which is free once this is dropped.
+pub(crate) struct Slotted<T> {
+    value: T,
+    slot: Option<OwnedSemaphorePermit>,
+}
+
+impl<T> Slotted<T> {
+    /// Returns the value and frees the slot.
+    pub(crate) fn into_value(self) -> T {
+        self.value
+    }
+
+    /// Returns the value and its slot.
+    pub(crate) fn into_parts(self) -> (T, Option<OwnedSemaphorePermit>) {
+        (self.value, self.slot)
+    }
+}
+
 /// A command that the agent wants to run.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
@@ -81,7 +136,7 @@ impl Services {
         path: PathBuf,
         line: Option<u32>,
         limit: Option<u32>,
-    ) -> Result<String, Unserved> {
+    ) -> Result<Slotted<String>, Unserved> {
         let deed = Deed::Read { path: path.clone() };
         let about = |found: &Path| About {
             turn,
@@ -101,7 +156,7 @@ impl Services {
         turn: TurnId,
         path: PathBuf,
         text: String,
-    ) -> Result<(), Unserved> {
+    ) -> Result<Slotted<()>, Unserved> {
         let deed = Deed::Write { path: path.clone(), text: text.clone() };
         let text: Arc<str> = text.into();
         let length = text.len();
@@ -126,7 +181,7 @@ impl Services {
         about: impl Fn(&Path) -> About,
         deed: Option<Deed>,
         act: impl Fn(&Found) -> Result<T, FileError> + Clone + Send + 'static,
-    ) -> Result<T, Unserved> {
+    ) -> Result<Slotted<T>, Unserved> {
         let mut permitted: Option<PathBuf> = None;
         let mut tries = TRIES;
         loop {
@@ -145,10 +200,12 @@ impl Services {
                 permitted = Some(found.path().to_owned());
             }
             let act = act.clone();
+            // Only now: a question may take long.
+            let slot = self.budget.large_answer().await;
             tries -= 1;
             match blocking(move || act(&found)).await {
                 Err(error) if *error.kind() == FileErrorKind::Changed && tries > 0 => {}
-                outcome => return Ok(outcome?),
+                outcome => return Ok(Slotted { value: outcome?, slot }),
             }
         }
     }
@@ -324,13 +381,17 @@ impl FileService for ThroughMcp {
     ) -> Pending<'_, Result<String, ServiceError>> {
         let path = self.0.cwd.join(path);
         let turn = self.0.authority.turn();
-        Box::pin(async move { self.0.read(turn, path, line, limit).await.map_err(|error| words(&error)) })
+        Box::pin(async move {
+            self.0.read(turn, path, line, limit).await.map(Slotted::into_value).map_err(|error| words(&error))
+        })
     }
 
     fn write(&self, path: PathBuf, text: String) -> Pending<'_, Result<(), ServiceError>> {
         let path = self.0.cwd.join(path);
         let turn = self.0.authority.turn();
-        Box::pin(async move { self.0.write(turn, path, text).await.map_err(|error| words(&error)) })
+        Box::pin(async move {
+            self.0.write(turn, path, text).await.map(Slotted::into_value).map_err(|error| words(&error))
+        })
     }
 }
 

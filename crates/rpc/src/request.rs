@@ -114,6 +114,13 @@ impl Responder {
         async move { progress.cancelled.wait().await }
     }
 
+    /// Waits until the answers that wait for the peer are within their bound, or the peer has gone. Whoever answers many requests with
+    /// much data waits for it first: answers are queued without waiting.
+    pub fn room(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let sender = self.shared.sender.clone();
+        async move { sender.room().await }
+    }
+
     fn finish(mut self, line: Bytes) {
         self.answer(line);
     }

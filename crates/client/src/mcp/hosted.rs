@@ -145,7 +145,10 @@ impl Hosted {
                 answer = shared.answer(&frame, &peer) => answer,
             };
             match answer {
-                Ok(result) => responder.respond(&result),
+                Ok(result) => {
+                    responder.room().await;
+                    responder.respond(&result);
+                }
                 Err(error) => responder.fail(&error),
             }
         });

@@ -27,7 +27,7 @@ use crate::lobby::PATIENCE;
 use crate::map::{Mapper, Settings};
 use crate::mcp::{self, Gate, HostServer, Hosting, Resident};
 use crate::runtime::{Beginning, Shared};
-use crate::services::{McpGate, Services, ThroughMcp};
+use crate::services::{McpGate, RequestBudget, Services, ThroughMcp};
 use crate::snapshot::Snapshot;
 
 /// How many commands, and how many things to tell, may wait.
@@ -76,6 +76,7 @@ pub(crate) async fn begin(
         environment: config.environment.clone(),
         confinement,
         cwd: config.cwd.clone(),
+        budget: RequestBudget::new(),
     });
     let Given { descriptors, names, hosting } = servers(&shared, &config, &services).map_err(failed)?;
     let params = params(&config, &beginning, descriptors, &shared);

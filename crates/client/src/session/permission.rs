@@ -1,5 +1,6 @@
 //! Requests for permission: judged by what they are about, answered by the kind of an option.
 
+mod change;
 mod subject;
 
 use std::path::Path;
@@ -8,7 +9,9 @@ use std::sync::Arc;
 use narrows_acp::Version;
 use narrows_policy::{Access, Action, Because, Decision, Verdict};
 use narrows_rpc::{Request, Responder};
+use tokio::sync::OwnedSemaphorePermit;
 
+use self::change::{ShownChange, compare_with_disk};
 use self::subject::{OwnTools, Subject, all_changes, deed, input, locations, shown_actions, subjects, title};
 
 use super::actor::{Actor, now_ms};
@@ -34,6 +37,8 @@ pub(super) struct Held {
     may_always: bool,
     /// What it is if the client does it for the agent.
     deed: Option<Deed>,
+    /// Its part of the bytes of open requests.
+    _permit: OwnedSemaphorePermit,
 }
 
 /// How a request was settled.
@@ -43,11 +48,13 @@ pub(super) struct Settled {
     by: By,
     /// What the policy said once links were followed; `None`: what it said before.
     decision: Option<Decision>,
+    /// How much of the changed files the question has shown.
+    shown: ShownChange,
 }
 
 impl Settled {
     fn at_once(id: String, (reply, by): (Reply, By)) -> Self {
-        Self { id, reply, by, decision: None }
+        Self { id, reply, by, decision: None, shown: ShownChange::Whole }
     }
 }
 
@@ -114,7 +121,7 @@ impl Matter {
 
 impl Actor {
     /// The agent asks whether it may.
-    pub(super) fn permission(&mut self, request: Request, method: &str) {
+    pub(super) fn permission(&mut self, request: Request, method: &str, permit: OwnedSemaphorePermit) {
         let params = request.frame.params().unwrap_or(b"{}");
         let authority = Arc::clone(&self.services.authority);
         let turn = authority.turn();
@@ -180,7 +187,10 @@ impl Actor {
         // A refusal stays one wherever the paths lead.
         let is_final = decision.verdict == Verdict::Deny || matter.names_nothing() && confinement.is_none();
         let at_once = authority.settled(&decision).filter(|_| is_final);
-        self.held.insert(id.clone(), Held { responder, call_id, options, decision, may_always, deed });
+        self.held.insert(
+            id.clone(),
+            Held { responder, call_id, options, decision, may_always, deed, _permit: permit },
+        );
         if let Some(settled) = at_once {
             return self.settled(Settled::at_once(id, settled));
         }
@@ -197,27 +207,31 @@ impl Actor {
                     question.locations.extend(action.paths.iter().skip(named).cloned());
                 }
                 question.subjects = shown_actions(matter.subjects, &cwd);
+                let (changes, shown) = compare_with_disk(question.changes, cwd).await;
+                question.changes = changes;
                 let (reply, by) = authority.settle(turn, question).await;
-                (reply, by, Some(decision))
+                (reply, by, Some(decision), shown)
             };
-            let (reply, by, decision) = tokio::select! {
+            let (reply, by, decision, shown) = tokio::select! {
                 biased;
                 settled = settling => settled,
-                () = given_up => (Reply::Cancel, By::Cancelled, None),
+                () = given_up => (Reply::Cancel, By::Cancelled, None, ShownChange::Whole),
             };
-            Some(Settled { id, reply, by, decision })
+            Some(Settled { id, reply, by, decision, shown })
         });
     }
 
     /// A request was settled: the agent is answered, and that is told.
     pub(super) fn settled(&mut self, settled: Settled) {
-        let Settled { id, reply, by, decision: followed } = settled;
+        let Settled { id, reply, by, decision: followed, shown } = settled;
         // One that is not there was answered when its turn ended.
         let Some(held) = self.held.remove(&id) else { return };
-        let Held { responder, call_id, options, decision, may_always, deed } = held;
+        let Held { responder, call_id, options, decision, may_always, deed, _permit } = held;
         let decision = followed.unwrap_or(decision);
         let answer = answer(&options, &reply, may_always);
         let chosen = answer.option_id().and_then(|id| options.iter().find(|option| option.option_id == id));
+        // What was shown as a part of a file says nothing about the rest of it.
+        let deed = deed.filter(|_| shown == ShownChange::Whole);
         if let (By::Person, Some(deed), Some(option)) = (by, deed, chosen) {
             let allowed = &self.services.authority.allowed;
             match option.kind.as_str() {

@@ -12,6 +12,7 @@ use narrows_wire::{Code, Frame, RpcError};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::actor::{Actor, now_ms};
 use crate::authority::{By, TurnId};
@@ -66,8 +67,12 @@ impl Actor {
         if let Some(other) = named.filter(|named| **named != *self.id) {
             return self.refuse_other(request, &method, &other);
         }
+        let Some(permit) = self.services.budget.admit(request.frame.bytes().len()) else {
+            let words = "the open requests of this session have too many bytes";
+            return self.refuse(request, &RpcError::new(Code::Backpressure, words));
+        };
         match method.as_str() {
-            SESSION_REQUEST_PERMISSION => self.permission(request, &method),
+            SESSION_REQUEST_PERMISSION => self.permission(request, &method, permit),
             ELICITATION_CREATE => self.decline(request, &method),
             method if Hosted::takes(method) => self.shared.mcp.serve(request, &self.shared.peer),
             FS_READ_TEXT_FILE
@@ -86,13 +91,18 @@ impl Actor {
                 let turn = services.authority.turn();
                 let Request { frame, responder } = request;
                 self.tasks.spawn(async move {
+                    let _permit = permit;
                     let given_up = responder.cancelled();
                     let outcome = tokio::select! {
                         outcome = serve(&services, turn, &method, &frame) => outcome,
                         () = given_up => Err(RpcError::new(Code::Cancelled, "cancelled")),
                     };
                     match outcome {
-                        Ok(result) => responder.respond(&result),
+                        Ok((result, slot)) => {
+                            responder.room().await;
+                            responder.respond(&result);
+                            drop(slot);
+                        }
                         Err(error) => responder.fail(&error),
                     }
                     None
@@ -172,24 +182,26 @@ impl Actor {
     }
 }
 
+/// Serves a request. Returns the result, and the slot of an answer with much data.
 async fn serve(
     services: &Arc<Services>,
     turn: TurnId,
     method: &str,
     frame: &Frame,
-) -> Result<Value, RpcError> {
+) -> Result<(Value, Option<OwnedSemaphorePermit>), RpcError> {
     let unserved = |error: Unserved| error.to_rpc();
     let terminal = |error: TerminalError| RpcError::new(Code::NotFound, error.to_string());
     match method {
         FS_READ_TEXT_FILE => {
             let Read { path, line, limit } = params(frame)?;
-            let content = services.read(turn, path, line, limit).await.map_err(unserved)?;
-            Ok(json!({"content": content}))
+            let (content, slot) =
+                services.read(turn, path, line, limit).await.map_err(unserved)?.into_parts();
+            Ok((json!({"content": content}), slot))
         }
         FS_WRITE_TEXT_FILE => {
             let Write { path, content } = params(frame)?;
             services.write(turn, path, content).await.map_err(unserved)?;
-            Ok(json!({}))
+            Ok((json!({}), None))
         }
         TERMINAL_CREATE => {
             let Create { command, args, env, cwd, output_byte_limit } = params(frame)?;
@@ -201,31 +213,32 @@ async fn serve(
                 output_limit: output_byte_limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)),
             };
             let id = services.start(turn, wanted).await.map_err(unserved)?;
-            Ok(json!({"terminalId": id}))
+            Ok((json!({"terminalId": id}), None))
         }
         TERMINAL_OUTPUT => {
             let Terminal { terminal_id } = params(frame)?;
+            let slot = services.budget.large_answer().await;
             let output = services.terminals.output(&terminal_id).map_err(terminal)?;
             let mut result = json!({"output": output.text, "truncated": output.truncated});
             if let Some(exit) = output.exit {
                 result["exitStatus"] = status(&exit);
             }
-            Ok(result)
+            Ok((result, slot))
         }
         TERMINAL_WAIT_FOR_EXIT => {
             let Terminal { terminal_id } = params(frame)?;
             let exit = services.terminals.wait(&terminal_id).await.map_err(terminal)?;
-            Ok(status(&exit))
+            Ok((status(&exit), None))
         }
         TERMINAL_KILL => {
             let Terminal { terminal_id } = params(frame)?;
             services.terminals.kill(&terminal_id).await.map_err(terminal)?;
-            Ok(json!({}))
+            Ok((json!({}), None))
         }
         _ => {
             let Terminal { terminal_id } = params(frame)?;
             services.terminals.release(&terminal_id).await.map_err(terminal)?;
-            Ok(json!({}))
+            Ok((json!({}), None))
         }
     }
 }
