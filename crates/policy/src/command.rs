@@ -23,7 +23,8 @@ pub(crate) use git_files::git_files;
 pub(crate) use network::uses_network;
 pub(crate) use pattern::CommandPattern;
 pub(crate) use reading::{
-    Depth, Descent, Search, depends_on_directory, descent, is_read_only, leaves_files, looks, search,
+    Depth, Descent, Search, changed_below, depends_on_directory, descent, is_read_only, leaves_files, looks,
+    search,
 };
 pub(crate) use reduce::{listed, read, read_variable};
 pub(crate) use words::split;

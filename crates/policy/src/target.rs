@@ -29,12 +29,26 @@ pub(crate) struct Touch {
     pub(crate) itself: bool,
     /// Whether everything below it is read with it.
     pub(crate) descends: bool,
+    /// What else is certain of what happens to it.
+    pub(crate) extent: Extent,
     /// Whether a shell puts something into it that nobody can know: a variable, what a command prints.
     pub(crate) expanded: bool,
     /// Whether it counts for protection: not if it is a word of which a piece counts.
     pub(crate) guarded: bool,
     /// As it was written, for people.
     pub(crate) written: Rc<str>,
+}
+
+/// How far a command goes with a path that it names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Extent {
+    /// It may do anything to the path itself.
+    #[default]
+    Itself,
+    /// It may change everything below, too.
+    ChangesBelow,
+    /// It certainly only reads.
+    OnlyReads,
 }
 
 impl Touch {
@@ -240,6 +254,7 @@ impl Place<'_> {
             writes,
             itself: writes,
             descends: false,
+            extent: Extent::Itself,
             expanded: false,
             guarded: true,
             written: path.to_string_lossy().into(),

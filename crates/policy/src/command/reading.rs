@@ -12,7 +12,7 @@ mod takers;
 use super::{Script, Word};
 pub(super) use builtins::takes_texts;
 use options::{Arguments, PROGRAMS};
-pub(crate) use recursive::{Depth, Descent, Search, descent};
+pub(crate) use recursive::{Depth, Descent, Search, changed_below, descent};
 pub(crate) use takers::leaves_files;
 
 /// Whether the whole command is one program that certainly only reads.

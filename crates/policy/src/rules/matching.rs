@@ -9,7 +9,7 @@ use crate::decision::Verdict;
 use crate::kind::Kind;
 use crate::path::Ground;
 use crate::shape::{Case, is_like};
-use crate::target::{Target, Touch};
+use crate::target::{Extent, Target, Touch};
 
 /// A field of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,7 +194,11 @@ impl Rule {
         let covered = |touch: &Touch| self.paths.iter().any(|pattern| pattern.covers(&touch.steps, ground));
         let reads = self.kinds.is_empty() || self.kinds.contains(&Kind::Read);
         let touched = |touch: &Touch| {
-            let with_all_below = touch.itself && removes(target) || touch.descends && reads;
+            if touch.extent == Extent::OnlyReads && !reads {
+                return false;
+            }
+            let changes_below = touch.extent == Extent::ChangesBelow || touch.itself && removes(target);
+            let with_all_below = changes_below || touch.descends && reads;
             self.paths.iter().any(|pattern| {
                 pattern.touches(&touch.steps, ground)
                     || with_all_below && pattern.lies_below(&touch.steps, ground)

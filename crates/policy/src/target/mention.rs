@@ -6,9 +6,9 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use super::{Place, Speech, Touch};
+use super::{Extent, Place, Speech, Touch};
 use crate::address::addresses_in;
-use crate::command::{Descent, Literal, Part, Word, descent, git_files, leaves_files, listed};
+use crate::command::{Descent, Literal, Part, Word, changed_below, descent, git_files, leaves_files, listed};
 use crate::path::{Step, Steps, resolve};
 use crate::protect::may_hold_protected;
 use crate::shape::{Shape, Unit};
@@ -40,6 +40,11 @@ const MUTATORS: &str = "\
 
 /// Programs that put files into a directory that they name, whatever the files are called.
 const FILLERS: &str = "7z 7za 7zz bsdcpio cpio patch pax rsync unar unrar";
+
+/// Programs that only read what they name, whatever a pattern becomes.
+const READERS: &str = "\
+    cat cksum cmp comm cut df du egrep fgrep file grep head hexdump ls md5sum nl od readlink realpath sha1sum sha256sum \
+    sha512sum stat strings tail wc";
 
 /// Programs whose words are addresses even without a scheme.
 const DOWNLOADERS: &str = "curl wget wget2 aria2c http https xh lynx w3m ssh nc ncat";
@@ -83,6 +88,7 @@ pub(super) fn touches(
             writes: true,
             itself: true,
             descends: false,
+            extent: Extent::Itself,
             expanded: false,
             guarded: true,
             written: path.as_str().into(),
@@ -96,9 +102,28 @@ pub(super) fn touches(
             writes: false,
             itself: false,
             descends: true,
+            extent: Extent::Itself,
             expanded: false,
             guarded: false,
             written: ".".into(),
+        }));
+    }
+    touches.extend(found_touches(part, bases, place)?);
+    let extent = match &names[..] {
+        [name] if listed(READERS, name) && !part.wild => Extent::OnlyReads,
+        _ => Extent::Itself,
+    };
+    for word in part.words.iter().filter(|word| is_bare_glob(word)) {
+        touches.extend(resolved(&word.shape(), bases, place)?.into_iter().map(|steps| Touch {
+            steps,
+            claimed: None,
+            writes,
+            itself,
+            descends: descent.is_some(),
+            extent,
+            expanded: false,
+            guarded: false,
+            written: word.text.as_str().into(),
         }));
     }
     let mut known = HashSet::new();
@@ -119,6 +144,7 @@ pub(super) fn touches(
                 writes,
                 itself: itself && !is_left_out(word),
                 descends: descent.is_some() && !is_left_out(word),
+                extent: if word.open.is_some() && !word.is_expanded() { extent } else { Extent::Itself },
                 expanded: !speaks && word.is_expanded(),
                 guarded,
                 written: Rc::clone(&written),
@@ -126,6 +152,36 @@ pub(super) fn touches(
         }
     }
     Some(touches)
+}
+
+/// Directories below which a finder may change everything, unless there are too many.
+fn found_touches(part: &Part, bases: &[Steps], place: Place<'_>) -> Option<Vec<Touch>> {
+    let mut touches = Vec::new();
+    for start in changed_below(part) {
+        touches.extend(resolved(&start.shape(), bases, place)?.into_iter().map(|steps| Touch {
+            steps,
+            claimed: None,
+            writes: true,
+            itself: false,
+            descends: true,
+            extent: Extent::ChangesBelow,
+            expanded: false,
+            guarded: false,
+            written: start.text.as_str().into(),
+        }));
+    }
+    Some(touches)
+}
+
+/// Returns `true` if a word is nothing but a pattern, for which a shell puts in whatever is there: `*`, `*/??`.
+fn is_bare_glob(word: &Word) -> bool {
+    let is_open = |unit: &Unit| matches!(unit, Unit::Many | Unit::One);
+    let is_plain = |unit: &Unit| is_open(unit) || *unit == Unit::Char('/');
+    let shape = word.shape();
+    !word.is_expanded()
+        && !word.holes.is_empty()
+        && shape.0.iter().any(is_open)
+        && shape.0.iter().all(is_plain)
 }
 
 /// Files that commands of `sed` read or write, which may stand right behind the letter: `r.env`, `s/a/b/wfile`.
@@ -167,6 +223,7 @@ fn literal_touches(part: &Part, bases: &[Steps], place: Place<'_>) -> Option<Vec
                 writes: true,
                 itself: false,
                 descends: false,
+                extent: Extent::Itself,
                 expanded: word.is_expanded(),
                 guarded,
                 written: Rc::clone(&written),
@@ -194,10 +251,14 @@ pub(super) fn file(
         .map(|steps| Touch {
             steps,
             // After `cd` nobody knows where a relative path is.
-            claimed: known.clone().filter(|_| part.after.is_empty() || word.text.starts_with('/')),
+            claimed: known
+                .clone()
+                .filter(|_| part.after.is_empty() || word.text.starts_with('/'))
+                .filter(|_| tilde(&word.shape()).is_none_or(|tilde| tilde == Tilde::Home)),
             writes,
             itself: writes,
             descends: false,
+            extent: Extent::Itself,
             expanded: word.is_expanded(),
             guarded: true,
             written: word.text.as_str().into(),
@@ -368,9 +429,42 @@ pub(super) fn bases(part: &Part, place: Place<'_>) -> Vec<Steps> {
     bases
 }
 
+/// The directory that a tilde at the beginning of a word stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tilde {
+    Home,
+    /// `~+`.
+    WorkingDirectory,
+    /// Another directory: `~-`, `~2`, `~+2`, the home of a user, or whatever a shell has under that name.
+    Other,
+}
+
+/// The directory that a shell puts in for the first name of a path, if it may.
+fn tilde(shape: &Shape) -> Option<Tilde> {
+    let [Unit::Char('~'), name @ ..] = shape.0.split(|unit| *unit == Unit::Char('/')).next()? else {
+        return None;
+    };
+    let is_digit = |unit: &Unit| !matches!(unit, Unit::Char(letter) if !letter.is_ascii_digit());
+    let is_login = |unit: &Unit| match unit {
+        Unit::Char(letter) => letter.is_alphanumeric() || "_-.".contains(*letter),
+        _ => true,
+    };
+    let is_number = |name: &[Unit]| !name.is_empty() && name.iter().all(is_digit);
+    let is_name = |name: &[Unit]| !is_digit(&name[0]) && name.iter().all(is_login);
+    match name {
+        [] => Some(Tilde::Home),
+        [Unit::Char('+')] => Some(Tilde::WorkingDirectory),
+        [Unit::Char('-')] => Some(Tilde::Other),
+        [Unit::Char('+' | '-'), number @ ..] if is_number(number) => Some(Tilde::Other),
+        name if is_number(name) || is_name(name) => Some(Tilde::Other),
+        _ => None,
+    }
+}
+
 /// Where a path may lead from each of these directories, unless there are too many paths.
 fn resolved(shape: &Shape, bases: &[Steps], place: Place<'_>) -> Option<Vec<Steps>> {
-    let absolute = matches!(shape.0.first(), Some(Unit::Char('/' | '~')));
+    let absolute = shape.0.first() == Some(&Unit::Char('/'))
+        || tilde(shape).is_some_and(|tilde| tilde != Tilde::WorkingDirectory);
     let bases = if absolute { &bases[..1] } else { bases };
     let mut paths = Vec::with_capacity(bases.len());
     for base in bases {
@@ -383,23 +477,24 @@ fn resolved(shape: &Shape, bases: &[Steps], place: Place<'_>) -> Option<Vec<Step
 
 /// `shape` from `base` on, with `.` and `..` taken out.
 fn join(base: Steps, shape: &Shape, place: Place<'_>) -> Steps {
-    let mut steps = match shape.0.first() {
-        Some(Unit::Char('/')) => Steps::default(),
-        _ => base,
+    let tilde = tilde(shape);
+    let mut steps = match (shape.0.first(), tilde) {
+        (Some(Unit::Char('/')), _) => Steps::default(),
+        (_, Some(Tilde::Home)) => match place.home {
+            Some(home) => Steps::of(&resolve(home, None, None)),
+            None => Steps(vec![Step::Name(Shape::exact("~"))]),
+        },
+        (_, Some(Tilde::Other)) => Steps(vec![Step::Deep]),
+        (_, Some(Tilde::WorkingDirectory) | None) => base,
     };
-    for (at, name) in shape.0.split(|unit| *unit == Unit::Char('/')).enumerate() {
+    let names = shape.0.split(|unit| *unit == Unit::Char('/'));
+    for name in names.skip(usize::from(tilde.is_some())) {
         match name {
             [] | [Unit::Char('.')] => {}
             [Unit::Char('.'), Unit::Char('.')] => {
                 if steps.0.last() != Some(&Step::Deep) {
                     steps.0.pop();
                 }
-            }
-            [Unit::Char('~')] if at == 0 => {
-                steps = match place.home {
-                    Some(home) => Steps::of(&resolve(home, None, None)),
-                    None => Steps(vec![Step::Name(Shape::exact("~"))]),
-                };
             }
             name if name.iter().all(|unit| *unit == Unit::Many) => steps.0.push(Step::Deep),
             name => steps.0.push(Step::Name(Shape(name.to_vec()))),

@@ -11,6 +11,7 @@ mod everyday;
 mod hostile;
 mod links;
 mod literals;
+mod path_spellings;
 mod properties;
 mod protected;
 mod reading;

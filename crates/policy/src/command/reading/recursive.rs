@@ -277,6 +277,43 @@ pub(crate) fn descent(part: &Part) -> Option<Descent> {
     found
 }
 
+/// Returns where a finder of this part starts below which it may change everything: by `-delete`, or by a program that does
+/// more than look.
+pub(crate) fn changed_below(part: &Part) -> Vec<Word> {
+    let mut found = Vec::new();
+    for start in &part.starts {
+        let Some((program, rest)) = part.words.get(*start..).and_then(<[Word]>::split_first) else {
+            continue;
+        };
+        let Some(name) = program.program().filter(|name| listed(FINDERS, name) && may_change(rest)) else {
+            continue;
+        };
+        let is_start = |word: &&Word| word.open.is_some() || !word.text.starts_with(['-', '(', '!', ')']);
+        // Values of options do no harm among the directories.
+        let end = rest.iter().position(|word| listed(EXEC, &word.text) || word.text == "-delete");
+        found.extend(rest[..end.unwrap_or(rest.len())].iter().filter(is_start).cloned());
+        let first = rest.iter().find(|word| !listed("-H -L -P", &word.text));
+        // `fd` takes a pattern first.
+        if name.starts_with("fd") || first.is_none_or(|word| !is_start(&word)) {
+            found.push(Word::known("."));
+        }
+    }
+    found
+}
+
+/// Returns `true` if a finder with these words deletes what it finds, or runs a program that may change it.
+fn may_change(words: &[Word]) -> bool {
+    words.iter().enumerate().any(|(at, word)| {
+        let is_filled = word.text.contains("{}");
+        if word.open.is_some() && word.may_be_option() && !is_filled || word.text == "-delete" {
+            return true;
+        }
+        let is_end = |word: &&Word| !matches!(word.text.as_str(), ";" | "\\;" | "+");
+        let run: Vec<Word> = words[at + 1..].iter().take_while(is_end).cloned().collect();
+        listed(EXEC, &word.text) && !super::looks(&run)
+    })
+}
+
 fn descent_of(name: &str, rest: &[Word]) -> Option<Descent> {
     let words: Vec<&str> = rest.iter().map(|word| word.text.as_str()).collect();
     let unless = |named: bool| if named { Descent::Named } else { Descent::WorkingDirectory };
