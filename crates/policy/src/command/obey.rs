@@ -47,6 +47,7 @@ pub(super) fn may_do_anything(part: &Part) -> bool {
             "sudo" | "doas" => return starts_shell(rest),
             "env" => return splits(rest),
             "make" | "gmake" => return reads_makefile(rest),
+            "git" => return takes_hidden_configuration(rest),
             "exec" if part.in_shell => return rest.is_empty() && part.input != Input::Inherited,
             "ssh" | "slogin" | "rsh" => operands(rest, "BbcDEeFIiJLlmOopQRSWw") == 1,
             "crontab" => !rest.iter().any(|word| word.text == "-l"),
@@ -192,6 +193,18 @@ fn splits(words: &[Word]) -> bool {
         Some(short) => short.contains('S') || word.open.is_some(),
         None => false,
     }) || words.iter().any(|word| word.text.starts_with("-S") || word.text.starts_with("--split"))
+}
+
+/// Returns `true` if git takes settings, and so aliases, from a variable or from a file.
+fn takes_hidden_configuration(words: &[Word]) -> bool {
+    let is_include = |text: &str| text.to_ascii_lowercase().starts_with("include");
+    let includes = |pair: &[Word]| listed("-c --config", &pair[0].text) && is_include(&pair[1].text);
+    words.windows(2).any(includes)
+        || words.iter().any(|word| {
+            let text = word.text.as_str();
+            let glued = text.strip_prefix("-c").or_else(|| text.strip_prefix("--config="));
+            text == "--config-env" || text.starts_with("--config-env=") || glued.is_some_and(is_include)
+        })
 }
 
 /// Returns `true` if a makefile is among the words, or on the input.

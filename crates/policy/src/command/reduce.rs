@@ -11,7 +11,7 @@ use super::programs::{
     PREFIXES, SHELLS, SOURCERS, SUBCOMMAND_PREFIXES, TEXT_TAKERS, has_code,
 };
 use super::strict::is_recognized;
-use super::variables::{Value, Variables};
+use super::variables::{Value, Variables, moves_git_home};
 use super::{Literal, Part, Script, Word};
 use crate::action::Command;
 use crate::shape::{Case, Shape};
@@ -215,6 +215,7 @@ impl Reader {
         let anything = self.unrecognized
             || unsafe_sum
             || followed
+            || moves_git_home(parts)
             || self.assigned.iter().any(|name| Variables::is_special(name))
             || parts.iter().any(does);
         // One such part may feed the others, or define what they are.

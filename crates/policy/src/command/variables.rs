@@ -185,12 +185,40 @@ impl Variables {
             };
             listed(HOOKS, &name)
                 || name.starts_with("BASH_FUNC")
+                || configures_git(&name, word)
                 || runs(word)
                 || listed(COMMAND_VARIABLES, &name) && word.is_none_or(|word| word.open.is_some())
                 || listed(INTEGERS, &name) && value > Value::Number
                 || listed(PROMPTS, &name) && value > Value::Plain
         })
     }
+}
+
+/// Variables that lead git to the configuration of another home directory.
+const HOMES: &str = "HOME XDG_CONFIG_HOME";
+
+/// Returns `true` if git runs with the configuration, and so the aliases, of a home directory that the command chooses.
+pub(super) fn moves_git_home(parts: &[Part]) -> bool {
+    let is_home = |word: &Word| {
+        is_assignment(&word.text) && listed(HOMES, word.text.split(['=', '+']).next().unwrap_or_default())
+    };
+    parts.iter().any(|part| part.words.iter().any(is_home)) && parts.iter().any(runs_git)
+}
+
+fn runs_git(part: &Part) -> bool {
+    part.programs().any(|name| name == "git")
+}
+
+/// Returns `true` if a variable of the request is such a home directory for a part that runs git.
+pub(crate) fn is_git_home(variable: &str, part: &Part) -> bool {
+    listed(HOMES, variable) && runs_git(part)
+}
+
+/// Returns `true` if git takes its configuration from a variable, or from a file that a variable names: aliases and
+/// programs that it runs may stand there.
+fn configures_git(name: &str, word: Option<&Word>) -> bool {
+    let is_empty = |word: &Word| word.open.is_none() && word.text.ends_with("=/dev/null");
+    name.starts_with("GIT_CONFIG") && name != "GIT_CONFIG_NOSYSTEM" && !word.is_some_and(is_empty)
 }
 
 /// Whether the value has a subscript in it that runs something where it is evaluated.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Rule;
 use crate::action::Action;
-use crate::command::Part;
+use crate::command::{Part, is_git_home};
 use crate::decision::Verdict;
 use crate::kind::Kind;
 use crate::path::Ground;
@@ -152,10 +152,13 @@ impl Rule {
     /// in a text does.
     fn may_be_run_by_env(&self, target: &Target<'_>) -> bool {
         let touched = |part: &Part| self.commands.iter().any(|pattern| pattern.touches(part));
-        target.variable_parts().iter().any(|parts| match parts {
-            Some(parts) => parts.iter().any(touched),
-            None => true,
-        })
+        let moves_home =
+            |part: &Part| target.action.env.iter().any(|variable| is_git_home(&variable.name, part));
+        target.part.is_some_and(moves_home)
+            || target.variable_parts().iter().any(|parts| match parts {
+                Some(parts) => parts.iter().any(touched),
+                None => true,
+            })
     }
 
     /// By the variables that a command is to run with: with one that is not listed it may be another command.

@@ -3,6 +3,8 @@
 //! Whether a word is a path only its program knows. So every word that can be one is taken for one, and counts where
 //! something is forbidden; nothing is permitted by it alone.
 
+mod hosts;
+
 use std::collections::HashSet;
 use std::rc::Rc;
 
@@ -281,10 +283,10 @@ fn fills_directories(part: &Part, names: &[String]) -> bool {
     any(FILLERS) || any("tar bsdtar gtar") && part.words.iter().skip(1).enumerate().any(extracts)
 }
 
-/// All addresses that the words of `part` may be.
+/// All addresses that the words of `part` may be, and those that its redirections open.
 pub(super) fn urls(part: &Part) -> Vec<String> {
     let bare = part.programs().any(|name| listed(DOWNLOADERS, &name));
-    let mut urls = Vec::new();
+    let mut urls = hosts::addresses(part);
     let words = part.words.iter().enumerate().filter(|(_, word)| word.text.len() <= LONGEST);
     let literals = part.literals.iter().map(|literal| (1, literal.word.clone()));
     let others = |(at, word): (usize, &Word)| {
@@ -294,13 +296,23 @@ pub(super) fn urls(part: &Part) -> Vec<String> {
     let all =
         words.clone().map(|(at, word)| (at, word.clone())).chain(words.flat_map(others)).chain(literals);
     for (at, word) in all {
-        let found = addresses_in(&word.text);
+        let mut found = addresses_in(&word.text);
         if found.is_empty() && bare && at > 0 {
-            urls.extend(bare_address(&word));
+            found.extend(bare_address(&word));
+        }
+        // `curl` makes several addresses of `http://{a,b}/`. An address that cannot be read can be any.
+        if word.open.is_none() && found.iter().any(|address| has_braced_host(address)) {
+            found.push(String::new());
         }
         urls.extend(found);
     }
     urls
+}
+
+/// Returns `true` if the host of an address is a list in braces.
+fn has_braced_host(address: &str) -> bool {
+    let host = address.split_once("//").and_then(|(_, rest)| rest.split('/').next());
+    host.is_some_and(|host| host.contains(['{', '}']))
 }
 
 /// The address without a scheme that a word of a downloader is, or that its option is given.

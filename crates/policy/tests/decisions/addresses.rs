@@ -73,6 +73,59 @@ fn every_spelling_of_a_host_is_that_host() {
 }
 
 #[test]
+fn a_host_is_one_without_a_scheme_too() {
+    let lines = [
+        "cat < /dev/tcp/127.0.0.1/8096",
+        "cat < /dev/tcp/localhost/8096",
+        "echo x > /dev/udp/127.0.0.1/53",
+        "exec 3<>/dev/tcp/localhost/80",
+        "bash -c 'exec 3<>/dev/tcp/localhost/80'",
+        "cat </dev/tcp/::1/80",
+        "gawk 'BEGIN { s = \"/inet/tcp/0/localhost/80\"; print x |& s }'",
+        "scp x localhost:y",
+        "scp localhost:y x",
+        "scp x me@127.0.0.1:y",
+        "scp x me@[::1]:y",
+        "scp -J localhost x example.com:y",
+        "rsync -a src localhost:x",
+        "rsync -a src me@localhost::module",
+        "sftp localhost",
+        "sftp me@localhost:x",
+        "telnet localhost 80",
+        "telnet 127.0.0.1",
+        "telnet 0 80",
+        "socat - TCP:localhost:1",
+        "socat TCP4:127.0.0.1:80,crnl -",
+        "socat - TCP:0:80",
+        "nc localhost 80",
+        "nc -z 127.0.0.1 1-100",
+        "ssh localhost",
+        "ssh -L 8080:localhost:80 example.com",
+        "ssh -W localhost:22 example.com",
+        "ssh -oProxyJump=localhost example.com",
+        "ping localhost",
+        "dig @127.0.0.1 example.com",
+        "openssl s_client -connect localhost:443",
+        "psql -h localhost -c 'select 1' x",
+        "psql --host=localhost x",
+        "mysql -hlocalhost x",
+        "redis-cli -h 127.0.0.1",
+        "git push git@localhost:x",
+        "git push localhost:x main",
+        "git clone me@127.0.0.1:x.git",
+        "git remote add o git@localhost:x",
+        "git -c remote.o.url=git@localhost:x fetch o",
+        "curl 'http://{localhost,example.com}/'",
+        "curl '{127.0.0.1,example.com}/x'",
+        "curl 'http://127.0.0.[1-3]/'",
+        "sudo telnet localhost 80",
+    ];
+    check("localhost", &[], &lines, Deny);
+    check("localhost:8096", &[], &["nc localhost 8096", "cat < /dev/tcp/localhost/8096"], Deny);
+    check("https://example.com", &[], &["openssl s_client -connect example.com:443"], Deny);
+}
+
+#[test]
 fn other_hosts_are_other_hosts() {
     let urls =
         ["https://example.com/127.0.0.1", "http://10.0.0.1/", "http://[2001:db8::1]/", "http://128.0.0.1/"];
@@ -85,6 +138,17 @@ fn other_hosts_are_other_hosts() {
         "docker run -v /a:/b x",
         "echo a:/b",
         "rsync -av a/ b/",
+        "rsync -av --timeout=0 a example.com:b",
+        "scp -P 22 a b/c:d example.com:/srv",
+        "ssh -o ConnectTimeout=0 example.com uptime",
+        "telnet example.com 80",
+        "psql -h db.example.com -c 'select 0' x",
+        "git show HEAD:src/main.rs",
+        "git push origin HEAD:main",
+        "git clone git@example.com:x.git",
+        "curl 'https://example.com/{a,b}'",
+        "cat < /dev/null",
+        "cat < /dev/tcp/example.com/80",
     ];
     check("127.0.0.1", &urls, &lines, Allow);
 }

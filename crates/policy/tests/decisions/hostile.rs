@@ -1,7 +1,7 @@
 //! Commands that try to look harmless, or to be something else than they are.
 
 use narrows_policy::Verdict::{self, Allow, Ask, Deny};
-use narrows_policy::{Access, Action, Because, Command, Confined};
+use narrows_policy::{Access, Action, Because, Command, Confined, Variable};
 
 use crate::common::{SANDBOX, decide, policy, shell};
 use crate::{corpus, evasions, everyday};
@@ -27,6 +27,27 @@ const CORPUS: &[&str] = &[
     "rm -r -f x",
     "rm x -fr",
     "rm -v -rf -- x",
+    // By a setting of git that is in a variable or a file.
+    "GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=alias.x GIT_CONFIG_VALUE_0=push git x",
+    "env GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=alias.x GIT_CONFIG_VALUE_0=pu\"\"sh git x",
+    "export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=alias.x GIT_CONFIG_VALUE_0=$A; git x",
+    "export GIT_CONFIG_GLOBAL=evil; git x",
+    "GIT_CONFIG_GLOBAL=evil git x",
+    "GIT_CONFIG_SYSTEM=evil git x",
+    "GIT_CONFIG_PARAMETERS=\"'alias.x'='push'\" git x",
+    "HOME=/tmp/evil git x",
+    "XDG_CONFIG_HOME=evil git x",
+    "export HOME=/tmp/evil; git x",
+    "env HOME=/tmp/evil git x",
+    "git --config-env=alias.x=FOO x",
+    "git --config-env alias.x=FOO x",
+    "FOO=push git --config-env=alias.x=FOO x",
+    "git -c alias.x=push x",
+    "git -c alias.x='push -f' x",
+    "git -c alias.x='!git push' x",
+    "git -c include.path=../evil x",
+    "git -c includeIf.gitdir:/.path=../evil x",
+    "git -c Include.path=evil x",
     // After something allowed.
     "ls; canary",
     "ls;canary",
@@ -409,4 +430,25 @@ fn ordinary_lines_touch_no_protected_path() {
         .map(|(line, decision)| format!("{line}: {decision}"))
         .collect();
     assert!(hit.is_empty(), "{}", hit.join("\n"));
+}
+
+/// Variables of a request count as those of a line do.
+#[test]
+fn a_variable_of_the_request_that_configures_git_makes_it_any_command() {
+    let high = policy(Access::High, CANARY);
+    for (name, value, expected) in [
+        ("GIT_CONFIG_COUNT", "1", Deny),
+        ("GIT_CONFIG_PARAMETERS", "'alias.x'='push'", Deny),
+        ("GIT_CONFIG_GLOBAL", "evil", Deny),
+        ("HOME", "/tmp/evil", Deny),
+        ("XDG_CONFIG_HOME", "evil", Deny),
+        ("GIT_CONFIG_NOSYSTEM", "1", Allow),
+        ("RUST_LOG", "debug", Allow),
+    ] {
+        let action = Action { env: vec![Variable::new(name, value)], ..shell("git x") };
+        let decision = decide(&high, &action, SANDBOX);
+        assert_eq!(decision.verdict, expected, "{name}={value}: {decision}");
+    }
+    let action = Action { env: vec![Variable::new("HOME", "/tmp/x")], ..shell("npm test") };
+    assert_eq!(decide(&high, &action, SANDBOX).verdict, Allow);
 }
