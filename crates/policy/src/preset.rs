@@ -1,9 +1,14 @@
 //! The presets: what each access does with each kind where no rule matches.
 
+use std::path::Path;
+
 use crate::access::Access;
+use crate::action::WordLink;
+use crate::command::{Part, listed};
 use crate::decision::Verdict::{self, Allow, Ask, Deny};
 use crate::kind::Kind;
-use crate::path::is_within;
+use crate::path::{Steps, is_within};
+use crate::protect::is_device;
 use crate::scene::Scene;
 use crate::target::Target;
 
@@ -38,6 +43,19 @@ pub(crate) fn judge(
     strictest.unwrap_or((Deny, Kind::Other, "does not allow what nobody knows"))
 }
 
+/// Programs that show what a device is, and not what it gives.
+const LISTERS: &str = "\
+    basename df dirname du echo file find ls printf readlink realpath stat test [ tree which";
+
+/// Returns `true` if a disk, a terminal or another device is read.
+fn reads_device(target: &Target<'_>) -> bool {
+    let is_listed = |part: &Part| part.programs().all(|name| listed(LISTERS, &name));
+    let leads_to_device = |link: &WordLink| is_device(&Steps::of(Path::new(&link.real)));
+    !target.part.is_some_and(is_listed)
+        && (target.touches.iter().any(|touch| is_device(&touch.steps))
+            || target.action.word_links.iter().any(leads_to_device))
+}
+
 /// One cell of the table.
 fn cell(
     access: Access,
@@ -47,6 +65,9 @@ fn cell(
     scene: &Scene<'_>,
 ) -> (Verdict, &'static str) {
     match (access, kind) {
+        (Access::Low, Kind::Read | Kind::Search | Kind::Fetch | Kind::Execute) if reads_device(target) => {
+            (Deny, "reads no devices")
+        }
         (_, Kind::Think | Kind::Read | Kind::Search | Kind::Fetch) => (Allow, "allows to look"),
         (Access::High, _) => (Allow, "allows it"),
         (Access::Low, Kind::Edit | Kind::Move | Kind::Delete) => (Deny, "changes no files"),

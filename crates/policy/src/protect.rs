@@ -97,7 +97,7 @@ const SECRETS: &[(&str, &str)] = &[
     (
         KEYS,
         ".ssh id_rsa* id_dsa* id_ecdsa* id_ed25519* id_xmss* *.pem *.key *.p12 *.pfx *.jks \
-         *.keystore *.ppk *.kdbx .gnupg .password-store Library/Keychains .local/share/keyrings",
+         *.keystore *.ppk *.kdbx .gnupg .config/sops .password-store Library/Keychains .local/share/keyrings",
     ),
     (
         ACCOUNTS,
@@ -106,7 +106,9 @@ const SECRETS: &[(&str, &str)] = &[
          .config/glab-cli .pgpass .my.cnf .htpasswd .cargo/credentials .cargo/credentials.toml \
          .gem/credentials .vault-token .terraform.d .terraformrc .config/op .config/rclone .oci \
          .fly .config/doctl .heroku etc/shadow etc/gshadow etc/sudoers .config/narrows/keys \
-         .codex/auth.json .claude/.credentials.json",
+         .codex/auth.json .claude/.credentials.json .config/narrows/narrows.toml .mozilla .config/mozilla \
+         .config/google-chrome .config/google-chrome-beta .config/chromium .config/BraveSoftware .config/microsoft-edge \
+         .config/vivaldi .config/opera .thunderbird Library/Cookies",
     ),
 ];
 
@@ -198,6 +200,16 @@ pub(crate) fn guard(path: &Steps, writes: bool, itself: bool) -> Option<Guard> {
     }
     let found = (0..names.len()).filter_map(|at| guarded(&names[at..], writes, itself)).min()?;
     Some(TABLE.entries[found].guard)
+}
+
+/// Devices from which nothing comes that belongs to anybody.
+const PLAIN_DEVICES: &str = "null zero full random urandom stdin stdout stderr fd shm";
+
+/// Returns `true` if a path, from the top on, may be a device that gives what is on a disk or what somebody types.
+pub(crate) fn is_device(path: &Steps) -> bool {
+    let [Step::Name(top), device, ..] = &path.0[..] else { return false };
+    let is_plain = |shape: &Shape| PLAIN_DEVICES.split(' ').any(|name| shape.text().as_deref() == Some(name));
+    top.meets(&Shape::exact("dev"), Case::Same) && !matches!(device, Step::Name(name) if is_plain(name))
 }
 
 /// Returns `true` if a file of this name may be a secret in some directory, as `config.json` is in `.docker`.
@@ -303,7 +315,8 @@ impl Name {
 
     fn is(&self, wanted: &Shape) -> bool {
         match self {
-            Self::Free => false,
+            // Of `/proc/$PPID/environ` the name in the middle does not matter.
+            Self::Free => wanted.is_unknown(),
             Self::Known(name) => wanted.describes(name, Case::Same),
             Self::Open(shape) => may_be(shape, wanted),
         }
