@@ -3,7 +3,7 @@
 //! No disk is looked at here. Where secrets lie is known all the same: hidden, at the top of a root, and outside of the
 //! roots. A search there does more than look.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::action::Action;
 use crate::command::{Depth, Script, Search, listed, search};
@@ -68,12 +68,21 @@ fn holds_a_root(path: &Path, scene: &Scene<'_>, home: Option<&Path>) -> bool {
     scene.roots.iter().any(|root| holds(root)) || home.is_some_and(holds)
 }
 
+/// Names that begin with a dot, and in which no secrets lie.
+const PLAIN_HIDDEN: &str = "\
+    .dockerignore .editorconfig .eslintrc .gitattributes .github .gitignore .gitlab .gitlab-ci.yml .gitmodules .mailmap \
+    .prettierrc";
+
 /// Returns `true` if a name of the path below its root begins with a dot.
 fn is_hidden(path: &Path, roots: &[PathBuf]) -> bool {
+    let hides = |name: Component<'_>| {
+        let name = name.as_os_str().to_string_lossy();
+        name.starts_with('.') && !listed(PLAIN_HIDDEN, &name)
+    };
     roots
         .iter()
         .filter_map(|root| path.strip_prefix(resolve(root, None, None)).ok())
-        .all(|inside| inside.components().any(|name| name.as_os_str().as_encoded_bytes().starts_with(b".")))
+        .all(|inside| inside.components().any(hides))
 }
 
 /// Endings of names that secrets hardly have. `*.local` is not among them: it also stands for `.env.local`.

@@ -48,6 +48,12 @@ const READERS: &str = "\
     cat cksum cmp comm cut df du egrep fgrep file grep head hexdump ls md5sum nl od readlink realpath sha1sum sha256sum \
     sha512sum stat strings tail wc";
 
+/// Subcommands of git that leave the files they are given as they are.
+const GIT_READERS: &str = "add stage status diff log show blame commit ls-files grep";
+
+/// Programs that change or remove files of which another program gives them the names.
+const REMOVERS: &str = "chmod chown mv rm rmdir shred tee truncate unlink trash";
+
 /// Programs whose words are addresses even without a scheme.
 const DOWNLOADERS: &str = "curl wget wget2 aria2c http https xh lynx w3m ssh nc ncat";
 
@@ -111,10 +117,7 @@ pub(super) fn touches(
         }));
     }
     touches.extend(found_touches(part, bases, place)?);
-    let extent = match &names[..] {
-        [name] if listed(READERS, name) && !part.wild => Extent::OnlyReads,
-        _ => Extent::Itself,
-    };
+    let extent = if only_reads(part, &names, speech) { Extent::OnlyReads } else { Extent::Itself };
     for word in part.words.iter().filter(|word| is_bare_glob(word)) {
         touches.extend(resolved(&word.shape(), bases, place)?.into_iter().map(|steps| Touch {
             steps,
@@ -156,10 +159,25 @@ pub(super) fn touches(
     Some(touches)
 }
 
-/// Directories below which a finder may change everything, unless there are too many.
+/// Returns `true` if the only program of the part reads what it is given, whatever a pattern becomes.
+fn only_reads(part: &Part, names: &[String], speech: Speech) -> bool {
+    let subcommand = || part.words.get(1).is_some_and(|word| listed(GIT_READERS, &word.text));
+    match names {
+        [name] if !part.wild => {
+            listed(READERS, name)
+                || speech == Speech::Shown && listed(SPEAKERS, name)
+                || name == "git" && subcommand()
+        }
+        _ => false,
+    }
+}
+
+/// Directories below which a finder, or a program that is given names by another, may change everything. `None` if there are
+/// too many.
 fn found_touches(part: &Part, bases: &[Steps], place: Place<'_>) -> Option<Vec<Touch>> {
     let mut touches = Vec::new();
-    for start in changed_below(part) {
+    let is_fed = part.fed && part.programs().any(|name| listed(REMOVERS, &name));
+    for start in changed_below(part).into_iter().chain(is_fed.then(|| Word::known("."))) {
         touches.extend(resolved(&start.shape(), bases, place)?.into_iter().map(|steps| Touch {
             steps,
             claimed: None,
@@ -324,8 +342,9 @@ fn bare_address(word: &Word) -> Option<String> {
         None if word.is_option() => text.get(2..).filter(is_host),
         None => Some(text),
     };
-    // `//host` has the scheme of the page.
-    let value = value?;
+    // `//host` has the scheme of the page. Headers and data are no hosts.
+    let is_text = |value: &&str| value.split('/').next().is_some_and(|host| host.contains([' ', '"']));
+    let value = value.filter(|value| !is_text(value))?;
     match value.strip_prefix('/') {
         Some(rest) => rest.starts_with('/').then(|| format!("http:{value}")),
         None => Some(format!("http://{value}")),
@@ -334,7 +353,21 @@ fn bare_address(word: &Word) -> Option<String> {
 
 /// The word and what stands in it between separators, and whether it counts for protection.
 fn pieces(word: &Word, code: bool) -> Vec<(Shape, bool)> {
-    word.shapes().chain(decoded(word)).flat_map(|shape| pieces_of(word, shape, code)).collect()
+    let shapes = word.shapes().chain(decoded(word)).chain(with_directory(word));
+    shapes.flat_map(|shape| pieces_of(word, shape, code)).collect()
+}
+
+/// The word with a tilde for the variable at its beginning that names the same directory.
+fn with_directory(word: &Word) -> Option<Shape> {
+    let directory = match word.holes.first()?.as_str() {
+        "$PWD" => "~+",
+        "$HOME" => "~",
+        _ => return None,
+    };
+    let shape = word.shape();
+    let [Unit::Many, rest @ ..] = &shape.0[..] else { return None };
+    let is_whole = matches!(rest.first(), None | Some(Unit::Char('/')));
+    is_whole.then(|| Shape(Shape::exact(directory).0.into_iter().chain(rest.iter().copied()).collect()))
 }
 
 /// The word as it is in an address on this disk once its percent signs are decoded: `file:///x/%2eenv`.

@@ -147,6 +147,7 @@ fn other_hosts_are_other_hosts() {
         "git push origin HEAD:main",
         "git clone git@example.com:x.git",
         "curl 'https://example.com/{a,b}'",
+        "curl -H 'A: b' -d '{\"a\": 1}' https://example.com/x",
         "cat < /dev/null",
         "cat < /dev/tcp/example.com/80",
     ];

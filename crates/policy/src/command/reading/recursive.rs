@@ -100,6 +100,8 @@ impl<'a> Arguments<'a> {
         let takes = listed(syntax.long_values, name);
         self.unclear |= !takes && !syntax.long_flags.is_empty() && !listed(syntax.long_flags, name);
         let value = if takes && value.is_none() { left.next() } else { value };
+        // Some versions take a value only behind `=`, and the word is an option then.
+        self.unclear |= takes && !long.contains('=') && value.is_some_and(|value| value.starts_with('-'));
         self.options.push((name.to_owned(), value));
     }
 
@@ -183,11 +185,11 @@ pub(crate) fn search(argv: &[Word]) -> Option<Search> {
 
 fn grep_search(words: &[&str]) -> Option<Search> {
     let arguments = Arguments::new(words, &GREP, true);
-    if !arguments.recurses() {
-        return None;
-    }
     if arguments.unclear || arguments.has(&["R", "dereference-recursive"]) {
         return Some(Search::linked());
+    }
+    if !arguments.recurses() {
+        return None;
     }
     // With both, a file that fits none of them is searched if `--exclude` comes first.
     let is_limited = !arguments.has(&["exclude", "exclude-from"]);
@@ -198,7 +200,7 @@ fn grep_search(words: &[&str]) -> Option<Search> {
 fn ripgrep_search(words: &[&str]) -> Search {
     const WIDER: &[&str] = &["u", ".", "hidden", "unrestricted", "type-add", "ignore-file"];
     let arguments = Arguments::new(words, &RIPGREP, true);
-    if arguments.has(&["L", "follow"]) {
+    if arguments.unclear || arguments.has(&["L", "follow"]) {
         return Search::linked();
     }
     let is_ignored = |(name, _): &(String, Option<&str>)| name.starts_with("no-ignore");
@@ -212,8 +214,10 @@ fn ripgrep_search(words: &[&str]) -> Search {
 
 fn diff_search(words: &[&str]) -> Search {
     let arguments = Arguments::new(words, &DIFF, false);
-    let mut operands = owned(&arguments.operands);
-    operands.extend(owned(&arguments.values(&["from-file", "to-file"])));
+    // Where a link leads is not known if it stands behind an option.
+    if arguments.unclear || arguments.has(&["from-file", "to-file"]) {
+        return Search::linked();
+    }
     let depth = match () {
         () if !arguments.has(&["r", "recursive"]) => {
             // Files that only one of the directories has are shown as a whole.
@@ -223,7 +227,7 @@ fn diff_search(words: &[&str]) -> Search {
         () if arguments.has(&["no-dereference"]) => Depth::All,
         () => Depth::Linked,
     };
-    Search { operands, depth, names: Vec::new() }
+    Search { operands: owned(&arguments.operands), depth, names: Vec::new() }
 }
 
 /// What `git diff` reads: outside of a work tree its first two operands are files or directories, wherever they lie.
