@@ -39,8 +39,11 @@ const HELPING: usize = 64 << 10;
 pub(super) enum Waits {
     /// Into the body of the request's own response.
     Body(oneshot::Sender<Bytes>),
-    /// On the stream of this session, or of the connection.
+    /// On the stream of this session if it was opened, else on that of the connection.
     Stream(Option<String>),
+    /// On the stream of this session, opened or not: it ends a turn, and the updates of the turn are on that stream. A client may open it
+    /// while the turn runs, and no longer read the stream of the connection.
+    Turn(String),
 }
 
 /// Too many requests are open.
@@ -218,6 +221,12 @@ impl Exchange {
                     let read = |name: &String| self.sessions.get(name).is_some_and(|stream| stream.opened);
                     session = asked_in.filter(read);
                 }
+                Some(Waits::Turn(name)) => {
+                    if view.result().is_some() {
+                        self.confirm(Some(&name));
+                    }
+                    session = Some(name);
+                }
                 None if view.id().is_none() => {
                     self.last_words = view.error();
                 }
@@ -238,6 +247,7 @@ impl Exchange {
         // The answer to a request may be about to name the session, or to confirm it.
         let is_expected = |waits: &Waits| match waits {
             Waits::Stream(asked_in) => asked_in.as_deref().is_none_or(|asked_in| asked_in == name),
+            Waits::Turn(asked_in) => asked_in == name,
             Waits::Body(_) => false,
         };
         if self.sessions.contains_key(name) || self.pending.values().any(is_expected) {

@@ -183,7 +183,14 @@ async fn go_on(
     let (line, session) =
         addressed(view, named).map_err(|words| reply::refusal(StatusCode::BAD_REQUEST, words))?;
     let asked = match (view.kind(), view.id()) {
-        (Kind::Request, Some(id)) => Some((id, Waits::Stream(session))),
+        (Kind::Request, Some(id)) => {
+            let is_prompt = view.method().is_some_and(|named| named == method::SESSION_PROMPT);
+            let waits = match session {
+                Some(session) if is_prompt => Waits::Turn(session),
+                session => Waits::Stream(session),
+            };
+            Some((id, waits))
+        }
         _ => None,
     };
     let number = match text(headers, &POST)?.map(str::parse) {

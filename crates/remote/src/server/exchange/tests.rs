@@ -59,6 +59,37 @@ fn parse(bytes: &[u8]) -> Vec<(Option<u64>, Value)> {
     text.split_terminator("\n\n").map(event).collect()
 }
 
+/// A page opens the stream of its session while the turn runs already, and reads that of the connection no longer.
+#[test]
+fn the_answer_to_a_prompt_follows_its_updates_though_the_stream_is_opened_later() {
+    let mut exchange = unlimited(KEEP);
+    let (connection, _) = exchange.open(None, None).unwrap();
+    asked(&mut exchange, 1, None);
+    exchange.said(answer(1, Some("a")).as_bytes(), Instant::now());
+    read(&mut exchange, None, connection);
+    for updates in [0, 1] {
+        let id = 2 + updates;
+        exchange.asked(id.to_string().as_bytes(), Waits::Turn("a".to_owned())).unwrap();
+        (0..updates).for_each(|number| exchange.said(update("a", number).as_bytes(), Instant::now()));
+        exchange.said(answer(id, None).as_bytes(), Instant::now());
+    }
+    assert_eq!(read(&mut exchange, None, connection), []);
+    let (session, _) = exchange.open(Some("a"), None).unwrap();
+    let ids: Vec<Value> =
+        read(&mut exchange, Some("a"), session).into_iter().map(|(_, line)| line["id"].clone()).collect();
+    assert_eq!(ids, [json!(2), Value::Null, json!(3)]);
+}
+
+/// An agent that knows no such session says so where the client reads.
+#[test]
+fn a_refused_prompt_of_an_unknown_session_is_answered_on_the_connection() {
+    let mut exchange = unlimited(KEEP);
+    exchange.asked(b"1", Waits::Turn("a".to_owned())).unwrap();
+    exchange.said(refusal(1).to_string().as_bytes(), Instant::now());
+    let (connection, _) = exchange.open(None, None).unwrap();
+    assert_eq!(read(&mut exchange, None, connection).len(), 1);
+}
+
 /// On which streams `line` arrives, of that of the connection and those of two sessions of which "a" is being read.
 #[track_caller]
 fn check(line: &str, expected: &str) {

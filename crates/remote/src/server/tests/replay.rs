@@ -72,9 +72,12 @@ async fn what_is_no_longer_kept_is_said_to_be_lost() {
     check(rest.next().await, COUNT + 1);
     // A session that nobody read in time.
     let message = json!({"jsonrpc": "2.0", "id": 2, "method": "session/prompt", "params": {"sessionId": "t", "count": 500}});
-    ask(at, "POST", &[JSON, ("acp-connection-id", &connection)], &message.to_string()).await;
+    let behind = json!({"jsonrpc": "2.0", "id": 3, "method": "session/list", "params": {}});
+    for message in [message, behind] {
+        ask(at, "POST", &[JSON, ("acp-connection-id", &connection)], &message.to_string()).await;
+    }
     let mut own = Stream::open(at, &connection, None, None).await;
-    assert_eq!(own.next().await.unwrap().1["id"], 2, "all of it has been said");
+    assert_eq!(own.next().await.unwrap().1["id"], 3, "all of the turn has been said");
     let mut late = Stream::open(at, &connection, Some("t"), None).await;
     let (id, notice) = late.next().await.unwrap();
     assert_eq!(
@@ -86,6 +89,7 @@ async fn what_is_no_longer_kept_is_said_to_be_lost() {
         let (id, update) = late.next().await.unwrap();
         assert_eq!((id, &update["params"]["update"]["number"]), (Some(number), &json!(number)));
     }
+    assert_eq!(late.next().await.unwrap().1["id"], 2);
 }
 
 #[tokio::test]
