@@ -14,7 +14,7 @@ pub fn nearest<S: AsRef<str>>(word: &str, candidates: impl IntoIterator<Item = S
     if normalized.is_empty() {
         return None;
     }
-    let limit = (normalized.len() / 3).clamp(1, 3);
+    let limit = ((normalized.len() + 1) / 3).clamp(1, 3);
     candidates
         .into_iter()
         .filter(|candidate| candidate.as_ref() != word)
@@ -78,6 +78,7 @@ mod tests {
             ("tire", "tier"),
             ("tie", "tier"),
             ("operators", "operator"),
+            ("teirs", "tier"),
         ] {
             check(word, &fields, Some(expected));
         }

@@ -249,6 +249,29 @@ async fn a_person_who_allowed_a_change_is_not_asked_again_when_the_client_writes
     }
 }
 
+/// What an agent claims to be in a file is not believed: a question would hide a part of the change, or all of it.
+#[tokio::test]
+async fn a_change_is_shown_and_allowed_as_it_changes_the_file_on_disk() {
+    let (rules, _) = Rules::parse("[[rule]]\neffect = 'ask'\nkind = 'edit'\n", "p.toml").expect("rules");
+    let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules));
+    let write = r#"{ write = { path = "a.txt", content = "new" } }"#;
+    // What it claims, what is shown as the old text, and how often a person is asked.
+    for (claimed, shown, expected) in
+        [("one two", Some("one two"), 1), ("new", None, 1), ("other", None, 1), ("two", Some("two"), 2)]
+    {
+        let (mut stage, asked) = agreeable(Stage::new(Version::V1, Access::Medium));
+        stage.config.policy = Arc::clone(&policy);
+        std::fs::write(stage.config.cwd.join("a.txt"), "one two").expect("a file");
+        let tool = format!(r#"kind = "edit", diff = {{ path = "a.txt", old = "{claimed}", new = "new" }}"#);
+        let driven = stage.open(&asking(&tool, write)).await;
+        played(&driven).await;
+        let asked = asked.lock().expect("no panic").clone();
+        assert_eq!(asked[0].changes[0].old_text.as_deref(), shown, "{claimed}");
+        assert_eq!(asked.len(), expected, "{claimed}");
+        driven.leave().await;
+    }
+}
+
 #[tokio::test]
 async fn a_person_who_allowed_a_file_is_not_asked_again_when_the_client_serves_it() {
     let rules = "[[rule]]\neffect = 'ask'\nkind = ['edit', 'read']\n";

@@ -1,6 +1,7 @@
 //! Sessions with the scripted agent, over a pair of links in memory.
 
 mod before_prompt;
+mod bounded;
 mod cancelling;
 mod common;
 mod files;
