@@ -380,8 +380,7 @@ async fn set_up(session: &Session, config: &SessionConfig) -> Result<(), ClientE
     }
     let is_low = config.policy.access() == Access::Low;
     let is_free = config.restrict_mode && config.mode.is_none();
-    let is_held = session.shared.agent.acts_through_client || session.shared.known.is_ours();
-    if is_free && is_low && !is_held {
+    if is_free && is_low && !session.shared.agent.acts_through_client {
         restrict(session).await;
     }
     if let Some(effort) = &config.reasoning_effort

@@ -22,6 +22,8 @@ pub(super) async fn restrict(session: &Session) {
     let rejection = match reading_mode(&session.snapshot()) {
         Some(Mode { id, is_current: false }) => session.set_mode(&id).await.err(),
         Some(Mode { is_current: true, .. }) => None,
+        // A name proves nothing, so it does not keep an agent from a mode that it offers.
+        None if session.shared.known.is_ours() => None,
         None => {
             Some(Rejection { option: "mode".to_owned(), value: WANTED.to_owned(), reason: NONE.to_owned() })
         }

@@ -7,6 +7,7 @@ mod common;
 mod files;
 mod judged;
 mod losses;
+mod low_access;
 mod mcp;
 mod pairs;
 mod permission;
