@@ -6,6 +6,7 @@ mod common;
 mod corpus;
 mod cost;
 mod described;
+mod devices;
 mod evasions;
 mod everyday;
 mod hostile;
