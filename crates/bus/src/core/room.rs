@@ -35,9 +35,17 @@ impl<O: Outlet> Pass<'_, O> {
             .filter(|(_, state)| state.stage == Stage::Ready)
             .filter(|(_, state)| mixes || is_its(state.identity))
             .filter(|(worker, state)| !self.is_full(state) || self.oldest_left(*worker).is_some())
-            .filter(|(_, state)| !(mixes && self.has_its_share(state, identity)))
+            .filter(|(worker, state)| {
+                !(mixes && self.has_its_share(state, identity))
+                    || self.oldest_left_of(*worker, Some(identity)).is_some()
+            })
             .min_by_key(|(_, state)| state.sessions.len() + state.pending.len())
             .map(|(worker, _)| worker)?;
+        if mixes && self.core.workers.get(best).is_some_and(|state| self.has_its_share(state, identity)) {
+            // A session that its own clients have left gives way.
+            let left = self.oldest_left_of(best, Some(identity))?;
+            self.evict(best, left);
+        }
         let state = self.core.worker(best)?;
         state.identity = Some(identity);
         state.claimed = true;
@@ -159,13 +167,19 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// The session of a worker that has been without a client for the longest and does nothing, if it can be closed.
     fn oldest_left(&self, worker: Worker) -> Option<SessionKey> {
+        self.oldest_left_of(worker, None)
+    }
+
+    /// The same among the sessions of this identity, if one is given.
+    fn oldest_left_of(&self, worker: Worker, identity: Option<Identity>) -> Option<SessionKey> {
         let state = self.core.workers.get(worker).filter(|state| state.hears())?;
         if !self.core.abilities_of_worker(worker).close {
             return None;
         }
         let left = state.sessions.iter().filter_map(|key| {
             let session = self.core.sessions.get(*key)?;
-            let is_idle = !session.is_busy() && !session.provisional && session.waiting.is_empty();
+            let is_its = identity.is_none_or(|identity| session.identity == identity);
+            let is_idle = is_its && !session.is_busy() && !session.provisional && session.waiting.is_empty();
             Some((session.ownerless.filter(|_| is_idle)?, *key))
         });
         left.min().map(|(_, key)| key)

@@ -136,6 +136,28 @@ fn one_identity_leaves_room_for_others_at_a_worker_that_they_share() {
 }
 
 #[test]
+fn a_session_that_its_clients_left_makes_room_for_another_of_its_identity() {
+    let mut config = config(vec![Pool { mix_identities: true, ..pool(Share::All) }]);
+    config.limits.max_sessions_per_worker = 2;
+    let mut scene = Scene::new(&config);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let (one, two) = (scene.open_as("token:one"), scene.open_as("token:two"));
+    scene.session(one, 0, "a");
+    scene.session(two, 0, "other");
+    scene.leaves(two);
+    let again = scene.open_as("token:one");
+    scene.session(again, 0, "b");
+    scene.leaves(again);
+    scene.seen();
+    new(&mut scene, one, 7);
+    let seen = scene.seen();
+    let closed = seen.find("session/close").expect("the one that was left is closed");
+    assert!(closed < seen.find("session/new").expect("another is opened"), "{seen}");
+    assert!(seen.contains("\"b\"") && !seen.contains("other"), "{seen}");
+}
+
+#[test]
 fn a_client_that_leaves_while_room_is_made_is_forgotten() {
     let mut scene = Scene::shared(1);
     let (one, two) = (scene.open(), scene.open());
