@@ -182,6 +182,19 @@ impl Action {
         self.command.as_ref().is_some_and(|command| command::depends_on_directory(&command::read(command)))
     }
 
+    /// Returns `true` if it certainly changes nothing: everything it is reads, and its command, if it has one, only reads.
+    pub fn only_reads(&self) -> bool {
+        let reads = |command: &Command| command::is_read_only(&command::read(command)) && !self.is_steered();
+        let is_run = self.kinds().contains(&Kind::Execute);
+        self.reads_beside_command() && (!is_run || self.command.as_ref().is_some_and(reads))
+    }
+
+    /// Returns `true` if everything it is beside a command only reads. Otherwise a harmless command proves nothing: an
+    /// agent can put one beside any edit.
+    pub(crate) fn reads_beside_command(&self) -> bool {
+        self.kinds().iter().all(|kind| *kind == Kind::Execute || kind.only_reads())
+    }
+
     /// Returns `true` if it sets a variable that may change what its command does.
     pub(crate) fn is_steered(&self) -> bool {
         self.env.iter().any(|variable| !variable.is_harmless())

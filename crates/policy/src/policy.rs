@@ -273,6 +273,7 @@ impl Policy {
         let running = Running {
             looks: script.is_some_and(|script| {
                 is_read_only(script)
+                    && action.reads_beside_command()
                     && !uses_network(script)
                     && (!depends_on_directory(script)
                         || runs_in_a_root(action, scene, home) && !action.unusual_repository)

@@ -68,7 +68,7 @@ pub(crate) struct Target<'a> {
     pub(crate) action: &'a Action,
     /// The program that runs.
     pub(crate) part: Option<&'a Part>,
-    /// Whether that only looks.
+    /// Whether that only looks, and nothing beside it changes anything.
     pub(crate) looks: bool,
     /// Paths.
     pub(crate) touches: Vec<Touch>,
@@ -143,7 +143,7 @@ pub(crate) fn targets<'a>(
     let claimed = |writes: bool| paths.iter().map(move |path| place.claimed(path, writes));
     let whole = Target::new(kinds, action, action.urls.clone());
     if let Some(script) = script.filter(|script| !script.parts.is_empty()) {
-        let looks = is_read_only(script) && !action.is_steered();
+        let looks = is_read_only(script) && action.reads_beside_command() && !action.is_steered();
         let speech = if script.uses_output() { Speech::Used } else { Speech::Shown };
         let each = script.parts.iter();
         return each.flat_map(|part| of_part(part, &whole, claimed(!looks), speech, place)).collect();
@@ -198,10 +198,11 @@ fn of_part<'a>(
     speech: Speech,
     place: Place<'_>,
 ) -> Vec<Target<'a>> {
-    let looks = part.knows_its_words() && looks(part.argv()) && !whole.action.is_steered();
+    let only_looks = part.knows_its_words() && looks(part.argv()) && !whole.action.is_steered();
+    let looks = only_looks && whole.action.reads_beside_command();
     let mut touches: Vec<Touch> = claimed.collect();
     let bases = mention::bases(part, place);
-    let mentioned = mention::touches(part, looks, speech, &bases, place);
+    let mentioned = mention::touches(part, only_looks, speech, &bases, place);
     let lost = mentioned.is_none();
     touches.extend(mentioned.unwrap_or_default());
     let mut urls = whole.urls.clone();

@@ -232,17 +232,22 @@ impl Clause {
         }
         let action = target.action;
         let mut best = rule.fit_tool(action);
-        let mut also = |name: &str| {
-            let fit = fit_text(Field::Tool, &rule.tools, Some(name));
-            if best != Fit::Firm && fit != Fit::No(Field::Tool) {
-                best = fit;
-            }
+        let fit = |name: &str| fit_text(Field::Tool, &rule.tools, Some(name));
+        let better = |best: Fit, fit: Fit| match (best, fit) {
+            (Fit::Firm, _) | (_, Fit::No(_)) => best,
+            _ => fit,
         };
         if let (Some(server), Some(tool)) = (&action.server, &action.tool) {
-            also(&format!("{server}/{tool}"));
+            best = better(best, fit(&format!("{server}/{tool}")));
         }
-        if rule.tools.iter().any(|pattern| pattern.starts_with(['k', '*'])) {
-            target.kinds.iter().for_each(|kind| also(&format!("kind:{kind}")));
+        if best == Fit::Firm || !rule.tools.iter().any(|pattern| pattern.starts_with(['k', '*'])) {
+            return best;
+        }
+        let fit_kind = |kind: &Kind| fit(&format!("kind:{kind}"));
+        best = target.kinds.iter().map(fit_kind).fold(best, better);
+        let is_named = |kind: &Kind| fit_kind(kind) == Fit::Firm;
+        if best == Fit::Firm && !is_no_more_than(target, is_named) {
+            best = Fit::Loose(Field::Tool);
         }
         best
     }
@@ -297,15 +302,38 @@ fn names(target: &Target<'_>) -> Vec<(&'static str, bool)> {
             names.push((name, sure));
         }
     };
-    add("workspace.read", reads, runs || is(Kind::Other));
+    // By one name a request is not allowed what else it does: an edit with `ls` or an address beside it is no mere command.
+    let is_only = |kind: Kind| is_no_more_than(target, |other| *other == kind);
+    add("workspace.read", reads && is_only(Kind::Read), reads || runs || is(Kind::Other));
     add("workspace.write", writes, hidden || is(Kind::Other));
     add("workspace.delete", is(Kind::Delete), hidden || is(Kind::Other));
-    add("network.fetch", is(Kind::Fetch), hidden || is(Kind::Other));
-    add("command.run", runs, is(Kind::Other));
+    add(
+        "network.fetch",
+        is(Kind::Fetch) && is_only(Kind::Fetch),
+        is(Kind::Fetch) || hidden || is(Kind::Other),
+    );
+    add("command.run", runs && is_only(Kind::Execute), runs || is(Kind::Other));
     let risk = risk(target);
     add("mutates", risk > 0 && !target.looks, false);
     add("irreversible", risk > 2, hidden || is(Kind::Other));
     names
+}
+
+/// Returns `true` if a part of a request does nothing that changes something beside the kinds that are named. A command
+/// beside a named change is how some tools tell which change they make; an unknown kind beside a command or an address is
+/// that of an agent that tells none.
+fn is_no_more_than(target: &Target<'_>, is_named: impl Fn(&Kind) -> bool) -> bool {
+    let changes = |kind: &Kind| matches!(kind, Kind::Edit | Kind::Move | Kind::Delete) && is_named(kind);
+    let is_change = target.kinds.iter().any(changes);
+    let action = target.action;
+    target.kinds.iter().all(|kind| match kind {
+        kind if is_named(kind) || kind.only_reads() => true,
+        Kind::Execute => is_change || target.looks,
+        Kind::Other => {
+            is_change || action.paths.is_empty() && (action.command.is_none() || is_named(&Kind::Execute))
+        }
+        _ => false,
+    })
 }
 
 /// A pattern of an action: `*` stands for any part between dots, and at the end for any number of them.

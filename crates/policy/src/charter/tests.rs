@@ -356,3 +356,49 @@ proptest! {
         }
     }
 }
+
+fn with_command(kind: Kind, path: &str, line: &str) -> Action {
+    Action { command: Some(Command::Shell(line.into())), ..Action::file(kind, path) }
+}
+
+#[test]
+fn a_change_beside_a_harmless_command_mutates() {
+    for kind in [Kind::Edit, Kind::Move, Kind::Delete, Kind::Other, Kind::SwitchMode] {
+        let action = with_command(kind, "/ws/finance/a", "ls");
+        check(&denies("mutates", Some("/finance/**")), std::slice::from_ref(&action), &[]);
+        check(&denies("mutates", None), std::slice::from_ref(&action), &[]);
+    }
+    check(&denies("mutates", None), &[], &[with_command(Kind::Read, "/ws/a", "ls"), shell("ls")]);
+}
+
+#[test]
+fn a_policy_that_allows_one_thing_allows_nothing_else_that_a_request_does() {
+    let class = |action: &str, subject: Option<&str>, deed: &Action| {
+        let clause = Clause::new("x", action, Class::Allow).up_to(4);
+        let clause = subject.map_or(clause.clone(), |subject| clause.on(subject).unwrap());
+        rule(Charter::new(vec![clause]).with_default(DefaultApproval::Always), deed, &Ledger::EMPTY).class
+    };
+    let fetch = |kind| Action { urls: vec!["https://example.com".into()], ..Action::file(kind, "/ws/a") };
+    let search = |line: &str| Action { also: vec![Kind::Search], ..shell(line) };
+    let unknown = |line: &str| Action { kind: Kind::Other, ..shell(line) };
+    for (action, subject, deed, expected) in [
+        ("command.run", None, shell("make"), Class::Allow),
+        ("command.run", None, unknown("make"), Class::Allow),
+        ("command.run", None, with_command(Kind::Edit, "/ws/a", "ls"), Class::RequireApproval),
+        ("command.run", None, with_command(Kind::Other, "/ws/a", "ls"), Class::RequireApproval),
+        ("tool.call", Some("kind:execute"), shell("make"), Class::Allow),
+        ("tool.call", Some("kind:execute"), unknown("make"), Class::Allow),
+        ("tool.call", Some("kind:execute"), with_command(Kind::Edit, "/ws/a", "ls"), Class::RequireApproval),
+        ("tool.call", Some("kind:edit"), with_command(Kind::Edit, "/ws/a", "create"), Class::Allow),
+        ("tool.call", Some("kind:*"), with_command(Kind::Edit, "/ws/a", "ls"), Class::Allow),
+        ("tool.call", Some("kind:search"), search("grep a b"), Class::Allow),
+        ("tool.call", Some("kind:search"), search("make"), Class::RequireApproval),
+        ("workspace.read", None, search("grep a b"), Class::Allow),
+        ("workspace.read", None, search("make"), Class::RequireApproval),
+        ("network.fetch", None, Action { paths: Vec::new(), ..fetch(Kind::Other) }, Class::Allow),
+        ("network.fetch", None, fetch(Kind::Edit), Class::RequireApproval),
+        ("tool.call", Some("kind:fetch"), fetch(Kind::Edit), Class::RequireApproval),
+    ] {
+        assert_eq!(class(action, subject, &deed), expected, "{action} {subject:?} {deed:?}");
+    }
+}

@@ -138,7 +138,7 @@ impl Rule {
         }
         let begins = self.effect != Verdict::Allow;
         if self.commands.iter().any(|pattern| pattern.covers(part, begins)) {
-            Fit::Firm
+            if self.names_all_beside_command(target) { Fit::Firm } else { Fit::Loose(Field::Kind) }
         } else if self.commands.iter().any(|pattern| pattern.touches(part)) {
             Fit::Loose(Field::Command)
         } else if begins && self.may_be_run_by_env(target) {
@@ -146,6 +146,25 @@ impl Rule {
         } else {
             Fit::No(Field::Command)
         }
+    }
+
+    /// Returns `true` if the request does nothing beside its command that a rule about that command does not name. A rule
+    /// that allows `ls` must not allow an edit that has `ls` beside it.
+    fn names_all_beside_command(&self, target: &Target<'_>) -> bool {
+        let action = target.action;
+        let is_named = |kind: &Kind| match kind {
+            Kind::Execute => true,
+            kind if kind.only_reads() || self.kinds.contains(kind) => true,
+            // A fetch without an address is the command itself.
+            Kind::Fetch => action.urls.is_empty() || !self.urls.is_empty(),
+            // An agent that tells no kind shows nothing but its command. A tool of a server may do anything with it.
+            Kind::Other => {
+                let is_agents = action.server.is_none() || !self.servers.is_empty() || !self.tools.is_empty();
+                is_agents && action.paths.is_empty() && action.urls.is_empty()
+            }
+            _ => false,
+        };
+        target.kinds.iter().all(is_named)
     }
 
     /// Returns `true` if a variable of the request may have one of the commands run. It counts as the same assignment

@@ -324,3 +324,71 @@ proptest::proptest! {
         }
     }
 }
+
+/// A request of this kind that has a harmless command beside its own input.
+fn with_ls(kind: Option<&str>, input: &Value) -> Action {
+    let mut input = input.clone();
+    input["command"] = json!("ls");
+    Action::read(kind, None, &input, &[])
+}
+
+#[test]
+fn a_rule_that_allows_a_command_allows_no_change_beside_it() {
+    let protected = json!({"path": "/home/me/project/.git/hooks/pre-commit", "content": "x"});
+    let elsewhere = json!({"path": "/etc/cron.d/x", "content": "x"});
+    for rules in [
+        ALLOW_LS,
+        "[[rule]]\neffect = 'allow'\nkind = 'execute'\n",
+        "[[rule]]\neffect = 'ask'\ncommand = 'ls'\n",
+    ] {
+        for kind in [Some("edit"), Some("execute"), Some("read"), Some("delete"), Some("other"), None] {
+            for input in [&protected, &elsewhere] {
+                for access in [Access::Low, Access::Medium] {
+                    let decision = decide(&policy(access, rules), &with_ls(kind, input), NONE);
+                    assert_eq!(decision.verdict, Deny, "{access} {rules} {kind:?} {input}: {decision}");
+                }
+            }
+            let decision = decide(&policy(Access::High, rules), &with_ls(kind, &protected), NONE);
+            assert_eq!(decision.verdict, Deny, "{rules} {kind:?}: {decision}");
+        }
+    }
+    let allowed = "[[rule]]\neffect = 'allow'\nkind = ['edit', 'execute']\ncommand = 'ls'\n";
+    check_kind(allowed, Some("edit"), &json!({"path": "a", "content": "x"}), Allow);
+}
+
+#[track_caller]
+fn check_kind(rules: &str, kind: Option<&str>, input: &Value, expected: Verdict) {
+    let decision = decide(&policy(Access::Low, rules), &with_ls(kind, input), NONE);
+    assert_eq!(decision.verdict, expected, "{rules} {kind:?} {input}: {decision}");
+}
+
+#[test]
+fn a_rule_that_allows_a_command_allows_what_only_reads_beside_it() {
+    for kind in [Some("execute"), Some("read"), Some("search"), Some("think"), None, Some("other")] {
+        check_kind(ALLOW_LS, kind, &json!({"description": "List"}), Allow);
+    }
+    check_kind(ALLOW_LS, Some("execute"), &json!({"path": "src"}), Allow);
+    check_kind(ALLOW_LS, Some("execute"), &json!({"url": "https://example.com"}), Deny);
+    check_kind(ALLOW_LS, None, &json!({"path": "src"}), Deny);
+    check_kind(ALLOW_LS, Some("switch_mode"), &json!({}), Deny);
+    let of_server = Action { server: Some("s".into()), ..with_ls(None, &json!({})) };
+    let verdict = |rules: &str| decide(&policy(Access::Low, rules), &of_server, NONE).verdict;
+    assert_eq!(verdict(ALLOW_LS), Deny);
+    assert_eq!(verdict("[[rule]]\neffect = 'allow'\nserver = 's'\ncommand = 'ls'\n"), Allow);
+}
+
+#[test]
+fn an_edit_with_a_diff_beside_a_harmless_command_is_an_edit() {
+    let path = "/home/me/project/.git/hooks/pre-commit";
+    let diff = json!({"type": "diff", "path": path, "oldText": "a", "newText": "b"});
+    let action = execute(&json!({"command": "ls"})).with_content(&[diff]);
+    for (access, rules) in [(Access::Low, ALLOW_LS), (Access::Medium, ALLOW_LS), (Access::High, "")] {
+        let decision = decide(&policy(access, rules), &action, NONE);
+        assert_eq!(decision.verdict, Deny, "{access}: {decision}");
+    }
+    assert!(!action.only_reads());
+    assert!(execute(&json!({"command": "ls"})).only_reads());
+    assert!(!execute(&json!({"command": "ls", "env": {"LD_PRELOAD": "/x"}})).only_reads());
+    assert!(!execute(&json!({"command": "rm x"})).only_reads());
+    assert!(!Action::read(Some("execute"), None, &json!({}), &[]).only_reads());
+}
