@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use narrows_acp::method;
 use narrows_audit::jcs;
 use narrows_policy::{Action, Kind};
 use serde::Deserialize;
@@ -475,12 +476,41 @@ impl Call {
                 false => Action::mcp(server, name, &self.input),
             };
         }
+        if let Some(action) = self.client_request() {
+            return action;
+        }
         let read = self.told_action(&self.locations);
         Action { claimed: self.posed.iter().cloned().collect(), ..read.with_content(&self.changes) }
     }
 
+    /// What a request to the client does. Its method says which members count: a text for a file is no patch, and no
+    /// command either, whatever stands in it.
+    fn client_request(&self) -> Option<Action> {
+        let method = self.name.as_deref().filter(|_| self.server.is_none())?;
+        let members = client_members(method)?;
+        let kind = Kind::named(self.kind());
+        if kind == Kind::Execute {
+            let counts = |(name, _): &(&String, &Value)| members.contains(&name.as_str());
+            let input = self.input.as_object().into_iter().flatten().filter(counts);
+            let input = input.map(|(name, value)| (name.clone(), value.clone())).collect();
+            return Some(Action::read(Some(self.kind()), Some(method), &Value::Object(input), &[]));
+        }
+        let paths = self.input["path"].as_str().map(PathBuf::from).into_iter().collect();
+        Some(Action { tool: Some(method.to_owned()), paths, ..Action::new(kind) })
+    }
+
     fn told_action(&self, locations: &[PathBuf]) -> Action {
         Action::read(self.kind.as_deref(), self.name.as_deref(), &self.input, locations)
+    }
+}
+
+/// The members that a request to the client has beside `sessionId` and `_meta`. `None`: it is no request that is judged.
+pub(crate) fn client_members(method: &str) -> Option<&'static [&'static str]> {
+    match method {
+        method::FS_READ_TEXT_FILE => Some(&["path", "line", "limit"]),
+        method::FS_WRITE_TEXT_FILE => Some(&["path", "content"]),
+        method::TERMINAL_CREATE => Some(&["command", "args", "cwd", "env", "outputByteLimit"]),
+        _ => None,
     }
 }
 

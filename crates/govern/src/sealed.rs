@@ -22,7 +22,7 @@ pub(crate) fn touched(
     let action = call.action();
     let kinds = action.kinds();
     let looks = |kind: &Kind| matches!(kind, Kind::Think | Kind::Read | Kind::Search | Kind::Fetch);
-    if kinds.iter().all(looks) || action.command.as_ref().is_some_and(narrows_policy::Command::is_read_only) {
+    if kinds.iter().all(looks) || action.only_reads() {
         return None;
     }
     // What goes or moves takes along what is in it.
@@ -101,6 +101,23 @@ mod tests {
             for kind in ["edit", "delete", "move", "other"] {
                 check(kind, path, true);
             }
+        }
+        let with_ls = |kind: &str, more: serde_json::Value, refused: bool| {
+            let mut input = json!({"path": root.join("GOVERNANCE.md"), "command": "ls"});
+            input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let server = Call::known(Some("notes".into()), "x", "other", input.clone());
+            assert!(touched(&server, &mandate, &roots, &Disk).is_some(), "{input}");
+            let call = Call::known(None, "x", kind, input);
+            assert_eq!(touched(&call, &mandate, &roots, &Disk).is_some(), refused, "{kind} {:?}", call.input);
+        };
+        for kind in ["edit", "delete", "move", "other", "switch_mode"] {
+            with_ls(kind, json!({}), true);
+        }
+        for kind in ["execute", "read", "search", "think"] {
+            with_ls(kind, json!({}), false);
+            with_ls(kind, json!({"content": "x"}), true);
+            with_ls(kind, json!({"command": "make"}), true);
+            with_ls(kind, json!({"env": {"LD_PRELOAD": "/x"}}), true);
         }
         check("edit", "GOVERNANCE.md.txt", false);
         check("edit", "sub/new", false);

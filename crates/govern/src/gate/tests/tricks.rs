@@ -215,3 +215,36 @@ fn an_agent_does_not_name_what_it_wants_of_the_client() {
     let call = scene.sight.events.iter().rfind(|event| event.action == "tool.call").unwrap();
     assert_eq!(call.input, Some(json!({"path": "/w/a/b", "content": "x"})));
 }
+
+/// An agent may put a harmless command beside anything.
+#[test]
+fn a_command_that_only_reads_excuses_no_change_beside_it() {
+    let sealed = vec!["/w/a/GOVERNANCE.md".into()];
+    let clause = Clause::new("no", "mutates", Class::Deny).on("workspace:/finance/**").unwrap();
+    let charter = Charter::new(vec![clause]).with_default(DefaultApproval::Auto);
+    for (path, is_refused) in [
+        ("/w/a/GOVERNANCE.md", true),
+        ("/w/a/finance/x", true),
+        ("/w/a/.git/hooks/pre-commit", true),
+        ("/w/a/x", false),
+    ] {
+        for kind in ["edit", "execute", "read", "other"] {
+            let mut scene = Scene::with(Mandate { sealed: sealed.clone(), ..mandate() }, &["lead"]);
+            let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter.clone());
+            scene.gate.desk = crate::desk::Desk::new(policy, "g");
+            scene.opened();
+            let diff = json!({"type": "diff", "path": path, "oldText": "a", "newText": "b"});
+            for (number, call) in (10..).zip([
+                json!({"rawInput": {"path": path, "content": "x", "command": "ls"}}),
+                json!({"rawInput": {"command": "ls"}, "content": [diff]}),
+            ]) {
+                let mut call = call;
+                (call["toolCallId"], call["kind"]) = (json!(number.to_string()), json!(kind));
+                asks(&mut scene, number, &call);
+                let seen = scene.seen();
+                assert_eq!(seen.contains(r#""optionId":"n""#), is_refused, "{call} {seen}");
+                assert_eq!(seen.contains(r#""optionId":"y""#), !is_refused, "{call} {seen}");
+            }
+        }
+    }
+}
