@@ -8,7 +8,7 @@ use narrows_manifest::ToolSet;
 use narrows_policy::{Action, Class, Clause, Kind, Ledger, Policy, Reason, Ruling, Scene, Usage};
 use serde_json::Value;
 
-use crate::call::Call;
+use crate::call::{Call, Digest};
 use crate::identity::Principal;
 use crate::mandate::{Autonomy, Mandate};
 
@@ -97,6 +97,55 @@ impl Used {
     }
 }
 
+/// What a call has taken of budgets. It is for the call as it was judged: a call that is changed is counted again.
+#[derive(Clone, Debug)]
+pub(crate) struct Counted {
+    digest: Digest,
+    policies: Vec<String>,
+    /// The largest amount that was counted for it.
+    cents: u64,
+    at: u64,
+    /// The agent was granted it, or it ran: a later change is a further call and costs all that it costs.
+    is_used: bool,
+}
+
+impl Counted {
+    /// Notes that the agent was granted it, or that it runs.
+    pub(crate) fn set_used(&mut self) {
+        self.is_used = true;
+    }
+
+    /// Notes that the same call is known by this digest.
+    pub(crate) fn set_digest(&mut self, digest: Digest) {
+        self.digest = digest;
+    }
+
+    /// Returns `true` if it was counted for the call of this digest.
+    pub(crate) fn is_for(&self, digest: &Digest) -> bool {
+        self.digest == *digest
+    }
+
+    /// Returns what is left of `usage` of a policy without what was counted for the call of `digest` that is judged again.
+    fn left_out(&self, policy: &str, digest: &Digest, at: u64, usage: Usage) -> Usage {
+        let is_same = self.is_for(digest);
+        let is_counted = self.at / DAY == at / DAY && self.policies.iter().any(|counted| counted == policy);
+        if !is_counted || usage == ALL || self.is_used && !is_same {
+            return usage;
+        }
+        let amount_cents = usage.amount_cents.saturating_sub(self.cents);
+        let (day, hour) = (u64::from(is_same), u64::from(is_same && self.at / HOUR == at / HOUR));
+        Usage { hour: usage.hour.saturating_sub(hour), day: usage.day.saturating_sub(day), amount_cents }
+    }
+}
+
+/// When a call is judged, and what was counted for it before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Judged<'a> {
+    /// In seconds since 1970.
+    pub(crate) at: u64,
+    pub(crate) counted: Option<(&'a Counted, Digest)>,
+}
+
 /// More than any budget has.
 const ALL: Usage = Usage { hour: u64::MAX, day: u64::MAX, amount_cents: u64::MAX };
 
@@ -134,10 +183,10 @@ impl Desk {
         roots: &[PathBuf],
         at: u64,
     ) -> Verdict {
-        self.rule_action(call, &call.action(), mandate, who, roots, at)
+        self.rule_action(call, &call.action(), mandate, who, roots, Judged { at, counted: None })
     }
 
-    /// Decides about `call`, which comes to `action`. `at` is the time in seconds since 1970.
+    /// Decides about `call`, which comes to `action`.
     pub(crate) fn rule_action(
         &self,
         call: &Call,
@@ -145,9 +194,12 @@ impl Desk {
         mandate: &Mandate,
         who: &Principal,
         roots: &[PathBuf],
-        at: u64,
+        Judged { at, counted }: Judged<'_>,
     ) -> Verdict {
-        let usage = |clause: &str| self.usage(clause, at);
+        let usage = |clause: &str| match counted {
+            Some((counted, digest)) => counted.left_out(clause, &digest, at, self.usage(clause, at)),
+            None => self.usage(clause, at),
+        };
         let amount = amount(&call.input);
         let ledger = Ledger { usage: &usage, amount_cents: amount };
         let refused = unauthorised(call, mandate, who);
@@ -169,18 +221,38 @@ impl Desk {
         Verdict { ruling, because: None, amount }
     }
 
-    /// A call was allowed under its clauses. What that takes of their budgets, if they have any.
-    pub(crate) fn count(&mut self, verdict: &Verdict, at: u64) -> Option<Spent> {
+    /// Counts a call of `digest` that was allowed under its clauses, and returns what that takes of their budgets, if they
+    /// have any. `counted` is what was counted for it before: nothing more if it is the same call; if it was changed before
+    /// it was granted, one more call and what it costs more; else all of it.
+    pub(crate) fn count(
+        &mut self,
+        verdict: &Verdict,
+        at: u64,
+        digest: Digest,
+        counted: &mut Option<Counted>,
+    ) -> Option<Spent> {
+        let before = counted.take();
+        if before.as_ref().is_some_and(|before| before.is_for(&digest)) {
+            *counted = before;
+            return None;
+        }
         let charter = self.policy.charter()?;
         let is_bounded = |slug: &String| {
             charter.clauses().iter().any(|clause| clause.slug() == slug && clause.is_bounded())
         };
         let clauses = verdict.ruling.clauses.iter();
         let policies: Vec<String> = clauses.filter(|slug| is_bounded(slug)).cloned().collect();
-        let cents = verdict.amount;
+        let is_replaced = |before: &Counted| {
+            let has = |policy| before.policies.contains(policy);
+            !before.is_used && before.at / DAY == at / DAY && policies.iter().all(has)
+        };
+        let paid = before.filter(is_replaced).map_or(0, |before| before.cents);
+        let cents = verdict.amount.map(|amount| amount.saturating_sub(paid));
         for policy in &policies {
             self.used.entry(policy.clone()).or_default().add(at, cents.unwrap_or(0));
         }
+        let all = paid.max(verdict.amount.unwrap_or(0));
+        *counted = Some(Counted { digest, policies: policies.clone(), cents: all, at, is_used: false });
         (!policies.is_empty()).then(|| Spent { gate: self.name.clone(), policies, cents, at })
     }
 
@@ -408,7 +480,7 @@ mod tests {
         let mut spend = |at: u64| {
             let verdict = desk.rule(&call("notes", "think"), &mandate, &who, &[], at);
             if verdict.class() == Class::Allow {
-                desk.count(&verdict, at);
+                desk.count(&verdict, at, Digest::default(), &mut None);
             }
             verdict.class()
         };
@@ -425,7 +497,7 @@ mod tests {
         let mut spend = |input: Value, at: u64| {
             let verdict = desk.rule(&Call::known(None, "pay", "think", input), &mandate, &who, &[], at);
             if verdict.class() == Class::Allow {
-                desk.count(&verdict, at);
+                desk.count(&verdict, at, Digest::default(), &mut None);
             }
             verdict.class()
         };

@@ -90,6 +90,10 @@ impl<O: Out> Pass<'_, O> {
         **case = Case { held, ..decided };
         case.call.go_on(told);
         case.settle(case.approved.clone());
+        let digest = case.call.digest();
+        if let Some(counted) = &mut case.counted {
+            counted.set_digest(digest);
+        }
         true
     }
 

@@ -425,8 +425,10 @@ impl<O: Out> Pass<'_, O> {
             case.settle(approved.clone());
             case.signers = hearing.given.drain(..).map(|(signer, _)| signer).collect();
             if approved.is_given() {
-                case.counted = true;
-                spent = case.verdict.as_ref().and_then(|verdict| self.gate.desk.count(verdict, at));
+                let (desk, counted) = (&mut self.gate.desk, &mut case.counted);
+                let verdict = case.verdict.as_ref();
+                spent = verdict.and_then(|verdict| desk.count(verdict, at, hearing.digest, counted));
+                case.use_up();
             }
         }
         let shown = record::Case {

@@ -65,6 +65,7 @@ impl<O: Out> Pass<'_, O> {
         let Some(case) = self.case(&name, &call) else { return };
         match &case.approved {
             Approved::Auto | Approved::By { .. } => {
+                case.use_up();
                 let held = std::mem::take(&mut case.held);
                 self.show_held(&name, &held, ticket);
                 self.answer_permission(

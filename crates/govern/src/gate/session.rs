@@ -11,7 +11,7 @@ use super::children::Lineage;
 use super::mcp::List;
 use super::{MOST_OPEN, Raw};
 use crate::call::{Call, Digest};
-use crate::desk::Verdict;
+use crate::desk::{Counted, Verdict};
 use crate::identity::Principal;
 use crate::life::Life;
 use crate::record::Approved;
@@ -100,8 +100,8 @@ pub(super) struct Case {
     pub(super) agreed: Option<Digest>,
     /// A permission request about it was received: an approval answers one.
     pub(super) is_asked: bool,
-    /// It is counted in the budgets of its clauses.
-    pub(super) counted: bool,
+    /// What it has taken of the budgets of its clauses.
+    pub(super) counted: Option<Counted>,
     /// What the agent said about it before it was decided.
     pub(super) held: Vec<Bytes>,
     /// What came of it is recorded.
@@ -147,10 +147,17 @@ impl Case {
         self.call.set_allowed(false);
         let is_first = !std::mem::replace(&mut self.is_asked, true);
         if !is_first {
-            (self.agreed, self.counted) = (None, false);
+            (self.agreed, self.counted) = (None, None);
             self.signers.clear();
         }
         is_first
+    }
+
+    /// Notes that its agent was granted it as it is now, or that it runs.
+    pub(super) fn use_up(&mut self) {
+        if let Some(counted) = &mut self.counted {
+            counted.set_used();
+        }
     }
 
     /// Keeps what was said about it until it is decided. Tells whether there was room for it.

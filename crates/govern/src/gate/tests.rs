@@ -2,6 +2,7 @@
 
 mod approvals;
 mod bounds;
+mod budgets;
 mod children;
 mod deadlines;
 mod described;

@@ -16,7 +16,7 @@ use super::opening::read;
 use super::session::{Case, Halt, Session, key_of};
 use super::turn::{failure, failure_sentence};
 use crate::call::{Call, Progress, Said};
-use crate::desk::Verdict;
+use crate::desk::{Judged, Verdict};
 use crate::life::Life;
 use crate::record::{self, Approved};
 use crate::roots::follow_links;
@@ -206,6 +206,9 @@ impl<O: Out> Pass<'_, O> {
             }
             Course::Halt(reason) => self.halt(name, &reason),
             Course::Show => {
+                if case.call.has_begun() {
+                    case.use_up();
+                }
                 let held = std::mem::take(&mut case.held);
                 ticket = self.step_to_running(name).or(ticket);
                 ticket = self.finish(name, id).or(ticket);
@@ -255,9 +258,11 @@ impl<O: Out> Pass<'_, O> {
         self.gate.desk.look_around();
         let session = self.gate.sessions.get(name)?;
         let case = session.calls.get(id)?;
-        let mut verdict = self.rule(session, &case.call, at);
+        let digest = case.call.digest();
+        let judged = Judged { at, counted: case.counted.as_ref().map(|counted| (counted, digest)) };
+        let mut verdict = self.rule(session, &case.call, judged);
         if let Some(command) = case.call.asked_command() {
-            verdict = verdict.stricter(self.rule(session, &command, at));
+            verdict = verdict.stricter(self.rule(session, &command, judged));
         }
         let approved = match verdict.class() {
             Class::Allow => Approved::Auto,
@@ -265,10 +270,11 @@ impl<O: Out> Pass<'_, O> {
             Class::Deny => Approved::Refused(verdict.reason()),
         };
         self.overtake(name, id, &verdict.ruling);
-        let counts = approved == Approved::Auto && self.case(name, id).is_some_and(|case| !case.counted);
-        let spent = if counts { self.gate.desk.count(&verdict, at) } else { None };
-        let case = self.case(name, id)?;
-        case.counted |= counts;
+        let case = self.gate.sessions.get_mut(name)?.calls.get_mut(id)?;
+        let spent = match approved {
+            Approved::Auto => self.gate.desk.count(&verdict, at, digest, &mut case.counted),
+            _ => None,
+        };
         case.verdict = Some(verdict);
         // Somebody has agreed to just this.
         let is_agreed = case.agreed.is_some_and(|agreed| agreed == case.call.digest());
@@ -281,10 +287,11 @@ impl<O: Out> Pass<'_, O> {
     }
 
     /// What the policy and the mandate say of a call in a session.
-    fn rule(&self, session: &Session, call: &Call, at: u64) -> Verdict {
+    fn rule(&self, session: &Session, call: &Call, judged: Judged<'_>) -> Verdict {
         let gate = &self.gate;
         let action = follow_links(call.action(), &session.roots, &*gate.ground);
-        let mut verdict = gate.desk.rule_action(call, &action, &gate.mandate, &gate.who, &session.roots, at);
+        let mut verdict =
+            gate.desk.rule_action(call, &action, &gate.mandate, &gate.who, &session.roots, judged);
         let beyond = scope::beyond(call, &gate.mandate, &*gate.ground)
             .or_else(|| sealed::touched(call, &gate.mandate, &session.roots, &*gate.ground));
         if let Some(because) = beyond {
