@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use narrows_base::text::quoted;
 use narrows_manifest::types::operator::{Operator, Scope, ToolRef};
-use narrows_policy::Action;
+use narrows_policy::{Action, Kind};
 
 use crate::call::Call;
 use crate::mandate::Mandate;
@@ -33,12 +33,22 @@ pub(crate) fn of(operator: &Operator) -> BTreeMap<String, Vec<Scope>> {
 pub(crate) fn beyond(call: &Call, mandate: &Mandate, ground: &dyn Ground) -> Option<String> {
     let (name, None) = call.parts() else { return None };
     let is_granted = |name: &str| mandate.tools.as_ref().is_some_and(|tools| tools.has(None, name));
-    let by_name = name.and_then(|name| mandate.scopes.get(name));
-    let by_kind = || {
-        // By its kind it is granted only if it is not by its name.
-        if name.is_some_and(is_granted) { None } else { mandate.scopes.get(&format!("kind:{}", call.kind())) }
-    };
-    let scopes = by_name.or_else(by_kind)?;
+    if let Some(scopes) = name.and_then(|name| mandate.scopes.get(name)) {
+        return beyond_all(call, scopes, mandate, ground);
+    }
+    // By its kind it is granted only if it is not by its name.
+    if name.is_some_and(is_granted) {
+        return None;
+    }
+    // What it is said to be, and all that it turns out to be: the scope of each has to admit it.
+    let mut kinds: Vec<&str> = call.action().kinds().into_iter().map(Kind::name).collect();
+    kinds.push(call.kind());
+    let scopes = kinds.iter().filter_map(|kind| mandate.scopes.get(&format!("kind:{kind}")));
+    scopes.into_iter().find_map(|scopes| beyond_all(call, scopes, mandate, ground))
+}
+
+/// Why a call is beyond every one of these scopes.
+fn beyond_all(call: &Call, scopes: &[Scope], mandate: &Mandate, ground: &dyn Ground) -> Option<String> {
     let action = call.action();
     let mut why = None;
     for scope in scopes {
@@ -185,6 +195,29 @@ mod tests {
         check(&docs(), ("Look", "read"), &json!({"path": "src/a"}), false);
         check(&docs(), ("Look", "read"), &json!({"path": "docs/a"}), true);
         check(&docs(), ("plain", "read"), &json!({"path": "src/a"}), true);
+    }
+
+    #[test]
+    fn a_call_is_within_the_scopes_of_all_kinds_that_it_turns_out_to_be() {
+        let docs = || [("kind:edit", scope(Some("/docs/*"), None))];
+        let diff = "--- a/src/a\n+++ b/src/a\n@@ -1 +1 @@\n-a\n+b\n";
+        for kind in ["edit", "read", "search", "think", "fetch", "other", "_mine"] {
+            check(&docs(), ("Any", kind), &json!({"path": "src/a", "content": "x"}), false);
+            check(&docs(), ("Any", kind), &json!({"path": "src/a", "diff": "x"}), false);
+            check(&docs(), ("Any", kind), &json!(diff), false);
+            check(&docs(), ("Any", kind), &json!({"path": "docs/a", "content": "x"}), true);
+        }
+        check(&docs(), ("Any", "read"), &json!({"path": "src/a"}), true);
+        check(&docs(), ("plain", "read"), &json!({"path": "src/a", "content": "x"}), true);
+        let both = || [("kind:edit", scope(Some("docs"), None)), ("kind:read", scope(Some("src"), None))];
+        check(&both(), ("Any", "read"), &json!({"path": "docs/a", "content": "x"}), false);
+        check(&both(), ("Any", "edit"), &json!({"path": "docs/a"}), true);
+        check(&both(), ("Any", "read"), &json!({"path": "src/a"}), true);
+        let runs = || [("kind:execute", scope(Some("docs"), None))];
+        check(&runs(), ("Any", "read"), &json!({"path": "docs/a", "command": "ls"}), false);
+        let hosts = || [("kind:fetch", scope(None, Some(&["example.com"])))];
+        check(&hosts(), ("Any", "read"), &json!({"url": "https://evil.net"}), false);
+        check(&hosts(), ("Any", "read"), &json!({"url": "https://example.com/a"}), true);
     }
 
     #[test]
