@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use narrows_acp::method;
@@ -14,6 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::once::Once;
 use crate::reach::OTHERS;
+use crate::resource::Resource;
 
 /// What stands in front of a kind where a name could be.
 const KIND: &str = "kind:";
@@ -542,43 +542,23 @@ fn value_digest(value: &Value) -> Digest {
 }
 
 /// What it is to have a server show something. A file is one of this machine; of any other address only the server knows what it
-/// means.
+/// means. An address that can be read in several ways may do anything with all of the files that it may name.
 fn shown(server: &str, method: &str, input: &Value) -> Action {
-    let (server, tool) = (Some(server.to_owned()), Some(method.to_owned()));
-    let action = Action { server, tool, ..Action::new(Kind::Read) };
-    let Some(uri) = input.get("uri") else { return action };
-    let scheme = uri.as_str().and_then(|uri| uri.split_once(':')).map(|(scheme, _)| scheme);
-    match scheme {
-        Some(scheme) if scheme.eq_ignore_ascii_case("file") => match uri.as_str().and_then(file) {
-            Some(path) => Action { paths: vec![path], ..action },
-            None => Action { kind: Kind::Other, ..action },
-        },
-        Some(_) => action,
-        None => Action { kind: Kind::Other, ..action },
-    }
-}
-
-/// The path of a `file:` address of this machine, if there is no doubt about it.
-fn file(uri: &str) -> Option<PathBuf> {
-    let path = uri.get("file:".len()..)?;
-    let path = match path.strip_prefix("//") {
-        Some(rest) => rest.strip_prefix("localhost").unwrap_or(rest),
-        None => path,
-    };
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-                u8::try_from(digit(rest.next())? * 16 + digit(rest.next())?).ok()?
+    let all = [input.get("uri"), input.pointer("/ref/uri")];
+    let mut action =
+        Action { server: Some(server.to_owned()), tool: Some(method.to_owned()), ..Action::new(Kind::Read) };
+    for uri in all.into_iter().flatten() {
+        match uri.as_str().map(Resource::read) {
+            Some(Resource::Elsewhere) => {}
+            Some(Resource::File(path)) => action.paths.push(path),
+            Some(Resource::Unclear(paths)) => {
+                action.kind = Kind::Other;
+                action.paths.extend(paths);
             }
-            b'?' | b'#' => return None,
-            byte => byte,
-        });
+            None => return Action::mcp(server, method, input),
+        }
     }
-    let path = PathBuf::from(std::ffi::OsString::from_vec(bytes));
-    path.is_absolute().then_some(path)
+    action
 }
 
 /// Whether the name that an agent has for a tool is of the shape of something which only we say: a kind, a tool of a server, a

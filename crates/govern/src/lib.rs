@@ -106,6 +106,7 @@ mod proxy;
 mod reach;
 mod record;
 mod recovery;
+mod resource;
 mod roots;
 mod scope;
 mod sealed;

@@ -13,10 +13,16 @@ fn what_a_server_shows_is_read_and_a_file_is_known_by_its_path() {
     check(json!({"uri": "file:/w/a"}), Kind::Read, &["/w/a"]);
     check(json!({"uri": "db://rows/1"}), Kind::Read, &[]);
     check(json!({"name": "greet"}), Kind::Read, &[]);
-    for doubtful in ["file://host/w", "file:a", "file:///a?b", "file:///%zz", "file:///%", "rows"] {
-        check(json!({"uri": doubtful}), Kind::Other, &[]);
+    for doubtful in ["file://host/w", "file:w", "file:///w?b", " file:///w", "/w", "fi\nle:/w"] {
+        for input in [json!({"uri": doubtful}), json!({"ref": {"type": "ref/resource", "uri": doubtful}})] {
+            let action = Call::reading("db".into(), "resources/read", input).action();
+            assert_eq!(action.kind, Kind::Other, "{doubtful}");
+            assert!(action.paths.contains(&"/w".into()), "{doubtful} {action:?}");
+        }
     }
+    check(json!({"uri": "rows"}), Kind::Other, &["rows"]);
     check(json!({"uri": 7}), Kind::Other, &[]);
+    check(json!({"uri": ["file:///w"]}), Kind::Other, &["/w"]);
 }
 
 #[track_caller]
@@ -216,14 +222,4 @@ fn what_failed_and_shows_a_result_was_tried() {
     // What it would change.
     check(&[r#"{"content":[{"type":"diff"}]}"#, r#"{"status":"failed"}"#], false);
     check(&[r#"{"status":"completed","rawOutput":"x"}"#], false);
-}
-
-proptest::proptest! {
-    #[test]
-    fn an_address_is_a_whole_path_or_none(uri in "(file:|FILE:)?[/a-z%0-9?#.]{0,20}") {
-        if let Some(path) = file(&uri) {
-            proptest::prop_assert!(path.is_absolute());
-        }
-        let _ = shown("s", "resources/read", &json!({"uri": uri}));
-    }
 }

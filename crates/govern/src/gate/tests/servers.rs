@@ -351,3 +351,34 @@ fn a_file_that_a_policy_denies_is_in_no_list() {
     let seen = scene.seen();
     assert!(seen.contains("deny") && !seen.contains("c < "), "{seen}");
 }
+
+#[test]
+fn a_file_that_a_policy_denies_is_read_by_no_spelling_of_its_address() {
+    for uri in [
+        " file:///w/a/secret/key",
+        "\tfile:///w/a/secret/key",
+        "\u{1}file:///w/a/secret/key",
+        "fi\nle:///w/a/secret/key",
+        "file://LOCALHOST/w/a/secret/key",
+        "file://127.0.0.1/w/a/secret/key",
+        "file:\\/w/a/secret/key",
+        "file:///w/a\\secret\\key",
+        "file:///w/a/secret/key?x",
+        "file:///w/a/%73ecret/key",
+        "/w/a/secret/key",
+        "secret/key",
+        "view-source:file:///w/a/secret/key",
+    ] {
+        for method in ["resources/read", "resources/subscribe"] {
+            let mut scene = showing(None);
+            scene.wants(6, "mcp/message", &inner(method, &json!({"uri": uri})));
+            let seen = scene.seen();
+            assert!(seen.contains(" deny ") && seen.contains("policy `keys`"), "{uri:?} {seen}");
+            assert!(!seen.contains("c < "), "{uri:?} {seen}");
+        }
+    }
+    // What may be a file and is none that is denied is asked about.
+    let mut scene = showing(None);
+    scene.wants(6, "mcp/message", &inner("resources/read", &json!({"uri": "/w/a/b"})));
+    assert!(scene.seen().contains("require-approval"));
+}
