@@ -334,3 +334,19 @@ fn nobody_is_said_to_have_rejected_what_nobody_was_asked() {
     check(json!({"narrows/by": "nobody to ask"}), "nobody could be asked at the client of user:ada");
     check(json!({"narrows/by": "timed out"}), "nobody answered at the client of user:ada");
 }
+
+#[test]
+fn a_prompt_that_is_no_list_of_blocks_starts_no_turn() {
+    for autonomy in [Autonomy::Gated, Autonomy::Autonomous] {
+        for prompt in [json!("rm -rf /"), json!({"type": "image", "data": "A"}), json!(null), json!(7)] {
+            let mut scene = Scene::with(Mandate { autonomy, ..mandate() }, &[]);
+            scene.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
+            scene.answer(1, &json!({"sessionId": "s"}));
+            scene.seen();
+            scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": prompt}));
+            let seen = scene.seen();
+            assert!(seen.contains("-32602") && !seen.contains("a < "), "{prompt} {seen}");
+            assert!(scene.gate.open().is_empty(), "{prompt}");
+        }
+    }
+}
