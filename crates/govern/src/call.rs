@@ -103,9 +103,24 @@ impl Said<'_> {
     }
 }
 
+/// A place that a call names. A member in it that the protocol does not have may name another.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "Once")]
 struct Location {
     path: PathBuf,
+    /// All of it, if it has such members.
+    unusual: Option<Value>,
+}
+
+impl TryFrom<Once> for Location {
+    type Error = &'static str;
+
+    fn try_from(Once(value): Once) -> Result<Self, Self::Error> {
+        let path = value["path"].as_str().map(PathBuf::from).ok_or("a location has no path")?;
+        let is_known = |name: &String| matches!(name.as_str(), "path" | "line" | "_meta");
+        let is_usual = value.as_object().is_some_and(|members| members.keys().all(is_known));
+        Ok(Self { path, unusual: (!is_usual).then_some(value) })
+    }
 }
 
 /// A call of a tool.
@@ -128,6 +143,8 @@ pub(crate) struct Call {
     /// A digest of the output that was recorded.
     recorded: Option<Digest>,
     locations: Vec<PathBuf>,
+    /// Those of its locations that have members which the protocol does not have.
+    unusual_locations: Vec<Value>,
     /// The blocks of its content that show a change of files.
     changes: Vec<Value>,
     /// The command that its agent last asked about as a part of it, if its input is another: an object with `command` and `cwd`.
@@ -191,9 +208,11 @@ impl Call {
             changed = true;
         }
         if let Some(locations) = said.locations {
+            let unusual: Vec<Value> =
+                locations.iter().filter_map(|location| location.unusual.clone()).collect();
             let paths: Vec<PathBuf> = locations.into_iter().map(|location| location.path).collect();
-            changed |= paths != self.locations;
-            self.locations = paths;
+            changed |= paths != self.locations || unusual != self.unusual_locations;
+            (self.locations, self.unusual_locations) = (paths, unusual);
         }
         let has_ended = [Some(self.progress), said.status].iter().flatten().any(|progress| progress.is_end());
         changed |= said.content.as_ref().is_some_and(|Once(content)| self.take_changes(content, has_ended));
@@ -354,6 +373,7 @@ impl Call {
     pub(crate) fn go_on(&mut self, told: Self) {
         (self.progress, self.began, self.yielded) = (told.progress, told.began, told.yielded);
         (self.output, self.locations, self.changes) = (told.output, told.locations, told.changes);
+        self.unusual_locations = told.unusual_locations;
     }
 
     /// The tool: by its name, or where an agent tells none by its kind. Never by its title, which an agent words.
@@ -416,12 +436,15 @@ impl Call {
         let (has_no_input, shows_nothing) = (self.has_no_input(), self.changes.is_empty());
         let is_in_input = || {
             let told = self.told_action(&[]).paths;
-            self.locations.iter().all(|path| told.contains(path))
+            self.unusual_locations.is_empty() && self.locations.iter().all(|path| told.contains(path))
         };
         if shows_nothing && (self.locations.is_empty() || !has_no_input && is_in_input()) {
             return Cow::Borrowed(&self.input);
         }
         let mut matter = json!({"locations": self.locations});
+        if !self.unusual_locations.is_empty() {
+            matter["unusualLocations"] = self.unusual_locations.clone().into();
+        }
         if !shows_nothing {
             matter["content"] = self.changes.clone().into();
         }
@@ -441,7 +464,8 @@ impl Call {
             "toolCallId": id, "title": self.tool(), "kind": self.kind(), "status": "pending", "rawInput": input,
         });
         if !self.locations.is_empty() {
-            question["locations"] = self.locations.iter().map(|path| json!({"path": path})).collect();
+            let paths = self.locations.iter().map(|path| json!({"path": path}));
+            question["locations"] = paths.chain(self.unusual_locations.iter().cloned()).collect();
         }
         if !self.changes.is_empty() {
             question["content"] = self.changes.clone().into();
@@ -461,10 +485,13 @@ impl Call {
     /// A digest of all that is judged and shown of it. An approval is for this, and for nothing else.
     pub(crate) fn digest(&self) -> Digest {
         let paths: BTreeSet<PathBuf> = self.action().paths.into_iter().collect();
-        let all = json!({
+        let mut all = json!({
             "tool": self.tool(), "claimed": self.posed, "kinds": self.kinds(), "input": self.input,
             "paths": paths, "changes": self.changes, "asked": self.asked,
         });
+        if !self.unusual_locations.is_empty() {
+            all["locations"] = self.unusual_locations.clone().into();
+        }
         Sha256::digest(jcs::to_vec(&all).unwrap_or_else(|_| all.to_string().into_bytes())).into()
     }
 
@@ -480,7 +507,8 @@ impl Call {
             return action;
         }
         let read = self.told_action(&self.locations);
-        Action { claimed: self.posed.iter().cloned().collect(), ..read.with_content(&self.changes) }
+        let read = read.with_content(&self.changes).with_locations(&self.unusual_locations);
+        Action { claimed: self.posed.iter().cloned().collect(), ..read }
     }
 
     /// What a request to the client does. Its method says which members count: a text for a file is no patch, and no

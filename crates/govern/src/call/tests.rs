@@ -25,6 +25,31 @@ fn what_a_server_shows_is_read_and_a_file_is_known_by_its_path() {
     check(json!({"uri": ["file:///w"]}), Kind::Other, &["/w"]);
 }
 
+#[test]
+fn a_location_with_members_that_the_protocol_does_not_have_may_mean_more() {
+    let call = |locations: &str| {
+        let mut call = Call::default();
+        let told = format!(r#"{{"kind":"read","rawInput":{{"path":"/a"}},"locations":{locations}}}"#);
+        assert!(call.hear(serde_json::from_str(&told).unwrap()));
+        call
+    };
+    let usual = call(r#"[{"path":"/a","line":3,"_meta":{"x":1}}]"#);
+    assert_eq!(usual.action().kinds(), [Kind::Read]);
+    let unusual = call(r#"[{"path":"/a","newPath":"/etc/x"}]"#);
+    assert!(
+        unusual.action().kinds().contains(&Kind::Other) && unusual.action().paths.contains(&"/etc/x".into())
+    );
+    assert_ne!(usual.digest(), unusual.digest());
+    assert!(unusual.question("1")["locations"].to_string().contains("/etc/x"));
+    assert!(unusual.matter().to_string().contains("/etc/x"));
+    let mut changed = usual.clone();
+    let told = r#"{"locations":[{"path":"/a","newPath":"/etc/x"}]}"#;
+    assert!(changed.hear(serde_json::from_str(told).unwrap()));
+    for unreadable in [r#"{"locations":[{"line":1}]}"#, r#"{"locations":[{"path":"/a","path":"/b"}]}"#] {
+        assert!(serde_json::from_str::<Said<'_>>(unreadable).is_err(), "{unreadable}");
+    }
+}
+
 #[track_caller]
 fn check(texts: &[&str], tool: &str, bare: bool) {
     let mut call = Call::default();
