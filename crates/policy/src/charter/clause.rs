@@ -6,6 +6,7 @@ use thiserror::Error;
 use super::budget::Budget;
 use super::class::{Class, Severity};
 use super::risk;
+use crate::action::Command;
 use crate::decision::{RuleName, Verdict};
 use crate::kind::Kind;
 use crate::path::{Ground, PathPattern};
@@ -216,7 +217,8 @@ impl Clause {
         let mut loose = false;
         for pattern in &self.actions {
             let matching = deed.names.iter().filter(|(name, _)| pattern.is_about(name));
-            match matching.map(|(_, sure)| *sure).max() {
+            let is_all = |name: &str| deed.only_changes_files || !FILE_CHANGES.contains(&name);
+            match matching.map(|(name, sure)| *sure && is_all(name)).max() {
                 Some(true) => {}
                 Some(false) => loose = true,
                 None => return Fit::No(Field::Kind),
@@ -258,11 +260,14 @@ pub(crate) struct Deed<'a> {
     pub(super) target: &'a Target<'a>,
     pub(super) risk: u8,
     names: Vec<(&'static str, bool)>,
+    /// It runs and fetches nothing beside what it changes in files.
+    only_changes_files: bool,
 }
 
 impl<'a> Deed<'a> {
     pub(super) fn new(target: &'a Target<'a>) -> Self {
-        Self { target, risk: risk(target), names: names(target) }
+        let only_changes_files = is_no_more_than(target, is_file_change);
+        Self { target, risk: risk(target), names: names(target), only_changes_files }
     }
 
     /// What it certainly is.
@@ -282,6 +287,9 @@ pub const ACTIONS: [&str; 8] = [
     "mutates",
     "irreversible",
 ];
+
+/// Those by which changes of files are allowed, and nothing that is done beside them.
+const FILE_CHANGES: [&str; 2] = ["workspace.write", "workspace.delete"];
 
 /// Whether an action, or a pattern of actions, is about anything that is ever asked for here.
 pub fn is_asked(action: &str) -> bool {
@@ -319,21 +327,35 @@ fn names(target: &Target<'_>) -> Vec<(&'static str, bool)> {
     names
 }
 
-/// Returns `true` if a part of a request does nothing that changes something beside the kinds that are named. A command
-/// beside a named change is how some tools tell which change they make; an unknown kind beside a command or an address is
-/// that of an agent that tells none.
+/// What some tools that edit files call the change they make, in a member named `command`.
+const OPERATIONS: [&str; 7] = ["view", "create", "str_replace", "insert", "undo_edit", "rename", "delete"];
+
+/// Returns `true` if a command only says which change an editing tool makes.
+fn is_operation(command: &Command) -> bool {
+    match command {
+        Command::Shell(text) => OPERATIONS.contains(&text.as_str()),
+        Command::Argv(words) => words.first().is_some_and(|program| program == "apply_patch"),
+        Command::Unknown(_) => false,
+    }
+}
+
+/// Returns `true` if a part of a request does nothing that changes something beside the kinds that are named. An unknown
+/// kind beside a command or an address is that of an agent that tells none.
 fn is_no_more_than(target: &Target<'_>, is_named: impl Fn(&Kind) -> bool) -> bool {
-    let changes = |kind: &Kind| matches!(kind, Kind::Edit | Kind::Move | Kind::Delete) && is_named(kind);
-    let is_change = target.kinds.iter().any(changes);
+    let is_change = target.kinds.iter().any(|kind| is_file_change(kind) && is_named(kind));
     let action = target.action;
+    let is_harmless = target.looks || is_change && action.command.as_ref().is_some_and(is_operation);
+    let runs_nothing = action.command.is_none() || is_harmless || is_named(&Kind::Execute);
     target.kinds.iter().all(|kind| match kind {
         kind if is_named(kind) || kind.only_reads() => true,
-        Kind::Execute => is_change || target.looks,
-        Kind::Other => {
-            is_change || action.paths.is_empty() && (action.command.is_none() || is_named(&Kind::Execute))
-        }
+        Kind::Execute => is_harmless,
+        Kind::Other => runs_nothing && (is_change || action.paths.is_empty()),
         _ => false,
     })
+}
+
+fn is_file_change(kind: &Kind) -> bool {
+    matches!(kind, Kind::Edit | Kind::Move | Kind::Delete)
 }
 
 /// A pattern of an action: `*` stands for any part between dots, and at the end for any number of them.
