@@ -27,7 +27,7 @@ pub(crate) use reading::{
     search,
 };
 pub(crate) use reduce::{listed, read, read_variable};
-pub(crate) use variables::is_git_home;
+pub(crate) use variables::{is_git_home, runs_git};
 pub(crate) use words::split;
 
 use std::collections::HashMap;

@@ -205,7 +205,7 @@ pub(super) fn moves_git_home(parts: &[Part]) -> bool {
     parts.iter().any(|part| part.words.iter().any(is_home)) && parts.iter().any(runs_git)
 }
 
-fn runs_git(part: &Part) -> bool {
+pub(crate) fn runs_git(part: &Part) -> bool {
     part.programs().any(|name| name == "git")
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Rule;
 use crate::action::Action;
-use crate::command::{Part, is_git_home};
+use crate::command::{Part, is_git_home, runs_git};
 use crate::decision::Verdict;
 use crate::kind::Kind;
 use crate::path::Ground;
@@ -138,6 +138,10 @@ impl Rule {
         }
         let begins = self.effect != Verdict::Allow;
         if self.commands.iter().any(|pattern| pattern.covers(part, begins)) {
+            // The configuration of such a repository names programs that git runs, so it is not certain what runs.
+            if target.action.unusual_repository && runs_git(part) {
+                return Fit::Loose(Field::Command);
+            }
             if self.names_all_beside_command(target) { Fit::Firm } else { Fit::Loose(Field::Kind) }
         } else if self.commands.iter().any(|pattern| pattern.touches(part)) {
             Fit::Loose(Field::Command)

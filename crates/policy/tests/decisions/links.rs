@@ -66,6 +66,19 @@ fn git_only_looks_where_its_repository_is_a_usual_one() {
         let decision = decide(&policy(Access::Low, ""), &action, SANDBOX);
         assert_eq!(decision.verdict, expected, "{line}: {decision}");
     }
+    // A rule that allows git by its words does not know what that runs.
+    let rules = "[[rule]]\neffect = 'allow'\ncommand = ['git status', 'ls']\n";
+    for (line, unusual, expected) in [
+        ("git status", false, Verdict::Allow),
+        ("git status", true, Verdict::Ask),
+        ("/usr/bin/git status", true, Verdict::Ask),
+        ("ls; git status", true, Verdict::Ask),
+        ("ls", true, Verdict::Allow),
+    ] {
+        let action = Action { unusual_repository: unusual, ..shell(line) };
+        let decision = decide(&policy(Access::Medium, rules), &action, Confined::default());
+        assert_eq!(decision.verdict, expected, "{line}: {decision}");
+    }
     // A sandbox holds what git runs.
     let action = Action { unusual_repository: true, ..shell("git status") };
     assert_eq!(decide(&policy(Access::Medium, ""), &action, SANDBOX).verdict, Verdict::Allow);
