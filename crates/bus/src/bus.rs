@@ -20,7 +20,7 @@ use standing::Standing;
 use tokio::sync::watch;
 
 use crate::config::{Auth, Config, Door};
-use crate::core::Core;
+use crate::core::{Core, OwnedName};
 use crate::driver::{self, Brain, Driver, HandOver, Mailbox, Newcomer, Parts, Queues, Served};
 use crate::listen::{self, Entry, ListenError, Made};
 use crate::nursery::{self, Teller};
@@ -180,7 +180,7 @@ impl<B: Brain> Bus<B> {
             (false, _) => (None, None),
             (true, None) => return Err(StartError::NoPlace),
             (true, Some(path)) => {
-                let learn = |session: &str, identity: &str| brain.know_owner(session, identity);
+                let learn = |session: &OwnedName, identity: &str| brain.know_owner(session, identity);
                 let index = Index::open(&path, config.limits.owner_expiry, learn)?;
                 let (ledger, scribe) = owners::start(index, Arc::clone(&waker))?;
                 (Some(ledger), Some(scribe))

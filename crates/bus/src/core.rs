@@ -54,7 +54,9 @@ use narrows_wire::{Piece, View};
 
 use crate::config::{Config, Limits, Listen};
 
-pub use api::{ANYONE, Action, Arrival, Client, End, Note, Outlet, PoolId, Reason, Stuck, Time, Worker};
+pub use api::{
+    ANYONE, Action, Arrival, Client, End, Note, Outlet, OwnedName, PoolId, Reason, Stuck, Time, Worker,
+};
 pub(crate) use memory::unfinished_error;
 pub use status::{Counters, IdentityStatus, PoolStatus, Status, WorkerStatus};
 
@@ -156,13 +158,13 @@ impl Core {
 
     /// A session that is not open belongs to this identity, as was written down before. Means something only where
     /// identities are told apart.
-    pub fn know_owner(&mut self, session: &str, identity: &str) {
+    pub fn know_owner(&mut self, session: &OwnedName, identity: &str) {
         let identity = self.identities.number(identity);
         self.owners.know(session, identity);
     }
 
     /// What was written down about a session is no longer kept.
-    pub fn forget_owner(&mut self, session: &str) {
+    pub fn forget_owner(&mut self, session: &OwnedName) {
         self.owners.forget(session);
     }
 

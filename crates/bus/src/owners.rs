@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 use mio::Waker;
 
 use crate::config::Limits;
+use crate::core::OwnedName;
 
 pub(crate) use file::File;
 pub use file::OwnersError;
@@ -38,9 +39,9 @@ const REST: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// Whose a session is; again, if it was known: it was used.
-    Own { session: Box<str>, identity: Arc<str> },
+    Own { session: OwnedName, identity: Arc<str> },
     /// A session is no more.
-    Disown { session: Box<str> },
+    Disown { session: OwnedName },
 }
 
 /// What has become of it.
@@ -49,7 +50,7 @@ pub(crate) enum Told {
     /// All up to this number is on the disk, or will not be.
     Kept(u64),
     /// It is no longer known whose these sessions are.
-    Forgotten(Vec<Box<str>>),
+    Forgotten(Vec<OwnedName>),
 }
 
 /// What is known of a session.
@@ -146,12 +147,12 @@ pub(crate) fn start(index: Index, waker: Arc<Waker>) -> std::io::Result<(Ledger,
 #[derive(Debug)]
 pub(crate) struct Index {
     file: File,
-    known: HashMap<Box<str>, Owned>,
+    known: HashMap<OwnedName, Owned>,
     /// How long the names of these are together.
     bytes: usize,
     expiry: Duration,
     /// Sessions about which the file does not say what is known.
-    missing: BTreeSet<Box<str>>,
+    missing: BTreeSet<OwnedName>,
     /// When the disk last refused to write.
     behind: Option<std::time::Instant>,
 }
@@ -161,10 +162,10 @@ impl Index {
     pub(crate) fn open(
         path: &std::path::Path,
         expiry: Duration,
-        mut learn: impl FnMut(&str, &str),
+        mut learn: impl FnMut(&OwnedName, &str),
     ) -> Result<Self, OwnersError> {
         let (file, known) = File::open(path)?;
-        let bytes = known.keys().map(|name| name.len()).sum();
+        let bytes = known.keys().map(OwnedName::bytes).sum();
         let mut index = Self { file, known, bytes, expiry, missing: BTreeSet::new(), behind: None };
         index.expire(seconds());
         index.shrink(MOST, MAX_NAME_BYTES);
@@ -234,7 +235,7 @@ impl Index {
                     });
                     if is_new {
                         self.missing.insert(session.clone());
-                        let length = session.len();
+                        let length = session.bytes();
                         if self.known.insert(session, Owned { identity, used: now }).is_none() {
                             self.bytes += length;
                         }
@@ -242,7 +243,7 @@ impl Index {
                 }
                 Entry::Disown { session } => {
                     if self.known.remove(&session).is_some() {
-                        self.bytes -= session.len();
+                        self.bytes -= session.bytes();
                         self.missing.insert(session);
                     }
                 }
@@ -296,20 +297,20 @@ impl Index {
     }
 
     /// Takes out what nobody has used for too long.
-    fn expire(&mut self, now: u64) -> Vec<Box<str>> {
+    fn expire(&mut self, now: u64) -> Vec<OwnedName> {
         let since = now.saturating_sub(self.expiry.as_secs());
         self.take(|owned| owned.used < since)
     }
 
     /// Takes out what was not used for the longest of the identity that has most, if there is too much. Nobody loses a session because of
     /// another who has more.
-    fn shrink(&mut self, most: usize, most_bytes: usize) -> Vec<Box<str>> {
+    fn shrink(&mut self, most: usize, most_bytes: usize) -> Vec<OwnedName> {
         let mut forgotten = Vec::new();
         while self.known.len() > most || self.bytes > most_bytes {
             let by_bytes = self.known.len() <= most;
             let mut sizes: HashMap<&Arc<str>, usize> = HashMap::new();
             for (name, owned) in &self.known {
-                *sizes.entry(&owned.identity).or_default() += if by_bytes { name.len() } else { 1 };
+                *sizes.entry(&owned.identity).or_default() += if by_bytes { name.bytes() } else { 1 };
             }
             let largest = sizes.into_iter().max_by_key(|(_, size)| *size).map(|(identity, _)| identity);
             let Some(largest) = largest.cloned() else { break };
@@ -330,11 +331,11 @@ impl Index {
         forgotten
     }
 
-    fn take(&mut self, is_it: impl Fn(&Owned) -> bool) -> Vec<Box<str>> {
+    fn take(&mut self, is_it: impl Fn(&Owned) -> bool) -> Vec<OwnedName> {
         // What the agents of a pool call so is somebody else's than the session that clients call so: were that forgotten, whoever
         // has the one could open the other.
-        let guards = |name: &str, owned: &Owned| {
-            let plain = name.split_once('\0').and_then(|(_, plain)| self.known.get(plain));
+        let guards = |session: &OwnedName, owned: &Owned| {
+            let plain = session.pool.as_ref().and_then(|_| self.known.get(&OwnedName::from(&*session.name)));
             plain.is_some_and(|plain| plain.identity != owned.identity && !is_it(plain))
         };
         let names: Vec<_> = self
@@ -345,7 +346,7 @@ impl Index {
             .collect();
         for name in &names {
             self.known.remove(name);
-            self.bytes -= name.len();
+            self.bytes -= name.bytes();
         }
         names
     }

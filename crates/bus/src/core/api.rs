@@ -1,5 +1,6 @@
 //! What goes into the core and what comes out of it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -102,20 +103,54 @@ pub enum Action {
     Own {
         /// Who is told nothing more before that is done.
         client: Option<Client>,
-        /// How clients call the session.
-        session: Box<str>,
+        /// The session, under one of its names.
+        session: OwnedName,
         /// Whose it is.
         identity: Arc<str>,
     },
     /// Write down that a session is no more.
     Disown {
-        /// How clients called it.
-        session: Box<str>,
+        /// The session, under one of its names.
+        session: OwnedName,
     },
     /// Something worth a line in the log or a count.
     Tell(Note),
     /// Nothing is left to do: the bus was told to stop, and has.
     Finished,
+}
+
+/// A session name with an owner.
+///
+/// Clients and agents may choose any text as a name. A name that the agents of a pool use is therefore never
+/// joined with the pool's name into one text: such a text could also be a name that a client chose.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OwnedName {
+    /// `None`: the name that clients use, in all pools. Otherwise the name that the agents of this pool use.
+    pub pool: Option<Box<str>>,
+    /// The session's name.
+    pub name: Box<str>,
+}
+
+impl OwnedName {
+    /// Returns the number of bytes of both names.
+    pub(crate) fn bytes(&self) -> usize {
+        self.pool.as_ref().map_or(0, |pool| pool.len()) + self.name.len()
+    }
+}
+
+impl From<&str> for OwnedName {
+    fn from(name: &str) -> Self {
+        Self { pool: None, name: name.into() }
+    }
+}
+
+impl fmt::Debug for OwnedName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(pool) = &self.pool {
+            write!(f, "{pool:?}/")?;
+        }
+        write!(f, "{:?}", self.name)
+    }
 }
 
 /// Why a client is hung up on.

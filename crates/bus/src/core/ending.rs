@@ -5,7 +5,7 @@ use narrows_wire::{RpcError, message};
 use serde_json::{Value, json};
 
 use super::Pass;
-use super::api::Outlet;
+use super::api::{Outlet, OwnedName};
 use super::greet::cancelled_answer;
 use super::session::SessionKey;
 use super::state::{Asker, Errand, Pending, What};
@@ -198,7 +198,7 @@ impl<O: Outlet> Pass<'_, O> {
                 }
                 let name = self.core.sessions.get(key).map(|session| session.name.clone());
                 if let Some(name) = name.filter(|_| pending.what == What::Delete) {
-                    self.disown(&name);
+                    self.disown(OwnedName { pool: None, name });
                 }
                 self.drop_session(key);
                 self.stop_idle();

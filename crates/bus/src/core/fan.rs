@@ -274,7 +274,7 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         if let Some(name) = &fan.name {
-            self.disown(name);
+            self.disown((&**name).into());
         }
         if fan.what == What::List && self.is_clogged(fan.client) {
             self.refuse(fan.client, &fan.id, fan.batch, fan.tag.as_deref(), &too_slow());

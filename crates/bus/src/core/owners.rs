@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use serde_json::Value;
 
 use super::Pass;
-use super::api::{Action, Outlet, PoolId};
+use super::api::{Action, Outlet, OwnedName, PoolId};
 use super::identity::Identity;
 use super::session::{Session, SessionKey};
 use super::table::{Client, Worker};
@@ -40,13 +40,18 @@ enum Kept {
 /// How many sessions are remembered that are nowhere written down.
 const MOST_REMEMBERED: usize = 1 << 16;
 
-/// Whose the sessions are, by the names that clients use. Empty where nobody is told apart.
+/// Owners of sessions. Empty where identities are not told apart.
+///
+/// Names that clients use and names that the agents of a pool use are looked up in different tables: both may be any
+/// text, so no text can separate them within one table.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     kept: Kept,
-    table: HashMap<Box<str>, Identity>,
+    by_name: HashMap<Box<str>, Identity>,
+    /// By the pool's name, then by the name that its agents use.
+    by_pool: HashMap<Box<str>, HashMap<Box<str>, Identity>>,
     /// Those that are only remembered, for each identity, the oldest first.
-    remembered: FxHashMap<Identity, VecDeque<Box<str>>>,
+    remembered: FxHashMap<Identity, VecDeque<OwnedName>>,
 }
 
 impl Owners {
@@ -66,35 +71,64 @@ impl Owners {
     }
 
     /// A session is this identity's. Not if it is another's: whose it is stays so until it is forgotten.
-    pub(super) fn know(&mut self, session: &str, identity: Identity) {
-        if !self.are_kept() || self.table.contains_key(session) {
+    pub(super) fn know(&mut self, session: &OwnedName, identity: Identity) {
+        if !self.are_kept() || self.owner(session).is_some() {
             return;
         }
-        self.table.insert(session.into(), identity);
+        let table = match &session.pool {
+            Some(pool) => self.by_pool.entry(pool.clone()).or_default(),
+            None => &mut self.by_name,
+        };
+        table.insert(session.name.clone(), identity);
         if self.kept == Kept::Running {
-            self.remembered.entry(identity).or_default().push_back(session.into());
+            self.remembered.entry(identity).or_default().push_back(session.clone());
             // Nobody loses one because of another who has more.
             let count: usize = self.remembered.values().map(VecDeque::len).sum();
             let most = self.remembered.values_mut().max_by_key(|names| names.len());
             if count > MOST_REMEMBERED
                 && let Some(oldest) = most.and_then(VecDeque::pop_front)
             {
-                self.table.remove(&oldest);
+                self.forget(&oldest);
             }
         }
     }
 
-    pub(super) fn forget(&mut self, session: &str) {
-        self.table.remove(session);
+    pub(super) fn forget(&mut self, session: &OwnedName) {
+        match &session.pool {
+            None => {
+                self.by_name.remove(&session.name);
+            }
+            Some(pool) => {
+                if let Some(names) = self.by_pool.get_mut(pool) {
+                    names.remove(&session.name);
+                    if names.is_empty() {
+                        self.by_pool.remove(pool);
+                    }
+                }
+            }
+        }
     }
 
-    /// Whether a session is somebody's who is not this.
-    pub(super) fn is_anothers(&self, session: &str, identity: Identity) -> bool {
-        self.of(session).is_some_and(|owner| owner != identity)
+    /// Returns `true` if the session that clients call `name` belongs to another identity.
+    pub(super) fn is_anothers(&self, name: &str, identity: Identity) -> bool {
+        self.of(name).is_some_and(|owner| owner != identity)
     }
 
-    pub(super) fn of(&self, session: &str) -> Option<Identity> {
-        self.table.get(session).copied()
+    /// Returns the owner of the session that clients call `name`.
+    pub(super) fn of(&self, name: &str) -> Option<Identity> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Returns the owner of the session that the agents of a pool call `name`.
+    fn owner_in_pool(&self, pool: &str, name: &str) -> Option<Identity> {
+        self.by_pool.get(pool)?.get(name).copied()
+    }
+
+    fn owner(&self, session: &OwnedName) -> Option<Identity> {
+        match &session.pool {
+            Some(pool) => self.owner_in_pool(pool, &session.name),
+            None => self.of(&session.name),
+        }
     }
 }
 
@@ -123,15 +157,16 @@ impl<O: Outlet> Pass<'_, O> {
         session.noted = now;
         let (name, identity, pool) = (session.name.clone(), session.identity, session.pool);
         let wire = session.wire.as_deref().and_then(|wire| serde_json::from_slice::<Box<str>>(wire).ok());
-        let within = self.within(pool, wire.as_deref().unwrap_or(&name));
-        self.write_owner(name, identity, client);
-        let before = self.core.owners.of(&within);
+        let agent_name = wire.as_deref().unwrap_or(&name);
+        let in_pool = OwnedName { pool: Some(self.pool_name(pool).into()), name: agent_name.into() };
+        self.write_owner(OwnedName { pool: None, name }, identity, client);
+        let before = self.core.owners.owner(&in_pool);
         if wire.is_some() || before.is_some() {
             // Its agents have given this name out again: they know the last one by it, if any.
             if before.is_some_and(|before| before != identity) {
-                self.disown(&within);
+                self.disown(in_pool.clone());
             }
-            self.write_owner(within, identity, client);
+            self.write_owner(in_pool, identity, client);
         }
     }
 
@@ -148,21 +183,20 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    fn write_owner(&mut self, session: Box<str>, identity: Identity, client: Option<Client>) {
+    fn write_owner(&mut self, session: OwnedName, identity: Identity, client: Option<Client>) {
         self.core.owners.know(&session, identity);
         let identity = self.core.identities.name(identity);
         self.out.act(Action::Own { client: client.map(Into::into), session, identity });
     }
 
-    /// Under which it is written down whose a session is by the name that the agents of a pool have for it, if clients have
-    /// another: somebody else's may be called so in another pool.
-    fn within(&self, pool: PoolId, name: &str) -> Box<str> {
-        format!("{}\0{name}", self.core.pool_of(pool).settings.name).into()
+    fn pool_name(&self, pool: PoolId) -> &str {
+        &self.core.pool_of(pool).settings.name
     }
 
     /// Whether the agents of a pool know somebody else's session by this name.
     pub(super) fn is_anothers_within(&self, identity: Identity, pool: PoolId, name: &str) -> bool {
-        self.core.owners.are_kept() && self.core.owners.is_anothers(&self.within(pool, name), identity)
+        let owner = self.core.owners.owner_in_pool(self.pool_name(pool), name);
+        owner.is_some_and(|owner| owner != identity)
     }
 
     /// Whose a session is that `worker` lists as `name`.
@@ -202,10 +236,10 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// A session was deleted: it is nobody's.
-    pub(super) fn disown(&mut self, name: &str) {
+    pub(super) fn disown(&mut self, session: OwnedName) {
         if self.core.owners.are_kept() {
-            self.core.owners.forget(name);
-            self.out.act(Action::Disown { session: name.into() });
+            self.core.owners.forget(&session);
+            self.out.act(Action::Disown { session });
         }
     }
 }

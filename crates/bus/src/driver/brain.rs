@@ -3,7 +3,7 @@
 use narrows_wire::{Piece, View};
 
 use crate::config::{Config, Pool};
-use crate::core::{Arrival, Client, Core, End, Outlet, PoolId, Status, Stuck, Time, Worker};
+use crate::core::{Arrival, Client, Core, End, Outlet, OwnedName, PoolId, Status, Stuck, Time, Worker};
 
 /// What the driver asks. The methods are those of the core, and so is their meaning.
 pub trait Brain: Send + 'static {
@@ -55,11 +55,11 @@ pub trait Brain: Send + 'static {
     /// The settings of a pool it wants a worker of.
     fn pool(&self, pool: PoolId) -> Option<&Pool>;
     /// Whose a session is that is not open, as was written down before.
-    fn know_owner(&mut self, session: &str, identity: &str) {
+    fn know_owner(&mut self, session: &OwnedName, identity: &str) {
         let _ = (session, identity);
     }
     /// What was written down about a session is no longer kept.
-    fn forget_owner(&mut self, session: &str) {
+    fn forget_owner(&mut self, session: &OwnedName) {
         let _ = session;
     }
     /// Whether a worker has something to answer, so that one that is stopped matters.
@@ -172,11 +172,11 @@ impl Brain for Core {
         Some(self.pool(pool))
     }
 
-    fn know_owner(&mut self, session: &str, identity: &str) {
+    fn know_owner(&mut self, session: &OwnedName, identity: &str) {
         self.know_owner(session, identity);
     }
 
-    fn forget_owner(&mut self, session: &str) {
+    fn forget_owner(&mut self, session: &OwnedName) {
         self.forget_owner(session);
     }
 

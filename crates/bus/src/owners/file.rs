@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Owned;
+use crate::core::OwnedName;
 
 /// The first line: what this is, and how it is written.
 const HEAD: &str = r#"{"narrows":"owners","version":1}"#;
@@ -34,10 +35,18 @@ pub enum OwnersError {
 }
 
 /// One line.
+///
+/// Older versions have no `p`. They write a name of the agents of a pool as `POOL NUL NAME`, and a name
+/// that a client chose may look the same. New lines keep that text, so that an older bus reads them as it did; `p` says
+/// how to split it.
 #[derive(Serialize, Deserialize)]
 struct Line<'a> {
     #[serde(rename = "s", borrow)]
     session: std::borrow::Cow<'a, str>,
+    /// Length in bytes of the pool's name in `session`; 0: `session` is a name that clients use. Absent if `session`
+    /// contains no NUL, and in lines of older versions.
+    #[serde(rename = "p", skip_serializing_if = "Option::is_none", default)]
+    pool_bytes: Option<usize>,
     /// Absent: the session is no more.
     #[serde(rename = "i", borrow, skip_serializing_if = "Option::is_none", default)]
     identity: Option<std::borrow::Cow<'a, str>>,
@@ -62,7 +71,7 @@ pub(crate) struct File {
 
 impl File {
     /// Opens the file, or makes it, for us alone, and reads it.
-    pub(super) fn open(path: &Path) -> Result<(Self, HashMap<Box<str>, Owned>), OwnersError> {
+    pub(super) fn open(path: &Path) -> Result<(Self, HashMap<OwnedName, Owned>), OwnersError> {
         let failed = |source| OwnersError::Io { path: path.to_owned(), source };
         if let Some(parent) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(failed)?;
@@ -122,7 +131,7 @@ impl File {
     }
 
     /// Puts a file with nothing but what is known in its place.
-    pub(super) fn rewrite(&mut self, known: &HashMap<Box<str>, Owned>) -> io::Result<()> {
+    pub(super) fn rewrite(&mut self, known: &HashMap<OwnedName, Owned>) -> io::Result<()> {
         let mut text = format!("{HEAD}\n").into_bytes();
         for (session, owned) in known {
             write_line(&mut text, session, Some(owned));
@@ -152,9 +161,14 @@ fn replace(path: &Path, new: &Path, text: &[u8]) -> io::Result<fs::File> {
 }
 
 /// One more line: whose a session is, or that it is no more.
-pub(super) fn write_line(text: &mut Vec<u8>, session: &str, owned: Option<&Owned>) {
+pub(super) fn write_line(text: &mut Vec<u8>, session: &OwnedName, owned: Option<&Owned>) {
+    let (name, pool_bytes) = match &session.pool {
+        Some(pool) => (format!("{pool}\0{}", session.name).into(), Some(pool.len())),
+        None => ((&*session.name).into(), session.name.contains('\0').then_some(0)),
+    };
     let line = Line {
-        session: session.into(),
+        session: name,
+        pool_bytes,
         identity: owned.map(|owned| (&*owned.identity).into()),
         used: owned.map_or(0, |owned| owned.used),
     };
@@ -166,9 +180,29 @@ pub(super) fn write_line(text: &mut Vec<u8>, session: &str, owned: Option<&Owned
     }
 }
 
+/// Returns the names that a line is about; none if the line is not valid.
+///
+/// A line of an older version with a NUL may be about a name of either kind. It is taken for both: its owner keeps the
+/// session, and no other identity gets it.
+fn names(line: &Line<'_>) -> Vec<OwnedName> {
+    let text = &*line.session;
+    let in_pool = |at: usize| {
+        let (pool, name) = (text.get(..at)?, text.get(at..)?.strip_prefix('\0')?);
+        Some(OwnedName { pool: Some(pool.into()), name: name.into() })
+    };
+    match line.pool_bytes {
+        Some(0) => vec![text.into()],
+        Some(bytes) => in_pool(bytes).into_iter().collect(),
+        None => {
+            let legacy = text.find('\0').filter(|at| *at > 0).and_then(in_pool);
+            legacy.into_iter().chain([text.into()]).collect()
+        }
+    }
+}
+
 /// What stands in a file.
 struct Read {
-    known: HashMap<Box<str>, Owned>,
+    known: HashMap<OwnedName, Owned>,
     /// Where its last whole line ends.
     length: u64,
     lines: usize,
@@ -179,7 +213,7 @@ fn read(file: &fs::File) -> io::Result<Option<Read>> {
     let mut reader = BufReader::with_capacity(1 << 16, file);
     let mut line = Vec::new();
     let mut read = Read { known: HashMap::new(), length: 0, lines: 0 };
-    let mut names: HashMap<Box<str>, Arc<str>> = HashMap::new();
+    let mut identities: HashMap<Box<str>, Arc<str>> = HashMap::new();
     let mut bad = 0_usize;
     loop {
         line.clear();
@@ -193,16 +227,27 @@ fn read(file: &fs::File) -> io::Result<Option<Read>> {
             continue;
         }
         read.lines += 1;
-        match serde_json::from_slice::<Line<'_>>(text) {
-            Ok(Line { session, identity: Some(identity), used }) => {
-                // One copy of each name, of which there are few.
-                let name = names.entry(identity.as_ref().into()).or_insert_with(|| identity.as_ref().into());
-                read.known.insert(session.as_ref().into(), Owned { identity: Arc::clone(name), used });
+        let Ok(line) = serde_json::from_slice::<Line<'_>>(text) else {
+            bad += 1;
+            continue;
+        };
+        let sessions = names(&line);
+        bad += usize::from(sessions.is_empty());
+        match line.identity {
+            Some(identity) => {
+                // One copy of each identity's name, of which there are few.
+                let identity =
+                    identities.entry(identity.as_ref().into()).or_insert_with(|| identity.as_ref().into());
+                for session in sessions {
+                    let owned = Owned { identity: Arc::clone(identity), used: line.used };
+                    read.known.insert(session, owned);
+                }
             }
-            Ok(Line { session, identity: None, .. }) => {
-                read.known.remove(session.as_ref());
+            None => {
+                for session in &sessions {
+                    read.known.remove(session);
+                }
             }
-            Err(_) => bad += 1,
         }
     }
     if bad > 0 {
@@ -226,15 +271,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("o");
         let mut text = Vec::new();
-        write_line(&mut text, "a", Some(&owned("x")));
-        write_line(&mut text, "b", Some(&owned("y")));
+        write_line(&mut text, &"a".into(), Some(&owned("x")));
+        write_line(&mut text, &"b".into(), Some(&owned("y")));
         for cut in 0..=text.len() {
             fs::write(&path, [HEAD.as_bytes(), b"\n", &text[..cut]].concat()).unwrap();
             let (mut file, known) = File::open(&path).unwrap();
             let whole = memchr::memchr_iter(b'\n', &text[..cut]).count();
             assert_eq!((known.len(), file.lines()), (whole, whole), "{cut}");
             let mut more = Vec::new();
-            write_line(&mut more, "c", Some(&owned("z")));
+            write_line(&mut more, &"c".into(), Some(&owned("z")));
             file.append(&more).unwrap();
             drop(file);
             assert_eq!(File::open(&path).unwrap().1.len(), whole + 1, "{cut}");

@@ -6,7 +6,7 @@ fn open(path: &Path) -> (Index, Vec<(String, String)>) {
     let mut learned = Vec::new();
     let expiry = Duration::from_secs(100);
     let index = Index::open(path, expiry, |session, identity| {
-        learned.push((session.to_owned(), identity.to_owned()));
+        learned.push((format!("{session:?}"), identity.to_owned()));
     });
     learned.sort();
     (index.unwrap(), learned)
@@ -16,8 +16,16 @@ fn own(session: &str, identity: &str) -> Entry {
     Entry::Own { session: session.into(), identity: identity.into() }
 }
 
+fn in_pool(pool: &str, name: &str) -> OwnedName {
+    OwnedName { pool: Some(pool.into()), name: name.into() }
+}
+
+fn own_in_pool(name: &str, identity: &str) -> Entry {
+    Entry::Own { session: in_pool("pool", name), identity: identity.into() }
+}
+
 fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-    pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
+    pairs.iter().map(|(a, b)| (format!("{:?}", OwnedName::from(*a)), (*b).to_owned())).collect()
 }
 
 #[test]
@@ -87,17 +95,75 @@ fn what_guards_a_name_stays_as_long_as_the_name() {
     let path = directory.path().join("owners");
     let (mut index, _) = open(&path);
     let now = seconds();
-    let old =
-        [own("s~2", "token:a"), own("pool\0s", "token:a"), own("pool\0t", "token:b"), own("t", "token:b")];
+    let old = [
+        own("s~2", "token:a"),
+        own_in_pool("s", "token:a"),
+        own_in_pool("t", "token:b"),
+        own("t", "token:b"),
+    ];
     index.write(old.into_iter(), now - 1000);
     index.write([own("s", "token:b"), own("t", "token:b")].into_iter(), now);
     let mut gone = index.expire(now);
     gone.sort();
-    assert_eq!(gone, ["pool\0t".into(), "s~2".into()]);
+    assert_eq!(gone, ["s~2".into(), in_pool("pool", "t")]);
     drop(index);
     let (mut index, learned) = open(&path);
-    assert_eq!(learned, pairs(&[("pool\0s", "token:a"), ("s", "token:b"), ("t", "token:b")]));
+    let mut expected = pairs(&[("s", "token:b"), ("t", "token:b")]);
+    expected.insert(0, (format!("{:?}", in_pool("pool", "s")), "token:a".into()));
+    assert_eq!(learned, expected);
     assert_eq!(index.expire(now + 1000).len(), 3);
+}
+
+#[test]
+fn a_name_with_a_nul_and_a_name_in_a_pool_stay_different_on_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("owners");
+    let (mut index, _) = open(&path);
+    let now = seconds();
+    let names = ["pool\0s".into(), in_pool("pool", "s"), in_pool("pool", "\0s"), "pool\0\0s".into()];
+    let entries = names.iter().enumerate().map(|(number, session)| Entry::Own {
+        session: session.clone(),
+        identity: format!("token:{number}").into(),
+    });
+    index.write(entries, now);
+    for rewritten in [false, true] {
+        for (number, session) in names.iter().enumerate() {
+            assert_eq!(&*index.known[session].identity, format!("token:{number}"), "{session:?} {rewritten}");
+        }
+        assert_eq!(index.known.len(), names.len());
+        if rewritten {
+            index.rewrite().unwrap();
+        }
+        drop(index);
+        index = open(&path).0;
+    }
+    index.write([Entry::Disown { session: "pool\0s".into() }].into_iter(), now);
+    drop(index);
+    let (index, _) = open(&path);
+    assert!(index.known.contains_key(&in_pool("pool", "s")) && !index.known.contains_key(&"pool\0s".into()));
+}
+
+#[test]
+fn a_line_of_an_older_version_guards_the_name_in_the_pool_and_the_name_of_clients() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("owners");
+    let now = seconds();
+    let old = format!(
+        "{{\"narrows\":\"owners\",\"version\":1}}\n\
+         {{\"s\":\"s~2\",\"i\":\"token:a\",\"t\":{now}}}\n\
+         {{\"s\":\"pool\\u0000s\",\"i\":\"token:a\",\"t\":{now}}}\n\
+         {{\"s\":\"pool\\u0000t\",\"i\":\"token:a\",\"t\":{now}}}\n\
+         {{\"s\":\"pool\\u0000t\",\"t\":0}}\n\
+         {{\"s\":\"pool\\u0000u\",\"p\":3,\"i\":\"token:a\",\"t\":{now}}}\n"
+    );
+    std::fs::write(&path, old).unwrap();
+    for _ in 0..2 {
+        let (mut index, _) = open(&path);
+        let mut known: Vec<_> = index.known.keys().cloned().collect();
+        known.sort();
+        assert_eq!(known, ["pool\0s".into(), "s~2".into(), in_pool("pool", "s")]);
+        index.rewrite().unwrap();
+    }
 }
 
 #[test]
@@ -121,9 +187,9 @@ fn nobody_loses_sessions_because_of_another_who_has_more() {
         index.write([own(&format!("m{entry}"), "mallory")].into_iter(), now - 40 + entry / 4);
     }
     let gone = index.shrink(60, usize::MAX);
-    assert!(index.known.len() <= 60 && index.known.contains_key("old"), "{gone:?}");
-    assert!(gone.contains(&"m0".into()) && index.known.contains_key("m99"), "the oldest go first");
-    assert_eq!(index.bytes, index.known.keys().map(|name| name.len()).sum::<usize>());
+    assert!(index.known.len() <= 60 && index.known.contains_key(&"old".into()), "{gone:?}");
+    assert!(gone.contains(&"m0".into()) && index.known.contains_key(&"m99".into()), "the oldest go first");
+    assert_eq!(index.bytes, index.known.keys().map(OwnedName::bytes).sum::<usize>());
     // So it is with what is long.
     index.write([own(&"x".repeat(4_000), "mallory")].into_iter(), now);
     let before = index.known.values().filter(|owned| &*owned.identity == "alice").count();

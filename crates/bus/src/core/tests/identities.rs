@@ -4,6 +4,7 @@ use insta::assert_snapshot;
 
 use super::*;
 use crate::config::{Auth, Door};
+use crate::core::OwnedName;
 
 const METHODS: [&str; 9] = [
     "session/prompt",
@@ -27,6 +28,10 @@ pub(super) fn asking(pools: Vec<Pool>) -> Config {
     Config { listen: vec![listen], ..config(pools) }
 }
 
+fn in_pool(pool: &str, name: &str) -> OwnedName {
+    OwnedName { pool: Some(pool.into()), name: name.into() }
+}
+
 impl Scene {
     pub(super) fn open_as(&mut self, identity: &str) -> u32 {
         self.try_open(identity).unwrap()
@@ -45,7 +50,7 @@ impl Scene {
         let pool = Pool { instances: 2, mix_identities, ..pool(share) };
         let mut scene = Self::new(&asking(vec![pool]));
         for (name, identity) in [("kept-one", "token:one"), ("kept-two", "token:two")] {
-            scene.core.know_owner(name, identity);
+            scene.core.know_owner(&name.into(), identity);
         }
         for worker in 0..2 {
             scene.up(worker);
@@ -230,7 +235,7 @@ fn it_is_written_down_whose_a_session_is_before_anybody_is_told() {
 fn where_nobody_is_asked_nothing_is_written_down() {
     let mut scene = Scene::shared(1);
     let client = scene.open();
-    scene.core.know_owner("x", "token:one");
+    scene.core.know_owner(&"x".into(), "token:one");
     scene.ask(client, 1, "session/new", &json!({"cwd": "/"}));
     scene.answer(0, 2, &json!({"sessionId": "a"}));
     scene.ask(client, 2, "session/load", &json!({"sessionId": "x"}));
@@ -260,6 +265,45 @@ fn sessions_of_clients_that_are_gone_are_for_their_identity_alone() {
 }
 
 #[test]
+fn a_session_name_with_a_nul_does_not_stand_for_a_session_of_another_pool() {
+    for name in ["p\0s-1", "p\0\0s-1", "\0s-1", "p/s-1", "p\u{1f}s-1"] {
+        let acp = Pool { mix_identities: true, ..pool(Share::All) };
+        let rpc = Pool { name: "rpc".into(), protocol: Protocol::JsonRpc, ..pool(Share::All) };
+        let mut scene = Scene::new(&asking(vec![acp, rpc]));
+        scene.up(0);
+        scene.answer(0, 1, &able());
+        scene.up(1);
+        let open_initialized = |scene: &mut Scene| {
+            let client = scene.open_as("token:alice");
+            scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+            client
+        };
+        let alice = open_initialized(&mut scene);
+        scene.session(alice, 0, "s-1");
+        scene.leaves(alice);
+        scene.pass(600.0);
+
+        let bob = scene.open_as("token:bob");
+        let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "hello", "pool": "rpc", "params": {"sessionId": name}});
+        scene.line(bob, &hello.to_string());
+        let seen = scene.seen();
+        assert!(seen.contains("identity: \"token:bob\"") && seen.contains("w1 <"), "{name:?} {seen}");
+
+        let alice = open_initialized(&mut scene);
+        scene.seen();
+        scene.ask(alice, 2, "session/list", &json!({}));
+        let id = scene.last_id(0);
+        scene.answer(0, id, &json!({"sessions": [{"sessionId": "s-1", "cwd": "/"}]}));
+        assert!(
+            scene.seen().contains(r#""result":{"sessions":[{"sessionId":"s-1","cwd":"/"}]}"#),
+            "{name:?}"
+        );
+        scene.ask(alice, 3, "session/load", &json!({"sessionId": "s-1", "cwd": "/", "mcpServers": []}));
+        assert!(scene.seen().starts_with("w0 <"), "{name:?}");
+    }
+}
+
+#[test]
 fn a_name_that_is_anothers_is_not_given_out_again() {
     let load = |id: u64, pool: &str, name: &str| {
         let params = json!({"sessionId": name, "cwd": "/", "mcpServers": []});
@@ -271,8 +315,8 @@ fn a_name_that_is_anothers_is_not_given_out_again() {
             ["p", "q"].map(|name| Pool { name: name.into(), mix_identities: true, ..pool(Share::All) });
         let mut scene = Scene::new(&asking(pools.into()));
         if restarted {
-            scene.core.know_owner("session-1", "token:one");
-            scene.core.know_owner("session-1~2", "token:three");
+            scene.core.know_owner(&"session-1".into(), "token:one");
+            scene.core.know_owner(&"session-1~2".into(), "token:three");
         }
         for worker in 0..2 {
             scene.up(worker);
@@ -296,7 +340,7 @@ fn a_name_that_is_anothers_is_not_given_out_again() {
         let seen = scene.seen();
         let name = if restarted { "session-1~3" } else { "session-1~2" };
         assert!(seen.contains(&format!("session: \"{name}\", identity: \"token:two\"")), "{seen}");
-        assert!(seen.contains(r#"session: "q\0session-1", identity: "token:two""#), "{seen}");
+        assert!(seen.contains(r#"session: "q"/"session-1", identity: "token:two""#), "{seen}");
         assert!(seen.ends_with(&format!(r#""result":{{"sessionId":"{name}"}}}}"#)), "{seen}");
         scene.ask(second, 2, "session/prompt", &prompt(name));
         let id = scene.last_id(1);
@@ -348,9 +392,9 @@ fn what_agents_call_anothers_session_is_known_after_a_restart() {
     let other = Pool { name: "q".into(), ..pool(Share::All) };
     for (pool, worker) in [("p", "w0 <"), ("q", "c0 <")] {
         let mut scene = Scene::new(&asking(vec![self::pool(Share::All), other.clone()]));
-        scene.core.know_owner("session-1", "token:one");
-        scene.core.know_owner("session-1~2", "token:two");
-        scene.core.know_owner("q\0session-1", "token:two");
+        scene.core.know_owner(&"session-1".into(), "token:one");
+        scene.core.know_owner(&"session-1~2".into(), "token:two");
+        scene.core.know_owner(&in_pool("q", "session-1"), "token:two");
         for worker in 0..2 {
             scene.up(worker);
             scene.answer(worker, 1, &able());
@@ -391,7 +435,7 @@ fn a_session_whose_worker_is_gone_is_taken_up_for_its_identity_alone() {
 fn names_of_an_unknown_protocol_are_whose_they_were_first() {
     let jsonrpc = Pool { protocol: Protocol::JsonRpc, mix_identities: true, ..pool(Share::All) };
     let mut scene = Scene::new(&asking(vec![jsonrpc]));
-    scene.core.know_owner("kept", "token:one");
+    scene.core.know_owner(&"kept".into(), "token:one");
     scene.up(0);
     let [first, second] = ["token:one", "token:two"].map(|identity| scene.open_as(identity));
     scene.seen();
