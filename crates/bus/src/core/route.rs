@@ -1,5 +1,6 @@
 //! Where a client's message belongs.
 
+use narrows_acp::method::{METHODS, Scope, Side};
 use narrows_wire::{Code, Effects, RpcError, View};
 use serde_json::{Value, json};
 
@@ -416,6 +417,7 @@ impl<O: Outlet> Pass<'_, O> {
         let is_known = self.core.client(client).is_some_and(|state| state.initialize.is_some());
         match what {
             _ if what != What::Initialize && !is_known => Route::Refuse(uninitialized()),
+            _ if message.session().is_none() && needs_session(message) => Route::Refuse(misnamed()),
             What::Initialize if ready => Route::Initialize,
             What::List | What::Delete if ready => Route::Everywhere,
             What::Initialize | What::List | What::Delete => self.wait_for(pool),
@@ -574,6 +576,15 @@ impl<O: Outlet> Pass<'_, O> {
 
 pub(super) fn unknown_session() -> RpcError {
     RpcError::new(Code::NotFound, "the bus knows no such session")
+}
+
+/// Returns `true` if a client's message is one of ACP that belongs to a session, in any version. An agent that has
+/// sessions of several clients could apply it to any of them if it names none.
+fn needs_session(message: View<'_>) -> bool {
+    message.method().is_some_and(|name| {
+        let mut methods = METHODS.iter().filter(|method| method.received_by(Side::Agent));
+        methods.any(|method| method.name == name && method.scope == Scope::Session)
+    })
 }
 
 pub(super) fn misnamed() -> RpcError {

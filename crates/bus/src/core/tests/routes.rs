@@ -37,6 +37,38 @@ fn a_shared_pool_answers_initialize_itself_with_what_every_worker_can() {
 }
 
 #[test]
+fn a_session_method_that_names_no_session_does_not_reach_shared_agents() {
+    let methods = narrows_acp::method::METHODS.iter().filter(|method| {
+        method.received_by(narrows_acp::method::Side::Agent)
+            && method.scope == narrows_acp::method::Scope::Session
+    });
+    let names: Vec<&str> = methods.map(|method| method.name).collect();
+    assert!(names.contains(&"session/prompt") && names.contains(&"tool_call/cancel"), "{names:?}");
+    for name in names {
+        for params in [json!({}), json!({"sessionId": null}), json!(["s"]), json!(null)] {
+            let mut scene = Scene::shared(1);
+            let client = scene.open();
+            scene.ask(client, 1, name, &params);
+            let seen = scene.seen();
+            assert!(!seen.contains("w0 <") && seen.contains("-32602"), "{name} {params} {seen}");
+            scene.note(client, name, &params);
+            assert_eq!(scene.seen(), "", "{name} {params}");
+        }
+        let mut scene = Scene::shared(1);
+        let client = scene.open();
+        scene.line(client, &format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{name}"}}"#));
+        let seen = scene.seen();
+        assert!(!seen.contains("w0 <") && seen.contains("-32602"), "{name} {seen}");
+    }
+    // An agent of the client's own has no sessions of others, and answers itself.
+    let mut scene = Scene::new(&config(vec![Pool { instances: 1, ..pool(Share::Connection) }]));
+    scene.up(0);
+    let client = scene.open();
+    scene.ask(client, 1, "session/prompt", &json!({}));
+    assert!(scene.seen().contains("w0 <"));
+}
+
+#[test]
 fn ids_of_any_kind_come_back_as_they_were_and_never_meet() {
     let mut scene = Scene::shared(1);
     let (one, two) = (scene.open(), scene.open());
