@@ -39,6 +39,7 @@ use narrows_wire::Splitter;
 use crate::config::Limits;
 use crate::core::{Client, Time, Worker};
 use crate::listen::Entry;
+use crate::log_limit::LogLimit;
 use crate::nursery::{News, Orders};
 use crate::owners::Ledger;
 
@@ -140,6 +141,8 @@ pub(crate) struct Driver<B: Brain> {
     tick_after: Time,
     /// Threads that copy to a file, which are given a moment at the end.
     copied: Vec<Receiver<()>>,
+    /// Connections that were refused because of their user.
+    refused_users: LogLimit,
 }
 
 /// Where clients come in.
@@ -191,6 +194,7 @@ impl<B: Brain> Driver<B> {
             drain_by: Time::MAX,
             tick_after: Time::ZERO,
             copied: Vec::new(),
+            refused_users: LogLimit::default(),
         }
     }
 

@@ -9,6 +9,7 @@ pub mod config;
 pub mod core;
 pub mod driver;
 pub mod listen;
+mod log_limit;
 mod nursery;
 mod owners;
 

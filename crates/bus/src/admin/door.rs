@@ -19,6 +19,7 @@ use super::pages::{self, Pages};
 use super::seats::{Request, Seat, Seats};
 use crate::config::Door;
 use crate::listen::{self, Entry, Family, ListenError, Listener};
+use crate::log_limit::LogLimit;
 
 /// How many connections one door has at once.
 const CONNECTIONS: usize = 64;
@@ -69,7 +70,14 @@ impl Entrance {
         let seats = Seats::new(CONNECTIONS);
         let only = self.listener.only;
         let refused_users = Arc::clone(&pages.refused_users);
-        let guarded = |socket| Guarded { socket, seats, only, refused_users, refusals: JoinSet::new() };
+        let guarded = |socket| Guarded {
+            socket,
+            seats,
+            only,
+            refused_users,
+            refused_log: LogLimit::default(),
+            refusals: JoinSet::new(),
+        };
         match self.listener.family {
             Family::Unix => {
                 let socket = Socket::Unix(UnixListener::from_std(StdUnixListener::from(fd))?);
@@ -96,6 +104,7 @@ struct Guarded {
     only: Option<u32>,
     /// How many connections were refused because of their user.
     refused_users: Arc<AtomicU64>,
+    refused_log: LogLimit,
     /// Connections that are being refused. They end with this.
     refusals: JoinSet<()>,
 }
@@ -104,6 +113,10 @@ impl Guarded {
     /// Answers a user that may not connect, beside those that may: it takes no seat of theirs.
     fn refuse(&mut self, stream: Stream) {
         self.refused_users.fetch_add(1, Ordering::Relaxed);
+        if let Some(count) = self.refused_log.count(std::time::Instant::now()) {
+            let user = stream.user();
+            tracing::warn!(user, count, "admin connections refused: not the user of the bus");
+        }
         while self.refusals.try_join_next().is_some() {}
         if self.refusals.len() < MAX_REFUSALS {
             self.refusals.spawn(async move {
@@ -174,21 +187,21 @@ impl Stream {
     /// Returns `true` if the peer may connect: on a unix socket the user of the bus and root, on a port the user `only`, or
     /// every user of this machine if that is absent.
     fn may_come_in(&self, only: Option<u32>) -> bool {
-        let (user, may) = match (self, only) {
-            (Self::Unix(stream), _) => {
-                let user = stream.peer_cred().ok().map(|peer| peer.uid());
-                (user, user.is_some_and(|user| user == rustix::process::geteuid().as_raw() || user == 0))
+        match (self, only) {
+            (Self::Unix(_), _) => {
+                self.user().is_some_and(|user| user == rustix::process::geteuid().as_raw() || user == 0)
             }
-            (Self::Tcp(_), None) => return true,
-            (Self::Tcp(stream), Some(only)) => {
-                let user = narrows_link::peer::user_of(stream.as_fd());
-                (user, user == Some(only))
-            }
-        };
-        if !may {
-            tracing::warn!(user, "admin connection refused: not the user of the bus");
+            (Self::Tcp(_), None) => true,
+            (Self::Tcp(_), Some(only)) => self.user() == Some(only),
         }
-        may
+    }
+
+    /// Returns the user at the other end, if the system knows it.
+    fn user(&self) -> Option<u32> {
+        match self {
+            Self::Unix(stream) => stream.peer_cred().ok().map(|peer| peer.uid()),
+            Self::Tcp(stream) => narrows_link::peer::user_of(stream.as_fd()),
+        }
     }
 }
 
@@ -355,6 +368,7 @@ mod tests {
             seats: Seats::new(1),
             only: None,
             refused_users: Arc::clone(&refused_users),
+            refused_log: LogLimit::default(),
             refusals: JoinSet::new(),
         };
         for _ in 0..=MAX_REFUSALS {
@@ -379,6 +393,7 @@ mod tests {
             seats: Seats::new(2),
             only: None,
             refused_users: Default::default(),
+            refused_log: LogLimit::default(),
             refusals: JoinSet::new(),
         };
         let mut visitors = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use narrows_wire::{Code, Fault, Kind, Piece, RpcError, Splitter, View, is_one_line, make_line, message};
 use rustix::io::Errno;
@@ -71,13 +71,15 @@ impl<B: Brain> Driver<B> {
                 return;
             }
             Family::Tcp => None,
-            Family::Unix => match peer_user(&peer) {
-                Some(user) => Some(user),
-                None => {
+            Family::Unix => {
+                let user = peer_user(&peer);
+                if !user.is_some_and(may_use_socket) {
                     self.brain.count_refused_user();
+                    self.log_refused_user(listener, user);
                     return;
                 }
-            },
+                user
+            }
         };
         let identity = user.map_or_else(|| ANYONE.to_owned(), user_name);
         let is_owner = user.is_some_and(|user| user == rustix::process::geteuid().as_raw());
@@ -93,16 +95,23 @@ impl<B: Brain> Driver<B> {
     }
 
     /// Returns `true` if a TCP connection is refused: the listener is for one user, and the peer is another or unknown.
-    fn is_foreign(&self, listener: usize, peer: &OwnedFd) -> bool {
+    fn is_foreign(&mut self, listener: usize, peer: &OwnedFd) -> bool {
         let Some(Entry::Socket(door)) = self.listeners.get(listener).map(|door| &door.entry) else {
             return true;
         };
         let Some(only) = door.only else { return false };
         let user = narrows_link::peer::user_of(peer.as_fd());
         if user != Some(only) {
-            tracing::warn!(listener, user, "connection refused: not the user of the bus");
+            self.log_refused_user(listener, user);
         }
         user != Some(only)
+    }
+
+    /// Logs that a user may not connect, unless that was logged a short time ago.
+    fn log_refused_user(&mut self, listener: usize, user: Option<u32>) {
+        if let Some(count) = self.refused_users.count(Instant::now()) {
+            tracing::warn!(listener, user, count, "connections refused: not the user of the bus");
+        }
     }
 
     /// Takes a client that somebody else has let in.
@@ -387,13 +396,13 @@ fn user_name(user: u32) -> String {
     format!("uid:{user}")
 }
 
-/// The user behind a unix socket, if it may come in. The mode of the socket says the same, but not on every file
-/// system.
+/// Returns the user behind a unix socket.
 fn peer_user(peer: &OwnedFd) -> Option<u32> {
-    let user = rustix::net::sockopt::socket_peercred(peer.as_fd()).ok()?.uid.as_raw();
-    if user == rustix::process::geteuid().as_raw() || user == 0 {
-        return Some(user);
-    }
-    tracing::warn!(user, "refused a connection by another user");
-    None
+    Some(rustix::net::sockopt::socket_peercred(peer.as_fd()).ok()?.uid.as_raw())
+}
+
+/// Returns `true` if a user may connect to a unix socket. The mode of the socket says the same, but not on every file
+/// system.
+fn may_use_socket(user: u32) -> bool {
+    user == rustix::process::geteuid().as_raw() || user == 0
 }
