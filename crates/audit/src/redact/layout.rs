@@ -1,5 +1,5 @@
 //! Joins what file formats allow to be apart: comments and line breaks around a sign, tags and anchors of YAML, explicit keys, continued
-//! lines and folded headers. A name and its value are then recognized like those on one line.
+//! lines, folded headers, and blanks and signs that are escaped for a shell. A name and its value are then recognized like those on one line.
 //!
 //! Positions are mapped back, so the text that is shown keeps its layout. Each step reads its text once.
 
@@ -43,7 +43,11 @@ pub(super) fn find_joined(
     text: &str,
     mut find: impl FnMut(&str, &mut Vec<Range<usize>>),
 ) -> Vec<Range<usize>> {
-    let lines = apply(text, &continued_lines(text));
+    let mut edits = continued_lines(text);
+    edits.extend(shell_escapes(text));
+    // Neither kind has a part of the other: what is escaped is in front of the end of its line.
+    edits.sort_unstable_by_key(|(place, _)| place.start);
+    let lines = apply(text, &edits);
     let source = lines.as_ref().map_or(text, |lines| &lines.text);
     let gaps = apply(source, &Gaps::new(source).edits());
     let Some(joined) = gaps.as_ref().or(lines.as_ref()) else { return Vec::new() };
@@ -135,6 +139,33 @@ fn continued_lines(text: &str) -> Vec<Edit> {
         };
         if header.is_some_and(|outer| indent > outer) {
             edits.push((end..inner, " "));
+        }
+    }
+    edits
+}
+
+/// Removes the backslash in front of a blank or a sign, as a shell does: `-H Cookie:\ sid=…`. One at the end of a line stays.
+fn shell_escapes(text: &str) -> Vec<Edit> {
+    let bytes = text.as_bytes();
+    let (mut edits, mut done) = (Vec::new(), 0);
+    for at in memchr::memchr_iter(b'\\', bytes) {
+        if at < done {
+            continue;
+        }
+        let count = bytes[at..].iter().take_while(|byte| **byte == b'\\').count();
+        done = at + count;
+        // Two backslashes are one that is escaped.
+        let is_escape = count % 2 == 1
+            && match &bytes[done..] {
+                [b' ' | b'\t', rest @ ..] => {
+                    let behind = rest.iter().find(|byte| !matches!(byte, b' ' | b'\t'));
+                    behind.is_some_and(|byte| !matches!(byte, b'\r' | b'\n'))
+                }
+                [sign, ..] => matches!(sign, b':' | b'=' | b';' | b'&'),
+                [] => false,
+            };
+        if is_escape {
+            edits.push((done - 1..done, ""));
         }
     }
     edits

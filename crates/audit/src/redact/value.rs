@@ -273,18 +273,45 @@ fn lines(bytes: &[u8], begin: usize, sign: &Sign) -> Option<(Range<usize>, Form)
         let end = closing(bytes, start + 1, quote, 0)?;
         return Some((start + 1..end, Form::Quoted));
     }
+    // A list of YAML may be indented like the name it belongs to, unless that is in a list itself.
+    let is_block = bytes[begin..first].iter().any(|byte| matches!(byte, b'|' | b'>'));
+    let may_be_list = !is_block && matches!(before[indent..], [] | [b'"' | b'\'']);
     let mut end = first;
+    let (mut is_list, mut is_prose) = (false, true);
     for line in bytes[first..].split_inclusive(|byte| *byte == b'\n') {
         let inner = line.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
         let is_blank = line.iter().all(u8::is_ascii_whitespace);
         if !is_blank && inner <= indent {
-            break;
+            let item = list_item(&line[inner..]).filter(|_| may_be_list && inner == indent);
+            let Some(item) = item.filter(|_| is_list || end <= start) else { break };
+            is_list = true;
+            is_prose &= is_sentence(item);
         }
         end += line.len();
+    }
+    if is_list && is_prose {
+        return None;
     }
     let tail = bytes[first..end].iter().rev().take_while(|byte| byte.is_ascii_whitespace()).count();
     let end = end - tail;
     (end > start).then_some((start..end, Form::Block))
+}
+
+/// The text of an item of a list of YAML that is this line.
+fn list_item(line: &[u8]) -> Option<&[u8]> {
+    let rest = line.strip_prefix(b"-")?;
+    rest.first().is_none_or(u8::is_ascii_whitespace).then(|| rest.trim_ascii())
+}
+
+/// Returns `true` if an item of a list is several words of a sentence, such as `at least 8 letters`, and has no name.
+fn is_sentence(item: &[u8]) -> bool {
+    let mut words = item.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let is_word = |word: &[u8]| {
+        let is_number = word.iter().all(u8::is_ascii_digit);
+        let inner = word.strip_suffix(b",").or_else(|| word.strip_suffix(b".")).unwrap_or(word);
+        is_number || inner.iter().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'\''))
+    };
+    words.clone().count() > 1 && words.all(is_word)
 }
 
 /// Whether a value is given here, and not that of a variable.

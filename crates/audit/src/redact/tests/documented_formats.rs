@@ -172,6 +172,77 @@ fn continued_lines_are_read_as_one() {
 }
 
 #[test]
+fn a_list_of_yaml_may_be_indented_like_its_name() {
+    check_forms(&[
+        "password:\n- CANARY",
+        "password:\r\n- CANARY\r\n",
+        "password:\n- 'CANARY'",
+        "password:\n- \"CANARY\"\na: 1",
+        "password:\n\n- CANARY",
+        "password: # comment\n- CANARY",
+        "password:\n# comment\n- CANARY",
+        "password: &a\n- CANARY",
+        "password: !!seq\n- CANARY",
+        "password:\n- &a CANARY",
+        "password:\n- !!str CANARY",
+        "password:\n-\n  CANARY",
+        "password:\n-   CANARY",
+        "password:\n- - CANARY",
+        "password:\n- a\n- CANARY",
+        "password:\n- current: CANARY",
+        "password:\n- |\n  CANARY",
+        "passwords:\n- CANARY\n- x",
+        "\"password\":\n- CANARY",
+        "'password':\n- CANARY",
+        "db:\n  password:\n  - CANARY\n  a: 1",
+        "db:\n- password:\n  - CANARY\n",
+        "a: 1\nAPI_KEY:\n- CANARY",
+        "password:\n- an old one\n- CANARY",
+    ]);
+    check_shown(
+        "db:\n  password:\n  - hunter2\n  - hunter3\n  name: someone12\n",
+        "db:\n  password:\n  [redacted]\n  name: someone12\n",
+    );
+    check_unchanged(&[
+        "- password:\n- name: someone12",
+        "- password:\n- someone12",
+        "The password:\n- at least 8 letters\n- one digit, or a sign\n",
+        "Password:\n- must have 8 letters.\n",
+        "path:\n- someone12\n",
+        "password:\nother:\n- someone12\n",
+    ]);
+}
+
+#[test]
+fn a_blank_or_a_sign_may_be_escaped_for_a_shell() {
+    check_forms(&[
+        r"curl -H Cookie:\ sid=CANARY https://a.example",
+        r"curl -H Cookie:\ a=1\;\ sid=CANARY https://a.example",
+        r"curl -H Cookie\:\ sid\=CANARY https://a.example",
+        r"curl -HCookie:\ sid=CANARY https://a.example",
+        r"curl --header Set-Cookie:\ sid=CANARY",
+        r"curl -H Authorization:\ Bearer\ CANARY https://a.example",
+        r"curl -H Authorization:\ Basic\ CANARY https://a.example",
+        r"curl -H Proxy-Authorization:\ Digest\ response=CANARY",
+        r"curl -H X-Api-Key:\ CANARY https://a.example",
+        r"curl -H X-Api-Key:\  CANARY",
+        r"curl -d user=a\&password=CANARY https://a.example",
+        r"curl -d password\=CANARY https://a.example",
+        "curl -H Cookie:\\\tsid=CANARY",
+        "curl \\\n  -H Cookie:\\ sid=CANARY \\\n  https://a.example",
+    ]);
+    check_shown(
+        r"curl -H Cookie:\ sid=hunter2abc -o someone12",
+        r"curl -H Cookie:\ sid=[redacted] -o someone12",
+    );
+    check_unchanged(&[
+        r"cp my\ file12 C:\; echo a\=b12",
+        r"find . -name x12 -exec ls {} \;",
+        "cat my\\ token\\ file12 \\ \nls",
+    ]);
+}
+
+#[test]
 fn labels_under_any_key_and_in_any_case_are_recognized() {
     for value in [
         json!({"Name": "password", "Value": S}),
