@@ -26,6 +26,7 @@ mod pins;
 mod places;
 pub(super) mod preflight;
 mod proxy;
+mod refusals;
 mod revoked;
 mod roster;
 mod scripts;
@@ -68,6 +69,7 @@ use leaving::Leaving;
 use memory::Keeper;
 use owners::Index;
 use pins::Book;
+use refusals::Refusals;
 use roster::Roster;
 
 /// What one turn is run with, and all that was made ready for it.
@@ -141,7 +143,8 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
             }
             None => Cast::Program(Box::new(OnceCell::new())),
         };
-        let host = Host { charge, log, data, guests, owners, roster: Roster::default(), cast };
+        let (roster, refusals) = (Roster::default(), Refusals::default());
+        let host = Host { charge, log, data, guests, owners, roster, refusals, cast };
         let limits = Limits { max_connections: args.max_connections as usize, ..args.web.limits() };
         match places.is_empty() {
             true => host::on_stdio(host, args.for_bus, leaving).await,

@@ -261,6 +261,24 @@ fn somebody_else_learns_how_to_come_in_and_nothing_more() {
     assert_eq!(refused["policy"]["decision"], "deny");
 }
 
+#[test]
+fn many_refused_connections_of_one_identity_are_two_entries_with_a_count() {
+    const CONNECTIONS: usize = 40;
+    let governed = Governed::bridge(READ);
+    let bus = listening(&governed, &[]);
+    for _ in 0..CONNECTIONS {
+        let Some(answers) = as_nobody(&bus, &[stranger()]) else { return };
+        assert_eq!(answers[0]["result"]["authMethods"].as_array().map(Vec::len), Some(1), "{answers:?}");
+    }
+    bus.stop();
+    assert_eq!(governed.actions(), ["manifest.pinned", "client.refused", "client.refused"]);
+    let entries = governed.entries();
+    let counts: Vec<&Value> = entries[1..].iter().map(|entry| &entry["metadata"]["count"]).collect();
+    assert_eq!(counts, [&Value::Null, &json!(CONNECTIONS - 1)], "all are counted when the process ends");
+    let about = |entry: &Value| entry["metadata"]["aip44"]["identity"].clone();
+    assert_eq!(about(&entries[1]), about(&entries[2]));
+}
+
 /// Silent connections of who may not come in take no room of those who may.
 #[test]
 fn a_crowd_of_strangers_keeps_nobody_out() {

@@ -7,8 +7,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use narrows_audit::Log;
-use narrows_govern::{Lobby, Mandate, Method, Principal};
+use narrows_govern::{Lobby, Method, Principal};
 use narrows_link::Link;
 use narrows_manifest::types::governance::Approver;
 use narrows_policy::{ScopeError, check_scope};
@@ -247,20 +246,8 @@ impl Guests {
     }
 }
 
-/// Tells somebody who may not come in how to, for a while, after that was recorded. Not longer than `until`.
-pub(super) async fn turn_away(
-    charge: &Charge,
-    log: Option<&Log>,
-    stranger: &Principal,
-    mut client: Link,
-    until: impl Future<Output = ()>,
-) {
-    let mandate = Mandate::of(&charge.bundle, Vec::new());
-    if let Some(log) = log
-        && let Err(error) = log.append(Lobby::turned_away(&mandate, stranger)).await
-    {
-        tracing::error!(%error, "that somebody was not let in could not be recorded");
-    }
+/// Tells somebody who may not come in how to, for a while. Not longer than `until`.
+pub(super) async fn turn_away(stranger: &Principal, mut client: Link, until: impl Future<Output = ()>) {
     let lobby = Guests::lobby(stranger);
     let telling = async {
         while let Some(frame) = client.receiver.recv().await {

@@ -23,6 +23,7 @@ use super::charge::Charge;
 use super::guests::{self, Guests};
 use super::leaving::Leaving;
 use super::memory::Keeper;
+use super::refusals::Refusals;
 use super::roster::Roster;
 use super::stand::{self, Outcome, QUESTIONS};
 use super::{agent, door, peer, proxy, server};
@@ -48,6 +49,7 @@ pub(super) struct Host {
     pub(super) guests: Guests,
     pub(super) owners: Arc<dyn Owners>,
     pub(super) roster: Roster,
+    pub(super) refusals: Refusals,
     pub(super) cast: Cast,
 }
 
@@ -239,12 +241,13 @@ impl Host {
 
     /// Tells somebody who may not come in how to, for a while.
     pub(super) async fn turn_away(&self, stranger: &Principal, client: Link, leaving: &Leaving) {
-        tracing::warn!(who = stranger.id, "somebody was not let in");
-        guests::turn_away(&self.charge, self.log.as_ref(), stranger, client, leaving.wanted()).await;
+        self.refusals.record(&self.charge, self.log.as_ref(), stranger).await;
+        guests::turn_away(stranger, client, leaving.wanted()).await;
     }
 
     /// Writes what is to be recorded.
-    pub(super) fn close(&self) {
+    pub(super) async fn close(&self) {
+        self.refusals.finish(self.log.as_ref()).await;
         if let Some(log) = self.log.clone() {
             log.close();
         }
@@ -255,7 +258,7 @@ impl Host {
 /// the user who has started us.
 pub(super) async fn on_stdio(host: Host, for_bus: bool, leaving: Leaving) -> Result<ExitCode, Failure> {
     let served = one_client(&host, for_bus, &leaving).await;
-    host.close();
+    host.close().await;
     served?;
     if leaving.is_wanted() { Err(leaving.failure()) } else { Ok(Code::Success.exit()) }
 }

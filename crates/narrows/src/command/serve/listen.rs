@@ -117,7 +117,7 @@ pub(super) async fn serve(
     }
     while receiving.join_next().await.is_some() {}
     drop(door);
-    reception.host.close();
+    reception.host.close().await;
     Ok(Code::Success.exit())
 }
 

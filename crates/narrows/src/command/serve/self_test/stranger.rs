@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use crate::command::serve::charge::Charge;
 use crate::command::serve::guests::{Guests, turn_away};
+use crate::command::serve::refusals::Refusals;
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -81,7 +82,8 @@ async fn tried(guests: &Guests, charge: &Charge, user: u32) -> io::Result<Knock>
     let log = Log::open(&path, Options::default()).map_err(io::Error::other)?;
     let (reader, writer) = stream.into_split();
     let link = narrows_link::stream(reader, writer, &narrows_link::Options::default());
-    turn_away(charge, Some(&log), &stranger, link, std::future::pending()).await;
+    Refusals::default().record(charge, Some(&log), &stranger).await;
+    turn_away(&stranger, link, std::future::pending()).await;
     log.close();
     let answers = tokio::task::spawn_blocking(move || joined(visit)).await.map_err(io::Error::other)??;
     let offered = answers.first().and_then(|answer| answer["result"]["authMethods"].as_array()).map(Vec::len);
