@@ -279,6 +279,26 @@ fn many_refused_connections_of_one_identity_are_two_entries_with_a_count() {
     assert_eq!(about(&entries[1]), about(&entries[2]));
 }
 
+#[test]
+fn a_client_that_is_not_admitted_cannot_send_long_messages() {
+    let governed = Governed::bridge(READ);
+    let bus = listening(&governed, &[]);
+    let long = json!({"method": "session/new", "params": {"cwd": "/", "x": "x".repeat(100_000)}});
+    let list = json!({"method": "session/list", "params": {}});
+    let Some(answers) = as_nobody(&bus, &[stranger(), long.clone(), list.clone()]) else { return };
+    let codes: Vec<&Value> = answers.iter().map(|answer| &answer["error"]["code"]).collect();
+    assert_eq!(codes, [&Value::Null, &json!(-32013), &json!(-32000)], "{answers:?}");
+    // Nor as the first message.
+    let answers = as_nobody(&bus, &[long.clone(), list]).expect("answers");
+    assert_eq!(answers[0]["error"]["code"], -32013, "{answers:?}");
+    // A client that is admitted can.
+    let mut peer = bus.client_at(1);
+    initialize(&mut peer);
+    let answer = peer.ask(&json!(1), "session/new", &long["params"]);
+    assert_ne!(answer["error"]["code"], -32013, "{answer}");
+    bus.stop();
+}
+
 /// Silent connections of who may not come in take no room of those who may.
 #[test]
 fn a_crowd_of_strangers_keeps_nobody_out() {

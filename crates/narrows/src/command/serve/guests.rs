@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use narrows_govern::{Lobby, Method, Principal};
-use narrows_link::Link;
+use narrows_link::{Link, Options};
 use narrows_manifest::types::governance::Approver;
 use narrows_policy::{ScopeError, check_scope};
 use serde::Deserialize;
@@ -27,6 +27,16 @@ const ANYBODY: &str = "tcp:loopback";
 
 /// How long somebody is told how to come in who may not.
 const LOBBY: Duration = Duration::from_secs(60);
+
+/// What is held of the input of a client that is not admitted. Anybody on this machine may be one.
+const MAX_NOT_ADMITTED_BYTES: usize = 64 << 10;
+
+/// The link of a client that is not admitted, or has no slot.
+pub(super) const NOT_ADMITTED_OPTIONS: Options = Options {
+    max_line: MAX_NOT_ADMITTED_BYTES,
+    queue_bytes: MAX_NOT_ADMITTED_BYTES,
+    guard_first_line: false,
+};
 
 /// How often the file is read for a connection that is open. What it says has to be there twice: it may be half written.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -264,12 +264,18 @@ pub(super) async fn on_stdio(host: Host, for_bus: bool, leaving: Leaving) -> Res
 }
 
 async fn one_client(host: &Host, for_bus: bool, leaving: &Leaving) -> Result<(), Failure> {
-    let mut client = narrows_link::stdio::take(&narrows_link::Options::default())
+    let by_parent = (!for_bus).then(|| host.guests.admit(Some(peer::of_parent()), Method::Process));
+    // A bus itself reads what its clients send, and writes whole messages.
+    let options = match &by_parent {
+        Some(Err(_)) => guests::NOT_ADMITTED_OPTIONS,
+        Some(Ok(_)) | None => narrows_link::Options::default(),
+    };
+    let mut client = narrows_link::stdio::take(&options)
         .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
     let door = door::open(&host.charge, host.roster.clone())?;
-    let admitted = match for_bus {
-        false => host.guests.admit(Some(peer::of_parent()), Method::Process),
-        true => {
+    let admitted = match by_parent {
+        Some(admitted) => admitted,
+        None => {
             let Some(Some(first)) = leaving.unless(client.receiver.recv()).await else { return Ok(()) };
             let Told { identity, scopes } = told_by_bus(&first).ok_or_else(Failure::no_bus_before)?;
             host.guests.admit_by_bus(&identity, scopes)

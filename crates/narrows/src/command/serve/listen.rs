@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::guests::Guests;
+use super::guests::{Guests, NOT_ADMITTED_OPTIONS};
 use super::host::{Chain, Host};
 use super::leaving::Leaving;
 use super::slots::{Slot, Slots};
@@ -207,17 +207,16 @@ impl Stream {
         guests.admit(user, method)
     }
 
-    fn into_link(self) -> io::Result<Link> {
-        let options = Options::default();
+    fn into_link(self, options: &Options) -> io::Result<Link> {
         Ok(match self {
             Self::Tcp(stream, _) => {
                 let (reader, writer) = stream.into_split();
-                narrows_link::stream(reader, writer, &Options { guard_first_line: true, ..options })
+                narrows_link::stream(reader, writer, &Options { guard_first_line: true, ..*options })
             }
             Self::Unix(stream) | Self::Web(Newcomer { stream, .. }) => {
-                narrows_link::socket::unix(stream, &options)
+                narrows_link::socket::unix(stream, options)
             }
-            Self::Stdio => narrows_link::stdio::take(&options)?,
+            Self::Stdio => narrows_link::stdio::take(options)?,
         })
     }
 }
@@ -282,7 +281,7 @@ impl Reception {
 
     /// One client, from its first message to its end.
     async fn attend(&self, stream: Stream, who: Principal) -> Result<(), Failure> {
-        match self.first_message(stream).await? {
+        match self.first_message(stream, &Options::default()).await? {
             Some(client) => self.host.receive(client, who, Chain::Impossible, &self.leaving).await,
             None => Ok(()),
         }
@@ -294,15 +293,16 @@ impl Reception {
             stream.refuse();
             return Ok(());
         };
-        if let Some(client) = self.first_message(stream).await? {
+        if let Some(client) = self.first_message(stream, &NOT_ADMITTED_OPTIONS).await? {
             self.host.turn_away(stranger, client, &self.leaving).await;
         }
         Ok(())
     }
 
     /// Waits for the first message of a client, which stays where it is. `None`: there is none.
-    async fn first_message(&self, stream: Stream) -> Result<Option<Link>, Failure> {
-        let mut client = stream.into_link().map_err(|error| Failure::setup("let a client in", &error))?;
+    async fn first_message(&self, stream: Stream, options: &Options) -> Result<Option<Link>, Failure> {
+        let mut client =
+            stream.into_link(options).map_err(|error| Failure::setup("let a client in", &error))?;
         let first = self.leaving.unless(timeout(SILENCE, first_message(&mut client))).await;
         Ok(matches!(first, Some(Ok(true))).then_some(client))
     }
@@ -317,7 +317,7 @@ impl Reception {
 }
 
 async fn refuse(stream: Stream) {
-    if let Ok(mut client) = stream.into_link() {
+    if let Ok(mut client) = stream.into_link(&NOT_ADMITTED_OPTIONS) {
         let first = timeout(GLANCE, client.receiver.peek()).await.ok().flatten();
         let id = first.filter(|first| first.kind() == Kind::Request).and_then(Frame::id).unwrap_or(b"null");
         let _ = client.sender.push(message::error(id, &crowded()));

@@ -16,7 +16,7 @@ use tokio::net::UnixListener;
 use tokio::time::timeout;
 
 use crate::command::serve::charge::Charge;
-use crate::command::serve::guests::{Guests, turn_away};
+use crate::command::serve::guests::{Guests, NOT_ADMITTED_OPTIONS, turn_away};
 use crate::command::serve::refusals::Refusals;
 
 /// How long anything may take.
@@ -81,7 +81,7 @@ async fn tried(guests: &Guests, charge: &Charge, user: u32) -> io::Result<Knock>
     let path = place.path().join("audit-log.jsonl");
     let log = Log::open(&path, Options::default()).map_err(io::Error::other)?;
     let (reader, writer) = stream.into_split();
-    let link = narrows_link::stream(reader, writer, &narrows_link::Options::default());
+    let link = narrows_link::stream(reader, writer, &NOT_ADMITTED_OPTIONS);
     Refusals::default().record(charge, Some(&log), &stranger).await;
     turn_away(&stranger, link, std::future::pending()).await;
     log.close();
