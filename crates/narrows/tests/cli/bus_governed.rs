@@ -197,6 +197,7 @@ fn the_scopes_of_a_token_hold_at_the_gate() {
             seen.split("\"sessionId\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect(&seen);
         let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "go"}]});
         far.connection += &format!("Acp-Session-Id: {session}\r\n");
+        let (mut events, _) = far.exchange("GET", "", "\r\n\r\n");
         far.exchange("POST", &message(2, "session/prompt", &prompt), " 202");
         let seen = read_until(&mut events, "\"stopReason\"");
         assert_eq!(seen.contains("end_turn"), allowed, "{scope}: {seen}");
