@@ -162,10 +162,7 @@ fn what_is_wrong_is_refused_with_what_may_be_meant() {
             "session-timeout` cannot be \"5d\": the unit must be `ms`, `s`, `m` or `h`",
         ),
         ("session-timeout = 5", "session-timeout` must be a text in quotes"),
-        (
-            "cancel-grace = '0s'",
-            "cancel-grace` cannot be \"0s\": the duration must be more than 0",
-        ),
+        ("cancel-grace = '0s'", "cancel-grace` cannot be \"0s\": the duration must be more than 0"),
     ] {
         check(&format!("[agents.a]\ncommand = 'a'\n{setting}"), 3, &format!("`agents.a.{message}"), None);
     }
