@@ -15,6 +15,7 @@ mod children;
 mod deliver;
 mod drain;
 mod ending;
+mod errors;
 mod fan;
 mod forward;
 mod from_client;

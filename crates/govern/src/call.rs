@@ -1,5 +1,7 @@
 //! A call of a tool as an agent tells of it, bit by bit.
 
+mod content;
+
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,6 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use self::content::{blocks, change_blocks, is_empty};
 use crate::once::Once;
 use crate::reach::OTHERS;
 use crate::resource::Resource;
@@ -542,29 +545,6 @@ pub(crate) fn client_members(method: &str) -> Option<&'static [&'static str]> {
     }
 }
 
-/// How deep blocks of content are looked for in lists.
-const MAX_CONTENT_DEPTH: usize = 8;
-
-/// The blocks in the content of a call, which is a list of them, or one more of them. Lists in lists are looked through too.
-fn blocks(content: &Value) -> Vec<&Value> {
-    let mut found = Vec::new();
-    let mut open = vec![(content, 0)];
-    while let Some((value, depth)) = open.pop() {
-        match value {
-            Value::Array(inner) if depth < MAX_CONTENT_DEPTH => {
-                open.extend(inner.iter().rev().map(|value| (value, depth + 1)));
-            }
-            value => found.push(value),
-        }
-    }
-    found
-}
-
-/// The blocks in the content of a call that show a change of files.
-fn change_blocks(content: &Value) -> Vec<Value> {
-    blocks(content).into_iter().filter(|block| Action::is_change(block)).cloned().collect()
-}
-
 fn value_digest(value: &Value) -> Digest {
     Sha256::digest(jcs::to_vec(value).unwrap_or_else(|_| value.to_string().into_bytes())).into()
 }
@@ -594,17 +574,6 @@ fn shown(server: &str, method: &str, input: &Value) -> Action {
 fn poses(name: &str) -> bool {
     let is_kind = name.get(..KIND.len()).is_some_and(|start| start.eq_ignore_ascii_case(KIND));
     is_kind || name.contains('/') || OTHERS.contains(&name)
-}
-
-/// Whether a value says nothing.
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(members) => members.is_empty(),
-        Value::Bool(_) | Value::Number(_) => false,
-    }
 }
 
 /// The tool's name, where agents without a place for it are known to put it.

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::Pass;
 use super::api::{Note, Outlet, PoolId};
+use super::errors::misnamed;
 use super::progress::respelled;
-use super::route::misnamed;
 use super::session::SessionKey;
 use super::session_keys::{decoded, folds_to};
 use super::state::What;

@@ -8,6 +8,7 @@ use crate::config::Share;
 
 use super::Pass;
 use super::api::{Outlet, PoolId};
+use super::errors::{misnamed, session_in_use, uninitialized, unknown_session};
 use super::identity::Identity;
 use super::owners::Claim;
 use super::session::{Place, SessionKey};
@@ -574,10 +575,6 @@ impl<O: Outlet> Pass<'_, O> {
     }
 }
 
-pub(super) fn unknown_session() -> RpcError {
-    RpcError::new(Code::NotFound, "the bus knows no such session")
-}
-
 /// Returns `true` if a client's message is one of ACP that belongs to a session, in any version. An agent that has
 /// sessions of several clients could apply it to any of them if it names none.
 fn needs_session(message: View<'_>) -> bool {
@@ -585,18 +582,4 @@ fn needs_session(message: View<'_>) -> bool {
         let mut methods = METHODS.iter().filter(|method| method.received_by(Side::Agent));
         methods.any(|method| method.name == name && method.scope == Scope::Session)
     })
-}
-
-pub(super) fn misnamed() -> RpcError {
-    RpcError::new(Code::InvalidParams, "a session is named by the string params.sessionId only")
-}
-
-fn uninitialized() -> RpcError {
-    RpcError::new(Code::InvalidParams, "initialize must come before any other request")
-}
-
-pub(super) fn session_in_use() -> RpcError {
-    RpcError::new(Code::InvalidParams, "the session is in use by another connection")
-        .with("condition", json!("session_in_use"))
-        .with("retryable", json!(true))
 }

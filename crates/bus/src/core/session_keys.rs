@@ -9,7 +9,7 @@ use narrows_wire::{Kind, View, keys, member};
 use super::Pass;
 use super::api::{Outlet, PoolId};
 use super::batch::BatchKey;
-use super::route::misnamed;
+use super::errors::misnamed;
 use super::table::Client;
 
 /// The key in `_meta` by which a client names a pool.

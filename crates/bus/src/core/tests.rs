@@ -10,6 +10,7 @@ mod given_up;
 mod governed;
 mod identities;
 mod keys;
+mod limits;
 mod lives;
 mod memory;
 mod progress;

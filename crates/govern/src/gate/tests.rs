@@ -4,6 +4,7 @@ mod approvals;
 mod bounds;
 mod budgets;
 mod children;
+mod client_files;
 mod deadlines;
 mod described;
 mod durable;
