@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use narrows_acp::agree::{Agreed, Handshake, Refusal};
 use narrows_acp::capability::ClientCan;
 use narrows_acp::method::{self, Side};
 use narrows_acp::{Version, Versions};
+use narrows_base::sync::lock;
 use narrows_model::EndpointError;
 use narrows_rpc::{Inbox, Item, Options, Peer, Request};
 use narrows_store::Store;
@@ -253,12 +254,12 @@ impl Agent {
 
     fn connection(&self) -> MutexGuard<'_, Connection> {
         // No code panics while it holds the lock; were it so, the values would still be consistent.
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.connection)
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
         // As above.
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sessions)
     }
 
     /// What the client is and can do.
@@ -284,7 +285,7 @@ impl Agent {
     /// Closed sessions that are not stored as a whole. One that is, is given back.
     fn unstored(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
         // As above.
-        let mut unstored = self.unstored.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unstored = lock(&self.unstored);
         unstored.retain(|_, session| session.claim().is_some());
         unstored
     }
@@ -329,7 +330,7 @@ impl Agent {
     pub(crate) async fn passage(&self, id: &str) -> OwnedMutexGuard<()> {
         let passage = {
             // As above.
-            let mut passages = self.passages.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut passages = lock(&self.passages);
             passages.retain(|_, passage| Arc::strong_count(passage) > 1);
             Arc::clone(passages.entry(id.to_owned()).or_default())
         };

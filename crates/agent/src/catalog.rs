@@ -1,10 +1,10 @@
 //! Which models there are, over all endpoints, under ids that clients choose by.
 
 use std::collections::HashSet;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use narrows_base::sync::lock;
 use narrows_model::{Client, Effort, EndpointError, ModelTraits, Provider};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -112,7 +112,7 @@ impl Catalog {
             return false;
         }
         // A set is as it should be whatever happened to whoever held it.
-        let mut learnt = self.learnt.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut learnt = lock(&self.learnt);
         learnt.len() < MOST && learnt.insert((choice.route, choice.model.clone(), stage))
     }
 

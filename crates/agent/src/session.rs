@@ -1,8 +1,9 @@
 //! One open session: where it works, what was said, and what goes on in it.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use narrows_base::sync::lock;
 use narrows_mcp::Servers;
 use narrows_model::{Message, Usage};
 use narrows_store::{Claim, Store};
@@ -130,7 +131,7 @@ impl Session {
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         // No code panics while it holds the lock; were it so, the values would still be consistent.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Begins a turn. It goes on until the guard is dropped.

@@ -9,7 +9,7 @@ mod queue;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use crate::event::Event;
 use crate::files;
 use crate::redact::Redaction;
 use crate::segment::Names;
+use narrows_base::sync::lock;
 
 pub use append::Append;
 pub use error::{AppendError, OpenError};
@@ -139,7 +140,7 @@ impl Log {
     /// Writes what waits, takes nothing more, and returns when that is done.
     pub fn close(self) {
         self.0.queue.close();
-        let thread = self.0.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = lock(&self.0.thread).take();
         if let Some(thread) = thread {
             // It ends when there is nothing left to write; a panic there has been told to whoever waited.
             let _ = thread.join();

@@ -11,9 +11,10 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use mio::{Poll, Waker};
+use narrows_base::sync::lock;
 use narrows_link::Upgraded;
 use narrows_process::{Controller, Limits, SpawnError, Unenforceable};
 use standing::Standing;
@@ -339,7 +340,7 @@ impl<B: Brain> Handle<B> {
     }
 
     fn standing(&self) -> MutexGuard<'_, Standing> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.standing)
     }
 
     /// How things stand.

@@ -4,8 +4,9 @@
 //! not asked again for the very same; anything else is another request.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use narrows_base::sync::lock;
 use narrows_policy::{Command, Variable};
 use serde_json::Value;
 
@@ -92,7 +93,7 @@ pub(crate) struct Allowed {
 
 impl Allowed {
     fn list(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.list)
     }
 
     /// Remembers that a person has allowed `deed`, for what its path leads to now. Looks at the disk.

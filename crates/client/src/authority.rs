@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
+use narrows_base::sync::lock;
 use narrows_policy::{Action, Because, Confined, Decision, Kind, Policy, Scene, Verdict};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
@@ -241,7 +242,7 @@ impl Authority {
     }
 
     fn held(&self) -> MutexGuard<'_, Confined> {
-        self.confined.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.confined)
     }
 
     /// Settles a question: by what the policy says, or by asking.

@@ -1,9 +1,10 @@
 //! Requests that are being decided: each is told once, and so is what became of it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::event::PermissionResolved;
+use narrows_base::sync::lock;
 
 /// What of this machine the agent has asked for and was not told yet. Whoever decides a request and whoever ends the
 /// turn may come at the same time; what stands here first is what happens, and what is told.
@@ -14,7 +15,7 @@ pub(crate) struct Docket {
 
 impl Docket {
     fn open(&self) -> MutexGuard<'_, HashMap<String, Option<PermissionResolved>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open)
     }
 
     /// The request `id` is being decided.

@@ -4,9 +4,10 @@
 //! how a run ended always comes through, and how much went is told.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use narrows_base::sync::lock;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
@@ -54,7 +55,7 @@ struct Shared<T> {
 
 impl<T> Shared<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use narrows_acp::method::SESSION_UPDATE;
+use narrows_base::sync::lock;
 use narrows_rpc::{Inbox, Item, Request};
 use narrows_wire::{Code, RpcError};
 use tokio::sync::mpsc;
@@ -60,7 +61,7 @@ impl Drop for Opening {
 
 impl Lobby {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// From here on requests of unknown sessions wait.

@@ -1,6 +1,6 @@
 //! One agent that runs, and the sessions with it.
 
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
 use narrows_acp::Version;
@@ -8,6 +8,7 @@ use narrows_acp::method::{
     AUTH_LOGIN, AUTHENTICATE, SESSION_DELETE, SESSION_FORK, SESSION_LIST, SESSION_LOAD, SESSION_NEW,
     SESSION_RESUME,
 };
+use narrows_base::sync::lock;
 use narrows_link::Link;
 use narrows_link::child::Process;
 use narrows_process::{Ladder, Support};
@@ -227,7 +228,7 @@ impl Shared {
 
     /// What was seen of the agent until now.
     pub(crate) fn seen(&self) -> Seen {
-        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = lock(&self.process);
         agent::seen(&self.peer, process.as_ref())
     }
 
@@ -249,7 +250,7 @@ impl Shared {
 
     /// Ends the agent and everything it started.
     pub(crate) async fn end(&self, ladder: Ladder) -> Seen {
-        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let process = lock(&self.process).take();
         match process {
             Some(process) => agent::end(&self.peer, process, ladder).await,
             None => {

@@ -9,13 +9,14 @@ mod permission;
 mod restrict;
 mod serve;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use narrows_acp::method::{
     ELICITATION_CREATE, FS_READ_TEXT_FILE, FS_WRITE_TEXT_FILE, SESSION_REQUEST_PERMISSION,
     SESSION_SET_CONFIG_OPTION, SESSION_SET_MODE, SESSION_SET_MODEL, SESSION_UPDATE, TERMINAL_CREATE,
     TERMINAL_KILL, TERMINAL_OUTPUT, TERMINAL_RELEASE, TERMINAL_WAIT_FOR_EXIT,
 };
+use narrows_base::sync::lock;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
@@ -229,7 +230,7 @@ fn some_of<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
 }
 
 fn locked(snapshot: &Mutex<Snapshot>) -> MutexGuard<'_, Snapshot> {
-    snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(snapshot)
 }
 
 /// Why an agent would not have a setting. Its real reason often stands in the details.

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use narrows_acp::agree::Handshake;
 use narrows_acp::capability::ClientCan;
 use narrows_acp::{Version, method};
+use narrows_base::sync::lock;
 use narrows_rpc::{Inbox, Item, Options, Peer};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -194,12 +195,12 @@ impl Agent {
 
     pub(crate) fn connection(&self) -> MutexGuard<'_, Connection> {
         // No code panics while it holds the lock; were it so, the values would still be consistent.
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.connection)
     }
 
     pub(crate) fn sessions(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Session>>> {
         // As above.
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sessions)
     }
 
     /// The session of this id.

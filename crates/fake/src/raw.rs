@@ -4,12 +4,13 @@
 //! wait for that: not one of the runtime's threads, which it waits for when it is shut down.
 
 use std::io::{self, Write};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use narrows_base::sync::lock;
 use tokio::sync::oneshot;
 
 /// How long to wait before trying again where the thread must not wait itself.
@@ -38,7 +39,7 @@ impl Raw {
 
     /// Lets go of it.
     pub(crate) fn close(&self) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Closed;
+        *lock(&self.state) = State::Closed;
     }
 
     /// Writes all of `bytes`, unless nobody can be written to any more.
@@ -66,7 +67,7 @@ impl Raw {
 
     /// The way to the thread, which is started when it is first needed.
     fn thread(&self) -> io::Result<SyncSender<Job>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         if let State::Writing(jobs) = &*state {
             return Ok(jobs.clone());
         }

@@ -1,8 +1,9 @@
 //! The sessions of the agent: nothing but memory.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use narrows_base::sync::lock;
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -62,7 +63,7 @@ impl Session {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // No code panics while it holds the lock; were it so, the state would still be consistent.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Begins a turn, or holds the prompt if `hold` is set and one runs.

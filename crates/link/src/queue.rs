@@ -6,8 +6,9 @@
 //! [`Sender::room`] before it causes more, so that the queue exceeds its bound by a bounded amount only.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use narrows_base::sync::lock;
 use tokio::sync::Notify;
 
 /// How many times the budget pushes may fill before [`Sender::room`] waits. Two ends that wait for room before they
@@ -66,7 +67,7 @@ struct Shared<T> {
 impl<T> Shared<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
         // No code panics while it holds the lock; were it so, the queue would still be consistent.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

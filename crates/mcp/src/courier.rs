@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use narrows_base::sync::lock;
 use rmcp::RoleClient;
 use rmcp::model::{
     ClientNotification, CustomResult, ErrorCode, ErrorData, JsonRpcMessage, RequestId, ServerJsonRpcMessage,
@@ -58,7 +59,7 @@ impl Desk {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<RequestId, AbortHandle>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open)
     }
 }
 

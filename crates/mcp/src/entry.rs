@@ -1,8 +1,9 @@
 //! One server of a session, as its task sees it and as callers do.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use narrows_base::sync::lock;
 use rmcp::{Peer, RoleClient};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
@@ -47,7 +48,7 @@ impl Entry {
 
     /// Where notifications for a server behind a bridge go.
     pub(crate) fn desk(&self) -> Option<Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.desk).clone()
     }
 
     /// Waits until it is ready or gone.
@@ -82,7 +83,7 @@ impl Entry {
         let reason = reason.to_owned();
         tracing::warn!(server = ?self.server.name(), reason, "an MCP server is gone");
         let failure = Failure { server: self.server.name().to_owned(), reason: reason.clone() };
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
+        lock(&self.failures).push(failure);
         self.state.send_replace(State::Gone(reason));
     }
 
@@ -174,7 +175,7 @@ impl Entry {
             Server::Acp { id, .. } => {
                 let Some(bridge) = bridge else { return Err(StartError::NoBridge) };
                 let courier = Courier::new(bridge, id.clone());
-                *self.desk.lock().unwrap_or_else(PoisonError::into_inner) = Some(courier.desk());
+                *lock(&self.desk) = Some(courier.desk());
                 connect_directly(options, courier)
             }
         };

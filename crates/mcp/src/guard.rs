@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use narrows_base::sync::lock;
 use rmcp::RoleClient;
 use rmcp::model::{
     GetExtensions, GetMeta, JsonRpcMessage, ProgressNotificationParam, ProgressToken, ServerNotification,
@@ -44,13 +45,13 @@ impl Hub {
     }
 
     fn listen(&self, token: ProgressToken, ear: Ear) {
-        let mut ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ears = lock(&self.ears);
         ears.retain(|_, ear| !ear.is_closed());
         ears.insert(token, ear.0);
     }
 
     fn progress(&self, params: &ProgressNotificationParam) {
-        let ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
+        let ears = lock(&self.ears);
         if let Some(ear) = ears.get(&params.progress_token) {
             _ = ear.try_send(news(params));
         }

@@ -1,9 +1,10 @@
 //! The stdio transport: lines of bounded length on the pipes of a process.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::BytesMut;
+use narrows_base::sync::lock;
 use rmcp::RoleClient;
 use rmcp::model::{ErrorData, JsonRpcMessage, RequestId, ServerJsonRpcMessage};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
@@ -29,11 +30,11 @@ pub(crate) struct Noise(Arc<Mutex<Option<String>>>);
 
 impl Noise {
     pub(crate) fn first(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0).clone()
     }
 
     fn hear(&self, line: &[u8]) {
-        let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut first = lock(&self.0);
         if first.is_none() {
             let head = &line[..line.len().min(4 * NOISE)];
             *first = Some(clipped(&String::from_utf8_lossy(head), NOISE));

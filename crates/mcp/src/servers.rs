@@ -1,9 +1,10 @@
 //! All servers of one session.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use narrows_base::sync::lock;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -67,7 +68,7 @@ impl Servers {
     /// What has failed since this was last asked. Each server fails at most once.
     #[must_use]
     pub fn failures(&self) -> Vec<Failure> {
-        std::mem::take(&mut *self.failures.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.failures))
     }
 
     /// Passes on a notification `mcp/message` of the ACP client: `id` is the server's id there, `request` that of the

@@ -1,8 +1,9 @@
 //! Answers that are wanted as they came: rmcp reads what it knows of a result and forgets the rest.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
+use narrows_base::sync::lock;
 use rmcp::model::{CustomResult, JsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerResult};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -32,7 +33,7 @@ struct Answer<'a> {
 impl Verbatim {
     /// The answer to this request is wanted as it comes.
     pub(crate) fn want(&self, id: RequestId, wish: &AsItIs) {
-        let mut wanted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wanted = lock(&self.0);
         wanted.retain(|_, wish| wish.strong_count() > 0);
         wanted.insert(id, Arc::downgrade(&wish.0));
     }
@@ -51,7 +52,7 @@ impl Verbatim {
     }
 
     fn result<'a>(&self, text: &'a [u8]) -> Option<(RequestId, &'a RawValue)> {
-        let mut wanted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wanted = lock(&self.0);
         if wanted.is_empty() {
             return None;
         }

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use narrows_base::sync::lock;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 use url::Url;
@@ -266,7 +267,7 @@ impl Client {
     }
 
     fn remember(&self, model: &str, change: impl FnOnce(&mut Known)) {
-        let mut all = self.inner.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.inner.known);
         if let Some(known) = all.get_mut(model) {
             change(known);
         } else if all.len() < MAX_KNOWN {
@@ -275,7 +276,7 @@ impl Client {
     }
 
     fn known(&self, model: &str) -> Known {
-        let all = self.inner.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.inner.known);
         all.get(model).copied().unwrap_or_default()
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use narrows_base::sync::lock;
 use rustix::net::{SendFlags, Shutdown, send, shutdown};
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
@@ -140,7 +141,7 @@ impl Child {
     /// An abandoned call can be repeated.
     pub async fn stop(&self, ladder: Ladder) -> Exit {
         self.asked.store(true, Ordering::SeqCst);
-        drop(self.stdin.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(lock(&self.stdin).take());
         if let Ok(exit) = timeout(ladder.eof_grace, self.wait()).await {
             return exit;
         }

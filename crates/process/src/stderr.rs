@@ -1,8 +1,9 @@
 //! The last bytes of a worker's stderr, kept so that an error can quote them.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use narrows_base::sync::lock;
 use narrows_base::text::multi_line;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
@@ -132,7 +133,7 @@ impl StderrTail {
 
     fn lock(&self) -> MutexGuard<'_, Ring> {
         // A ring is consistent after every statement, so a panic elsewhere does not spoil it.
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.ring)
     }
 }
 

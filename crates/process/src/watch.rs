@@ -3,9 +3,10 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use narrows_base::sync::lock;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
@@ -62,7 +63,7 @@ impl Guardian {
     ///
     /// Takes a few seconds if something resists; the watcher learns of the end as of any other.
     pub(crate) fn end_by_force(&self) {
-        let mut fate = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fate = lock(&self.fate);
         if fate.reaped {
             return;
         }
@@ -83,7 +84,7 @@ impl Guardian {
 
     /// How many processes outlived [`end_by_force`](Self::end_by_force).
     pub(crate) fn survivors(&self) -> u32 {
-        self.fate.lock().unwrap_or_else(PoisonError::into_inner).survivors
+        lock(&self.fate).survivors
     }
 }
 
@@ -269,7 +270,7 @@ impl Inner {
             let survivors = self.guardian.survivors().max(orphans);
             Exit { class: ExitClass::Lost, survivors, ..worker }
         });
-        let mut fate = self.guardian.fate.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fate = lock(&self.guardian.fate);
         wait(WaitIdOptions::empty());
         fate.reaped = true;
         self.ended = Some(exit);

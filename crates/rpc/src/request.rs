@@ -1,8 +1,9 @@
 //! A request of the peer, and the duty to answer it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use narrows_base::sync::lock;
 use narrows_wire::{Batch, Code, Frame, RawId, RpcError, message};
 use serde::Serialize;
 
@@ -46,7 +47,7 @@ impl ReplyTo {
         };
         let line = match &self.batch {
             None => Some(line),
-            Some(batch) => batch.lock().unwrap_or_else(PoisonError::into_inner).answer(line),
+            Some(batch) => lock(batch).answer(line),
         };
         if let Some(line) = line {
             // A peer that has gone needs no answer.

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use narrows_base::sync::lock;
 use narrows_link::{CloseReason, Sender, queue};
 use narrows_wire::{Effects, Frame, RawId};
 use tokio::sync::oneshot;
@@ -114,19 +115,19 @@ impl Shared {
 
     pub(crate) fn tables(&self) -> MutexGuard<'_, Tables> {
         // No code panics while it holds the lock; were it so, the tables would still be consistent.
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.tables)
     }
 
     /// Keeps a line that is no message, if few have been.
     pub(crate) fn keep_stray(&self, line: impl fmt::Display) {
-        let mut strays = self.strays.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut strays = lock(&self.strays);
         if strays.len() < STRAYS {
             strays.push(line.to_string());
         }
     }
 
     pub(crate) fn strays(&self) -> Vec<String> {
-        self.strays.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.strays).clone()
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -3,10 +3,11 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::StoreError;
 use crate::lock::{self, Lock};
+use narrows_base::sync::lock;
 
 /// The right to work on a session. It ends when this is dropped, or with the process.
 pub struct Claim {
@@ -84,6 +85,6 @@ impl Claims {
     }
 
     fn ids(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.ids)
     }
 }

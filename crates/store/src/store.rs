@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::claim::{Claim, Claims};
 use crate::ledger::Ledger;
 use crate::writer::{Desk, Writer};
 use crate::{Change, NewSession, Page, Record, StoreError, Turn, schema};
+use narrows_base::sync::lock;
 
 /// The sessions in a directory, or in memory. Clones are the same store.
 ///
@@ -164,7 +165,7 @@ impl Store {
         job: impl FnOnce(&mut Ledger) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         match &*self.place {
-            Place::Memory(desk) => desk.lock().unwrap_or_else(PoisonError::into_inner).run(job),
+            Place::Memory(desk) => lock(desk).run(job),
             Place::Disk(writer) => writer.run(job).await,
         }
     }
@@ -174,7 +175,7 @@ impl Store {
         mut job: impl FnMut(&mut Ledger) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         match &*self.place {
-            Place::Memory(desk) => desk.lock().unwrap_or_else(PoisonError::into_inner).run(&mut job),
+            Place::Memory(desk) => lock(desk).run(&mut job),
             Place::Disk(writer) => writer.run_joint(job).await,
         }
     }

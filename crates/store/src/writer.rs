@@ -1,9 +1,10 @@
 //! The thread that owns the file: started by the first job, ended when the last handle is gone.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
+use narrows_base::sync::lock;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::StoreError;
@@ -185,7 +186,7 @@ impl Writer {
     }
 
     fn queue(&self) -> Result<mpsc::Sender<Job>, StoreError> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = lock(&self.queue);
         if let Some(queue) = &*queue {
             return Ok(queue.clone());
         }

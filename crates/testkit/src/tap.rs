@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
+use narrows_base::sync::lock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// How much may wait to be read before writing in the proper way has to wait.
@@ -25,7 +26,7 @@ struct Shared(Mutex<State>);
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

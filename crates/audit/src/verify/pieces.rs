@@ -9,6 +9,7 @@ use memchr::memrchr;
 
 use super::Source;
 use super::chunk::Checked;
+use narrows_base::sync::lock;
 
 /// How large a piece is, unless a line is larger.
 const PIECE: usize = 4 << 20;
@@ -122,9 +123,4 @@ pub(super) fn read(source: &dyn Source, part: Range<u64>) -> io::Result<Vec<u8>>
         }
     }
     Ok(bytes)
-}
-
-/// The guard, also after a thread has died: what it guards is whole at every moment.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

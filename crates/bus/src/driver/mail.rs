@@ -2,9 +2,10 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use mio::Waker;
+use narrows_base::sync::lock;
 use narrows_link::Upgraded;
 use narrows_wire::websocket::Fault;
 use tokio::sync::oneshot;
@@ -195,16 +196,16 @@ impl<S> Mailbox<S> {
 
     /// Nobody will be answered any more.
     pub(crate) fn close(&self) {
-        let mut mail = self.mail.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mail = lock(&self.mail);
         *mail = Mail { closed: true, ..Mail::default() };
     }
 
     pub(super) fn empty(&self) -> Mail<S> {
-        std::mem::take(&mut *self.mail.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.mail))
     }
 
     fn put<R>(&self, write: impl FnOnce(&mut Mail<S>) -> R) -> R {
-        let result = write(&mut self.mail.lock().unwrap_or_else(PoisonError::into_inner));
+        let result = write(&mut lock(&self.mail));
         if let Err(error) = self.waker.wake() {
             tracing::error!(%error, "the loop of the bus cannot be woken");
         }

@@ -3,8 +3,9 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use narrows_base::sync::lock;
 use narrows_policy::{Access, Confined, Policy};
 use narrows_process::{Sandbox, Support, is_missing};
 use tokio::sync::OnceCell;
@@ -75,7 +76,7 @@ impl Confinement {
     /// Searches for protected paths, and adds those that earlier searches of this session found.
     fn search(&self, max_entries: usize) -> Found {
         let Found { paths, closed, is_complete } = protected(&self.policy, &self.roots, max_entries);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         known.extend(paths);
         // A path that cannot be looked at is kept: a command may have changed the mode of a directory around it.
         known.retain(|path| !path.symlink_metadata().is_err_and(|error| is_missing(&error)));

@@ -11,9 +11,10 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use narrows_base::sync::lock;
 use narrows_process::{Child, CwdLinks, Environment, Ladder, Sandbox, SpawnError, Spec};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
@@ -204,7 +205,7 @@ impl Terminals {
 
     fn open(&self) -> MutexGuard<'_, Open> {
         // Consistent after every statement, so a panic elsewhere does not spoil it.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open)
     }
 }
 
@@ -307,8 +308,4 @@ async fn read(stdout: Option<pipe::Receiver>, ring: &Mutex<Ring>) {
             }
         }
     }
-}
-
-fn lock(ring: &Mutex<Ring>) -> MutexGuard<'_, Ring> {
-    ring.lock().unwrap_or_else(PoisonError::into_inner)
 }

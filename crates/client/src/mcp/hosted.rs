@@ -3,9 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use narrows_acp::method::{MCP_CONNECT, MCP_DISCONNECT, MCP_MESSAGE};
+use narrows_base::sync::lock;
 use narrows_mcp::{Failure, News, Options, Server, Servers};
 use narrows_rpc::{Peer, Request};
 use narrows_wire::{Code, Effects, Frame, RpcError};
@@ -239,7 +240,7 @@ impl Shared {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 }
 

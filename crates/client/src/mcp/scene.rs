@@ -1,10 +1,11 @@
 //! For tests: an agent by hand, the servers it reaches, and everything around them.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use narrows_acp::method::MCP_MESSAGE;
+use narrows_base::sync::lock;
 use narrows_link::memory;
 use narrows_mcp::Options;
 use narrows_process::Environment;
@@ -53,19 +54,19 @@ pub(super) enum Verdict {
 
 impl Porter {
     pub(super) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.asked).clone()
     }
 
     pub(super) fn says(&self, verdict: Verdict) {
-        *self.verdict.lock().unwrap_or_else(PoisonError::into_inner) = verdict;
+        *lock(&self.verdict) = verdict;
     }
 }
 
 impl Gate for Porter {
     fn may(&self, asked: Asked) -> Pending<'_, Result<(), Refusal>> {
         Box::pin(async {
-            self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(asked);
-            let verdict = *self.verdict.lock().unwrap_or_else(PoisonError::into_inner);
+            lock(&self.asked).push(asked);
+            let verdict = *lock(&self.verdict);
             match verdict {
                 Verdict::Yes => Ok(()),
                 Verdict::No => Err(Refusal("the rule book forbids it".into())),
@@ -83,11 +84,11 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.asked))
     }
 
     fn note(&self, text: String) {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+        lock(&self.asked).push(text);
     }
 }
 
@@ -199,7 +200,7 @@ impl Scene {
 
     /// A request id that was never used.
     pub(super) fn fresh(&self) -> String {
-        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requests = lock(&self.requests);
         *requests += 1;
         format!("r{requests}")
     }

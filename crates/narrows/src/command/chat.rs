@@ -12,9 +12,10 @@ mod turn;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use narrows_base::sync::lock;
 use narrows_client::{Decide, Reply, Runtime, RuntimeEvent};
 use narrows_process::Ladder;
 use tokio::sync::mpsc;
@@ -377,7 +378,7 @@ impl Conversation {
         }
         // Only what can be typed, and cannot steer the terminal.
         words.retain(|word| *word == line(word));
-        *self.words.lock().unwrap_or_else(PoisonError::into_inner) = words;
+        *lock(&self.words) = words;
     }
 
     /// Ends the agent, unless that would take too long for who wants to leave.

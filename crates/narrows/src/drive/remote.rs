@@ -1,9 +1,10 @@
 //! Agents that are somewhere else.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
+use narrows_base::sync::lock;
 use narrows_link::Link;
 use narrows_remote::client::{self, Connected, DialError, Lost, Outcome, OwnFiles, Secret, Standing, Target};
 use tokio::time::timeout;
@@ -81,13 +82,13 @@ impl Remote {
     /// A link to it, for whoever wants to know why there is none.
     pub(crate) async fn dial(&self) -> Result<Link, DialError> {
         let Connected { link, outcome } = client::connect(&self.target, self.options.clone()).await?;
-        *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        *lock(&self.outcome) = Some(outcome);
         Ok(link)
     }
 
     /// Whether the connection stands, once there is one.
     pub(super) fn standing(&self) -> Option<Standing> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Outcome::standing)
+        lock(&self.outcome).as_ref().map(Outcome::standing)
     }
 
     /// Waits until it was told that we go; fails if the connection was lost before.
@@ -97,7 +98,7 @@ impl Remote {
     }
 
     async fn ended(&self) -> Result<(), Lost> {
-        let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let outcome = lock(&self.outcome).take();
         let Some(outcome) = outcome else { return Ok(()) };
         timeout(GOODBYE, outcome.wait()).await.unwrap_or(Ok(()))
     }

@@ -1,10 +1,11 @@
 //! Carrying messages over one socket, in both directions at once.
 
 use std::future::pending;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use narrows_base::sync::lock;
 use narrows_link::{Inlet, Outlet};
 use narrows_wire::{Code, Frame, Kind, RawId, RpcError, View, message};
 use tokio::sync::Notify;
@@ -62,7 +63,7 @@ impl Shared {
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         // No code panics while it holds the lock; were it so, the state would still be consistent.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -1,9 +1,11 @@
 //! Cookies for the life of a connection: whoever stands before several servers may find ours by them.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use reqwest::header::{HeaderMap, HeaderValue, SET_COOKIE};
+
+use narrows_base::sync::lock;
 
 /// How many are kept.
 const MOST: usize = 32;
@@ -18,7 +20,7 @@ pub(super) struct Cookies(Mutex<BTreeMap<String, String>>);
 impl Cookies {
     /// Keeps those that an answer sets.
     pub(super) fn keep(&self, headers: &HeaderMap) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.0);
         for set in headers.get_all(SET_COOKIE).iter().filter_map(|value| value.to_str().ok()) {
             let mut parts = set.split(';').map(str::trim);
             let Some((name, value)) = parts.next().and_then(|pair| pair.split_once('=')) else { continue };
@@ -40,7 +42,7 @@ impl Cookies {
 
     /// The header that shows them.
     pub(super) fn header(&self) -> Option<HeaderValue> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = lock(&self.0);
         let pairs: Vec<String> = kept.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let mut header = (!pairs.is_empty()).then(|| HeaderValue::from_str(&pairs.join("; ")).ok())??;
         header.set_sensitive(true);

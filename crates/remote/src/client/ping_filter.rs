@@ -6,10 +6,11 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use narrows_base::sync::lock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
@@ -42,19 +43,19 @@ struct PingState {
 
 impl Pings {
     fn record(&self, payload: &[u8]) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         *state = PingState { unanswered: Some(Bytes::copy_from_slice(payload)), has_come: true };
         self.came.notify_one();
     }
 
     /// Returns the payload to answer with, if there is one, and forgets it.
     pub(super) fn take(&self) -> Option<Bytes> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).unanswered.take()
+        lock(&self.state).unanswered.take()
     }
 
     /// Returns `true` if a ping has come since the last call.
     pub(super) fn take_sign(&self) -> bool {
-        std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).has_come)
+        std::mem::take(&mut lock(&self.state).has_come)
     }
 
     /// Waits until a ping comes. Cancel-safe.

@@ -3,11 +3,12 @@
 use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
+use narrows_base::sync::lock;
 use narrows_wire::{MAX_LINE, Piece, RpcError, Splitter};
 use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{Notify, mpsc};
@@ -87,7 +88,7 @@ impl Channel {
 
     /// The channel as one that makes room for others, if no client has read or sent anything for a while.
     pub(super) fn detached(&self) -> Option<Kept> {
-        let since = *self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = *lock(&self.touched);
         let is_quiet = since.elapsed() > LEAVING && !self.with(|exchange| exchange.is_read());
         is_quiet.then(|| Kept { identity: self.owner.to_string(), since, end: Arc::clone(&self.end) })
     }
@@ -110,7 +111,7 @@ impl Channel {
     ) -> Result<(), SendFault> {
         self.touch();
         let turn = self.mouth.turn().await.map_err(|_| SendFault::Gone)?;
-        let mut posts = self.posts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut posts = lock(&self.posts);
         match number.map(|number| posts.know(number)) {
             Some(Known::Taken) => return Ok(()),
             Some(Known::Forgotten) => return Err(SendFault::Forgotten),
@@ -190,11 +191,11 @@ impl Channel {
     }
 
     fn touch(&self) {
-        *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *lock(&self.touched) = Instant::now();
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Exchange) -> T) -> T {
-        act(&mut self.exchange.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut lock(&self.exchange))
     }
 
     /// Reads what the agents say, as fast as those who listen let it.
@@ -232,7 +233,7 @@ impl Channel {
                 sleep(grace).await;
                 continue;
             }
-            let until = *self.touched.lock().unwrap_or_else(PoisonError::into_inner) + grace;
+            let until = *lock(&self.touched) + grace;
             if until <= Instant::now() {
                 return;
             }

@@ -1,8 +1,9 @@
 //! Connections that are kept for clients that may come back. They make room for clients that are there.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use narrows_base::sync::lock;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -47,7 +48,7 @@ impl Detached {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Vec<Kept>) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut lock(&self.0))
     }
 }
 

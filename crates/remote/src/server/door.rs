@@ -5,8 +5,9 @@ use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use narrows_base::sync::lock;
 use tokio::sync::watch;
 
 use super::register::Register;
@@ -111,7 +112,7 @@ impl Door {
     /// Whether a file is another than it was the last time this was asked.
     fn has_changed(&self, path: &Path) -> bool {
         let now = stamp(path);
-        let mut stamps = self.stamps.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stamps = lock(&self.stamps);
         stamps.insert(path.to_owned(), now) != Some(now)
     }
 

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::future::pending;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use narrows_base::sync::lock;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -146,7 +147,7 @@ impl Seats {
     }
 
     fn with<T>(&self, name: &str, act: impl FnOnce(&mut Use) -> T) -> T {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = lock(&self.taken);
         if !taken.contains_key(name) && taken.len() >= REMEMBERED {
             taken.retain(|_, of| of.connections + of.entered > 0);
         }

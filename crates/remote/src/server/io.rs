@@ -3,10 +3,11 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use narrows_base::sync::lock;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -121,7 +122,7 @@ pub(super) struct Scratch {
 impl Scratch {
     /// An empty one with room.
     pub(super) fn take(&self) -> Vec<u8> {
-        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let spare = lock(&self.spare).pop();
         spare.unwrap_or_else(|| Vec::with_capacity(CHUNK))
     }
 
@@ -131,7 +132,7 @@ impl Scratch {
         if buffer.capacity() < CHUNK || buffer.capacity() > 4 * CHUNK {
             return;
         }
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spare = lock(&self.spare);
         if spare.len() < SPARE {
             spare.push(buffer);
         }

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use bytes::Bytes;
+use narrows_base::sync::lock;
 use narrows_wire::{Code, RpcError, View, message};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -53,18 +54,18 @@ pub(super) struct Resumable {
 impl Resumable {
     fn add(&self, connection: &Connection, owner: &Identity) -> mpsc::Receiver<Attach> {
         let (sender, receiver) = mpsc::channel(ASKING);
-        let mut by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_name = lock(&self.by_name);
         by_name.insert(connection.clone(), (owner.clone(), sender));
         receiver
     }
 
     fn remove(&self, connection: &Connection) {
-        self.by_name.lock().unwrap_or_else(PoisonError::into_inner).remove(connection);
+        lock(&self.by_name).remove(connection);
     }
 
     /// That of somebody else is as unknown as one that is not there.
     fn find(&self, connection: &Connection, who: &Identity) -> Option<mpsc::Sender<Attach>> {
-        let by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_name = lock(&self.by_name);
         by_name.get(connection).filter(|(owner, _)| owner == who).map(|(_, sender)| sender.clone())
     }
 }

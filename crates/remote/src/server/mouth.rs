@@ -1,9 +1,10 @@
 //! The way of posted messages to the agents: at once while there is room, and else one after the other.
 
 use std::io::ErrorKind;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::{Buf, Bytes};
+use narrows_base::sync::lock;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::mpsc;
 
@@ -76,7 +77,7 @@ impl Mouth {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut lock(&self.state))
     }
 }
 

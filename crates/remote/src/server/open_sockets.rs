@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::{Body, Frame, SizeHint};
+use narrows_base::sync::lock;
 use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -138,7 +139,7 @@ impl OpenSockets {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Table) -> T) -> T {
-        act(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut lock(&self.table))
     }
 }
 

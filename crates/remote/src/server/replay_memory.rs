@@ -6,10 +6,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::Limits;
 use crate::identity::Identity;
+use narrows_base::sync::lock;
 
 /// What every connection may keep without being counted.
 const FREE_BYTES: usize = 16 << 10;
@@ -41,7 +42,7 @@ impl ReplayMemory {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut HashMap<String, Arc<AtomicUsize>>) -> T) -> T {
-        act(&mut self.by_identity.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut lock(&self.by_identity))
     }
 }
 

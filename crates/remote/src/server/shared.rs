@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::net::UnixStream as StdUnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use narrows_base::sync::lock;
 use narrows_link::Upgraded;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::net::UnixStream;
@@ -122,11 +123,11 @@ impl Shared {
 
     /// The failures.
     pub(super) fn lockout<T>(&self, act: impl FnOnce(&mut Lockout) -> T) -> T {
-        act(&mut self.lockout.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut lock(&self.lockout))
     }
 
     /// The connections over HTTP.
     pub(super) fn channels<T>(&self, act: impl FnOnce(&mut HashMap<String, Arc<Channel>>) -> T) -> T {
-        act(&mut self.channels.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut lock(&self.channels))
     }
 }

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use narrows_base::sync::lock;
 use tokio::sync::Notify;
 
 use super::Limits;
@@ -56,7 +57,7 @@ impl Unfinished {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Held) -> T) -> T {
-        act(&mut self.held.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut lock(&self.held))
     }
 }
 

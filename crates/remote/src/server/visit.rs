@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +13,7 @@ use hyper::header::{
 };
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode, Version};
+use narrows_base::sync::lock;
 use narrows_wire::{Code, RpcError, message};
 use serde_json::json;
 use tokio::sync::Notify;
@@ -174,7 +175,7 @@ impl Visit {
     /// If the listener does not accept it any more.
     fn accepted_certificate(&self) -> Result<Option<ClientCertificate>, Denied> {
         let Some(certificate) = &self.certificate else { return Ok(None) };
-        let mut certificate = certificate.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut certificate = lock(certificate);
         if certificate.is_accepted() { Ok(Some(certificate.clone())) } else { Err(Denied::Certificate) }
     }
 

@@ -1,18 +1,19 @@
 //! The SDK's client, version 1.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use agent_client_protocol::schema::ProtocolVersion;
 use agent_client_protocol::v1::{ConnectionTo, schema};
 use agent_client_protocol::{Agent, Client, ConnectTo, Error};
 
 use super::{Transcript, word};
+use narrows_base::sync::lock;
 
 pub(super) async fn drive(transport: impl ConnectTo<Client> + 'static, prompt: String) -> Transcript {
     let transcript = Arc::new(Mutex::new(Transcript::default()));
     let note = |change: &dyn Fn(&mut Transcript)| {
-        change(&mut transcript.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut lock(&transcript));
     };
     let (updates, permissions) = (Arc::clone(&transcript), Arc::clone(&transcript));
     let outcome = Client
@@ -20,14 +21,14 @@ pub(super) async fn drive(transport: impl ConnectTo<Client> + 'static, prompt: S
         .name("sdk-client")
         .on_receive_notification(
             async move |notification: schema::SessionNotification, _connection: ConnectionTo<Agent>| {
-                see(&mut updates.lock().unwrap_or_else(PoisonError::into_inner), &notification.update);
+                see(&mut lock(&updates), &notification.update);
                 Ok(())
             },
             agent_client_protocol::on_receive_notification!(),
         )
         .on_receive_request(
             async move |request: schema::RequestPermissionRequest, responder, _connection| {
-                let mut transcript = permissions.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut transcript = lock(&permissions);
                 transcript.permissions.push(request.tool_call.fields.title.clone().unwrap_or_default());
                 drop(transcript);
                 responder.respond(schema::RequestPermissionResponse::new(grant(&request)))
@@ -49,7 +50,7 @@ pub(super) async fn drive(transport: impl ConnectTo<Client> + 'static, prompt: S
         Ok(stop) => note(&|transcript| transcript.stop_reason = word(&stop)),
         Err(error) => note(&|transcript| transcript.error = Some(error.to_string())),
     }
-    let transcript = transcript.lock().unwrap_or_else(PoisonError::into_inner);
+    let transcript = lock(&transcript);
     transcript.clone()
 }
 

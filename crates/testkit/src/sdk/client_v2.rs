@@ -1,10 +1,11 @@
 //! The SDK's client, version 2, where a turn ends with a state and not with an answer.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use agent_client_protocol::schema::ProtocolVersion;
 use agent_client_protocol::v2::{ConnectionTo, Responder, schema};
 use agent_client_protocol::{Agent, Client, ConnectTo, Error};
+use narrows_base::sync::lock;
 use tokio::sync::watch;
 
 use super::Transcript;
@@ -75,7 +76,7 @@ async fn turn(
 
 impl Seen {
     fn transcript(&self) -> MutexGuard<'_, Transcript> {
-        self.transcript.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.transcript)
     }
 
     fn see(&self, update: &schema::SessionUpdate) {

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use narrows_base::sync::lock;
 use tokio::sync::watch;
 
 /// All sessions of an agent. Clones share them.
@@ -17,7 +18,7 @@ struct Session {
 
 impl Sessions {
     fn all(&self) -> MutexGuard<'_, HashMap<String, Session>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// A new session in a directory.

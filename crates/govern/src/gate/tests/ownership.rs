@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use narrows_base::sync::lock;
 use serde_json::json;
 
 use super::Scene;
@@ -26,13 +27,13 @@ impl Book {
 impl Owners for Book {
     /// As where a gate is served: a name that two identities have is nobody's.
     fn has(&self, owner: &str, session: &str) -> bool {
-        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = lock(&self.entries);
         let mut owners = entries.iter().filter(|(_, other)| other == session);
         owners.next().is_some_and(|(one, _)| one == owner) && owners.next().is_none()
     }
 
     fn is_taken(&self, session: &str) -> bool {
-        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = lock(&self.entries);
         entries.iter().any(|(_, other)| other == session)
     }
 
@@ -40,7 +41,7 @@ impl Owners for Book {
         if self.full {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = lock(&self.entries);
         entries.insert((owner.to_owned(), session.to_owned()));
         Ok(())
     }
@@ -48,7 +49,7 @@ impl Owners for Book {
 
 /// A gate for `user:ada` beside a session of somebody else's.
 fn scene(book: &Arc<Book>) -> Scene {
-    book.entries.lock().unwrap_or_else(PoisonError::into_inner).insert(("user:eve".into(), "hers".into()));
+    lock(&book.entries).insert(("user:eve".into(), "hers".into()));
     let mut scene = Scene::new();
     scene.gate = scene.gate.with_owners(Arc::clone(book) as Arc<dyn Owners>);
     scene
@@ -204,6 +205,6 @@ fn a_session_with_a_long_name_is_not_kept() {
     scene.answer(1, &json!({"sessionId": "x".repeat(1_025)}));
     let seen = scene.seen();
     assert!(seen.contains("-32017") && seen.contains("too long"), "{}", &seen[..seen.len().min(2_000)]);
-    let entries = book.entries.lock().unwrap_or_else(PoisonError::into_inner);
+    let entries = lock(&book.entries);
     assert_eq!(entries.len(), 1, "only hers");
 }

@@ -7,10 +7,11 @@ use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use narrows_base::sync::lock;
 use narrows_bus::admin::Network;
 use narrows_bus::config::{self, Config, Door, Listen};
 use narrows_bus::core::ANYONE;
@@ -124,7 +125,7 @@ impl Fronts {
 
     /// Ends everything, after a moment for last words.
     pub(super) async fn finish(&self) {
-        let begun = self.shared.ready.lock().unwrap_or_else(PoisonError::into_inner).is_none();
+        let begun = lock(&self.shared.ready).is_none();
         self.shared.stop.send_replace(true);
         if begun {
             let mut done = self.shared.done.subscribe();
@@ -137,7 +138,7 @@ impl Fronts {
 impl Shared {
     /// Starts the thread, if it does not run yet.
     fn begin(self: &Arc<Self>) {
-        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let ready = lock(&self.ready).take();
         let Some(ready) = ready else { return };
         let shared = Arc::clone(self);
         let started = std::thread::Builder::new().name("narrows-front".into()).spawn(move || {

@@ -4,10 +4,11 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, PoisonError};
 
+use narrows_base::sync::lock;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use rustyline::completion::{Completer, Pair};
 use rustyline::error::{ReadlineError, Signal};
@@ -219,7 +220,7 @@ impl Completer for Assistant {
 
     fn complete(&self, line: &str, pos: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
         let begun = &line[..pos];
-        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        let words = lock(&self.words);
         Ok((0, fitting(&words, begun)))
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use narrows_base::sync::lock;
 use narrows_client::{Canceller, Decide, Pending, Question, Reply};
 use serde::Deserialize;
 use tokio::sync::oneshot;
@@ -48,7 +49,7 @@ pub(super) struct Answers {
 
 impl Answers {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Whether the turn was given up.

@@ -6,10 +6,11 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use narrows_audit::{Approval, PublicKey, Timestamp, Verdict};
+use narrows_base::sync::lock;
 use narrows_bus::listen::Listener;
 use narrows_govern::{Ballot, Inquiry};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -237,7 +238,7 @@ impl Porter {
     }
 
     fn counted(&self) -> MutexGuard<'_, HashMap<String, Vec<(PublicKey, Timestamp)>>> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.counted)
     }
 
     /// Keeps a signature beside the governance. Its path from the root on.

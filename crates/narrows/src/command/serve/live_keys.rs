@@ -5,9 +5,10 @@
 //! refuses every signature, because it cannot tell who has changed the files.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use super::keys::{KeyFiles, Keys};
+use narrows_base::sync::lock;
 
 /// The keys that count, and the files that they are read from.
 #[derive(Debug)]
@@ -52,7 +53,7 @@ impl LiveKeys {
     /// # Errors
     /// If there were no keys at the start, or the files cannot be read or do more than revoke keys.
     pub(super) fn current(&self) -> Result<Keys, KeysError> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         let known = state.keys.as_ref().ok_or(KeysError::NoKeys)?;
         let read = self.files.read_again(&self.root).map_err(KeysError::Unreadable);
         let accepted = read.and_then(|keys| match keys.is_narrowed_from(known) {

@@ -5,10 +5,11 @@ mod shelf;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use narrows_agent::{Doing, Memory, Unsound};
 use narrows_audit::{Actor, Event, Log, Redaction, Subject, Timestamp};
+use narrows_base::sync::lock;
 use narrows_manifest::types::operator::{ExternalMemory, MemoryKind, MemoryPolicy, Operator};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -164,7 +165,7 @@ impl Keeper {
 
     fn pending(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Note>>> {
         // No code panics while it holds the lock; were it so, the notes would still be whole.
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pending)
     }
 
     fn clean(&self, words: &str) -> String {

@@ -2,10 +2,11 @@
 //! then at most one in a minute, with the number of further refusals.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use narrows_audit::{Event, Log};
+use narrows_base::sync::lock;
 use narrows_govern::{Lobby, Mandate, Principal};
 use serde_json::json;
 use tokio::time::sleep;
@@ -122,7 +123,7 @@ impl Refusals {
     }
 
     fn recent(&self) -> MutexGuard<'_, Recent> {
-        self.0.recent.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.recent)
     }
 }
 

@@ -1,8 +1,9 @@
 //! The gates that are at work in this process, for whoever asks all of them something.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use narrows_base::sync::lock;
 use narrows_govern::Inquiry;
 use tokio::sync::mpsc;
 
@@ -25,7 +26,7 @@ pub(super) struct Seat {
 
 impl Roster {
     fn seats(&self) -> MutexGuard<'_, Seats> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// A gate that can be asked here is at work.

@@ -1,9 +1,10 @@
 //! How many clients there may be at once, and how many of them may be of one identity.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use narrows_base::sync::lock;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -85,7 +86,7 @@ impl Slots {
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.taken)
     }
 }
 
