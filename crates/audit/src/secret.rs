@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use secrecy::{ExposeSecret, SecretString};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -24,17 +23,17 @@ pub(crate) fn mark(reason: &str) -> Value {
 
 /// A secret. Serialised it is the mark that stands for it in the log; its memory is cleared when it goes.
 #[derive(Clone)]
-pub struct Secret(SecretString);
+pub struct Secret(narrows_base::Secret);
 
 impl Secret {
     /// Takes a value out of sight.
     pub fn new(value: impl Into<String>) -> Self {
-        Self(SecretString::from(value.into()))
+        Self(value.into().into())
     }
 
     /// The value, for whoever must have it.
     pub fn expose(&self) -> &str {
-        self.0.expose_secret()
+        self.0.expose()
     }
 }
 
@@ -46,7 +45,7 @@ impl From<String> for Secret {
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
+        self.0.fmt(f)
     }
 }
 
@@ -68,7 +67,7 @@ mod tests {
     #[test]
     fn nobody_sees_it() {
         let secret = Secret::new("canary");
-        assert_eq!(format!("{secret:?}"), "Secret(…)");
+        assert_eq!(format!("{secret:?}"), "[secret]");
         assert_eq!(json!({"key": secret}), json!({"key": {"$redacted": true, "reason": "secret"}}));
         assert_eq!(secret.expose(), "canary");
     }

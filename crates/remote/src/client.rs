@@ -26,7 +26,7 @@ use narrows_link::Link;
 use tokio::sync::oneshot;
 
 pub use error::{DialError, Lost};
-pub use secret::Secret;
+pub use narrows_base::Secret;
 pub use standing::{Gap, Standing};
 pub use target::{Target, TargetError};
 pub use trust::OwnFiles;

@@ -126,7 +126,7 @@ pub(super) fn bearer(target: &Target, options: &Options) -> Result<Option<Header
     if target.is_exposed() {
         return Err(DialError::Exposed);
     }
-    token.bearer().map(Some).ok_or(DialError::Token)
+    super::secret::bearer(token).map(Some).ok_or(DialError::Token)
 }
 
 /// Whether our certificate can be shown there, if we have one.
