@@ -11,6 +11,9 @@ use crate::method;
 
 const META: &str = "_meta";
 
+/// What the official Python SDK reads as `_meta` too, without separators.
+const META_ALIAS: &str = "fieldmeta";
+
 /// How deep the objects of the protocol are nested, and then some.
 const MAX_DEPTH: usize = 8;
 
@@ -73,7 +76,7 @@ impl Edits<'_> {
                 for (key, inner) in members(value) {
                     // Some readers do not tell cases apart.
                     let is_meta = decoded(value.get(key).unwrap_or_default())
-                        .is_some_and(|key| folds_to(&key, META, false));
+                        .is_some_and(|key| folds_to(&key, META, false) || folds_to(&key, META_ALIAS, true));
                     match is_meta {
                         true => self.judge(inside(inner)),
                         false => self.walk(inside(inner), levels - 1),
@@ -169,6 +172,9 @@ mod tests {
         // However it is written.
         check(r#"{"\u005fmeta":{"\u0078":1}}"#, Some((r#"{"\u005fmeta":{}}"#, &["x"])));
         check(r#"{"_Meta":{"x":1},"_META":{"y":1}}"#, Some((r#"{"_Meta":{},"_META":{}}"#, &["x", "y"])));
+        check(r#"{"field_meta":{"x":1},"Field-Meta":{"y":1}}"#, {
+            Some((r#"{"field_meta":{},"Field-Meta":{}}"#, &["x", "y"]))
+        });
         check(r#"{"_meta":["x"],"a":1}"#, Some((r#"{"_meta":null,"a":1}"#, &["_meta"])));
         check(r#"{"_meta":{"x":1},"_meta":{"y":1}}"#, Some((r#"{"_meta":{},"_meta":{}}"#, &["x", "y"])));
     }

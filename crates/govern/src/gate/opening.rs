@@ -22,6 +22,9 @@ pub(super) const UNDECLARED: &str = "the manifest does not declare this capabili
 /// What is said of parameters in which a key stands twice.
 pub(super) const AMBIGUOUS: &str = "the parameters can be read in two ways";
 
+/// What the description of an MCP server in the client consists of.
+const OF_ACP: [&str; 5] = ["type", "name", "id", "serverId", "_meta"];
+
 /// What the client said it does for the agent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offered {
@@ -190,7 +193,7 @@ impl<O: Out> Pass<'_, O> {
         let params = once::read(message.params())
             .ok_or_else(|| Refusal::new(Code::InvalidParams, AMBIGUOUS, "ambiguous_params"))?;
         let mandate = &self.gate.mandate;
-        let more = params["additionalDirectories"].as_array().into_iter().flatten();
+        let more = list(&params, "additionalDirectories")?;
         let named = params.get("cwd").into_iter().chain(more);
         let mut roots = Vec::new();
         for value in named {
@@ -202,7 +205,7 @@ impl<O: Out> Pass<'_, O> {
             })?;
             roots.push(real);
         }
-        let servers = params["mcpServers"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let servers = list(&params, "mcpServers")?;
         for server in servers {
             self.admit_server(server)?;
         }
@@ -222,6 +225,12 @@ impl<O: Out> Pass<'_, O> {
             Some("sse") => declared.mcp_sse,
             _ => true,
         };
+        // An agent that does not know the type could take it for a server of another type.
+        let members = server.as_object().into_iter().flatten();
+        if server["type"] == "acp" && members.map(|(key, _)| key).any(|key| !OF_ACP.contains(&key.as_str())) {
+            let words = "an MCP server in the client has a name and an id only";
+            return Err(Refusal::new(Code::InvalidParams, words, "unknown_member"));
+        }
         if !is_declared {
             let words = "the manifest does not declare this kind of MCP servers";
             return Err(Refusal::new(Code::InvalidParams, words, "undeclared_capability"));
@@ -323,5 +332,14 @@ pub(super) fn read(params: Option<&[u8]>) -> Value {
 fn keep(offers: &mut serde_json::Map<String, Value>, name: &str, declared: bool) {
     if let Some(offer) = offers.get_mut(name).filter(|_| !declared) {
         *offer = json!(false);
+    }
+}
+
+/// Returns the entries of a list that may be missing.
+fn list<'a>(params: &'a Value, key: &str) -> Result<&'a [Value], Refusal> {
+    match &params[key] {
+        Value::Null => Ok(&[]),
+        Value::Array(entries) => Ok(entries),
+        _ => Err(Refusal::new(Code::InvalidParams, format!("{key} is not an array"), "invalid_params")),
     }
 }

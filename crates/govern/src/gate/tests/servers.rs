@@ -72,6 +72,26 @@ fn a_client_names_only_servers_of_the_operator() {
     check(typed("sse", "web"), Some("undeclared_capability"));
     check(typed("_new", "other"), Some("server_not_listed"));
     check(json!(7), Some("server_not_listed"));
+    // An agent that does not know the type would start the command.
+    for (key, value) in [("command", json!("sh")), ("url", json!("http://x")), ("x", json!(1))] {
+        let mut server = in_client("db", "1");
+        server[key] = value;
+        check(server, Some("unknown_member"));
+    }
+}
+
+#[test]
+fn lists_of_servers_and_directories_are_arrays() {
+    for params in [
+        json!({"cwd": "/w", "mcpServers": {"x": {"command": "sh"}}}),
+        json!({"cwd": "/w", "mcpServers": "x"}),
+        json!({"cwd": "/w", "mcpServers": [], "additionalDirectories": "/etc"}),
+    ] {
+        let mut scene = Scene::with(listed(), &[]);
+        scene.ask(1, "session/new", &params);
+        let seen = scene.seen();
+        assert!(seen.contains("-32602") && !seen.contains("a < "), "{params} {seen}");
+    }
 }
 
 #[test]
