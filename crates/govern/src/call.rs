@@ -1,5 +1,6 @@
 //! A call of a tool as an agent tells of it, bit by bit.
 
+mod changes;
 mod content;
 
 use std::borrow::Cow;
@@ -100,6 +101,14 @@ impl Said<'_> {
         self.content.as_ref().is_some_and(|Once(content)| !change_blocks(content).is_empty())
     }
 
+    /// Returns `true` if it says that the call has not begun: an announcement without a status does.
+    fn is_pending(&self) -> bool {
+        match self.status {
+            Some(status) => status == Progress::Pending,
+            None => self.is_announcement(),
+        }
+    }
+
     /// Returns `true` if it announces a call, which version 1 does once for each.
     fn is_announcement(&self) -> bool {
         self.session_update.as_deref() == Some("tool_call")
@@ -152,6 +161,8 @@ pub(crate) struct Call {
     changes: Vec<Value>,
     /// The command that its agent last asked about as a part of it, if its input is another: an object with `command` and `cwd`.
     asked: Option<Value>,
+    /// The changes that were last shown as the result of an allowed call, if their text is another than that of `changes`.
+    reported: Option<Vec<Value>>,
     /// It was allowed as it is: another text of the same change reports what it does, and replaces nothing that was shown.
     is_allowed: bool,
     /// It is a wish of the client's about its session, and no tool of the operator.
@@ -191,6 +202,7 @@ impl Call {
 
     /// Takes in what is said about it. Tells whether that changes what is to be decided.
     pub(crate) fn hear(&mut self, said: Said<'_>) -> bool {
+        let is_pending = said.is_pending();
         let known = said.name.as_deref().map(str::to_owned).or_else(|| known_name(said.meta.as_ref()));
         // By whichever of its names a tool of a server is told of, it is the same.
         let known = known.filter(|told| self.told_as.as_ref() != Some(told));
@@ -218,7 +230,13 @@ impl Call {
             (self.locations, self.unusual_locations) = (paths, unusual);
         }
         let has_ended = [Some(self.progress), said.status].iter().flatten().any(|progress| progress.is_end());
-        changed |= said.content.as_ref().is_some_and(|Once(content)| self.take_changes(content, has_ended));
+        let can_be_result = has_ended || self.is_allowed && !is_pending && !self.has_no_input();
+        changed |=
+            said.content.as_ref().is_some_and(|Once(content)| self.take_changes(content, can_be_result));
+        if changed {
+            // It is judged anew, and by what was last shown of it.
+            self.take_reported();
+        }
         if let Some(status) = said.status {
             self.progress = self.progress.max(status);
             self.began |= !matches!(status, Progress::Pending | Progress::Failed);
@@ -237,39 +255,6 @@ impl Call {
             self.output = output;
         }
         changed
-    }
-
-    /// Takes in the changes of files that `content`, a list of blocks or one more of them, shows. Returns `true` if that
-    /// changes what is to be decided: another file, or another text. Agents show the text anew once they have written it:
-    /// that is a result if the call has ended, or if it was allowed with an input that says what it does.
-    fn take_changes(&mut self, content: &Value, has_ended: bool) -> bool {
-        let shown: Vec<Value> = match content {
-            Value::Array(_) => change_blocks(content),
-            block => match change_blocks(block) {
-                found if found.is_empty() => found,
-                found => self.changes.iter().cloned().chain(found).collect(),
-            },
-        };
-        if shown.is_empty() || shown == self.changes {
-            return false;
-        }
-        let touched = |call: &Self| {
-            let action = call.action();
-            (action.kinds(), action.paths.into_iter().collect::<BTreeSet<_>>())
-        };
-        let before = touched(self);
-        let shown = std::mem::replace(&mut self.changes, shown);
-        let is_result = has_ended || self.is_allowed && !self.has_no_input();
-        if is_result && before == touched(self) {
-            self.changes = shown;
-            return false;
-        }
-        true
-    }
-
-    /// Notes whether it may be done as it is now.
-    pub(crate) fn set_allowed(&mut self, is_allowed: bool) {
-        self.is_allowed = is_allowed;
     }
 
     /// Takes in a command that its agent asks about as a part of it. Tells whether that changes what is to be decided.
@@ -332,8 +317,8 @@ impl Call {
         is_among(self.kind()) && self.action().kinds().into_iter().map(Kind::name).all(is_among)
     }
 
-    /// The call that this is if something is said about one that has ended: a call of the same tool that has not begun, if
-    /// what is said is another or says that it runs. An id that is used again does not make two calls one.
+    /// The call that this is if something is said about one that has ended: a call of the same tool that has not begun and is
+    /// not allowed, if what is said is another or says that it runs. The caller has it [`Self::hear`] what is said. An id that is used again does not make two calls one.
     pub(crate) fn again(&self, said: &Said<'_>) -> Option<Self> {
         let mut fresh = Self {
             progress: Progress::Pending,
@@ -342,16 +327,18 @@ impl Call {
             output: Value::Null,
             recorded: None,
             asked: None,
-            is_allowed: true,
+            is_allowed: false,
             ..self.clone()
         };
-        let changed = fresh.hear(said.clone());
+        // Another text alone may still be the result of the call that has ended.
+        let changed = Self { is_allowed: true, ..fresh.clone() }.hear(said.clone());
         let runs = matches!(said.status, Some(Progress::Pending | Progress::Running));
         let result = said.raw_output.as_ref().filter(|Once(output)| !is_empty(output));
         let is_other_result = said.status.is_some_and(Progress::is_end)
             && result.is_some_and(|Once(output)| {
                 self.recorded.is_some_and(|recorded| recorded != value_digest(output))
             });
+        fresh.take_reported();
         (changed || runs || said.is_announcement() || is_other_result).then_some(fresh)
     }
 
@@ -376,7 +363,7 @@ impl Call {
     pub(crate) fn go_on(&mut self, told: Self) {
         (self.progress, self.began, self.yielded) = (told.progress, told.began, told.yielded);
         (self.output, self.locations, self.changes) = (told.output, told.locations, told.changes);
-        self.unusual_locations = told.unusual_locations;
+        (self.unusual_locations, self.reported) = (told.unusual_locations, told.reported);
     }
 
     /// The tool: by its name, or where an agent tells none by its kind. Never by its title, which an agent words.

@@ -50,12 +50,12 @@ impl<O: Out> Pass<'_, O> {
                 **case = Case { call, ..Case::default() };
             }
         }
-        let is_again = !case.ask();
+        let needs_judging = case.ask();
         let mut changed = case.call.hear(said);
         changed |= command.is_some_and(|command| case.call.ask_command(command));
         let is_new = case.verdict.is_none();
         let ticket = match is_new && self.adopt_decided(&name, &call) {
-            false if changed || is_new || is_again => self.judge(&name, &call),
+            false if changed || is_new || needs_judging => self.judge(&name, &call),
             // It was judged when it was told of. Each answer is recorded, that of an approver when it is given.
             _ => match self.case(&name, &call).is_some_and(|case| case.approved != Approved::Pending) {
                 true => self.resolved(&name, &call, None).map(|event| self.record(event)),

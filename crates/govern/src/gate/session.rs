@@ -142,15 +142,16 @@ impl Case {
     }
 
     /// Notes that a permission request about it was received. After the first of them nobody has agreed to it any more:
-    /// an approval answers one. Returns `true` if this is the first.
+    /// an approval answers one. Returns `true` if it has to be judged again: this is not the first, or the agent has shown
+    /// another text since it was judged.
     pub(super) fn ask(&mut self) -> bool {
-        self.call.set_allowed(false);
+        let is_changed = self.call.set_asked();
         let is_first = !std::mem::replace(&mut self.is_asked, true);
         if !is_first {
             (self.agreed, self.counted) = (None, None);
             self.signers.clear();
         }
-        is_first
+        is_changed || !is_first
     }
 
     /// Notes that its agent was granted it as it is now, or that it runs.

@@ -154,3 +154,79 @@ fn the_text_of_a_change_that_was_made_is_a_result_and_not_what_was_approved() {
     scene.update(&update(&more));
     assert!(scene.seen().contains("without an approval"));
 }
+
+/// The last question to the client, and the changes that it and the last decision in the log show.
+fn asked_and_logged(scene: &Scene) -> (Value, Value, Value) {
+    let is_question = |line: &&String| line.contains("session/request_permission");
+    let question: Value =
+        serde_json::from_str(scene.sight.raw.iter().rfind(is_question).expect("a question")).unwrap();
+    let event = scene.sight.events.iter().rfind(|event| event.action == "policy.resolved").unwrap();
+    let logged = event.input.as_ref().unwrap()["content"].clone();
+    (question["id"].clone(), question["params"]["toolCall"]["content"].clone(), logged)
+}
+
+#[test]
+fn a_second_question_and_its_log_show_the_text_that_was_told_last() {
+    let evil = diff("/w/a/one", "EVIL");
+    let announced = |status: &str| {
+        let mut again = edit();
+        (again["content"], again["status"]) = (evil.clone(), json!(status));
+        again
+    };
+    let mut unsaid = announced("pending");
+    unsaid.as_object_mut().unwrap().remove("status");
+    let told = [
+        announced("pending"),
+        unsaid,
+        update(&json!({"content": evil})),
+        update(&json!({"content": evil, "status": "pending"})),
+    ];
+    for has_ended in [true, false] {
+        for told in &told {
+            let mut scene = Scene::at_work();
+            scene.update(&edit());
+            asks(&mut scene, 7, &json!({"toolCallId": "1"}));
+            approves(&mut scene, 1);
+            if has_ended {
+                scene.update(&update(&json!({"status": "completed"})));
+            }
+            scene.update(told);
+            asks(&mut scene, 8, &json!({"toolCallId": "1"}));
+            let (id, shown, logged) = asked_and_logged(&scene);
+            assert_eq!((id, &shown, &logged), (json!("aip44:n:2"), &evil, &evil), "{has_ended} {told}");
+            approves(&mut scene, 2);
+            assert_eq!(asked_and_logged(&scene).2, evil, "{has_ended} {told}");
+            scene.update(&update(&json!({"status": "completed"})));
+            let event = scene.sight.events.iter().rfind(|event| event.action == "tool.call").unwrap();
+            assert_eq!(event.input.as_ref().unwrap()["content"], evil, "{has_ended} {told}");
+            assert!(!scene.seen().contains("interrupted"), "{has_ended} {told}");
+        }
+    }
+}
+
+#[test]
+fn an_approved_call_that_is_pending_again_with_another_text_needs_another_approval() {
+    let mut again = edit();
+    again["content"] = diff("/w/a/one", "EVIL");
+    for told in [again.clone(), update(&json!({"content": again["content"], "status": "pending"}))] {
+        let mut scene = Scene::at_work();
+        scene.update(&edit());
+        asks(&mut scene, 7, &json!({"toolCallId": "1"}));
+        approves(&mut scene, 1);
+        scene.update(&told);
+        scene.update(&update(&json!({"status": "in_progress"})));
+        assert!(scene.seen().contains("without an approval"), "{told}");
+    }
+}
+
+#[test]
+fn other_input_after_an_approval_is_judged_with_the_text_beside_it() {
+    let evil = diff("/w/a/one", "EVIL");
+    let input = json!({"note": "y", "cwd": "/w/a", "env": []});
+    let mut scene = Scene::at_work();
+    scene.update(&edit());
+    asks(&mut scene, 7, &json!({"toolCallId": "1"}));
+    approves(&mut scene, 1);
+    scene.update(&update(&json!({"rawInput": input, "content": evil})));
+    assert_eq!(asked_and_logged(&scene).2, evil);
+}
