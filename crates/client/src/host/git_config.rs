@@ -4,19 +4,18 @@
 //! byte: sections and subsections, quotes, escapes, comments, continued lines, a byte-order mark, ends of lines of both
 //! kinds. A test compares both.
 
-/// A setting by its full name, such as `core.hookspath`. Section and key are in small letters; a subsection is as it is
-/// written.
+/// A setting, by what was made of its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Setting {
-    pub(super) name: Vec<u8>,
+pub(super) struct Setting<K> {
+    pub(super) key: K,
     /// `None` if there is no `=`.
     pub(super) value: Option<Vec<u8>>,
 }
 
 /// The settings of a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Parsed {
-    pub(super) settings: Vec<Setting>,
+pub(super) struct Parsed<K> {
+    pub(super) settings: Vec<Setting<K>>,
     /// `false` if git would refuse the file. The settings before the mistake are in `settings`.
     pub(super) is_valid: bool,
 }
@@ -26,12 +25,44 @@ struct Invalid;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Reads the text of a file of settings.
-pub(super) fn parse(text: &[u8]) -> Parsed {
+/// Reads the text of a file of settings. Keeps those for which `select` returns something.
+///
+/// `select` gets the full name, such as `core.hookspath`: section and key in small letters, a subsection as it is written. Names are
+/// not kept, because a long section with many keys would take as much memory as the square of the length of the text.
+pub(super) fn parse<K>(text: &[u8], select: impl Fn(&[u8]) -> Option<K>) -> Parsed<K> {
     let mut settings = Vec::new();
     let mut reader = Reader { rest: text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text), is_at_end: false };
-    let is_valid = reader.read(&mut settings).is_ok();
+    let is_valid = reader.read(&select, &mut settings).is_ok();
     Parsed { settings, is_valid }
+}
+
+/// The name of a section, with the dot behind it, and then of each of its keys.
+#[derive(Default)]
+struct Name {
+    /// Ends before the first NUL: git keeps names as texts that end there.
+    text: Vec<u8>,
+    section_length: usize,
+    /// There was a NUL, so keys are not in the name.
+    is_cut: bool,
+}
+
+impl Name {
+    fn of_section(section: Vec<u8>) -> Self {
+        let length = section.len();
+        let text = until_nul(section);
+        Self { section_length: text.len(), is_cut: text.len() < length, text }
+    }
+
+    /// Begins the next key of the section.
+    fn restart(&mut self) {
+        self.text.truncate(self.section_length);
+    }
+
+    fn push(&mut self, byte: u8) {
+        if !self.is_cut {
+            self.text.push(byte.to_ascii_lowercase());
+        }
+    }
 }
 
 /// The text that is left. Its end counts as the end of a line.
@@ -59,8 +90,12 @@ impl Reader<'_> {
         }
     }
 
-    fn read(&mut self, settings: &mut Vec<Setting>) -> Result<(), Invalid> {
-        let mut section = Vec::new();
+    fn read<K>(
+        &mut self,
+        select: &impl Fn(&[u8]) -> Option<K>,
+        settings: &mut Vec<Setting<K>>,
+    ) -> Result<(), Invalid> {
+        let mut name = Name::default();
         let mut is_comment = false;
         loop {
             match self.next() {
@@ -69,8 +104,11 @@ impl Reader<'_> {
                 _ if is_comment => {}
                 byte if is_space(byte) => {}
                 b'#' | b';' => is_comment = true,
-                b'[' => section = self.section()?,
-                byte if byte.is_ascii_alphabetic() => settings.push(self.setting(&section, byte)?),
+                b'[' => name = Name::of_section(self.section()?),
+                byte if byte.is_ascii_alphabetic() => {
+                    let value = self.setting(&mut name, byte)?;
+                    settings.extend(select(&name.text).map(|key| Setting { key, value }));
+                }
                 _ => return Err(Invalid),
             }
         }
@@ -129,24 +167,23 @@ impl Reader<'_> {
         if self.next() == b']' { Ok(()) } else { Err(Invalid) }
     }
 
-    /// Reads a setting whose key begins with `first`.
-    fn setting(&mut self, section: &[u8], first: u8) -> Result<Setting, Invalid> {
-        let mut name = section.to_vec();
-        name.push(first.to_ascii_lowercase());
+    /// Reads a setting whose key begins with `first`. Returns its value.
+    fn setting(&mut self, name: &mut Name, first: u8) -> Result<Option<Vec<u8>>, Invalid> {
+        name.restart();
+        name.push(first);
         let mut byte = self.next();
         while is_key(byte) {
-            name.push(byte.to_ascii_lowercase());
+            name.push(byte);
             byte = self.next();
         }
         while byte == b' ' || byte == b'\t' {
             byte = self.next();
         }
-        let value = match byte {
-            b'\n' => None,
-            b'=' => Some(until_nul(self.value()?)),
-            _ => return Err(Invalid),
-        };
-        Ok(Setting { name: until_nul(name), value })
+        match byte {
+            b'\n' => Ok(None),
+            b'=' => Ok(Some(until_nul(self.value()?))),
+            _ => Err(Invalid),
+        }
     }
 
     /// Reads a value up to the end of its last line.
@@ -223,8 +260,8 @@ mod tests {
     const HOOKS: &str = "core.hooksPath";
 
     fn hooks(text: &[u8]) -> Option<Vec<Vec<u8>>> {
-        let parsed = parse(text);
-        let is_hooks = |setting: &Setting| setting.name == HOOKS.to_ascii_lowercase().as_bytes();
+        let parsed = parse(text, |name| Some(name.to_vec()));
+        let is_hooks = |setting: &Setting<Vec<u8>>| setting.key == HOOKS.to_ascii_lowercase().as_bytes();
         let found = parsed.settings.into_iter().filter(is_hooks);
         parsed.is_valid.then(|| found.map(|setting| setting.value.unwrap_or_default()).collect())
     }
@@ -324,7 +361,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_file_makes_it_panic(text in prop::collection::vec(any::<u8>(), 0..300)) {
-            parse(&text);
+            parse(&text, |name| Some(name.len()));
         }
     }
 

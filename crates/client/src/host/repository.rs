@@ -23,6 +23,9 @@ const GIT: &str = ".git";
 /// The most bytes that are read of a file of settings. What follows is not known.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
+/// The most settings with a path that are followed for one repository. Each path of hooks is looked for in each work tree.
+const MAX_PATHS: usize = 64;
+
 /// The most files of settings that are read for one repository.
 const MAX_CONFIG_FILES: usize = 64;
 
@@ -126,6 +129,7 @@ pub(super) fn read_settings(git: &Path, worktree: &Path, home: Option<&Path>) ->
         hook_paths: Vec::new(),
         worktrees: Vec::new(),
         files: 0,
+        paths: 0,
         found: Settings { named: Vec::new(), is_complete: true },
     };
     if let Some(git) = search.git_directory(git) {
@@ -147,6 +151,8 @@ struct Search<'a> {
     worktrees: Vec<PathBuf>,
     /// How many files were read.
     files: usize,
+    /// How many settings with a path were read.
+    paths: usize,
     found: Settings,
 }
 
@@ -227,16 +233,20 @@ impl Search<'_> {
         }
         self.files += 1;
         let Some(text) = self.read(file) else { return };
-        let Parsed { settings, is_valid } = git_config::parse(&text);
+        let Parsed { settings, is_valid } = git_config::parse(&text, PathKey::new);
         self.found.is_complete &= is_valid;
         for setting in settings {
-            let Some(key) = PathKey::new(&setting.name) else { continue };
             let Some(value) = setting.value.filter(|value| !value.is_empty()) else { continue };
+            self.paths += 1;
+            if self.paths > MAX_PATHS {
+                self.found.is_complete = false;
+                return;
+            }
             let Some(path) = self.expand(&value) else {
                 self.found.is_complete = false;
                 continue;
             };
-            match key {
+            match setting.key {
                 PathKey::Hooks => self.hook_paths.push(path),
                 PathKey::Worktree => self.worktrees.push(path),
                 PathKey::Include => {
@@ -337,6 +347,20 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    /// A cloned repository can have such a directory among its files.
+    #[test]
+    fn settings_of_a_hostile_repository_take_bounded_memory() {
+        let long = format!("[includeif \"{}\"]\n{}", "a".repeat(400_000), "path=\n".repeat(100_000));
+        let names = format!("[{}]\n{}", "a".repeat(500_000), "b\n".repeat(250_000));
+        let paths = format!("[core]\n{}{}", "worktree=a\n".repeat(40_000), "hookspath=b\n".repeat(40_000));
+        for (text, is_complete) in [(&long, true), (&names, true), (&paths, false)] {
+            let (_place, root) = tree(&[(".git/config", text), (".git/HEAD", "ref: refs/heads/main\n")]);
+            let settings = read_settings(&root.join(".git"), &root, None);
+            assert_eq!(settings.is_complete, is_complete);
+            assert!(settings.named.len() <= MAX_PATHS * MAX_PATHS);
+        }
+    }
 
     fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
         let place = tempfile::tempdir().expect("a directory");
