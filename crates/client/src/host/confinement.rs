@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use narrows_base::sync::lock;
 use narrows_policy::{Access, Confined, Policy};
 use narrows_process::{Sandbox, Support, is_missing};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 
 use super::links;
 use super::repository::{self, Named};
@@ -22,6 +22,9 @@ const MAX_ENTRIES: usize = 100_000;
 const MADE: [&str; 7] =
     ["node_modules", "bower_components", "vendor", "target", ".venv", "venv", "__pypackages__"];
 
+/// How many searches for protected paths of one session run at once.
+const MAX_SEARCHES: usize = 2;
+
 /// The sandbox for the commands of one session. What this machine has of it is found out when it is first needed.
 #[derive(Debug, Clone)]
 pub struct Confinement {
@@ -31,12 +34,14 @@ pub struct Confinement {
     /// Protected paths that any search of this session has found. They stay protected while they exist, so that a
     /// command cannot hide them from the search before the next one.
     known: Arc<Mutex<BTreeSet<PathBuf>>>,
+    /// Searches at the same time: an agent can ask for many commands at once, and each search takes a thread.
+    searches: Arc<Semaphore>,
 }
 
 impl Confinement {
     /// None: commands do what we may do.
     pub fn none(policy: Arc<Policy>) -> Self {
-        Self { policy, roots: Vec::new(), support: None, known: Arc::default() }
+        Self::with(policy, Vec::new(), None)
     }
 
     /// For commands that this policy lets run in `roots`, as far as this machine can. What it can is kept in `support`
@@ -46,7 +51,12 @@ impl Confinement {
         if policy.access() == Access::High && policy.narrowing().network {
             return Self::none(policy);
         }
-        Self { policy, roots: roots.to_vec(), support: Some(support), known: Arc::default() }
+        Self::with(policy, roots.to_vec(), Some(support))
+    }
+
+    fn with(policy: Arc<Policy>, roots: Vec<PathBuf>, support: Option<Arc<OnceCell<Support>>>) -> Self {
+        let searches = Arc::new(Semaphore::new(MAX_SEARCHES));
+        Self { policy, roots, support, known: Arc::default(), searches }
     }
 
     /// What a command that starts now runs in, and what that keeps it from. Looks at the disk for what is protected.
@@ -57,8 +67,14 @@ impl Confinement {
         if !can.files {
             return (None, Confined::default());
         }
+        // Never closed.
+        let permit = Arc::clone(&self.searches).acquire_owned().await;
         let this = self.clone();
-        let found = tokio::task::spawn_blocking(move || this.search(MAX_ENTRIES)).await;
+        let found = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            this.search(MAX_ENTRIES)
+        })
+        .await;
         let network = self.policy.narrowing().network;
         let mut sandbox = Sandbox { writable: self.roots.clone(), network, ..Sandbox::new(support) };
         let confined = Confined {

@@ -281,6 +281,8 @@ fn what_takes_words_from_a_file_does_more_than_look() {
         "date --file=list",
         "date -f list",
         "find -files0-from list",
+        "git blame -Snotes README.md",
+        "git blame -S notes README.md",
         "sort --files0-from=list",
         "ls --no-such-option",
         "stat --deref x",

@@ -107,6 +107,8 @@ pub(super) fn reads(words: &[&str]) -> bool {
         "stash" => rest == ["list"],
         "reflog" | "version" | "--version" => rest.is_empty(),
         "cat-file" => matches!(rest, ["-p" | "-t" | "-s" | "-e", object] if !object.starts_with('-')),
+        // Its `-S` reads a file of revisions, and prints lines of it that are none.
+        "blame" if rest.iter().any(|word| word.starts_with("-S")) => false,
         // Two hyphens may be the value of the option before them, so options may stand behind them too.
         name if SUBCOMMANDS.contains(&name) => rest.iter().all(|word| *word == "--" || is_harmless(word)),
         _ => false,
