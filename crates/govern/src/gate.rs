@@ -49,7 +49,9 @@ use crate::record::Parties;
 use crate::roots::Ground;
 use crate::till::Till;
 
-pub use api::{Ballot, BallotError, Open, Out, Request, Setting, Ticket, Time};
+pub use api::{
+    Ballot, BallotError, Open, Out, Request, Setting, SignatureValidity, Ticket, Time, VoteSignature,
+};
 pub use hearing::is_signer;
 
 use hearing::Hearing;

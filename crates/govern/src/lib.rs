@@ -114,7 +114,10 @@ mod till;
 
 pub use chain::join;
 pub use desk::foresee;
-pub use gate::{Ballot, BallotError, Gate, Open, Out, Request, Setting, Ticket, Time, is_signer};
+pub use gate::{
+    Ballot, BallotError, Gate, Open, Out, Request, Setting, SignatureValidity, Ticket, Time, VoteSignature,
+    is_signer,
+};
 pub use guard::{Ended, Inquiry, stand};
 pub use identity::{Method, Owners, Principal};
 pub use lobby::Lobby;

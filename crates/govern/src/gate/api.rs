@@ -1,5 +1,7 @@
 //! What goes into the gate and what comes out of it.
 
+use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use narrows_audit::Event;
@@ -91,8 +93,26 @@ pub struct Open {
     pub asked: bool,
 }
 
+/// The present validity of a signature that was counted: its key may have been revoked since.
+pub trait SignatureValidity: Debug + Send + Sync {
+    /// Blocks while the keys are read.
+    ///
+    /// # Errors
+    /// The reason, if the key was revoked since or the keys cannot be read.
+    fn check(&self) -> Result<(), String>;
+}
+
+/// The signature of an approval.
+#[derive(Clone, Debug)]
+pub struct VoteSignature {
+    /// The path of the file that it is kept in.
+    pub file: String,
+    /// Asked before each further approval is counted.
+    pub validity: Arc<dyn SignatureValidity>,
+}
+
 /// What somebody says about it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Ballot {
     /// The name of what it is about.
     pub id: String,
@@ -102,8 +122,8 @@ pub struct Ballot {
     pub approves: bool,
     /// Why not.
     pub reason: Option<String>,
-    /// The file of the signature.
-    pub signature: Option<String>,
+    /// `None`: nothing was signed, so there is no key that can be revoked.
+    pub signature: Option<VoteSignature>,
 }
 
 /// Why a ballot does not count.
@@ -118,4 +138,7 @@ pub enum BallotError {
     /// They have said so already.
     #[error("this signer has approved it already")]
     Twice,
+    /// A signature that was counted is not valid any more, so nothing can complete the quorum.
+    #[error("{0}; reject it, or let it expire")]
+    SignatureInvalid(String),
 }

@@ -7,7 +7,7 @@ use narrows_policy::{Ruling, Signer};
 use narrows_wire::{Code, RpcError, View, message};
 use serde_json::{Value, json};
 
-use super::api::{Ballot, BallotError, Open, Out, Setting, Ticket, Time};
+use super::api::{Ballot, BallotError, Open, Out, Setting, Ticket, Time, VoteSignature};
 use super::lane::{Otherwise, Way};
 use super::opening::{read, unrecorded};
 use super::session::{Origin, Served};
@@ -48,8 +48,8 @@ pub(super) struct Hearing {
     pub(super) reason: String,
     origin: Origin,
     needs: Vec<Need>,
-    /// Who has approved, and the files of their signatures.
-    given: Vec<(Principal, Option<String>)>,
+    /// Who has approved, and their signatures.
+    given: Vec<(Principal, Option<VoteSignature>)>,
     /// The id of the question to the client, if it was asked.
     question: Option<Raw>,
     /// The client is told what becomes of it: it cannot say so by itself.
@@ -104,6 +104,15 @@ impl Hearing {
     fn is_settled(&self) -> bool {
         let given: Vec<&Principal> = self.given.iter().map(|(signer, _)| signer).collect();
         settle(&self.needs, &given)
+    }
+
+    /// Checks that every signature that was counted is still valid.
+    ///
+    /// # Errors
+    /// The reason why one is not.
+    fn check_signatures(&self) -> Result<(), String> {
+        let mut signatures = self.given.iter().filter_map(|(_, signature)| signature.as_ref());
+        signatures.try_for_each(|signature| signature.validity.check())
     }
 
     /// Whether it is for them to approve.
@@ -338,8 +347,11 @@ impl<O: Out> Pass<'_, O> {
         let allows = outcome["outcome"] == "selected" && outcome["optionId"] == ALLOW;
         let who = self.gate.who.clone();
         if allows {
-            // Whether more have to say so is found out there.
-            let _ = self.vote(number, who, None);
+            // Whether more have to say so is found out there. The client cannot be asked about it a second time, so what it
+            // cannot approve any more is refused, and its agent may ask anew.
+            if let Err(BallotError::SignatureInvalid(why)) = self.vote(number, who, None) {
+                self.decide(number, Approved::Refused(why));
+            }
         } else {
             let why = match result["_meta"]["narrows/by"].as_str() {
                 Some("nobody to ask") => format!("nobody could be asked at the client of {}", who.id),
@@ -365,16 +377,23 @@ impl<O: Out> Pass<'_, O> {
         Ok(())
     }
 
-    /// Somebody approves.
-    fn vote(&mut self, number: u64, signer: Principal, signature: Option<String>) -> Result<(), BallotError> {
+    /// Counts an approval, unless one that was counted before is not valid any more: a revoked key is part of no quorum.
+    fn vote(
+        &mut self,
+        number: u64,
+        signer: Principal,
+        signature: Option<VoteSignature>,
+    ) -> Result<(), BallotError> {
         let hearing = self.gate.hearings.get_mut(&number).ok_or(BallotError::Unknown)?;
         if hearing.given.iter().any(|(other, _)| other.id == signer.id) {
             return Err(BallotError::Twice);
         }
+        hearing.check_signatures().map_err(BallotError::SignatureInvalid)?;
         hearing.given.push((signer, signature));
         if hearing.is_settled() {
             let approvers = hearing.given.iter().map(|(signer, _)| signer.id.clone()).collect();
-            let signatures = hearing.given.iter().filter_map(|(_, signature)| signature.clone()).collect();
+            let signatures = hearing.given.iter().filter_map(|(_, signature)| signature.as_ref());
+            let signatures = signatures.map(|signature| signature.file.clone()).collect();
             self.decide(number, Approved::By { approvers, signatures });
         }
         Ok(())

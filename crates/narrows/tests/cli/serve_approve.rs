@@ -7,7 +7,7 @@ use narrows_audit::{PublicKey, Secret, SigningKey, key};
 use serde_json::{Value, json};
 
 use crate::serve::asks;
-use crate::serve_support::{Governed, session};
+use crate::serve_support::{Governed, policy, session};
 use crate::talk::Talk;
 
 /// Begins a turn that waits for an approval from elsewhere. Its id.
@@ -226,4 +226,39 @@ fn a_running_gate_counts_no_key_that_was_revoked_since() {
     assert_eq!(talk.said(), "rejected");
     let stderr = talk.end().stderr;
     assert_eq!(stderr.matches("signatures refused").count(), 1, "{stderr}");
+}
+
+#[test]
+fn the_client_completes_no_quorum_with_a_key_that_was_revoked_since() {
+    for (revoked, expected) in [("nobody", "allowed"), ("ada", "rejected"), ("unreadable", "rejected")] {
+        let governed = Governed::bridge(&asks("delete"));
+        let id = std::process::Command::new("id").arg("-un").output().expect("there is a user");
+        let client = String::from_utf8(id.stdout).expect("a name");
+        let signers = format!(
+            "decision: require-approval\nautonomy: 4\nquorum: 2\nsigners: [{{userId: {}}}, {{userId: ada}}]",
+            client.trim()
+        );
+        governed.file("policies/removing/POLICY.md", &policy("removing", "kind:delete", &signers));
+        governed.keys(&["ada"]);
+        let (mut talk, id) = waiting(&governed);
+        assert!(told(&governed, &[&id, "--key", "ada.key"]).contains("--- exit 0 ---"), "{revoked}");
+        let path = governed.root().join(".well-known/governance-keys.json");
+        let ring: Value = serde_json::from_slice(&std::fs::read(&path).expect("a file")).expect("JSON");
+        let list = ".well-known/governance-revoked.json";
+        match revoked {
+            "ada" => governed.file(list, &json!([ring["keys"][0]["id"]]).to_string()),
+            "unreadable" => governed.file(list, "{"),
+            _ => {}
+        }
+        let mut asked = 0;
+        let answer = talk.hear(|_| {
+            asked += 1;
+            json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}})
+        });
+        assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+        // What the client is told of approvals from elsewhere stands beside what the agent says.
+        assert!(talk.said().ends_with(expected), "{revoked}: {}", talk.said());
+        assert_eq!((asked, talk.end().status.code()), (1, Some(0)), "{revoked}");
+        governed.actions();
+    }
 }

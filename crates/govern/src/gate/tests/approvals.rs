@@ -1,10 +1,32 @@
 //! Who approves, and what comes of it.
 
+use std::sync::{Arc, Mutex};
+
 use insta::assert_snapshot;
 
 use super::*;
-use crate::gate::{Ballot, BallotError};
+use crate::gate::{Ballot, BallotError, SignatureValidity, VoteSignature};
 use crate::mandate::Autonomy;
+
+/// What the keys say of a signature that was counted: valid, or why not.
+#[derive(Clone, Debug, Default)]
+struct KeyState(Arc<Mutex<Option<&'static str>>>);
+
+impl KeyState {
+    fn set_invalid(&self, why: &'static str) {
+        *self.0.lock().unwrap() = Some(why);
+    }
+
+    fn signature(&self) -> VoteSignature {
+        VoteSignature { file: "signatures/1.signature.json".into(), validity: Arc::new(self.clone()) }
+    }
+}
+
+impl SignatureValidity for KeyState {
+    fn check(&self) -> Result<(), String> {
+        self.0.lock().unwrap().map_or(Ok(()), |why| Err(why.to_owned()))
+    }
+}
 
 fn asks(scene: &mut Scene, id: u64) {
     scene.wants(
@@ -96,7 +118,7 @@ fn who_may_not_approve_is_not_asked_and_does_not_count() {
         signer: Principal { id: format!("user:{role}"), roles: vec![role.into()], ..Principal::default() },
         approves: true,
         reason: None,
-        signature: Some("signatures/1.signature.json".into()),
+        signature: Some(KeyState::default().signature()),
     };
     assert_eq!(
         scene.gate.ballot(scene.now, ballot("intern"), &mut scene.sight),
@@ -349,4 +371,60 @@ fn a_prompt_that_is_no_list_of_blocks_starts_no_turn() {
             assert!(scene.gate.open().is_empty(), "{prompt}");
         }
     }
+}
+
+/// A gate at which two leads have to approve `Bash`, one of whom is the client. The other has signed.
+fn half_approved() -> (Scene, KeyState) {
+    let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
+    let clause = Clause::new("runs", "tool.call", Class::RequireApproval).on("Bash").unwrap();
+    let charter = Charter::new(vec![clause.signed_by(lead, 2)]).with_level(Some(2));
+    let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+    let mut scene = Scene::new();
+    scene.gate.desk = crate::desk::Desk::new(policy, "n");
+    scene.opened();
+    asks(&mut scene, 7);
+    let keys = KeyState::default();
+    assert_eq!(signs(&mut scene, "mallory", &keys, true), Ok(()));
+    scene.seen();
+    (scene, keys)
+}
+
+fn signs(scene: &mut Scene, name: &str, keys: &KeyState, approves: bool) -> Result<(), BallotError> {
+    let signer = Principal { id: format!("user:{name}"), roles: vec!["lead".into()], ..Principal::default() };
+    let signature = Some(keys.signature());
+    let ballot = Ballot { id: "n-1".into(), signer, approves, reason: None, signature };
+    let counted = scene.gate.ballot(scene.now, ballot, &mut scene.sight);
+    scene.commit();
+    counted
+}
+
+#[test]
+fn a_client_completes_no_quorum_with_a_signature_that_is_not_valid_any_more() {
+    let (mut scene, _) = half_approved();
+    says(&mut scene, "allow_once");
+    assert!(scene.seen().contains(r#""optionId":"y""#), "a valid one counts");
+    for why in ["a key was revoked", "the keys cannot be read"] {
+        let (mut scene, keys) = half_approved();
+        keys.set_invalid(why);
+        says(&mut scene, "allow_once");
+        let seen = scene.seen();
+        assert!(seen.contains(r#""optionId":"n""#) && !seen.contains(r#""optionId":"y""#), "{seen}");
+        assert!(seen.contains(&format!(r#"approval={{"refused":"{why}"}}"#)), "{seen}");
+        assert!(scene.gate.open().is_empty());
+    }
+}
+
+#[test]
+fn what_waits_with_a_signature_that_is_not_valid_any_more_can_only_be_rejected() {
+    let (mut scene, keys) = half_approved();
+    keys.set_invalid("a key was revoked");
+    let refused = Err(BallotError::SignatureInvalid("a key was revoked".into()));
+    assert_eq!(signs(&mut scene, "cem", &KeyState::default(), true), refused);
+    assert_eq!(scene.seen(), "");
+    assert_eq!(signs(&mut scene, "cem", &KeyState::default(), false), Ok(()));
+    assert!(scene.seen().contains("user:cem rejected it"));
+    let (mut scene, keys) = half_approved();
+    keys.set_invalid("the keys cannot be read");
+    says(&mut scene, "reject_once");
+    assert!(scene.seen().contains("user:ada rejected it"));
 }

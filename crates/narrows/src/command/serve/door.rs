@@ -1,18 +1,16 @@
 //! The admin socket of a gate: where those come in who approve from elsewhere.
 
-use std::collections::HashMap;
 use std::fs::{DirBuilder, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use narrows_audit::{Approval, PublicKey, Timestamp, Verdict};
-use narrows_base::sync::lock;
+use narrows_audit::{Approval, Timestamp, Verdict};
 use narrows_bus::listen::Listener;
-use narrows_govern::{Ballot, Inquiry};
+use narrows_govern::{Ballot, Inquiry, VoteSignature};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
@@ -21,7 +19,7 @@ use tokio::time::timeout;
 
 use super::case::{Answer, Ask, Case, LONGEST, Listed};
 use super::charge::Charge;
-use super::live_keys::LiveKeys;
+use super::live_keys::{CountedKey, LiveKeys};
 use super::roster::Roster;
 use super::sockets;
 use super::visitors::{HasAsked, Visitors};
@@ -58,9 +56,7 @@ impl Drop for Door {
 /// Who decides whether a signature counts.
 struct Porter {
     gates: Roster,
-    keys: LiveKeys,
-    /// The keys whose approvals were counted, and when, by the id of what waits.
-    counted: Mutex<HashMap<String, Vec<(PublicKey, Timestamp)>>>,
+    keys: Arc<LiveKeys>,
     approvers: Vec<narrows_manifest::types::governance::Approver>,
     root: PathBuf,
     /// Where signatures are kept, from the root on.
@@ -70,11 +66,10 @@ struct Porter {
 /// Opens the door of gates that can be asked this way. `None`: nothing is governed, or there is no place for it.
 pub(super) fn open(charge: &Charge, gates: Roster) -> Result<Option<Door>, Failure> {
     let Some(governance) = &charge.bundle.governance else { return Ok(None) };
-    let keys = LiveKeys::new(charge.root.clone(), charge.keys.clone());
+    let keys = Arc::new(LiveKeys::new(charge.root.clone(), charge.keys.clone()));
     let porter = Porter {
         gates,
         keys,
-        counted: Mutex::default(),
         approvers: governance.config.approvers.clone(),
         root: charge.root.clone(),
         signatures: governance.scope.join(SIGNATURES),
@@ -196,7 +191,6 @@ impl Porter {
         let now = Timestamp::now();
         let signer = keys.holder(&key, now, &self.approvers).map_err(|stranger| stranger.to_string())?;
         let waiting = self.waiting().await;
-        self.counted().retain(|id, _| waiting.iter().any(|(_, case)| case.id == *id));
         let is_meant = |case: &Case| case.artifact().is_ok_and(|artifact| artifact == approval.artifact);
         let found = waiting.iter().find(|(_, case)| is_meant(case));
         let (gate, case) = found.ok_or("nothing that was signed waits for an approval")?;
@@ -205,22 +199,16 @@ impl Porter {
             Verdict::Reject => false,
             Verdict::Abstain => return Err("an abstention changes nothing".to_owned()),
         };
-        // A gate cannot take back an approval, so one by a key that was revoked meanwhile must not become part of a quorum.
-        let is_revoked = |(key, at): &(PublicKey, Timestamp)| keys.holder(key, *at, &[]).is_err();
-        if approves && self.counted().get(&case.id).is_some_and(|counted| counted.iter().any(is_revoked)) {
-            return Err(
-                "a key that has approved it was revoked since; reject it, or let it expire".to_owned()
-            );
-        }
         let file = self
             .keep(&case.id, approval)
             .map_err(|error| format!("the signature cannot be kept: {error}"))?;
+        let validity = Arc::new(CountedKey { keys: Arc::clone(&self.keys), key, counted_at: now });
         let ballot = Ballot {
             id: case.id.clone(),
             signer,
             approves,
             reason: approval.reason.clone(),
-            signature: Some(file.display().to_string()),
+            signature: Some(VoteSignature { file: file.display().to_string(), validity }),
         };
         let (answer, counted) = oneshot::channel();
         let _ = gate.send(Inquiry::Ballot(ballot, answer)).await;
@@ -231,14 +219,8 @@ impl Porter {
         if counted.is_err() {
             // It counts for nothing.
             let _ = std::fs::remove_file(self.root.join(&file));
-        } else if approves {
-            self.counted().entry(case.id.clone()).or_default().push((key, now));
         }
         counted
-    }
-
-    fn counted(&self) -> MutexGuard<'_, HashMap<String, Vec<(PublicKey, Timestamp)>>> {
-        lock(&self.counted)
     }
 
     /// Keeps a signature beside the governance. Its path from the root on.
@@ -272,8 +254,7 @@ mod tests {
         let listener = UnixListener::bind(&path).expect("a socket");
         let porter = Porter {
             gates: Roster::default(),
-            keys: LiveKeys::new(directory.path().to_owned(), KeyFiles::default()),
-            counted: Mutex::default(),
+            keys: Arc::new(LiveKeys::new(directory.path().to_owned(), KeyFiles::default())),
             approvers: Vec::new(),
             root: directory.path().to_owned(),
             signatures: SIGNATURES.into(),

@@ -1,14 +1,18 @@
 //! The signing keys of a running gate.
 //!
-//! The files are read again for each signature. The keys that count can only become fewer: a revocation applies at once, and
-//! a key that is new, or valid again, takes a start of the gate, at which the files are compared with what was trusted. Until then the gate
-//! refuses every signature, because it cannot tell who has changed the files.
+//! The files are read again for each signature, and before a gate adds an approval to signatures that it has counted. The keys
+//! that count can only become fewer: a revocation applies at once, and a key that is new, or valid again, takes a start of the
+//! gate, at which the files are compared with what was trusted. Until then the gate refuses every signature, because it cannot
+//! tell who has changed the files.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+
+use narrows_audit::{PublicKey, Timestamp};
+use narrows_base::sync::lock;
+use narrows_govern::SignatureValidity;
 
 use super::keys::{KeyFiles, Keys};
-use narrows_base::sync::lock;
 
 /// The keys that count, and the files that they are read from.
 #[derive(Debug)]
@@ -80,9 +84,28 @@ impl LiveKeys {
     }
 }
 
+/// A key whose approval was counted. A gate cannot take that back, so it asks before it counts the next one.
+#[derive(Debug)]
+pub(super) struct CountedKey {
+    pub(super) keys: Arc<LiveKeys>,
+    pub(super) key: PublicKey,
+    /// A key that has expired since, as it was to, still counts.
+    pub(super) counted_at: Timestamp,
+}
+
+impl SignatureValidity for CountedKey {
+    fn check(&self) -> Result<(), String> {
+        let keys = self.keys.current().map_err(|error| error.to_string())?;
+        match keys.holder(&self.key, self.counted_at, &[]) {
+            Ok(_) => Ok(()),
+            Err(_) => Err("a key that has approved it was revoked since".to_owned()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use narrows_audit::{PublicKey, SigningKey, Timestamp};
+    use narrows_audit::SigningKey;
     use narrows_manifest::Findings;
     use serde_json::{Value, json};
 

@@ -192,7 +192,10 @@ impl Client {
                 Ok(Ok(())) => act.ballots += 1,
                 Ok(Err(narrows_govern::BallotError::NotASigner)) => act.strangers += 1,
                 Ok(Err(narrows_govern::BallotError::Twice)) => {}
-                Ok(Err(narrows_govern::BallotError::Unknown)) | Err(_) => return,
+                Ok(Err(
+                    narrows_govern::BallotError::Unknown | narrows_govern::BallotError::SignatureInvalid(_),
+                ))
+                | Err(_) => return,
             }
         }
     }
