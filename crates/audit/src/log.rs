@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use commit::Committer;
+use narrows_base::sync::lock;
 use queue::Queue;
 
 use crate::clock::{Clock, SystemClock};
@@ -24,7 +25,6 @@ use crate::event::Event;
 use crate::files;
 use crate::redact::Redaction;
 use crate::segment::Names;
-use narrows_base::sync::lock;
 
 pub use append::Append;
 pub use error::{AppendError, OpenError};

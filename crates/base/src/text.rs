@@ -17,8 +17,7 @@ pub fn is_unsafe(c: char) -> bool {
 }
 
 /// Returns `true` for every character that cannot be seen or looks like a blank: all that [`is_unsafe`] has, white space but U+0020,
-/// format characters, default ignorable code points, fillers, and code points without a shape. Text that somebody approves shows none
-/// of them.
+/// format characters, default ignorable code points, fillers, and code points without a shape. Text for an approval shows none of them.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
@@ -43,7 +42,7 @@ pub fn one_line(text: &str, max_chars: usize) -> String {
     line_without(text.trim(), max_chars, is_unsafe)
 }
 
-/// Returns `text` as one line, as [`one_line`] does, for somebody who approves it: hidden characters are escaped.
+/// Returns `text` as one line, as [`one_line`] does, for an approval: hidden characters are escaped.
 #[must_use]
 pub fn visible_line(text: &str, max_chars: usize) -> String {
     line_without(text.trim_matches([' ', '\n', '\t']), max_chars, is_hidden)
@@ -73,7 +72,7 @@ pub fn multi_line(text: &str) -> Cow<'_, str> {
     lines_without(text, is_unsafe, "")
 }
 
-/// Returns `text` with its lines and tabs, as [`multi_line`] does, for somebody who approves it: hidden characters are escaped.
+/// Returns `text` with its lines and tabs, as [`multi_line`] does, for an approval: hidden characters are escaped.
 #[must_use]
 pub fn visible_lines(text: &str) -> Cow<'_, str> {
     lines_without(text, is_hidden, "")
@@ -86,7 +85,7 @@ pub fn without_controls(text: &str) -> Cow<'_, str> {
     lines_without(text, char::is_control, "\r")
 }
 
-/// Returns the JSON text `json` with every unsafe character in its strings as `\uXXXX`. The value is the same.
+/// Returns the JSON text `json` with every unsafe character in its strings escaped as JSON does (`\u200b`). The value is the same.
 #[must_use]
 pub fn escape_json(json: String) -> String {
     /// The only control character of ASCII that JSON leaves as it is in a string.

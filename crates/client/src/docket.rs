@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
-use crate::event::PermissionResolved;
 use narrows_base::sync::lock;
+
+use crate::event::PermissionResolved;
 
 /// What of this machine the agent has asked for and was not told yet. Whoever decides a request and whoever ends the
 /// turn may come at the same time; what stands here first is what happens, and what is told.

@@ -62,7 +62,7 @@ impl RequestBudget {
         }
     }
 
-    /// Reserves room for a request of this many bytes until the permit is dropped. `None` if there is none.
+    /// Reserves room for a request of this many bytes until the permit is dropped. Returns `None` if the open requests leave too little.
     pub(crate) fn admit(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = u32::try_from(bytes.min(Self::MAX_REQUEST_BYTES)).ok()?;
         Arc::clone(&self.request_bytes).try_acquire_many_owned(bytes).ok()

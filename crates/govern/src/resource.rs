@@ -16,7 +16,7 @@ pub(crate) enum Resource {
     Elsewhere,
     /// This file.
     File(PathBuf),
-    /// Nobody can tell: perhaps one of these files.
+    /// Readers of URLs differ: it may be one of these files, or something else.
     Unclear(Vec<PathBuf>),
 }
 

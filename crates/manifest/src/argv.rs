@@ -160,7 +160,7 @@ pub(crate) fn accepts(option: &Choice, value: &Value) -> Result<String, String> 
             let known = option.r#enum.as_deref().unwrap_or_default();
             if !known.contains(text) {
                 let known = list(known.iter().map(String::as_str));
-                return Err(format!("`{}` is none of {known}", quoted(text, 80)));
+                return Err(format!("`{}` is not one of {known}", quoted(text, 80)));
             }
             text.clone()
         }
@@ -264,7 +264,7 @@ mod tests {
         refused(json!({"options": {"x": 1}}), "there is no option `x`; there are: model, turns, auto, tag");
         refused(
             json!({"options": {"model": "c"}}),
-            "the option `model` does not take this: `c` is none of a, b",
+            "the option `model` does not take this: `c` is not one of a, b",
         );
         refused(
             json!({"options": {"turns": 10}}),

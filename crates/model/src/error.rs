@@ -161,14 +161,9 @@ fn bare(url: &str) -> String {
 
 /// Returns `text` as one line that is safe to log and to show: white space becomes single blanks.
 pub(crate) fn one_line(text: &str) -> String {
-    let mut words = text.split_whitespace();
-    let mut line = words.next().unwrap_or_default().to_owned();
-    // One character more than is shown is enough to know that there is more.
-    for word in words.take(MAX_MESSAGE_CHARS) {
-        line.push(' ');
-        line.push_str(word);
-    }
-    narrows_base::text::one_line(&line, MAX_MESSAGE_CHARS)
+    // So many words have at least as many characters.
+    let words: Vec<&str> = text.split_whitespace().take(MAX_MESSAGE_CHARS).collect();
+    narrows_base::text::one_line(&words.join(" "), MAX_MESSAGE_CHARS)
 }
 
 /// Replaces `secret` in `text`, and the beginning of it at the end of a text that was cut.

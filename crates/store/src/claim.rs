@@ -5,9 +5,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use narrows_base::sync::lock;
+
 use crate::StoreError;
 use crate::lock::{self, Lock};
-use narrows_base::sync::lock;
 
 /// The right to work on a session. It ends when this is dropped, or with the process.
 pub struct Claim {

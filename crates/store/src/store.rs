@@ -4,11 +4,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use narrows_base::sync::lock;
+
 use crate::claim::{Claim, Claims};
 use crate::ledger::Ledger;
 use crate::writer::{Desk, Writer};
 use crate::{Change, NewSession, Page, Record, StoreError, Turn, schema};
-use narrows_base::sync::lock;
 
 /// The sessions in a directory, or in memory. Clones are the same store.
 ///

@@ -6,10 +6,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use memchr::memrchr;
+use narrows_base::sync::lock;
 
 use super::Source;
 use super::chunk::Checked;
-use narrows_base::sync::lock;
 
 /// How large a piece is, unless a line is larger.
 const PIECE: usize = 4 << 20;

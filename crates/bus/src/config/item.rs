@@ -1,8 +1,9 @@
 //! Values read as settings: what is expected of each, and the complaint if it is something else.
 
+use narrows_base::suggest::nearest;
+
 use super::notes::Notes;
 use super::tree::{Entry, Kind, Node};
-use narrows_base::suggest::nearest;
 
 /// How much of a text is shown.
 const LONGEST: usize = 40;

@@ -3,14 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
+use narrows_base::suggest::nearest;
+use narrows_base::units::{format_duration, format_size, parse_duration, parse_size};
+
 use super::address::{FOR_OPERATORS, is_same, loopback, plain, socket};
 use super::item::{Item, Table, shown};
 use super::read::Needed;
 use super::tree::{Kind, Node};
 use super::{Admin, Auth, Config, Door, LADDER, Limits, Listen, Pool, Protocol, Share};
 use super::{Notes, Placed, Spots};
-use narrows_base::suggest::nearest;
-use narrows_base::units::{format_duration, format_size, parse_duration, parse_size};
 
 mod mcp;
 mod pool;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use narrows_base::units::{format_duration, format_size};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{Config, Door, Limits, Listen, McpAccess, McpServer, McpTarget, Pool, Protocol, Share};
-use narrows_base::units::{format_duration, format_size};
 
 /// What stands in place of the value of a variable.
 const HIDDEN: &str = "(hidden)";

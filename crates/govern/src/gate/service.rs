@@ -157,7 +157,7 @@ impl<O: Out> Pass<'_, O> {
     }
 }
 
-/// The first member that the method does not have. Another client may act on it, and nobody could judge that.
+/// Returns the first member that the method does not have. A client may act on it, and the gate cannot judge what it means.
 fn unknown_member<'a>(method: &str, params: &'a Value) -> Option<&'a str> {
     let known = client_members(method)?;
     let is_known = |name: &str| known.contains(&name) || matches!(name, "sessionId" | "_meta");

@@ -29,7 +29,7 @@ impl<O: Out> Pass<'_, O> {
         let Some(params) = once::read(message.params()) else {
             return self.refuse_client(id, &ambiguous());
         };
-        // Of anything else nobody could say what it declares, nor show it to an approver.
+        // The gate cannot check the capabilities of anything else, nor show it to an approver.
         if params.get("prompt").is_some_and(|prompt| !prompt.is_array()) {
             let error = RpcError::new(Code::InvalidParams, "prompt is not an array");
             return self.refuse_client(id, &error);

@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use narrows_base::suggest::nearest;
+use narrows_base::text::quoted;
+
 use super::named;
 use crate::code::Code;
 use crate::finding::Draft;
@@ -9,8 +12,6 @@ use crate::kind::Kind;
 use crate::revision;
 use crate::schema::Checker;
 use crate::yaml::{Content, Node};
-use narrows_base::suggest::nearest;
-use narrows_base::text::quoted;
 
 pub(super) fn lint(path: &Path, node: &Node, found: &mut Vec<Draft>) {
     named(path, Kind::Acp, "name", node, found);

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use narrows_base::suggest::nearest;
+
 use super::named;
 use crate::code::Code;
 use crate::finding::Draft;
 use crate::kind::Kind;
 use crate::yaml::{Content, Node, Place};
-use narrows_base::suggest::nearest;
 
 pub(super) fn operator(node: &Node, found: &mut Vec<Draft>) {
     for (number, tool) in node.get("tools").map(Node::items).unwrap_or_default().iter().enumerate() {

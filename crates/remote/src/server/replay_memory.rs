@@ -8,9 +8,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use narrows_base::sync::lock;
+
 use super::Limits;
 use crate::identity::Identity;
-use narrows_base::sync::lock;
 
 /// What every connection may keep without being counted.
 const FREE_BYTES: usize = 16 << 10;

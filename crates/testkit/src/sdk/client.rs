@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use agent_client_protocol::schema::ProtocolVersion;
 use agent_client_protocol::v1::{ConnectionTo, schema};
 use agent_client_protocol::{Agent, Client, ConnectTo, Error};
+use narrows_base::sync::lock;
 
 use super::{Transcript, word};
-use narrows_base::sync::lock;
 
 pub(super) async fn drive(transport: impl ConnectTo<Client> + 'static, prompt: String) -> Transcript {
     let transcript = Arc::new(Mutex::new(Transcript::default()));

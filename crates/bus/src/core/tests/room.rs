@@ -111,14 +111,20 @@ fn a_request_that_a_full_worker_refused_goes_before_lines_that_came_later() {
     assert!(!seen.contains("session/list"), "{seen}");
 }
 
-#[test]
-fn one_identity_leaves_room_for_others_at_a_worker_that_they_share() {
+/// A worker that two identities share, and at which each may have two sessions.
+fn two_identities_at_one_worker() -> (Scene, u32, u32) {
     let mut config = config(vec![Pool { mix_identities: true, ..pool(Share::All) }]);
     config.limits.max_sessions_per_worker = 2;
     let mut scene = Scene::new(&config);
     scene.up(0);
     scene.answer(0, 1, &able());
     let (one, two) = (scene.open_as("token:one"), scene.open_as("token:two"));
+    (scene, one, two)
+}
+
+#[test]
+fn one_identity_leaves_room_for_others_at_a_worker_that_they_share() {
+    let (mut scene, one, two) = two_identities_at_one_worker();
     scene.session(one, 0, "a");
     scene.session(one, 0, "b");
     new(&mut scene, one, 7);
@@ -137,12 +143,7 @@ fn one_identity_leaves_room_for_others_at_a_worker_that_they_share() {
 
 #[test]
 fn a_session_that_its_clients_left_makes_room_for_another_of_its_identity() {
-    let mut config = config(vec![Pool { mix_identities: true, ..pool(Share::All) }]);
-    config.limits.max_sessions_per_worker = 2;
-    let mut scene = Scene::new(&config);
-    scene.up(0);
-    scene.answer(0, 1, &able());
-    let (one, two) = (scene.open_as("token:one"), scene.open_as("token:two"));
+    let (mut scene, one, two) = two_identities_at_one_worker();
     scene.session(one, 0, "a");
     scene.session(two, 0, "other");
     scene.leaves(two);

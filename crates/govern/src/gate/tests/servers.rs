@@ -397,7 +397,7 @@ fn a_file_that_a_policy_denies_is_read_by_no_spelling_of_its_address() {
             assert!(!seen.contains("c < "), "{uri:?} {seen}");
         }
     }
-    // What may be a file and is none that is denied is asked about.
+    // An address that may mean a file, but no denied one, is asked about.
     let mut scene = showing(None);
     scene.wants(6, "mcp/message", &inner("resources/read", &json!({"uri": "/w/a/b"})));
     assert!(scene.seen().contains("require-approval"));
