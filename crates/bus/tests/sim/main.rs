@@ -2,8 +2,12 @@
 //!
 //! `NARROWS_SIM_SEED=17 cargo nextest run -p narrows-bus --test sim shared` runs one seed of a family and prints all that
 //! happened; `NARROWS_SIM_SEEDS=100000` runs more of them than a usual run does.
+//!
+//! `NARROWS_SIM_RECORD=FILE` appends `family seed digest` for each run. Sort the files of two trees and compare them:
+//! they are equal if both cores send and order the same.
 
 mod client;
+mod digest;
 mod net;
 mod oracle;
 mod random;
@@ -14,6 +18,7 @@ mod world;
 
 use std::collections::BTreeMap;
 
+use digest::Record;
 use narrows_bus::config::{Protocol, Share};
 use scenario::{Family, Scenario};
 use world::World;
@@ -24,7 +29,7 @@ const ALL: &[Protocol] = &[Protocol::V1, Protocol::V2, Protocol::JsonRpc];
 /// Runs seeds of a family until so many faults have happened, each one twice.
 #[track_caller]
 #[expect(clippy::print_stdout, reason = "a replayed run is shown, and the figures are wanted")]
-fn check(family: Family, calm: bool, seeds: u64) {
+fn check(name: &'static str, family: Family, calm: bool, seeds: u64) {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     if let Some(seed) = number("NARROWS_SIM_SEED") {
         let outcome = World::new(Scenario::new(family, seed, calm), seed, true, true).run();
@@ -34,6 +39,7 @@ fn check(family: Family, calm: bool, seeds: u64) {
     }
     let (mut faults, mut served) = (0, 0);
     let mut wrongs: BTreeMap<String, (usize, usize, u64, String)> = BTreeMap::new();
+    let mut record = Record::new(name);
     let began = std::time::Instant::now();
     for seed in 0..number("NARROWS_SIM_SEEDS").unwrap_or(seeds) {
         let first = World::new(Scenario::new(family, seed, calm), seed, true, false).run();
@@ -49,9 +55,11 @@ fn check(family: Family, calm: bool, seeds: u64) {
         }
         let second = World::new(Scenario::new(family, seed, calm), seed, false, false).run();
         assert_eq!(first.digest, second.digest, "seed {seed} went another way when it came again");
+        record.add(seed, first.digest);
         faults += first.faults;
         served += first.served;
     }
+    record.write();
     println!("{faults} faults, {served} answers served, {:.1} s", began.elapsed().as_secs_f64());
     let found: Vec<String> = wrongs
         .values()
@@ -65,27 +73,37 @@ fn check(family: Family, calm: bool, seeds: u64) {
 
 #[test]
 fn shared_by_all() {
-    check(Family { shares: &[Share::All], protocols: ALL }, false, 850);
+    check("shared", Family { shares: &[Share::All], protocols: ALL }, false, 850);
 }
 
 #[test]
 fn one_worker_for_each_connection() {
-    check(Family { shares: &[Share::Connection], protocols: ALL }, false, 850);
+    check("connection", Family { shares: &[Share::Connection], protocols: ALL }, false, 850);
 }
 
 #[test]
 fn one_worker_for_each_session() {
-    check(Family { shares: &[Share::Session], protocols: ACP }, false, 850);
+    check("session", Family { shares: &[Share::Session], protocols: ACP }, false, 850);
 }
 
 #[test]
 fn pools_of_all_kinds() {
-    check(Family { shares: &[Share::All, Share::Connection, Share::Session], protocols: ACP }, false, 850);
+    check(
+        "mixed",
+        Family { shares: &[Share::All, Share::Connection, Share::Session], protocols: ACP },
+        false,
+        850,
+    );
 }
 
 #[test]
 fn days_without_faults() {
-    check(Family { shares: &[Share::All, Share::Connection, Share::Session], protocols: ACP }, true, 50);
+    check(
+        "calm",
+        Family { shares: &[Share::All, Share::Connection, Share::Session], protocols: ACP },
+        true,
+        50,
+    );
 }
 
 #[test]
@@ -93,11 +111,14 @@ fn several_clients_on_one_session() {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let mut deeds = watched::Deeds::new();
     if let Some(seed) = number("NARROWS_SIM_SEED") {
-        return watched::Watched::new(seed, &mut deeds).run(400);
-    }
-    for seed in 0..number("NARROWS_SIM_SEEDS").unwrap_or(300) {
         watched::Watched::new(seed, &mut deeds).run(400);
+        return;
     }
+    let mut record = Record::new("observers");
+    for seed in 0..number("NARROWS_SIM_SEEDS").unwrap_or(300) {
+        record.add(seed, watched::Watched::new(seed, &mut deeds).run(400));
+    }
+    record.write();
     println!("{deeds:?}");
     for deed in [
         "attached",

@@ -3,6 +3,7 @@
 use narrows_bus::core::{Action, Client, Outlet, PoolId, Reason, Worker};
 
 use crate::client::SimClient;
+use crate::digest::Digest;
 use crate::oracle::{Conn, Hand, Oracle};
 use crate::worker::SimWorker;
 
@@ -58,7 +59,7 @@ pub(crate) struct Net {
     pub(crate) finished: bool,
     pub(crate) limit: usize,
     /// Of everything that came out.
-    pub(crate) digest: u64,
+    pub(crate) digest: Digest,
     pub(crate) trace: Option<Vec<String>>,
 }
 
@@ -66,19 +67,6 @@ impl Net {
     pub(crate) fn note(&mut self, what: impl FnOnce() -> String) {
         if let Some(trace) = &mut self.trace {
             trace.push(what());
-        }
-    }
-
-    fn digest(&mut self, kind: u8, slot: u32, parts: &[&[u8]]) {
-        let mut mix =
-            |word: u64| self.digest = (self.digest.rotate_left(5) ^ word).wrapping_mul(0x517C_C1B7_2722_0A95);
-        mix(u64::from(kind) << 32 | u64::from(slot));
-        for part in parts {
-            for chunk in part.chunks(8) {
-                let mut word = [0; 8];
-                word[..chunk.len()].copy_from_slice(chunk);
-                mix(u64::from_le_bytes(word));
-            }
         }
     }
 
@@ -107,7 +95,7 @@ impl Net {
 
 impl Outlet for Net {
     fn to_client(&mut self, client: Client, parts: &[&[u8]]) -> usize {
-        self.digest(1, client.0, parts);
+        self.digest.client_line(client.0, parts);
         let line = parts.concat();
         self.note(|| format!("  -> client {} {}", client.0, String::from_utf8_lossy(&line)));
         let limit = self.limit;
@@ -133,7 +121,7 @@ impl Outlet for Net {
     }
 
     fn to_worker(&mut self, worker: Worker, parts: &[&[u8]]) -> usize {
-        self.digest(2, worker.0, parts);
+        self.digest.worker_line(worker.0, parts);
         let line = parts.concat();
         self.note(|| format!("  -> worker {} {}", worker.0, String::from_utf8_lossy(&line)));
         let limit = self.limit;
@@ -158,13 +146,12 @@ impl Outlet for Net {
 
     fn act(&mut self, action: Action) {
         self.note(|| format!("  => {action:?}"));
+        self.digest.action(&action);
         match action {
             Action::Spawn { worker, pool } => {
-                self.digest(3, worker.0, &[]);
                 self.spawns.push((worker, pool));
             }
             Action::Stop { worker, kill } => {
-                self.digest(4, worker.0, &[&[u8::from(kill)]]);
                 let hand = self.hand(worker);
                 if self.spawns.iter().any(|(spawned, _)| *spawned == worker) {
                     // Ordered in the same breath: it has not been made yet.
@@ -177,23 +164,18 @@ impl Outlet for Net {
                 }
             }
             Action::PauseWorker(worker) => {
-                self.digest(5, worker.0, &[]);
                 self.proc(worker.0 as usize).into_iter().for_each(|proc| proc.paused = true);
             }
             Action::ResumeWorker(worker) => {
-                self.digest(6, worker.0, &[]);
                 self.proc(worker.0 as usize).into_iter().for_each(|proc| proc.paused = false);
             }
             Action::PauseClient(client) => {
-                self.digest(7, client.0, &[]);
                 self.port(client.0 as usize).into_iter().for_each(|port| port.paused = true);
             }
             Action::ResumeClient(client) => {
-                self.digest(8, client.0, &[]);
                 self.port(client.0 as usize).into_iter().for_each(|port| port.paused = false);
             }
             Action::Close { client, reason } => {
-                self.digest(9, client.0, &[]);
                 let conn = self.conn(client);
                 if let Some(port) = self.port(client.0 as usize) {
                     port.closing = true;

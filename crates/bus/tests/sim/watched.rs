@@ -10,6 +10,7 @@ use narrows_bus::core::{Action, Arrival, Client, Core, Outlet, PoolId, Time, Wor
 use narrows_wire::View;
 use serde_json::{Value, json};
 
+use crate::digest::Digest;
 use crate::random::Random;
 use model::{Ask, Session};
 
@@ -22,20 +23,24 @@ struct Net {
     to_clients: Vec<(u32, Vec<u8>)>,
     to_worker: Vec<Value>,
     spawned: Vec<(Worker, PoolId)>,
+    digest: Digest,
 }
 
 impl Outlet for Net {
     fn to_client(&mut self, client: Client, parts: &[&[u8]]) -> usize {
+        self.digest.client_line(client.0, parts);
         self.to_clients.push((client.0, parts.concat()));
         0
     }
 
-    fn to_worker(&mut self, _: Worker, parts: &[&[u8]]) -> usize {
+    fn to_worker(&mut self, worker: Worker, parts: &[&[u8]]) -> usize {
+        self.digest.worker_line(worker.0, parts);
         self.to_worker.push(serde_json::from_slice(&parts.concat()).expect("JSON"));
         0
     }
 
     fn act(&mut self, action: Action) {
+        self.digest.action(&action);
         if let Action::Spawn { worker, pool } = action {
             self.spawned.push((worker, pool));
         }
@@ -114,12 +119,13 @@ impl<'a> Watched<'a> {
         watched
     }
 
-    /// Lets chance have its way, so many times.
-    pub(crate) fn run(mut self, steps: usize) {
+    /// Takes so many random steps, and returns the digest of the run.
+    pub(crate) fn run(mut self, steps: usize) -> Digest {
         for _ in 0..steps {
             self.step();
             assert!(self.net.to_clients.is_empty() && self.net.to_worker.is_empty(), "seed {}", self.seed);
         }
+        self.net.digest
     }
 
     fn did(&mut self, what: &'static str) {

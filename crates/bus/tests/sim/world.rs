@@ -10,6 +10,7 @@ use narrows_bus::core::{Arrival, Client, Core, End, Stuck, Time, Worker};
 use narrows_wire::View;
 
 use crate::client::{Line, SimClient};
+use crate::digest::Digest;
 use crate::net::{Net, Port, Proc};
 use crate::oracle::{Oracle, Reply};
 use crate::random::Random;
@@ -33,7 +34,7 @@ pub(crate) struct World {
 /// How a run went.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    pub(crate) digest: u64,
+    pub(crate) digest: Digest,
     pub(crate) faults: usize,
     /// After how many steps it ended.
     pub(crate) steps: usize,
@@ -54,7 +55,7 @@ impl World {
             hands: 0,
             finished: false,
             limit: scenario.config.limits.queue_bytes,
-            digest: 0,
+            digest: Digest::default(),
             trace: traced.then(Vec::new),
         };
         Self {

@@ -1,0 +1,144 @@
+//! A digest of everything that the core sends and orders, and the file in which digests are recorded.
+//!
+//! Digests hold numbers and texts, no names of Rust types, so that a rename leaves them as they are.
+//! How the core cuts a line into parts does not count either.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+
+use narrows_bus::core::{Action, Note, OwnedName, Reason};
+
+/// The digest of one run so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Digest(u64);
+
+impl Digest {
+    /// Adds a line to a client.
+    pub(crate) fn client_line(&mut self, client: u32, parts: &[&[u8]]) {
+        self.number(1, client);
+        self.bytes(&parts.concat());
+    }
+
+    /// Adds a line to a worker.
+    pub(crate) fn worker_line(&mut self, worker: u32, parts: &[&[u8]]) {
+        self.number(2, worker);
+        self.bytes(&parts.concat());
+    }
+
+    /// Adds an action with all its members.
+    pub(crate) fn action(&mut self, action: &Action) {
+        match action {
+            Action::Spawn { worker, pool } => {
+                self.number(3, worker.0);
+                self.mix(u64::from(pool.0));
+            }
+            Action::Stop { worker, kill } => {
+                self.number(4, worker.0);
+                self.mix(u64::from(*kill));
+            }
+            Action::PauseWorker(worker) => self.number(5, worker.0),
+            Action::ResumeWorker(worker) => self.number(6, worker.0),
+            Action::PauseClient(client) => self.number(7, client.0),
+            Action::ResumeClient(client) => self.number(8, client.0),
+            Action::Close { client, reason } => {
+                self.number(9, client.0);
+                self.mix(match reason {
+                    Reason::SlowReader => 1,
+                    Reason::Draining => 2,
+                    Reason::Served => 3,
+                });
+            }
+            Action::Own { client, session, identity } => {
+                self.number(10, client.map_or(u32::MAX, |client| client.0));
+                self.owned_name(session);
+                self.bytes(identity.as_bytes());
+            }
+            Action::Disown { session } => {
+                self.number(11, 0);
+                self.owned_name(session);
+            }
+            Action::Tell(note) => self.note(note),
+            Action::Finished => self.number(12, 0),
+        }
+    }
+
+    fn note(&mut self, note: &Note) {
+        match note {
+            Note::Ready(worker) => self.number(20, worker.0),
+            Note::Lost { worker, reason, requests, sessions } => {
+                self.number(21, worker.0);
+                self.bytes(reason.as_bytes());
+                self.mix(*requests as u64);
+                self.mix(*sessions as u64);
+            }
+            Note::Strike { worker, what } => {
+                self.number(22, worker.0);
+                self.bytes(what.as_bytes());
+            }
+            Note::Dropped { worker, why } => {
+                self.number(23, worker.0);
+                self.bytes(why.as_bytes());
+            }
+            Note::CircuitOpened(pool) => self.number(24, pool.0),
+            Note::CircuitClosed(pool) => self.number(25, pool.0),
+            Note::McpRefused { client, pool } => {
+                self.number(26, client.map_or(u32::MAX, |client| client.0));
+                self.mix(u64::from(pool.0));
+            }
+            Note::MetaRefused { client, pool } => {
+                self.number(27, client.0);
+                self.mix(u64::from(pool.0));
+            }
+            Note::PoolRefused(client) => self.number(28, client.0),
+        }
+    }
+
+    fn owned_name(&mut self, session: &OwnedName) {
+        match &session.pool {
+            Some(pool) => self.bytes(pool.as_bytes()),
+            None => self.mix(u64::MAX),
+        }
+        self.bytes(session.name.as_bytes());
+    }
+
+    fn number(&mut self, kind: u32, slot: u32) {
+        self.mix(u64::from(kind) << 32 | u64::from(slot));
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.mix(bytes.len() as u64);
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.mix(u64::from_le_bytes(word));
+        }
+    }
+
+    fn mix(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x517C_C1B7_2722_0A95);
+    }
+}
+
+/// Digests of a family's seeds, appended to the file that `NARROWS_SIM_RECORD` names.
+pub(crate) struct Record {
+    family: &'static str,
+    lines: String,
+}
+
+impl Record {
+    pub(crate) fn new(family: &'static str) -> Self {
+        Self { family, lines: String::new() }
+    }
+
+    pub(crate) fn add(&mut self, seed: u64, digest: Digest) {
+        writeln!(self.lines, "{} {seed} {:016x}", self.family, digest.0).expect("a String takes everything");
+    }
+
+    /// Appends all lines in one write: families run in processes of their own and share the file.
+    pub(crate) fn write(self) {
+        let Some(path) = std::env::var_os("NARROWS_SIM_RECORD") else { return };
+        let mut file = OpenOptions::new().append(true).create(true).open(path).expect("the file of digests");
+        file.write_all(self.lines.as_bytes()).expect("write the digests");
+    }
+}
