@@ -88,9 +88,9 @@ impl Cli {
     /// Reads the arguments, the name of the program first.
     pub(crate) fn read(words: Vec<OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
-        // What the other subcommands take is not made up unless it may be told: it is most of what a start costs.
+        // The arguments of other subcommands are built only if an error may name them: building all is most of the start.
         let named = words.get(1).and_then(|word| word.to_str());
-        if named.is_none_or(|name| name == tolerate::TOLERANT || command.find_subcommand(name).is_none()) {
+        if named.is_none_or(|name| command.find_subcommand(name).is_none()) {
             command.build();
         }
         let (words, ignored) = tolerate::sift(&command, words);

@@ -2,15 +2,18 @@
 
 use std::ffi::OsString;
 
-use clap::{ArgAction, Command};
+use clap::{ArgAction, Args, Command};
+
+use super::Acp;
 
 /// The subcommand that bears with everything.
-pub(super) const TOLERANT: &str = "acp";
+const TOLERANT: &str = "acp";
 
 /// What is left of the arguments, and what was taken away from them: only ever from those of `acp`.
 pub(super) fn sift(command: &Command, words: Vec<OsString>) -> (Vec<OsString>, Vec<String>) {
     let Some(at) = subcommand(command, &words) else { return (words, Vec::new()) };
-    let Some(tolerant) = command.find_subcommand(TOLERANT) else { return (words, Vec::new()) };
+    // Built apart: `command` makes the arguments of its subcommands when it parses.
+    let tolerant = Acp::augment_args(Command::new(TOLERANT));
     let mut left = Vec::with_capacity(words.len());
     let mut ignored = Vec::new();
     let mut words = words.into_iter().enumerate();
@@ -22,7 +25,7 @@ pub(super) fn sift(command: &Command, words: Vec<OsString>) -> (Vec<OsString>, V
         }
         // Before the subcommand only what all of them share is known.
         let value =
-            takes_value(command, &word).or_else(|| takes_value(tolerant, &word).filter(|_| number > at));
+            takes_value(command, &word).or_else(|| takes_value(&tolerant, &word).filter(|_| number > at));
         match value {
             None => ignored.push(name(&word)),
             Some(false) => left.push(word),
@@ -84,11 +87,13 @@ fn name(word: &OsString) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     #[track_caller]
     fn check(words: &str, left: &str, ignored: &str) {
-        let command = crate::cli::Cli::whole();
+        let command = crate::cli::Cli::command();
         let split = std::iter::once("narrows").chain(words.split_whitespace()).map(OsString::from).collect();
         let (kept, dropped) = sift(&command, split);
         let kept: Vec<_> = kept.iter().skip(1).map(|word| word.to_str().expect("text")).collect();
