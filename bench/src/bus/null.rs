@@ -8,8 +8,10 @@ use std::io;
 use std::net::SocketAddr;
 
 use narrows_bus::config::{Admin, Config, Door, Limits, Listen, Pool, Share};
-use narrows_bus::core::{Action, Arrival, Client, End, Outlet, PoolId, Stuck, Time, Worker};
-use narrows_bus::driver::Brain;
+use narrows_bus::core::{
+    Action, ClientId, ClientInfo, CoreOutput, PoolId, Stuck, Time, WorkerExit, WorkerId,
+};
+use narrows_bus::driver::Router;
 use narrows_bus::{Bus, Ended};
 use narrows_wire::Piece;
 
@@ -57,7 +59,7 @@ impl Null {
         Self { pool: pool.clone(), clients: Vec::new(), slots: Vec::new() }
     }
 
-    fn introduce(&mut self, client: Client, line: &[u8]) {
+    fn introduce(&mut self, client: ClientId, line: &[u8]) {
         let Some(introduced @ false) = self.clients[client.0 as usize].as_mut() else { return };
         if let Some(tag) = Tag::of(line) {
             let number = tag.client as usize;
@@ -68,70 +70,70 @@ impl Null {
     }
 }
 
-impl Brain for Null {
+impl Router for Null {
     type Status = ();
 
-    fn start(&mut self, _: Time, out: &mut impl Outlet) {
+    fn start(&mut self, _: Time, out: &mut impl CoreOutput) {
         for worker in 0..self.pool.instances {
-            out.act(Action::Spawn { worker: Worker(worker), pool: PoolId(0) });
+            out.act(Action::Spawn { worker: WorkerId(worker), pool: PoolId(0) });
         }
     }
 
-    fn client_open(&mut self, _: Time, _: Arrival<'_>, _: &mut impl Outlet) -> Option<Client> {
+    fn client_open(&mut self, _: Time, _: ClientInfo<'_>, _: &mut impl CoreOutput) -> Option<ClientId> {
         let free = self.clients.iter().position(Option::is_none).unwrap_or(self.clients.len());
         self.clients.resize(self.clients.len().max(free + 1), None);
         self.clients[free] = Some(false);
-        u32::try_from(free).ok().map(Client)
+        u32::try_from(free).ok().map(ClientId)
     }
 
     #[inline]
-    fn client_line(&mut self, _: Time, client: Client, line: Piece<'_>, out: &mut impl Outlet) {
+    fn client_line(&mut self, _: Time, client: ClientId, line: Piece<'_>, out: &mut impl CoreOutput) {
         let Piece::Whole(line) = line else { return };
         self.introduce(client, line);
-        out.to_worker(Worker(client.0 % self.pool.instances), &[line]);
+        out.to_worker(WorkerId(client.0 % self.pool.instances), &[line]);
     }
 
-    fn client_eof(&mut self, _: Time, client: Client, out: &mut impl Outlet) {
+    fn client_eof(&mut self, _: Time, client: ClientId, out: &mut impl CoreOutput) {
         out.act(Action::Close { client, reason: narrows_bus::core::Reason::Served });
     }
 
-    fn client_gone(&mut self, _: Time, client: Client, _: &mut impl Outlet) {
+    fn client_gone(&mut self, _: Time, client: ClientId, _: &mut impl CoreOutput) {
         self.clients[client.0 as usize] = None;
     }
 
-    fn client_drained(&mut self, _: Time, _: Client, _: &mut impl Outlet) {}
+    fn client_drained(&mut self, _: Time, _: ClientId, _: &mut impl CoreOutput) {}
 
-    fn worker_up(&mut self, _: Time, _: Worker, _: u32, _: &mut impl Outlet) {}
+    fn worker_up(&mut self, _: Time, _: WorkerId, _: u32, _: &mut impl CoreOutput) {}
 
     #[inline]
-    fn worker_line(&mut self, _: Time, _: Worker, line: Piece<'_>, out: &mut impl Outlet) {
+    fn worker_line(&mut self, _: Time, _: WorkerId, line: Piece<'_>, out: &mut impl CoreOutput) {
         let Piece::Whole(line) = line else { return };
         if let Some(slot) = client_of(line).and_then(|client| self.slots.get(client)) {
-            out.to_client(Client(*slot), &[line]);
+            out.to_client(ClientId(*slot), &[line]);
         }
     }
 
-    fn worker_drained(&mut self, _: Time, _: Worker, _: &mut impl Outlet) {}
+    fn worker_drained(&mut self, _: Time, _: WorkerId, _: &mut impl CoreOutput) {}
 
-    fn worker_stuck(&mut self, _: Time, _: Worker, _: Stuck, out: &mut impl Outlet) {
+    fn worker_stuck(&mut self, _: Time, _: WorkerId, _: Stuck, out: &mut impl CoreOutput) {
         out.act(Action::Finished);
     }
 
-    fn worker_gone(&mut self, _: Time, _: Worker, _: &End, out: &mut impl Outlet) {
+    fn worker_gone(&mut self, _: Time, _: WorkerId, _: &WorkerExit, out: &mut impl CoreOutput) {
         out.act(Action::Finished);
     }
 
-    fn tick(&mut self, _: Time, _: &mut impl Outlet) {}
+    fn tick(&mut self, _: Time, _: &mut impl CoreOutput) {}
 
     fn deadline(&self) -> Option<Time> {
         None
     }
 
-    fn drain(&mut self, _: Time, out: &mut impl Outlet) {
+    fn drain(&mut self, _: Time, out: &mut impl CoreOutput) {
         out.act(Action::Finished);
     }
 
-    fn reload(&mut self, _: Time, _: &Config, _: &mut impl Outlet) {}
+    fn reload(&mut self, _: Time, _: &Config, _: &mut impl CoreOutput) {}
 
     fn set_pressure(&mut self, _: bool) {}
 
@@ -141,7 +143,7 @@ impl Brain for Null {
         Some(&self.pool)
     }
 
-    fn owes(&self, _: Worker) -> bool {
+    fn owes(&self, _: WorkerId) -> bool {
         false
     }
 }

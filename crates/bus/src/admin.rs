@@ -7,13 +7,13 @@
 //! | `/status` | everything there is to know, as JSON |
 //! | `/metrics` | the figures, for Prometheus |
 
-mod ask;
-mod door;
+mod client;
+mod handlers;
+mod listener;
 mod metrics;
-mod pages;
-mod seats;
+mod slots;
 
-pub use ask::{AskError, ask};
+pub use client::{AskError, ask};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use crate::bus::Handle;
 use crate::config::{self, Door};
 use crate::listen::ListenError;
-use door::Entrance;
+use listener::Entrance;
 
 /// The doors for operators, bound and not yet served.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Admin {
     /// Answers until this is dropped. Must be polled inside a runtime; `facts` is what the bus itself does not know.
     /// `network` is asked each time.
     pub async fn serve(self, bus: Handle, facts: Facts, network: AskNetwork) {
-        let pages = Arc::new(pages::Pages { bus, facts, network, refused_users: Default::default() });
+        let pages = Arc::new(handlers::Pages { bus, facts, network, refused_users: Default::default() });
         // Dropping the set ends the tasks.
         let mut served = tokio::task::JoinSet::new();
         for entrance in self.entrances {

@@ -1,8 +1,8 @@
 //! A bus as its owner sees it: started, asked, changed, and ended.
 
-mod standing;
+mod fixed_listeners;
 
-pub use standing::Unmoved;
+pub use fixed_listeners::Unmoved;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -13,19 +13,21 @@ use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use fixed_listeners::Standing;
 use mio::{Poll, Waker};
 use narrows_base::sync::lock;
 use narrows_link::Upgraded;
 use narrows_process::{Controller, Limits, SpawnError, Unenforceable};
-use standing::Standing;
 use tokio::sync::watch;
 
 use crate::config::{Auth, Config, Door};
 use crate::core::{Core, OwnedName};
-use crate::driver::{self, Brain, Driver, HandOver, Mailbox, Newcomer, Parts, Queues, Served};
-use crate::listen::{self, Entry, ListenError, Made};
-use crate::nursery::{self, Teller};
-use crate::owners::{self, Index, OwnersError};
+use crate::driver::{
+    self, CommandQueue, Driver, HandOver, IncomingClient, Parts, Queues, Router, WebSocketHandle,
+};
+use crate::listen::{self, BoundListener, ListenError, Made};
+use crate::owner_store::{self, Index, OwnersError};
+use crate::spawner::{self, WorkerEventSender};
 
 /// How much news of processes can be under way.
 const NEWS: usize = 256;
@@ -73,14 +75,14 @@ pub enum StartError {
 
 /// What a bus has to do with beside its settings.
 #[derive(Default)]
-pub struct Edges {
+pub struct StartOptions {
     /// The file in which it is written down whose sessions are; needed where clients are asked who they are.
     pub owners: Option<PathBuf>,
     /// Who serves connections that can be taken up again. Without, they are served here like any other.
     pub hand_over: Option<HandOver>,
 }
 
-impl fmt::Debug for Edges {
+impl fmt::Debug for StartOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Edges").field("owners", &self.owners).finish_non_exhaustive()
     }
@@ -101,7 +103,7 @@ pub enum Ended {
 pub struct NoAnswer;
 
 /// A bus that runs. It goes on until it is told to stop, also when this is dropped.
-pub struct Bus<B: Brain = Core> {
+pub struct Bus<B: Router = Core> {
     handle: Handle<B>,
     addresses: Vec<Door>,
     files: Vec<Made>,
@@ -115,7 +117,7 @@ impl Bus {
     /// # Errors
     /// When something that is needed from the beginning is not there.
     pub fn start(config: Config, environment: Vec<(OsString, OsString)>) -> Result<Self, StartError> {
-        Self::start_within(config, environment, Edges::default())
+        Self::start_within(config, environment, StartOptions::default())
     }
 
     /// The same, with more around it.
@@ -125,13 +127,13 @@ impl Bus {
     pub fn start_within(
         config: Config,
         environment: Vec<(OsString, OsString)>,
-        edges: Edges,
+        edges: StartOptions,
     ) -> Result<Self, StartError> {
         Self::start_all(config, environment, edges, |config| Core::new(config, fastrand::u64(..)))
     }
 }
 
-impl<B: Brain> Bus<B> {
+impl<B: Router> Bus<B> {
     /// Starts a bus whose decisions are made by what `brain` makes of the settings, which are those that can be kept to:
     /// the number of connections is capped by the number of descriptors.
     ///
@@ -144,13 +146,13 @@ impl<B: Brain> Bus<B> {
         environment: Vec<(OsString, OsString)>,
         brain: impl FnOnce(&Config) -> B,
     ) -> Result<Self, StartError> {
-        Self::start_all(config, environment, Edges::default(), brain)
+        Self::start_all(config, environment, StartOptions::default(), brain)
     }
 
     fn start_all(
         mut config: Config,
         environment: Vec<(OsString, OsString)>,
-        edges: Edges,
+        edges: StartOptions,
         brain: impl FnOnce(&Config) -> B,
     ) -> Result<Self, StartError> {
         check(&config, &environment)?;
@@ -164,7 +166,7 @@ impl<B: Brain> Bus<B> {
         }
         for listen in &config.listen {
             let (mut entry, door) = listen::open(&listen.at, config.limits.stall_timeout)?;
-            if let Entry::Socket(listener) = &mut entry {
+            if let BoundListener::Socket(listener) = &mut entry {
                 listener.only = (listen.auth != Auth::None).then(|| rustix::process::geteuid().as_raw());
             }
             files.extend(entry.file().cloned());
@@ -173,9 +175,10 @@ impl<B: Brain> Bus<B> {
         }
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), driver::waker_token())?);
-        let mailbox = Arc::new(Mailbox::new(Arc::clone(&waker)));
+        let mailbox = Arc::new(CommandQueue::new(Arc::clone(&waker)));
         let (teller, news) = sync_channel(NEWS);
-        let (orders, nursery) = nursery::start(Teller { news: teller, waker: Arc::clone(&waker) })?;
+        let (orders, spawner) =
+            spawner::start(WorkerEventSender { news: teller, waker: Arc::clone(&waker) })?;
         let mut brain = brain(&config);
         let (ledger, scribe) = match (config.keeps_owners(), edges.owners) {
             (false, _) => (None, None),
@@ -183,7 +186,7 @@ impl<B: Brain> Bus<B> {
             (true, Some(path)) => {
                 let learn = |session: &OwnedName, identity: &str| brain.know_owner(session, identity);
                 let index = Index::open(&path, config.limits.owner_expiry, learn)?;
-                let (ledger, scribe) = owners::start(index, Arc::clone(&waker))?;
+                let (ledger, scribe) = owner_store::start(index, Arc::clone(&waker))?;
                 (Some(ledger), Some(scribe))
             }
         };
@@ -221,7 +224,7 @@ impl<B: Brain> Bus<B> {
                 Ok(Err(error)) => Ended::Failed(error.to_string()),
                 Err(_) => Ended::Failed("a panic in the loop of the bus".to_owned()),
             };
-            if nursery.join().is_err() {
+            if spawner.join().is_err() {
                 end = Ended::Failed("a panic in the thread that starts processes".to_owned());
             }
             if scribe.is_some_and(|scribe| scribe.join().is_err()) {
@@ -280,14 +283,14 @@ impl<B: Brain> Bus<B> {
 }
 
 /// A hold on a bus, for whoever asks it or changes it.
-pub struct Handle<B: Brain = Core> {
-    mailbox: Arc<Mailbox<B::Status>>,
+pub struct Handle<B: Router = Core> {
+    mailbox: Arc<CommandQueue<B::Status>>,
     ended: watch::Receiver<Option<Ended>>,
     environment: Arc<[(OsString, OsString)]>,
     standing: Arc<Mutex<Standing>>,
 }
 
-impl<B: Brain> Handle<B> {
+impl<B: Router> Handle<B> {
     /// Asks it to finish what it does and end.
     pub fn drain(&self) {
         self.mailbox.drain();
@@ -316,7 +319,7 @@ impl<B: Brain> Handle<B> {
     ///
     /// # Errors
     /// When it has ended, or too many wait to be let in; then the socket is closed.
-    pub fn connect(&self, socket: OwnedFd, from: Newcomer) -> Result<(), NoAnswer> {
+    pub fn connect(&self, socket: OwnedFd, from: IncomingClient) -> Result<(), NoAnswer> {
         self.mailbox.connect(socket, from).then_some(()).ok_or(NoAnswer)
     }
 
@@ -324,12 +327,16 @@ impl<B: Brain> Handle<B> {
     ///
     /// # Errors
     /// When it has ended, or too many wait to be let in; then the socket comes back as it was.
-    pub fn connect_upgraded(&self, upgraded: Upgraded, from: Newcomer) -> Result<Served, Upgraded> {
+    pub fn connect_upgraded(
+        &self,
+        upgraded: Upgraded,
+        from: IncomingClient,
+    ) -> Result<WebSocketHandle, Upgraded> {
         self.mailbox.connect_upgraded(upgraded, from)
     }
 
     /// Hangs up on a client that came in so, with this as the last word.
-    pub fn hang_up(&self, served: &Served, code: u16, reason: &'static str) {
+    pub fn hang_up(&self, served: &WebSocketHandle, code: u16, reason: &'static str) {
         self.mailbox.hang_up(served, code, reason);
     }
 
@@ -374,7 +381,7 @@ impl<B: Brain> Handle<B> {
     }
 }
 
-impl<B: Brain> Clone for Handle<B> {
+impl<B: Router> Clone for Handle<B> {
     fn clone(&self) -> Self {
         Self {
             mailbox: Arc::clone(&self.mailbox),
@@ -385,13 +392,13 @@ impl<B: Brain> Clone for Handle<B> {
     }
 }
 
-impl<B: Brain> fmt::Debug for Handle<B> {
+impl<B: Router> fmt::Debug for Handle<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").field("ended", &*self.ended.borrow()).finish_non_exhaustive()
     }
 }
 
-impl<B: Brain> fmt::Debug for Bus<B> {
+impl<B: Router> fmt::Debug for Bus<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Bus").field("addresses", &self.addresses).finish_non_exhaustive()
     }
@@ -406,7 +413,7 @@ pub fn worker_limits() -> [(Controller, Result<(), Unenforceable>); 2] {
 /// Whether the workers of every pool could be started.
 fn check(config: &Config, environment: &[(OsString, OsString)]) -> Result<(), StartError> {
     for pool in &config.pools {
-        let spec = nursery::spec(pool, environment);
+        let spec = spawner::spec(pool, environment);
         narrows_process::find(&spec)
             .map_err(|source| StartError::Program { pool: pool.name.clone(), source })?;
         spec.limits.try_out().map_err(|source| StartError::Unlimited { pool: pool.name.clone(), source })?;

@@ -1,6 +1,6 @@
 //! The router and supervisor as a pure state machine.
 //!
-//! Lines and events go in by the methods of [`Core`], lines and [`Action`]s come out through an [`Outlet`]. There is no
+//! Lines and events go in by the methods of [`Core`], lines and [`Action`]s come out through an [`CoreOutput`]. There is no
 //! clock, no socket, no task and no randomness that a seed does not fix, so the driver and the simulator run the same thing.
 //!
 //! The way of a request: `from_client` finds out where it belongs (`route`), `forward` gives it an id of ours and
@@ -11,43 +11,44 @@
 mod access;
 mod api;
 mod batch;
+mod cancel_request;
+mod capacity;
 mod children;
 mod deliver;
 mod drain;
-mod ending;
 mod errors;
-mod fan;
+mod fan_out;
 mod forward;
 mod from_client;
 mod from_worker;
-mod give_up;
-mod greet;
-mod hold;
 mod identity;
-mod line;
-mod loss;
+mod initialize;
 mod mcp_access;
+mod mcp_server_table;
+mod mcp_servers;
 mod memory;
-mod number;
-mod opening;
+mod observers;
 mod owners;
+mod pool_route;
 mod progress;
 mod reload;
-mod revive;
-mod room;
+mod request_id;
+mod restore;
 mod route;
-mod server_table;
-mod servers;
 mod session;
 mod session_keys;
+mod session_open;
+mod splice;
 mod state;
 mod status;
-mod supervise;
+mod supervisor;
 mod table;
 #[cfg(test)]
 mod tests;
 mod timer;
-mod watch;
+mod turn_end;
+mod wait_queue;
+mod worker_lost;
 
 use std::time::Duration;
 
@@ -56,14 +57,15 @@ use narrows_wire::{Piece, View};
 use crate::config::{Config, Limits, Listen};
 
 pub use api::{
-    ANYONE, Action, Arrival, Client, End, Note, Outlet, OwnedName, PoolId, Reason, Stuck, Time, Worker,
+    ANYONE, Action, ClientId, ClientInfo, CoreOutput, Note, OwnedName, PoolId, Reason, Stuck, Time,
+    WorkerExit, WorkerId,
 };
 pub(crate) use memory::unfinished_error;
 pub use status::{Counters, IdentityStatus, PoolStatus, Status, WorkerStatus};
 
 use batch::Batches;
 use children::Children;
-use fan::Fan;
+use fan_out::FanOut;
 use identity::Identities;
 use memory::Memory;
 use owners::Owners;
@@ -94,7 +96,7 @@ pub struct Core {
     watch_bytes: usize,
     memory: Memory,
     batches: Batches,
-    fans: Table<Fan>,
+    fans: Table<FanOut>,
     timers: Timers,
     random: fastrand::Rng,
     serial: u64,
@@ -110,7 +112,7 @@ pub struct Core {
 }
 
 /// One event on its way through the core.
-struct Pass<'a, O> {
+struct Ctx<'a, O> {
     core: &'a mut Core,
     now: Time,
     out: &'a mut O,
@@ -148,12 +150,12 @@ impl Core {
         }
     }
 
-    fn pass<'a, O: Outlet>(&'a mut self, now: Time, out: &'a mut O) -> Pass<'a, O> {
-        Pass { core: self, now, out }
+    fn pass<'a, O: CoreOutput>(&'a mut self, now: Time, out: &'a mut O) -> Ctx<'a, O> {
+        Ctx { core: self, now, out }
     }
 
     /// Starts the workers that are to be ready.
-    pub fn start<O: Outlet>(&mut self, now: Time, out: &mut O) {
+    pub fn start<O: CoreOutput>(&mut self, now: Time, out: &mut O) {
         self.pass(now, out).fill_all();
     }
 
@@ -170,7 +172,12 @@ impl Core {
     }
 
     /// A client has connected. `None` if there is no room for it.
-    pub fn client_open<O: Outlet>(&mut self, now: Time, from: Arrival<'_>, out: &mut O) -> Option<Client> {
+    pub fn client_open<O: CoreOutput>(
+        &mut self,
+        now: Time,
+        from: ClientInfo<'_>,
+        out: &mut O,
+    ) -> Option<ClientId> {
         self.pass(now, out).client_open(from).map(Into::into)
     }
 
@@ -180,49 +187,67 @@ impl Core {
     }
 
     /// A client has sent a line.
-    pub fn client_line<O: Outlet>(&mut self, now: Time, client: Client, message: View<'_>, out: &mut O) {
+    pub fn client_line<O: CoreOutput>(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        message: View<'_>,
+        out: &mut O,
+    ) {
         if let Some(client) = self.clients.key_at(client.0) {
             self.pass(now, out).client_line(client, message);
         }
     }
 
     /// Refuses a message of a client that is not finished, because too much input is not. `head` is how it begins.
-    pub fn refuse_unfinished<O: Outlet>(&mut self, now: Time, client: Client, head: &[u8], out: &mut O) {
+    pub fn refuse_unfinished<O: CoreOutput>(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        head: &[u8],
+        out: &mut O,
+    ) {
         if let Some(client) = self.clients.key_at(client.0) {
             self.pass(now, out).refuse_unfinished(client, View::too_long(head));
         }
     }
 
     /// A client's input has ended; it may still read.
-    pub fn client_eof<O: Outlet>(&mut self, now: Time, client: Client, out: &mut O) {
+    pub fn client_eof<O: CoreOutput>(&mut self, now: Time, client: ClientId, out: &mut O) {
         if let Some(client) = self.clients.key_at(client.0) {
             self.pass(now, out).client_eof(client);
         }
     }
 
     /// A client's connection is closed. The last there is of it.
-    pub fn client_gone<O: Outlet>(&mut self, now: Time, client: Client, out: &mut O) {
+    pub fn client_gone<O: CoreOutput>(&mut self, now: Time, client: ClientId, out: &mut O) {
         if let Some(client) = self.clients.key_at(client.0) {
             self.pass(now, out).client_gone(client);
         }
     }
 
     /// What waits for a client has fallen below half of what may, after it was more than may.
-    pub fn client_drained<O: Outlet>(&mut self, now: Time, client: Client, out: &mut O) {
+    pub fn client_drained<O: CoreOutput>(&mut self, now: Time, client: ClientId, out: &mut O) {
         if let Some(client) = self.clients.key_at(client.0) {
             self.pass(now, out).client_drained(client);
         }
     }
 
     /// A worker's process runs.
-    pub fn worker_up<O: Outlet>(&mut self, now: Time, worker: Worker, pid: u32, out: &mut O) {
+    pub fn worker_up<O: CoreOutput>(&mut self, now: Time, worker: WorkerId, pid: u32, out: &mut O) {
         if let Some(worker) = self.workers.key_at(worker.0) {
             self.pass(now, out).worker_up(worker, pid);
         }
     }
 
     /// A worker has sent a line.
-    pub fn worker_line<O: Outlet>(&mut self, now: Time, worker: Worker, message: View<'_>, out: &mut O) {
+    pub fn worker_line<O: CoreOutput>(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        message: View<'_>,
+        out: &mut O,
+    ) {
         if let Some(worker) = self.workers.key_at(worker.0) {
             self.pass(now, out).worker_line(worker, message);
         }
@@ -230,7 +255,13 @@ impl Core {
 
     /// The same, with a line that was not scanned yet: one like the last need not be.
     #[inline]
-    pub fn worker_piece<O: Outlet>(&mut self, now: Time, worker: Worker, piece: Piece<'_>, out: &mut O) {
+    pub fn worker_piece<O: CoreOutput>(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        piece: Piece<'_>,
+        out: &mut O,
+    ) {
         let state = self.workers.key_at(worker.0).and_then(|worker| self.worker(worker));
         let message = match (piece, state) {
             (Piece::Whole(line), Some(state)) => state.alike.view(line),
@@ -241,28 +272,28 @@ impl Core {
     }
 
     /// What waits for a worker has fallen below half of what may, after it was more than may.
-    pub fn worker_drained<O: Outlet>(&mut self, now: Time, worker: Worker, out: &mut O) {
+    pub fn worker_drained<O: CoreOutput>(&mut self, now: Time, worker: WorkerId, out: &mut O) {
         if let Some(worker) = self.workers.key_at(worker.0) {
             self.pass(now, out).worker_drained(worker);
         }
     }
 
     /// A worker is of no more use though its process may still be there.
-    pub fn worker_stuck<O: Outlet>(&mut self, now: Time, worker: Worker, why: Stuck, out: &mut O) {
+    pub fn worker_stuck<O: CoreOutput>(&mut self, now: Time, worker: WorkerId, why: Stuck, out: &mut O) {
         if let Some(worker) = self.workers.key_at(worker.0) {
             self.pass(now, out).worker_stuck(worker, why);
         }
     }
 
     /// A worker has ended, or could not be started. The last there is of it.
-    pub fn worker_gone<O: Outlet>(&mut self, now: Time, worker: Worker, end: &End, out: &mut O) {
+    pub fn worker_gone<O: CoreOutput>(&mut self, now: Time, worker: WorkerId, end: &WorkerExit, out: &mut O) {
         if let Some(worker) = self.workers.key_at(worker.0) {
             self.pass(now, out).worker_gone(worker, end);
         }
     }
 
     /// Does what is due.
-    pub fn tick<O: Outlet>(&mut self, now: Time, out: &mut O) {
+    pub fn tick<O: CoreOutput>(&mut self, now: Time, out: &mut O) {
         while let Some(timer) = self.timers.due(now) {
             self.pass(now, out).happen(timer);
         }
@@ -275,12 +306,12 @@ impl Core {
     }
 
     /// Stops: takes no new work, lets running turns end, and then ends everything.
-    pub fn drain<O: Outlet>(&mut self, now: Time, out: &mut O) {
+    pub fn drain<O: CoreOutput>(&mut self, now: Time, out: &mut O) {
         self.pass(now, out).drain();
     }
 
     /// Goes on with other settings.
-    pub fn reload<O: Outlet>(&mut self, now: Time, config: &Config, out: &mut O) {
+    pub fn reload<O: CoreOutput>(&mut self, now: Time, config: &Config, out: &mut O) {
         self.pass(now, out).reload(config);
     }
 
@@ -302,14 +333,14 @@ impl Core {
 
     /// Whether a worker owes answers or takes nothing of what it caused, so that one that does nothing is worth a look.
     #[must_use]
-    pub fn owes(&self, worker: Worker) -> bool {
+    pub fn owes(&self, worker: WorkerId) -> bool {
         let state = self.workers.key_at(worker.0).and_then(|worker| self.workers.get(worker));
         state.is_some_and(|state| !state.pending.is_empty() || state.clogged)
     }
 
     /// Whether a worker is not read from because a client does not read, so that it may be unable to go on.
     #[must_use]
-    pub fn is_held_up(&self, worker: Worker) -> bool {
+    pub fn is_held_up(&self, worker: WorkerId) -> bool {
         let state = self.workers.key_at(worker.0).and_then(|worker| self.workers.get(worker));
         state.is_some_and(|state| state.paused > u32::from(state.clogged))
     }
@@ -319,11 +350,11 @@ impl Core {
         self.serial
     }
 
-    fn client(&mut self, client: table::Client) -> Option<&mut ClientState> {
+    fn client(&mut self, client: table::ClientKey) -> Option<&mut ClientState> {
         self.clients.get_mut(client)
     }
 
-    fn worker(&mut self, worker: table::Worker) -> Option<&mut WorkerState> {
+    fn worker(&mut self, worker: table::WorkerKey) -> Option<&mut WorkerState> {
         self.workers.get_mut(worker)
     }
 
@@ -344,7 +375,7 @@ impl Core {
     }
 
     /// Whether only one client at a time has anything to do with this worker.
-    fn is_exclusive(&self, worker: table::Worker) -> bool {
+    fn is_exclusive(&self, worker: table::WorkerKey) -> bool {
         self.workers.get(worker).is_some_and(|worker| !self.pool_of(worker.pool).is_shared())
     }
 }

@@ -2,27 +2,27 @@
 //!
 //! Readiness is edge-triggered and remembered, so whoever had more than fits into one read stays on a list and is read
 //! again in the next round, after everybody else. All reads share one buffer; lines are cut in it where they stand and
-//! shown to the [`Brain`], which appends to queues. When everybody was read, each queue is written once.
+//! shown to the [`Router`], which appends to queues. When everybody was read, each queue is written once.
 
-mod accounts;
-mod asking;
-mod brain;
-mod checks;
 mod clients;
-mod descriptors;
-mod first;
+mod commands;
+mod connections;
+mod event_log;
+mod fd_limit;
 mod flow;
-mod framed;
-mod kept;
-mod mail;
-mod notes;
+mod handshake;
+mod identity_usage;
 mod outbox;
-mod place;
-mod ports;
-mod queues;
-mod silent;
+mod owner_barrier;
+mod panic_guard;
+mod partial_input;
+mod periodic;
+mod poll_token;
+mod queue_stats;
+mod router;
+mod silent_clients;
 pub(crate) mod stream;
-mod unfinished;
+mod websocket;
 mod workers;
 
 use std::ffi::OsString;
@@ -37,28 +37,28 @@ use mio::{Events, Interest, Poll};
 use narrows_wire::Splitter;
 
 use crate::config::Limits;
-use crate::core::{Client, Time, Worker};
-use crate::listen::Entry;
+use crate::core::{ClientId, Time, WorkerId};
+use crate::listen::BoundListener;
 use crate::log_limit::LogLimit;
-use crate::nursery::{News, Orders};
-use crate::owners::Ledger;
+use crate::owner_store::OwnerWriter;
+use crate::spawner::{Orders, WorkerEvent};
 
-pub use brain::Brain;
-pub(crate) use descriptors::{
+pub(crate) use commands::CommandQueue;
+use commands::Upgrade;
+pub use commands::{IncomingClient, WebSocketHandle};
+pub(crate) use fd_limit::{
     anonymous as anonymous_connections, before as own_descriptors, cap as cap_connections,
     most as most_descriptors, needed as needed_descriptors, raise as raise_descriptors,
     room as room_for_connections,
 };
-pub use first::{HandOver, Handed};
-pub(crate) use mail::Mailbox;
-use mail::Upgrade;
-pub use mail::{Newcomer, Served};
-pub use queues::Queues;
+pub use handshake::{HandOver, Handoff};
+pub use queue_stats::Queues;
+pub use router::Router;
 
-use asking::About;
-use framed::{Cutter, Framed};
-use place::Place;
-use ports::{Outcome, Ports};
+use connections::{Connections, Outcome};
+use panic_guard::About;
+use poll_token::PollToken;
+use websocket::{ClientDecoder, Framed};
 
 /// How much is read at a time: a few long lines, so that none has to be put together from two reads.
 const READ: usize = 512 << 10;
@@ -87,48 +87,48 @@ pub(crate) enum LoopError {
 }
 
 /// Everything a loop is made of.
-pub(crate) struct Parts<B: Brain> {
+pub(crate) struct Parts<B: Router> {
     pub(crate) brain: B,
     pub(crate) poll: Poll,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<BoundListener>,
     pub(crate) limits: Limits,
     pub(crate) environment: Vec<(OsString, OsString)>,
     pub(crate) orders: Orders,
-    pub(crate) news: Receiver<News>,
-    pub(crate) mailbox: Arc<Mailbox<B::Status>>,
-    pub(crate) ledger: Option<Ledger>,
+    pub(crate) news: Receiver<WorkerEvent>,
+    pub(crate) mailbox: Arc<CommandQueue<B::Status>>,
+    pub(crate) ledger: Option<OwnerWriter>,
     pub(crate) hand_over: Option<HandOver>,
     /// How many descriptors connections may take.
     pub(crate) descriptors: usize,
 }
 
 /// The loop.
-pub(crate) struct Driver<B: Brain> {
+pub(crate) struct Driver<B: Router> {
     brain: B,
     poll: Poll,
     clock: Instant,
-    ports: Ports,
+    ports: Connections,
     /// What is unfinished of each client's, and of each worker's.
-    client_cutters: Vec<Cutter>,
+    client_cutters: Vec<ClientDecoder>,
     worker_lines: Vec<Splitter>,
     scratch: Box<[u8]>,
     /// The list of those to be read while it is worked off; kept for its memory.
-    batch: Vec<Place>,
+    batch: Vec<PollToken>,
     outcome: Outcome,
-    listeners: Vec<Door>,
+    listeners: Vec<ListenerSlot>,
     limits: Limits,
     environment: Vec<(OsString, OsString)>,
     orders: Orders,
-    news: Receiver<News>,
-    mailbox: Arc<Mailbox<B::Status>>,
+    news: Receiver<WorkerEvent>,
+    mailbox: Arc<CommandQueue<B::Status>>,
     /// Where it is written down whose sessions are.
-    ledger: Option<Ledger>,
+    ledger: Option<OwnerWriter>,
     hand_over: Option<HandOver>,
     /// When [`checks`] wants to look again.
     next_check: Time,
-    watch: checks::Watch,
+    watch: periodic::Watch,
     /// Those who have sent no message yet.
-    silent: silent::Silent,
+    silent: silent_clients::Silent,
     /// How many descriptors connections may take.
     descriptors: usize,
     draining: bool,
@@ -146,22 +146,22 @@ pub(crate) struct Driver<B: Brain> {
 }
 
 /// Where clients come in.
-struct Door {
-    entry: Entry,
+struct ListenerSlot {
+    entry: BoundListener,
     readable: bool,
     listed: bool,
 }
 
 /// The place of the waker that other threads use.
 pub(crate) fn waker_token() -> mio::Token {
-    Place::Waker.token()
+    PollToken::Waker.token()
 }
 
-impl<B: Brain> Driver<B> {
+impl<B: Router> Driver<B> {
     pub(crate) fn new(parts: Parts<B>) -> Self {
         let Parts { brain, poll, entries, limits, environment, orders, news, mailbox, .. } = parts;
         let (ledger, hand_over, descriptors) = (parts.ledger, parts.hand_over, parts.descriptors);
-        let mut ports = Ports::new(limits.queue_bytes, limits.stall_timeout);
+        let mut ports = Connections::new(limits.queue_bytes, limits.stall_timeout);
         ports.holding.on = ledger.is_some();
         Self {
             brain,
@@ -175,7 +175,7 @@ impl<B: Brain> Driver<B> {
             outcome: Outcome::default(),
             listeners: entries
                 .into_iter()
-                .map(|entry| Door { entry, readable: false, listed: false })
+                .map(|entry| ListenerSlot { entry, readable: false, listed: false })
                 .collect(),
             limits,
             environment,
@@ -185,8 +185,8 @@ impl<B: Brain> Driver<B> {
             ledger,
             hand_over,
             next_check: Time::MAX,
-            watch: checks::Watch::default(),
-            silent: silent::Silent::default(),
+            watch: periodic::Watch::default(),
+            silent: silent_clients::Silent::default(),
             descriptors,
             draining: false,
             failed: None,
@@ -231,9 +231,9 @@ impl<B: Brain> Driver<B> {
             self.ports.now = now;
             let mut woken = false;
             for event in &events {
-                let place = Place::of(event.token());
+                let place = PollToken::of(event.token());
                 match place {
-                    Place::Client(slot) => {
+                    PollToken::Client(slot) => {
                         let Some(conn) = self.ports.client(slot) else { continue };
                         if event.is_write_closed() && conn.output.is_none() {
                             conn.intake.dead = true;
@@ -251,27 +251,27 @@ impl<B: Brain> Driver<B> {
                             self.ports.unblock_client(slot);
                         }
                     }
-                    Place::Stdout(slot) => {
+                    PollToken::Stdout(slot) => {
                         let Some(hand) = self.ports.worker(slot) else { continue };
                         hand.intake.readable = true;
                         hand.intake.hung_up |= event.is_read_closed() || event.is_error();
                         self.ports.list_worker(slot);
                     }
-                    Place::Stdin(slot) => {
+                    PollToken::Stdin(slot) => {
                         if event.is_write_closed() || event.is_error() {
                             self.stdin_closed(slot);
                         }
                         self.ports.unblock_worker(slot);
                     }
-                    Place::ClientOutput(slot) => {
+                    PollToken::ClientOutput(slot) => {
                         if event.is_write_closed() || event.is_error() {
                             self.drop_client(now, slot);
                         } else {
                             self.ports.unblock_client(slot);
                         }
                     }
-                    Place::Listener(slot) => self.list_listener(slot),
-                    Place::Waker => woken = true,
+                    PollToken::Listener(slot) => self.list_listener(slot),
+                    PollToken::Waker => woken = true,
                 }
             }
             if woken {
@@ -294,17 +294,17 @@ impl<B: Brain> Driver<B> {
         for (slot, door) in self.listeners.iter_mut().enumerate() {
             let slot = u32::try_from(slot).unwrap_or(u32::MAX);
             match &mut door.entry {
-                Entry::Socket(listener) => self
+                BoundListener::Socket(listener) => self
                     .poll
                     .registry()
                     .register(
                         &mut SourceFd(&listener.fd.as_raw_fd()),
-                        Place::Listener(slot).token(),
+                        PollToken::Listener(slot).token(),
                         Interest::READABLE,
                     )
                     .map_err(LoopError::Poll)?,
-                Entry::Elsewhere => {}
-                Entry::Stdio(ends) => own.extend(ends.take().map(|ends| (slot, ends))),
+                BoundListener::Elsewhere => {}
+                BoundListener::Stdio(ends) => own.extend(ends.take().map(|ends| (slot, ends))),
             }
         }
         let now = self.clock.elapsed();
@@ -337,10 +337,10 @@ impl<B: Brain> Driver<B> {
         std::mem::swap(&mut self.ports.ready, &mut self.batch);
         for index in 0..self.batch.len() {
             match self.batch[index] {
-                Place::Client(slot) => self.read_client(now, slot),
-                Place::Stdout(slot) => self.read_worker(now, slot),
-                Place::Listener(slot) => self.accept(now, slot),
-                Place::Waker | Place::ClientOutput(_) | Place::Stdin(_) => {}
+                PollToken::Client(slot) => self.read_client(now, slot),
+                PollToken::Stdout(slot) => self.read_worker(now, slot),
+                PollToken::Listener(slot) => self.accept(now, slot),
+                PollToken::Waker | PollToken::ClientOutput(_) | PollToken::Stdin(_) => {}
             }
         }
         self.batch.clear();
@@ -365,14 +365,14 @@ impl<B: Brain> Driver<B> {
             for place in std::mem::take(&mut self.outcome.drained) {
                 // Whoever was lost meanwhile is not told of again.
                 match place {
-                    Place::Client(slot) if self.ports.client(slot).is_some() => {
+                    PollToken::Client(slot) if self.ports.client(slot).is_some() => {
                         self.ask(About::Client(slot), |brain, ports| {
-                            brain.client_drained(now, Client(slot), ports);
+                            brain.client_drained(now, ClientId(slot), ports);
                         });
                     }
-                    Place::Stdin(slot) if self.ports.worker(slot).is_some() => {
+                    PollToken::Stdin(slot) if self.ports.worker(slot).is_some() => {
                         self.ask(About::Worker(slot), |brain, ports| {
-                            brain.worker_drained(now, Worker(slot), ports);
+                            brain.worker_drained(now, WorkerId(slot), ports);
                         });
                     }
                     _ => {}
@@ -389,8 +389,8 @@ impl<B: Brain> Driver<B> {
         self.limits = limits.clone();
         self.ports.queue_bytes = limits.queue_bytes;
         let clients = self.client_cutters.iter_mut().filter_map(|cutter| match cutter {
-            Cutter::Lines(lines) => Some(lines),
-            Cutter::Frames(_) => None,
+            ClientDecoder::Lines(lines) => Some(lines),
+            ClientDecoder::Frames(_) => None,
         });
         clients.chain(&mut self.worker_lines).for_each(|lines| lines.set_limit(limits.max_line));
     }
@@ -400,7 +400,7 @@ impl<B: Brain> Driver<B> {
         let mail = self.mailbox.empty();
         if let Some(config) = mail.reload {
             self.set_limits(&config.limits);
-            self.descriptors = descriptors::room(&config);
+            self.descriptors = fd_limit::room(&config);
             self.ask(About::All, |brain, ports| brain.reload(now, &config, ports));
             self.start_watching(now);
         }

@@ -10,10 +10,10 @@ pub mod core;
 pub mod driver;
 pub mod listen;
 mod log_limit;
-mod nursery;
-mod owners;
+mod owner_store;
+mod spawner;
 
-pub use bus::{Bus, Edges, Ended, Handle, NoAnswer, StartError, Unmoved, worker_limits};
-pub use driver::{HandOver, Handed, Newcomer, Served};
+pub use bus::{Bus, Ended, Handle, NoAnswer, StartError, StartOptions, Unmoved, worker_limits};
+pub use driver::{HandOver, Handoff, IncomingClient, WebSocketHandle};
 pub use listen::ListenError;
-pub use owners::OwnersError;
+pub use owner_store::OwnersError;

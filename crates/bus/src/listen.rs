@@ -65,7 +65,7 @@ pub(crate) enum Family {
 
 /// A place where clients come in.
 #[derive(Debug)]
-pub(crate) enum Entry {
+pub(crate) enum BoundListener {
     /// Any number of them.
     Socket(Listener),
     /// One, which is there already, until it was taken.
@@ -100,7 +100,7 @@ impl Made {
     }
 }
 
-impl Entry {
+impl BoundListener {
     /// The file that goes with it.
     pub(crate) fn file(&self) -> Option<&Made> {
         match self {
@@ -143,8 +143,10 @@ pub fn bind(door: &Door) -> Result<(Listener, Door), ListenError> {
         return Err(ListenError::NoAddress(door.to_string()));
     }
     match open(door, Duration::ZERO)? {
-        (Entry::Socket(listener), at) => Ok((listener, at)),
-        (Entry::Stdio(_) | Entry::Elsewhere, at) => Err(ListenError::NoAddress(at.to_string())),
+        (BoundListener::Socket(listener), at) => Ok((listener, at)),
+        (BoundListener::Stdio(_) | BoundListener::Elsewhere, at) => {
+            Err(ListenError::NoAddress(at.to_string()))
+        }
     }
 }
 
@@ -152,25 +154,25 @@ pub fn bind(door: &Door) -> Result<(Listener, Door), ListenError> {
 ///
 /// # Errors
 /// When that is not possible, or not safe.
-pub(crate) fn open(door: &Door, stall_timeout: Duration) -> Result<(Entry, Door), ListenError> {
+pub(crate) fn open(door: &Door, stall_timeout: Duration) -> Result<(BoundListener, Door), ListenError> {
     match door {
         Door::Stdio => {
             let ends = stdio::take().map_err(|source| ListenError::Io { place: "stdio".into(), source })?;
-            Ok((Entry::Stdio(Some(ends)), Door::Stdio))
+            Ok((BoundListener::Stdio(Some(ends)), Door::Stdio))
         }
         Door::Tcp(host) => {
             let (listener, at) = tcp(host, stall_timeout)?;
-            Ok((Entry::Socket(listener), Door::Tcp(at.to_string())))
+            Ok((BoundListener::Socket(listener), Door::Tcp(at.to_string())))
         }
         Door::Unix(path) => {
             let listener = unix(path)?;
             // What is told must be of use elsewhere; what is bound is as short as it was written.
             let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-            Ok((Entry::Socket(listener), Door::Unix(whole)))
+            Ok((BoundListener::Socket(listener), Door::Unix(whole)))
         }
         Door::Web(web) => match web.problem() {
             Some((key, what)) => Err(ListenError::Unsafe(format!("{web}: `{key}` {what}"))),
-            None => Ok((Entry::Elsewhere, door.clone())),
+            None => Ok((BoundListener::Elsewhere, door.clone())),
         },
     }
 }
@@ -316,7 +318,7 @@ mod tests {
     #[test]
     fn a_port_is_for_this_machine_and_its_settings_are_inherited() {
         let (entry, door) = open(&Door::Tcp("127.0.0.1:0".into()), Duration::from_secs(30)).unwrap();
-        let (Entry::Socket(listener), Door::Tcp(at)) = (entry, door) else { panic!("a socket") };
+        let (BoundListener::Socket(listener), Door::Tcp(at)) = (entry, door) else { panic!("a socket") };
         assert!(!at.ends_with(":0"), "{at}");
         let _peer = std::net::TcpStream::connect(&at).unwrap();
         let accepted = loop {

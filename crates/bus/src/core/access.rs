@@ -6,14 +6,14 @@
 use narrows_wire::{Code, RpcError};
 use serde_json::json;
 
-use super::Pass;
-use super::api::{Note, Outlet, PoolId};
+use super::Ctx;
+use super::api::{CoreOutput, Note, PoolId};
 use super::session::SessionKey;
 use super::state::ClientState;
-use super::table::Client;
+use super::table::ClientKey;
 use crate::config::Listen;
 
-impl<O: Outlet> Pass<'_, O> {
+impl<O: CoreOutput> Ctx<'_, O> {
     /// Returns `true` if a client may use the pool of this name, whether there is one or not.
     fn permits(&self, state: &ClientState, pool: &str) -> bool {
         let listener = self.core.listeners.get(state.listener);
@@ -23,14 +23,14 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Returns `true` if a client may not use every pool.
     #[inline]
-    pub(super) fn is_restricted(&self, client: Client) -> bool {
+    pub(super) fn is_restricted(&self, client: ClientKey) -> bool {
         let Some(state) = self.core.clients.get(client) else { return true };
         let listener = self.core.listeners.get(state.listener);
         state.pools.is_some() || listener.is_some_and(|listener| !listener.permits_all())
     }
 
     /// Returns `true` if a client may use this pool.
-    pub(super) fn may_use(&self, client: Client, pool: PoolId) -> bool {
+    pub(super) fn may_use(&self, client: ClientKey, pool: PoolId) -> bool {
         if !self.is_restricted(client) {
             return true;
         }
@@ -40,12 +40,12 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Returns `true` if a session is in a pool that a client may use.
     #[inline]
-    pub(super) fn may_reach(&self, client: Client, session: SessionKey) -> bool {
+    pub(super) fn may_reach(&self, client: ClientKey, session: SessionKey) -> bool {
         self.core.sessions.get(session).is_none_or(|session| self.may_use(client, session.pool))
     }
 
     /// Finds the pool that a client asks for. One that it may not use is refused whether it exists or not.
-    pub(super) fn wanted_pool(&mut self, client: Client, name: &str) -> Result<PoolId, RpcError> {
+    pub(super) fn wanted_pool(&mut self, client: ClientKey, name: &str) -> Result<PoolId, RpcError> {
         let permitted = self.core.clients.get(client).is_some_and(|state| self.permits(state, name));
         match permitted {
             true => self.find_pool(name),
@@ -54,7 +54,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Finds the pool of a client that asks for none: the default one of its listener, or the first that it may use.
-    pub(super) fn default_pool(&mut self, client: Client) -> Result<PoolId, RpcError> {
+    pub(super) fn default_pool(&mut self, client: ClientKey) -> Result<PoolId, RpcError> {
         let Some(state) = self.core.clients.get(client) else { return self.first_pool() };
         let named = self.core.listeners.get(state.listener).into_iter().flat_map(Listen::named);
         let all = self.core.order.iter().map(|pool| self.core.pool_of(*pool).settings.name.as_str());
@@ -79,7 +79,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Counts and logs that a client asked for a pool that it may not use.
-    pub(super) fn deny_pool(&mut self, client: Client) -> RpcError {
+    pub(super) fn deny_pool(&mut self, client: ClientKey) -> RpcError {
         self.core.counters.refused_pools += 1;
         self.tell(Note::PoolRefused(client.into()));
         RpcError::new(Code::PolicyDenied, "this pool is not allowed here")

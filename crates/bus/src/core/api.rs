@@ -9,11 +9,11 @@ pub type Time = Duration;
 
 /// A client's connection. The number is used again once [`Core::client_gone`](super::Core::client_gone) was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Client(pub u32);
+pub struct ClientId(pub u32);
 
 /// A worker. The number is used again once [`Core::worker_gone`](super::Core::worker_gone) was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Worker(pub u32);
+pub struct WorkerId(pub u32);
 
 /// A pool; numbers are not used again, a reload gives a changed pool a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,7 +24,7 @@ pub const ANYONE: &str = "anyone";
 
 /// How a client came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival<'a> {
+pub struct ClientInfo<'a> {
     /// Which of the configured listeners it came through.
     pub listener: usize,
     /// Who it is. What it opens is seen by nobody with another identity.
@@ -41,7 +41,7 @@ pub struct Arrival<'a> {
     pub is_owner: bool,
 }
 
-impl<'a> Arrival<'a> {
+impl<'a> ClientInfo<'a> {
     /// A client without scopes, limits of an identity, or a restriction to pools.
     #[must_use]
     pub fn new(listener: usize, identity: &'a str) -> Self {
@@ -58,11 +58,11 @@ impl<'a> Arrival<'a> {
 }
 
 /// Where lines and orders go.
-pub trait Outlet {
+pub trait CoreOutput {
     /// Puts one line, the parts in a row and a line end, into the queue of a client. Tells how many bytes wait there now.
-    fn to_client(&mut self, client: Client, parts: &[&[u8]]) -> usize;
+    fn to_client(&mut self, client: ClientId, parts: &[&[u8]]) -> usize;
     /// The same for a worker.
-    fn to_worker(&mut self, worker: Worker, parts: &[&[u8]]) -> usize;
+    fn to_worker(&mut self, worker: WorkerId, parts: &[&[u8]]) -> usize;
     /// Carries out an order.
     fn act(&mut self, action: Action);
 }
@@ -73,36 +73,36 @@ pub enum Action {
     /// Start a process.
     Spawn {
         /// What it will be called.
-        worker: Worker,
+        worker: WorkerId,
         /// Which one.
         pool: PoolId,
     },
     /// End a worker and its tree.
     Stop {
         /// Which one.
-        worker: Worker,
+        worker: WorkerId,
         /// At once, instead of end of input, SIGTERM, SIGKILL.
         kill: bool,
     },
     /// Read nothing from a worker for now.
-    PauseWorker(Worker),
+    PauseWorker(WorkerId),
     /// Read from it again.
-    ResumeWorker(Worker),
+    ResumeWorker(WorkerId),
     /// Read nothing from a client for now.
-    PauseClient(Client),
+    PauseClient(ClientId),
     /// Read from it again.
-    ResumeClient(Client),
+    ResumeClient(ClientId),
     /// Hang up on a client once it has what waits for it, or when it does not take it.
     Close {
         /// Which one.
-        client: Client,
+        client: ClientId,
         /// Why.
         reason: Reason,
     },
     /// Write down whose a session is.
     Own {
         /// Who is told nothing more before that is done.
-        client: Option<Client>,
+        client: Option<ClientId>,
         /// The session, under one of its names.
         session: OwnedName,
         /// Whose it is.
@@ -182,7 +182,7 @@ pub enum Stuck {
 
 /// How a worker ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct End {
+pub struct WorkerExit {
     /// The class of its exit and the end of its stderr, escaped.
     pub reason: String,
     /// How many bytes of all that was put into its queue it may have read.
@@ -199,11 +199,11 @@ pub struct End {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
     /// A worker can be used.
-    Ready(Worker),
+    Ready(WorkerId),
     /// A worker is gone.
     Lost {
         /// Which one.
-        worker: Worker,
+        worker: WorkerId,
         /// How it ended.
         reason: String,
         /// How many requests were told.
@@ -214,14 +214,14 @@ pub enum Note {
     /// A worker sent something that is no message, or that it had no right to send.
     Strike {
         /// Which one.
-        worker: Worker,
+        worker: WorkerId,
         /// What.
         what: &'static str,
     },
     /// Something of a worker's could be delivered to nobody.
     Dropped {
         /// Whose.
-        worker: Worker,
+        worker: WorkerId,
         /// Why.
         why: &'static str,
     },
@@ -232,17 +232,17 @@ pub enum Note {
     /// A client named an MCP server that its pool does not permit.
     McpRefused {
         /// The client, unless a session was to be restored that has none.
-        client: Option<Client>,
+        client: Option<ClientId>,
         /// The pool.
         pool: PoolId,
     },
     /// A client sent a member of `_meta` that its pool does not permit.
     MetaRefused {
         /// The client.
-        client: Client,
+        client: ClientId,
         /// The pool.
         pool: PoolId,
     },
     /// A client asked for a pool that it may not use.
-    PoolRefused(Client),
+    PoolRefused(ClientId),
 }

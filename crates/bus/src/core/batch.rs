@@ -6,11 +6,11 @@ use bytes::Bytes;
 use narrows_acp::method;
 use narrows_wire::{Batch, Code, Effects, Fault, Frame, Kind, RpcError, Step, View, message};
 
-use super::Pass;
-use super::api::Outlet;
+use super::Ctx;
+use super::api::CoreOutput;
 use super::memory::Charge;
-use super::state::Whereabouts;
-use super::table::{Client, Key, Table, Worker};
+use super::state::RequestLocation;
+use super::table::{ClientKey, Key, Table, WorkerKey};
 
 /// How many entries an array of a worker's may have: what is lost of one is lost for somebody else.
 const MOST_OF_WORKER: usize = 10_000;
@@ -24,8 +24,8 @@ pub(super) type BatchKey = Key<Open>;
 /// Who sent a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sender {
-    Client(Client),
-    Worker(Worker),
+    Client(ClientKey),
+    Worker(WorkerKey),
 }
 
 /// A batch that is not answered yet.
@@ -75,7 +75,7 @@ impl Batches {
     }
 }
 
-impl<O: Outlet> Pass<'_, O> {
+impl<O: CoreOutput> Ctx<'_, O> {
     /// Takes a batch apart and acts on its entries, in order.
     pub(super) fn take_batch(&mut self, sender: Sender, message: View<'_>) {
         let frame = Frame::parse(Bytes::copy_from_slice(message.bytes()));
@@ -181,7 +181,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// The ids of entries that wait are in use already.
-    fn reserve(&mut self, key: BatchKey, client: Client) {
+    fn reserve(&mut self, key: BatchKey, client: ClientKey) {
         let Some(open) = self.core.batches.table.get_mut(key) else { return };
         let Some(state) = self.core.clients.get_mut(client) else { return };
         if open.barrier.is_none() {
@@ -193,14 +193,14 @@ impl<O: Outlet> Pass<'_, O> {
                 && let Some(id) = frame.id()
                 && !state.inflight.contains_key(id)
             {
-                state.inflight.insert(id.into(), Whereabouts::Elsewhere);
+                state.inflight.insert(id.into(), RequestLocation::Elsewhere);
                 open.reserved.push(id.into());
             }
         }
     }
 
     /// The opposite: the entry is about to be acted on.
-    fn unreserve(&mut self, key: BatchKey, client: Client, frame: &Frame) {
+    fn unreserve(&mut self, key: BatchKey, client: ClientKey, frame: &Frame) {
         let Some(open) = self.core.batches.table.get_mut(key) else { return };
         if let Some(at) = open.reserved.iter().position(|id| Some(&**id) == frame.id()) {
             let id = open.reserved.swap_remove(at);
@@ -238,7 +238,7 @@ impl<O: Outlet> Pass<'_, O> {
             && let Some(state) = self.core.clients.get_mut(client)
             && !state.inflight.contains_key(id)
         {
-            state.inflight.insert(id.into(), Whereabouts::Elsewhere);
+            state.inflight.insert(id.into(), RequestLocation::Elsewhere);
             open.ids.push(id.into());
         }
         let lifted = open.barrier.is_some() && View::parse(&answer).id() == open.barrier.as_deref();
@@ -266,7 +266,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Answers every request of a client's batch with `error`.
-    pub(super) fn refuse_batch(&mut self, client: Client, message: View<'_>, error: &RpcError) {
+    pub(super) fn refuse_batch(&mut self, client: ClientKey, message: View<'_>, error: &RpcError) {
         let frame = Frame::parse(Bytes::copy_from_slice(message.bytes()));
         let Ok((mut batch, steps)) = Batch::open(&frame, self.core.limits.max_batch) else {
             self.take_batch(Sender::Client(client), message);

@@ -8,17 +8,17 @@ use narrows_wire::{Part, RpcError, View, member};
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 
-use super::Pass;
-use super::api::{Note, Outlet};
+use super::Ctx;
+use super::api::{CoreOutput, Note};
 use super::batch::BatchKey;
 use super::errors::unknown_session;
 use super::identity::Identity;
-use super::line::Parts;
 use super::route::{MOST_NAME, Route};
 use super::session::{SessionKey, quoted};
 use super::session_keys::decoded;
-use super::state::{MOST_FORMER, What};
-use super::table::{Client, Key, Table, Worker};
+use super::splice::Parts;
+use super::state::{MOST_FORMER, RequestKind};
+use super::table::{ClientKey, Key, Table, WorkerKey};
 
 /// How many child sessions one session may have; the oldest is forgotten for one more.
 const MOST_OF_SESSION: usize = 1_000;
@@ -42,7 +42,7 @@ pub(super) struct Child {
     /// Whose the session is.
     identity: Identity,
     /// The worker that announced it: another one may mean something else by the same id.
-    worker: Worker,
+    worker: WorkerKey,
     /// The id that clients use.
     name: Box<str>,
     /// The id that the agent uses.
@@ -103,7 +103,7 @@ impl Children {
         &mut self,
         root: SessionKey,
         identity: Identity,
-        worker: Worker,
+        worker: WorkerKey,
         name: Box<str>,
         own: Box<str>,
     ) -> ChildKey {
@@ -165,20 +165,20 @@ pub(super) fn told(params: &[u8]) -> Option<Told> {
     }
 }
 
-impl<O: Outlet> Pass<'_, O> {
+impl<O: CoreOutput> Ctx<'_, O> {
     /// The child that `worker` calls `name`.
-    pub(super) fn child_of(&self, worker: Worker, name: &str) -> Option<&Child> {
+    pub(super) fn child_of(&self, worker: WorkerKey, name: &str) -> Option<&Child> {
         let state = self.core.workers.get(worker)?;
         self.core.children.get(*state.children.get(name)?)
     }
 
     /// The session that a message of a worker's belongs to as one of a child.
-    pub(super) fn root_of(&self, worker: Worker, name: &str) -> Option<SessionKey> {
+    pub(super) fn root_of(&self, worker: WorkerKey, name: &str) -> Option<SessionKey> {
         self.child_of(worker, name).map(|child| child.root)
     }
 
     /// An agent has announced a child of a session. Tells whether it is new; what is known already stays as it is.
-    pub(super) fn announced(&mut self, worker: Worker, root: SessionKey, own: &str) -> bool {
+    pub(super) fn announced(&mut self, worker: WorkerKey, root: SessionKey, own: &str) -> bool {
         if self.session_of(worker, own).is_some() {
             return false;
         }
@@ -220,7 +220,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// Drops the announcement of a child by a worker that all share and whose clients have not said that they show them. The child belongs
     /// to no client, and what the worker goes on to say in it is dropped too, without being held against the worker.
     #[inline]
-    pub(super) fn drop_unshown_child(&mut self, worker: Worker, message: View<'_>) -> bool {
+    pub(super) fn drop_unshown_child(&mut self, worker: WorkerKey, message: View<'_>) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return false };
         let pool = self.core.pool_of(state.pool);
         if state.announces || !pool.is_shared() || !pool.is_acp() {
@@ -251,7 +251,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Forgets the oldest children of a session, or of its worker, until there is room for one more whose id is this long. Returns `false`
     /// if the other sessions of its identity leave none.
-    fn make_room_for_child(&mut self, worker: Worker, root: SessionKey, length: usize) -> bool {
+    fn make_room_for_child(&mut self, worker: WorkerKey, root: SessionKey, length: usize) -> bool {
         loop {
             let Some(session) = self.core.sessions.get(root) else { return false };
             let (count, bytes) = self.core.children.held.get(&session.identity).copied().unwrap_or_default();
@@ -278,7 +278,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Forgets a child of a session that lives in `worker`.
-    fn forget_child(&mut self, worker: Worker, key: ChildKey) {
+    fn forget_child(&mut self, worker: WorkerKey, key: ChildKey) {
         let Some(child) = self.core.children.remove(key) else { return };
         let kin = self.core.sessions.get_mut(child.root).and_then(|session| session.kin.as_deref_mut());
         if let Some(kin) = kin {
@@ -289,7 +289,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// A worker may still speak of a child that is forgotten, which is not held against it.
-    fn expect_no_more(&mut self, worker: Worker, key: ChildKey, child: Child) {
+    fn expect_no_more(&mut self, worker: WorkerKey, key: ChildKey, child: Child) {
         let Some(state) = self.core.worker(worker) else { return };
         if state.children.get(&child.own) != Some(&key) {
             return;
@@ -298,7 +298,7 @@ impl<O: Outlet> Pass<'_, O> {
         self.expect_name_no_more(worker, child.own);
     }
 
-    fn expect_name_no_more(&mut self, worker: Worker, name: Box<str>) {
+    fn expect_name_no_more(&mut self, worker: WorkerKey, name: Box<str>) {
         let Some(state) = self.core.worker(worker) else { return };
         state.former.push_back(name);
         if state.former.len() > MOST_FORMER {
@@ -307,7 +307,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// A worker gives a session the name of a child: it is no child any more.
-    pub(super) fn is_no_child(&mut self, worker: Worker, name: &str) {
+    pub(super) fn is_no_child(&mut self, worker: WorkerKey, name: &str) {
         let key = self.core.worker(worker).and_then(|state| state.children.get(name).copied());
         if let Some(key) = key {
             self.forget_child(worker, key);
@@ -315,7 +315,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Forgets the children of a session that is no more.
-    pub(super) fn forget_children(&mut self, worker: Option<Worker>, kin: Option<Box<Kin>>) {
+    pub(super) fn forget_children(&mut self, worker: Option<WorkerKey>, kin: Option<Box<Kin>>) {
         for key in kin.into_iter().flat_map(|kin| kin.children) {
             if let Some(child) = self.core.children.remove(key)
                 && let Some(worker) = worker
@@ -326,7 +326,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// A session lives in another worker: its children do too, unless that calls something else so.
-    pub(super) fn move_children(&mut self, root: SessionKey, from: Option<Worker>, to: Option<Worker>) {
+    pub(super) fn move_children(&mut self, root: SessionKey, from: Option<WorkerKey>, to: Option<WorkerKey>) {
         let kin = self.core.sessions.get(root).and_then(|session| session.kin.as_deref());
         let Some(kin) = kin.filter(|kin| !kin.children.is_empty()) else { return };
         for key in kin.children.clone() {
@@ -349,10 +349,10 @@ impl<O: Outlet> Pass<'_, O> {
     /// Nothing that opens, lists, closes or deletes sessions or concerns the whole connection goes to a child.
     pub(super) fn route_child(
         &mut self,
-        client: Client,
+        client: ClientKey,
         name: &str,
         message: View<'_>,
-        what: What,
+        what: RequestKind,
     ) -> Option<Route> {
         let child = self.core.children.find(name)?;
         let (root, wire) = (child.root, child.wire());
@@ -360,14 +360,14 @@ impl<O: Outlet> Pass<'_, O> {
         if self.core.sessions.get(root).is_none_or(|session| session.identity != identity) {
             return Some(Route::Refuse(unknown_session()));
         }
-        let method = message.method().map_or(What::Other, |method| What::of(&method));
-        if !matches!(method, What::Prompt | What::Other) {
+        let method = message.method().map_or(RequestKind::Other, |method| RequestKind::of(&method));
+        if !matches!(method, RequestKind::Prompt | RequestKind::Other) {
             return Some(Route::Refuse(unknown_session()));
         }
         if let Err(error) = self.permit_in_session(client, root, message, method) {
             return Some(Route::Refuse(error));
         }
-        let what = if what == What::Cancel { What::Cancel } else { What::Other };
+        let what = if what == RequestKind::Cancel { RequestKind::Cancel } else { RequestKind::Other };
         match self.route_session(client, root, what)? {
             Route::Worker { worker, .. } => Some(Route::Child { worker, wire }),
             other => Some(other),
@@ -377,27 +377,27 @@ impl<O: Outlet> Pass<'_, O> {
     /// Sends a client's request to a child.
     pub(super) fn forward_to_child(
         &mut self,
-        client: Client,
+        client: ClientKey,
         message: View<'_>,
         batch: Option<BatchKey>,
-        worker: Worker,
+        worker: WorkerKey,
         wire: Option<&[u8]>,
     ) {
         let line = wire.map(|wire| Parts::of(message, &[(Part::Session, wire)]).as_slice().concat());
         let message = line.as_deref().map_or(message, View::parse);
-        self.forward(client, message, batch, worker, None, What::Child);
+        self.forward(client, message, batch, worker, None, RequestKind::Child);
     }
 
     /// How clients call the child that a message in the family of `root` is about, if its worker calls it otherwise.
     /// The outer `None`: it is about no child.
-    pub(super) fn child_alias(&self, worker: Worker, message: View<'_>) -> Option<Option<Box<[u8]>>> {
+    pub(super) fn child_alias(&self, worker: WorkerKey, message: View<'_>) -> Option<Option<Box<[u8]>>> {
         self.child_of(worker, &message.session()?).map(Child::alias)
     }
 
     /// A message in which child sessions stand under the ids that clients have for them, if it names some under others.
     pub(super) fn respelled_kin(
         &self,
-        worker: Worker,
+        worker: WorkerKey,
         root: SessionKey,
         message: View<'_>,
     ) -> Option<Vec<u8>> {

@@ -4,17 +4,17 @@ use bytes::Bytes;
 use narrows_wire::{Code, Effects, RpcError, message};
 use serde_json::json;
 
-use super::Pass;
-use super::api::{Action, Outlet, Reason};
+use super::Ctx;
+use super::api::{Action, CoreOutput, Reason};
 use super::batch::BatchKey;
-use super::line::Parts;
 use super::memory::RETRY_MS;
-use super::table::{Client, Worker};
+use super::splice::Parts;
+use super::table::{ClientKey, WorkerKey};
 
-impl<O: Outlet> Pass<'_, O> {
+impl<O: CoreOutput> Ctx<'_, O> {
     /// Puts a line into a client's queue that no worker is to be held up for. Full: the client is not read from, whose own
     /// lines may be what it is told about.
-    pub(super) fn write_client(&mut self, client: Client, parts: &[&[u8]]) {
+    pub(super) fn write_client(&mut self, client: ClientKey, parts: &[&[u8]]) {
         if self.core.client(client).is_none_or(|state| state.closing) {
             return;
         }
@@ -29,13 +29,13 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Returns `true` if a client does not read what the bus itself answers. It is answered briefly from then on.
-    pub(super) fn is_clogged(&self, client: Client) -> bool {
+    pub(super) fn is_clogged(&self, client: ClientKey) -> bool {
         self.core.clients.get(client).is_some_and(|state| state.clogged)
     }
 
     /// Puts a line of `worker`'s into a client's queue. Full: the worker is paused if it is this client's alone, and else
     /// the client is hung up on, because others wait for that worker too.
-    pub(super) fn deliver(&mut self, client: Client, worker: Worker, parts: &Parts<'_>) {
+    pub(super) fn deliver(&mut self, client: ClientKey, worker: WorkerKey, parts: &Parts<'_>) {
         let Some(state) = self.core.client(client) else { return };
         if state.closing {
             return;
@@ -63,7 +63,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    pub(super) fn client_drained(&mut self, client: Client) {
+    pub(super) fn client_drained(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         state.full = false;
         state.oversize = 0;
@@ -76,7 +76,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    pub(super) fn close(&mut self, client: Client, reason: Reason) {
+    pub(super) fn close(&mut self, client: ClientKey, reason: Reason) {
         let Some(state) = self.core.client(client) else { return };
         if !state.closing {
             state.closing = true;
@@ -92,7 +92,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// Answers a client's request with an error.
     pub(super) fn refuse(
         &mut self,
-        client: Client,
+        client: ClientKey,
         id: &[u8],
         batch: Option<BatchKey>,
         tag: Option<&[u8]>,
@@ -104,7 +104,13 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Answers a client's request with a line made here.
-    pub(super) fn reply(&mut self, client: Client, batch: Option<BatchKey>, tag: Option<&[u8]>, line: Bytes) {
+    pub(super) fn reply(
+        &mut self,
+        client: ClientKey,
+        batch: Option<BatchKey>,
+        tag: Option<&[u8]>,
+        line: Bytes,
+    ) {
         let line = match tag {
             Some(tag) => message::tagged(&line, tag),
             None => line,
@@ -117,7 +123,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Puts a line into a worker's queue, unless it takes no more.
-    pub(super) fn write_worker(&mut self, worker: Worker, parts: &[&[u8]]) {
+    pub(super) fn write_worker(&mut self, worker: WorkerKey, parts: &[&[u8]]) {
         let Some(state) = self.core.worker(worker) else { return };
         if !state.hears() {
             return;
@@ -135,7 +141,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Puts a line of `client`'s into a worker's queue. Full: the client is paused.
-    pub(super) fn hand(&mut self, worker: Worker, client: Client, parts: &Parts<'_>) {
+    pub(super) fn hand(&mut self, worker: WorkerKey, client: ClientKey, parts: &Parts<'_>) {
         let Some(state) = self.core.worker(worker) else { return };
         if !state.hears() {
             return;
@@ -156,7 +162,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    pub(super) fn worker_drained(&mut self, worker: Worker) {
+    pub(super) fn worker_drained(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         state.full = false;
         state.charges.clear();
@@ -169,7 +175,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    pub(super) fn pause_worker(&mut self, worker: Worker) {
+    pub(super) fn pause_worker(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         state.paused += 1;
         if state.paused == 1 {
@@ -177,7 +183,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    pub(super) fn resume_worker(&mut self, worker: Worker) {
+    pub(super) fn resume_worker(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         state.paused -= 1;
         if state.paused == 0 {
@@ -185,7 +191,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    pub(super) fn pause_client(&mut self, client: Client) {
+    pub(super) fn pause_client(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         state.paused += 1;
         if state.paused == 1 {
@@ -193,7 +199,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    pub(super) fn resume_client(&mut self, client: Client) {
+    pub(super) fn resume_client(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         state.paused -= 1;
         if state.paused == 0 {

@@ -2,13 +2,13 @@
 
 use narrows_wire::{Code, Effects, Kind, RpcError, View};
 
-use super::Pass;
-use super::api::{Action, Outlet, Reason};
-use super::state::Asker;
-use super::table::{Client, Worker};
+use super::Ctx;
+use super::api::{Action, CoreOutput, Reason};
+use super::state::RequestOrigin;
+use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-impl<O: Outlet> Pass<'_, O> {
+impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn drain(&mut self) {
         if self.core.draining {
             return;
@@ -23,11 +23,11 @@ impl<O: Outlet> Pass<'_, O> {
         self.if_drained();
     }
 
-    fn all_clients(&self) -> Vec<Client> {
+    fn all_clients(&self) -> Vec<ClientKey> {
         self.core.clients.iter().map(|(key, _)| key).collect()
     }
 
-    fn all_workers(&self) -> Vec<Worker> {
+    fn all_workers(&self) -> Vec<WorkerKey> {
         self.core.workers.iter().map(|(key, _)| key).collect()
     }
 
@@ -94,7 +94,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
         for worker in self.core.workers.values_mut() {
             for pending in worker.pending.values_mut() {
-                pending.asker = Asker::Gone;
+                pending.asker = RequestOrigin::Gone;
             }
         }
         let error = error.effects(Effects::Possible);

@@ -2,31 +2,31 @@
 
 use narrows_wire::{Code, Doubled, Effects, Part, RpcError, View};
 
-use super::Pass;
-use super::api::Outlet;
+use super::Ctx;
+use super::api::CoreOutput;
 use super::batch::BatchKey;
 use super::identity::Identity;
-use super::line::Parts;
-use super::number::{self, Digits};
+use super::mcp_server_table::ServerUse;
 use super::progress;
-use super::server_table::ServerUse;
+use super::request_id::{self, Digits};
 use super::session::{SessionKey, Waiting, quoted};
-use super::state::{Asker, Errand, Opening, Pending, What, Whereabouts};
-use super::table::{Client, Worker};
+use super::splice::Parts;
+use super::state::{InternalRequest, Opening, Pending, RequestKind, RequestLocation, RequestOrigin};
+use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
 /// The longest request to open a session that is kept until it is answered.
 const MOST_OPENING: usize = 256 << 10;
 
-impl<O: Outlet> Pass<'_, O> {
+impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn forward(
         &mut self,
-        client: Client,
+        client: ClientKey,
         message: View<'_>,
         batch: Option<BatchKey>,
-        worker: Worker,
+        worker: WorkerKey,
         session: Option<SessionKey>,
-        what: What,
+        what: RequestKind,
     ) {
         let Some(id) = message.id() else { return };
         let tag = message.tag();
@@ -76,7 +76,7 @@ impl<O: Outlet> Pass<'_, O> {
             let (line, tried) = (line.into(), vec![worker]);
             Box::new(Opening { line, identity, tried, again, servers, _charge: charge })
         });
-        if what == What::Initialize || what == What::Authenticate {
+        if what == RequestKind::Initialize || what == RequestKind::Authenticate {
             self.remember(client, message, what);
         }
         let deadline = self.now + self.core.limits.initialize_timeout;
@@ -89,14 +89,14 @@ impl<O: Outlet> Pass<'_, O> {
             state.creating += 1;
         }
         state.used |= opening.is_some();
-        if what == What::Initialize && is_acp {
+        if what == RequestKind::Initialize && is_acp {
             self.core.timers.set(deadline, Timer::Unanswered(worker, number));
         }
         let Some(state) = self.core.worker(worker) else { return };
         state.pending.insert(
             number,
             Pending {
-                asker: Asker::Client { client, id: id.into(), batch },
+                asker: RequestOrigin::Client { client, id: id.into(), batch },
                 what,
                 session,
                 start: state.queued,
@@ -106,12 +106,12 @@ impl<O: Outlet> Pass<'_, O> {
             },
         );
         if let Some(state) = self.core.client(client) {
-            state.inflight.insert(id.into(), Whereabouts::At(worker, number));
+            state.inflight.insert(id.into(), RequestLocation::At(worker, number));
         }
         let mut wire = None;
         if let Some(state) = session.and_then(|key| self.core.sessions.get_mut(key)) {
             wire = state.wire.clone();
-            if what == What::Prompt {
+            if what == RequestKind::Prompt {
                 state.prompts.push(number);
             }
             if let Some(tag) = tag
@@ -123,7 +123,7 @@ impl<O: Outlet> Pass<'_, O> {
         if let Some(key) = session {
             self.uses(key);
         }
-        if what == What::Prompt
+        if what == RequestKind::Prompt
             && let Some(key) = session
         {
             self.begins(key);
@@ -148,20 +148,20 @@ impl<O: Outlet> Pass<'_, O> {
     /// Asks a worker for something in the name of the bus.
     pub(super) fn run_errand(
         &mut self,
-        worker: Worker,
-        errand: Errand,
+        worker: WorkerKey,
+        errand: InternalRequest,
         method: &str,
         params: &[u8],
         session: Option<SessionKey>,
     ) {
-        self.ask(worker, Asker::Errand(errand), method, params, session);
+        self.ask(worker, RequestOrigin::Internal(errand), method, params, session);
     }
 
     /// Sends a request made here.
     pub(super) fn ask(
         &mut self,
-        worker: Worker,
-        asker: Asker,
+        worker: WorkerKey,
+        asker: RequestOrigin,
         method: &str,
         params: &[u8],
         session: Option<SessionKey>,
@@ -170,7 +170,7 @@ impl<O: Outlet> Pass<'_, O> {
         state.next_id += 1;
         let number = state.next_id;
         let start = state.queued;
-        let what = What::Other;
+        let what = RequestKind::Other;
         let pending = Pending { asker, what, session, start, tag: None, progress: None, opening: None };
         state.pending.insert(number, pending);
         let digits = Digits::of(number);
@@ -187,7 +187,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// A worker's answer.
-    pub(super) fn worker_response(&mut self, worker: Worker, message: View<'_>) {
+    pub(super) fn worker_response(&mut self, worker: WorkerKey, message: View<'_>) {
         if message.envelope().result.is_some() && message.envelope().error.is_some() {
             self.fail_answered(
                 worker,
@@ -199,7 +199,7 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         let Some(state) = self.core.worker(worker) else { return };
-        let number = message.id().and_then(number::read);
+        let number = message.id().and_then(request_id::read);
         let Some(pending) = number.and_then(|number| state.pending.remove(&number)) else {
             self.strike(worker, "answered what nobody asked");
             return;
@@ -217,7 +217,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Where nobody is greeted, an answer shows that a worker works.
-    fn well(&mut self, worker: Worker) {
+    fn well(&mut self, worker: WorkerKey) {
         let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
         let state = self.core.pool_of(pool);
         if !state.is_acp() && (state.failures > 0 || state.open_until.is_some()) {
@@ -228,20 +228,23 @@ impl<O: Outlet> Pass<'_, O> {
     /// Gives an answer to whoever it is for, with the session called `name` if it is given.
     pub(super) fn pass_answer(
         &mut self,
-        worker: Worker,
+        worker: WorkerKey,
         pending: Pending,
         message: View<'_>,
         name: Option<&[u8]>,
     ) {
         match pending.asker {
-            Asker::Client { client, id, batch } => {
+            RequestOrigin::Client { client, id, batch } => {
                 if let Some(state) = self.core.client(client) {
                     state.inflight.remove(&id);
                 }
-                if matches!(pending.what, What::Initialize | What::Authenticate | What::Logout) {
+                if matches!(
+                    pending.what,
+                    RequestKind::Initialize | RequestKind::Authenticate | RequestKind::Logout
+                ) {
                     self.learn(worker, client, pending.what, message);
                 }
-                if pending.what == What::List
+                if pending.what == RequestKind::List
                     && let Some(line) = self.own_list(client, worker, &id, message)
                 {
                     self.reply(client, batch, pending.tag.as_deref(), line);
@@ -266,41 +269,41 @@ impl<O: Outlet> Pass<'_, O> {
                 }
                 self.if_served(client);
             }
-            Asker::Errand(errand) => self.errand_done(worker, errand, message),
-            Asker::Fan(fan) => self.fan_part(fan, worker, Ok(message)),
-            Asker::Gone => self.stop_idle(),
+            RequestOrigin::Internal(errand) => self.errand_done(worker, errand, message),
+            RequestOrigin::Fan(fan) => self.fan_part(fan, worker, Ok(message)),
+            RequestOrigin::Gone => self.stop_idle(),
         }
     }
 
     /// Ends a request that its worker will not answer.
-    pub(super) fn fail(&mut self, worker: Worker, pending: Pending, error: &RpcError) {
+    pub(super) fn fail(&mut self, worker: WorkerKey, pending: Pending, error: &RpcError) {
         match pending.asker {
-            Asker::Client { client, id, batch } => {
+            RequestOrigin::Client { client, id, batch } => {
                 if let Some(state) = self.core.client(client) {
                     state.inflight.remove(&id);
                 }
                 self.refuse(client, &id, batch, pending.tag.as_deref(), error);
             }
-            Asker::Errand(errand) => self.errand_failed(worker, errand, error),
-            Asker::Fan(fan) => self.fan_part(fan, worker, Err(error)),
-            Asker::Gone => self.stop_idle(),
+            RequestOrigin::Internal(errand) => self.errand_failed(worker, errand, error),
+            RequestOrigin::Fan(fan) => self.fan_part(fan, worker, Err(error)),
+            RequestOrigin::Gone => self.stop_idle(),
         }
     }
 
     /// Ends a request for an answer of its worker's that cannot be passed on.
     pub(super) fn fail_answered(
         &mut self,
-        worker: Worker,
+        worker: WorkerKey,
         message: View<'_>,
         code: Code,
         words: &'static str,
     ) {
         let Some(state) = self.core.worker(worker) else { return };
-        let Some(number) = message.id().and_then(number::read) else { return };
+        let Some(number) = message.id().and_then(request_id::read) else { return };
         let Some(pending) = state.pending.remove(&number) else { return };
         let error = RpcError::new(code, words).effects(Effects::Possible);
         self.forget_pending(worker, &pending, number);
-        if let Some(key) = pending.session.filter(|_| pending.what == What::Tell) {
+        if let Some(key) = pending.session.filter(|_| pending.what == RequestKind::Tell) {
             self.history_told(key, false);
         }
         self.fail(worker, pending, &error);
@@ -310,7 +313,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// A request that its worker never saw, as its client sent it.
     pub(super) fn unsent(&mut self, pending: &Pending, unsent: &[u8]) -> Option<Waiting> {
-        let Asker::Client { client, id, batch } = &pending.asker else { return None };
+        let RequestOrigin::Client { client, id, batch } = &pending.asker else { return None };
         if let Some(state) = self.core.client(*client) {
             state.inflight.remove(id);
         }

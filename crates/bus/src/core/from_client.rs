@@ -4,17 +4,18 @@ use narrows_acp::method;
 use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};
 use serde_json::json;
 
-use super::Pass;
-use super::api::{Arrival, Outlet, Reason};
+use super::Ctx;
+use super::api::{ClientInfo, CoreOutput, Reason};
 use super::batch::{BatchKey, Sender};
-use super::line::Parts;
-use super::number;
+use super::request_id;
 use super::route::Route;
 use super::session::SessionKey;
+use super::splice::Parts;
 use super::state::{
-    Asked, Asker, ClientState, LONG_ID_BYTES, MAX_LONG_IDS, MOST_OPEN, PoolState, What, Whereabouts,
+    Asked, ClientState, LONG_ID_BYTES, MAX_LONG_IDS, MOST_OPEN, PoolState, RequestKind, RequestLocation,
+    RequestOrigin,
 };
-use super::table::{Client, Worker};
+use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
 /// How MCP says that a request is to be given up on.
@@ -23,8 +24,8 @@ pub(super) const MCP_CANCELLED: &str = "notifications/cancelled";
 const MCP_INITIALIZED: &str = "notifications/initialized";
 const MOST_INITIALIZED: usize = 4096;
 
-impl<O: Outlet> Pass<'_, O> {
-    pub(super) fn client_open(&mut self, from: Arrival<'_>) -> Option<Client> {
+impl<O: CoreOutput> Ctx<'_, O> {
+    pub(super) fn client_open(&mut self, from: ClientInfo<'_>) -> Option<ClientKey> {
         let identity = self.core.identities.number(from.identity);
         let known = self.core.identities.get_mut(identity)?;
         if from.metered && known.clients >= self.core.limits.max_connections_per_identity {
@@ -72,7 +73,7 @@ impl<O: Outlet> Pass<'_, O> {
         Some(key)
     }
 
-    pub(super) fn client_line(&mut self, client: Client, message: View<'_>) {
+    pub(super) fn client_line(&mut self, client: ClientKey, message: View<'_>) {
         let Some(state) = self.core.client(client) else { return };
         if state.closing {
             return;
@@ -91,7 +92,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Acts on one message of a client's.
-    pub(super) fn take_client(&mut self, client: Client, message: View<'_>, batch: Option<BatchKey>) {
+    pub(super) fn take_client(&mut self, client: ClientKey, message: View<'_>, batch: Option<BatchKey>) {
         let is_ambiguous = message.envelope().ambiguous || self.misleads_beside_params(client, message);
         if is_ambiguous && self.refuse_ambiguous(client, message, batch) {
             return;
@@ -105,7 +106,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    pub(super) fn client_request(&mut self, client: Client, message: View<'_>, batch: Option<BatchKey>) {
+    pub(super) fn client_request(&mut self, client: ClientKey, message: View<'_>, batch: Option<BatchKey>) {
         let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
         let tag = message.tag();
         let is_long = id.len() + tag.map_or(0, <[u8]>::len) > LONG_ID_BYTES;
@@ -124,7 +125,7 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         let is_cancel = method == method::SESSION_CANCEL;
-        let what = if is_cancel { What::Cancel } else { What::of(&method) };
+        let what = if is_cancel { RequestKind::Cancel } else { RequestKind::of(&method) };
         if let Some((worker, line)) = self.home_of_server(client, message) {
             let message = line.as_deref().map_or(message, View::parse);
             self.forward(client, message, batch, worker, None, what);
@@ -166,7 +167,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// Refuses a request whose id is in use. Tells whether it is.
     pub(super) fn refuse_doubled(
         &mut self,
-        client: Client,
+        client: ClientKey,
         id: &[u8],
         batch: Option<BatchKey>,
         tag: Option<&[u8]>,
@@ -179,7 +180,7 @@ impl<O: Outlet> Pass<'_, O> {
         doubled
     }
 
-    fn client_notification(&mut self, client: Client, message: View<'_>) {
+    fn client_notification(&mut self, client: ClientKey, message: View<'_>) {
         let Some(method) = message.method() else { return };
         if matches!(&*method, method::CANCEL_REQUEST | MCP_CANCELLED) {
             self.give_up(client, message);
@@ -196,12 +197,12 @@ impl<O: Outlet> Pass<'_, O> {
             self.hand(worker, client, &Parts::of(message, &[]));
             return;
         }
-        if What::of(&method) != What::Other && self.core.pools.iter().any(PoolState::is_acp) {
+        if RequestKind::of(&method) != RequestKind::Other && self.core.pools.iter().any(PoolState::is_acp) {
             // Methods of requests mean nothing without an id, but an agent could act on them.
             self.core.counters.dropped += 1;
             return;
         }
-        let what = if method == method::SESSION_CANCEL { What::Cancel } else { What::Other };
+        let what = if method == method::SESSION_CANCEL { RequestKind::Cancel } else { RequestKind::Other };
         match self.route(client, message, what) {
             Route::Child { worker, wire } => {
                 let edit = wire.as_deref().map(|wire| (Part::Session, wire));
@@ -237,7 +238,13 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Passes a notification on.
-    fn pass_on(&mut self, client: Client, worker: Worker, session: Option<SessionKey>, message: View<'_>) {
+    fn pass_on(
+        &mut self,
+        client: ClientKey,
+        worker: WorkerKey,
+        session: Option<SessionKey>,
+        message: View<'_>,
+    ) {
         let wire = session.and_then(|key| self.core.sessions.get(key)?.wire.clone());
         let edits: &[(Part, &[u8])] = match &wire {
             Some(wire) => &[(Part::Session, wire)],
@@ -246,7 +253,7 @@ impl<O: Outlet> Pass<'_, O> {
         self.hand(worker, client, &Parts::of(message, edits));
     }
 
-    fn client_response(&mut self, client: Client, message: View<'_>) {
+    fn client_response(&mut self, client: ClientKey, message: View<'_>) {
         let asked = self.take_asked(client, message);
         let Some(asked) = asked else {
             self.core.counters.dropped += 1;
@@ -262,8 +269,8 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// The request that a response of a client's is for.
-    fn take_asked(&mut self, client: Client, message: View<'_>) -> Option<Asked> {
-        let number = number::read(message.id()?)?;
+    fn take_asked(&mut self, client: ClientKey, message: View<'_>) -> Option<Asked> {
+        let number = request_id::read(message.id()?)?;
         let asked = self.core.client(client)?.asked.remove(&number)?;
         self.core.worker(asked.worker)?;
         self.answered(asked.worker, &asked.id, (client, number));
@@ -271,14 +278,14 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// A client's answer cannot be passed on: whoever asked is told, and not left waiting.
-    pub(super) fn fail_response(&mut self, client: Client, message: View<'_>, error: &RpcError) {
+    pub(super) fn fail_response(&mut self, client: ClientKey, message: View<'_>, error: &RpcError) {
         match self.take_asked(client, message) {
             Some(asked) => self.fail_asked(&asked, error),
             None => self.core.counters.dropped += 1,
         }
     }
 
-    pub(super) fn client_fault(&mut self, client: Client, message: View<'_>, fault: Fault) {
+    pub(super) fn client_fault(&mut self, client: ClientKey, message: View<'_>, fault: Fault) {
         if let Some(line) = message.refusal() {
             self.write_client(client, &[&line]);
         }
@@ -303,7 +310,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    pub(super) fn client_eof(&mut self, client: Client) {
+    pub(super) fn client_eof(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         state.eof = true;
         let ends_bus = state.ends_bus;
@@ -319,7 +326,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Hangs up on a client whose input has ended and that is owed nothing more.
-    pub(super) fn if_served(&mut self, client: Client) {
+    pub(super) fn if_served(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         if state.eof && state.inflight.is_empty() && state.held.is_none() && !state.catching_up {
             let ends_bus = state.ends_bus;
@@ -331,7 +338,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Nobody will answer what a client was asked.
-    fn stop_asking(&mut self, client: Client) {
+    fn stop_asking(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         let mut asked: Vec<_> = std::mem::take(&mut state.asked).into_iter().collect();
         asked.sort_unstable_by_key(|(number, _)| *number);
@@ -357,7 +364,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Lets the turns of a client end that will not see them.
-    fn abandon_turns(&mut self, client: Client) {
+    fn abandon_turns(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         let sessions: Vec<SessionKey> = state.sessions.iter().copied().collect();
         let at = self.now + self.core.limits.disconnect_grace;
@@ -369,7 +376,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    pub(super) fn client_gone(&mut self, client: Client) {
+    pub(super) fn client_gone(&mut self, client: ClientKey) {
         self.stop_asking(client);
         self.abandon_turns(client);
         let Some(state) = self.core.clients.remove(client) else { return };
@@ -381,10 +388,10 @@ impl<O: Outlet> Pass<'_, O> {
             self.resume_worker(worker);
         }
         for place in state.inflight.into_values() {
-            if let Whereabouts::At(worker, id) = place
+            if let RequestLocation::At(worker, id) = place
                 && let Some(pending) = self.core.worker(worker).and_then(|worker| worker.pending.get_mut(&id))
             {
-                pending.asker = Asker::Gone;
+                pending.asker = RequestOrigin::Gone;
             }
         }
         for key in state.watching {
@@ -410,7 +417,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Takes a client that is gone out of what is known of workers and pools.
-    fn forget_client(&mut self, client: Client) {
+    fn forget_client(&mut self, client: ClientKey) {
         for worker in self.core.workers.values_mut() {
             worker.pausing.retain(|paused| *paused != client);
             worker.servers.forget(client);

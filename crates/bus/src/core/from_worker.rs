@@ -3,17 +3,17 @@
 use narrows_acp::method;
 use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};
 
-use super::Pass;
-use super::api::{Action, Note, Outlet};
+use super::Ctx;
+use super::api::{Action, CoreOutput, Note};
 use super::batch::{BatchKey, Sender};
 use super::children::{Told, told};
 use super::from_client::MCP_CANCELLED;
-use super::line::Parts;
-use super::number::{self, Digits};
-use super::servers::is_about_server;
-use super::session::{Place, SessionKey, quoted};
-use super::state::{Asked, Asker, MOST_OPEN, Stage};
-use super::table::{Client, Worker};
+use super::mcp_servers::is_about_server;
+use super::request_id::{self, Digits};
+use super::session::{SessionKey, SessionState, quoted};
+use super::splice::Parts;
+use super::state::{Asked, MOST_OPEN, RequestOrigin, WorkerLifecycle};
+use super::table::{ClientKey, WorkerKey};
 
 /// How often a worker may misbehave within a window before it is exchanged.
 const STRIKES: usize = 3;
@@ -21,7 +21,7 @@ const STRIKES: usize = 3;
 /// Whom something of a worker's is for.
 enum Target {
     /// A client, and the session it belongs to.
-    Client(Client, Option<SessionKey>),
+    Client(ClientKey, Option<SessionKey>),
     /// Somebody who has gone.
     Gone,
     /// A session that is being opened.
@@ -34,10 +34,10 @@ enum Target {
     Foreign,
 }
 
-impl<O: Outlet> Pass<'_, O> {
-    pub(super) fn worker_line(&mut self, worker: Worker, message: View<'_>) {
+impl<O: CoreOutput> Ctx<'_, O> {
+    pub(super) fn worker_line(&mut self, worker: WorkerKey, message: View<'_>) {
         let Some(state) = self.core.worker(worker) else { return };
-        if state.stage == Stage::Stopping {
+        if state.stage == WorkerLifecycle::Stopping {
             return;
         }
         self.core.counters.from_workers += 1;
@@ -45,7 +45,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Acts on one message of a worker's.
-    pub(super) fn take_worker(&mut self, worker: Worker, message: View<'_>, batch: Option<BatchKey>) {
+    pub(super) fn take_worker(&mut self, worker: WorkerKey, message: View<'_>, batch: Option<BatchKey>) {
         match message.kind() {
             Kind::Notification => self.worker_notification(worker, message),
             Kind::Response => self.worker_response(worker, message),
@@ -55,7 +55,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    fn worker_notification(&mut self, worker: Worker, message: View<'_>) {
+    fn worker_notification(&mut self, worker: WorkerKey, message: View<'_>) {
         if self.drop_unshown_child(worker, message) {
             return;
         }
@@ -101,7 +101,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    fn worker_request(&mut self, worker: Worker, message: View<'_>, batch: Option<BatchKey>) {
+    fn worker_request(&mut self, worker: WorkerKey, message: View<'_>, batch: Option<BatchKey>) {
         let Some(id) = message.id() else { return };
         let Some(state) = self.core.worker(worker) else { return };
         let unanswered = |pass: &mut Self, error: RpcError| {
@@ -169,8 +169,8 @@ impl<O: Outlet> Pass<'_, O> {
     /// Writes something of a worker's to a client, under `number` if that is a request.
     pub(super) fn show(
         &mut self,
-        worker: Worker,
-        client: Client,
+        worker: WorkerKey,
+        client: ClientKey,
         session: Option<SessionKey>,
         message: View<'_>,
         number: Option<u64>,
@@ -225,7 +225,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// The client's own id of the request that `params.requestId` means, if this is a message in which it means one.
-    fn scope_for(&self, worker: Worker, message: View<'_>) -> Option<Box<[u8]>> {
+    fn scope_for(&self, worker: WorkerKey, message: View<'_>) -> Option<Box<[u8]>> {
         let raw = message.request_id()?;
         let state = self.core.workers.get(worker)?;
         match &*message.method()? {
@@ -233,8 +233,8 @@ impl<O: Outlet> Pass<'_, O> {
                 let (_, number) = state.asking.get(raw)?;
                 Some(Digits::of(*number).as_bytes().into())
             }
-            method::ELICITATION_CREATE => match &state.pending.get(&number::read(raw)?)?.asker {
-                Asker::Client { id, .. } => Some(id.clone()),
+            method::ELICITATION_CREATE => match &state.pending.get(&request_id::read(raw)?)?.asker {
+                RequestOrigin::Client { id, .. } => Some(id.clone()),
                 _ => None,
             },
             _ => None,
@@ -244,7 +244,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// The client of the session that a worker spoke of last, if it speaks of it again: most lines are such, and are known
     /// by the bytes of its name.
     #[inline]
-    fn recent_target(&self, worker: Worker, message: View<'_>) -> Option<(Client, SessionKey)> {
+    fn recent_target(&self, worker: WorkerKey, message: View<'_>) -> Option<(ClientKey, SessionKey)> {
         let state = self.core.workers.get(worker)?;
         let key = state.recent?;
         let session = self.core.sessions.get(key)?;
@@ -254,14 +254,14 @@ impl<O: Outlet> Pass<'_, O> {
             // A name with a backslash is never written as it is.
             None => raw.strip_prefix(b"\"")?.strip_suffix(b"\"")? == session.name.as_bytes(),
         };
-        let lives = matches!(session.place, Place::On(at) if at == worker);
+        let lives = matches!(session.place, SessionState::On(at) if at == worker);
         let plain = message.request_id().is_none()
             && !session.name.contains('\\')
             && self.core.pool_of(session.pool).is_acp();
         (named && lives && plain).then_some((session.hearer()?, key))
     }
 
-    fn target(&self, worker: Worker, message: View<'_>) -> Target {
+    fn target(&self, worker: WorkerKey, message: View<'_>) -> Target {
         // By the worker's own id for it, a client would take it for another.
         if message.request_id().is_some()
             && message.method().is_some_and(|method| {
@@ -281,7 +281,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    fn target_of_session(&self, worker: Worker, name: &str, message: View<'_>) -> Target {
+    fn target_of_session(&self, worker: WorkerKey, name: &str, message: View<'_>) -> Target {
         let Some(state) = self.core.workers.get(worker) else { return Target::Gone };
         let known = self.session_of(worker, name).or_else(|| self.root_of(worker, name));
         let Some(key) = known else {
@@ -291,7 +291,7 @@ impl<O: Outlet> Pass<'_, O> {
             if state.creating == 1 && message.kind() == Kind::Request {
                 // It may wait for this before it answers; there is only one it can be for.
                 let creator = state.pending.values().find(|pending| pending.what.creates());
-                if let Some(Asker::Client { client, .. }) = creator.map(|pending| &pending.asker) {
+                if let Some(RequestOrigin::Client { client, .. }) = creator.map(|pending| &pending.asker) {
                     return Target::Client(*client, None);
                 }
             }
@@ -307,19 +307,19 @@ impl<O: Outlet> Pass<'_, O> {
         };
         let Some(session) = self.core.sessions.get(key) else { return Target::Gone };
         match (&session.place, session.hearer()) {
-            (Place::Reviving(_), _) => Target::Replay,
+            (SessionState::Reviving(_), _) => Target::Replay,
             (_, Some(hearer)) => Target::Client(hearer, Some(key)),
             (_, None) if session.is_told() => Target::Replay,
             (_, None) => Target::Gone,
         }
     }
 
-    fn target_of_connection(&self, worker: Worker, message: View<'_>) -> Target {
+    fn target_of_connection(&self, worker: WorkerKey, message: View<'_>) -> Target {
         let Some(state) = self.core.workers.get(worker) else { return Target::Gone };
         let method = message.method();
         let scoped = message.request_id().and_then(|raw| match method.as_deref()? {
             method::CANCEL_REQUEST | MCP_CANCELLED => state.asking.get(raw).map(|(client, _)| *client),
-            method::ELICITATION_CREATE => state.pending.get(&number::read(raw)?)?.client(),
+            method::ELICITATION_CREATE => state.pending.get(&request_id::read(raw)?)?.client(),
             _ => None,
         });
         if let Some(client) = scoped {
@@ -341,7 +341,12 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// What an update tells about its session: that it has a child, which is returned, and in v2 when a turn is over.
     #[inline]
-    fn follow(&mut self, worker: Worker, session: Option<SessionKey>, message: View<'_>) -> Option<Box<str>> {
+    fn follow(
+        &mut self,
+        worker: WorkerKey,
+        session: Option<SessionKey>,
+        message: View<'_>,
+    ) -> Option<Box<str>> {
         let key = session?;
         if !self.core.workers.get(worker)?.announces {
             return None;
@@ -357,14 +362,14 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// What a worker said in a child before that was known follows its announcement.
     #[inline]
-    fn introduce_child(&mut self, worker: Worker, child: Option<Box<str>>) {
+    fn introduce_child(&mut self, worker: WorkerKey, child: Option<Box<str>>) {
         if let Some(child) = child {
             self.introduce_strangers(worker, &child);
         }
     }
 
     /// The same of what is said again: children that it tells of are there.
-    fn follow_replay(&mut self, worker: Worker, message: View<'_>) {
+    fn follow_replay(&mut self, worker: WorkerKey, message: View<'_>) {
         if self.core.workers.get(worker).is_some_and(|state| state.announces)
             && let Some(Told::Child(child)) = message.params().and_then(told)
             && let Some(name) = message.session()
@@ -374,7 +379,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    fn follow_turn(&mut self, worker: Worker, key: SessionKey, running: bool, message: View<'_>) {
+    fn follow_turn(&mut self, worker: WorkerKey, key: SessionKey, running: bool, message: View<'_>) {
         let is_v2 = self.core.workers.get(worker).is_some_and(|state| state.is_v2);
         // Whether a child works says nothing about the turn of its session.
         let is_childs = message.session().is_some_and(|name| self.child_of(worker, &name).is_some());
@@ -392,7 +397,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    fn worker_fault(&mut self, worker: Worker, message: View<'_>, fault: Fault) {
+    fn worker_fault(&mut self, worker: WorkerKey, message: View<'_>, fault: Fault) {
         match fault {
             Fault::LongResponse => {
                 self.fail_answered(worker, message, Code::MessageTooLarge, "the agent's answer is too long");
@@ -419,7 +424,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// A worker said something that is no message: nobody is left waiting for an answer that cannot be read. Tells whether it was meant
     /// as one.
-    pub(super) fn misdelivered(&mut self, worker: Worker, message: View<'_>) -> bool {
+    pub(super) fn misdelivered(&mut self, worker: WorkerKey, message: View<'_>) -> bool {
         let is_answer = message.kind() == Kind::Invalid(Fault::BadResponse)
             || message.id().is_some() && !message.envelope().method.is_some();
         if is_answer {
@@ -432,7 +437,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Counts a misdeed; too many within a window, and the worker is exchanged.
-    pub(super) fn strike(&mut self, worker: Worker, what: &'static str) {
+    pub(super) fn strike(&mut self, worker: WorkerKey, what: &'static str) {
         self.core.counters.strikes += 1;
         let since = self.now.saturating_sub(self.core.limits.restart_window);
         let now = self.now;

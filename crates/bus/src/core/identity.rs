@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::api::{ANYONE, Outlet, Time};
-use super::table::Client;
+use super::api::{ANYONE, CoreOutput, Time};
+use super::table::ClientKey;
 use super::timer::Timer;
-use super::{Core, Pass};
+use super::{Core, Ctx};
 
 /// An identity's place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -102,10 +102,10 @@ impl Core {
     }
 }
 
-impl<O: Outlet> Pass<'_, O> {
+impl<O: CoreOutput> Ctx<'_, O> {
     /// Counts messages of a client whose identity may send so many in a second. One that has sent too many is not read from
     /// for a while: nothing is lost by that, and others have their turn.
-    pub(super) fn meter(&mut self, client: Client, messages: usize) {
+    pub(super) fn meter(&mut self, client: ClientKey, messages: usize) {
         let rate = self.core.limits.max_rate_per_identity;
         let Some(state) = self.core.clients.get_mut(client).filter(|_| rate > 0) else { return };
         if !state.metered {
@@ -123,7 +123,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// A client that had sent too much has rested.
-    pub(super) fn rested(&mut self, client: Client) {
+    pub(super) fn rested(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         if std::mem::take(&mut state.resting) {
             self.resume_client(client);

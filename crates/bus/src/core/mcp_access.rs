@@ -9,14 +9,14 @@ use narrows_acp::{Version, strip_client_meta};
 use narrows_wire::{Code, RpcError, View, elements, keys, member, members};
 use serde_json::Value;
 
-use super::Pass;
-use super::api::{Note, Outlet, PoolId};
+use super::Ctx;
+use super::api::{CoreOutput, Note, PoolId};
 use super::errors::misnamed;
 use super::progress::respelled;
 use super::session::SessionKey;
 use super::session_keys::{decoded, folds_to};
-use super::state::What;
-use super::table::Client;
+use super::state::RequestKind;
+use super::table::ClientKey;
 use crate::config::{McpAccess, McpServer, McpTarget};
 
 /// The parameter that lists them.
@@ -39,9 +39,9 @@ const MAX_SERVER_KEYS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refused;
 
-impl<O: Outlet> Pass<'_, O> {
+impl<O: CoreOutput> Ctx<'_, O> {
     /// The setting that holds for a client in a pool.
-    fn mcp_access(&self, client: Option<Client>, pool: PoolId) -> McpAccess {
+    fn mcp_access(&self, client: Option<ClientKey>, pool: PoolId) -> McpAccess {
         let settings = &self.core.pool_of(self.core.current(pool)).settings;
         if settings.manifest.is_some() {
             // The gate has a list of its own.
@@ -55,11 +55,11 @@ impl<O: Outlet> Pass<'_, O> {
     /// Judges the servers in a message of a client. Returns the message to send in its place, if another is to be sent.
     pub(super) fn permit_servers(
         &mut self,
-        client: Client,
+        client: ClientKey,
         pool: PoolId,
         is_v2: bool,
         message: View<'_>,
-        what: What,
+        what: RequestKind,
     ) -> Result<Option<Vec<u8>>, RpcError> {
         // No method of the protocol takes positional parameters, but some agents read them: their sessions and servers
         // would be seen by the agent and not here.
@@ -67,11 +67,21 @@ impl<O: Outlet> Pass<'_, O> {
         {
             return Err(RpcError::new(Code::InvalidParams, "params must be an object"));
         }
-        if !matches!(what, What::New | What::Load | What::Resume | What::Fork | What::Other) {
+        if !matches!(
+            what,
+            RequestKind::New
+                | RequestKind::Load
+                | RequestKind::Resume
+                | RequestKind::Fork
+                | RequestKind::Other
+        ) {
             return Ok(None);
         }
         let Some(name) = message.method() else { return Ok(None) };
-        let opens = matches!(What::of(&name), What::New | What::Load | What::Resume | What::Fork);
+        let opens = matches!(
+            RequestKind::of(&name),
+            RequestKind::New | RequestKind::Load | RequestKind::Resume | RequestKind::Fork
+        );
         let is_judged = opens || (self.core.pool_of(pool).is_acp() && is_unknown(&name));
         if !is_judged {
             return Ok(None);
@@ -105,7 +115,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Judges `_meta` of a message of a client that may not have just any program started: agents take settings from there
     /// when a session is opened, such as the program they run.
-    fn permit_meta(&mut self, client: Client, pool: PoolId, message: View<'_>) -> Result<(), RpcError> {
+    fn permit_meta(&mut self, client: ClientKey, pool: PoolId, message: View<'_>) -> Result<(), RpcError> {
         let current = self.core.pool_of(self.core.current(pool));
         if !current.is_acp() {
             return Ok(());
@@ -122,10 +132,10 @@ impl<O: Outlet> Pass<'_, O> {
     /// Judges the servers in a message about a session that is open.
     pub(super) fn permit_in_session(
         &mut self,
-        client: Client,
+        client: ClientKey,
         key: SessionKey,
         message: View<'_>,
-        what: What,
+        what: RequestKind,
     ) -> Result<(), RpcError> {
         let Some(pool) = self.core.sessions.get(key).map(|session| session.pool) else { return Ok(()) };
         if let Some(error) = self.refuse_server(pool, message) {
@@ -140,7 +150,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// Judges the servers in the parameters with which a session is to be opened again. Returns those to send.
     pub(super) fn permit_again(
         &mut self,
-        client: Option<Client>,
+        client: Option<ClientKey>,
         pool: PoolId,
         is_v2: bool,
         params: &[u8],
@@ -168,7 +178,7 @@ impl<O: Outlet> Pass<'_, O> {
         permitted(listed, is_v2, message, params)
     }
 
-    fn deny_servers(&mut self, client: Option<Client>, pool: PoolId) -> RpcError {
+    fn deny_servers(&mut self, client: Option<ClientKey>, pool: PoolId) -> RpcError {
         self.core.counters.refused_mcp += 1;
         self.tell(Note::McpRefused { client: client.map(Into::into), pool });
         RpcError::new(Code::PolicyDenied, "MCP server not allowed by this pool")

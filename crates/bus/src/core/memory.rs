@@ -11,10 +11,10 @@ use narrows_wire::{Code, Fault, Kind, RpcError, View, message};
 use rustc_hash::FxHashMap;
 use serde_json::json;
 
-use super::Pass;
-use super::api::Outlet;
+use super::Ctx;
+use super::api::CoreOutput;
 use super::identity::Identity;
-use super::table::Client;
+use super::table::ClientKey;
 
 /// Messages up to this length are always taken: who gives up a request or ends a turn helps.
 const SMALL: usize = 4 << 10;
@@ -70,7 +70,7 @@ impl Drop for Charge {
 
 impl super::Core {
     /// Charges the identity of a client.
-    pub(super) fn charge(&mut self, client: Client, bytes: usize) -> Charge {
+    pub(super) fn charge(&mut self, client: ClientKey, bytes: usize) -> Charge {
         let identity = self.clients.get(client).map_or(Identity::ANYONE, |state| state.identity);
         self.memory.charge(identity, bytes)
     }
@@ -90,9 +90,9 @@ pub(crate) fn unfinished_error() -> RpcError {
     error.with("retryAfterMs", json!(RETRY_MS))
 }
 
-impl<O: Outlet> Pass<'_, O> {
+impl<O: CoreOutput> Ctx<'_, O> {
     /// Refuses a message of which `message` is the head. If it answers a worker, the worker is told.
-    pub(super) fn refuse_unfinished(&mut self, client: Client, message: View<'_>) {
+    pub(super) fn refuse_unfinished(&mut self, client: ClientKey, message: View<'_>) {
         if self.core.client(client).is_none_or(|state| state.closing) {
             return;
         }
@@ -107,7 +107,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Refuses a message that is too much to be held. Tells whether it was.
-    pub(super) fn refuse_too_much(&mut self, client: Client, message: View<'_>) -> bool {
+    pub(super) fn refuse_too_much(&mut self, client: ClientKey, message: View<'_>) -> bool {
         let length = message.bytes().len();
         let Some(identity) = self.core.client(client).map(|state| state.identity) else { return false };
         if length <= SMALL || !self.core.is_too_much(identity, length) {

@@ -7,11 +7,11 @@ use narrows_wire::{View, message};
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 
-use super::Pass;
-use super::api::{Action, Outlet, OwnedName, PoolId};
+use super::Ctx;
+use super::api::{Action, CoreOutput, OwnedName, PoolId};
 use super::identity::Identity;
 use super::session::{Session, SessionKey};
-use super::table::{Client, Worker};
+use super::table::{ClientKey, WorkerKey};
 use crate::config::{Config, Limits};
 
 /// Whom a session belongs to, as its name says to somebody.
@@ -132,7 +132,7 @@ impl Owners {
     }
 }
 
-impl<O: Outlet> Pass<'_, O> {
+impl<O: CoreOutput> Ctx<'_, O> {
     /// Whose a session is that `identity` names; of one that is open, `key` says where it stands.
     pub(super) fn claim_on(&self, identity: Identity, name: &str, key: Option<SessionKey>) -> Claim {
         if !self.core.owners.are_kept() {
@@ -148,7 +148,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Has it written down whose a session is, before `client` is told of it.
-    pub(super) fn note_owner(&mut self, key: SessionKey, client: Option<Client>) {
+    pub(super) fn note_owner(&mut self, key: SessionKey, client: Option<ClientKey>) {
         if !self.core.owners.are_kept() {
             return;
         }
@@ -183,7 +183,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    fn write_owner(&mut self, session: OwnedName, identity: Identity, client: Option<Client>) {
+    fn write_owner(&mut self, session: OwnedName, identity: Identity, client: Option<ClientKey>) {
         self.core.owners.know(&session, identity);
         let identity = self.core.identities.name(identity);
         self.out.act(Action::Own { client: client.map(Into::into), session, identity });
@@ -200,7 +200,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Whose a session is that `worker` lists as `name`.
-    pub(super) fn claim_on_listed(&self, identity: Identity, worker: Worker, name: &str) -> Claim {
+    pub(super) fn claim_on_listed(&self, identity: Identity, worker: WorkerKey, name: &str) -> Claim {
         let own = self.session_of(worker, name);
         let pool = self.pool_of_worker(worker);
         if own.is_none() && self.is_anothers_within(identity, pool, name) {
@@ -214,8 +214,8 @@ impl<O: Outlet> Pass<'_, O> {
     /// is to be passed on as it is.
     pub(super) fn own_list(
         &self,
-        client: Client,
-        worker: Worker,
+        client: ClientKey,
+        worker: WorkerKey,
         id: &[u8],
         message: View<'_>,
     ) -> Option<Bytes> {

@@ -8,11 +8,11 @@ use std::ops::Range;
 
 use narrows_wire::{Doubled, View, member};
 
-use super::Pass;
-use super::api::{Note, Outlet};
-use super::number;
-use super::state::Asker;
-use super::table::Worker;
+use super::Ctx;
+use super::api::{CoreOutput, Note};
+use super::request_id;
+use super::state::RequestOrigin;
+use super::table::WorkerKey;
 
 const METHOD: &str = "notifications/progress";
 const META: &str = "_meta";
@@ -51,9 +51,9 @@ pub(super) fn with_token(message: View<'_>, raw: Option<&[u8]>) -> Option<Vec<u8
     Some(respelled(message.bytes(), place, raw?))
 }
 
-impl<O: Outlet> Pass<'_, O> {
+impl<O: CoreOutput> Ctx<'_, O> {
     /// Whether tokens are exchanged on the way to this worker: many clients use it, and it may say what it wants.
-    pub(super) fn exchanges_tokens(&self, worker: Worker) -> bool {
+    pub(super) fn exchanges_tokens(&self, worker: WorkerKey) -> bool {
         self.core.workers.get(worker).is_some_and(|state| {
             let pool = self.core.pool_of(state.pool);
             pool.is_shared() && !pool.is_acp()
@@ -61,12 +61,12 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Shows the progress of a request to whoever made it. Tells whether this is such a message.
-    pub(super) fn show_progress(&mut self, worker: Worker, message: View<'_>) -> bool {
+    pub(super) fn show_progress(&mut self, worker: WorkerKey, message: View<'_>) -> bool {
         if !self.exchanges_tokens(worker) || message.method().is_none_or(|method| method != METHOD) {
             return false;
         }
         let place = token_of_progress(message);
-        let number = place.as_ref().and_then(|place| number::read(&message.bytes()[place.clone()]));
+        let number = place.as_ref().and_then(|place| request_id::read(&message.bytes()[place.clone()]));
         let state = self.core.workers.get(worker);
         let pending = number.and_then(|number| state?.pending.get(&number));
         let known = pending.and_then(|pending| Some((pending, pending.progress.as_deref()?)));
@@ -78,7 +78,7 @@ impl<O: Outlet> Pass<'_, O> {
             });
             return true;
         };
-        let Asker::Client { client, .. } = pending.asker else {
+        let RequestOrigin::Client { client, .. } = pending.asker else {
             self.core.counters.unseen += 1;
             return true;
         };

@@ -4,13 +4,13 @@ use narrows_wire::{Code, RpcError};
 
 use crate::config::{Config, Pool, Share};
 
-use super::Pass;
-use super::api::{Outlet, PoolId};
-use super::state::{PoolState, Stage, WorkerState};
-use super::table::{Client, Worker};
+use super::Ctx;
+use super::api::{CoreOutput, PoolId};
+use super::state::{PoolState, WorkerLifecycle, WorkerState};
+use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-impl<O: Outlet> Pass<'_, O> {
+impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn reload(&mut self, config: &Config) {
         self.core.limits = config.limits.clone();
         self.core.listeners.clone_from(&config.listen);
@@ -55,7 +55,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// A client whose pool was taken away is as one that has none yet. Its sessions go on where they are.
-    pub(super) fn leave_removed(&mut self, client: Client) {
+    pub(super) fn leave_removed(&mut self, client: ClientKey) {
         let Some(pool) = self.core.clients.get(client).and_then(|state| state.pool) else {
             return;
         };
@@ -110,7 +110,7 @@ impl<O: Outlet> Pass<'_, O> {
         let per_session = state.settings.share == Share::Session && state.is_acp();
         for worker in self.core.pool_of(pool).workers.clone() {
             let Some(state) = self.core.worker(worker) else { continue };
-            if !state.claimed && (state.stage != Stage::Ready || state.pending.is_empty()) {
+            if !state.claimed && (state.stage != WorkerLifecycle::Ready || state.pending.is_empty()) {
                 self.stop_worker(worker, false);
             } else if shared {
                 self.let_go(worker);
@@ -130,12 +130,17 @@ impl<O: Outlet> Pass<'_, O> {
     /// Lets go what a pool has more than it wants.
     fn shrink(&mut self, pool: PoolId) {
         let state = self.core.pool_of(pool);
-        let live: Vec<(Worker, &WorkerState)> = state
+        let live: Vec<(WorkerKey, &WorkerState)> = state
             .workers
             .iter()
             .rev()
             .filter_map(|worker| Some((*worker, self.core.workers.get(*worker)?)))
-            .filter(|(_, state)| matches!(state.stage, Stage::Starting | Stage::Greeting | Stage::Ready))
+            .filter(|(_, state)| {
+                matches!(
+                    state.stage,
+                    WorkerLifecycle::Starting | WorkerLifecycle::Greeting | WorkerLifecycle::Ready
+                )
+            })
             .collect();
         let going = if state.is_shared() { surplus(state, live) } else { spare(state, live) };
         for worker in going {
@@ -148,16 +153,16 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// After `drain_timeout`, ends a worker once no turn runs in it, though clients have sessions there.
-    fn end_later(&mut self, worker: Worker) {
+    fn end_later(&mut self, worker: WorkerKey) {
         let at = self.now + self.core.limits.drain_timeout;
         self.core.timers.set(at, Timer::Retired(worker));
     }
 
     /// Lets a worker go that has done nothing wrong, when nobody needs it any more, however long that takes.
-    fn let_go(&mut self, worker: Worker) {
+    fn let_go(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
-        if !matches!(state.stage, Stage::Retiring | Stage::Stopping) {
-            state.stage = Stage::Retiring;
+        if !matches!(state.stage, WorkerLifecycle::Retiring | WorkerLifecycle::Stopping) {
+            state.stage = WorkerLifecycle::Retiring;
             state.unwanted = true;
             self.refresh_answer(worker);
             self.if_retired(worker);
@@ -166,19 +171,19 @@ impl<O: Outlet> Pass<'_, O> {
 }
 
 /// Of workers that everybody shares, those that are too many: first those that nobody would miss.
-fn surplus(pool: &PoolState, mut live: Vec<(Worker, &WorkerState)>) -> Vec<Worker> {
+fn surplus(pool: &PoolState, mut live: Vec<(WorkerKey, &WorkerState)>) -> Vec<WorkerKey> {
     let most = live.len().saturating_sub(pool.settings.instances as usize);
     live.sort_by_key(|(_, state)| state.sessions.len() + state.pending.len());
     live.into_iter().take(most).map(|(worker, _)| worker).collect()
 }
 
 /// Of workers that are for one client each, those that wait for clients and are too many: first those that are not ready.
-fn spare(pool: &PoolState, live: Vec<(Worker, &WorkerState)>) -> Vec<Worker> {
+fn spare(pool: &PoolState, live: Vec<(WorkerKey, &WorkerState)>) -> Vec<WorkerKey> {
     let (claimed, mut free): (Vec<_>, Vec<_>) = live.into_iter().partition(|(_, state)| state.claimed);
     let wanted = pool.settings.instances as usize + pool.waiting.len() + pool.revivals.len();
     let room = (pool.settings.max_instances as usize).saturating_sub(claimed.len());
     let most = free.len().saturating_sub(wanted.min(room));
-    free.sort_by_key(|(_, state)| state.stage == Stage::Ready);
+    free.sort_by_key(|(_, state)| state.stage == WorkerLifecycle::Ready);
     free.into_iter().take(most).map(|(worker, _)| worker).collect()
 }
 

@@ -1,21 +1,19 @@
 //! Where a client's message belongs.
 
-use narrows_acp::method::{METHODS, Scope, Side};
 use narrows_wire::{Code, Effects, RpcError, View};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::config::Share;
 
-use super::Pass;
-use super::api::{Outlet, PoolId};
+use super::Ctx;
+use super::api::{CoreOutput, PoolId};
 use super::errors::{misnamed, session_in_use, uninitialized, unknown_session};
 use super::identity::Identity;
 use super::owners::Claim;
-use super::session::{Place, SessionKey};
-use super::session_keys::{meta_pool, names_any_session};
-use super::state::{Stage, What};
-use super::supervise::deaf;
-use super::table::{Client, Worker};
+use super::session::{SessionKey, SessionState};
+use super::state::{RequestKind, WorkerLifecycle};
+use super::supervisor::deaf;
+use super::table::{ClientKey, WorkerKey};
 
 /// The longest name of a session, as long as that of a request may be.
 pub(super) const MOST_NAME: usize = 4_096;
@@ -36,11 +34,11 @@ const PRESSURE_MS: u64 = 1_000;
 #[derive(Debug)]
 pub(super) enum Route {
     /// Send it to a worker.
-    Worker { worker: Worker, session: Option<SessionKey> },
+    Worker { worker: WorkerKey, session: Option<SessionKey> },
     /// Send it to the worker of a child session, which calls that so if it is given.
-    Child { worker: Worker, wire: Option<Box<[u8]>> },
+    Child { worker: WorkerKey, wire: Option<Box<[u8]>> },
     /// Keep it until this worker was greeted.
-    Backlog(Worker),
+    Backlog(WorkerKey),
     /// Keep it until its session lives again.
     Revive(SessionKey),
     /// Close a session that lives nowhere.
@@ -61,14 +59,16 @@ pub(super) enum Route {
     Refuse(RpcError),
 }
 
-impl<O: Outlet> Pass<'_, O> {
-    pub(super) fn route(&mut self, client: Client, message: View<'_>, what: What) -> Route {
+impl<O: CoreOutput> Ctx<'_, O> {
+    pub(super) fn route(&mut self, client: ClientKey, message: View<'_>, what: RequestKind) -> Route {
         let name = message.session();
         let longest = name.as_ref().map_or(0, |name| name.len()).max(message.tag().map_or(0, <[u8]>::len));
         if longest > MOST_NAME {
             return Route::Refuse(RpcError::new(Code::InvalidParams, "the name of the session is too long"));
         }
-        if matches!(what, What::Initialize | What::Authenticate) && message.bytes().len() > MOST_GREETING {
+        if matches!(what, RequestKind::Initialize | RequestKind::Authenticate)
+            && message.bytes().len() > MOST_GREETING
+        {
             return Route::Refuse(RpcError::new(Code::MessageTooLarge, "this is too long to be kept"));
         }
         if (what.creates() || what.reopens()) && message.bytes().len() > MAX_OPENING_BYTES {
@@ -81,7 +81,8 @@ impl<O: Outlet> Pass<'_, O> {
         let claim = name.as_deref().map_or(Claim::Own, |name| self.claim_of(client, name, family));
         // What concerns the whole connection does not become a matter of one session by naming it: its worker may be
         // shared.
-        let concerns_all = matches!(what, What::Initialize | What::Authenticate | What::Logout);
+        let concerns_all =
+            matches!(what, RequestKind::Initialize | RequestKind::Authenticate | RequestKind::Logout);
         let is_acp = |key| {
             let session = self.core.sessions.get(key);
             session.is_some_and(|session| self.core.pool_of(session.pool).is_acp())
@@ -115,13 +116,13 @@ impl<O: Outlet> Pass<'_, O> {
             let words = "whoever this connection belongs to has too many sessions";
             return Route::Refuse(RpcError::new(Code::Backpressure, words));
         }
-        if what != What::Initialize && self.core.client(client).is_some_and(|state| state.astray) {
+        if what != RequestKind::Initialize && self.core.client(client).is_some_and(|state| state.astray) {
             let words = "initialize was refused: name a pool that is there first";
             return Route::Refuse(RpcError::new(Code::InvalidRequest, words));
         }
         let chosen = self.choose_pool(client, message, what);
         if let Some(state) = self.core.client(client)
-            && what == What::Initialize
+            && what == RequestKind::Initialize
         {
             state.astray = chosen.is_err();
         }
@@ -148,7 +149,7 @@ impl<O: Outlet> Pass<'_, O> {
         if (claim != Claim::Own && !is_named_first) || is_anothers {
             return Route::Refuse(unknown_session());
         }
-        if (what.reopens() || what == What::Delete)
+        if (what.reopens() || what == RequestKind::Delete)
             && let Some(error) = name.as_deref().and_then(|name| self.is_called_otherwise(client, pool, name))
         {
             return Route::Refuse(error);
@@ -163,7 +164,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Whose a session is that a client names.
     #[inline]
-    fn claim_of(&self, client: Client, name: &str, key: Option<SessionKey>) -> Claim {
+    fn claim_of(&self, client: ClientKey, name: &str, key: Option<SessionKey>) -> Claim {
         if key.is_some_and(|key| !self.may_reach(client, key)) {
             return Claim::Foreign;
         }
@@ -175,24 +176,24 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Returns `true` if a name is that of a session which a client may not use.
-    pub(super) fn is_foreign(&self, client: Client, name: &str) -> bool {
+    pub(super) fn is_foreign(&self, client: ClientKey, name: &str) -> bool {
         self.claim_of(client, name, self.core.sessions.find(name)) == Claim::Foreign
     }
 
     /// Returns `true` if a client may use a session that is open: the session is its own, or it has sent `initialize` and can take it over.
-    fn is_initialized_for(&self, client: Client, key: SessionKey) -> bool {
+    fn is_initialized_for(&self, client: ClientKey, key: SessionKey) -> bool {
         let is_own = self.core.sessions.get(key).is_some_and(|session| session.owner == Some(client));
         is_own || self.core.clients.get(client).is_some_and(|state| state.initialize.is_some())
     }
 
-    fn is_under_pressure(&self, client: Client) -> bool {
+    fn is_under_pressure(&self, client: ClientKey) -> bool {
         let is_anonymous =
             self.core.clients.get(client).is_some_and(|state| state.identity == Identity::ANYONE);
         self.core.pressure || self.core.anonymous_pressure && is_anonymous
     }
 
     /// Whether a client may open a session more, as far as its identity goes.
-    fn may_open(&mut self, client: Client) -> bool {
+    fn may_open(&mut self, client: ClientKey) -> bool {
         let Some(state) = self.core.clients.get(client).filter(|state| state.metered) else {
             return true;
         };
@@ -205,7 +206,12 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Where a message of a session that is known belongs; `None` if it is to be opened anew.
-    pub(super) fn route_session(&mut self, client: Client, key: SessionKey, what: What) -> Option<Route> {
+    pub(super) fn route_session(
+        &mut self,
+        client: ClientKey,
+        key: SessionKey,
+        what: RequestKind,
+    ) -> Option<Route> {
         let identity = self.core.client(client)?.identity;
         let session = self.core.sessions.get(key)?;
         let any_client = !self.core.pool_of(session.pool).is_acp();
@@ -220,7 +226,9 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let session = self.core.sessions.get(key)?;
         match session.owner {
-            Some(owner) if owner == client && what == What::Prompt && self.is_anothers_turn(client, key) => {
+            Some(owner)
+                if owner == client && what == RequestKind::Prompt && self.is_anothers_turn(client, key) =>
+            {
                 return Some(Route::Refuse(session_in_use()));
             }
             Some(owner) if owner == client || any_client => {}
@@ -236,7 +244,7 @@ impl<O: Outlet> Pass<'_, O> {
                 }
             }
             None if any_client || what.reopens() => self.adopt(key, client, what),
-            None if matches!(what, What::Close | What::Delete) => {}
+            None if matches!(what, RequestKind::Close | RequestKind::Delete) => {}
             None => {
                 let error =
                     RpcError::new(Code::NotFound, "load or resume the session on this connection first");
@@ -248,24 +256,24 @@ impl<O: Outlet> Pass<'_, O> {
             return Some(Route::Revive(key));
         }
         match self.core.sessions.get(key)?.place {
-            Place::On(worker) => {
+            SessionState::On(worker) => {
                 let moves_on = self.moves_on(key);
                 let state = self.core.worker(worker)?;
                 match state.stage {
-                    Stage::Greeting => Some(Route::Backlog(worker)),
+                    WorkerLifecycle::Greeting => Some(Route::Backlog(worker)),
                     _ if state.deaf => self.route_deaf(client, key, worker, what),
-                    Stage::Retiring if state.unwanted && moves_on => {
+                    WorkerLifecycle::Retiring if state.unwanted && moves_on => {
                         self.uproot(worker, key, &"its agent was exchanged".into());
                         self.route_session(client, key, what)
                     }
                     _ => Some(Route::Worker { worker, session: Some(key) }),
                 }
             }
-            Place::Reviving(_) => Some(Route::Revive(key)),
+            SessionState::Reviving(_) => Some(Route::Revive(key)),
             // What is done with it follows what waits for it.
-            Place::Lost(_) if self.is_awaited(key) => Some(Route::Revive(key)),
-            Place::Lost(_) if what == What::Close => Some(Route::Close(key)),
-            Place::Lost(_) if what.reopens() || what == What::Delete => {
+            SessionState::Lost(_) if self.is_awaited(key) => Some(Route::Revive(key)),
+            SessionState::Lost(_) if what == RequestKind::Close => Some(Route::Close(key)),
+            SessionState::Lost(_) if what.reopens() || what == RequestKind::Delete => {
                 let session = self.core.sessions.get(key)?;
                 let (name, pool) = (session.name.clone(), self.core.current(session.pool));
                 if let Some(error) = self.is_called_otherwise(client, pool, &name) {
@@ -275,13 +283,13 @@ impl<O: Outlet> Pass<'_, O> {
                 self.drop_session(key);
                 None
             }
-            Place::Lost(_) => Some(Route::Revive(key)),
+            SessionState::Lost(_) => Some(Route::Revive(key)),
         }
     }
 
     /// The worker of a session, if its gate was told other scopes than a client has: the token was changed since, or is
     /// another of the same name.
-    fn narrowed_otherwise(&self, client: Client, key: SessionKey) -> Option<Worker> {
+    fn narrowed_otherwise(&self, client: ClientKey, key: SessionKey) -> Option<WorkerKey> {
         let session = self.core.sessions.get(key)?;
         self.core.pool_of(session.pool).settings.manifest.as_ref()?;
         let worker = session.worker()?;
@@ -290,7 +298,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Ends a worker that is kept for nobody who is there. Returns `false` if a client has it.
-    fn end_kept(&mut self, worker: Worker) -> bool {
+    fn end_kept(&mut self, worker: WorkerKey) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return true };
         let mut sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
         if state.client.is_some() || sessions.any(|session| session.owner.is_some()) {
@@ -313,7 +321,13 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Of a session whose worker hears nothing any more: its turn goes on there, all else goes on elsewhere.
-    fn route_deaf(&mut self, client: Client, key: SessionKey, worker: Worker, what: What) -> Option<Route> {
+    fn route_deaf(
+        &mut self,
+        client: ClientKey,
+        key: SessionKey,
+        worker: WorkerKey,
+        what: RequestKind,
+    ) -> Option<Route> {
         let session = self.core.sessions.get(key)?;
         // The answer to a request that opens it decides first whether there is such a session, and whose it is.
         if session.is_busy() || session.provisional || session.unsure {
@@ -324,7 +338,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Refuses a session that a worker of the pool calls so and clients do not: by this name it is nobody's.
-    fn is_called_otherwise(&mut self, client: Client, pool: PoolId, name: &str) -> Option<RpcError> {
+    fn is_called_otherwise(&mut self, client: ClientKey, pool: PoolId, name: &str) -> Option<RpcError> {
         let identity = self.core.client(client)?.identity;
         let workers = self.core.pool_of(pool).workers.iter();
         let mut states = workers.filter_map(|worker| self.core.workers.get(*worker));
@@ -337,7 +351,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Whether the client of a session says nothing more and is probably gone, so that another may have what all workers serve.
-    fn has_left(&self, owner: Client, key: SessionKey) -> bool {
+    fn has_left(&self, owner: ClientKey, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let is_silent =
             self.core.clients.get(owner).is_some_and(|state| state.closing || state.eof && !state.ends_bus);
@@ -345,7 +359,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Makes a session without a client the session of `client`.
-    fn adopt(&mut self, key: SessionKey, client: Client, what: What) {
+    fn adopt(&mut self, key: SessionKey, client: ClientKey, what: RequestKind) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         session.owner = Some(client);
         session.ownerless = None;
@@ -363,223 +377,4 @@ impl<O: Outlet> Pass<'_, O> {
             state.sessions.insert(key);
         }
     }
-
-    /// The pool of a client's message, which becomes the client's.
-    fn choose_pool(&mut self, client: Client, message: View<'_>, what: What) -> Result<PoolId, RpcError> {
-        if what == What::Initialize {
-            self.leave_removed(client);
-        }
-        let Some(state) = self.core.client(client) else { return Err(unknown_session()) };
-        let now = state.pool;
-        let wanted = match message.pool() {
-            Some(pool) => Some(pool.into_owned()),
-            None if matches!(what, What::Initialize | What::New) => meta_pool(message),
-            None => None,
-        };
-        let pool = match (wanted, now) {
-            (Some(name), _) => self.wanted_pool(client, &name)?,
-            (None, Some(pool)) => self.core.current(pool),
-            (None, None) => self.default_pool(client)?,
-        };
-        if self.core.pool_of(pool).removed {
-            return Err(RpcError::new(Code::NotFound, "the pool of this connection is no longer there"));
-        }
-        // A reload may have taken it from the listener.
-        if !self.may_use(client, pool) {
-            return Err(self.deny_pool(client));
-        }
-        match now {
-            Some(now) if now != pool => {
-                let own = self.core.clients.get(client).and_then(|state| state.worker);
-                let own = own.filter(|worker| self.core.is_exclusive(*worker));
-                let both_shared = [now, pool].iter().all(|pool| self.core.pool_of(*pool).is_shared());
-                if !both_shared && self.core.current(now) != pool {
-                    let words = "a connection can change its pool only between pools that are shared by all";
-                    return Err(RpcError::new(Code::InvalidParams, words));
-                }
-                if let Some(state) = self.core.client(client) {
-                    state.pool = Some(pool);
-                    state.worker = own;
-                }
-            }
-            Some(_) => {}
-            None => {
-                if let Some(state) = self.core.client(client) {
-                    state.pool = Some(pool);
-                }
-            }
-        }
-        Ok(pool)
-    }
-
-    /// In a pool that everybody shares and whose protocol is known.
-    fn route_shared(&mut self, client: Client, pool: PoolId, message: View<'_>, what: What) -> Route {
-        let ready = self.core.pool_of(pool).answer.is_some();
-        let is_known = self.core.client(client).is_some_and(|state| state.initialize.is_some());
-        match what {
-            _ if what != What::Initialize && !is_known => Route::Refuse(uninitialized()),
-            _ if message.session().is_none() && needs_session(message) => Route::Refuse(misnamed()),
-            What::Initialize if ready => Route::Initialize,
-            What::List | What::Delete if ready => Route::Everywhere,
-            What::Initialize | What::List | What::Delete => self.wait_for(pool),
-            What::Authenticate | What::Logout => {
-                Route::Refuse(RpcError::new(Code::InvalidParams, "this pool has no ways to log in"))
-            }
-            What::New | What::Load | What::Resume => match self.place(pool, client, &[]) {
-                Some(worker) => Route::Worker { worker, session: None },
-                None => self.wait_for_room(pool, client),
-            },
-            _ if message.session().is_some() => Route::Refuse(unknown_session()),
-            _ if names_any_session(message) => Route::Refuse(misnamed()),
-            _ => self.sticky(client, pool),
-        }
-    }
-
-    /// In a pool of which nothing is known but `sessionId`: whoever names one first has it from then on, and one that is
-    /// first named beside another lives where that one does.
-    fn route_unknowing(&mut self, client: Client, pool: PoolId, message: View<'_>) -> Route {
-        let (deep, top) = (message.session(), message.top_session());
-        if top.as_deref().is_some_and(|top| self.is_foreign(client, top)) {
-            return Route::Refuse(unknown_session());
-        }
-        let mut home = None;
-        if let Some(key) = top.as_deref().and_then(|top| self.core.sessions.find(top)) {
-            match self.route_session(client, key, What::Other) {
-                Some(Route::Worker { worker, session }) => home = Some((worker, session)),
-                Some(other) => return other,
-                None => {}
-            }
-        }
-        let Some(name) = deep.or_else(|| top.clone()) else { return self.sticky(client, pool) };
-        if let Some((worker, session)) = home
-            && top.as_deref() == Some(&*name)
-        {
-            return Route::Worker { worker, session };
-        }
-        let Some(worker) = home.map(|(worker, _)| worker).or_else(|| self.place(pool, client, &[])) else {
-            return self.wait_for(pool);
-        };
-        let tag: Option<Box<[u8]>> = message.tag().map(Box::from);
-        if let Some(top) = top.filter(|top| *top != name && home.is_none()) {
-            let key = self.enter(&top, worker, Some(client), None, tag.clone(), b"{}");
-            self.note_owner(key, None);
-        }
-        let key = self.enter(&name, worker, Some(client), None, tag, b"{}");
-        self.note_owner(key, None);
-        Route::Worker { worker, session: Some(key) }
-    }
-
-    /// The worker for what belongs to no session.
-    fn sticky(&mut self, client: Client, pool: PoolId) -> Route {
-        if let Some(worker) = self.core.client(client).and_then(|state| state.worker)
-            && self.core.worker(worker).is_some_and(|state| state.stage == Stage::Ready && state.pool == pool)
-        {
-            return Route::Worker { worker, session: None };
-        }
-        match self.place(pool, client, &[]) {
-            Some(worker) => {
-                if let Some(state) = self.core.client(client) {
-                    state.worker = Some(worker);
-                }
-                Route::Worker { worker, session: None }
-            }
-            None => self.wait_for(pool),
-        }
-    }
-
-    /// In a pool whose workers are for one client at a time.
-    fn route_own(&mut self, client: Client, pool: PoolId, what: What) -> Route {
-        let opens = what == What::New || what.reopens();
-        let state = self.core.pool_of(pool);
-        let per_session = state.settings.share == Share::Session;
-        let is_for_all = per_session && state.is_acp() && matches!(what, What::List | What::Delete);
-        if is_for_all && !self.listeners(client, pool).is_empty() {
-            return Route::Everywhere;
-        }
-        if let Some(worker) = self.core.client(client).and_then(|state| state.worker)
-            && let Some(state) = self.core.worker(worker)
-            && !matches!(state.stage, Stage::Starting | Stage::Stopping)
-            && !state.deaf
-            && !(opens && (state.stage == Stage::Retiring || per_session && state.used))
-        {
-            if state.stage == Stage::Greeting {
-                // The next session must not go there too.
-                state.used |= opens;
-                return Route::Backlog(worker);
-            }
-            return Route::Worker { worker, session: None };
-        }
-        if what == What::Initialize
-            && let Some(state) = self.core.client(client)
-        {
-            // It is about to say it itself.
-            (state.initialize, state.initialized) = (None, None);
-        }
-        let route = self.claim(client, pool);
-        if let Route::Backlog(worker) = route
-            && let Some(state) = self.core.worker(worker)
-        {
-            state.used |= opens;
-        }
-        route
-    }
-
-    /// Takes a worker that nobody has yet for a client. It is told what the client told another before.
-    pub(super) fn claim(&mut self, client: Client, pool: PoolId) -> Route {
-        let free = self.core.pool_of(pool).workers.iter().copied().find(|worker| {
-            self.core.workers.get(*worker).is_some_and(|state| state.stage == Stage::Ready && !state.claimed)
-        });
-        if self.has_its_workers(client, pool) {
-            return self.wait_for_own(pool, client);
-        }
-        let Some(worker) = free else { return self.wait_for(pool) };
-        let first = self.core.client(client).and_then(|state| state.worker);
-        let first = first.filter(|first| self.core.is_exclusive(*first));
-        let is_first = first.and_then(|first| self.core.worker(first)).is_none_or(|first| !first.hears());
-        let Some(client_state) = self.core.client(client) else { return Route::Hold };
-        let is_known = client_state.initialize.is_some();
-        let (identity, scopes) = (client_state.identity, client_state.scopes.clone());
-        if is_first {
-            client_state.worker = Some(worker);
-        }
-        if let Some(state) = self.core.worker(worker) {
-            state.claimed = true;
-            state.client = Some(client);
-            state.identity = Some(identity);
-            state.scopes.clone_from(&scopes);
-        }
-        self.fill(pool);
-        self.name_client(worker, pool, identity, scopes.as_deref());
-        if is_known {
-            self.introduce(worker, client);
-            return Route::Backlog(worker);
-        }
-        Route::Worker { worker, session: None }
-    }
-
-    /// Tells a worker with a gate who its client is and what it is narrowed to, before anything else: what a client says about that comes later, and
-    /// too late.
-    fn name_client(&mut self, worker: Worker, pool: PoolId, identity: Identity, scopes: Option<&[String]>) {
-        if self.core.pool_of(pool).settings.manifest.is_none() {
-            return;
-        }
-        let name = Value::from(&*self.core.identities.name(identity)).to_string();
-        let scopes = scopes.map(|scopes| format!(r#","scopes":{}"#, Value::from(scopes))).unwrap_or_default();
-        let line: [&[u8]; 4] = [
-            br#"{"jsonrpc":"2.0","method":"narrows/identity","params":{"identity":"#,
-            name.as_bytes(),
-            scopes.as_bytes(),
-            b"}}",
-        ];
-        self.write_worker(worker, &line);
-    }
-}
-
-/// Returns `true` if a client's message is one of ACP that belongs to a session, in any version. An agent that has
-/// sessions of several clients could apply it to any of them if it names none.
-fn needs_session(message: View<'_>) -> bool {
-    message.method().is_some_and(|name| {
-        let mut methods = METHODS.iter().filter(|method| method.received_by(Side::Agent));
-        methods.any(|method| method.name == name && method.scope == Scope::Session)
-    })
 }

@@ -9,12 +9,12 @@ use super::api::{PoolId, Time};
 use super::batch::BatchKey;
 use super::children::Kin;
 use super::identity::Identity;
-use super::line::KeptLine;
+use super::mcp_server_table::ServerUse;
 use super::memory::Charge;
-use super::server_table::ServerUse;
+use super::observers::Watch;
+use super::splice::KeptLine;
 use super::state::Abilities;
-use super::table::{Client, Key, Table, Worker};
-use super::watch::Watch;
+use super::table::{ClientKey, Key, Table, WorkerKey};
 
 /// The longest params that are kept to take a session up again.
 const MOST_PARAMS: usize = 1 << 20;
@@ -26,19 +26,19 @@ pub(super) type SessionKey = Key<Session>;
 
 /// Where a session lives.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum SessionState {
     /// In a worker.
-    On(Worker),
+    On(WorkerKey),
     /// Nowhere: its worker is gone, for this reason.
     Lost(Arc<str>),
     /// It is being resumed in a worker.
-    Reviving(Worker),
+    Reviving(WorkerKey),
 }
 
 /// A line that waits for its session.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    pub(super) client: Client,
+    pub(super) client: ClientKey,
     pub(super) line: KeptLine,
     pub(super) batch: Option<BatchKey>,
     pub(super) _charge: Charge,
@@ -52,10 +52,10 @@ pub(super) struct Session {
     /// How its worker calls it, as a JSON string, if that is another name.
     pub(super) wire: Option<Box<[u8]>>,
     pub(super) pool: PoolId,
-    pub(super) place: Place,
+    pub(super) place: SessionState,
     /// What its last worker could do with it.
     pub(super) abilities: Abilities,
-    pub(super) owner: Option<Client>,
+    pub(super) owner: Option<ClientKey>,
     /// Since when it has no owner.
     pub(super) ownerless: Option<Time>,
     pub(super) identity: Identity,
@@ -94,16 +94,16 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn worker(&self) -> Option<Worker> {
+    pub(super) fn worker(&self) -> Option<WorkerKey> {
         match self.place {
-            Place::On(worker) | Place::Reviving(worker) => Some(worker),
-            Place::Lost(_) => None,
+            SessionState::On(worker) | SessionState::Reviving(worker) => Some(worker),
+            SessionState::Lost(_) => None,
         }
     }
 
     /// Who hears what its worker says of it.
     #[inline]
-    pub(super) fn hearer(&self) -> Option<Client> {
+    pub(super) fn hearer(&self) -> Option<ClientKey> {
         self.watch.as_deref().and_then(Watch::reader).unwrap_or(self.owner)
     }
 
@@ -217,7 +217,7 @@ impl Sessions {
     }
 
     /// Takes out what a client that is gone has waiting.
-    pub(super) fn forget_waiting(&mut self, client: Client) {
+    pub(super) fn forget_waiting(&mut self, client: ClientKey) {
         for session in self.table.values_mut() {
             session.waiting.retain(|waiting| waiting.client != client);
         }

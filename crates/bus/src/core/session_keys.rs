@@ -6,11 +6,11 @@
 use narrows_acp::method;
 use narrows_wire::{Kind, View, keys, member};
 
-use super::Pass;
-use super::api::{Outlet, PoolId};
+use super::Ctx;
+use super::api::{CoreOutput, PoolId};
 use super::batch::BatchKey;
 use super::errors::misnamed;
-use super::table::Client;
+use super::table::ClientKey;
 
 /// The key in `_meta` by which a client names a pool.
 const POOL: &str = "narrows/pool";
@@ -18,12 +18,12 @@ const POOL: &str = "narrows/pool";
 /// `sessionId` without case, `_` and `-`.
 const FOLDED: &str = "sessionid";
 
-impl<O: Outlet> Pass<'_, O> {
+impl<O: CoreOutput> Ctx<'_, O> {
     /// Refuses a message that has a key like `sessionId` or `requestId` beside those, where the worker has sessions of others. Returns
     /// `true` if it is refused.
     pub(super) fn refuse_ambiguous(
         &mut self,
-        client: Client,
+        client: ClientKey,
         message: View<'_>,
         batch: Option<BatchKey>,
     ) -> bool {
@@ -44,7 +44,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Returns `true` if a client's messages may go to an agent that has sessions of others.
-    fn may_share(&self, client: Client) -> bool {
+    fn may_share(&self, client: ClientKey) -> bool {
         let is_shared = |pool: &super::PoolState| pool.is_shared() && pool.is_acp();
         match self.core.clients.get(client).and_then(|state| state.pool) {
             Some(pool) => is_shared(self.core.pool_of(pool)),
@@ -71,7 +71,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Returns `true` if a client's message names a session beside its params that is not the client's, or may do so to some reader, and the
     /// agent has sessions of others. A name that is nobody's is a tag, which comes back with the answer.
-    pub(super) fn misleads_beside_params(&self, client: Client, message: View<'_>) -> bool {
+    pub(super) fn misleads_beside_params(&self, client: ClientKey, message: View<'_>) -> bool {
         if !self.may_share(client) {
             return false;
         }

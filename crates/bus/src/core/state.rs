@@ -10,15 +10,15 @@ use crate::config;
 use super::api::{PoolId, Time};
 use super::batch::BatchKey;
 use super::children::ChildKey;
-use super::fan::FanKey;
+use super::fan_out::FanKey;
 use super::identity::Identity;
-use super::line::KeptLine;
+use super::mcp_server_table::{ServerTable, ServerUse};
+use super::mcp_servers::AskedServer;
 use super::memory::Charge;
-use super::server_table::{ServerTable, ServerUse};
-use super::servers::AskedServer;
+use super::observers::Shared;
 use super::session::{SessionKey, Waiting};
-use super::table::{Client, Worker};
-use super::watch::Shared;
+use super::splice::KeptLine;
+use super::table::{ClientKey, WorkerKey};
 
 /// Raw JSON that waits in a table: an id, a tag.
 pub(super) type Raw = Box<[u8]>;
@@ -35,7 +35,7 @@ pub(super) const MOST_FORMER: usize = 1_000;
 
 /// What a request is, as far as the bus must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum RequestKind {
     Initialize,
     Authenticate,
     Logout,
@@ -56,7 +56,7 @@ pub(super) enum What {
     Other,
 }
 
-impl What {
+impl RequestKind {
     pub(super) fn of(method: &str) -> Self {
         use narrows_acp::method;
         match method {
@@ -88,11 +88,11 @@ impl What {
 
 /// Who gets an answer.
 #[derive(Debug)]
-pub(super) enum Asker {
+pub(super) enum RequestOrigin {
     /// A client, by its own id.
-    Client { client: Client, id: Raw, batch: Option<BatchKey> },
+    Client { client: ClientKey, id: Raw, batch: Option<BatchKey> },
     /// The bus itself.
-    Errand(Errand),
+    Internal(InternalRequest),
     /// A part of an answer that several workers give.
     Fan(FanKey),
     /// Nobody any more.
@@ -101,7 +101,7 @@ pub(super) enum Asker {
 
 /// What the bus itself asks a worker for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Errand {
+pub(super) enum InternalRequest {
     /// To be greeted.
     Initialize,
     /// To log in as the client did elsewhere.
@@ -117,8 +117,8 @@ pub(super) enum Errand {
 /// A request that a worker has not answered.
 #[derive(Debug)]
 pub(super) struct Pending {
-    pub(super) asker: Asker,
-    pub(super) what: What,
+    pub(super) asker: RequestOrigin,
+    pub(super) what: RequestKind,
     pub(super) session: Option<SessionKey>,
     /// Where it begins in all that was ever queued for this worker.
     pub(super) start: u64,
@@ -132,9 +132,9 @@ pub(super) struct Pending {
 
 impl Pending {
     /// Returns the client that asked, if one did and is still connected.
-    pub(super) fn client(&self) -> Option<Client> {
+    pub(super) fn client(&self) -> Option<ClientKey> {
         match &self.asker {
-            Asker::Client { client, .. } => Some(*client),
+            RequestOrigin::Client { client, .. } => Some(*client),
             _ => None,
         }
     }
@@ -148,7 +148,7 @@ pub(super) struct Opening {
     /// Who that is, who may be gone by the time it is answered.
     pub(super) identity: Identity,
     /// The workers that do not know the session.
-    pub(super) tried: Vec<Worker>,
+    pub(super) tried: Vec<WorkerKey>,
     /// It was refused once for lack of room, and is asked for again.
     pub(super) again: bool,
     /// The MCP servers of the client that it names, until the session keeps them.
@@ -159,7 +159,7 @@ pub(super) struct Opening {
 /// A request of a worker that a client has not answered.
 #[derive(Debug)]
 pub(super) struct Asked {
-    pub(super) worker: Worker,
+    pub(super) worker: WorkerKey,
     pub(super) id: Raw,
     pub(super) batch: Option<BatchKey>,
     pub(super) is_permission: bool,
@@ -169,9 +169,9 @@ pub(super) struct Asked {
 
 /// Where a client's request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whereabouts {
+pub(super) enum RequestLocation {
     /// Sent to a worker under this id.
-    At(Worker, u64),
+    At(WorkerKey, u64),
     /// Sent to several workers, whose answers are put together.
     Fanned(FanKey),
     /// Not sent yet, or answered in an array that is not complete.
@@ -212,7 +212,7 @@ pub(super) struct ClientState {
     /// It asked for a pool that is not there, and for none since.
     pub(super) astray: bool,
     /// Its own worker, its first, or the one for what belongs to no session.
-    pub(super) worker: Option<Worker>,
+    pub(super) worker: Option<WorkerKey>,
     /// The params of its `initialize`, to be said again to further workers.
     pub(super) initialize: Option<Raw>,
     /// How it has said that it knows the answer to that, where agents have to be told (MCP).
@@ -223,7 +223,7 @@ pub(super) struct ClientState {
     pub(super) charges: [Option<Charge>; 2],
     /// Whether it shows notices.
     pub(super) notices: bool,
-    pub(super) inflight: HashMap<Raw, Whereabouts>,
+    pub(super) inflight: HashMap<Raw, RequestLocation>,
     /// The id of a request that was refused once for lack of room, and is acted on again.
     pub(super) again: Option<Raw>,
     pub(super) asked: FxHashMap<u64, Asked>,
@@ -245,14 +245,14 @@ pub(super) struct ClientState {
     /// It is not read from because it does not read what it is told.
     pub(super) clogged: bool,
     /// The workers that are not read from because of it.
-    pub(super) pausing: Vec<Worker>,
+    pub(super) pausing: Vec<WorkerKey>,
     /// How many full queues keep it from being read.
     pub(super) paused: u32,
 }
 
 /// What a worker is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum WorkerLifecycle {
     /// Its process is being started.
     Starting,
     /// It is being greeted.
@@ -267,7 +267,7 @@ pub(super) enum Stage {
 
 /// What a worker said about a session that is not known yet.
 #[derive(Debug)]
-pub(super) struct Stranger {
+pub(super) struct EarlyMessage {
     pub(super) name: Box<str>,
     pub(super) line: Box<[u8]>,
     pub(super) batch: Option<BatchKey>,
@@ -279,10 +279,10 @@ pub(super) struct WorkerState {
     /// By which lists of sessions name it to clients.
     pub(super) serial: u64,
     pub(super) pool: PoolId,
-    pub(super) stage: Stage,
+    pub(super) stage: WorkerLifecycle,
     pub(super) pid: u32,
     /// The client that has it for itself.
-    pub(super) client: Option<Client>,
+    pub(super) client: Option<ClientKey>,
     /// Whether that client has it from another that is gone.
     pub(super) inherited: bool,
     /// Whether a client has ever had it.
@@ -303,7 +303,7 @@ pub(super) struct WorkerState {
     /// How many bytes were ever queued for it.
     pub(super) queued: u64,
     /// Its requests that clients have not answered.
-    pub(super) asking: HashMap<Raw, (Client, u64)>,
+    pub(super) asking: HashMap<Raw, (ClientKey, u64)>,
     /// Those of them that others are asked too.
     pub(super) shared: HashMap<Raw, Shared>,
     pub(super) sessions: FxHashSet<SessionKey>,
@@ -322,7 +322,7 @@ pub(super) struct WorkerState {
     /// How many requests that create sessions it has not answered.
     pub(super) creating: u32,
     /// What it said about sessions that are not known yet.
-    pub(super) strangers: Vec<Stranger>,
+    pub(super) strangers: Vec<EarlyMessage>,
     pub(super) strangers_bytes: usize,
     /// How many sessions were too many for it, and until when that is believed.
     pub(super) capacity: Option<(usize, Time)>,
@@ -348,7 +348,7 @@ pub(super) struct WorkerState {
     pub(super) full: bool,
     /// It is not read from because it does not read what it is told.
     pub(super) clogged: bool,
-    pub(super) pausing: Vec<Client>,
+    pub(super) pausing: Vec<ClientKey>,
     /// For what clients have sent it while more waits for it than may.
     pub(super) charges: Vec<Charge>,
     /// How many full queues keep it from being read.
@@ -363,7 +363,7 @@ impl WorkerState {
             && self.client.is_none()
             && self.sessions.is_empty()
             && !self.pending.is_empty()
-            && matches!(self.stage, Stage::Greeting | Stage::Ready)
+            && matches!(self.stage, WorkerLifecycle::Greeting | WorkerLifecycle::Ready)
     }
 
     /// How many sessions it was asked to create for an identity and has not yet.
@@ -380,7 +380,7 @@ impl WorkerState {
 
     /// Whether anything can be said to it.
     pub(super) fn hears(&self) -> bool {
-        !self.deaf && !matches!(self.stage, Stage::Starting | Stage::Stopping)
+        !self.deaf && !matches!(self.stage, WorkerLifecycle::Starting | WorkerLifecycle::Stopping)
     }
 }
 
@@ -396,7 +396,7 @@ pub(super) struct Abilities {
 #[derive(Debug)]
 pub(super) struct PoolState {
     pub(super) settings: config::Pool,
-    pub(super) workers: Vec<Worker>,
+    pub(super) workers: Vec<WorkerKey>,
     /// The pool that a reload put in its place; itself gone if there is none.
     pub(super) successor: Option<PoolId>,
     /// A reload took it away.
@@ -411,13 +411,13 @@ pub(super) struct PoolState {
     /// Why the last worker was lost.
     pub(super) last_loss: Option<Arc<str>>,
     /// Clients that wait for a worker.
-    pub(super) waiting: VecDeque<Client>,
+    pub(super) waiting: VecDeque<ClientKey>,
     /// Sessions that wait for a worker to be taken up in.
     pub(super) revivals: VecDeque<SessionKey>,
     /// What all workers can do, where they are shared by all.
     pub(super) abilities: Abilities,
     /// The answers of the workers to `initialize`, and what is true for each (shared by all).
-    pub(super) answers: FxHashMap<Worker, serde_json::Value>,
+    pub(super) answers: FxHashMap<WorkerKey, serde_json::Value>,
     pub(super) answer: Option<Raw>,
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Core;
 use super::api::Time;
-use super::state::Stage;
+use super::state::WorkerLifecycle;
 
 /// What has happened since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -171,12 +171,12 @@ impl Core {
                     worker: worker.slot(),
                     pid: state.pid,
                     state: match state.stage {
-                        Stage::Starting => "starting",
-                        Stage::Greeting => "greeting",
-                        Stage::Ready if state.pending.is_empty() => "ready",
-                        Stage::Ready => "busy",
-                        Stage::Retiring => "retiring",
-                        Stage::Stopping => "stopping",
+                        WorkerLifecycle::Starting => "starting",
+                        WorkerLifecycle::Greeting => "greeting",
+                        WorkerLifecycle::Ready if state.pending.is_empty() => "ready",
+                        WorkerLifecycle::Ready => "busy",
+                        WorkerLifecycle::Retiring => "retiring",
+                        WorkerLifecycle::Stopping => "stopping",
                     },
                     age: now.saturating_sub(state.since).as_secs_f64(),
                     sessions: state.sessions.len(),
@@ -189,9 +189,9 @@ impl Core {
             .collect();
         // Where workers are for one client each, one that is somebody's is of no use to the next.
         let any_ready = pool.workers.iter().any(|worker| {
-            self.workers
-                .get(*worker)
-                .is_some_and(|state| state.stage == Stage::Ready && (pool.is_shared() || !state.claimed))
+            self.workers.get(*worker).is_some_and(|state| {
+                state.stage == WorkerLifecycle::Ready && (pool.is_shared() || !state.claimed)
+            })
         });
         PoolStatus {
             name: pool.settings.name.clone(),

@@ -15,9 +15,9 @@ use super::api;
 use super::state::{ClientState, WorkerState};
 
 /// A client, as the core remembers it.
-pub(super) type Client = Key<ClientState>;
+pub(super) type ClientKey = Key<ClientState>;
 /// A worker, as the core remembers it.
-pub(super) type Worker = Key<WorkerState>;
+pub(super) type WorkerKey = Key<WorkerState>;
 
 /// The place of one entry of a [`Table`].
 pub(super) struct Key<T> {
@@ -84,14 +84,14 @@ impl<T> fmt::Debug for Key<T> {
     }
 }
 
-impl From<Client> for api::Client {
-    fn from(key: Client) -> Self {
+impl From<ClientKey> for api::ClientId {
+    fn from(key: ClientKey) -> Self {
         Self(key.slot)
     }
 }
 
-impl From<Worker> for api::Worker {
-    fn from(key: Worker) -> Self {
+impl From<WorkerKey> for api::WorkerId {
+    fn from(key: WorkerKey) -> Self {
         Self(key.slot)
     }
 }

@@ -1,25 +1,25 @@
 //! Whole conversations through the core, as what everybody gets to see.
 
 mod access;
+mod cancel_request;
+mod capacity;
 mod children;
 mod corners;
 mod costs;
 mod edges;
 mod faults;
-mod given_up;
 mod governed;
 mod identities;
 mod keys;
 mod limits;
-mod lives;
 mod memory;
+mod observers;
 mod progress;
 mod reloads;
-mod room;
 mod routes;
 mod sessions;
 mod turns;
-mod watching;
+mod worker_lifecycle;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Admin, Config, Limits, Listen, Pool, Protocol, Share};
 
-use super::{ANYONE, Action, Arrival, Client, Core, End, Outlet, Time, Worker};
+use super::{ANYONE, Action, ClientId, ClientInfo, Core, CoreOutput, Time, WorkerExit, WorkerId};
 
 /// A core with nobody but the test around it.
 struct Scene {
@@ -46,12 +46,12 @@ struct Sight {
     queued: BTreeMap<u32, Vec<u8>>,
 }
 
-impl Outlet for Sight {
-    fn to_client(&mut self, client: Client, parts: &[&[u8]]) -> usize {
+impl CoreOutput for Sight {
+    fn to_client(&mut self, client: ClientId, parts: &[&[u8]]) -> usize {
         self.put(format!("c{}", client.0), parts)
     }
 
-    fn to_worker(&mut self, worker: Worker, parts: &[&[u8]]) -> usize {
+    fn to_worker(&mut self, worker: WorkerId, parts: &[&[u8]]) -> usize {
         let queued = self.queued.entry(worker.0).or_default();
         queued.extend_from_slice(&parts.concat());
         queued.push(b'\n');
@@ -111,7 +111,7 @@ impl Scene {
     }
 
     fn open(&mut self) -> u32 {
-        let from = Arrival::new(0, ANYONE);
+        let from = ClientInfo::new(0, ANYONE);
         let client = self.core.client_open(self.now, from, &mut self.sight).unwrap().0;
         self.initialized(client);
         client
@@ -127,7 +127,7 @@ impl Scene {
     }
 
     fn line(&mut self, client: u32, line: &str) {
-        self.core.client_line(self.now, Client(client), View::parse(line.as_bytes()), &mut self.sight);
+        self.core.client_line(self.now, ClientId(client), View::parse(line.as_bytes()), &mut self.sight);
     }
 
     fn ask(&mut self, client: u32, id: u64, method: &str, params: &Value) {
@@ -140,11 +140,11 @@ impl Scene {
     }
 
     fn up(&mut self, worker: u32) {
-        self.core.worker_up(self.now, Worker(worker), 100 + worker, &mut self.sight);
+        self.core.worker_up(self.now, WorkerId(worker), 100 + worker, &mut self.sight);
     }
 
     fn said(&mut self, worker: u32, line: &str) {
-        self.core.worker_line(self.now, Worker(worker), View::parse(line.as_bytes()), &mut self.sight);
+        self.core.worker_line(self.now, WorkerId(worker), View::parse(line.as_bytes()), &mut self.sight);
     }
 
     fn answer(&mut self, worker: u32, id: u64, result: &Value) {
@@ -172,13 +172,13 @@ impl Scene {
 
     /// A worker dies that has read `taken` bytes and was never sent `unsent`.
     fn gone(&mut self, worker: u32, taken: u64, unsent: Vec<u8>) {
-        let end = End { reason: "killed by SIGKILL".into(), taken, unsent, ..End::default() };
+        let end = WorkerExit { reason: "killed by SIGKILL".into(), taken, unsent, ..WorkerExit::default() };
         self.sight.queued.remove(&worker);
-        self.core.worker_gone(self.now, Worker(worker), &end, &mut self.sight);
+        self.core.worker_gone(self.now, WorkerId(worker), &end, &mut self.sight);
     }
 
     fn leaves(&mut self, client: u32) {
-        self.core.client_gone(self.now, Client(client), &mut self.sight);
+        self.core.client_gone(self.now, ClientId(client), &mut self.sight);
     }
 
     /// Lets time pass, and what is due happen.

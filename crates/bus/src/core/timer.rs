@@ -3,24 +3,24 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::Pass;
-use super::api::{Outlet, PoolId, Time};
-use super::fan::FanKey;
+use super::Ctx;
+use super::api::{CoreOutput, PoolId, Time};
+use super::fan_out::FanKey;
 use super::session::SessionKey;
-use super::state::Stage;
-use super::table::{Client, Worker};
+use super::state::WorkerLifecycle;
+use super::table::{ClientKey, WorkerKey};
 
 /// What is to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     /// A worker has had its time to answer `initialize`.
-    Greeted(Worker),
+    Greeted(WorkerKey),
     /// The same, where a client asked for it by itself, with the number of its request.
-    Unanswered(Worker, u64),
+    Unanswered(WorkerKey, u64),
     /// A worker that is to go has had its time to finish.
-    Retired(Worker),
+    Retired(WorkerKey),
     /// A worker that owes nothing to anybody who is there has had its time.
-    Forsaken(Worker),
+    Forsaken(WorkerKey),
     /// A session that was told to stop has had its time.
     Cancelled(SessionKey),
     /// The client of a session has been gone for long enough for its turn to end.
@@ -32,9 +32,9 @@ pub(super) enum Timer {
     /// The workers that are all asked have had their time.
     Fanned(FanKey),
     /// A client has waited for a worker for long enough, with the serial of its wait.
-    Held(Client, u64),
+    Held(ClientKey, u64),
     /// A client that had sent too much has rested.
-    Rested(Client),
+    Rested(ClientKey),
     /// A pool may start workers again.
     Respawn(PoolId),
     /// The bus is to stop whatever still runs.
@@ -65,12 +65,12 @@ impl Timers {
     }
 }
 
-impl<O: Outlet> Pass<'_, O> {
+impl<O: CoreOutput> Ctx<'_, O> {
     /// Does what is due.
     pub(super) fn happen(&mut self, timer: Timer) {
         match timer {
             Timer::Greeted(worker) => {
-                if self.core.worker(worker).is_some_and(|state| state.stage == Stage::Greeting) {
+                if self.core.worker(worker).is_some_and(|state| state.stage == WorkerLifecycle::Greeting) {
                     self.ungreeted(worker, "did not answer initialize in time");
                 }
             }
@@ -80,7 +80,7 @@ impl<O: Outlet> Pass<'_, O> {
                 }
             }
             Timer::Retired(worker) => {
-                if self.core.worker(worker).is_some_and(|state| state.stage == Stage::Retiring) {
+                if self.core.worker(worker).is_some_and(|state| state.stage == WorkerLifecycle::Retiring) {
                     self.time_is_up(worker);
                 }
             }

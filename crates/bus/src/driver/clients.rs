@@ -7,29 +7,29 @@ use std::time::{Duration, Instant};
 use narrows_wire::{Code, Fault, Kind, Piece, RpcError, Splitter, View, is_one_line, make_line, message};
 use rustix::io::Errno;
 
-use crate::core::{ANYONE, Arrival, Client, Time};
-use crate::listen::{Ends, Entry, Family};
+use crate::core::{ANYONE, ClientId, ClientInfo, Time};
+use crate::listen::{BoundListener, Ends, Family};
 
-use super::first::{First, Fresh};
-use super::framed::{self, Cutter};
-use super::mail::Newcomer;
-use super::ports::{Conn, Ports};
-use super::silent::crowded;
+use super::commands::IncomingClient;
+use super::connections::{ClientConn, Connections};
+use super::handshake::{First, FirstLine};
+use super::silent_clients::crowded;
 use super::stream::Stream;
-use super::{About, Brain, Driver, LINGER, Place};
+use super::websocket::{self, ClientDecoder};
+use super::{About, Driver, LINGER, PollToken, Router};
 
 /// How often it is tried to write to a client that is being hung up on and takes nothing.
 const RETRY: Duration = Duration::from_millis(50);
 /// How many are let in at a time before others have their turn.
 const ACCEPTS: usize = 64;
 
-impl<B: Brain> Driver<B> {
+impl<B: Router> Driver<B> {
     pub(super) fn list_listener(&mut self, slot: u32) {
         if let Some(door) = self.listeners.get_mut(slot as usize) {
             door.readable = true;
             if !door.listed && !self.watch.accept_rests() {
                 door.listed = true;
-                self.ports.ready.push(Place::Listener(slot));
+                self.ports.ready.push(PollToken::Listener(slot));
             }
         }
     }
@@ -39,7 +39,7 @@ impl<B: Brain> Driver<B> {
         for _ in 0..ACCEPTS {
             let Some(door) = self.listeners.get_mut(slot as usize) else { return };
             door.listed = false;
-            let Entry::Socket(listener) = &door.entry else { return };
+            let BoundListener::Socket(listener) = &door.entry else { return };
             let family = listener.family;
             match listener.accept() {
                 Ok(peer) => {
@@ -83,11 +83,12 @@ impl<B: Brain> Driver<B> {
         };
         let identity = user.map_or_else(|| ANYONE.to_owned(), user_name);
         let is_owner = user.is_some_and(|user| user == rustix::process::geteuid().as_raw());
-        let mut conn = Conn::new(Stream::socket(peer), None, family == Family::Tcp, family == Family::Unix);
+        let mut conn =
+            ClientConn::new(Stream::socket(peer), None, family == Family::Tcp, family == Family::Unix);
         if self.hand_over.is_some() {
-            conn.fresh = Some(Box::new(Fresh { listener, identity: identity.clone(), read: Vec::new() }));
+            conn.fresh = Some(Box::new(FirstLine { listener, identity: identity.clone(), read: Vec::new() }));
         }
-        let from = Arrival { is_owner, ..Arrival::new(listener, &identity) };
+        let from = ClientInfo { is_owner, ..ClientInfo::new(listener, &identity) };
         let lines = self.lines();
         if let Some(slot) = self.admit_conn(now, from, conn, lines) {
             self.await_first(now, slot, family);
@@ -96,7 +97,7 @@ impl<B: Brain> Driver<B> {
 
     /// Returns `true` if a TCP connection is refused: the listener is for one user, and the peer is another or unknown.
     fn is_foreign(&mut self, listener: usize, peer: &OwnedFd) -> bool {
-        let Some(Entry::Socket(door)) = self.listeners.get(listener).map(|door| &door.entry) else {
+        let Some(BoundListener::Socket(door)) = self.listeners.get(listener).map(|door| &door.entry) else {
             return true;
         };
         let Some(only) = door.only else { return false };
@@ -115,9 +116,9 @@ impl<B: Brain> Driver<B> {
     }
 
     /// Takes a client that somebody else has let in.
-    pub(super) fn admit_newcomer(&mut self, now: Time, socket: OwnedFd, from: &Newcomer) {
+    pub(super) fn admit_newcomer(&mut self, now: Time, socket: OwnedFd, from: &IncomingClient) {
         let from = from.arrival();
-        let mut conn = Conn::new(Stream::socket(socket), None, false, true);
+        let mut conn = ClientConn::new(Stream::socket(socket), None, false, true);
         conn.tended = true;
         // Its own socket beside both ends of the one that leads to us.
         conn.descriptors = 3;
@@ -129,24 +130,24 @@ impl<B: Brain> Driver<B> {
     pub(super) fn open_stdio(&mut self, now: Time, listener: u32, ends: Ends) {
         let identity = user_name(rustix::process::geteuid().as_raw());
         self.copied.extend(ends.copied);
-        let conn = Conn::new(ends.input, Some(ends.output), false, false);
+        let conn = ClientConn::new(ends.input, Some(ends.output), false, false);
         let listener = listener as usize;
-        let from = Arrival { ends_bus: true, is_owner: true, ..Arrival::new(listener, &identity) };
+        let from = ClientInfo { ends_bus: true, is_owner: true, ..ClientInfo::new(listener, &identity) };
         let lines = self.lines();
         self.admit_conn(now, from, conn, lines);
     }
 
-    pub(super) fn lines(&self) -> Cutter {
-        Cutter::Lines(Splitter::new(self.limits.max_line))
+    pub(super) fn lines(&self) -> ClientDecoder {
+        ClientDecoder::Lines(Splitter::new(self.limits.max_line))
     }
 
     /// Takes a connection, if there may be one more. The slot it has then.
     pub(super) fn admit_conn(
         &mut self,
         now: Time,
-        from: Arrival<'_>,
-        mut conn: Conn,
-        cutter: Cutter,
+        from: ClientInfo<'_>,
+        mut conn: ClientConn,
+        cutter: ClientDecoder,
     ) -> Option<u32> {
         if let Some(error) = self.no_room(now, &from, &conn) {
             refuse(&conn, &error);
@@ -219,7 +220,7 @@ impl<B: Brain> Driver<B> {
         } else if conn.hangup.is_none() && !(conn.guarded && self.turn_away(slot, read)) {
             let first = if is_fresh { self.look_first(now, slot, read) } else { First::Read };
             let (brain, ports) = (&mut self.brain, &mut self.ports);
-            let Cutter::Lines(lines) = &mut self.client_cutters[slot as usize] else { return };
+            let ClientDecoder::Lines(lines) = &mut self.client_cutters[slot as usize] else { return };
             let scratch = match &first {
                 First::Read => &self.scratch[..read],
                 First::All(read) => read,
@@ -274,7 +275,7 @@ impl<B: Brain> Driver<B> {
             return self.drop_client(now, slot);
         }
         self.take_last(now, slot);
-        self.ask(About::Client(slot), |brain, ports| brain.client_eof(now, Client(slot), ports));
+        self.ask(About::Client(slot), |brain, ports| brain.client_eof(now, ClientId(slot), ports));
     }
 
     /// Takes what a client has said last before its input ended, though it has no line end, if it is a whole message.
@@ -282,7 +283,7 @@ impl<B: Brain> Driver<B> {
         let fresh = self.ports.client(slot).and_then(|conn| conn.fresh.take());
         let begun = fresh.map(|fresh| fresh.read).unwrap_or_default();
         let (brain, ports) = (&mut self.brain, &mut self.ports);
-        let Some(Cutter::Lines(lines)) = self.client_cutters.get_mut(slot as usize) else { return };
+        let Some(ClientDecoder::Lines(lines)) = self.client_cutters.get_mut(slot as usize) else { return };
         let handled = catch_unwind(AssertUnwindSafe(|| {
             for read in [&begun[..], b"\n"] {
                 lines.feed(read, |piece| match piece {
@@ -307,7 +308,7 @@ impl<B: Brain> Driver<B> {
         if let Some(cutter) = self.client_cutters.get_mut(slot as usize) {
             *cutter = lines;
         }
-        self.ask(About::Client(slot), |brain, ports| brain.client_gone(now, Client(slot), ports));
+        self.ask(About::Client(slot), |brain, ports| brain.client_gone(now, ClientId(slot), ports));
         tracing::info!(client = slot, "a client has gone");
         self.accepts_soon(now);
     }
@@ -360,7 +361,7 @@ impl<B: Brain> Driver<B> {
 
 /// Shows the brain a line of a client, unless that is being hung up on.
 #[inline]
-fn show<B: Brain>(brain: &mut B, ports: &mut Ports, now: Time, slot: u32, piece: Piece<'_>) {
+fn show<B: Router>(brain: &mut B, ports: &mut Connections, now: Time, slot: u32, piece: Piece<'_>) {
     if !ports.is_heard(slot) {
         return;
     }
@@ -369,17 +370,17 @@ fn show<B: Brain>(brain: &mut B, ports: &mut Ports, now: Time, slot: u32, piece:
         Piece::Whole(line) if !is_one_line(line) => {
             let mut line = line.to_vec();
             make_line(&mut line);
-            brain.client_line(now, Client(slot), Piece::Whole(&line), ports);
+            brain.client_line(now, ClientId(slot), Piece::Whole(&line), ports);
         }
-        piece => brain.client_line(now, Client(slot), piece, ports),
+        piece => brain.client_line(now, ClientId(slot), piece, ports),
     }
 }
 
 /// Tells a peer why it is not let in, if it can be told at once.
-pub(super) fn refuse(conn: &Conn, error: &RpcError) {
+pub(super) fn refuse(conn: &ClientConn, error: &RpcError) {
     let message = message::error(b"null", error);
     _ = conn.output().write(&match conn.framed {
-        Some(_) => framed::refusal(&message),
+        Some(_) => websocket::refusal(&message),
         None => [&*message, b"\n"].concat(),
     });
     conn.output().shut();
@@ -388,7 +389,7 @@ pub(super) fn refuse(conn: &Conn, error: &RpcError) {
 /// Tells a peer on TCP that it is not the user of this bus, if it can be told at once.
 fn refuse_user(peer: OwnedFd) {
     let error = RpcError::new(Code::PolicyDenied, "only the user of this bus may connect");
-    refuse(&Conn::new(Stream::socket(peer), None, false, false), &error);
+    refuse(&ClientConn::new(Stream::socket(peer), None, false, false), &error);
 }
 
 /// A user as an identity.

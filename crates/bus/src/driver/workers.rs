@@ -1,4 +1,4 @@
-//! Workers: started and ended by the nursery, read and written here.
+//! Workers: started and ended by the spawner, read and written here.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -7,13 +7,13 @@ use mio::Interest;
 use narrows_wire::Splitter;
 use rustix::io::Errno;
 
-use crate::core::{Action, End, Outlet, PoolId, Stuck, Time, Worker};
-use crate::nursery::{self, Ended, News, Order};
+use crate::core::{Action, CoreOutput, PoolId, Stuck, Time, WorkerExit, WorkerId};
+use crate::spawner::{self, Ended, Order, WorkerEvent};
 
-use super::checks::is_dead;
-use super::ports::{Deed, Ending};
+use super::connections::{DeferredAction, Ending};
+use super::periodic::is_dead;
 use super::stream::Stream;
-use super::{About, Brain, Driver, LoopError, Place, READ};
+use super::{About, Driver, LoopError, PollToken, READ, Router};
 
 /// How long the rest of the output of a worker that has ended is waited for.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -23,14 +23,14 @@ const NEWS_GRACE: Duration = Duration::from_millis(500);
 /// hold next to nothing.
 const WIDE: usize = 32;
 
-impl<B: Brain> Driver<B> {
+impl<B: Router> Driver<B> {
     /// Does what the core has ordered for workers.
     pub(super) fn carry_out(&mut self, now: Time) {
         while !self.ports.deeds.is_empty() {
             for deed in std::mem::take(&mut self.ports.deeds) {
                 match deed {
-                    Deed::Spawn(worker, serial, pool) => self.spawn(now, worker, serial, pool),
-                    Deed::Stop(worker, serial, kill) => self.stop(worker, serial, kill),
+                    DeferredAction::Spawn(worker, serial, pool) => self.spawn(now, worker, serial, pool),
+                    DeferredAction::Stop(worker, serial, kill) => self.stop(worker, serial, kill),
                 }
             }
         }
@@ -42,7 +42,7 @@ impl<B: Brain> Driver<B> {
         }
     }
 
-    fn spawn(&mut self, now: Time, worker: Worker, serial: u64, pool: PoolId) {
+    fn spawn(&mut self, now: Time, worker: WorkerId, serial: u64, pool: PoolId) {
         let slot = worker.0 as usize;
         while self.worker_lines.len() <= slot {
             self.worker_lines.push(Splitter::new(self.limits.max_line));
@@ -52,7 +52,7 @@ impl<B: Brain> Driver<B> {
         let spec = catch_unwind(AssertUnwindSafe(|| {
             let settings = self.brain.pool(pool)?;
             names.learn(worker.0, pool, settings);
-            Some((settings.name.clone(), nursery::spec(settings, environment)))
+            Some((settings.name.clone(), spawner::spec(settings, environment)))
         }));
         let Ok(Some((pool, spec))) = spec else {
             let how = Ended { reason: "its pool is gone".into(), ..Ended::default() };
@@ -61,7 +61,7 @@ impl<B: Brain> Driver<B> {
         self.orders.put(Order::Spawn { slot: worker.0, serial, pool, spec: Box::new(spec) });
     }
 
-    fn stop(&mut self, worker: Worker, serial: u64, kill: bool) {
+    fn stop(&mut self, worker: WorkerId, serial: u64, kill: bool) {
         let Some(hand) = self.ports.worker(worker.0).filter(|hand| hand.serial == serial) else { return };
         hand.stopping = true;
         if !kill {
@@ -79,15 +79,15 @@ impl<B: Brain> Driver<B> {
         }
     }
 
-    /// What the nursery has to tell.
+    /// What the spawner has to tell.
     pub(super) fn take_news(&mut self, now: Time) {
         while let Ok(news) = self.news.try_recv() {
             match news {
-                News::Up { slot, serial, pid, stdin, stdout } => {
+                WorkerEvent::Up { slot, serial, pid, stdin, stdout } => {
                     let (stdin, stdout) = (Stream::pipe(stdin), Stream::pipe(stdout));
                     self.worker_up(now, slot, serial, pid, stdin, stdout);
                 }
-                News::Gone { slot, serial, mut how } => {
+                WorkerEvent::Gone { slot, serial, mut how } => {
                     how.reason = self.ports.names.end(slot, how.reason, &how.stderr);
                     self.worker_ended(now, slot, serial, how);
                 }
@@ -104,8 +104,8 @@ impl<B: Brain> Driver<B> {
         }
         let registry = self.poll.registry();
         let registered = stdin
-            .register(registry, Place::Stdin(slot).token(), Interest::WRITABLE)
-            .and_then(|()| stdout.register(registry, Place::Stdout(slot).token(), Interest::READABLE));
+            .register(registry, PollToken::Stdin(slot).token(), Interest::WRITABLE)
+            .and_then(|()| stdout.register(registry, PollToken::Stdout(slot).token(), Interest::READABLE));
         hand.pid = pid;
         hand.stdin = Some(stdin);
         hand.stdout = Some(stdout);
@@ -113,7 +113,7 @@ impl<B: Brain> Driver<B> {
         let stopping = hand.stopping;
         if let Err(error) = registered {
             tracing::warn!(%error, "cannot watch a worker");
-            self.ports.act(Action::Stop { worker: Worker(slot), kill: true });
+            self.ports.act(Action::Stop { worker: WorkerId(slot), kill: true });
             return;
         }
         if stopping {
@@ -121,7 +121,7 @@ impl<B: Brain> Driver<B> {
         }
         self.ports.unblock_worker(slot);
         self.start_watching(now);
-        self.ask(About::Worker(slot), |brain, ports| brain.worker_up(now, Worker(slot), pid, ports));
+        self.ask(About::Worker(slot), |brain, ports| brain.worker_up(now, WorkerId(slot), pid, ports));
     }
 
     /// The process has ended, or did not start.
@@ -158,8 +158,8 @@ impl<B: Brain> Driver<B> {
             *lines = Splitter::new(self.limits.max_line);
         }
         let Ended { reason, oom, ours, .. } = hand.ending.map(|ending| ending.how).unwrap_or_default();
-        let end = End { reason, taken, unsent: hand.outflow.outbox.rest(), oom, ours };
-        self.ask(About::Worker(slot), |brain, ports| brain.worker_gone(now, Worker(slot), &end, ports));
+        let end = WorkerExit { reason, taken, unsent: hand.outflow.outbox.rest(), oom, ours };
+        self.ask(About::Worker(slot), |brain, ports| brain.worker_gone(now, WorkerId(slot), &end, ports));
         self.accepts_soon(now);
     }
 
@@ -188,7 +188,7 @@ impl<B: Brain> Driver<B> {
         let (brain, ports) = (&mut self.brain, &mut self.ports);
         let (lines, scratch) = (&mut self.worker_lines[slot as usize], &self.scratch[..read]);
         let handled = catch_unwind(AssertUnwindSafe(|| {
-            lines.feed(scratch, |piece| brain.worker_line(now, Worker(slot), piece, ports));
+            lines.feed(scratch, |piece| brain.worker_line(now, WorkerId(slot), piece, ports));
         }));
         if handled.is_err() {
             self.excuse(About::Worker(slot));
@@ -245,7 +245,7 @@ impl<B: Brain> Driver<B> {
         // Told once; a worker that is being ended is not told of at all.
         let told = std::mem::replace(&mut hand.stopping, true);
         if !told {
-            self.ask(About::Worker(slot), |brain, ports| brain.worker_stuck(now, Worker(slot), why, ports));
+            self.ask(About::Worker(slot), |brain, ports| brain.worker_stuck(now, WorkerId(slot), why, ports));
         }
         None
     }

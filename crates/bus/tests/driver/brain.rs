@@ -4,8 +4,10 @@ use std::cell::Cell;
 use std::sync::mpsc::SyncSender;
 
 use narrows_bus::config::{Config, Pool};
-use narrows_bus::core::{Action, Arrival, Client, End, Outlet, PoolId, Reason, Stuck, Time, Worker};
-use narrows_bus::driver::Brain;
+use narrows_bus::core::{
+    Action, ClientId, ClientInfo, CoreOutput, PoolId, Reason, Stuck, Time, WorkerExit, WorkerId,
+};
+use narrows_bus::driver::Router;
 use narrows_wire::Piece;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -27,7 +29,7 @@ pub(crate) enum Event {
     Drained(u32),
     Up(u32, u32),
     Stuck(u32, Stuck),
-    Ended(u32, End),
+    Ended(u32, WorkerExit),
     Pressure(bool),
     Reloaded,
     Ticked,
@@ -75,19 +77,19 @@ impl Simple {
         }
     }
 
-    fn rest(&mut self, out: &mut impl Outlet) {
+    fn rest(&mut self, out: &mut impl CoreOutput) {
         if self.draining && self.slots.iter().all(|slot| *slot == (false, false)) {
             out.act(Action::Finished);
         }
     }
 }
 
-impl Brain for Simple {
+impl Router for Simple {
     type Status = usize;
 
-    fn start(&mut self, _: Time, _: &mut impl Outlet) {}
+    fn start(&mut self, _: Time, _: &mut impl CoreOutput) {}
 
-    fn client_open(&mut self, _: Time, from: Arrival<'_>, out: &mut impl Outlet) -> Option<Client> {
+    fn client_open(&mut self, _: Time, from: ClientInfo<'_>, out: &mut impl CoreOutput) -> Option<ClientId> {
         assert_eq!(from.listener, 0);
         self.burn("open");
         if self.slots.iter().filter(|slot| slot.0).count() >= self.max {
@@ -101,13 +103,13 @@ impl Brain for Simple {
         self.slots[slot] = (true, self.mode == Mode::Pairs);
         let slot = u32::try_from(slot).unwrap();
         if self.mode == Mode::Pairs {
-            out.act(Action::Spawn { worker: Worker(slot), pool: PoolId(0) });
+            out.act(Action::Spawn { worker: WorkerId(slot), pool: PoolId(0) });
         }
         self.tell(Event::Open(slot));
-        Some(Client(slot))
+        Some(ClientId(slot))
     }
 
-    fn client_line(&mut self, _: Time, client: Client, line: Piece<'_>, out: &mut impl Outlet) {
+    fn client_line(&mut self, _: Time, client: ClientId, line: Piece<'_>, out: &mut impl CoreOutput) {
         let Piece::Whole(line) = line else { panic!("too long") };
         assert!(!line.ends_with(b"\"panic\"]"), "as asked for");
         if let Some(fuse) = line.strip_prefix(b"[\"fuse\",\"") {
@@ -131,48 +133,48 @@ impl Brain for Simple {
         }
         match self.mode {
             Mode::Mirror => out.to_client(client, &[&line[..line.len() / 2], &line[line.len() / 2..]]),
-            Mode::Pairs => out.to_worker(Worker(client.0), &[line]),
+            Mode::Pairs => out.to_worker(WorkerId(client.0), &[line]),
         };
     }
 
-    fn client_eof(&mut self, _: Time, client: Client, out: &mut impl Outlet) {
+    fn client_eof(&mut self, _: Time, client: ClientId, out: &mut impl CoreOutput) {
         self.burn("eof");
         self.tell(Event::Eof(client.0));
         match self.mode {
             Mode::Mirror => out.act(Action::Close { client, reason: Reason::Served }),
-            Mode::Pairs => out.act(Action::Stop { worker: Worker(client.0), kill: false }),
+            Mode::Pairs => out.act(Action::Stop { worker: WorkerId(client.0), kill: false }),
         }
     }
 
-    fn client_gone(&mut self, _: Time, client: Client, out: &mut impl Outlet) {
+    fn client_gone(&mut self, _: Time, client: ClientId, out: &mut impl CoreOutput) {
         self.burn("gone");
         self.tell(Event::Gone(client.0));
         let slot = &mut self.slots[client.0 as usize];
         slot.0 = false;
         if slot.1 {
-            out.act(Action::Stop { worker: Worker(client.0), kill: true });
+            out.act(Action::Stop { worker: WorkerId(client.0), kill: true });
         }
         self.rest(out);
     }
 
-    fn client_drained(&mut self, _: Time, client: Client, _: &mut impl Outlet) {
+    fn client_drained(&mut self, _: Time, client: ClientId, _: &mut impl CoreOutput) {
         self.tell(Event::Drained(client.0));
     }
 
-    fn worker_up(&mut self, _: Time, worker: Worker, pid: u32, _: &mut impl Outlet) {
+    fn worker_up(&mut self, _: Time, worker: WorkerId, pid: u32, _: &mut impl CoreOutput) {
         self.burn("up");
         self.paused.set((Pid::from_raw(i32::try_from(pid).unwrap()), false));
         self.tell(Event::Up(worker.0, pid));
     }
 
-    fn worker_line(&mut self, _: Time, worker: Worker, line: Piece<'_>, out: &mut impl Outlet) {
+    fn worker_line(&mut self, _: Time, worker: WorkerId, line: Piece<'_>, out: &mut impl CoreOutput) {
         let Piece::Whole(line) = line else { panic!("too long") };
-        out.to_client(Client(worker.0), &[line]);
+        out.to_client(ClientId(worker.0), &[line]);
     }
 
-    fn worker_drained(&mut self, _: Time, _: Worker, _: &mut impl Outlet) {}
+    fn worker_drained(&mut self, _: Time, _: WorkerId, _: &mut impl CoreOutput) {}
 
-    fn owes(&self, _: Worker) -> bool {
+    fn owes(&self, _: WorkerId) -> bool {
         let (Some(pid), is_paused) = self.paused.get() else { return true };
         if self.fuse.as_deref() == Some("pause") {
             kill_process(pid, if is_paused { Signal::CONT } else { Signal::STOP }).unwrap();
@@ -190,20 +192,20 @@ impl Brain for Simple {
         true
     }
 
-    fn worker_stuck(&mut self, _: Time, worker: Worker, why: Stuck, out: &mut impl Outlet) {
+    fn worker_stuck(&mut self, _: Time, worker: WorkerId, why: Stuck, out: &mut impl CoreOutput) {
         self.tell(Event::Stuck(worker.0, why));
         out.act(Action::Stop { worker, kill: true });
     }
 
-    fn worker_gone(&mut self, _: Time, worker: Worker, end: &End, out: &mut impl Outlet) {
+    fn worker_gone(&mut self, _: Time, worker: WorkerId, end: &WorkerExit, out: &mut impl CoreOutput) {
         self.burn("ended");
         self.tell(Event::Ended(worker.0, end.clone()));
         self.slots[worker.0 as usize].1 = false;
-        out.act(Action::Close { client: Client(worker.0), reason: Reason::Served });
+        out.act(Action::Close { client: ClientId(worker.0), reason: Reason::Served });
         self.rest(out);
     }
 
-    fn tick(&mut self, _: Time, _: &mut impl Outlet) {
+    fn tick(&mut self, _: Time, _: &mut impl CoreOutput) {
         self.tell(Event::Ticked);
         // It burns on.
         assert_ne!(self.fuse.as_deref(), Some("tick"), "as asked for");
@@ -213,16 +215,16 @@ impl Brain for Simple {
         (self.fuse.as_deref() == Some("tick")).then_some(Time::ZERO)
     }
 
-    fn drain(&mut self, _: Time, out: &mut impl Outlet) {
+    fn drain(&mut self, _: Time, out: &mut impl CoreOutput) {
         self.draining = true;
         self.burn("drain");
         for slot in 0..u32::try_from(self.slots.len()).unwrap() {
-            out.act(Action::Close { client: Client(slot), reason: Reason::Draining });
+            out.act(Action::Close { client: ClientId(slot), reason: Reason::Draining });
         }
         self.rest(out);
     }
 
-    fn reload(&mut self, _: Time, config: &Config, _: &mut impl Outlet) {
+    fn reload(&mut self, _: Time, config: &Config, _: &mut impl CoreOutput) {
         self.burn("reload");
         self.pools.clone_from(&config.pools);
         self.tell(Event::Reloaded);

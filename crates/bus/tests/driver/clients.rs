@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 
-use narrows_bus::{Newcomer, StartError, Unmoved};
+use narrows_bus::{IncomingClient, StartError, Unmoved};
 use narrows_process::Controller;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -210,7 +210,7 @@ fn whoever_was_let_in_by_another_may_take_nothing_for_as_long_as_that_one_allows
     let rig = Rig::new(Mode::Mirror, config);
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(PATIENCE)).unwrap();
-    let from = Newcomer { metered: true, ..Newcomer::new(0, "token:x") };
+    let from = IncomingClient { metered: true, ..IncomingClient::new(0, "token:x") };
     rig.bus.handle().connect(theirs.into(), from).unwrap();
     let mut held = BufReader::new(ours);
     held.get_mut().write_all(b"[\"flood\",3000000]\n").unwrap();

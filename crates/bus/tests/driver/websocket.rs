@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use narrows_bus::{Newcomer, Served};
+use narrows_bus::{IncomingClient, WebSocketHandle};
 use narrows_link::Upgraded;
 use narrows_wire::websocket::{Decoder, Fault};
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
@@ -19,7 +19,7 @@ type Page = WebSocket<TcpStream>;
 
 impl Rig {
     /// A client from whom `messages` have been read already.
-    fn upgrade(&self, messages: &[&'static str], idle: Duration) -> (Page, Served) {
+    fn upgrade(&self, messages: &[&'static str], idle: Duration) -> (Page, WebSocketHandle) {
         let door = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(door.local_addr().unwrap()).unwrap();
         ours.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -31,7 +31,7 @@ impl Rig {
             messages: messages.iter().map(|message| (*message).into()).collect(),
             idle,
         };
-        let from = Newcomer { metered: true, ..Newcomer::new(0, "token:x") };
+        let from = IncomingClient { metered: true, ..IncomingClient::new(0, "token:x") };
         let served = self.bus.handle().connect_upgraded(upgraded, from).unwrap();
         (WebSocket::from_raw_socket(ours, Role::Client, None), served)
     }
@@ -49,7 +49,7 @@ fn hear(page: &mut Page) -> Result<String, u16> {
     }
 }
 
-fn ended(mut served: Served) -> Option<Fault> {
+fn ended(mut served: WebSocketHandle) -> Option<Fault> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(PATIENCE, served.ended()).await.unwrap() })
 }

@@ -1,7 +1,7 @@
 //! Workers: pipes, ends, and what became of what they were sent.
 
 use narrows_bus::StartError;
-use narrows_bus::core::{End, Stuck};
+use narrows_bus::core::{Stuck, WorkerExit};
 use narrows_process::Controller;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
@@ -12,7 +12,7 @@ fn is_alive(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-fn ended(event: Event) -> End {
+fn ended(event: Event) -> WorkerExit {
     match event {
         Event::Ended(0, end) => end,
         other => panic!("{other:?}"),
@@ -109,7 +109,7 @@ fn an_end_tells_how_and_what_was_taken() {
     assert_eq!(peer.rest(), "[\"[1]\"]\n", "what it said last is delivered");
     let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
     let reason = "exited with status 3; stderr: oops".to_owned();
-    assert_eq!(end, End { reason, taken: 9, ..End::default() });
+    assert_eq!(end, WorkerExit { reason, taken: 9, ..WorkerExit::default() });
     rig.finish();
 }
 
@@ -250,7 +250,7 @@ fn nothing_is_left_of_those_who_came_and_went() {
         let before = *before.get_or_insert_with(descriptors);
         let since = std::time::Instant::now();
         while descriptors() > before {
-            // The nursery lets go of a guardian a moment after the news.
+            // The spawner lets go of a guardian a moment after the news.
             assert!(since.elapsed() < PATIENCE, "{} instead of {before} descriptors", descriptors());
             std::thread::yield_now();
         }

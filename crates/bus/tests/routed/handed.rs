@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::mpsc::sync_channel;
 
 use narrows_bus::config::Auth;
-use narrows_bus::{Edges, Handed, Newcomer, StartError};
+use narrows_bus::{Handoff, IncomingClient, StartError, StartOptions};
 
 use super::*;
 
@@ -13,8 +13,8 @@ use super::*;
 const AGENT: &str = r#"exec sed -u -n -e 's/"method":"session\/new","params":.*/"result":{"sessionId":"made"}}/p' \
     -e 's/"method":"session\/load","params":.*/"result":{}}/p'"#;
 
-fn edges(owners: &Path) -> Edges {
-    Edges { owners: Some(owners.to_owned()), ..Edges::default() }
+fn edges(owners: &Path) -> StartOptions {
+    StartOptions { owners: Some(owners.to_owned()), ..StartOptions::default() }
 }
 
 fn config(listen: &str, auth: Auth) -> Config {
@@ -32,7 +32,7 @@ fn config(listen: &str, auth: Auth) -> Config {
     }
 }
 
-fn begin(config: Config, edges: Edges) -> Result<Bus, StartError> {
+fn begin(config: Config, edges: StartOptions) -> Result<Bus, StartError> {
     Bus::start_within(config, [("PATH".into(), "/usr/bin:/bin".into())].into(), edges)
 }
 
@@ -40,7 +40,7 @@ fn begin(config: Config, edges: Edges) -> Result<Bus, StartError> {
 fn enter(bus: &Bus, identity: &str) -> BufReader<UnixStream> {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(PATIENCE)).unwrap();
-    let from = Newcomer { metered: true, ..Newcomer::new(0, identity) };
+    let from = IncomingClient { metered: true, ..IncomingClient::new(0, identity) };
     bus.handle().connect(theirs.into(), from).unwrap();
     BufReader::new(ours)
 }
@@ -74,7 +74,7 @@ fn a_session_is_its_makers_also_after_a_restart() {
         let again = begin(web(), edges(&owners)).unwrap_err();
         assert!(matches!(again, StartError::Owners(_)), "{again}");
         finish(&bus);
-        let from = Newcomer::new(0, "x");
+        let from = IncomingClient::new(0, "x");
         assert!(bus.handle().connect(UnixStream::pair().unwrap().0.into(), from).is_err());
     }
 }
@@ -88,7 +88,7 @@ fn where_nobody_is_asked_nothing_is_written() {
     assert_eq!(ask(&mut peer, "session/load", &json!({"sessionId": "any"}))["result"], json!({}));
     finish(&bus);
     assert!(!owners.exists());
-    let nowhere = begin(config("http://127.0.0.1:1/acp", Auth::Token), Edges::default()).unwrap_err();
+    let nowhere = begin(config("http://127.0.0.1:1/acp", Auth::Token), StartOptions::default()).unwrap_err();
     assert!(matches!(nowhere, StartError::NoPlace), "{nowhere}");
     let open = begin(config("http://0.0.0.0:1/acp", Auth::None), edges(&owners)).unwrap_err();
     assert!(open.to_string().contains("other machines"), "{open}");
@@ -96,11 +96,13 @@ fn where_nobody_is_asked_nothing_is_written() {
 
 #[test]
 fn a_connection_that_can_be_taken_up_again_is_handed_over_with_what_was_read() {
-    let (tell, handed) = sync_channel::<Handed>(8);
+    let (tell, handed) = sync_channel::<Handoff>(8);
     let hand_over = Box::new(move |handed| tell.send(handed).unwrap());
-    let bus =
-        begin(config("tcp://127.0.0.1:0", Auth::None), Edges { owners: None, hand_over: Some(hand_over) })
-            .unwrap();
+    let bus = begin(
+        config("tcp://127.0.0.1:0", Auth::None),
+        StartOptions { owners: None, hand_over: Some(hand_over) },
+    )
+    .unwrap();
     let first = request("initialize", &json!(0), &json!({"_meta": {"narrows": {"resume": 1}}}));
     let (start, end) = first.split_at(20);
     let mut peer = connect(&bus);
@@ -155,7 +157,7 @@ fn two_users_of_a_socket_do_not_see_each_others_sessions() {
         let shell = vec!["/bin/sh".into(), "-c".into(), ECHO.into()];
         let pool =
             Pool { instances: 2, share: Share::All, protocol: Protocol::JsonRpc, ..Pool::new("p", shell) };
-        begin(Config { pools: vec![pool], ..config(&listen, Auth::None) }, Edges::default()).unwrap()
+        begin(Config { pools: vec![pool], ..config(&listen, Auth::None) }, StartOptions::default()).unwrap()
     };
     let bus = std::thread::spawn(start).join().unwrap();
     let enter = |path: &Path| {

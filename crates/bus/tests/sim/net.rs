@@ -1,6 +1,6 @@
 //! Queues, pipes and processes as a driver would have them, made up.
 
-use narrows_bus::core::{Action, Client, Outlet, PoolId, Reason, Worker};
+use narrows_bus::core::{Action, ClientId, CoreOutput, PoolId, Reason, WorkerId};
 
 use crate::client::SimClient;
 use crate::digest::Digest;
@@ -49,9 +49,9 @@ pub(crate) struct Net {
     pub(crate) ports: Vec<Option<Port>>,
     pub(crate) procs: Vec<Option<Proc>>,
     /// Processes to be started.
-    pub(crate) spawns: Vec<(Worker, PoolId)>,
+    pub(crate) spawns: Vec<(WorkerId, PoolId)>,
     /// Those of them that are to end, and whether at once.
-    pub(crate) stops: Vec<(Worker, bool)>,
+    pub(crate) stops: Vec<(WorkerId, bool)>,
     /// `None` in the second run, which must only be the same.
     pub(crate) oracle: Option<Oracle>,
     pub(crate) conns: usize,
@@ -78,11 +78,11 @@ impl Net {
         self.procs.get_mut(slot).and_then(Option::as_mut)
     }
 
-    pub(crate) fn conn(&mut self, client: Client) -> Option<Conn> {
+    pub(crate) fn conn(&mut self, client: ClientId) -> Option<Conn> {
         self.port(client.0 as usize).map(|port| port.client.conn)
     }
 
-    pub(crate) fn hand(&mut self, worker: Worker) -> Option<Hand> {
+    pub(crate) fn hand(&mut self, worker: WorkerId) -> Option<Hand> {
         self.proc(worker.0 as usize).map(|proc| proc.worker.hand)
     }
 
@@ -93,8 +93,8 @@ impl Net {
     }
 }
 
-impl Outlet for Net {
-    fn to_client(&mut self, client: Client, parts: &[&[u8]]) -> usize {
+impl CoreOutput for Net {
+    fn to_client(&mut self, client: ClientId, parts: &[&[u8]]) -> usize {
         self.digest.client_line(client.0, parts);
         let line = parts.concat();
         self.note(|| format!("  -> client {} {}", client.0, String::from_utf8_lossy(&line)));
@@ -120,7 +120,7 @@ impl Outlet for Net {
         waits
     }
 
-    fn to_worker(&mut self, worker: Worker, parts: &[&[u8]]) -> usize {
+    fn to_worker(&mut self, worker: WorkerId, parts: &[&[u8]]) -> usize {
         self.digest.worker_line(worker.0, parts);
         let line = parts.concat();
         self.note(|| format!("  -> worker {} {}", worker.0, String::from_utf8_lossy(&line)));

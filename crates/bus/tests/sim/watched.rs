@@ -6,7 +6,7 @@ mod moves;
 use std::collections::BTreeMap;
 
 use narrows_bus::config::{Admin, Auth, Config, Door, Limits, Listen, Pool, Share};
-use narrows_bus::core::{Action, Arrival, Client, Core, Outlet, PoolId, Time, Worker};
+use narrows_bus::core::{Action, ClientId, ClientInfo, Core, CoreOutput, PoolId, Time, WorkerId};
 use narrows_wire::View;
 use serde_json::{Value, json};
 
@@ -22,18 +22,18 @@ pub(crate) type Deeds = BTreeMap<&'static str, usize>;
 struct Net {
     to_clients: Vec<(u32, Vec<u8>)>,
     to_worker: Vec<Value>,
-    spawned: Vec<(Worker, PoolId)>,
+    spawned: Vec<(WorkerId, PoolId)>,
     digest: Digest,
 }
 
-impl Outlet for Net {
-    fn to_client(&mut self, client: Client, parts: &[&[u8]]) -> usize {
+impl CoreOutput for Net {
+    fn to_client(&mut self, client: ClientId, parts: &[&[u8]]) -> usize {
         self.digest.client_line(client.0, parts);
         self.to_clients.push((client.0, parts.concat()));
         0
     }
 
-    fn to_worker(&mut self, worker: Worker, parts: &[&[u8]]) -> usize {
+    fn to_worker(&mut self, worker: WorkerId, parts: &[&[u8]]) -> usize {
         self.digest.worker_line(worker.0, parts);
         self.to_worker.push(serde_json::from_slice(&parts.concat()).expect("JSON"));
         0
@@ -60,7 +60,7 @@ pub(crate) struct Watched<'a> {
     core: Core,
     net: Net,
     random: Random,
-    worker: Worker,
+    worker: WorkerId,
     /// Whether the worker can tell the history of a session.
     tells: bool,
     /// How much is kept of a session.
@@ -140,7 +140,7 @@ impl<'a> Watched<'a> {
 
     fn comes(&mut self, identity: usize) -> u32 {
         let name = format!("token:{identity}");
-        let from = Arrival::new(0, &name);
+        let from = ClientInfo::new(0, &name);
         let client = self.core.client_open(Time::ZERO, from, &mut self.net).expect("there is room").0;
         self.people.insert(client, Person { identity, next: 0, stale: Vec::new() });
         let id = self.asks(client, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
@@ -160,7 +160,7 @@ impl<'a> Watched<'a> {
 
     fn says(&mut self, client: u32, message: &Value) {
         let line = message.to_string();
-        self.core.client_line(Time::ZERO, Client(client), View::parse(line.as_bytes()), &mut self.net);
+        self.core.client_line(Time::ZERO, ClientId(client), View::parse(line.as_bytes()), &mut self.net);
     }
 
     fn worker_says(&mut self, message: &Value) {

@@ -6,7 +6,7 @@ mod moves;
 
 use std::time::Duration;
 
-use narrows_bus::core::{Arrival, Client, Core, End, Stuck, Time, Worker};
+use narrows_bus::core::{ClientId, ClientInfo, Core, Stuck, Time, WorkerExit, WorkerId};
 use narrows_wire::View;
 
 use crate::client::{Line, SimClient};
@@ -173,7 +173,7 @@ impl World {
         let ends_bus = self.scenario.faults > 0 && self.random.one_in(80);
         let identity = u32::try_from(self.random.below(self.scenario.identities as usize)).unwrap_or(0);
         let name = format!("token:{identity}");
-        let arrival = Arrival { ends_bus, ..Arrival::new(listener, &name) };
+        let arrival = ClientInfo { ends_bus, ..ClientInfo::new(listener, &name) };
         self.net.note(|| {
             format!("{:?} connect listener {listener} pool {wanted} identity {identity} {ends_bus}", self.now)
         });
@@ -329,11 +329,11 @@ impl World {
         let Some(proc) = self.net.proc(slot) else { return };
         // Where the pipe cannot be asked, all that was written may have been read.
         let taken = if self.random.one_in(4) && !proc.closed { proc.written } else { proc.read };
-        let end = End {
+        let end = WorkerExit {
             reason: "killed".to_owned(),
             taken,
             unsent: std::mem::take(&mut proc.queue),
-            ..End::default()
+            ..WorkerExit::default()
         };
         let hand = proc.worker.hand;
         self.net.note(|| format!("{:?} worker {slot} ({hand}) is gone, taken {taken}", self.now));
@@ -385,10 +385,10 @@ impl World {
     }
 }
 
-fn client_at(slot: usize) -> Client {
-    Client(u32::try_from(slot).unwrap_or(u32::MAX))
+fn client_at(slot: usize) -> ClientId {
+    ClientId(u32::try_from(slot).unwrap_or(u32::MAX))
 }
 
-fn worker_at(slot: usize) -> Worker {
-    Worker(u32::try_from(slot).unwrap_or(u32::MAX))
+fn worker_at(slot: usize) -> WorkerId {
+    WorkerId(u32::try_from(slot).unwrap_or(u32::MAX))
 }

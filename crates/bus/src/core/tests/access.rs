@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{ANYONE, Arrival};
+use super::super::{ANYONE, ClientInfo};
 use super::{Config, Listen, Pool, Protocol, Scene, Share, able, config, last_id_in, pool};
 use crate::config::{Door, McpAccess, McpServer, McpTarget};
 
@@ -19,7 +19,7 @@ fn files() -> McpServer {
 /// Opens a client; `is_owner` if it is the user of the bus on a unix socket or stdio.
 fn open(scene: &mut Scene, is_owner: bool) -> u32 {
     let identity = if is_owner { "uid:7" } else { ANYONE };
-    let from = Arrival { is_owner, ..Arrival::new(0, identity) };
+    let from = ClientInfo { is_owner, ..ClientInfo::new(0, identity) };
     scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0
 }
 
@@ -268,7 +268,7 @@ fn listener(pool: Option<&str>, pools: Option<&[&str]>) -> Listen {
 /// Opens a client at a listener, with a token for these pools.
 fn enter(scene: &mut Scene, listener: usize, pools: Option<&[&str]>) -> u32 {
     let pools: Option<Vec<String>> = pools.map(|pools| pools.iter().map(|&name| name.to_owned()).collect());
-    let from = Arrival { pools: pools.as_deref(), ..Arrival::new(listener, "token:bob") };
+    let from = ClientInfo { pools: pools.as_deref(), ..ClientInfo::new(listener, "token:bob") };
     scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0
 }
 

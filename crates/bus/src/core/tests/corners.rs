@@ -39,11 +39,11 @@ fn changed() -> Config {
 #[test]
 fn a_message_that_is_written_in_part_at_once_is_no_reason_to_hang_up() {
     struct Partial(Vec<Action>);
-    impl Outlet for Partial {
-        fn to_client(&mut self, _: Client, parts: &[&[u8]]) -> usize {
+    impl CoreOutput for Partial {
+        fn to_client(&mut self, _: ClientId, parts: &[&[u8]]) -> usize {
             parts.concat().len() - (2 << 20)
         }
-        fn to_worker(&mut self, _: Worker, _: &[&[u8]]) -> usize {
+        fn to_worker(&mut self, _: WorkerId, _: &[&[u8]]) -> usize {
             0
         }
         fn act(&mut self, action: Action) {
@@ -56,7 +56,7 @@ fn a_message_that_is_written_in_part_at_once_is_no_reason_to_hang_up() {
     scene.ask(client, 1, "session/prompt", &prompt("a"));
     let mut out = Partial(Vec::new());
     let line = json!({"jsonrpc": "2.0", "id": 3, "result": {"x": "y".repeat(20 << 20)}}).to_string();
-    scene.core.worker_line(scene.now, Worker(0), View::parse(line.as_bytes()), &mut out);
+    scene.core.worker_line(scene.now, WorkerId(0), View::parse(line.as_bytes()), &mut out);
     assert_eq!(out.0, []);
 }
 
@@ -73,7 +73,7 @@ fn a_pool_gets_back_to_strength_though_some_of_it_was_there_all_the_time() {
         let seen = scene.seen();
         opened |= seen.contains("CircuitOpened");
         let spawned =
-            |line: &str| line.strip_prefix("Spawn { worker: Worker(")?.split(')').next()?.parse().ok();
+            |line: &str| line.strip_prefix("Spawn { worker: WorkerId(")?.split(')').next()?.parse().ok();
         for worker in seen.lines().filter_map(spawned) {
             scene.up(worker);
             scene.answer(worker, 1, &able());
@@ -149,7 +149,10 @@ fn a_reload_cuts_no_turn_short_and_no_session_off() {
     scene.seen();
     scene.answer(0, 3, &json!({"stopReason": "end_turn"}));
     let seen = scene.seen();
-    assert!(seen.starts_with("c0 < ") && seen.ends_with("Stop { worker: Worker(0), kill: false }"), "{seen}");
+    assert!(
+        seen.starts_with("c0 < ") && seen.ends_with("Stop { worker: WorkerId(0), kill: false }"),
+        "{seen}"
+    );
     // One whose agent cannot take sessions up again keeps it.
     let mut scene = Scene::new(&config(vec![pool(Share::All)]));
     scene.up(0);
@@ -163,7 +166,7 @@ fn a_reload_cuts_no_turn_short_and_no_session_off() {
     scene.answer(0, 3, &json!({"stopReason": "end_turn"}));
     scene.leaves(client);
     scene.pass(1.0);
-    assert!(scene.seen().contains("Stop { worker: Worker(0)"));
+    assert!(scene.seen().contains("Stop { worker: WorkerId(0)"));
 }
 
 #[test]
@@ -176,7 +179,7 @@ fn a_pool_shrinks_by_those_that_nobody_uses() {
     scene.answer(0, 3, &json!({}));
     scene.seen();
     scene.core.reload(scene.now, &config(vec![pool(Share::All)]), &mut scene.sight);
-    assert_eq!(scene.seen(), "Stop { worker: Worker(0), kill: false }");
+    assert_eq!(scene.seen(), "Stop { worker: WorkerId(0), kill: false }");
 }
 
 #[test]
@@ -198,7 +201,7 @@ fn a_worker_whose_client_is_gone_does_not_stay_for_what_nobody_waits_for() {
         scene.leaves(client);
         scene.seen();
         scene.pass(400.0);
-        assert!(scene.seen().contains("Stop { worker: Worker(0)"), "{session}");
+        assert!(scene.seen().contains("Stop { worker: WorkerId(0)"), "{session}");
     }
 }
 
@@ -209,7 +212,7 @@ fn the_session_that_was_left_first_makes_room() {
     scene.seen();
     let other = scene.open();
     scene.ask(other, 1, "initialize", &json!({"protocolVersion": 1}));
-    assert_eq!(scene.seen(), "Stop { worker: Worker(0), kill: false }");
+    assert_eq!(scene.seen(), "Stop { worker: WorkerId(0), kill: false }");
     scene.dies(0);
     scene.up(0);
     assert!(scene.seen().contains(r#"w0 < {"jsonrpc":"2.0","id":1,"method":"initialize""#));
@@ -221,10 +224,10 @@ fn a_worker_that_floods_and_does_not_read_is_not_read() {
     for number in 0..100_000 {
         scene.said(0, &format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"x"}}"#));
     }
-    assert_eq!(scene.seen().matches("PauseWorker(Worker(0))").count(), 1);
-    assert!(scene.core.owes(Worker(0)));
-    scene.core.worker_drained(scene.now, Worker(0), &mut scene.sight);
-    assert_eq!(scene.seen(), "ResumeWorker(Worker(0))");
+    assert_eq!(scene.seen().matches("PauseWorker(WorkerId(0))").count(), 1);
+    assert!(scene.core.owes(WorkerId(0)));
+    scene.core.worker_drained(scene.now, WorkerId(0), &mut scene.sight);
+    assert_eq!(scene.seen(), "ResumeWorker(WorkerId(0))");
 }
 
 #[test]
@@ -307,7 +310,7 @@ fn a_session_belongs_to_whom_it_was_made_for_even_if_that_one_is_gone() {
     scene.up(0);
     scene.answer(0, 1, &able());
     let clients = ["uid:1", "uid:2"].map(|identity| {
-        let from = Arrival::new(0, identity);
+        let from = ClientInfo::new(0, identity);
         let client = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0;
         scene.initialized(client);
         client
@@ -344,11 +347,11 @@ fn nobody_logs_a_shared_agent_out_and_a_refused_login_is_no_loss() {
 #[test]
 fn the_words_of_one_clients_worker_are_not_for_others() {
     let (mut scene, _) = exclusive(Share::Connection, 1, false);
-    let end = End { reason: "exit status 1; stderr: SECRET".into(), ..End::default() };
-    scene.core.worker_gone(scene.now, Worker(0), &end, &mut scene.sight);
+    let end = WorkerExit { reason: "exit status 1; stderr: SECRET".into(), ..WorkerExit::default() };
+    scene.core.worker_gone(scene.now, WorkerId(0), &end, &mut scene.sight);
     for _ in 0..5 {
         scene.pass(3.0);
-        scene.core.worker_gone(scene.now, Worker(0), &end, &mut scene.sight);
+        scene.core.worker_gone(scene.now, WorkerId(0), &end, &mut scene.sight);
     }
     let other = scene.open();
     scene.seen();
@@ -366,16 +369,16 @@ fn who_waits_for_a_deaf_worker_is_read_again() {
     scene.ask(a, 1, "session/prompt", &prompt("a"));
     let taken = scene.sight.queued[&0].len() as u64;
     scene.ask(b, 1, "_x/y", &json!({"pad": "x".repeat(9 << 20)}));
-    assert!(scene.seen().contains("PauseClient(Client(1))"));
-    scene.core.worker_stuck(scene.now, Worker(0), Stuck::InputClosed { taken }, &mut scene.sight);
-    assert!(scene.seen().contains("ResumeClient(Client(1))"));
+    assert!(scene.seen().contains("PauseClient(ClientId(1))"));
+    scene.core.worker_stuck(scene.now, WorkerId(0), Stuck::InputClosed { taken }, &mut scene.sight);
+    assert!(scene.seen().contains("ResumeClient(ClientId(1))"));
 }
 
 #[test]
 fn nothing_new_goes_to_a_mute_worker() {
     let mut scene = Scene::shared(2);
     let client = scene.open();
-    scene.core.worker_stuck(scene.now, Worker(0), Stuck::OutputClosed, &mut scene.sight);
+    scene.core.worker_stuck(scene.now, WorkerId(0), Stuck::OutputClosed, &mut scene.sight);
     scene.seen();
     scene.ask(client, 1, "session/new", &json!({"cwd": "/"}));
     assert!(scene.seen().starts_with("w1 < "));

@@ -94,7 +94,7 @@ fn who_does_not_read_is_not_told_a_history_again_and_again() {
     assert_eq!(seen.matches("-32012").count(), 998);
     // It has read.
     scene.sight.waiting.clear();
-    scene.core.client_drained(scene.now, Client(two), &mut scene.sight);
+    scene.core.client_drained(scene.now, ClientId(two), &mut scene.sight);
     scene.ask(two, 2_000, "session/resume", &json!({"sessionId": "a"}));
     assert_eq!(scene.seen().matches("xxxxx\"").count(), 1);
 }

@@ -20,11 +20,11 @@ fn what_a_deaf_worker_has_not_read_is_refused_at_once_and_what_it_has_may_end() 
     let taken = scene.sight.queued[&0].len() as u64;
     scene.ask(client, 2, "session/prompt", &prompt("b"));
     scene.seen();
-    scene.core.worker_stuck(scene.now, Worker(0), Stuck::InputClosed { taken }, &mut scene.sight);
+    scene.core.worker_stuck(scene.now, WorkerId(0), Stuck::InputClosed { taken }, &mut scene.sight);
     scene.ask(client, 3, "_ext/x", &json!({"sessionId": "a"}));
     scene.ask(client, 4, "session/prompt", &prompt("b"));
     assert_snapshot!(scene.seen(), @r#"
-    Spawn { worker: Worker(1), pool: PoolId(0) }
+    Spawn { worker: WorkerId(1), pool: PoolId(0) }
     c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32010,"message":"the agent has closed its input","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
     c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32010,"message":"the agent has closed its input","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
     "#);
@@ -33,14 +33,14 @@ fn what_a_deaf_worker_has_not_read_is_refused_at_once_and_what_it_has_may_end() 
     scene.answer(1, 2, &json!({}));
     assert_snapshot!(scene.seen(), @r#"
     w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Ready(Worker(1)))
+    Tell(Ready(WorkerId(1)))
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"b","mcpServers":[]}}
     w1 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"b","prompt":[]}}
     "#);
     scene.answer(0, 4, &json!({"stopReason": "end_turn"}));
     assert_snapshot!(scene.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}
-    Stop { worker: Worker(0), kill: false }
+    Stop { worker: WorkerId(0), kill: false }
     "#);
 }
 
@@ -127,9 +127,9 @@ fn a_worker_for_one_session_goes_with_it_even_if_it_was_the_first() {
     scene.ask(client, 5, "session/new", &json!({}));
     scene.answer(1, 1, &able());
     assert_snapshot!(scene.seen(), @r#"
-    Stop { worker: Worker(0), kill: false }
+    Stop { worker: WorkerId(0), kill: false }
     c0 < {"jsonrpc":"2.0","id":4,"result":{}}
-    Spawn { worker: Worker(2), pool: PoolId(0) }
+    Spawn { worker: WorkerId(2), pool: PoolId(0) }
     w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
     "#);
@@ -245,9 +245,9 @@ fn a_turn_begun_since_is_not_taken_for_the_one_that_was_cancelled() {
     scene.answer(0, 4, &json!({"stopReason": "end_turn"}));
     assert_snapshot!(scene.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"cancelled"}}
-    Spawn { worker: Worker(1), pool: PoolId(0) }
+    Spawn { worker: WorkerId(1), pool: PoolId(0) }
     c0 < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"end_turn"}}
-    Stop { worker: Worker(0), kill: false }
+    Stop { worker: WorkerId(0), kill: false }
     "#);
 }
 
@@ -294,7 +294,7 @@ fn an_array_of_a_worker_loses_no_answer() {
     scene.said(0, &json!([{"jsonrpc": "2.0", "id": id}]).to_string());
     assert_snapshot!(scene.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"the agent's answer is no valid response","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
-    Tell(Strike { worker: Worker(0), what: "sent an answer that is none" })
+    Tell(Strike { worker: WorkerId(0), what: "sent an answer that is none" })
     w0 < [{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"method is missing","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}}]
     "#);
     // Of one that is too long, nobody knows what was in it.

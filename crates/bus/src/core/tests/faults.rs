@@ -28,7 +28,7 @@ fn a_dead_worker_owes_nothing_any_more_and_its_session_goes_on_elsewhere() {
     c0 < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}
     c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":{"sessionUpdate":"notice","severity":"warning","title":"The agent's process has ended","description":"killed by SIGKILL. The session is taken up again with the next prompt."}}}
     c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"possible","worker":0}}}
-    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
+    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
     "#);
     // Its history is not shown again.
     scene.ask(client, 2, "session/prompt", &prompt("a"));
@@ -62,10 +62,10 @@ fn what_a_dead_worker_never_saw_is_sent_again() {
     assert_snapshot!(scene.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"possible","worker":0}}}
     c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32010,"message":"the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"none","worker":0}}}
-    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 3, sessions: 0 })
-    Spawn { worker: Worker(0), pool: PoolId(0) }
+    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 3, sessions: 0 })
+    Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Ready(Worker(0)))
+    Tell(Ready(WorkerId(0)))
     w0 < {"jsonrpc":"2.0","id":2,"method":"_ext/queued","params":{"sessionId":null}}
     "#);
 }
@@ -81,7 +81,7 @@ fn a_session_that_cannot_be_taken_up_is_lost_with_a_reason() {
     scene.ask(client, 1, "session/prompt", &prompt("a"));
     scene.ask(client, 2, "session/prompt", &prompt("a"));
     assert_snapshot!(scene.seen(), @r#"
-    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 0, sessions: 1 })
+    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 0, sessions: 1 })
     c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"the session was lost: killed by SIGKILL","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     "#);
@@ -99,10 +99,10 @@ fn a_lone_worker_comes_back_and_its_session_with_it() {
     scene.answer(0, 1, &able());
     scene.answer(0, 2, &json!({}));
     assert_snapshot!(scene.seen(), @r#"
-    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 0, sessions: 1 })
-    Spawn { worker: Worker(0), pool: PoolId(0) }
+    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 0, sessions: 1 })
+    Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Ready(Worker(0)))
+    Tell(Ready(WorkerId(0)))
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
     w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
     "#);
@@ -120,7 +120,7 @@ fn a_turn_that_waits_for_its_session_is_stopped_like_one_that_runs() {
         if by_client {
             scene.note(client, "session/cancel", &json!({"sessionId": "a"}));
         } else {
-            scene.core.client_eof(scene.now, Client(client), &mut scene.sight);
+            scene.core.client_eof(scene.now, ClientId(client), &mut scene.sight);
         }
         scene.pass(1.0);
         scene.up(0);
@@ -129,7 +129,7 @@ fn a_turn_that_waits_for_its_session_is_stopped_like_one_that_runs() {
         scene.answer(0, 2, &json!({}));
         scene.pass(0.0);
         scene.answer(0, 3, &json!({"stopReason": "cancelled"}));
-        let hung_up = if by_client { "" } else { "\nClose { client: Client(0), reason: Served }" };
+        let hung_up = if by_client { "" } else { "\nClose { client: ClientId(0), reason: Served }" };
         let expected = concat!(
             r#"w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}"#,
             "\n",
@@ -159,7 +159,7 @@ fn a_turn_that_was_cancelled_before_its_worker_saw_it_is_not_begun_elsewhere() {
     assert_snapshot!(scene.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"cancelled"}}
     c0 < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"cancelled"}}
-    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 3, sessions: 1 })
+    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 3, sessions: 1 })
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
     "#);
     scene.answer(1, 2, &json!({}));
@@ -174,7 +174,7 @@ fn what_cannot_be_read_does_not_wait() {
     scene.seen();
     scene.ask(client, 1, "session/new", &json!({"cwd": "/"}));
     let start = br#"{"jsonrpc":"2.0","id":2,"method":"m","params":{"a":""#;
-    scene.core.client_line(scene.now, Client(client), View::too_long(start), &mut scene.sight);
+    scene.core.client_line(scene.now, ClientId(client), View::too_long(start), &mut scene.sight);
     assert_snapshot!(scene.seen(), @r#"c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32013,"message":"line too long","data":{"condition":"message_too_large","retryable":false,"effects":"none"}}}"#);
 }
 
@@ -194,8 +194,8 @@ fn a_connections_worker_is_replaced_with_all_it_was_told() {
     scene.answer(1, 3, &json!({"stopReason": "end_turn"}));
     scene.ask(client, 3, "session/list", &json!({}));
     assert_snapshot!(scene.seen(), @r#"
-    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 0, sessions: 1 })
-    Tell(Ready(Worker(1)))
+    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 0, sessions: 1 })
+    Tell(Ready(WorkerId(1)))
     w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"mine":true}}
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
     w1 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
@@ -209,12 +209,12 @@ fn a_worker_that_we_could_not_start_is_no_loss() {
     for share in [Share::All, Share::Connection] {
         let mut scene = Scene::new(&config(vec![pool(share)]));
         let client = scene.open();
-        let end = End { reason: "cannot fork".into(), ours: true, ..End::default() };
+        let end = WorkerExit { reason: "cannot fork".into(), ours: true, ..WorkerExit::default() };
         for id in 0..20 {
             scene.ask(client, id, "initialize", &json!({"protocolVersion": 1}));
             scene.pass(5.0);
             // Where nobody shares there is a second one, for those to come.
-            for worker in [0, 1].map(Worker) {
+            for worker in [0, 1].map(WorkerId) {
                 scene.core.worker_gone(scene.now, worker, &end, &mut scene.sight);
             }
             let seen = scene.seen();
@@ -246,21 +246,21 @@ fn too_many_losses_open_the_circuit_and_health_closes_it() {
     }
     scene.ask(client, 2, "session/new", &json!({}));
     assert_snapshot!(scene.seen(), @r#"
-    Spawn { worker: Worker(0), pool: PoolId(0) }
+    Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
-    Spawn { worker: Worker(0), pool: PoolId(0) }
+    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
+    Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
-    Spawn { worker: Worker(0), pool: PoolId(0) }
+    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
+    Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
-    Spawn { worker: Worker(0), pool: PoolId(0) }
+    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
+    Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
-    Spawn { worker: Worker(0), pool: PoolId(0) }
+    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
+    Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
+    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
     Tell(CircuitOpened(PoolId(0)))
     c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32012,"message":"the workers of pool \"p\" keep dying: killed by SIGKILL","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":60000}}}
     c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32012,"message":"the workers of pool \"p\" keep dying: killed by SIGKILL","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":60000}}}
@@ -270,10 +270,10 @@ fn too_many_losses_open_the_circuit_and_health_closes_it() {
     scene.ask(client, 3, "session/new", &json!({}));
     scene.answer(0, 1, &able());
     assert_snapshot!(scene.seen(), @r#"
-    Spawn { worker: Worker(0), pool: PoolId(0) }
+    Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     Tell(CircuitClosed(PoolId(0)))
-    Tell(Ready(Worker(0)))
+    Tell(Ready(WorkerId(0)))
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
     "#);
 }
@@ -302,9 +302,9 @@ fn a_worker_that_does_not_answer_initialize_is_lost() {
     scene.pass(0.2);
     scene.dies(0);
     assert_snapshot!(scene.seen(), @r#"
-    Stop { worker: Worker(0), kill: false }
+    Stop { worker: WorkerId(0), kill: false }
     c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"message":"no worker of pool \"p\" is free","data":{"condition":"deadline","retryable":true,"effects":"none","retryAfterMs":100}}}
-    Tell(Lost { worker: Worker(0), reason: "it did not answer initialize in time; killed by SIGKILL", requests: 0, sessions: 0 })
+    Tell(Lost { worker: WorkerId(0), reason: "it did not answer initialize in time; killed by SIGKILL", requests: 0, sessions: 0 })
     "#);
 }
 
@@ -321,12 +321,12 @@ fn three_strikes_and_a_worker_is_exchanged_when_its_turn_has_ended() {
     scene.ask(client, 2, "session/new", &json!({}));
     scene.answer(0, 3, &json!({"stopReason": "end_turn"}));
     assert_snapshot!(scene.seen(), @r#"
-    Tell(Strike { worker: Worker(0), what: "sent a line that is no message" })
-    Tell(Strike { worker: Worker(0), what: "answered what nobody asked" })
-    Tell(Strike { worker: Worker(0), what: "named a session that is not its own" })
-    Spawn { worker: Worker(1), pool: PoolId(0) }
+    Tell(Strike { worker: WorkerId(0), what: "sent a line that is no message" })
+    Tell(Strike { worker: WorkerId(0), what: "answered what nobody asked" })
+    Tell(Strike { worker: WorkerId(0), what: "named a session that is not its own" })
+    Spawn { worker: WorkerId(1), pool: PoolId(0) }
     c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}
-    Stop { worker: Worker(0), kill: false }
+    Stop { worker: WorkerId(0), kill: false }
     "#);
 }
 
@@ -340,13 +340,13 @@ fn answers_that_are_none_end_the_request() {
     scene.seen();
     scene.said(0, r#"{"jsonrpc":"2.0","id":3,"result":1,"error":{"code":1,"message":""}}"#);
     let head = br#"{"jsonrpc":"2.0","id":4,"result":"xxxxxxx"#;
-    scene.core.worker_line(scene.now, Worker(0), View::too_long(head), &mut scene.sight);
+    scene.core.worker_line(scene.now, WorkerId(0), View::too_long(head), &mut scene.sight);
     assert_snapshot!(scene.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"the agent's answer is both a result and an error","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
-    Tell(Strike { worker: Worker(0), what: "sent an answer that is none" })
+    Tell(Strike { worker: WorkerId(0), what: "sent an answer that is none" })
     c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32013,"message":"the agent's answer is too long","data":{"condition":"message_too_large","retryable":false,"effects":"possible"}}}
-    Spawn { worker: Worker(1), pool: PoolId(0) }
-    Stop { worker: Worker(0), kill: false }
+    Spawn { worker: WorkerId(1), pool: PoolId(0) }
+    Stop { worker: WorkerId(0), kill: false }
     "#);
 }
 
@@ -369,8 +369,8 @@ fn a_turn_that_is_cancelled_ends_with_or_without_its_worker() {
     scene.answer(0, 4, &json!({"stopReason": "end_turn"}));
     assert_snapshot!(scene.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"cancelled"}}
-    Spawn { worker: Worker(1), pool: PoolId(0) }
-    Stop { worker: Worker(0), kill: false }
+    Spawn { worker: WorkerId(1), pool: PoolId(0) }
+    Stop { worker: WorkerId(0), kill: false }
     "#);
 }
 
@@ -381,13 +381,13 @@ fn a_worker_that_is_stopped_is_given_up_on() {
     scene.session(client, 0, "a");
     scene.ask(client, 1, "session/prompt", &prompt("a"));
     scene.seen();
-    scene.core.worker_stuck(scene.now, Worker(0), Stuck::Stopped, &mut scene.sight);
+    scene.core.worker_stuck(scene.now, WorkerId(0), Stuck::Stopped, &mut scene.sight);
     scene.update(0, "a", "too late");
     scene.dies(0);
     assert_snapshot!(scene.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"message":"the agent's process was stopped","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
-    Stop { worker: Worker(0), kill: true }
-    Tell(Lost { worker: Worker(0), reason: "it was stopped; killed by SIGKILL", requests: 0, sessions: 0 })
+    Stop { worker: WorkerId(0), kill: true }
+    Tell(Lost { worker: WorkerId(0), reason: "it was stopped; killed by SIGKILL", requests: 0, sessions: 0 })
     "#);
 }
 
@@ -436,11 +436,11 @@ fn a_slow_reader_holds_up_its_own_worker_only() {
     scene.update(0, "a", &big);
     scene.sight.seen.retain(|line| line.len() < 1000);
     scene.update(0, "a", "still delivered");
-    scene.core.client_drained(scene.now, Client(client), &mut scene.sight);
+    scene.core.client_drained(scene.now, ClientId(client), &mut scene.sight);
     assert_snapshot!(scene.seen(), @r#"
-    PauseWorker(Worker(0))
+    PauseWorker(WorkerId(0))
     c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"still delivered"}}
-    ResumeWorker(Worker(0))
+    ResumeWorker(WorkerId(0))
     "#);
 
     let mut scene = Scene::shared(1);
@@ -454,7 +454,7 @@ fn a_slow_reader_holds_up_its_own_worker_only() {
     scene.update(0, "b", "delivered");
     assert_snapshot!(scene.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32012,"message":"this connection takes too slowly what an agent says that others use too","data":{"condition":"backpressure","retryable":true,"effects":"none"}}}
-    Close { client: Client(0), reason: SlowReader }
+    Close { client: ClientId(0), reason: SlowReader }
     c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"b","update":"delivered"}}
     "#);
 }
@@ -573,7 +573,7 @@ fn what_a_client_left_in_a_turn_another_connection_of_its_takes_up() {
     scene.seen();
     scene.ask(back, 1, "session/load", &json!({"sessionId": "a", "cwd": "/", "mcpServers": []}));
     assert!(scene.seen().contains("session_in_use"), "it is there");
-    scene.core.client_eof(scene.now, Client(gone), &mut scene.sight);
+    scene.core.client_eof(scene.now, ClientId(gone), &mut scene.sight);
     scene.ask(back, 2, "session/load", &json!({"sessionId": "a", "cwd": "/", "mcpServers": []}));
     scene.update(0, "a", "still");
     let seen = scene.seen();

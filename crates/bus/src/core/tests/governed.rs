@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::super::{ANYONE, Arrival};
+use super::super::{ANYONE, ClientInfo};
 use super::{Config, Listen, Pool, Scene, Share, able, config, last_id_in, pool};
 
 fn scene(share: Share) -> Scene {
@@ -30,7 +30,7 @@ fn open(scene: &mut Scene, identity: &str) -> u32 {
 }
 
 fn open_narrowed(scene: &mut Scene, identity: &str, scopes: Option<&[String]>) -> u32 {
-    let from = Arrival { scopes, ..Arrival::new(0, identity) };
+    let from = ClientInfo { scopes, ..ClientInfo::new(0, identity) };
     scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0
 }
 
@@ -124,7 +124,7 @@ fn a_session_goes_on_under_the_scopes_that_its_client_has_now() {
         let seen = scene.seen();
         assert!(told(&seen, worker).is_empty(), "{share:?}: {seen}");
         assert!(told(&seen, second).iter().any(|line| line.contains("session/load")), "{share:?}: {seen}");
-        assert!(seen.contains(&format!("Stop {{ worker: Worker({worker})")), "{share:?}: {seen}");
+        assert!(seen.contains(&format!("Stop {{ worker: WorkerId({worker})")), "{share:?}: {seen}");
     }
 }
 

@@ -38,7 +38,7 @@ impl Scene {
     }
 
     pub(super) fn try_open(&mut self, identity: &str) -> Option<u32> {
-        let from = Arrival { metered: true, ..Arrival::new(0, identity) };
+        let from = ClientInfo { metered: true, ..ClientInfo::new(0, identity) };
         let client = self.core.client_open(self.now, from, &mut self.sight)?.0;
         self.initialized(client);
         Some(client)
@@ -213,11 +213,11 @@ fn it_is_written_down_whose_a_session_is_before_anybody_is_told() {
     scene.ask(client, 6, "session/load", &json!({"sessionId": "b"}));
     assert_snapshot!(scene.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/"}}
-    Own { client: Some(Client(0)), session: "a", identity: "token:one" }
+    Own { client: Some(ClientId(0)), session: "a", identity: "token:one" }
     c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"early"}}
     c0 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"a"}}
     w0 < {"jsonrpc":"2.0","id":3,"method":"session/fork","params":{"sessionId":"a"}}
-    Own { client: Some(Client(0)), session: "b", identity: "token:one" }
+    Own { client: Some(ClientId(0)), session: "b", identity: "token:one" }
     c0 < {"jsonrpc":"2.0","id":2,"result":{"sessionId":"b"}}
     w0 < {"jsonrpc":"2.0","id":4,"method":"session/close","params":{"sessionId":"b"}}
     c0 < {"jsonrpc":"2.0","id":3,"result":{}}

@@ -24,7 +24,7 @@ fn a_late_answer_does_not_end_the_session_that_has_the_slot_by_then() {
         scene.ask(mallory, 1, ends, &json!({"sessionId": "hers"}));
         let id = scene.last_id(0);
         let taken = scene.sight.queued[&0].len() as u64;
-        scene.core.worker_stuck(scene.now, Worker(0), Stuck::InputClosed { taken }, &mut scene.sight);
+        scene.core.worker_stuck(scene.now, WorkerId(0), Stuck::InputClosed { taken }, &mut scene.sight);
         scene.ask(mallory, 2, "session/close", &json!({"sessionId": "hers"}));
         assert!(scene.seen().contains(r#""id":2,"result":{}"#), "{ends}");
         scene.session(alice, 1, "alices");

@@ -44,9 +44,9 @@ fn whoever_sends_too_much_is_read_more_slowly() {
     scene.note(other, "x", &json!({}));
     let seen = scene.seen();
     let paused: Vec<_> = seen.lines().filter(|line| line.starts_with("Pause")).collect();
-    assert_eq!(paused, ["PauseClient(Client(0))", "PauseClient(Client(1))"]);
+    assert_eq!(paused, ["PauseClient(ClientId(0))", "PauseClient(ClientId(1))"]);
     scene.pass(0.3);
-    assert_eq!(scene.seen(), "ResumeClient(Client(0))\nResumeClient(Client(1))");
+    assert_eq!(scene.seen(), "ResumeClient(ClientId(0))\nResumeClient(ClientId(1))");
     // One that goes while it rests is not woken.
     for _ in 0..20 {
         scene.note(one, "x", &json!({}));
@@ -72,9 +72,9 @@ fn each_entry_of_an_array_counts_for_the_rate() {
     scene.pass(1.0);
     scene.seen();
     scene.line(one, &array(30));
-    assert!(scene.seen().contains("PauseClient(Client(0))"));
+    assert!(scene.seen().contains("PauseClient(ClientId(0))"));
     scene.pass(1.9);
     assert!(!scene.seen().contains("Resume"));
     scene.pass(0.2);
-    assert!(scene.seen().contains("ResumeClient(Client(0))"));
+    assert!(scene.seen().contains("ResumeClient(ClientId(0))"));
 }

@@ -48,7 +48,7 @@ fn messages_that_a_worker_does_not_read_are_bounded_for_each_identity_and_for_al
     }
     let held = scene.core.memory.held(super::super::identity::Identity::ANYONE).0;
     assert!(held <= 1 << 20, "{held}");
-    scene.core.worker_drained(scene.now, Worker(0), &mut scene.sight);
+    scene.core.worker_drained(scene.now, WorkerId(0), &mut scene.sight);
     assert_eq!(scene.prompts("token:one", 5), 2, "there is room again when it has read");
     scene.dies(0);
     let held = scene.core.memory.held(super::super::identity::Identity::ANYONE).0;
@@ -62,7 +62,7 @@ fn unanswered_requests_to_open_a_session_are_bounded_in_bytes() {
     for id in 0..20 {
         scene.ask(one, id, "session/new", &json!({"cwd": "/", "_meta": {"narrows": "x".repeat(PART)}}));
         // It reads, and does not answer.
-        scene.core.worker_drained(scene.now, Worker(0), &mut scene.sight);
+        scene.core.worker_drained(scene.now, WorkerId(0), &mut scene.sight);
     }
     let seen = scene.seen();
     assert_eq!((seen.matches("w0 < ").count(), seen.matches("-32012").count()), (2, 18));
@@ -134,7 +134,7 @@ fn an_unfinished_message_is_refused_for_now_and_an_unfinished_answer_fails_for_t
         r#"{"jsonrpc":"2.0","id":1,"result":{"content":""#,
         r#"{"jsonrpc":"2.0","id":99,"result":{"content":""#,
     ] {
-        scene.core.refuse_unfinished(scene.now, Client(client), head.as_bytes(), &mut scene.sight);
+        scene.core.refuse_unfinished(scene.now, ClientId(client), head.as_bytes(), &mut scene.sight);
     }
     assert_snapshot!(scene.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":7,"error":{"code":-32012,"message":"too much unfinished input on this bus","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":1000}}}

@@ -1,6 +1,6 @@
 //! Pools that a reload changes, moves, adds and takes away, and whoever has them.
 
-use super::super::state::Stage;
+use super::super::state::WorkerLifecycle;
 use super::*;
 
 /// A pool of this name whose workers run `program`.
@@ -73,7 +73,7 @@ fn with_session(share: Share) -> (Scene, u32) {
 /// Starts whatever was ordered to be started, greeted where the bus greets. The numbers of those workers.
 fn started(scene: &mut Scene) -> Vec<u32> {
     let seen = scene.seen();
-    let number = |line: &str| line.strip_prefix("Spawn { worker: Worker(")?.split(')').next()?.parse().ok();
+    let number = |line: &str| line.strip_prefix("Spawn { worker: WorkerId(")?.split(')').next()?.parse().ok();
     let workers: Vec<u32> = seen.lines().filter_map(number).collect();
     for worker in &workers {
         scene.up(*worker);
@@ -135,7 +135,7 @@ fn a_worker_of_a_pool_that_is_gone_goes_when_its_client_begins_anew_and_has_noth
             scene.seen();
             let worker = scene.core.workers.key_at(0).unwrap();
             let state = scene.core.worker(worker).map(|state| state.stage);
-            let expected = if has_session { Stage::Ready } else { Stage::Stopping };
+            let expected = if has_session { WorkerLifecycle::Ready } else { WorkerLifecycle::Stopping };
             assert_eq!(state, Some(expected), "{share:?}");
             if has_session {
                 scene.ask(client, 6, "session/prompt", &prompt("a"));
@@ -144,7 +144,7 @@ fn a_worker_of_a_pool_that_is_gone_goes_when_its_client_begins_anew_and_has_noth
                 scene.ask(client, 7, "session/close", &json!({"sessionId": "a"}));
                 scene.answer(0, 4, &json!({}));
                 let seen = scene.seen();
-                assert!(seen.contains("Stop { worker: Worker(0), kill: false }"), "{share:?}: {seen}");
+                assert!(seen.contains("Stop { worker: WorkerId(0), kill: false }"), "{share:?}: {seen}");
             }
         }
     }
@@ -197,7 +197,7 @@ fn workers_that_are_ready_for_nobody_go_when_fewer_are_wanted() {
             scene.reload(with(instances, most));
             let expected: Vec<String> = stopped
                 .iter()
-                .map(|worker| format!("Stop {{ worker: Worker({worker}), kill: false }}"))
+                .map(|worker| format!("Stop {{ worker: WorkerId({worker}), kill: false }}"))
                 .collect();
             assert_eq!(scene.seen(), expected.join("\n"), "{share:?}");
         }
@@ -224,7 +224,8 @@ fn workers_that_somebody_waits_for_do_not_go() {
     }
     scene.seen();
     scene.reload(with(1));
-    let free = scene.core.workers.iter().filter(|(_, state)| state.stage == Stage::Starting).count();
+    let free =
+        scene.core.workers.iter().filter(|(_, state)| state.stage == WorkerLifecycle::Starting).count();
     assert_eq!(free, 3, "one for each of them, and one to be ready");
 }
 
@@ -243,7 +244,7 @@ fn a_connection_keeps_its_worker_and_a_new_session_of_its_own_gets_a_new_one() {
             scene.seen();
             scene.reload(vec![named("p", "y", share)]);
             let seen = scene.seen();
-            let is_stopped = seen.contains("Stop { worker: Worker(0)");
+            let is_stopped = seen.contains("Stop { worker: WorkerId(0)");
             assert_eq!(is_stopped, share == Share::Session && !has_session, "{share:?}: {seen}");
             scene.sight.seen = seen.lines().map(str::to_owned).collect();
             let workers = started(&mut scene);
@@ -289,7 +290,7 @@ fn initialize_is_repeated_to_the_workers_of_a_pool_that_is_no_longer_shared() {
     for share in [Share::Connection, Share::Session] {
         let (mut scene, client) = shared_with_session(&able());
         scene.core.reload(scene.now, &config(vec![pool(share)]), &mut scene.sight);
-        assert!(scene.seen().contains("Spawn { worker: Worker(1)"));
+        assert!(scene.seen().contains("Spawn { worker: WorkerId(1)"));
         scene.up(1);
         scene.seen();
         // A session of before, and a new one.
@@ -325,7 +326,7 @@ fn before_initialize_no_other_request_is_served_in_a_shared_pool() {
     scene.session(former, 0, "a");
     scene.leaves(former);
     scene.seen();
-    let from = Arrival::new(0, ANYONE);
+    let from = ClientInfo::new(0, ANYONE);
     let client = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0;
     let none = json!({"cwd": "/"});
     let (one, prompt) = (json!({"sessionId": "a", "cwd": "/"}), prompt("a"));
@@ -385,7 +386,7 @@ fn a_removed_shared_pool_ends_after_its_time_though_a_client_has_an_idle_session
     scene.pass(29.0);
     assert!(!scene.seen().contains("Stop"));
     scene.pass(2.0);
-    assert!(scene.seen().contains("Stop { worker: Worker(0)"));
+    assert!(scene.seen().contains("Stop { worker: WorkerId(0)"));
     scene.ask(client, 2, "session/prompt", &prompt("a"));
     assert!(scene.seen().contains("-32002"));
 }
@@ -402,14 +403,14 @@ fn a_turn_that_runs_when_its_shared_pool_is_removed_ends_by_itself() {
         scene.core.reload(scene.now, &config(vec![other]), &mut scene.sight);
         scene.pass(100.0);
         let seen = scene.seen();
-        assert!(!seen.contains("Stop { worker: Worker(0)") && !seen.contains("-32010"), "{seen}");
+        assert!(!seen.contains("Stop { worker: WorkerId(0)") && !seen.contains("-32010"), "{seen}");
         // Nothing else begins there.
         scene.ask(client, 2, "session/prompt", &prompt("idle"));
         let seen = scene.seen();
         assert!(seen.contains("-32002") && !seen.contains("w0 <"), "{seen}");
         scene.answer(0, id, &json!({"stopReason": "end_turn"}));
         let seen = scene.seen();
-        assert!(seen.contains("end_turn") && seen.contains("Stop { worker: Worker(0)"), "{seen}");
+        assert!(seen.contains("end_turn") && seen.contains("Stop { worker: WorkerId(0)"), "{seen}");
     }
 }
 
@@ -419,12 +420,12 @@ fn a_replaced_shared_worker_stays_while_a_client_has_a_session_that_cannot_be_lo
     let changed = Pool { command: vec!["other".into()], ..pool(Share::All) };
     scene.core.reload(scene.now, &config(vec![changed]), &mut scene.sight);
     scene.pass(1000.0);
-    assert!(!scene.seen().contains("Stop { worker: Worker(0)"));
+    assert!(!scene.seen().contains("Stop { worker: WorkerId(0)"));
     scene.ask(client, 1, "session/prompt", &prompt("a"));
     let id = scene.last_id(0);
     scene.answer(0, id, &json!({"stopReason": "end_turn"}));
     scene.seen();
     scene.leaves(client);
     scene.pass(1000.0);
-    assert!(scene.seen().contains("Stop { worker: Worker(0)"));
+    assert!(scene.seen().contains("Stop { worker: WorkerId(0)"));
 }

@@ -12,14 +12,14 @@ fn a_shared_pool_answers_initialize_itself_with_what_every_worker_can() {
     scene.up(0);
     scene.up(1);
     assert_snapshot!(scene.seen(), @r#"
-    Spawn { worker: Worker(0), pool: PoolId(0) }
-    Spawn { worker: Worker(1), pool: PoolId(0) }
+    Spawn { worker: WorkerId(0), pool: PoolId(0) }
+    Spawn { worker: WorkerId(1), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     "#);
     scene.answer(0, 1, &able());
     assert_snapshot!(scene.seen(), @r#"
-    Tell(Ready(Worker(0)))
+    Tell(Ready(WorkerId(0)))
     c0 < {"jsonrpc":"2.0","id":7,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{},"list":{},"close":{}}},"authMethods":[]}}
     "#);
     scene.answer(1, 1, &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": false, "x": 1}}));
@@ -28,7 +28,7 @@ fn a_shared_pool_answers_initialize_itself_with_what_every_worker_can() {
     scene.ask(client, 10, "initialize", &json!({}));
     scene.ask(client, 11, "authenticate", &json!({"methodId": "x"}));
     assert_snapshot!(scene.seen(), @r#"
-    Tell(Ready(Worker(1)))
+    Tell(Ready(WorkerId(1)))
     c0 < {"jsonrpc":"2.0","id":8,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":false},"authMethods":[]}}
     c0 < {"jsonrpc":"2.0","id":9,"error":{"code":-32022,"message":"this pool speaks a later version of the protocol","data":{"condition":"unsupported_version","retryable":false,"effects":"none","requested":0,"supported":[1]}}}
     c0 < {"jsonrpc":"2.0","id":10,"error":{"code":-32602,"message":"protocolVersion must be a number from 0 to 65535","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
@@ -242,17 +242,17 @@ fn a_connection_can_have_a_worker_for_itself() {
     scene.ask(other, 1, "initialize", &json!({"protocolVersion": 1}));
     scene.up(1);
     assert_snapshot!(scene.seen(), @r#"
-    Spawn { worker: Worker(0), pool: PoolId(0) }
-    Spawn { worker: Worker(1), pool: PoolId(0) }
-    Tell(Ready(Worker(0)))
+    Spawn { worker: WorkerId(0), pool: PoolId(0) }
+    Spawn { worker: WorkerId(1), pool: PoolId(0) }
+    Tell(Ready(WorkerId(0)))
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}
     c0 < {"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{},"list":{},"close":{}}},"authMethods":[{"id":"x","name":"X"}]}}
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/"}}
     c0 < {"jsonrpc":"2.0","id":2,"result":{"sessionId":"a"}}
     c0 < {"jsonrpc":"2.0","method":"_about/nothing"}
     c0 < {"jsonrpc":"2.0","id":1,"method":"_ask"}
-    Spawn { worker: Worker(2), pool: PoolId(0) }
-    Tell(Ready(Worker(1)))
+    Spawn { worker: WorkerId(2), pool: PoolId(0) }
+    Tell(Ready(WorkerId(1)))
     w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}
     "#);
 }
@@ -277,13 +277,13 @@ fn a_session_can_have_a_worker_for_itself() {
     scene.ask(client, 5, "session/close", &json!({"sessionId": "b"}));
     scene.answer(1, 4, &json!({}));
     assert_snapshot!(scene.seen(), @r#"
-    Spawn { worker: Worker(3), pool: PoolId(0) }
+    Spawn { worker: WorkerId(3), pool: PoolId(0) }
     w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"mine":true}}
     w1 < {"jsonrpc":"2.0","id":2,"method":"authenticate","params":{"methodId":"x"}}
     w1 < {"jsonrpc":"2.0","id":3,"method":"session/new","params":{"cwd":"/"}}
     c0 < {"jsonrpc":"2.0","id":4,"result":{"sessionId":"b"}}
     w1 < {"jsonrpc":"2.0","id":4,"method":"session/close","params":{"sessionId":"b"}}
-    Stop { worker: Worker(1), kill: false }
+    Stop { worker: WorkerId(1), kill: false }
     c0 < {"jsonrpc":"2.0","id":5,"result":{}}
     "#);
 }
@@ -304,10 +304,10 @@ fn of_unknown_protocols_the_session_is_known() {
     scene.said(0, r#"{"jsonrpc":"2.0","method":"n","sessionId":"s","params":{}}"#);
     scene.said(0, r#"{"jsonrpc":"2.0","method":"n","params":{"sessionId":"t"}}"#);
     assert_snapshot!(scene.seen(), @r#"
-    Spawn { worker: Worker(0), pool: PoolId(0) }
-    Spawn { worker: Worker(1), pool: PoolId(0) }
-    Tell(Ready(Worker(0)))
-    Tell(Ready(Worker(1)))
+    Spawn { worker: WorkerId(0), pool: PoolId(0) }
+    Spawn { worker: WorkerId(1), pool: PoolId(0) }
+    Tell(Ready(WorkerId(0)))
+    Tell(Ready(WorkerId(1)))
     w0 < {"jsonrpc":"2.0","id":1,"sessionId":"s","method":"x"}
     w1 < {"jsonrpc":"2.0","id":1,"sessionId":"t","method":"x"}
     w0 < {"jsonrpc":"2.0","id":2,"sessionId":"s","method":"x","params":{"sessionId":"deep"}}
@@ -315,7 +315,7 @@ fn of_unknown_protocols_the_session_is_known() {
     c0 < {"sessionId":"s","jsonrpc":"2.0","id":1,"result":2}
     c0 < {"sessionId":"s","jsonrpc":"2.0","method":"n","params":{"sessionId":"s"}}
     c0 < {"jsonrpc":"2.0","method":"n","sessionId":"s","params":{}}
-    Tell(Strike { worker: Worker(0), what: "named a session that is not its own" })
+    Tell(Strike { worker: WorkerId(0), what: "named a session that is not its own" })
     "#);
 }
 
@@ -545,7 +545,7 @@ fn users_who_must_not_meet_have_workers_of_their_own() {
     let mut scene = Scene::shared(1);
     let one = scene.open();
     scene.ask(one, 1, "session/new", &json!({}));
-    let from = Arrival::new(0, "uid:7");
+    let from = ClientInfo::new(0, "uid:7");
     let two = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0;
     scene.initialized(two);
     scene.ask(two, 1, "session/new", &json!({}));
@@ -556,9 +556,9 @@ fn users_who_must_not_meet_have_workers_of_their_own() {
     scene.ask(two, 3, "session/load", &json!({"sessionId": "a"}));
     assert_snapshot!(scene.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
-    Spawn { worker: Worker(1), pool: PoolId(0) }
+    Spawn { worker: WorkerId(1), pool: PoolId(0) }
     w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Ready(Worker(1)))
+    Tell(Ready(WorkerId(1)))
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
     w1 < {"jsonrpc":"2.0","id":3,"method":"session/new","params":{}}
     c0 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"a"}}

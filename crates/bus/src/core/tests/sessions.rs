@@ -50,18 +50,18 @@ fn a_session_that_was_not_taken_up_in_time_is_tried_again() {
         scene.pass(1.0);
     }
     assert_snapshot!(scene.seen(), @r#"
-    Spawn { worker: Worker(0), pool: PoolId(0) }
+    Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Ready(Worker(0)))
+    Tell(Ready(WorkerId(0)))
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
-    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
-    Spawn { worker: Worker(0), pool: PoolId(0) }
+    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
+    Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Ready(Worker(0)))
+    Tell(Ready(WorkerId(0)))
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
     c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the session could not be taken up again: the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
-    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
-    Spawn { worker: Worker(0), pool: PoolId(0) }
+    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
+    Spawn { worker: WorkerId(0), pool: PoolId(0) }
     "#);
     // It waits for a worker, and in vain.
     scene.ask(client, 2, "session/prompt", &prompt("a"));
@@ -181,13 +181,13 @@ fn what_is_asked_too_early_is_answered_as_it_was_asked() {
     c0 < {"jsonrpc":"2.0","id":2,"method":"fs/read_text_file","params":{"sessionId":"a"}}
     c0 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"a"}}
     w0 < [{"jsonrpc":"2.0","id":"q","result":{}},{"jsonrpc":"2.0","id":"p","result":{}}]
-    Tell(Dropped { worker: Worker(0), why: "the request it is about is not open" })
+    Tell(Dropped { worker: WorkerId(0), why: "the request it is about is not open" })
     w0 < {"jsonrpc":"2.0","id":4,"method":"session/new","params":{}}
     c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32603,"message":"no"}}
     c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"the agent's answer is no valid response","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
     w0 < {"jsonrpc":"2.0","id":"r","error":{"code":-32602,"message":"the session is not this agent's","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
-    Tell(Strike { worker: Worker(0), what: "named a session that is not its own" })
-    Tell(Strike { worker: Worker(0), what: "sent an answer that is none" })
+    Tell(Strike { worker: WorkerId(0), what: "named a session that is not its own" })
+    Tell(Strike { worker: WorkerId(0), what: "sent an answer that is none" })
     "#);
 }
 
@@ -358,7 +358,7 @@ fn a_load_is_answered_also_if_its_worker_closes_its_input_and_the_session_is_ask
     scene.ask(one, 7, "session/load", &json!({"sessionId": "a", "cwd": "/"}));
     let load = scene.last_id(0);
     let taken = scene.sight.queued[&0].len() as u64;
-    scene.core.worker_stuck(scene.now, Worker(0), Stuck::InputClosed { taken }, &mut scene.sight);
+    scene.core.worker_stuck(scene.now, WorkerId(0), Stuck::InputClosed { taken }, &mut scene.sight);
     scene.seen();
     // The answer decides whether there is such a session; until then it moves nowhere.
     resume(&mut scene, one, 8, "a");

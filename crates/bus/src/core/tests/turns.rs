@@ -59,7 +59,7 @@ fn a_turn_that_goes_on_though_it_was_cancelled_is_ended() {
         scene.pass(0.2);
         let seen = scene.seen();
         assert!(seen.contains(r#""state":"idle","stopReason":"cancelled""#), "{seen}");
-        assert!(seen.contains("Stop { worker: Worker(0)"), "{seen}");
+        assert!(seen.contains("Stop { worker: WorkerId(0)"), "{seen}");
     }
 }
 
@@ -85,6 +85,6 @@ fn a_bus_that_stops_waits_for_a_turn_and_says_when_it_does_no_more() {
         let (mut scene, _) = running(share);
         scene.core.drain(scene.now, &mut scene.sight);
         scene.state("idle");
-        scene.sees("Close { client: Client(0), reason: Draining }");
+        scene.sees("Close { client: ClientId(0), reason: Draining }");
     }
 }

@@ -1,6 +1,6 @@
 //! What may happen next, and what has to come of it.
 
-use narrows_bus::core::{Client, Time};
+use narrows_bus::core::{ClientId, Time};
 use serde_json::{Value, json};
 
 use super::Watched;
@@ -364,7 +364,7 @@ impl Watched<'_> {
     /// Somebody who is gone hears nothing more; whoever watched longest has what was theirs.
     fn leaves(&mut self) {
         let Some(client) = self.some_person() else { return };
-        self.core.client_gone(Time::ZERO, Client(client), &mut self.net);
+        self.core.client_gone(Time::ZERO, ClientId(client), &mut self.net);
         // There is no grace for turns without a client, but it is the clock that ends them.
         self.core.tick(Time::ZERO, &mut self.net);
         self.people.remove(&client);

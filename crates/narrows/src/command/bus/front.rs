@@ -15,7 +15,7 @@ use narrows_base::sync::lock;
 use narrows_bus::admin::Network;
 use narrows_bus::config::{self, Config, Door, Listen};
 use narrows_bus::core::ANYONE;
-use narrows_bus::{Handed, Handle, Newcomer};
+use narrows_bus::{Handle, Handoff, IncomingClient};
 use narrows_link::Upgraded;
 use narrows_remote::identity::{Identity, Proof};
 use narrows_remote::server::{self, Adopted, Auth, Backend, Ended, Front, Opening};
@@ -32,7 +32,7 @@ const GOODBYE: Duration = Duration::from_secs(4);
 /// The doors, bound and perhaps not served yet.
 pub(super) struct Fronts {
     shared: Arc<Shared>,
-    hand: mpsc::Sender<Handed>,
+    hand: mpsc::Sender<Handoff>,
     /// Where the doors of the network are, by the number of their listener.
     addresses: HashMap<usize, SocketAddr>,
 }
@@ -52,7 +52,7 @@ struct Shared {
 /// What is served once somebody begins.
 struct Ready {
     front: Front,
-    handed: mpsc::Receiver<Handed>,
+    handed: mpsc::Receiver<Handoff>,
 }
 
 impl Fronts {
@@ -171,8 +171,8 @@ impl Shared {
     }
 
     /// Goes on with a connection that the loop of the bus has let in.
-    fn adopt(&self, connection: Handed) {
-        let Handed { socket, read, listener, identity } = connection;
+    fn adopt(&self, connection: Handoff) {
+        let Handoff { socket, read, listener, identity } = connection;
         let socket = match self.listen.get(listener).map(|listen| &listen.at) {
             Some(Door::Unix(_)) => Adopted::Unix(UnixStream::from(socket)),
             _ => Adopted::Tcp(TcpStream::from(socket)),
@@ -214,7 +214,7 @@ impl Backend for Way {
 /// A WebSocket that the loop of the bus serves.
 struct Served {
     bus: Handle,
-    served: narrows_bus::Served,
+    served: narrows_bus::WebSocketHandle,
 }
 
 impl server::Served for Served {
@@ -236,17 +236,17 @@ fn admitted(auth: config::Auth) -> Auth {
 }
 
 /// A client as the bus is told of it.
-fn newcomer(identity: Identity, listener: usize) -> Newcomer {
+fn newcomer(identity: Identity, listener: usize) -> IncomingClient {
     let name = known_as(&identity);
     // Only a unix socket gives a connection that is handed over the name of a user.
     let is_owner =
         identity.proof == Proof::Handed && name == format!("uid:{}", rustix::process::geteuid().as_raw());
-    Newcomer {
+    IncomingClient {
         metered: matches!(identity.proof, Proof::Token | Proof::Certificate),
         scopes: identity.scopes,
         pools: identity.pools,
         is_owner,
-        ..Newcomer::new(listener, name)
+        ..IncomingClient::new(listener, name)
     }
 }
 

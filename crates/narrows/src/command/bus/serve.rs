@@ -8,7 +8,7 @@ use std::time::Duration;
 use narrows_bus::admin::Facts;
 use narrows_bus::config::{Admin, Config, LADDER, Protocol, Warning};
 use narrows_bus::core::Status;
-use narrows_bus::{Bus as Running, Edges, Ended, Handle};
+use narrows_bus::{Bus as Running, Ended, Handle, StartOptions};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::front::Fronts;
@@ -73,7 +73,7 @@ async fn serve(
     if let Err(error) = narrows_process::adopt_orphans() {
         tracing::warn!(%error, "processes whose guardian is killed may go on");
     }
-    let edges = Edges {
+    let edges = StartOptions {
         owners: data_dir(&variables).map(|directory| directory.join("bus").join(OWNERS)),
         hand_over: Some(fronts.hand_over()),
     };

@@ -1,0 +1,419 @@
+//! One door for operators: who is let in, how many, and how long they may do nothing.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::serve::Listener as Accepting;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use super::handlers::{self, Pages};
+use super::slots::{Request, Seat, Seats};
+use crate::config::Door;
+use crate::listen::{self, BoundListener, Family, ListenError, Listener};
+use crate::log_limit::LogLimit;
+
+/// How many connections one door has at once.
+const CONNECTIONS: usize = 64;
+/// How long a connection may neither send nor take anything.
+const IDLE: Duration = Duration::from_secs(30);
+/// How long a request may take to come, once it has begun.
+const HALF: Duration = Duration::from_secs(2);
+/// How long nobody is let in after the system had no room for one.
+const REST: Duration = Duration::from_millis(200);
+/// How many refused connections are answered at once. One more is closed without an answer.
+const MAX_REFUSALS: usize = 16;
+/// How much of the request of a refused user is read.
+const MAX_REFUSED_BYTES: usize = 16 << 10;
+/// The answer to a user that may not connect.
+const REFUSAL: &[u8] =
+    b"HTTP/1.1 403 Forbidden\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 38\r\n\
+    connection: close\r\n\r\nonly the user of this bus may connect\n";
+
+/// A door that is open.
+#[derive(Debug)]
+pub(super) struct Entrance {
+    listener: Listener,
+}
+
+impl Entrance {
+    /// Opens it. A port is for the user `only`, or if absent for every user. Also tells where it is.
+    pub(super) fn open(door: &Door, only: Option<u32>) -> Result<(Self, Door), ListenError> {
+        let (entry, address) = listen::open(door, IDLE)?;
+        match entry {
+            BoundListener::Socket(mut listener) => {
+                listener.only = only;
+                Ok((Self { listener }, address))
+            }
+            // Operators and clients cannot share it.
+            BoundListener::Stdio(_) | BoundListener::Elsewhere => Err(ListenError::StdioTwice),
+        }
+    }
+
+    /// Serves it until this is dropped.
+    pub(super) async fn serve(self, pages: Arc<Pages>) {
+        if let Err(error) = self.try_serve(pages).await {
+            tracing::error!(%error, "operators cannot be served");
+        }
+    }
+
+    async fn try_serve(self, pages: Arc<Pages>) -> io::Result<()> {
+        let fd = self.listener.fd.try_clone()?;
+        let seats = Seats::new(CONNECTIONS);
+        let only = self.listener.only;
+        let refused_users = Arc::clone(&pages.refused_users);
+        let guarded = |socket| Guarded {
+            socket,
+            seats,
+            only,
+            refused_users,
+            refused_log: LogLimit::default(),
+            refusals: JoinSet::new(),
+        };
+        match self.listener.family {
+            Family::Unix => {
+                let socket = Socket::Unix(UnixListener::from_std(StdUnixListener::from(fd))?);
+                axum::serve(guarded(socket), handlers::private(pages)).await
+            }
+            Family::Tcp => {
+                let socket = Socket::Tcp(TcpListener::from_std(fd.into())?);
+                axum::serve(guarded(socket), handlers::local(pages)).await
+            }
+        }
+    }
+}
+
+enum Socket {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+/// Lets in who may come in, as far as there is room.
+struct Guarded {
+    socket: Socket,
+    seats: Seats,
+    /// The only user that a port is for.
+    only: Option<u32>,
+    /// How many connections were refused because of their user.
+    refused_users: Arc<AtomicU64>,
+    refused_log: LogLimit,
+    /// Connections that are being refused. They end with this.
+    refusals: JoinSet<()>,
+}
+
+impl Guarded {
+    /// Answers a user that may not connect, beside those that may: it takes no seat of theirs.
+    fn refuse(&mut self, stream: Stream) {
+        self.refused_users.fetch_add(1, Ordering::Relaxed);
+        if let Some(count) = self.refused_log.count(std::time::Instant::now()) {
+            let user = stream.user();
+            tracing::warn!(user, count, "admin connections refused: not the user of the bus");
+        }
+        while self.refusals.try_join_next().is_some() {}
+        if self.refusals.len() < MAX_REFUSALS {
+            self.refusals.spawn(async move {
+                match stream {
+                    Stream::Unix(stream) => refuse(stream).await,
+                    Stream::Tcp(stream) => refuse(stream).await,
+                }
+            });
+        }
+    }
+}
+
+/// Answers a request with 403, whatever it asks for. A socket that is closed with unread input is reset, and the answer with it, so the
+/// request is read first and the end of the connection is awaited.
+async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let answer = async {
+        let mut request = Vec::new();
+        while request.len() < MAX_REFUSED_BYTES {
+            let seen = request.len().saturating_sub(3);
+            let is_end = stream.read_buf(&mut request).await? == 0;
+            if is_end || request[seen..].windows(4).any(|end| end == b"\r\n\r\n") {
+                break;
+            }
+        }
+        stream.write_all(REFUSAL).await?;
+        stream.shutdown().await?;
+        let mut rest = stream.take(MAX_REFUSED_BYTES as u64);
+        tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
+    };
+    // The peer may be gone, or do nothing: both are its own affair.
+    _ = timeout(HALF, answer).await;
+}
+
+impl Accepting for Guarded {
+    type Io = Visit;
+    type Addr = ();
+
+    async fn accept(&mut self) -> (Visit, ()) {
+        loop {
+            let stream = match &self.socket {
+                Socket::Unix(socket) => socket.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+                Socket::Tcp(socket) => socket.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
+            };
+            match stream {
+                Ok(stream) if stream.may_come_in(self.only) => {
+                    return (Visit::new(stream, self.seats.take().await), ());
+                }
+                Ok(stream) => self.refuse(stream),
+                Err(error) => {
+                    tracing::debug!(%error, "an operator could not be let in");
+                    sleep(REST).await;
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Stream {
+    /// Returns `true` if the peer may connect: on a unix socket the user of the bus and root, on a port the user `only`, or
+    /// every user of this machine if that is absent.
+    fn may_come_in(&self, only: Option<u32>) -> bool {
+        match (self, only) {
+            (Self::Unix(_), _) => {
+                self.user().is_some_and(|user| user == rustix::process::geteuid().as_raw() || user == 0)
+            }
+            (Self::Tcp(_), None) => true,
+            (Self::Tcp(_), Some(only)) => self.user() == Some(only),
+        }
+    }
+
+    /// Returns the user at the other end, if the system knows it.
+    fn user(&self) -> Option<u32> {
+        match self {
+            Self::Unix(stream) => stream.peer_cred().ok().map(|peer| peer.uid()),
+            Self::Tcp(stream) => narrows_link::peer::user_of(stream.as_fd()),
+        }
+    }
+}
+
+/// A connection that ends when nothing moves on it, when a request does not come to its end, and when it has to make room.
+struct Visit {
+    stream: Stream,
+    idle: Pin<Box<Sleep>>,
+    seat: Seat,
+}
+
+impl Visit {
+    fn new(stream: Stream, seat: Seat) -> Self {
+        Self { stream, idle: Box::pin(sleep(IDLE)), seat }
+    }
+
+    /// Something moved, so that there is this much time for the next to move; or nothing did: then it ends once the time is over.
+    fn watched<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        moved: Poll<io::Result<T>>,
+        time: Option<Duration>,
+    ) -> Poll<io::Result<T>> {
+        if moved.is_ready() {
+            if let Some(time) = time {
+                self.idle.as_mut().reset(Instant::now() + time);
+            }
+            return moved;
+        }
+        self.idle.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// How much time there is for the next to come after this was read; `None`: what is left of the time.
+    fn heard(&mut self, read: &[u8]) -> Option<Duration> {
+        match self.seat.hear(read) {
+            (Request::Part(_), Request::Part(_)) => None,
+            (_, Request::Part(_)) => Some(HALF),
+            (_, Request::Nothing | Request::Whole) => Some(IDLE),
+        }
+    }
+}
+
+impl AsyncRead for Visit {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        let moved = match &mut self.stream {
+            Stream::Unix(stream) => Pin::new(stream).poll_read(cx, into),
+            Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, into),
+        };
+        if moved.is_pending() && self.seat.poll_leave(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        let time = self.heard(&into.filled()[before..]);
+        self.watched(cx, moved, time)
+    }
+}
+
+impl AsyncWrite for Visit {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        let moved = match &mut self.stream {
+            Stream::Unix(stream) => Pin::new(stream).poll_write(cx, from),
+            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, from),
+        };
+        self.watched(cx, moved, Some(IDLE))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.stream {
+            Stream::Unix(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.stream {
+            Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Long enough for a loaded machine; nothing waits for it unless something is wrong.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_nothing_is_hung_up_on() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut seats = Seats::new(1);
+        let began = Instant::now();
+        let mut visit = Visit::new(Stream::Unix(ours), seats.take().await);
+        let error = visit.read_u8().await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(began.elapsed() >= IDLE);
+        drop(visit);
+        assert!(timeout(Duration::ZERO, seats.take()).await.is_ok(), "there is room for the next");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_has_begun_must_end_however_it_comes() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let began = Instant::now();
+        let mut visit = Visit::new(Stream::Unix(ours), Seats::new(1).take().await);
+        let error = loop {
+            theirs.write_all(b"x").await.unwrap();
+            visit.read_u8().await.unwrap();
+            if let Ok(ended) = timeout(HALF / 4, visit.read_u8()).await {
+                break ended.unwrap_err();
+            }
+        };
+        assert_eq!((error.kind(), began.elapsed()), (io::ErrorKind::TimedOut, HALF));
+        // Whoever has asked has more time to take the answer.
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut visit = Visit::new(Stream::Unix(ours), Seats::new(1).take().await);
+        theirs.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        visit.read_exact(&mut [0; 18]).await.unwrap();
+        let began = Instant::now();
+        visit.read_u8().await.unwrap_err();
+        assert!(began.elapsed() >= IDLE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_user_gets_an_answer_however_the_request_comes() {
+        for parts in [&["GET / HTTP/1.1\r\n\r\n"][..], &["GET / HTTP/1.1\r\nHost: x\r\n\r", "\nmore"], &[""]]
+        {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            let refused = tokio::spawn(refuse(ours));
+            for part in parts {
+                theirs.write_all(part.as_bytes()).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            if parts == [""] {
+                theirs.shutdown().await.unwrap();
+            }
+            let mut answer = String::new();
+            theirs.read_to_string(&mut answer).await.unwrap();
+            let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+            assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+            assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{head}");
+            assert_eq!(body, "only the user of this bus may connect\n");
+            drop(theirs);
+            refused.await.unwrap();
+        }
+        // One that asks nothing is not waited for.
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let began = Instant::now();
+        refuse(ours).await;
+        assert_eq!(began.elapsed(), HALF);
+    }
+
+    #[tokio::test]
+    async fn refused_users_are_counted_and_answered_in_bounds() {
+        let (path, mut peers) = (tempfile::tempdir().unwrap(), Vec::new());
+        let socket = Socket::Unix(UnixListener::bind(path.path().join("s")).unwrap());
+        let refused_users = Arc::new(AtomicU64::new(0));
+        let mut door = Guarded {
+            socket,
+            seats: Seats::new(1),
+            only: None,
+            refused_users: Arc::clone(&refused_users),
+            refused_log: LogLimit::default(),
+            refusals: JoinSet::new(),
+        };
+        for _ in 0..=MAX_REFUSALS {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            door.refuse(Stream::Unix(ours));
+            peers.push(theirs);
+        }
+        assert_eq!(
+            (refused_users.load(Ordering::Relaxed), door.refusals.len()),
+            (MAX_REFUSALS as u64 + 1, MAX_REFUSALS)
+        );
+        assert_eq!(peers[MAX_REFUSALS].read(&mut [0]).await.unwrap(), 0, "it is closed");
+    }
+
+    #[tokio::test]
+    async fn whoever_has_asked_nothing_yet_makes_room() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let socket = Socket::Unix(UnixListener::bind(&path).unwrap());
+        let mut door = Guarded {
+            socket,
+            seats: Seats::new(2),
+            only: None,
+            refused_users: Default::default(),
+            refused_log: LogLimit::default(),
+            refusals: JoinSet::new(),
+        };
+        let mut visitors = Vec::new();
+        let mut reads = Vec::new();
+        for said in ["GET / HTTP/1.1\r\n\r\n", "GET / HT", "GET /", "", "GET / HTTP/1.1\r\n\r\n"] {
+            let mut visitor = UnixStream::connect(&path).await.unwrap();
+            visitor.write_all(said.as_bytes()).await.unwrap();
+            visitors.push(visitor);
+            let (mut visit, ()) = timeout(PATIENCE, door.accept()).await.unwrap();
+            let mut heard = vec![0; said.len()];
+            visit.read_exact(&mut heard).await.unwrap();
+            reads.push(tokio::spawn(async move { visit.read_u8().await.map_err(|error| error.kind()) }));
+        }
+        for (number, read) in reads.into_iter().enumerate() {
+            // The first and the last have asked for something, and stay.
+            if matches!(number, 0 | 4) {
+                assert!(!read.is_finished(), "{number}");
+            } else {
+                assert_eq!(read.await.unwrap(), Err(io::ErrorKind::TimedOut), "{number}");
+            }
+        }
+    }
+}

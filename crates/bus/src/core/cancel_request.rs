@@ -1,0 +1,114 @@
+//! Requests that a client gives up on, wherever they are by then.
+
+use narrows_acp::method;
+use narrows_wire::{Code, Effects, Part, RpcError, View, message};
+use serde_json::json;
+
+use super::Ctx;
+use super::api::CoreOutput;
+use super::batch::BatchKey;
+use super::fan_out::FanKey;
+use super::request_id::Digits;
+use super::session::{Waiting, take_first};
+use super::splice::Parts;
+use super::state::{RequestKind, RequestLocation};
+use super::table::ClientKey;
+
+/// Among how many lines that wait for a worker one is looked for. One behind them is given up on when they have gone.
+const LOOKED_AT: usize = 256;
+
+impl<O: CoreOutput> Ctx<'_, O> {
+    /// A client gives up on a request: its worker knows that by another id.
+    pub(super) fn give_up(&mut self, client: ClientKey, message: View<'_>) {
+        let Some(state) = self.core.client(client) else { return };
+        let Some(raw) = message.request_id() else { return };
+        match state.inflight.get(raw).copied() {
+            Some(RequestLocation::At(worker, id)) => {
+                // A turn that is given up on has its time to end, like one that is cancelled.
+                let pending = self.core.worker(worker).and_then(|state| state.pending.get(&id));
+                let turn = pending.filter(|pending| pending.what == RequestKind::Prompt);
+                if let Some(session) = turn.and_then(|pending| pending.session) {
+                    self.cancelling(session);
+                }
+                let digits = Digits::of(id);
+                // MCP's has no session, ACP's neither: nothing else to change.
+                self.hand(worker, client, &Parts::of(message, &[(Part::RequestId, digits.as_bytes())]));
+            }
+            Some(RequestLocation::Fanned(key)) => self.give_up_fan(key),
+            Some(RequestLocation::Elsewhere) => self.give_up_unsent(client, raw),
+            None => self.give_up_held(client, raw),
+        }
+    }
+
+    /// Whether what a client gives up on is known already.
+    pub(super) fn can_give_up(&mut self, client: ClientKey, message: View<'_>) -> bool {
+        let Some(raw) = message.request_id() else { return false };
+        let is_open = self.core.client(client).is_some_and(|state| state.inflight.contains_key(raw));
+        is_open || self.place_among_held(client, raw).is_some()
+    }
+
+    /// One that still waits for its session or its worker.
+    fn give_up_unsent(&mut self, client: ClientKey, id: &[u8]) {
+        let is_it = |waiting: &Waiting| waiting.client == client && waiting.line.id() == Some(id);
+        let mut found = self.core.sessions.take_waiting(is_it);
+        for worker in self.core.workers.values_mut() {
+            found = found.or_else(|| take_first(&mut worker.backlog, is_it));
+            found = found.or_else(|| take_first(&mut worker.refused, is_it));
+        }
+        match found {
+            Some(waiting) => {
+                self.forget_elsewhere(client, &waiting.line);
+                self.say_given_up(client, &waiting.line, waiting.batch);
+            }
+            None => self.core.counters.dropped += 1,
+        }
+    }
+
+    /// One that waits for any worker.
+    fn give_up_held(&mut self, client: ClientKey, id: &[u8]) {
+        let place = self.place_among_held(client, id);
+        let held = self.core.client(client).and_then(|state| state.held.as_mut());
+        let Some((line, batch)) = held.zip(place).and_then(|(held, place)| {
+            let taken = held.lines.remove(place)?;
+            held.bytes -= taken.0.len();
+            if let Some(charge) = &mut held.charge {
+                charge.set(held.bytes);
+            }
+            Some(taken)
+        }) else {
+            self.core.counters.dropped += 1;
+            return;
+        };
+        self.say_given_up(client, &line, batch);
+        if place == Some(0) {
+            // What is behind it may have no need to wait.
+            self.release_anew(client);
+        }
+    }
+
+    fn place_among_held(&mut self, client: ClientKey, id: &[u8]) -> Option<usize> {
+        let held = self.core.client(client)?.held.as_ref()?;
+        held.lines.iter().take(LOOKED_AT).position(|(line, _)| line.id() == Some(id))
+    }
+
+    /// One that several workers are asked: none of them need go on.
+    fn give_up_fan(&mut self, key: FanKey) {
+        for (worker, number) in self.forget_fan_parts(key) {
+            let params = json!({"requestId": number});
+            if let Ok(line) = message::notification(method::CANCEL_REQUEST, &params) {
+                self.write_worker(worker, &[&line]);
+            }
+        }
+        let error = RpcError::new(Code::Cancelled, "given up before all agents had answered");
+        self.fail_fan(key, error);
+    }
+
+    fn say_given_up(&mut self, client: ClientKey, line: &[u8], batch: Option<BatchKey>) {
+        let message = View::parse(line);
+        let error =
+            RpcError::new(Code::Cancelled, "given up before any agent was asked").effects(Effects::None);
+        if let Some(id) = message.id() {
+            self.refuse(client, id, batch, message.tag(), &error);
+        }
+    }
+}

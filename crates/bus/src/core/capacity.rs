@@ -1,0 +1,286 @@
+//! Which worker has room, and what becomes of whoever needs one when none has.
+
+use std::cmp::Reverse;
+
+use narrows_acp::method;
+use narrows_wire::{Code, RpcError, View};
+use serde_json::json;
+
+use super::api::{CoreOutput, PoolId, Time};
+use super::identity::Identity;
+use super::route::Route;
+use super::session::{SessionKey, Waiting};
+use super::state::{InternalRequest, Opening, Pending, RequestOrigin, WorkerLifecycle, WorkerState};
+use super::table::{ClientKey, WorkerKey};
+use super::timer::Timer;
+use super::turn_end::wire_name;
+use super::{Ctx, millis};
+
+/// How long it is believed that a worker takes no more sessions than it had when it said so.
+const FULL: Time = Time::from_secs(60);
+
+impl<O: CoreOutput> Ctx<'_, O> {
+    /// The worker with the least to do that `client` may use.
+    pub(super) fn place(&mut self, pool: PoolId, client: ClientKey, but: &[WorkerKey]) -> Option<WorkerKey> {
+        let identity = self.core.client(client)?.identity;
+        let has_its_workers = self.has_its_workers(client, pool);
+        let is_its = |other: Option<Identity>| other.map_or(!has_its_workers, |other| other == identity);
+        let state = self.core.pool_of(pool);
+        let mixes = state.settings.mix_identities;
+        let best = state
+            .workers
+            .iter()
+            .filter(|worker| !but.contains(worker))
+            .filter_map(|worker| Some((*worker, self.core.workers.get(*worker)?)))
+            .filter(|(_, state)| state.stage == WorkerLifecycle::Ready)
+            .filter(|(_, state)| mixes || is_its(state.identity))
+            .filter(|(worker, state)| !self.is_full(state) || self.oldest_left(*worker).is_some())
+            .filter(|(worker, state)| {
+                !(mixes && self.has_its_share(state, identity))
+                    || self.oldest_left_of(*worker, Some(identity)).is_some()
+            })
+            .min_by_key(|(_, state)| state.sessions.len() + state.pending.len())
+            .map(|(worker, _)| worker)?;
+        if mixes && self.core.workers.get(best).is_some_and(|state| self.has_its_share(state, identity)) {
+            // A session that its own clients have left gives way.
+            let left = self.oldest_left_of(best, Some(identity))?;
+            self.evict(best, left);
+        }
+        let state = self.core.worker(best)?;
+        state.identity = Some(identity);
+        state.claimed = true;
+        Some(best)
+    }
+
+    /// Whether a worker takes no more sessions, as it has said.
+    fn is_full(&self, state: &WorkerState) -> bool {
+        state.capacity.is_some_and(|(most, until)| self.now < until && state.sessions.len() >= most)
+    }
+
+    /// Whether an identity has as many sessions in a worker as it may have where others are too. Those count that are being
+    /// opened.
+    fn has_its_share(&self, state: &WorkerState, identity: Identity) -> bool {
+        let most = self.share_of_worker(state);
+        if state.sessions.len() + state.creating as usize >= most {
+            let is_its = |key: &&SessionKey| {
+                self.core.sessions.get(**key).is_some_and(|session| session.identity == identity)
+            };
+            return state.sessions.iter().filter(is_its).count() + state.openings_of(identity) >= most;
+        }
+        false
+    }
+
+    /// How many sessions one identity may have in a worker where others are too: half of what the worker takes, if that is known, others are
+    /// there, and no more workers can be started for them.
+    fn share_of_worker(&self, state: &WorkerState) -> usize {
+        let most = self.core.limits.max_sessions_per_worker;
+        let pool = self.core.pool_of(state.pool);
+        let is_crowded = pool.workers.len() >= pool.settings.max_instances as usize
+            && self.core.identities.iter().filter(|(_, known)| known.clients > 0).count() > 1;
+        let capacity = state.capacity.filter(|(_, until)| is_crowded && self.now < *until);
+        capacity.map_or(most, |(capacity, _)| most.min((capacity / 2).max(1)))
+    }
+
+    /// Whether the identity of a client has as many workers of a pool as it may have: a quarter is left to others, if there is more than one and
+    /// clients are asked who they are.
+    pub(super) fn has_its_workers(&self, client: ClientKey, pool: PoolId) -> bool {
+        let Some(client) = self.core.clients.get(client).filter(|client| client.metered) else {
+            return false;
+        };
+        let state = self.core.pool_of(pool);
+        let most = state.settings.max_instances as usize;
+        let share = (most - most.div_ceil(4)).max(1);
+        let workers = state.workers.iter().filter_map(|worker| self.core.workers.get(*worker));
+        let is_its = |worker: &&WorkerState| worker.claimed && worker.identity == Some(client.identity);
+        !state.settings.mix_identities && workers.filter(is_its).count() >= share
+    }
+
+    /// What a client is told that asks for one worker more than its identity may have. One that is kept for it gives way first.
+    pub(super) fn wait_for_own(&mut self, pool: PoolId, client: ClientKey) -> Route {
+        let identity = self.core.client(client).map(|state| state.identity);
+        let workers = self.core.pool_of(pool).workers.iter();
+        let mut states = workers.filter_map(|worker| self.core.workers.get(*worker));
+        let is_going =
+            states.any(|state| state.stage == WorkerLifecycle::Stopping && state.identity == identity);
+        if is_going || self.make_room(pool, identity) {
+            return Route::Hold;
+        }
+        Route::Refuse(RpcError::new(Code::Backpressure, "worker limit of this identity reached in the pool"))
+    }
+
+    /// There is no worker for one more session of a client.
+    pub(super) fn wait_for_room(&mut self, pool: PoolId, client: ClientKey) -> Route {
+        let Some(identity) = self.core.client(client).map(|state| state.identity) else { return Route::Hold };
+        let state = self.core.pool_of(pool);
+        let workers = state.workers.iter().filter_map(|worker| self.core.workers.get(*worker));
+        let mut ready =
+            workers.filter(|worker| worker.stage == WorkerLifecycle::Ready && !self.is_full(worker));
+        // More workers are for others, not for one who has used up these.
+        if state.settings.mix_identities && ready.any(|worker| self.has_its_share(worker, identity)) {
+            let words = "session limit of this identity reached at each worker";
+            return Route::Refuse(RpcError::new(Code::Backpressure, words));
+        }
+        if self.has_its_workers(client, pool) {
+            return self.wait_for_own(pool, client);
+        }
+        self.wait_for(pool)
+    }
+
+    /// A worker that all share refused to open a session for lack of room: one that has no client gives way, or another worker is
+    /// asked, once. The request comes back if neither can be.
+    pub(super) fn find_room(
+        &mut self,
+        worker: WorkerKey,
+        pending: Pending,
+        opening: &Opening,
+        message: View<'_>,
+    ) -> Option<Pending> {
+        let pool = self.pool_of_worker(worker);
+        let is_full = message.error().is_some_and(|error| error.is(Code::Backpressure));
+        if !is_full || !self.core.pool_of(pool).is_shared() || self.core.draining {
+            return Some(pending);
+        }
+        let until = self.now + FULL;
+        if let Some(state) = self.core.worker(worker) {
+            state.capacity = Some((state.sessions.len().max(1), until));
+        }
+        let RequestOrigin::Client { client, id, batch } = &pending.asker else { return Some(pending) };
+        if opening.again || opening.line.is_empty() {
+            return Some(pending);
+        }
+        let (client, batch) = (*client, *batch);
+        let charge = self.core.charge(client, opening.line.len());
+        let waiting = Waiting { client, line: (*opening.line).into(), batch, _charge: charge };
+        if let Some(state) = self.core.client(client) {
+            state.again = Some(id.clone());
+            state.inflight.insert(id.clone(), super::state::RequestLocation::Elsewhere);
+        }
+        match self.oldest_left(worker) {
+            Some(key) => {
+                if let Some(state) = self.core.worker(worker) {
+                    state.refused.push(waiting);
+                }
+                self.evict(worker, key);
+            }
+            None => self.take_refused(waiting),
+        }
+        None
+    }
+
+    /// The session of a worker that has been without a client for the longest and does nothing, if it can be closed.
+    fn oldest_left(&self, worker: WorkerKey) -> Option<SessionKey> {
+        self.oldest_left_of(worker, None)
+    }
+
+    /// The same among the sessions of this identity, if one is given.
+    fn oldest_left_of(&self, worker: WorkerKey, identity: Option<Identity>) -> Option<SessionKey> {
+        let state = self.core.workers.get(worker).filter(|state| state.hears())?;
+        if !self.core.abilities_of_worker(worker).close {
+            return None;
+        }
+        let left = state.sessions.iter().filter_map(|key| {
+            let session = self.core.sessions.get(*key)?;
+            let is_its = identity.is_none_or(|identity| session.identity == identity);
+            let is_idle = is_its && !session.is_busy() && !session.provisional && session.waiting.is_empty();
+            Some((session.ownerless.filter(|_| is_idle)?, *key))
+        });
+        left.min().map(|(_, key)| key)
+    }
+
+    fn evict(&mut self, worker: WorkerKey, key: SessionKey) {
+        let Some(session) = self.core.sessions.get(key) else { return };
+        let params = json!({"sessionId": wire_name(session)}).to_string();
+        self.drop_session(key);
+        self.run_errand(worker, InternalRequest::Evict, method::SESSION_CLOSE, params.as_bytes(), None);
+    }
+
+    /// A worker has made room, or will not: what it refused for lack of it is asked for again.
+    pub(super) fn retry_refused(&mut self, worker: WorkerKey) {
+        let Some(state) = self.core.worker(worker) else { return };
+        for waiting in std::mem::take(&mut state.refused) {
+            self.take_refused(waiting);
+        }
+    }
+
+    /// Acts once more on a request that was refused for lack of room. It came before all lines of its client that are held.
+    fn take_refused(&mut self, waiting: Waiting) {
+        self.forget_elsewhere(waiting.client, &waiting.line);
+        self.take_again(vec![waiting]);
+    }
+
+    /// There is no worker now: wait for one, unless there will be none soon.
+    pub(super) fn wait_for(&mut self, pool: PoolId) -> Route {
+        self.spawn_on_demand(pool);
+        let state = self.core.pool_of(pool);
+        let total = state.workers.len();
+        let hopeless = state.open_until.is_some_and(|until| until > self.now);
+        let any_coming = state.workers.iter().any(|worker| {
+            self.core.workers.get(*worker).is_some_and(|state| {
+                matches!(state.stage, WorkerLifecycle::Starting | WorkerLifecycle::Greeting)
+            })
+        });
+        let any_going = state.workers.iter().any(|worker| {
+            self.core.workers.get(*worker).is_some_and(|state| state.stage == WorkerLifecycle::Stopping)
+        });
+        let exhausted = !any_coming && !any_going && total >= state.settings.max_instances as usize;
+        let rest_until = state.rest_until;
+        if exhausted && !hopeless && self.make_room(pool, None) {
+            return Route::Hold;
+        }
+        if (hopeless && !any_coming) || exhausted {
+            return Route::Refuse(self.no_worker(pool, Code::Backpressure));
+        }
+        if !any_coming {
+            // Whoever closed the circuit meanwhile has not started one.
+            let at = rest_until.max(self.now);
+            self.core.timers.set(at, Timer::Respawn(pool));
+        }
+        Route::Hold
+    }
+
+    /// Ends a worker that is kept for clients that are gone, where different identities have their own: of the identity for which most are kept,
+    /// or of this one, the one that was left first. Tells whether there is one.
+    fn make_room(&mut self, pool: PoolId, identity: Option<Identity>) -> bool {
+        let state = self.core.pool_of(pool);
+        if state.is_shared() && state.settings.mix_identities {
+            return false;
+        }
+        let kept: Vec<(Option<Identity>, Time, WorkerKey)> = state
+            .workers
+            .iter()
+            .filter_map(|worker| {
+                let state = self.core.workers.get(*worker)?;
+                let left = state.stage == WorkerLifecycle::Ready
+                    && state.client.is_none()
+                    && state.pending.is_empty();
+                let sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
+                let since = sessions.map(|session| session.ownerless.filter(|_| !session.is_busy()));
+                // All of them, or it is of use to somebody; the last that was left counts.
+                let since = since.collect::<Option<Vec<_>>>()?.into_iter().max()?;
+                left.then_some((state.identity, since, *worker))
+            })
+            .filter(|(of, ..)| identity.is_none() || *of == identity)
+            .collect();
+        let count = |identity| kept.iter().filter(|(of, ..)| *of == identity).count();
+        let oldest = kept.iter().min_by_key(|(of, since, worker)| (Reverse(count(*of)), *since, *worker));
+        let Some((.., oldest)) = oldest.copied() else { return false };
+        self.lose_sessions(oldest, &"its agent made room for another client".into());
+        self.stop_worker(oldest, false);
+        true
+    }
+
+    /// What whoever needs a worker is told when there is none.
+    pub(super) fn no_worker(&self, pool: PoolId, code: Code) -> RpcError {
+        let state = self.core.pool_of(pool);
+        let until = state.open_until.unwrap_or(state.rest_until);
+        let wait = until.saturating_sub(self.now);
+        let words = match (&state.last_loss, state.open_until) {
+            (Some(reason), Some(_)) => {
+                format!("the workers of pool {:?} keep dying: {reason}", state.settings.name)
+            }
+            (Some(reason), None) => format!("no worker of pool {:?} is ready: {reason}", state.settings.name),
+            (None, _) => format!("no worker of pool {:?} is free", state.settings.name),
+        };
+        RpcError::new(code, words).with("retryAfterMs", json!(millis(wait).max(100)))
+    }
+}

@@ -1,0 +1,307 @@
+//! Requests that several workers are asked, and the one answer made of theirs.
+
+use std::collections::{BTreeMap, HashSet};
+
+use narrows_acp::method;
+use narrows_wire::{Code, Effects, RpcError, View, message};
+use serde_json::{Map, Value, json};
+
+use super::Ctx;
+use super::api::{CoreOutput, PoolId};
+use super::batch::BatchKey;
+use super::deliver::too_slow;
+use super::memory::Charge;
+use super::owners::Claim;
+use super::route::Route;
+use super::state::{Raw, RequestKind, RequestLocation, RequestOrigin, WorkerLifecycle, WorkerState};
+use super::table::{ClientKey, Key, WorkerKey};
+use super::timer::Timer;
+
+/// The place in the table of an answer that is being gathered.
+pub(super) type FanKey = Key<FanOut>;
+
+/// An answer that is being gathered.
+#[derive(Debug)]
+pub(super) struct FanOut {
+    client: ClientKey,
+    id: Raw,
+    batch: Option<BatchKey>,
+    tag: Option<Raw>,
+    what: RequestKind,
+    /// The session that is to be deleted.
+    name: Option<Box<str>>,
+    left: usize,
+    /// The requests to workers, by the number each worker knows its own by.
+    parts: Vec<(WorkerKey, u64)>,
+    /// For the answers that were gathered.
+    charge: Charge,
+    bytes: usize,
+    succeeded: bool,
+    error: Option<RpcError>,
+    sessions: Vec<Value>,
+    seen: HashSet<String>,
+    /// Where each worker goes on, by its serial.
+    cursors: BTreeMap<String, Value>,
+}
+
+impl FanOut {
+    /// What asking may have done.
+    fn effects(&self) -> Effects {
+        if self.what == RequestKind::List { Effects::None } else { Effects::Possible }
+    }
+
+    /// Notes why a part is missing. That a worker has no such method is the least of reasons.
+    fn fails(&mut self, error: RpcError) {
+        if self.error.as_ref().is_none_or(|error| error.is(Code::MethodNotFound)) {
+            self.error = Some(error);
+        }
+    }
+}
+
+impl<O: CoreOutput> Ctx<'_, O> {
+    pub(super) fn ask_everybody(
+        &mut self,
+        client: ClientKey,
+        message: View<'_>,
+        batch: Option<BatchKey>,
+        what: RequestKind,
+    ) {
+        let Some(id) = message.id() else { return };
+        let Some(state) = self.core.client(client) else { return };
+        let Some(pool) = state.pool else { return };
+        let mut params: Map<String, Value> =
+            message.params().and_then(|params| serde_json::from_slice(params).ok()).unwrap_or_default();
+        let cursors = match params.remove("cursor") {
+            None | Some(Value::Null) => None,
+            Some(cursor) => match cursor.as_str().and_then(read_cursor) {
+                Some(cursors) => Some(cursors),
+                None => {
+                    let error =
+                        RpcError::new(Code::InvalidParams, "the cursor is none that the bus gave out");
+                    self.refuse(client, id, batch, message.tag(), &error);
+                    return;
+                }
+            },
+        };
+        let there = self.listeners(client, pool);
+        let is_there = |wanted: &String| there.iter().any(|(serial, _)| serial == wanted);
+        if cursors.as_ref().is_some_and(|cursors| !cursors.keys().all(is_there)) {
+            let words = "an agent whose sessions were being listed is gone; list them from the beginning";
+            let error = RpcError::new(Code::InvalidParams, words);
+            self.refuse(client, id, batch, message.tag(), &error);
+            return;
+        }
+        let asked: Vec<(WorkerKey, Option<Value>)> = there
+            .into_iter()
+            .filter_map(|(serial, worker)| match &cursors {
+                None => Some((worker, None)),
+                Some(cursors) => cursors.get(&serial).map(|cursor| (worker, Some(cursor.clone()))),
+            })
+            .collect();
+        if asked.is_empty() && cursors.is_none() {
+            // Nobody there is no empty list.
+            match self.wait_for(pool) {
+                Route::Refuse(error) => self.refuse(client, id, batch, message.tag(), &error),
+                _ => self.hold(client, message.bytes(), batch),
+            }
+            return;
+        }
+        let fan = FanOut {
+            client,
+            id: id.into(),
+            batch,
+            tag: message.tag().map(Box::from),
+            what,
+            name: message.session().filter(|_| what == RequestKind::Delete).map(Into::into),
+            left: asked.len(),
+            parts: Vec::with_capacity(asked.len()),
+            charge: self.core.charge(client, 0),
+            bytes: 0,
+            succeeded: asked.is_empty(),
+            error: None,
+            sessions: Vec::new(),
+            seen: HashSet::new(),
+            cursors: BTreeMap::new(),
+        };
+        let key = self.core.fans.insert(fan);
+        if let Some(state) = self.core.client(client) {
+            state.inflight.insert(id.into(), RequestLocation::Fanned(key));
+        }
+        if asked.is_empty() {
+            self.finish_fan(key);
+            return;
+        }
+        let at = self.now + self.core.limits.initialize_timeout;
+        self.core.timers.set(at, Timer::Fanned(key));
+        let method = if what == RequestKind::List { method::SESSION_LIST } else { method::SESSION_DELETE };
+        for (worker, cursor) in asked {
+            let mut params = params.clone();
+            if let Some(cursor) = cursor {
+                params.insert("cursor".to_owned(), cursor);
+            }
+            self.ask(
+                worker,
+                RequestOrigin::Fan(key),
+                method,
+                Value::Object(params).to_string().as_bytes(),
+                None,
+            );
+            let number = self.core.worker(worker).map(|state| state.next_id);
+            if let (Some(number), Some(fan)) = (number, self.core.fans.get_mut(key)) {
+                fan.parts.push((worker, number));
+            }
+        }
+    }
+
+    /// The workers that a client's question is for, by their serials: those of a pool that it shares, or those that are its own.
+    pub(super) fn listeners(&mut self, client: ClientKey, id: PoolId) -> Vec<(String, WorkerKey)> {
+        let identity = self.core.client(client).map(|state| state.identity);
+        let pool = self.core.pool_of(id);
+        let (is_shared, mixes) = (pool.is_shared(), pool.settings.mix_identities);
+        let is_meant = |state: &WorkerState| match is_shared {
+            true => state.pool == id && (mixes || state.identity.is_none_or(|other| Some(other) == identity)),
+            false => state.client == Some(client),
+        };
+        self.core
+            .workers
+            .iter()
+            .filter(|(_, state)| {
+                matches!(state.stage, WorkerLifecycle::Ready | WorkerLifecycle::Retiring) && !state.deaf
+            })
+            .filter(|(_, state)| is_meant(state))
+            .map(|(worker, state)| (state.serial.to_string(), worker))
+            .collect()
+    }
+
+    /// The workers that have not answered yet have had their time.
+    pub(super) fn fan_overdue(&mut self, key: FanKey) {
+        let Some(fan) = self.core.fans.get_mut(key) else { return };
+        let error = RpcError::new(Code::Deadline, "an agent did not answer in time");
+        fan.fails(error.effects(fan.effects()));
+        self.forget_fan_parts(key);
+        self.finish_fan(key);
+    }
+
+    /// Stops waiting for the parts that are missing. Returns the workers they are of, and the number each knows it by.
+    pub(super) fn forget_fan_parts(&mut self, key: FanKey) -> Vec<(WorkerKey, u64)> {
+        let parts = self.core.fans.get_mut(key).map(|fan| std::mem::take(&mut fan.parts));
+        let mut parts = parts.unwrap_or_default();
+        parts.retain(|(worker, number)| {
+            let pending = self.core.worker(*worker).and_then(|state| state.pending.get_mut(number));
+            let pending =
+                pending.filter(|pending| matches!(pending.asker, RequestOrigin::Fan(of) if of == key));
+            pending.is_some_and(|pending| {
+                pending.asker = RequestOrigin::Gone;
+                true
+            })
+        });
+        parts
+    }
+
+    /// There will be no answer but this.
+    pub(super) fn fail_fan(&mut self, key: FanKey, error: RpcError) {
+        if let Some(fan) = self.core.fans.get_mut(key) {
+            fan.error = Some(error.effects(fan.effects()));
+            fan.succeeded = false;
+            self.finish_fan(key);
+        }
+    }
+
+    /// One worker's part.
+    pub(super) fn fan_part(&mut self, key: FanKey, worker: WorkerKey, part: Result<View<'_>, &RpcError>) {
+        let serial = self.core.worker(worker).map_or(0, |state| state.serial);
+        let Some(client) = self.core.fans.get(key).map(|fan| fan.client) else { return };
+        let identity = self.core.clients.get(client).map(|client| client.identity);
+        let bytes = part.as_ref().map_or(0, |message| message.bytes().len());
+        let is_too_much = identity.is_some_and(|identity| self.core.is_too_much(identity, bytes));
+        let outcome =
+            match part {
+                Ok(_) if is_too_much => Err(too_slow()),
+                Ok(message) => match message.error() {
+                    Some(error) => Err(error),
+                    None => Ok(serde_json::from_slice::<Value>(message.result().unwrap_or(b"null"))
+                        .unwrap_or_default()),
+                },
+                Err(error) => Err(error.clone()),
+            };
+        let mut listed = Vec::new();
+        if let Ok(result) = &outcome {
+            for entry in result["sessions"].as_array().into_iter().flatten() {
+                let Some(name) = entry["sessionId"].as_str() else { continue };
+                let known = self.session_of(worker, name).or_else(|| self.core.sessions.find(name));
+                let session = known.and_then(|key| self.core.sessions.get(key));
+                // What is another's is not told of.
+                let is_own = session.is_none_or(|session| Some(session.identity) == identity)
+                    && known.is_none_or(|key| self.may_reach(client, key))
+                    && identity
+                        .is_none_or(|identity| self.claim_on_listed(identity, worker, name) == Claim::Own);
+                if !is_own {
+                    continue;
+                }
+                let mut entry = entry.clone();
+                let own = session.filter(|session| session.worker() == Some(worker));
+                let name = own.map_or_else(|| name.to_owned(), |session| session.name.to_string());
+                entry["sessionId"] = json!(name);
+                listed.push((name, entry));
+            }
+        }
+        let Some(fan) = self.core.fans.get_mut(key) else { return };
+        match outcome {
+            Ok(result) => {
+                fan.succeeded = true;
+                fan.bytes += bytes;
+                fan.charge.set(fan.bytes);
+                for (name, entry) in listed {
+                    if fan.seen.insert(name) {
+                        fan.sessions.push(entry);
+                    }
+                }
+                if let Some(cursor) = result.get("nextCursor").filter(|cursor| !cursor.is_null()) {
+                    fan.cursors.insert(serial.to_string(), cursor.clone());
+                }
+            }
+            Err(error) => {
+                fan.fails(error);
+            }
+        }
+        fan.left -= 1;
+        if fan.left == 0 {
+            self.finish_fan(key);
+        }
+    }
+
+    fn finish_fan(&mut self, key: FanKey) {
+        let Some(fan) = self.core.fans.remove(key) else { return };
+        let Some(state) = self.core.client(fan.client) else { return };
+        state.inflight.remove(&fan.id);
+        // A list without those of a worker is no list, unless that has none; what one has deleted is deleted.
+        let is_whole = fan.what != RequestKind::List
+            || fan.error.as_ref().is_none_or(|error| error.is(Code::MethodNotFound));
+        if !fan.succeeded || !is_whole {
+            let error = fan.error.unwrap_or_else(|| RpcError::new(Code::WorkerLost, "no agent answered"));
+            self.refuse(fan.client, &fan.id, fan.batch, fan.tag.as_deref(), &error);
+            return;
+        }
+        if let Some(name) = &fan.name {
+            self.disown((&**name).into());
+        }
+        if fan.what == RequestKind::List && self.is_clogged(fan.client) {
+            self.refuse(fan.client, &fan.id, fan.batch, fan.tag.as_deref(), &too_slow());
+            return;
+        }
+        let mut result = json!({});
+        if fan.what == RequestKind::List {
+            result["sessions"] = Value::Array(fan.sessions);
+            if !fan.cursors.is_empty() {
+                result["nextCursor"] = json!(json!(fan.cursors).to_string());
+            }
+        }
+        if let Ok(line) = message::response(&fan.id, &result) {
+            self.reply(fan.client, fan.batch, fan.tag.as_deref(), line);
+        }
+    }
+}
+
+fn read_cursor(text: &str) -> Option<BTreeMap<String, Value>> {
+    serde_json::from_str(text).ok()
+}

@@ -1,0 +1,491 @@
+//! `initialize`: said to workers that everybody shares, answered to their clients, and said again for clients that have
+//! more than one worker.
+
+use narrows_acp::capability::AUTHORIZES;
+use narrows_acp::method;
+use narrows_wire::{Code, Kind, RpcError, View, message};
+use serde_json::{Value, json};
+
+use crate::config::Protocol;
+
+use super::api::{CoreOutput, PoolId};
+use super::batch::BatchKey;
+use super::deliver::too_slow;
+use super::session::{Session, SessionKey, Waiting};
+use super::state::{Abilities, InternalRequest, RequestKind, RequestLocation, WorkerLifecycle};
+use super::table::{ClientKey, WorkerKey};
+use super::timer::Timer;
+use super::{Core, Ctx};
+
+/// How many lines may wait for one worker.
+const MOST_WAITING: usize = 1024;
+
+/// How the bus calls itself.
+const NAME: &str = "narrows-bus";
+
+impl Core {
+    /// What a worker can do with sessions.
+    pub(super) fn abilities_of_worker(&self, worker: WorkerKey) -> Abilities {
+        let Some(state) = self.workers.get(worker) else { return Abilities::default() };
+        let pool = self.pool_of(state.pool);
+        if pool.is_shared() { pool.abilities } else { state.abilities.unwrap_or_default() }
+    }
+
+    /// What can be done with a session: by its worker, or by the one that it had.
+    pub(super) fn abilities_of(&self, session: &Session) -> Abilities {
+        let pool = self.pool_of(session.pool);
+        if pool.is_shared() {
+            return pool.abilities;
+        }
+        let state = session.worker().and_then(|worker| self.workers.get(worker));
+        state.and_then(|state| state.abilities).unwrap_or(session.abilities)
+    }
+}
+
+impl<O: CoreOutput> Ctx<'_, O> {
+    /// Greets a worker that everybody shares.
+    pub(super) fn greet(&mut self, worker: WorkerKey) {
+        let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
+        let settings = &self.core.pool_of(pool).settings;
+        let capabilities = with_mark(settings.client_capabilities.clone());
+        let info = json!({"name": NAME, "title": "Narrows bus", "version": env!("CARGO_PKG_VERSION")});
+        let params = match settings.protocol {
+            Protocol::V2 => json!({"protocolVersion": 2, "capabilities": capabilities, "info": info}),
+            _ => json!({"protocolVersion": 1, "clientCapabilities": capabilities, "clientInfo": info}),
+        };
+        self.say_initialize(worker, params.to_string().as_bytes());
+    }
+
+    /// Tells a worker what a client has told another before.
+    pub(super) fn introduce(&mut self, worker: WorkerKey, client: ClientKey) {
+        let Some(params) = self.core.client(client).and_then(|state| state.initialize.clone()) else {
+            return;
+        };
+        self.say_initialize(worker, &params);
+    }
+
+    fn say_initialize(&mut self, worker: WorkerKey, params: &[u8]) {
+        let at = self.now + self.core.limits.initialize_timeout;
+        let Some(state) = self.core.worker(worker) else { return };
+        state.stage = WorkerLifecycle::Greeting;
+        self.core.timers.set(at, Timer::Greeted(worker));
+        self.run_errand(worker, InternalRequest::Initialize, method::INITIALIZE, params, None);
+    }
+
+    /// Keeps a line until its worker was greeted.
+    pub(super) fn await_greeting(
+        &mut self,
+        worker: WorkerKey,
+        client: ClientKey,
+        message: View<'_>,
+        batch: Option<BatchKey>,
+    ) {
+        let limit = self.core.limits.queue_bytes;
+        let Some(state) = self.core.worker(worker) else { return };
+        let held: usize = state.backlog.iter().map(|waiting| waiting.line.len()).sum();
+        if held > limit || state.backlog.len() >= MOST_WAITING {
+            if let Some(id) = message.id() {
+                let error = RpcError::new(Code::Backpressure, "too much waits for the agent to be ready");
+                self.refuse(client, id, batch, message.tag(), &error);
+            }
+            return;
+        }
+        self.mark_elsewhere(client, message);
+        let charge = self.core.charge(client, message.bytes().len());
+        if let Some(state) = self.core.worker(worker) {
+            state.backlog.push(Waiting { client, line: message.bytes().into(), batch, _charge: charge });
+        }
+    }
+
+    /// Remembers that a request is known though it was sent nowhere yet.
+    pub(super) fn mark_elsewhere(&mut self, client: ClientKey, message: View<'_>) {
+        if let (Some(id), Some(state)) = (message.id(), self.core.client(client)) {
+            state.inflight.insert(id.into(), RequestLocation::Elsewhere);
+        }
+    }
+
+    /// The opposite: the line is about to be acted on.
+    pub(super) fn forget_elsewhere(&mut self, client: ClientKey, line: &[u8]) {
+        let message = View::parse(line);
+        if message.kind() == Kind::Request
+            && let (Some(id), Some(state)) = (message.id(), self.core.client(client))
+        {
+            state.inflight.remove(id);
+        }
+    }
+
+    pub(super) fn errand_done(&mut self, worker: WorkerKey, errand: InternalRequest, message: View<'_>) {
+        match errand {
+            InternalRequest::Initialize => self.greeted(worker, message),
+            InternalRequest::Authenticate => match message.error() {
+                Some(error) => self.fail_backlog(worker, &error, None),
+                None => self.introduced(worker),
+            },
+            InternalRequest::Revive(key) => self.revived(key, worker, message.error()),
+            InternalRequest::Close => self.stop_idle(),
+            InternalRequest::Evict => self.retry_refused(worker),
+        }
+    }
+
+    pub(super) fn errand_failed(&mut self, worker: WorkerKey, errand: InternalRequest, error: &RpcError) {
+        match errand {
+            // Its backlog is dealt with when it goes.
+            InternalRequest::Initialize | InternalRequest::Authenticate => {}
+            InternalRequest::Close => self.stop_idle(),
+            InternalRequest::Evict => self.retry_refused(worker),
+            InternalRequest::Revive(key) => self.unrevived(key, worker, error),
+        }
+    }
+
+    /// A worker has answered our `initialize`.
+    fn greeted(&mut self, worker: WorkerKey, message: View<'_>) {
+        let Some(state) = self.core.worker(worker) else { return };
+        if state.stage != WorkerLifecycle::Greeting {
+            return;
+        }
+        let (pool, client) = (state.pool, state.client);
+        let answer = message.result().and_then(|result| serde_json::from_slice::<Value>(result).ok());
+        let Some(answer) = answer else {
+            match (client, message.error()) {
+                (Some(_), Some(error)) => self.fail_backlog(worker, &error, None),
+                _ => self.ungreeted(worker, "refused initialize"),
+            }
+            return;
+        };
+        self.note_version(worker, &answer);
+        if !self.core.pool_of(pool).is_shared() {
+            self.note_abilities(worker, &answer);
+            self.healthy(pool);
+            let login = client.and_then(|client| self.core.client(client)?.authenticate.clone());
+            match login {
+                Some((method, params)) => {
+                    self.run_errand(worker, InternalRequest::Authenticate, &method, &params, None);
+                }
+                None => self.introduced(worker),
+            }
+            return;
+        }
+        let wanted = match self.core.pool_of(pool).settings.protocol {
+            Protocol::V2 => 2,
+            _ => 1,
+        };
+        if answer["protocolVersion"] != wanted {
+            self.ungreeted(worker, "speaks another version of the protocol than its pool");
+            return;
+        }
+        self.core.pool_mut(pool).answers.insert(worker, answer);
+        self.refresh_pool(pool);
+        self.healthy(pool);
+        self.make_ready(worker);
+    }
+
+    /// A worker was told all that its client has told another: what waited for that can go.
+    fn introduced(&mut self, worker: WorkerKey) {
+        let client = self.core.worker(worker).and_then(|state| state.client);
+        if let Some(line) = client.and_then(|client| self.core.client(client)?.initialized.clone()) {
+            self.write_worker(worker, &[&line]);
+        }
+        let Some(state) = self.core.worker(worker) else { return };
+        state.stage = WorkerLifecycle::Ready;
+        let backlog = std::mem::take(&mut state.backlog);
+        let revivals = std::mem::take(&mut state.revivals);
+        for key in revivals {
+            self.send_revival(key, worker);
+        }
+        for waiting in backlog {
+            self.forget_elsewhere(waiting.client, &waiting.line);
+            self.send_backlog(worker, waiting.client, View::parse(&waiting.line), waiting.batch);
+        }
+        // What it was wanted for may have been given up on.
+        self.stop_idle();
+    }
+
+    fn send_backlog(
+        &mut self,
+        worker: WorkerKey,
+        client: ClientKey,
+        message: View<'_>,
+        batch: Option<BatchKey>,
+    ) {
+        let what = message.method().map_or(RequestKind::Other, |method| RequestKind::of(&method));
+        let session = message.session().and_then(|name| self.core.sessions.find(&name));
+        let is_child = message.session().is_some_and(|name| self.core.children.has(&name));
+        let is_anew =
+            session.is_none() && !is_child && !matches!(what, RequestKind::List | RequestKind::Delete);
+        if message.id().is_some() && is_anew {
+            self.forward(client, message, batch, worker, None, what);
+        } else {
+            // Whose the session is, where it lives, and who else is to be asked may be otherwise by now.
+            self.take_client(client, message, batch);
+        }
+    }
+
+    /// Answers what waited for a worker that will not serve it.
+    fn fail_backlog(&mut self, worker: WorkerKey, error: &RpcError, fault: Option<&'static str>) {
+        let Some(state) = self.core.worker(worker) else { return };
+        let backlog = std::mem::take(&mut state.backlog);
+        let revivals = std::mem::take(&mut state.revivals);
+        for waiting in backlog {
+            self.forget_elsewhere(waiting.client, &waiting.line);
+            if let Some(id) = View::parse(&waiting.line).id() {
+                self.refuse(waiting.client, id, waiting.batch, None, error);
+            }
+        }
+        for key in revivals {
+            self.fail_revival(key, error);
+        }
+        // That it refuses what its client says is not its fault.
+        if let Some(state) = self.core.worker(worker) {
+            state.fault = fault;
+        }
+        self.stop_worker(worker, false);
+    }
+
+    /// A worker is of no use because it was not greeted as it should be.
+    pub(super) fn ungreeted(&mut self, worker: WorkerKey, why: &'static str) {
+        let error = RpcError::new(Code::Deadline, format!("the agent {why}"));
+        self.fail_all(worker, &error);
+        self.fail_backlog(worker, &error, Some(why));
+    }
+
+    /// Keeps what a client says in `initialize` and `authenticate`, to say it to further workers.
+    pub(super) fn remember(&mut self, client: ClientKey, message: View<'_>, what: RequestKind) {
+        let notices = what == RequestKind::Initialize && takes_notices(message);
+        let charge = self.core.charge(client, message.bytes().len());
+        let Some(state) = self.core.client(client) else { return };
+        let params = message.params().map(Box::from);
+        if what == RequestKind::Initialize {
+            state.initialize = params;
+            state.charges[0] = Some(charge);
+            state.notices = notices;
+        } else {
+            let method: Option<Box<str>> = message.method().map(Box::from);
+            state.authenticate = method.zip(params);
+            state.charges[1] = Some(charge);
+        }
+    }
+
+    /// What a worker's answer to its client's `initialize` or `authenticate` tells.
+    pub(super) fn learn(
+        &mut self,
+        worker: WorkerKey,
+        client: ClientKey,
+        what: RequestKind,
+        message: View<'_>,
+    ) {
+        let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
+        match (what, message.result()) {
+            (RequestKind::Initialize, Some(result)) => {
+                if let Ok(answer) = serde_json::from_slice::<Value>(result) {
+                    self.note_abilities(worker, &answer);
+                    self.note_version(worker, &answer);
+                }
+                self.healthy(pool);
+            }
+            (RequestKind::Initialize, None) => {
+                if let Some(state) = self.core.client(client) {
+                    state.initialize = None;
+                }
+            }
+            (RequestKind::Authenticate, None) | (RequestKind::Logout, Some(_)) => {
+                if let Some(state) = self.core.client(client) {
+                    state.authenticate = None;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn note_version(&mut self, worker: WorkerKey, answer: &Value) {
+        if let Some(state) = self.core.worker(worker) {
+            state.is_v2 = answer["protocolVersion"] == 2;
+        }
+        self.note_announces(worker);
+    }
+
+    /// Child sessions are announced in version 2, and in version 1 to those who have said that they show them.
+    fn note_announces(&mut self, worker: WorkerKey) {
+        let Some(state) = self.core.workers.get(worker) else { return };
+        let pool = self.core.pool_of(state.pool);
+        let shows = match state.client.and_then(|client| self.core.clients.get(client)) {
+            _ if pool.is_shared() => pool.settings.client_capabilities["subagents"].is_object(),
+            Some(client) => client.initialize.as_deref().is_some_and(shows_children),
+            None => false,
+        };
+        let announces = pool.is_acp() && (state.is_v2 || shows);
+        if let Some(state) = self.core.worker(worker) {
+            state.announces = announces;
+        }
+    }
+
+    /// What one worker of a client's answers says nothing of the others: a gate turns some clients away.
+    fn note_abilities(&mut self, worker: WorkerKey, answer: &Value) {
+        if let Some(state) = self.core.worker(worker) {
+            state.abilities = Some(abilities(answer));
+        }
+    }
+
+    /// Answers a client's `initialize` from what the workers have answered.
+    pub(super) fn answer_initialize(
+        &mut self,
+        client: ClientKey,
+        message: View<'_>,
+        batch: Option<BatchKey>,
+    ) {
+        let Some(id) = message.id() else { return };
+        let tag = message.tag();
+        let notices = takes_notices(message);
+        let Some(state) = self.core.client(client) else { return };
+        state.notices = notices;
+        let Some(pool) = state.pool else { return };
+        let wanted = asked_version(message);
+        let own = if self.core.pool_of(pool).settings.protocol == Protocol::V2 { 2 } else { 1 };
+        let Some(wanted) = wanted else {
+            let error =
+                RpcError::new(Code::InvalidParams, "protocolVersion must be a number from 0 to 65535");
+            self.refuse(client, id, batch, tag, &error);
+            return;
+        };
+        if wanted < own {
+            let error =
+                RpcError::new(Code::UnsupportedVersion, "this pool speaks a later version of the protocol")
+                    .with("requested", json!(wanted))
+                    .with("supported", json!([own]));
+            self.refuse(client, id, batch, tag, &error);
+            return;
+        }
+        if self.is_clogged(client) {
+            self.refuse(client, id, batch, tag, &too_slow());
+            return;
+        }
+        let Some(answer) = self.core.pool_of(pool).answer.clone() else { return };
+        // Another pool may take the place of this one, whose workers have to be told then, in the version that was agreed on.
+        self.remember(client, message, RequestKind::Initialize);
+        if let Some(state) = self.core.client(client)
+            && wanted > own
+        {
+            state.initialize = state.initialize.take().and_then(|params| with_version(&params, own));
+        }
+        let parts: [&[u8]; 5] = [br#"{"jsonrpc":"2.0","id":"#, id, br#","result":"#, &answer, b"}"];
+        self.reply(client, batch, tag, parts.concat().into());
+    }
+
+    /// Works the answer of a shared pool out again after a worker came or went.
+    pub(super) fn refresh_answer(&mut self, worker: WorkerKey) {
+        let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
+        self.core.pool_mut(pool).answers.remove(&worker);
+        self.refresh_pool(pool);
+    }
+
+    pub(super) fn refresh_pool(&mut self, pool: PoolId) {
+        let state = self.core.pool_mut(pool);
+        if !state.is_shared() {
+            return;
+        }
+        // With none left the last answer stands: a pool does not forget what it can while it restarts.
+        let mut answers: Vec<_> = state.answers.iter().collect();
+        answers.sort_unstable_by_key(|(worker, _)| **worker);
+        let Some(merged) =
+            answers.into_iter().map(|(_, answer)| answer.clone()).reduce(|all, one| common(all, &one))
+        else {
+            return;
+        };
+        let mut merged = merged;
+        if let Some(fields) = merged.as_object_mut() {
+            fields.insert("authMethods".to_owned(), json!([]));
+        }
+        state.abilities = abilities(&merged);
+        state.answer = Some(merged.to_string().into_bytes().into());
+    }
+
+    /// Whether a session lives in a worker that was greeted.
+    pub(super) fn is_greeted(&self, worker: WorkerKey) -> bool {
+        self.core
+            .workers
+            .get(worker)
+            .is_some_and(|state| matches!(state.stage, WorkerLifecycle::Ready | WorkerLifecycle::Retiring))
+    }
+
+    /// Puts a session on the list of those that wait for a worker's greeting.
+    pub(super) fn revive_after_greeting(&mut self, worker: WorkerKey, key: SessionKey) {
+        if let Some(state) = self.core.worker(worker) {
+            state.revivals.push(key);
+        }
+    }
+}
+
+/// What is true in both answers: what differs in a capability is left out, of the rest the first counts.
+fn common(mut all: Value, one: &Value) -> Value {
+    for key in ["agentCapabilities", "capabilities"] {
+        let Some(mine) = all.get_mut(key) else { continue };
+        *mine = intersection(mine, one.get(key).unwrap_or(&Value::Null));
+    }
+    all
+}
+
+fn intersection(one: &Value, other: &Value) -> Value {
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => one
+            .iter()
+            .filter_map(|(key, value)| Some((key.clone(), intersection(value, other.get(key)?))))
+            .filter(|(_, value)| !value.is_null())
+            .collect(),
+        (Value::Bool(one), Value::Bool(other)) => Value::Bool(*one && *other),
+        (one, other) if one == other => one.clone(),
+        _ => Value::Null,
+    }
+}
+
+fn abilities(answer: &Value) -> Abilities {
+    if answer["protocolVersion"] == 2 {
+        let has = answer["capabilities"]["session"].is_object();
+        return Abilities { load: false, resume: has, close: has };
+    }
+    let agent = &answer["agentCapabilities"];
+    let has = |name: &str| agent["sessionCapabilities"][name].is_object();
+    Abilities { load: agent["loadSession"] == true, resume: has("resume"), close: has("close") }
+}
+
+fn asked_version(message: View<'_>) -> Option<u16> {
+    let params: Value = serde_json::from_slice(message.params()?).ok()?;
+    u16::try_from(params["protocolVersion"].as_u64()?).ok()
+}
+
+/// The capabilities of clients, with the mark that they may decide about commands and MCP tools themselves. Whether the
+/// client of a session does is said by its prompts and MCP servers, without which the mark means nothing.
+fn with_mark(mut capabilities: Value) -> Value {
+    if let Some(offers) = capabilities.as_object_mut()
+        && let Some(meta) = offers.entry("_meta").or_insert_with(|| json!({})).as_object_mut()
+    {
+        meta.entry(AUTHORIZES).or_insert(Value::Bool(true));
+    }
+    capabilities
+}
+
+/// The params of `initialize` for this version.
+fn with_version(params: &[u8], version: u16) -> Option<Box<[u8]>> {
+    let mut params: Value = serde_json::from_slice(params).ok()?;
+    params["protocolVersion"] = version.into();
+    Some(params.to_string().into_bytes().into())
+}
+
+/// Whether a client that says this shows notices: in version 2 all do.
+fn takes_notices(message: View<'_>) -> bool {
+    let Some(params) = message.params().and_then(|params| serde_json::from_slice::<Value>(params).ok())
+    else {
+        return false;
+    };
+    params["protocolVersion"].as_u64() >= Some(2)
+        || params["clientCapabilities"]["session"]["notices"].is_object()
+}
+
+/// Whether a client that says this in `initialize` shows child sessions.
+fn shows_children(params: &[u8]) -> bool {
+    let params = serde_json::from_slice::<Value>(params).unwrap_or_default();
+    params["clientCapabilities"]["subagents"].is_object()
+}
+
+/// The end of a turn that its worker does not end.
+pub(super) fn cancelled_answer(id: &[u8]) -> Option<bytes::Bytes> {
+    message::response(id, &json!({"stopReason": "cancelled"})).ok()
+}

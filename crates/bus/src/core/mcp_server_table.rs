@@ -1,0 +1,181 @@
+//! The MCP servers of clients that a worker knows, by the worker's id and by the client's own.
+//!
+//! A server is known as long as a session or a request that opens one holds a [`ServerUse`]. What is no longer used is
+//! not found, and is removed when the table grows: each operation costs the same however many servers there are.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::table::ClientKey;
+
+/// A server that lives in a client.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) client: ClientKey,
+    /// The client's own id of it.
+    pub(super) own: Box<str>,
+    /// The worker's id of it.
+    pub(super) wire: Box<str>,
+}
+
+/// Keeps the servers known that a session, or a request that opens one, was given.
+#[derive(Debug, Default)]
+pub(super) struct ServerUse(#[expect(dead_code, reason = "held, not read")] Vec<Arc<Server>>);
+
+/// The servers of one worker.
+#[derive(Debug, Default)]
+pub(super) struct ServerTable {
+    // Clients choose the ids, so they are hashed with a secret.
+    by_wire: HashMap<Box<str>, Arc<Server>>,
+    /// Per client, the worker's ids by the client's own.
+    by_own: FxHashMap<ClientKey, HashMap<Box<str>, Box<str>>>,
+    /// Whether a server ever had another id here than its client's own.
+    has_renamed: bool,
+    /// How many servers there may be before unused ones are removed.
+    sweep_at: usize,
+}
+
+/// The least number of servers among which unused ones are looked for.
+const MIN_SWEEP: usize = 64;
+
+impl ServerTable {
+    /// Enters the servers that a client names by these ids. `rename` makes another id for one that is taken.
+    pub(super) fn enter(
+        &mut self,
+        client: ClientKey,
+        ids: Vec<Box<str>>,
+        mut rename: impl FnMut(&str) -> Box<str>,
+    ) -> ServerUse {
+        let mut used = Vec::with_capacity(ids.len());
+        for own in ids {
+            if let Some(known) = self.find(client, &own) {
+                used.push(Arc::clone(known));
+                continue;
+            }
+            if self.by_wire.len() >= self.sweep_at.max(MIN_SWEEP) {
+                self.sweep();
+            }
+            let mut wire = own.clone();
+            while self.get(&wire).is_some() {
+                wire = rename(&own);
+            }
+            self.has_renamed |= wire != own;
+            let server = Arc::new(Server { client, own: own.clone(), wire: wire.clone() });
+            used.push(Arc::clone(&server));
+            self.by_own.entry(client).or_default().insert(own, wire.clone());
+            self.by_wire.insert(wire, server);
+        }
+        ServerUse(used)
+    }
+
+    /// The server that the worker calls `wire`.
+    pub(super) fn get(&self, wire: &str) -> Option<&Server> {
+        self.by_wire.get(wire).filter(|server| is_used(server)).map(|server| &**server)
+    }
+
+    /// The worker's id of a client's server.
+    pub(super) fn wire(&self, client: ClientKey, own: &str) -> Option<&str> {
+        self.find(client, own).map(|server| &*server.wire)
+    }
+
+    /// Returns `true` if a server has, or had, another id here than its client's own.
+    pub(super) fn has_renamed(&self) -> bool {
+        self.has_renamed
+    }
+
+    /// Forgets the servers of a client that is gone.
+    pub(super) fn forget(&mut self, client: ClientKey) {
+        for wire in self.by_own.remove(&client).into_iter().flatten().map(|(_, wire)| wire) {
+            // An id that was given up by this client may be another's by now.
+            if self.by_wire.get(&wire).is_some_and(|server| server.client == client) {
+                self.by_wire.remove(&wire);
+            }
+        }
+    }
+
+    fn find(&self, client: ClientKey, own: &str) -> Option<&Arc<Server>> {
+        let server = self.by_wire.get(self.by_own.get(&client)?.get(own)?)?;
+        (is_used(server) && server.client == client && *server.own == *own).then_some(server)
+    }
+
+    fn sweep(&mut self) {
+        self.by_wire.retain(|_, server| is_used(server));
+        let by_wire = &self.by_wire;
+        self.by_own.retain(|client, ids| {
+            let is_own = |own: &str, wire: &str| {
+                by_wire.get(wire).is_some_and(|server| server.client == *client && *server.own == *own)
+            };
+            ids.retain(|own, wire| is_own(own, wire));
+            !ids.is_empty()
+        });
+        self.sweep_at = self.by_wire.len() * 2;
+    }
+}
+
+/// The table itself holds one reference.
+fn is_used(server: &Arc<Server>) -> bool {
+    Arc::strong_count(server) > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Enters one server; another id of it ends with `~`.
+    fn enter(table: &mut ServerTable, client: u64, own: &str) -> ServerUse {
+        let mut count = 0;
+        let rename = |own: &str| {
+            count += 1;
+            format!("{own}~{count}").into()
+        };
+        table.enter(ClientKey::numbered(client), vec![own.into()], rename)
+    }
+
+    fn wire(table: &ServerTable, client: u64, own: &str) -> Option<String> {
+        table.wire(ClientKey::numbered(client), own).map(str::to_owned)
+    }
+
+    #[test]
+    fn equal_ids_of_two_clients_are_two_servers() {
+        let mut table = ServerTable::default();
+        let _first = enter(&mut table, 1, "files");
+        assert!(!table.has_renamed());
+        let _second = enter(&mut table, 2, "files");
+        assert!(table.has_renamed());
+        assert_eq!(wire(&table, 1, "files").as_deref(), Some("files"));
+        assert_eq!(wire(&table, 2, "files").as_deref(), Some("files~1"));
+        assert_eq!(table.get("files~1").map(|server| server.client), Some(ClientKey::numbered(2)));
+    }
+
+    #[test]
+    fn a_server_is_known_until_its_last_use_ends() {
+        let mut table = ServerTable::default();
+        let first = enter(&mut table, 1, "files");
+        let second = enter(&mut table, 1, "files");
+        drop(first);
+        assert!(table.get("files").is_some());
+        drop(second);
+        assert!(table.get("files").is_none());
+        assert_eq!(wire(&table, 1, "files"), None);
+        // The id is free, also for another client, whose server the first one's end does not touch.
+        let _third = enter(&mut table, 2, "files");
+        table.forget(ClientKey::numbered(1));
+        assert_eq!(wire(&table, 2, "files").as_deref(), Some("files"));
+        table.forget(ClientKey::numbered(2));
+        assert!(table.get("files").is_none());
+    }
+
+    #[test]
+    fn unused_servers_are_removed_as_others_come() {
+        let mut table = ServerTable::default();
+        let _kept = enter(&mut table, 1, "kept");
+        for number in 0..10_000 {
+            drop(enter(&mut table, number % 7, &number.to_string()));
+        }
+        assert!(table.by_wire.len() <= 2 * MIN_SWEEP, "{}", table.by_wire.len());
+        assert!(table.by_own.values().map(HashMap::len).sum::<usize>() <= 2 * MIN_SWEEP);
+        assert!(table.get("kept").is_some());
+    }
+}

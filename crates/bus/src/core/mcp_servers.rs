@@ -1,0 +1,205 @@
+//! MCP servers that live in clients: a worker that many share names them by an id, which is unique for its client alone. Where the ids of two
+//! clients are equal, the worker gets another one for the second.
+
+use narrows_acp::method;
+use narrows_wire::{Code, RpcError, View, member};
+use serde_json::Value;
+
+use super::Ctx;
+use super::api::{CoreOutput, PoolId};
+use super::mcp_server_table::ServerUse;
+use super::progress::respelled;
+use super::session_keys::decoded;
+use super::state::Asked;
+use super::table::{ClientKey, WorkerKey};
+
+/// A request of a worker to a server that lives in a client.
+#[derive(Debug)]
+pub(super) struct AskedServer {
+    /// The client's own id of the server.
+    own: String,
+    /// The id of the request of MCP, as JSON.
+    request: String,
+}
+
+/// Longer ids of requests of MCP are not kept.
+const MAX_REQUEST_BYTES: usize = 1024;
+
+/// The keys by which a message names a server: by its id now, by that of its connection in an older form.
+const KEYS: [&str; 3] = ["serverId", "acpId", "connectionId"];
+
+impl<O: CoreOutput> Ctx<'_, O> {
+    /// Remembers whose the servers are that a session is opened with, for as long as the result is kept.
+    pub(super) fn enter_servers(&mut self, worker: WorkerKey, client: ClientKey, params: &[u8]) -> ServerUse {
+        let ids = declared(params);
+        if ids.is_empty() {
+            return ServerUse::default();
+        }
+        let mut made = self.core.servers_made;
+        let Some(state) = self.core.worker(worker) else { return ServerUse::default() };
+        let used = state.servers.enter(client, ids, |own| {
+            made += 1;
+            format!("{own}~{}", made + 1).into()
+        });
+        self.core.servers_made = made;
+        used
+    }
+
+    /// The client whose server a worker means.
+    pub(super) fn owner_of_server(&self, worker: WorkerKey, message: View<'_>) -> Option<ClientKey> {
+        let state = self.core.workers.get(worker)?;
+        state.servers.get(&meant(message)?).map(|server| server.client)
+    }
+
+    /// Returns the worker that a client's own server speaks to, and the message as that worker knows it, if it is another. `None` if
+    /// the message is not about a server, or about one that is not the client's.
+    pub(super) fn home_of_server(
+        &self,
+        client: ClientKey,
+        message: View<'_>,
+    ) -> Option<(WorkerKey, Option<Vec<u8>>)> {
+        // No such message names a session; with one it is judged as what it says about that.
+        if !is_about_server(message) || message.session().is_some() {
+            return None;
+        }
+        let (own, request) = spoken_for(message)?;
+        let workers = || {
+            let workers = self.core.workers.iter();
+            workers.filter_map(|(worker, state)| Some((worker, state.servers.wire(client, &own)?)))
+        };
+        // Where several workers have sessions with this server, it speaks to the one whose request this is about.
+        let asked = self.core.clients.get(client)?.asked.values();
+        let asker = request.and_then(|request| {
+            let is_it = |asked: &&Asked| {
+                asked.server.as_deref().is_some_and(|server| server.own == own && server.request == request)
+            };
+            asked.filter(is_it).map(|asked| asked.worker).next()
+        });
+        let (worker, wire) =
+            workers().find(|(worker, _)| asker == Some(*worker)).or_else(|| workers().next())?;
+        Some((worker, (wire != own).then(|| named(message, wire)).flatten()))
+    }
+
+    /// Returns the refusal of a client's message to a server in a pool whose workers all clients share. Messages of the client's own
+    /// servers never get here, so the worker would take it for one of another client's.
+    pub(super) fn refuse_server(&self, pool: PoolId, message: View<'_>) -> Option<RpcError> {
+        let state = self.core.pool_of(pool);
+        let refused = state.is_shared() && state.is_acp() && is_about_server(message);
+        refused.then(|| RpcError::new(Code::InvalidParams, "not an MCP server of this connection"))
+    }
+
+    /// Returns what a worker's request to a server of a client is about, in the words of the client.
+    pub(super) fn asked_server(&self, worker: WorkerKey, message: View<'_>) -> Option<Box<AskedServer>> {
+        if !is_about_server(message) {
+            return None;
+        }
+        let (wire, request) = spoken_for(message)?;
+        let own = self.core.workers.get(worker)?.servers.get(&wire)?.own.to_string();
+        Some(Box::new(AskedServer { own, request: request? }))
+    }
+
+    /// A worker's message to a server of `client`, under the client's own id for that, if the worker has another.
+    pub(super) fn respelled_server(
+        &self,
+        worker: WorkerKey,
+        client: ClientKey,
+        message: View<'_>,
+    ) -> Option<Vec<u8>> {
+        let state = self.core.workers.get(worker).filter(|state| state.servers.has_renamed())?;
+        let wire = is_about_server(message).then(|| meant(message)).flatten()?;
+        let server = state.servers.get(&wire).filter(|server| server.client == client)?;
+        (*server.own != *wire).then(|| named(message, &server.own)).flatten()
+    }
+
+    /// The params with which a session of `client` is opened in a worker, with the ids that the worker has for its servers. `None` if they
+    /// stay as they are.
+    pub(super) fn with_servers(&self, worker: WorkerKey, client: ClientKey, params: &[u8]) -> Option<Value> {
+        let state = self.core.workers.get(worker).filter(|state| state.servers.has_renamed())?;
+        if declared(params).is_empty() {
+            return None;
+        }
+        let mut params: Value = serde_json::from_slice(params).ok()?;
+        let mut changed = false;
+        for server in
+            params.get_mut("mcpServers")?.as_array_mut()?.iter_mut().filter(|it| it["type"] == "acp")
+        {
+            // Both, if both are there: an agent may read either, and must never find the id of another client.
+            for key in ["serverId", "id"] {
+                let wire =
+                    server.get(key).and_then(Value::as_str).and_then(|own| state.servers.wire(client, own));
+                if let Some(wire) = wire.filter(|wire| server[key] != **wire) {
+                    server[key] = Value::from(wire);
+                    changed = true;
+                }
+            }
+        }
+        changed.then_some(params)
+    }
+
+    /// A request that opens a session, in the same way.
+    pub(super) fn opening_with_servers(
+        &self,
+        worker: WorkerKey,
+        client: ClientKey,
+        message: View<'_>,
+    ) -> Option<Vec<u8>> {
+        let params = self.with_servers(worker, client, message.params()?)?;
+        let mut line: Value = serde_json::from_slice(message.bytes()).ok()?;
+        line["params"] = params;
+        Some(line.to_string().into_bytes())
+    }
+}
+
+/// Returns `true` if the message is for or of an MCP server that lives in a client.
+pub(super) fn is_about_server(message: View<'_>) -> bool {
+    matches!(
+        message.method().as_deref(),
+        Some(method::MCP_MESSAGE | method::MCP_CONNECT | method::MCP_DISCONNECT)
+    )
+}
+
+/// The ids of the servers in these params that live in the client.
+fn declared(params: &[u8]) -> Vec<Box<str>> {
+    // A text with a backslash in it may be spelled in other ways.
+    if memchr::memmem::find(params, b"\"acp\"").is_none() && memchr::memchr(b'\\', params).is_none() {
+        return Vec::new();
+    }
+    let Ok(params) = serde_json::from_slice::<Value>(params) else { return Vec::new() };
+    let servers = params["mcpServers"].as_array().into_iter().flatten();
+    servers
+        .filter(|server| server["type"] == "acp")
+        .filter_map(|server| server.get("serverId").or_else(|| server.get("id"))?.as_str())
+        .map(Box::from)
+        .collect()
+}
+
+/// The server that a message means.
+fn meant(message: View<'_>) -> Option<String> {
+    let params = message.params()?;
+    let name = KEYS.iter().find_map(|key| member(params, key).ok().flatten())?;
+    decoded(params.get(name)?)
+}
+
+/// Returns the only server that a message names, and the request of MCP that it is about. One that names two could be read in two ways.
+fn spoken_for(message: View<'_>) -> Option<(String, Option<String>)> {
+    let params = message.params()?;
+    let found = KEYS.iter().map(|key| member(params, key)).collect::<Result<Vec<_>, _>>().ok()?;
+    let mut names = found.into_iter().flatten();
+    let name = decoded(params.get(names.next()?)?)?;
+    if names.next().is_some() {
+        return None;
+    }
+    let request = member(params, "requestId").ok()?.and_then(|request| params.get(request));
+    let request = request.filter(|request| request.len() <= MAX_REQUEST_BYTES);
+    let request = request.and_then(|request| serde_json::from_slice::<Value>(request).ok());
+    Some((name, request.map(|request| request.to_string())))
+}
+
+/// A message with another id of the server that it means.
+fn named(message: View<'_>, name: &str) -> Option<Vec<u8>> {
+    let params = message.params()?;
+    let place = KEYS.iter().find_map(|key| member(params, key).ok().flatten())?;
+    let start = message.envelope().params.range().start;
+    let name = Value::from(name).to_string();
+    Some(respelled(message.bytes(), start + place.start..start + place.end, name.as_bytes()))
+}

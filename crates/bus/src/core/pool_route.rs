@@ -1,0 +1,262 @@
+//! The pool of a client's message, and the worker of that pool that gets it.
+
+use narrows_acp::method::{METHODS, Scope, Side};
+use narrows_wire::{Code, RpcError, View};
+use serde_json::Value;
+
+use crate::config::Share;
+
+use super::Ctx;
+use super::api::{CoreOutput, PoolId};
+use super::errors::{misnamed, uninitialized, unknown_session};
+use super::identity::Identity;
+use super::route::Route;
+use super::session_keys::{meta_pool, names_any_session};
+use super::state::{RequestKind, WorkerLifecycle};
+use super::table::{ClientKey, WorkerKey};
+
+impl<O: CoreOutput> Ctx<'_, O> {
+    /// The pool of a client's message, which becomes the client's.
+    pub(super) fn choose_pool(
+        &mut self,
+        client: ClientKey,
+        message: View<'_>,
+        what: RequestKind,
+    ) -> Result<PoolId, RpcError> {
+        if what == RequestKind::Initialize {
+            self.leave_removed(client);
+        }
+        let Some(state) = self.core.client(client) else { return Err(unknown_session()) };
+        let now = state.pool;
+        let wanted = match message.pool() {
+            Some(pool) => Some(pool.into_owned()),
+            None if matches!(what, RequestKind::Initialize | RequestKind::New) => meta_pool(message),
+            None => None,
+        };
+        let pool = match (wanted, now) {
+            (Some(name), _) => self.wanted_pool(client, &name)?,
+            (None, Some(pool)) => self.core.current(pool),
+            (None, None) => self.default_pool(client)?,
+        };
+        if self.core.pool_of(pool).removed {
+            return Err(RpcError::new(Code::NotFound, "the pool of this connection is no longer there"));
+        }
+        // A reload may have taken it from the listener.
+        if !self.may_use(client, pool) {
+            return Err(self.deny_pool(client));
+        }
+        match now {
+            Some(now) if now != pool => {
+                let own = self.core.clients.get(client).and_then(|state| state.worker);
+                let own = own.filter(|worker| self.core.is_exclusive(*worker));
+                let both_shared = [now, pool].iter().all(|pool| self.core.pool_of(*pool).is_shared());
+                if !both_shared && self.core.current(now) != pool {
+                    let words = "a connection can change its pool only between pools that are shared by all";
+                    return Err(RpcError::new(Code::InvalidParams, words));
+                }
+                if let Some(state) = self.core.client(client) {
+                    state.pool = Some(pool);
+                    state.worker = own;
+                }
+            }
+            Some(_) => {}
+            None => {
+                if let Some(state) = self.core.client(client) {
+                    state.pool = Some(pool);
+                }
+            }
+        }
+        Ok(pool)
+    }
+
+    /// In a pool that everybody shares and whose protocol is known.
+    pub(super) fn route_shared(
+        &mut self,
+        client: ClientKey,
+        pool: PoolId,
+        message: View<'_>,
+        what: RequestKind,
+    ) -> Route {
+        let ready = self.core.pool_of(pool).answer.is_some();
+        let is_known = self.core.client(client).is_some_and(|state| state.initialize.is_some());
+        match what {
+            _ if what != RequestKind::Initialize && !is_known => Route::Refuse(uninitialized()),
+            _ if message.session().is_none() && needs_session(message) => Route::Refuse(misnamed()),
+            RequestKind::Initialize if ready => Route::Initialize,
+            RequestKind::List | RequestKind::Delete if ready => Route::Everywhere,
+            RequestKind::Initialize | RequestKind::List | RequestKind::Delete => self.wait_for(pool),
+            RequestKind::Authenticate | RequestKind::Logout => {
+                Route::Refuse(RpcError::new(Code::InvalidParams, "this pool has no ways to log in"))
+            }
+            RequestKind::New | RequestKind::Load | RequestKind::Resume => match self.place(pool, client, &[])
+            {
+                Some(worker) => Route::Worker { worker, session: None },
+                None => self.wait_for_room(pool, client),
+            },
+            _ if message.session().is_some() => Route::Refuse(unknown_session()),
+            _ if names_any_session(message) => Route::Refuse(misnamed()),
+            _ => self.sticky(client, pool),
+        }
+    }
+
+    /// In a pool of which nothing is known but `sessionId`: whoever names one first has it from then on, and one that is
+    /// first named beside another lives where that one does.
+    pub(super) fn route_unknowing(&mut self, client: ClientKey, pool: PoolId, message: View<'_>) -> Route {
+        let (deep, top) = (message.session(), message.top_session());
+        if top.as_deref().is_some_and(|top| self.is_foreign(client, top)) {
+            return Route::Refuse(unknown_session());
+        }
+        let mut home = None;
+        if let Some(key) = top.as_deref().and_then(|top| self.core.sessions.find(top)) {
+            match self.route_session(client, key, RequestKind::Other) {
+                Some(Route::Worker { worker, session }) => home = Some((worker, session)),
+                Some(other) => return other,
+                None => {}
+            }
+        }
+        let Some(name) = deep.or_else(|| top.clone()) else { return self.sticky(client, pool) };
+        if let Some((worker, session)) = home
+            && top.as_deref() == Some(&*name)
+        {
+            return Route::Worker { worker, session };
+        }
+        let Some(worker) = home.map(|(worker, _)| worker).or_else(|| self.place(pool, client, &[])) else {
+            return self.wait_for(pool);
+        };
+        let tag: Option<Box<[u8]>> = message.tag().map(Box::from);
+        if let Some(top) = top.filter(|top| *top != name && home.is_none()) {
+            let key = self.enter(&top, worker, Some(client), None, tag.clone(), b"{}");
+            self.note_owner(key, None);
+        }
+        let key = self.enter(&name, worker, Some(client), None, tag, b"{}");
+        self.note_owner(key, None);
+        Route::Worker { worker, session: Some(key) }
+    }
+
+    /// The worker for what belongs to no session.
+    fn sticky(&mut self, client: ClientKey, pool: PoolId) -> Route {
+        if let Some(worker) = self.core.client(client).and_then(|state| state.worker)
+            && self
+                .core
+                .worker(worker)
+                .is_some_and(|state| state.stage == WorkerLifecycle::Ready && state.pool == pool)
+        {
+            return Route::Worker { worker, session: None };
+        }
+        match self.place(pool, client, &[]) {
+            Some(worker) => {
+                if let Some(state) = self.core.client(client) {
+                    state.worker = Some(worker);
+                }
+                Route::Worker { worker, session: None }
+            }
+            None => self.wait_for(pool),
+        }
+    }
+
+    /// In a pool whose workers are for one client at a time.
+    pub(super) fn route_own(&mut self, client: ClientKey, pool: PoolId, what: RequestKind) -> Route {
+        let opens = what == RequestKind::New || what.reopens();
+        let state = self.core.pool_of(pool);
+        let per_session = state.settings.share == Share::Session;
+        let is_for_all =
+            per_session && state.is_acp() && matches!(what, RequestKind::List | RequestKind::Delete);
+        if is_for_all && !self.listeners(client, pool).is_empty() {
+            return Route::Everywhere;
+        }
+        if let Some(worker) = self.core.client(client).and_then(|state| state.worker)
+            && let Some(state) = self.core.worker(worker)
+            && !matches!(state.stage, WorkerLifecycle::Starting | WorkerLifecycle::Stopping)
+            && !state.deaf
+            && !(opens && (state.stage == WorkerLifecycle::Retiring || per_session && state.used))
+        {
+            if state.stage == WorkerLifecycle::Greeting {
+                // The next session must not go there too.
+                state.used |= opens;
+                return Route::Backlog(worker);
+            }
+            return Route::Worker { worker, session: None };
+        }
+        if what == RequestKind::Initialize
+            && let Some(state) = self.core.client(client)
+        {
+            // It is about to say it itself.
+            (state.initialize, state.initialized) = (None, None);
+        }
+        let route = self.claim(client, pool);
+        if let Route::Backlog(worker) = route
+            && let Some(state) = self.core.worker(worker)
+        {
+            state.used |= opens;
+        }
+        route
+    }
+
+    /// Takes a worker that nobody has yet for a client. It is told what the client told another before.
+    pub(super) fn claim(&mut self, client: ClientKey, pool: PoolId) -> Route {
+        let free = self.core.pool_of(pool).workers.iter().copied().find(|worker| {
+            self.core
+                .workers
+                .get(*worker)
+                .is_some_and(|state| state.stage == WorkerLifecycle::Ready && !state.claimed)
+        });
+        if self.has_its_workers(client, pool) {
+            return self.wait_for_own(pool, client);
+        }
+        let Some(worker) = free else { return self.wait_for(pool) };
+        let first = self.core.client(client).and_then(|state| state.worker);
+        let first = first.filter(|first| self.core.is_exclusive(*first));
+        let is_first = first.and_then(|first| self.core.worker(first)).is_none_or(|first| !first.hears());
+        let Some(client_state) = self.core.client(client) else { return Route::Hold };
+        let is_known = client_state.initialize.is_some();
+        let (identity, scopes) = (client_state.identity, client_state.scopes.clone());
+        if is_first {
+            client_state.worker = Some(worker);
+        }
+        if let Some(state) = self.core.worker(worker) {
+            state.claimed = true;
+            state.client = Some(client);
+            state.identity = Some(identity);
+            state.scopes.clone_from(&scopes);
+        }
+        self.fill(pool);
+        self.name_client(worker, pool, identity, scopes.as_deref());
+        if is_known {
+            self.introduce(worker, client);
+            return Route::Backlog(worker);
+        }
+        Route::Worker { worker, session: None }
+    }
+
+    /// Tells a worker with a gate who its client is and what it is narrowed to, before anything else: what a client says about that comes later, and
+    /// too late.
+    fn name_client(
+        &mut self,
+        worker: WorkerKey,
+        pool: PoolId,
+        identity: Identity,
+        scopes: Option<&[String]>,
+    ) {
+        if self.core.pool_of(pool).settings.manifest.is_none() {
+            return;
+        }
+        let name = Value::from(&*self.core.identities.name(identity)).to_string();
+        let scopes = scopes.map(|scopes| format!(r#","scopes":{}"#, Value::from(scopes))).unwrap_or_default();
+        let line: [&[u8]; 4] = [
+            br#"{"jsonrpc":"2.0","method":"narrows/identity","params":{"identity":"#,
+            name.as_bytes(),
+            scopes.as_bytes(),
+            b"}}",
+        ];
+        self.write_worker(worker, &line);
+    }
+}
+
+/// Returns `true` if a client's message is one of ACP that belongs to a session, in any version. An agent that has
+/// sessions of several clients could apply it to any of them if it names none.
+fn needs_session(message: View<'_>) -> bool {
+    message.method().is_some_and(|name| {
+        let mut methods = METHODS.iter().filter(|method| method.received_by(Side::Agent));
+        methods.any(|method| method.name == name && method.scope == Scope::Session)
+    })
+}

@@ -1,0 +1,336 @@
+//! Sessions whose worker is gone: taken up in another one when they are next used, if the agent can do that.
+
+use narrows_acp::method;
+use narrows_wire::{Code, RpcError, View};
+use serde_json::{Value, json};
+
+use crate::config::Share;
+
+use super::Ctx;
+use super::api::{CoreOutput, PoolId};
+use super::batch::BatchKey;
+use super::route::Route;
+use super::session::{SessionKey, SessionState, Waiting};
+use super::state::{InternalRequest, RequestKind, WorkerLifecycle};
+use super::table::{ClientKey, WorkerKey};
+use super::timer::Timer;
+
+/// How many lines may wait for one session.
+const MOST_WAITING: usize = 1024;
+
+impl<O: CoreOutput> Ctx<'_, O> {
+    /// Keeps a line until its session lives again.
+    pub(super) fn await_session(
+        &mut self,
+        key: SessionKey,
+        client: ClientKey,
+        message: View<'_>,
+        batch: Option<BatchKey>,
+    ) {
+        let limit = self.core.limits.queue_bytes;
+        let at = self.now + self.core.limits.initialize_timeout;
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        let held: usize = session.waiting.iter().map(|waiting| waiting.line.len()).sum();
+        if held > limit || session.waiting.len() >= MOST_WAITING {
+            if let Some(id) = message.id() {
+                let error =
+                    RpcError::new(Code::Backpressure, "too much waits for the session to be taken up again");
+                self.refuse(client, id, batch, message.tag(), &error);
+            }
+            return;
+        }
+        let charge = self.core.charge(client, message.bytes().len());
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        session.waiting.push(Waiting { client, line: message.bytes().into(), batch, _charge: charge });
+        let is_lost = matches!(session.place, SessionState::Lost(_)) && session.waiting.len() == 1;
+        if is_lost {
+            session.awaited = self.now;
+        }
+        self.mark_elsewhere(client, message);
+        if is_lost {
+            self.core.timers.set(at, Timer::Unrevived(key));
+            self.start_revival(key);
+        }
+    }
+
+    /// Whether lines wait for a session.
+    pub(super) fn is_awaited(&self, key: SessionKey) -> bool {
+        self.core.sessions.get(key).is_some_and(|session| !session.waiting.is_empty())
+    }
+
+    /// Looks for a worker to take a session up in.
+    pub(super) fn start_revival(&mut self, key: SessionKey) {
+        let Some(session) = self.core.sessions.get(key) else { return };
+        let SessionState::Lost(reason) = &session.place else { return };
+        let reason = reason.clone();
+        let pool = self.core.current(session.pool);
+        let Some(client) = session.waiting.first().map(|waiting| waiting.client) else { return };
+        let abilities = self.core.abilities_of(session);
+        let state = self.core.pool_of(pool);
+        let is_kept = !session.params.is_empty();
+        if state.removed || !is_kept || !(abilities.load || abilities.resume) {
+            let error = RpcError::new(Code::NotFound, format!("the session was lost: {reason}"));
+            self.fail_revival(key, &error);
+            return;
+        }
+        let shared = state.is_shared();
+        if let Some(session) = self.core.sessions.get_mut(key) {
+            session.pool = pool;
+        }
+        let route = if shared {
+            let taken = self.namesakes(pool, key);
+            match self.place(pool, client, &taken) {
+                Some(worker) => Route::Worker { worker, session: None },
+                None if self.has_others(pool, &taken) => self.wait_for(pool),
+                None => Route::Refuse(namesake()),
+            }
+        } else {
+            match self.core.client(client).and_then(|state| state.worker) {
+                // Its other sessions, if any, were moved there already.
+                Some(worker) if !self.is_used_up(worker) && self.is_of(worker, pool) => {
+                    Route::Worker { worker, session: None }
+                }
+                _ => self.claim(client, pool),
+            }
+        };
+        match route {
+            Route::Worker { worker, .. } if self.is_greeted(worker) => self.send_revival(key, worker),
+            Route::Worker { worker, .. } | Route::Backlog(worker) => {
+                if let Some(session) = self.core.sessions.get_mut(key) {
+                    session.place = SessionState::Reviving(worker);
+                }
+                if let Some(state) = self.core.worker(worker) {
+                    state.sessions.insert(key);
+                    // The next session must not go there too.
+                    state.used = true;
+                }
+                self.revive_after_greeting(worker, key);
+            }
+            Route::Refuse(error) => self.fail_revival(key, &error),
+            _ => self.core.pool_mut(pool).revivals.push_back(key),
+        }
+    }
+
+    /// The workers of a pool that have another session which they call as they would call this one.
+    fn namesakes(&self, pool: PoolId, key: SessionKey) -> Vec<WorkerKey> {
+        let workers = self.core.pool_of(pool).workers.iter().copied();
+        workers.filter(|worker| self.has_namesake(*worker, key)).collect()
+    }
+
+    /// Whether a worker has another session which it calls as it would call this one.
+    fn has_namesake(&self, worker: WorkerKey, key: SessionKey) -> bool {
+        let Some(session) = self.core.sessions.get(key) else { return false };
+        let wire: Option<Box<str>> =
+            session.wire.as_deref().and_then(|wire| serde_json::from_slice(wire).ok());
+        let name = wire.as_deref().unwrap_or(&session.name);
+        let Some(state) = self.core.workers.get(worker) else { return false };
+        let is_there = |other: SessionKey| {
+            let other = self.core.sessions.get(other);
+            other.is_some_and(|other| other.wire.is_none() && other.worker() == Some(worker))
+        };
+        state.aliases.get(name).is_some_and(|other| *other != key)
+            || self.core.sessions.find(name).is_some_and(|other| other != key && is_there(other))
+    }
+
+    /// Returns `true` if a lost session may be another one to its agent by now: that gave the name to a session of somebody else, open or
+    /// not.
+    fn is_superseded(&self, key: SessionKey) -> bool {
+        let Some(session) = self.core.sessions.get(key) else { return false };
+        let wire = session.wire.as_deref().and_then(|wire| serde_json::from_slice::<Box<str>>(wire).ok());
+        session.is_superseded
+            || wire.is_some_and(|wire| self.is_anothers_within(session.identity, session.pool, &wire))
+    }
+
+    /// Whether a pool has workers besides these, or will have.
+    fn has_others(&self, pool: PoolId, taken: &[WorkerKey]) -> bool {
+        let state = self.core.pool_of(pool);
+        let stays = |worker: &WorkerKey| {
+            let state = self.core.workers.get(*worker);
+            state.is_some_and(|state| {
+                !matches!(state.stage, WorkerLifecycle::Retiring | WorkerLifecycle::Stopping)
+            })
+        };
+        let all = state.workers.iter().filter(|worker| stays(worker)).count();
+        all < state.settings.instances as usize
+            || state.workers.iter().any(|worker| stays(worker) && !taken.contains(worker))
+    }
+
+    /// Whether a worker is of a pool, or of what that has replaced: its client may have begun anew in another since.
+    fn is_of(&self, worker: WorkerKey, pool: PoolId) -> bool {
+        let state = self.core.workers.get(worker);
+        state.is_some_and(|state| self.core.current(state.pool) == pool)
+    }
+
+    /// Whether a worker of one client cannot take another session.
+    fn is_used_up(&self, worker: WorkerKey) -> bool {
+        let Some(state) = self.core.workers.get(worker) else { return true };
+        let per_session = self.core.pool_of(state.pool).settings.share == Share::Session;
+        !matches!(state.stage, WorkerLifecycle::Greeting | WorkerLifecycle::Ready)
+            || per_session && state.used
+    }
+
+    /// Takes up sessions that wait for a worker of `pool`.
+    pub(super) fn serve_revivals(&mut self, pool: PoolId) {
+        for key in std::mem::take(&mut self.core.pool_mut(pool).revivals) {
+            self.start_revival(key);
+        }
+    }
+
+    /// Asks a worker to take a session up.
+    pub(super) fn send_revival(&mut self, key: SessionKey, worker: WorkerKey) {
+        if self.has_namesake(worker, key) || self.is_superseded(key) {
+            self.fail_revival(key, &namesake());
+            return;
+        }
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        let name: Value = match &session.wire {
+            Some(wire) => serde_json::from_slice(wire).unwrap_or(Value::Null),
+            None => json!(session.name),
+        };
+        let client = session.owner.or(session.waiting.first().map(|waiting| waiting.client));
+        let (pool, params) = (session.pool, session.params.clone());
+        let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
+        // By the settings that hold now.
+        let params = match self.permit_again(client, pool, is_v2, &params) {
+            Ok(params) => params,
+            Err(error) => {
+                self.fail_revival(key, &error);
+                return;
+            }
+        };
+        let mut params = serde_json::from_slice(&params).unwrap_or_else(|_| json!({}));
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        session.place = SessionState::Lost("it is being taken up again".into());
+        let abilities = self.core.abilities_of_worker(worker);
+        params["sessionId"] = name;
+        if params.get("mcpServers").is_none() {
+            params["mcpServers"] = json!([]);
+        }
+        self.move_session(key, worker);
+        if let Some(owner) = self.core.sessions.get(key).and_then(|session| session.owner)
+            && let Some(served) = self.with_servers(worker, owner, params.to_string().as_bytes())
+        {
+            params = served;
+        }
+        if let Some(session) = self.core.sessions.get_mut(key) {
+            session.place = SessionState::Reviving(worker);
+        }
+        let method = if abilities.resume { method::SESSION_RESUME } else { method::SESSION_LOAD };
+        self.core.counters.revived += 1;
+        self.run_errand(
+            worker,
+            InternalRequest::Revive(key),
+            method,
+            params.to_string().as_bytes(),
+            Some(key),
+        );
+    }
+
+    fn is_revived_by(&self, key: SessionKey, worker: WorkerKey) -> bool {
+        let session = self.core.sessions.get(key);
+        session.is_some_and(|session| matches!(session.place, SessionState::Reviving(at) if at == worker))
+    }
+
+    /// A worker has taken a session up, or has not.
+    pub(super) fn revived(&mut self, key: SessionKey, worker: WorkerKey, error: Option<RpcError>) {
+        // By now it may be given up on here, and be taken up elsewhere.
+        if !self.is_revived_by(key, worker) {
+            return;
+        }
+        if let Some(error) = error {
+            let error = RpcError::new(
+                Code::NotFound,
+                format!("the session was lost and could not be taken up again: {error}"),
+            );
+            self.fail_revival(key, &error);
+            return;
+        }
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        session.place = SessionState::On(worker);
+        session.retried = false;
+        for waiting in std::mem::take(&mut session.waiting) {
+            self.forget_elsewhere(waiting.client, &waiting.line);
+            self.take_client(waiting.client, View::parse(&waiting.line), waiting.batch);
+        }
+    }
+
+    /// A worker will not say whether it has taken a session up.
+    pub(super) fn unrevived(&mut self, key: SessionKey, worker: WorkerKey, error: &RpcError) {
+        let gone =
+            [Code::WorkerLost, Code::Deadline, Code::Draining].into_iter().find(|code| error.is(*code));
+        match gone {
+            Some(Code::WorkerLost) if self.is_revived_by(key, worker) && self.tries_again(key) => {
+                self.lose_again(key, error);
+                self.start_revival(key);
+            }
+            Some(code) if self.is_revived_by(key, worker) => {
+                let words = format!("the session could not be taken up again: {}", error.message);
+                self.fail_revival(key, &RpcError::new(code, words));
+            }
+            Some(_) => {}
+            None => self.revived(key, worker, Some(error.clone())),
+        }
+    }
+
+    /// Whether a session is taken up once more though a worker was lost over it: one may be chance.
+    fn tries_again(&mut self, key: SessionKey) -> bool {
+        let draining = self.core.draining;
+        let Some(session) = self.core.sessions.get_mut(key) else { return false };
+        !draining && !std::mem::replace(&mut session.retried, true)
+    }
+
+    /// A session cannot be taken up: whatever waits for it is told so. It is no more if it never can be, and if that was
+    /// told; else it is tried again when it is next used.
+    pub(super) fn fail_revival(&mut self, key: SessionKey, error: &RpcError) {
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        let waiting = std::mem::take(&mut session.waiting);
+        let is_told = waiting.iter().any(|waiting| View::parse(&waiting.line).id().is_some());
+        if is_told && error.is(Code::NotFound) {
+            self.drop_session(key);
+        } else {
+            self.lose_again(key, error);
+        }
+        for waiting in waiting {
+            self.forget_elsewhere(waiting.client, &waiting.line);
+            let message = View::parse(&waiting.line);
+            if message.method().is_some_and(|method| RequestKind::of(&method).reopens()) {
+                self.give_back(key, waiting.client);
+            }
+            if let Some(id) = message.id() {
+                self.refuse(waiting.client, id, waiting.batch, message.tag(), error);
+            }
+        }
+    }
+
+    /// A session that was being taken up lives nowhere, as before.
+    fn lose_again(&mut self, key: SessionKey, error: &RpcError) {
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        let Some(worker) = session.worker() else { return };
+        session.place = SessionState::Lost(error.message.as_ref().into());
+        if let Some(state) = self.core.worker(worker) {
+            state.sessions.remove(&key);
+            state.aliases.retain(|_, other| *other != key);
+            state.revivals.retain(|other| *other != key);
+        }
+        self.move_children(key, Some(worker), None);
+    }
+
+    pub(super) fn revival_overdue(&mut self, key: SessionKey) {
+        let timeout = self.core.limits.initialize_timeout;
+        let Some(session) = self.core.sessions.get(key) else { return };
+        let is_due = self.now >= session.awaited + timeout;
+        if !is_due || matches!(session.place, SessionState::On(_)) || session.waiting.is_empty() {
+            return;
+        }
+        for pool in &mut self.core.pools {
+            pool.revivals.retain(|other| *other != key);
+        }
+        let error = RpcError::new(Code::Deadline, "the session could not be taken up again in time");
+        self.fail_revival(key, &error);
+    }
+}
+
+/// To take it up would be to hand somebody another's session.
+fn namesake() -> RpcError {
+    RpcError::new(Code::NotFound, "the session was lost, and its agent calls another one so by now")
+}

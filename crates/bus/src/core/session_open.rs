@@ -1,0 +1,471 @@
+//! Sessions as they are opened, bound to a worker, and dropped.
+
+use std::borrow::Cow;
+
+use narrows_wire::{Code, Effects, RpcError, View};
+
+use super::Ctx;
+use super::api::{CoreOutput, Note};
+use super::batch::BatchKey;
+use super::errors::session_in_use;
+use super::identity::Identity;
+use super::mcp_server_table::ServerUse;
+use super::progress;
+use super::request_id::Digits;
+use super::session::{Session, SessionKey, SessionState, quoted};
+use super::splice::Parts;
+use super::state::{EarlyMessage, MOST_FORMER, Opening, Pending, Raw, RequestLocation, RequestOrigin};
+use super::table::{ClientKey, WorkerKey};
+use super::timer::Timer;
+
+/// How much a worker may say about sessions that are not known yet.
+const MOST_STRANGERS: usize = 1 << 20;
+
+impl<O: CoreOutput> Ctx<'_, O> {
+    /// Enters a session that lives in `worker`, which calls it `name`. It is `identity`'s; absent: whose `owner` is, or the
+    /// worker.
+    pub(super) fn enter(
+        &mut self,
+        name: &str,
+        worker: WorkerKey,
+        owner: Option<ClientKey>,
+        identity: Option<Identity>,
+        tag: Option<Raw>,
+        params: &[u8],
+    ) -> SessionKey {
+        let of_owner = owner.and_then(|owner| self.core.client(owner)).map(|owner| owner.identity);
+        let pool = self.core.worker(worker).map(|state| (state.pool, state.identity));
+        let of_worker = pool.and_then(|(_, identity)| identity);
+        let identity = identity.or(of_owner).or(of_worker).unwrap_or(Identity::ANYONE);
+        let watch = pool.and_then(|(pool, _)| self.new_watch(pool));
+        let session = Session {
+            name: name.into(),
+            wire: None,
+            pool: pool.map_or(super::PoolId(0), |(pool, _)| pool),
+            place: SessionState::On(worker),
+            abilities: self.core.abilities_of_worker(worker),
+            owner,
+            ownerless: None,
+            identity,
+            tag,
+            params: params.into(),
+            provisional: false,
+            unsure: false,
+            prompts: Vec::new(),
+            running: false,
+            cancelling: None,
+            stopped: 0,
+            waiting: Vec::new(),
+            awaited: self.now,
+            noted: self.now,
+            retried: false,
+            is_superseded: false,
+            watch,
+            kin: None,
+            servers: ServerUse::default(),
+        };
+        self.is_no_child(worker, name);
+        // A worker that counts its sessions calls them as others were called before, here or in another pool.
+        let (owners, children) = (&self.core.owners, &self.core.children);
+        let is_taken = |name: &str| owners.is_anothers(name, identity) || children.has(name);
+        let key = self.core.sessions.insert(session, is_taken);
+        self.core.counters.sessions += 1;
+        let aliased = self.core.sessions.get(key).is_some_and(|session| session.wire.is_some());
+        if let Some(state) = self.core.worker(worker) {
+            state.sessions.insert(key);
+            state.used = true;
+            state.former.retain(|former| **former != *name);
+            if aliased {
+                state.aliases.insert(name.into(), key);
+            }
+        }
+        match owner.and_then(|owner| self.core.client(owner)) {
+            Some(owner) => {
+                owner.sessions.insert(key);
+            }
+            None => self.expire_later(key),
+        }
+        key
+    }
+
+    /// Gives a session without a client its time.
+    pub(super) fn expire_later(&mut self, key: SessionKey) {
+        let Some(session) = self.core.sessions.get(key) else { return };
+        let (abilities, is_acp) = (self.core.abilities_of(session), self.core.pool_of(session.pool).is_acp());
+        let limits = &self.core.limits;
+        // Nobody can come back to a session that cannot be opened again.
+        let can_return = abilities.load || abilities.resume || !is_acp;
+        let grace = if can_return { limits.session_grace } else { limits.disconnect_grace };
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        session.owner = None;
+        session.ownerless = Some(self.now);
+        self.core.timers.set(self.now + grace, Timer::Expired(key));
+    }
+
+    /// Enters the session that a request is to open, so that its history finds its client before the answer does.
+    pub(super) fn enter_provisionally(
+        &mut self,
+        client: ClientKey,
+        worker: WorkerKey,
+        message: View<'_>,
+    ) -> Option<SessionKey> {
+        let name = message.session()?;
+        let params = message.params().unwrap_or(b"{}");
+        let key = self.enter(&name, worker, Some(client), None, message.tag().map(Box::from), params);
+        if let Some(session) = self.core.sessions.get_mut(key) {
+            session.provisional = true;
+        }
+        Some(key)
+    }
+
+    /// The answer to a request that opens a session.
+    pub(super) fn opened(&mut self, worker: WorkerKey, mut pending: Pending, message: View<'_>) {
+        let Some(mut opening) = pending.opening.take() else { return };
+        if pending.what.creates() {
+            self.created(worker, pending, &mut opening, message);
+        } else {
+            self.reopened(worker, pending, opening, message);
+        }
+    }
+
+    /// An answer that opens nothing by its method, and how clients call the session in it if its worker calls it otherwise.
+    pub(super) fn alias_in(
+        &mut self,
+        worker: WorkerKey,
+        pending: &Pending,
+        message: View<'_>,
+    ) -> Option<Box<[u8]>> {
+        let name = message.session()?;
+        self.enter_unknowing(worker, pending, message);
+        let session = self.core.sessions.get(self.session_of(worker, &name)?)?;
+        session.wire.as_ref().map(|_| quoted(&session.name))
+    }
+
+    /// In a pool of which nothing is known but `sessionId`, any answer that names a session tells of one.
+    fn enter_unknowing(&mut self, worker: WorkerKey, pending: &Pending, message: View<'_>) {
+        if self.core.pool_of(self.pool_of_worker(worker)).is_acp() {
+            return;
+        }
+        if let Some(name) = message.session()
+            && let RequestOrigin::Client { client, .. } = &pending.asker
+            && self.session_of(worker, &name).is_none()
+        {
+            let key = self.enter(&name, worker, Some(*client), None, pending.tag.clone(), b"{}");
+            self.note_owner(key, Some(*client));
+        }
+    }
+
+    fn created(&mut self, worker: WorkerKey, pending: Pending, opening: &mut Opening, message: View<'_>) {
+        if let Some(state) = self.core.worker(worker) {
+            state.creating = state.creating.saturating_sub(1);
+        }
+        let name = message.session().filter(|_| message.result().is_some());
+        let Some(name) = name else {
+            self.unuse(worker);
+            if let Some(pending) = self.find_room(worker, pending, opening, message) {
+                self.pass_answer(worker, pending, message, None);
+            }
+            self.drop_strangers(worker);
+            return;
+        };
+        let owner = pending.client();
+        let known = self.session_of(worker, &name);
+        let is_open =
+            known.and_then(|key| self.core.sessions.get(key)).is_some_and(|session| !session.provisional);
+        if let Some(known) = known.filter(|_| !is_open) {
+            // Somebody wants to open what was not there yet; whoever it was made for has it.
+            self.drop_session(known);
+        } else if let Some(known) = known {
+            // The worker has given out the same session twice. It must not become two clients'.
+            let same = self.core.sessions.get(known).is_some_and(|session| session.owner == owner);
+            if same {
+                let alias = self.alias_in(worker, &pending, message);
+                self.pass_answer(worker, pending, message, alias.as_deref());
+            } else {
+                self.strike(worker, "gave out a session twice");
+                let error = RpcError::new(Code::Internal, "the agent gave out a session that is in use");
+                self.fail(worker, pending, &error.effects(Effects::Possible));
+            }
+            return;
+        }
+        let request = View::parse(&opening.line);
+        let params = request.params().unwrap_or(b"{}");
+        let key = self.enter(&name, worker, owner, Some(opening.identity), pending.tag.clone(), params);
+        if let Some(session) = self.core.sessions.get_mut(key) {
+            session.servers = std::mem::take(&mut opening.servers);
+        }
+        self.note_owner(key, owner);
+        self.opened_with(key, message);
+        self.introduce_strangers(worker, &name);
+        let alias = self
+            .core
+            .sessions
+            .get(key)
+            .filter(|session| session.wire.is_some())
+            .map(|session| quoted(&session.name));
+        self.pass_answer(worker, pending, message, alias.as_deref());
+        self.drop_strangers(worker);
+    }
+
+    fn reopened(
+        &mut self,
+        worker: WorkerKey,
+        mut pending: Pending,
+        mut opening: Box<Opening>,
+        message: View<'_>,
+    ) {
+        let Some(key) = pending.session else {
+            let request = View::parse(&opening.line);
+            let known = request.session().and_then(|name| self.session_of(worker, &name));
+            match known.filter(|_| message.result().is_some()) {
+                Some(_) => self.fail(worker, pending, &session_in_use()),
+                None => self.pass_answer(worker, pending, message, None),
+            }
+            return;
+        };
+        let provisional = self.core.sessions.get(key).is_some_and(|session| session.provisional);
+        self.opened_with(key, message);
+        if message.result().is_some() {
+            let params = View::parse(&opening.line).params().unwrap_or(b"{}");
+            let asker = pending.client();
+            let Some(session) = self.core.sessions.get_mut(key) else { return };
+            session.provisional = false;
+            session.unsure &= session.owner != asker;
+            session.servers = std::mem::take(&mut opening.servers);
+            self.core.sessions.keep_params(key, params);
+            self.note_owner(key, None);
+            let alias = self.alias_in(worker, &pending, message);
+            self.pass_answer(worker, pending, message, alias.as_deref());
+            return;
+        }
+        let unknown = message.error().is_some_and(|error| error.is(Code::NotFound));
+        if provisional
+            && unknown
+            && !opening.line.is_empty()
+            && self.core.pool_of(self.pool_of_worker(worker)).is_shared()
+        {
+            let client = pending.client();
+            let next = client.and_then(|client| {
+                let pool = self.pool_of_worker(worker);
+                self.place(pool, client, &opening.tried)
+            });
+            if let (Some(client), Some(next)) = (client, next) {
+                opening.tried.push(next);
+                self.move_session(key, next);
+                self.try_next(next, client, pending, opening);
+                return;
+            }
+        }
+        if provisional {
+            pending.session = None;
+            self.drop_session(key);
+            self.unuse(worker);
+            pending = match self.find_room(worker, pending, &opening, message) {
+                None => return,
+                Some(pending) => pending,
+            };
+        } else {
+            if let Some(client) = pending.client() {
+                self.give_back(key, client);
+            }
+        }
+        self.pass_answer(worker, pending, message, None);
+    }
+
+    /// Takes a session from a client whose request to load or resume it failed, if it had no owner before. A session that
+    /// another client has resumed since stays where it is, as does one that the client has asked for twice.
+    pub(super) fn give_back(&mut self, key: SessionKey, client: ClientKey) {
+        let Some(session) = self.core.sessions.get(key) else { return };
+        let asks_again = |pending: &Pending| {
+            let is_it = pending.session == Some(key) && pending.client() == Some(client);
+            is_it && pending.what.reopens()
+        };
+        let worker = session.worker().and_then(|worker| self.core.workers.get(worker));
+        let asks_again = worker.is_some_and(|worker| worker.pending.values().any(asks_again));
+        if !session.unsure || session.owner != Some(client) || asks_again {
+            return;
+        }
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        session.unsure = false;
+        let (owner, worker) = (session.owner, session.worker());
+        if let Some(state) = worker.and_then(|worker| self.core.worker(worker))
+            && state.inherited
+            && state.client == owner
+        {
+            state.client = None;
+        }
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        if let Some(owner) = session.owner.and_then(|owner| self.core.client(owner)) {
+            owner.sessions.remove(&key);
+        }
+        self.expire_later(key);
+    }
+
+    /// A session was not opened in a worker that is to have one: it can have another.
+    fn unuse(&mut self, worker: WorkerKey) {
+        let Some(state) = self.core.worker(worker) else { return };
+        let opens = state.pending.values().any(|pending| pending.opening.is_some());
+        state.used = opens || !state.sessions.is_empty() || state.had;
+    }
+
+    /// Sends the same request to the next worker that may know the session.
+    fn try_next(
+        &mut self,
+        worker: WorkerKey,
+        client: ClientKey,
+        pending: Pending,
+        mut opening: Box<Opening>,
+    ) {
+        let params = View::parse(&opening.line).params().unwrap_or_default();
+        opening.servers = self.enter_servers(worker, client, params);
+        let message = View::parse(&opening.line);
+        let served = self.opening_with_servers(worker, client, message);
+        let message = served.as_deref().map_or(message, View::parse);
+        let Some(state) = self.core.worker(worker) else { return };
+        state.next_id += 1;
+        let number = state.next_id;
+        let start = state.queued;
+        if let RequestOrigin::Client { id, .. } = &pending.asker
+            && let Some(state) = self.core.client(client)
+        {
+            state.inflight.insert(id.clone(), RequestLocation::At(worker, number));
+        }
+        let digits = Digits::of(number);
+        let line =
+            pending.progress.as_ref().and_then(|_| progress::with_token(message, Some(digits.as_bytes())));
+        let message = line.as_deref().map_or(message, View::parse);
+        self.hand(worker, client, &Parts::of(message, &[(narrows_wire::Part::Id, digits.as_bytes())]));
+        if let Some(state) = self.core.worker(worker) {
+            state.pending.insert(number, Pending { start, opening: Some(opening), ..pending });
+        }
+    }
+
+    pub(super) fn pool_of_worker(&self, worker: WorkerKey) -> super::PoolId {
+        self.core.workers.get(worker).map_or(super::PoolId(0), |state| state.pool)
+    }
+
+    /// Makes a session live in another worker.
+    pub(super) fn move_session(&mut self, key: SessionKey, to: WorkerKey) {
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        let from = session.worker();
+        let (owner, params) = (session.owner, session.params.clone());
+        session.place = SessionState::On(to);
+        // Numbers of the one mean nothing to the other.
+        session.prompts.clear();
+        session.stopped = 0;
+        let wire = session.wire.clone();
+        let name: Option<Box<str>> = wire.and_then(|wire| serde_json::from_slice(&wire).ok());
+        if let Some(from) = from.and_then(|from| self.core.worker(from)) {
+            from.sessions.remove(&key);
+            for pending in from.pending.values_mut().filter(|pending| pending.session == Some(key)) {
+                pending.session = None;
+            }
+            if let Some(name) = &name {
+                from.aliases.remove(name);
+            }
+        }
+        if let Some(to) = self.core.worker(to) {
+            to.sessions.insert(key);
+            to.used = true;
+            if let Some(name) = name {
+                to.aliases.insert(name, key);
+            }
+        }
+        self.move_children(key, from, Some(to));
+        // Its client's MCP servers are spoken to from there.
+        let servers = owner.map(|owner| self.enter_servers(to, owner, &params)).unwrap_or_default();
+        if let Some(session) = self.core.sessions.get_mut(key) {
+            session.servers = servers;
+        }
+    }
+
+    /// Forgets a session.
+    pub(super) fn drop_session(&mut self, key: SessionKey) {
+        let Some(mut session) = self.core.sessions.remove(key) else { return };
+        self.forget_children(session.worker(), session.kin.take());
+        if let Some(watch) = &session.watch {
+            self.unwatch(key, session.worker(), watch);
+        }
+        if let Some(owner) = session.owner.and_then(|owner| self.core.client(owner)) {
+            owner.sessions.remove(&key);
+        }
+        if let Some(worker) = session.worker().and_then(|worker| self.core.worker(worker)) {
+            let own = session.wire.as_deref().and_then(|wire| serde_json::from_slice(wire).ok());
+            worker.former.push_back(own.unwrap_or(session.name));
+            if worker.former.len() > MOST_FORMER {
+                worker.former.pop_front();
+            }
+            worker.had |= !session.provisional;
+            worker.sessions.remove(&key);
+            worker.aliases.retain(|_, other| *other != key);
+            worker.revivals.retain(|other| *other != key);
+            for pending in worker.pending.values_mut().filter(|pending| pending.session == Some(key)) {
+                pending.session = None;
+            }
+        }
+    }
+
+    /// The session that `worker` calls `name`, if it is one of its own.
+    pub(super) fn session_of(&self, worker: WorkerKey, name: &str) -> Option<SessionKey> {
+        let state = self.core.workers.get(worker)?;
+        let is_it = |key: &SessionKey| {
+            self.core.sessions.get(*key).is_some_and(|session| {
+                *session.name == *name && session.wire.is_none() && session.worker() == Some(worker)
+            })
+        };
+        // Mostly it speaks of the same session again and again.
+        let recent = state.recent.filter(is_it);
+        recent
+            .or_else(|| self.core.sessions.find(name).filter(is_it))
+            .or_else(|| state.aliases.get(name).copied())
+    }
+
+    /// Keeps what a worker says about a session that it is about to tell us of. Tells whether there is room for it.
+    pub(super) fn keep_stranger(
+        &mut self,
+        worker: WorkerKey,
+        name: Cow<'_, str>,
+        message: View<'_>,
+        batch: Option<BatchKey>,
+    ) -> bool {
+        let Some(state) = self.core.worker(worker) else { return true };
+        if state.strangers_bytes + message.bytes().len() > MOST_STRANGERS {
+            self.core.counters.dropped += 1;
+            self.tell(Note::Dropped {
+                worker: worker.into(),
+                why: "too much about a session that is not known yet",
+            });
+            return false;
+        }
+        state.strangers_bytes += message.bytes().len();
+        state.strangers.push(EarlyMessage { name: name.into(), line: message.bytes().into(), batch });
+        true
+    }
+
+    /// Delivers what a worker said about a session before it told us of it.
+    pub(super) fn introduce_strangers(&mut self, worker: WorkerKey, name: &str) {
+        let Some(state) = self.core.worker(worker) else { return };
+        if state.strangers.is_empty() {
+            return;
+        }
+        let (known, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut state.strangers).into_iter().partition(|stranger| *stranger.name == *name);
+        state.strangers_bytes = others.iter().map(|stranger| stranger.line.len()).sum();
+        state.strangers = others;
+        for EarlyMessage { line, batch, .. } in known {
+            self.take_worker(worker, View::parse(&line), batch);
+        }
+    }
+
+    /// No session is being created any more that a stranger could belong to.
+    pub(super) fn drop_strangers(&mut self, worker: WorkerKey) {
+        let Some(state) = self.core.worker(worker) else { return };
+        if state.creating > 0 || state.strangers.is_empty() {
+            return;
+        }
+        state.strangers_bytes = 0;
+        for EarlyMessage { line, batch, .. } in std::mem::take(&mut state.strangers) {
+            self.take_worker(worker, View::parse(&line), batch);
+        }
+    }
+}

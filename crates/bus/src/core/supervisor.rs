@@ -1,0 +1,425 @@
+//! Keeping pools at strength, and what happens when a worker goes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use narrows_wire::{Code, Effects, RpcError};
+
+use crate::config::Share;
+
+use super::Ctx;
+use super::api::{Action, CoreOutput, Note, PoolId, Stuck};
+use super::session::{Session, SessionKey};
+use super::state::{Pending, RequestOrigin, WorkerLifecycle, WorkerState};
+use super::table::WorkerKey;
+use super::timer::Timer;
+
+/// The shortest and the longest rest after a loss.
+pub(super) const RESTS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+
+impl<O: CoreOutput> Ctx<'_, O> {
+    pub(super) fn fill_all(&mut self) {
+        for pool in 0..self.core.pools.len() {
+            self.fill(PoolId(pool as u32));
+        }
+    }
+
+    /// Starts the workers that a pool lacks.
+    pub(super) fn fill(&mut self, pool: PoolId) {
+        self.fill_for(pool, 0);
+    }
+
+    /// The same, for one more that is wanted now.
+    pub(super) fn spawn_on_demand(&mut self, pool: PoolId) {
+        if !self.core.pool_of(pool).is_shared() {
+            self.fill_for(pool, 1);
+            return;
+        }
+        // Those that are ready serve somebody else, whom this client must not meet, or are full.
+        let state = self.core.pool_of(pool);
+        let stages: Vec<WorkerLifecycle> =
+            state.workers.iter().filter_map(|worker| Some(self.core.workers.get(*worker)?.stage)).collect();
+        let others = stages.contains(&WorkerLifecycle::Ready);
+        let coming =
+            stages.iter().any(|stage| matches!(stage, WorkerLifecycle::Starting | WorkerLifecycle::Greeting));
+        let room = stages.len() < state.settings.max_instances as usize;
+        let may = state.open_until.is_none_or(|until| until <= self.now) && state.rest_until <= self.now;
+        if !others || coming || state.is_leaving() || self.core.draining {
+            return;
+        }
+        if room && may {
+            self.spawn(pool);
+        } else if !room && !stages.contains(&WorkerLifecycle::Stopping) {
+            // Somebody else's that does nothing makes room.
+            let idle = state.workers.iter().copied().find(|worker| {
+                self.core.workers.get(*worker).is_some_and(|state| {
+                    state.stage == WorkerLifecycle::Ready
+                        && state.sessions.is_empty()
+                        && state.pending.is_empty()
+                })
+            });
+            if let Some(worker) = idle {
+                self.stop_worker(worker, false);
+            }
+        }
+    }
+
+    fn fill_for(&mut self, pool: PoolId, extra: usize) {
+        loop {
+            let state = self.core.pool_of(pool);
+            if self.core.draining || state.is_leaving() || state.rest_until > self.now {
+                return;
+            }
+            let (mut live, mut free, mut coming) = (0, 0, 0);
+            for worker in state.workers.iter().filter_map(|worker| self.core.workers.get(*worker)) {
+                let counts = matches!(
+                    worker.stage,
+                    WorkerLifecycle::Starting | WorkerLifecycle::Greeting | WorkerLifecycle::Ready
+                );
+                live += usize::from(counts);
+                free += usize::from(counts && !worker.claimed);
+                coming += usize::from(counts && worker.stage != WorkerLifecycle::Ready);
+            }
+            let instances = state.settings.instances as usize;
+            let lacks = if state.is_shared() {
+                live < instances
+            } else {
+                free < (instances + extra.max(state.waiting.len()))
+                    && live < state.settings.max_instances as usize
+            };
+            let trying = match state.open_until {
+                Some(until) if until > self.now => false,
+                // One is tried; when it does well, the others follow. What was there all the time, or somebody has for
+                // himself, shows nothing.
+                Some(_) if state.is_shared() => coming == 0,
+                Some(_) => free == 0,
+                None => true,
+            };
+            if !lacks || !trying {
+                return;
+            }
+            self.spawn(pool);
+        }
+    }
+
+    fn spawn(&mut self, pool: PoolId) {
+        let serial = self.core.next_serial();
+        let worker = self.core.workers.insert(WorkerState {
+            serial,
+            pool,
+            stage: WorkerLifecycle::Starting,
+            pid: 0,
+            client: None,
+            inherited: false,
+            claimed: false,
+            used: false,
+            is_v2: false,
+            abilities: None,
+            announces: false,
+            identity: None,
+            scopes: None,
+            pending: Default::default(),
+            next_id: 0,
+            queued: 0,
+            shared: Default::default(),
+            asking: Default::default(),
+            sessions: Default::default(),
+            aliases: Default::default(),
+            children: Default::default(),
+            had: false,
+            former: Default::default(),
+            recent: None,
+            alike: Default::default(),
+            creating: 0,
+            strangers: Vec::new(),
+            strangers_bytes: 0,
+            capacity: None,
+            refused: Vec::new(),
+            backlog: Vec::new(),
+            revivals: Vec::new(),
+            servers: Default::default(),
+            strikes: Vec::new(),
+            forsaken: false,
+            unwanted: false,
+            overdue: false,
+            deaf: false,
+            fault: None,
+            full: false,
+            clogged: false,
+            pausing: Vec::new(),
+            charges: Vec::new(),
+            paused: 0,
+            since: self.now,
+        });
+        self.core.pool_mut(pool).workers.push(worker);
+        self.core.counters.spawned += 1;
+        self.out.act(Action::Spawn { worker: worker.into(), pool });
+    }
+
+    pub(super) fn worker_up(&mut self, worker: WorkerKey, pid: u32) {
+        let Some(state) = self.core.worker(worker) else { return };
+        state.pid = pid;
+        let pool = state.pool;
+        if state.stage != WorkerLifecycle::Starting {
+            return;
+        }
+        let shared = self.core.pool_of(pool).is_shared();
+        if shared && self.core.pool_of(pool).is_acp() {
+            self.greet(worker);
+        } else {
+            self.make_ready(worker);
+        }
+    }
+
+    /// A worker can be used from now on.
+    pub(super) fn make_ready(&mut self, worker: WorkerKey) {
+        let Some(state) = self.core.worker(worker) else { return };
+        state.stage = WorkerLifecycle::Ready;
+        let pool = state.pool;
+        self.tell(Note::Ready(worker.into()));
+        let state = self.core.pool_of(pool);
+        if state.is_shared() && !state.is_acp() && state.open_until.is_some_and(|until| until <= self.now) {
+            // Nobody is greeted there: one that lasts for a moment does well.
+            self.core.timers.set(self.now + RESTS.0 * 10, Timer::Respawn(pool));
+        }
+        self.serve_revivals(pool);
+        self.serve_waiting(pool);
+    }
+
+    /// A worker of the pool has shown that it works.
+    pub(super) fn healthy(&mut self, pool: PoolId) {
+        let now = self.now;
+        let state = self.core.pool_mut(pool);
+        state.failures = 0;
+        // One that does well does not speak for those that were lost just now.
+        if state.open_until.is_some_and(|until| until <= now) {
+            state.open_until = None;
+            state.losses.clear();
+            self.tell(Note::CircuitClosed(pool));
+            self.fill(pool);
+        }
+    }
+
+    pub(super) fn worker_stuck(&mut self, worker: WorkerKey, why: Stuck) {
+        let Some(state) = self.core.worker(worker) else { return };
+        if state.stage == WorkerLifecycle::Stopping {
+            return;
+        }
+        match why {
+            Stuck::InputClosed { taken } => self.deafened(worker, taken),
+            Stuck::OutputClosed => {
+                state.fault = Some("closed its output");
+                // Nothing new goes there; what it owes is told when it is gone.
+                state.stage = WorkerLifecycle::Retiring;
+                self.refresh_answer(worker);
+                self.out.act(Action::Stop { worker: worker.into(), kill: true });
+            }
+            Stuck::Stopped | Stuck::Undrained => {
+                let what = if why == Stuck::Stopped { "was stopped" } else { "takes nothing any more" };
+                self.useless(worker, what);
+            }
+        }
+    }
+
+    /// A worker hears nothing any more: what it has not read it never will. What it has, it may still answer.
+    fn deafened(&mut self, worker: WorkerKey, taken: u64) {
+        let Some(state) = self.core.worker(worker) else { return };
+        state.deaf = true;
+        let mut unread: Vec<(u64, Pending)> =
+            state.pending.extract_if(|_, pending| pending.start >= taken).collect();
+        unread.sort_unstable_by_key(|(number, _)| *number);
+        for (number, pending) in &unread {
+            self.forget_pending(worker, pending, *number);
+        }
+        let paused = self.core.worker(worker).map(|state| std::mem::take(&mut state.pausing));
+        for client in paused.into_iter().flatten() {
+            self.resume_client(client);
+        }
+        // First, or what comes next in an array would be sent there.
+        self.retire(worker, "closed its input");
+        for (_, pending) in unread {
+            self.fail(worker, pending, &deaf());
+        }
+    }
+
+    /// Ends a worker at once that does not do what it must in time.
+    pub(super) fn useless(&mut self, worker: WorkerKey, what: &'static str) {
+        if let Some(state) = self.core.worker(worker) {
+            state.fault = Some(what);
+        }
+        let error = RpcError::new(Code::Deadline, format!("the agent's process {what}"));
+        self.fail_all(worker, &error.effects(Effects::Possible));
+        self.lose_sessions(worker, &Arc::from(format!("its agent's process {what}")));
+        self.stop_worker(worker, true);
+    }
+
+    /// Fails every request that a worker owes.
+    pub(super) fn fail_all(&mut self, worker: WorkerKey, error: &RpcError) {
+        for (number, pending) in self.take_pending(worker) {
+            self.forget_pending(worker, &pending, number);
+            self.fail(worker, pending, error);
+        }
+    }
+
+    /// What a worker owes, in the order in which it was asked.
+    pub(super) fn take_pending(&mut self, worker: WorkerKey) -> Vec<(u64, Pending)> {
+        let Some(state) = self.core.worker(worker) else { return Vec::new() };
+        state.creating = 0;
+        let mut pending: Vec<_> = std::mem::take(&mut state.pending).into_iter().collect();
+        pending.sort_unstable_by_key(|(number, _)| *number);
+        pending
+    }
+
+    /// Takes a request that was not answered out of what its session knows.
+    pub(super) fn forget_pending(&mut self, worker: WorkerKey, pending: &Pending, number: u64) {
+        if pending.what.creates()
+            && let Some(state) = self.core.worker(worker)
+        {
+            state.creating = state.creating.saturating_sub(1);
+        }
+        let Some(key) = pending.session else { return };
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        session.prompts.retain(|prompt| *prompt != number);
+        if session.provisional && pending.opening.is_some() {
+            self.drop_session(key);
+        } else if pending.what.reopens()
+            && let Some(client) = pending.client()
+        {
+            self.give_back(key, client);
+        }
+    }
+
+    /// A worker takes no new sessions, and goes when its turns end.
+    pub(super) fn retire(&mut self, worker: WorkerKey, why: &'static str) {
+        let at = self.now + self.core.limits.drain_timeout;
+        let Some(state) = self.core.worker(worker) else { return };
+        // One that was only not wanted has as much time as it needs, until it does something wrong.
+        if state.stage == WorkerLifecycle::Stopping
+            || state.stage == WorkerLifecycle::Retiring && !state.unwanted
+        {
+            return;
+        }
+        state.stage = WorkerLifecycle::Retiring;
+        state.unwanted = false;
+        state.fault = Some(why);
+        let pool = state.pool;
+        self.core.timers.set(at, Timer::Retired(worker));
+        self.refresh_answer(worker);
+        self.fill(pool);
+        self.if_retired(worker);
+    }
+
+    /// Ends a worker that is to go and owes nothing more.
+    pub(super) fn if_retired(&mut self, worker: WorkerKey) {
+        let Some(state) = self.core.worker(worker) else { return };
+        let waits = state.pending.values().any(|pending| !matches!(pending.asker, RequestOrigin::Gone));
+        if state.stage == WorkerLifecycle::Retiring && !waits && state.backlog.is_empty() {
+            let sessions: Vec<SessionKey> = state.sessions.iter().copied().collect();
+            let busy = sessions.iter().any(|key| self.core.sessions.get(*key).is_some_and(Session::is_busy));
+            if !busy && !self.is_missed(worker) {
+                self.end_retired(worker);
+            }
+        } else if self.core.draining {
+            self.if_drained();
+        }
+    }
+
+    /// Whether a worker that is only not wanted any more has sessions that could not go on elsewhere.
+    fn is_missed(&self, worker: WorkerKey) -> bool {
+        let Some(state) = self.core.workers.get(worker) else { return false };
+        let abilities = self.core.abilities_of_worker(worker);
+        let owned = |key: &SessionKey| self.core.sessions.get(*key).is_some_and(|it| it.owner.is_some());
+        state.unwanted
+            && !state.overdue
+            && !(abilities.load || abilities.resume)
+            && state.sessions.iter().any(owned)
+    }
+
+    /// A worker that is to go has had its time. One that has done nothing wrong finishes the turns that run in it, and nothing else.
+    pub(super) fn time_is_up(&mut self, worker: WorkerKey) {
+        let Some(state) = self.core.worker(worker) else { return };
+        if !state.unwanted {
+            self.end_retired(worker);
+            return;
+        }
+        state.overdue = true;
+        self.if_retired(worker);
+    }
+
+    /// Ends a worker that is to go, whatever it still owes.
+    pub(super) fn end_retired(&mut self, worker: WorkerKey) {
+        let why = match self.core.worker(worker).and_then(|state| state.fault) {
+            Some(fault) => format!("agent {fault} and was exchanged"),
+            None => "agent was exchanged".to_owned(),
+        };
+        let error = RpcError::new(Code::WorkerLost, format!("the {why}"));
+        self.fail_all(worker, &error.effects(Effects::Possible));
+        self.lose_sessions(worker, &Arc::from(format!("its {why}")));
+        self.stop_worker(worker, false);
+    }
+
+    pub(super) fn stop_worker(&mut self, worker: WorkerKey, kill: bool) {
+        let Some(state) = self.core.worker(worker) else { return };
+        if state.stage == WorkerLifecycle::Stopping {
+            return;
+        }
+        state.stage = WorkerLifecycle::Stopping;
+        self.refresh_answer(worker);
+        self.out.act(Action::Stop { worker: worker.into(), kill });
+    }
+
+    /// Ends workers that were one client's and are nobody's any more.
+    pub(super) fn stop_idle(&mut self) {
+        let idle: Vec<WorkerKey> = self
+            .core
+            .workers
+            .iter()
+            .filter(|(key, state)| {
+                state.claimed
+                    && state.sessions.is_empty()
+                    && state.pending.is_empty()
+                    && matches!(state.stage, WorkerLifecycle::Ready | WorkerLifecycle::Greeting)
+                    && !self.core.pool_of(state.pool).is_shared()
+                    && match state.client.and_then(|client| self.core.clients.get(client)) {
+                        None => true,
+                        // Of a client that has others, or one for each session, which is over.
+                        Some(client) => {
+                            let per_session = self.core.pool_of(state.pool).settings.share == Share::Session;
+                            let is_first = client.worker == Some(*key);
+                            state.used && (per_session || client.worker.is_some() && !is_first)
+                        }
+                    }
+            })
+            .map(|(key, _)| key)
+            .collect();
+        for worker in idle {
+            self.stop_worker(worker, false);
+        }
+        self.forsake();
+    }
+
+    /// Gives workers that were one client's and only owe what nobody waits for their time.
+    fn forsake(&mut self) {
+        let at = self.now + self.core.limits.cancel_grace;
+        for (key, state) in self.core.workers.iter_mut() {
+            let shared = self.core.pools[state.pool.0 as usize].is_shared();
+            if !shared && state.is_forsaken() && !std::mem::replace(&mut state.forsaken, true) {
+                self.core.timers.set(at, Timer::Forsaken(key));
+            }
+        }
+    }
+
+    /// A worker has had its time to answer what nobody waits for.
+    pub(super) fn end_forsaken(&mut self, worker: WorkerKey) {
+        let Some(state) = self.core.worker(worker) else { return };
+        state.forsaken = false;
+        if state.is_forsaken() {
+            self.stop_worker(worker, false);
+        }
+    }
+}
+
+/// What is said of a request that a worker with closed input never read.
+pub(super) fn deaf() -> RpcError {
+    RpcError::new(Code::WorkerLost, "the agent has closed its input").effects(Effects::None)
+}

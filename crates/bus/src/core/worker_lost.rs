@@ -1,0 +1,291 @@
+//! Workers that are gone: what they owed, whose sessions they had, and what that means for their pool.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use narrows_acp::method;
+use narrows_wire::{Code, Effects, RpcError, message};
+use serde_json::json;
+
+use super::Ctx;
+use super::api::{CoreOutput, Note, PoolId, Time, WorkerExit};
+use super::batch::Sender;
+use super::children::child_lost;
+use super::session::{SessionKey, SessionState, Waiting};
+use super::state::{RequestKind, RequestOrigin, WorkerLifecycle, WorkerState};
+use super::supervisor::RESTS;
+use super::table::{ClientKey, WorkerKey};
+use super::timer::Timer;
+
+/// The longest rest where the fault is ours: whoever comes meanwhile waits for its end.
+const LACK: Duration = Duration::from_secs(5);
+
+impl<O: CoreOutput> Ctx<'_, O> {
+    pub(super) fn worker_gone(&mut self, worker: WorkerKey, end: &WorkerExit) {
+        let Some(state) = self.core.worker(worker) else { return };
+        let (pool, stage, fault) = (state.pool, state.stage, state.fault);
+        state.stage = WorkerLifecycle::Stopping;
+        let written = state.queued.saturating_sub(end.unsent.len() as u64);
+        let reason: Arc<str> = match fault {
+            Some(fault) => format!("it {fault}; {}", end.reason).into(),
+            None => end.reason.as_str().into(),
+        };
+        let pending = self.take_pending(worker);
+        let asking: Vec<_> =
+            self.core.worker(worker).map(|state| std::mem::take(&mut state.asking)).into_iter().collect();
+        let sessions = self.core.worker(worker).map_or(0, |state| state.sessions.len());
+        let shared = self.core.worker(worker).map(|state| std::mem::take(&mut state.shared));
+        let others = shared.into_iter().flatten().flat_map(|(_, shared)| shared.into_takers());
+        self.withdraw(asking.into_iter().flatten().map(|(_, asked)| asked).chain(others));
+        // Those that are provisional are not lost: nobody has them yet.
+        for (number, pending) in &pending {
+            self.forget_pending(worker, pending, *number);
+        }
+        let stopped: Vec<u64> = pending
+            .iter()
+            .filter(|(_, pending)| pending.what == RequestKind::Prompt)
+            .filter(|(number, pending)| {
+                pending
+                    .session
+                    .and_then(|key| self.core.sessions.get(key))
+                    .is_some_and(|session| session.stopped >= *number)
+            })
+            .map(|(number, _)| *number)
+            .collect();
+        self.lose_sessions(worker, &reason);
+        let requests = pending.len();
+        let mut again = Vec::new();
+        for (number, pending) in pending {
+            if pending.start >= written && matches!(pending.asker, RequestOrigin::Client { .. }) {
+                // A turn that is to stop already is not begun elsewhere.
+                match stopped.contains(&number) {
+                    true => self.say_cancelled(pending.asker, pending.tag.as_deref()),
+                    // Whether another worker would know the child is not known.
+                    false if pending.what == RequestKind::Child => self.fail(worker, pending, &child_lost()),
+                    false => again.push(pending),
+                }
+                continue;
+            }
+            let effects = if pending.start >= end.taken { Effects::None } else { Effects::Possible };
+            let mut error = RpcError::new(Code::WorkerLost, format!("the agent's process ended: {reason}"));
+            if end.oom {
+                error = error.with("oom", json!(true));
+            }
+            self.fail(worker, pending, &error.effects(effects).with("worker", json!(worker.slot())));
+        }
+        let Some(state) = self.core.workers.remove(worker) else { return };
+        self.core.batches.forget(Sender::Worker(worker));
+        self.forget_worker(worker, &state);
+        if stage != WorkerLifecycle::Stopping || fault.is_some() {
+            self.tell(Note::Lost { worker: worker.into(), reason: reason.to_string(), requests, sessions });
+            match end.ours {
+                true => self.rest_for_lack(pool, state.since, reason),
+                false => self.count_loss(pool, state.since, &reason),
+            }
+        }
+        let mut lines: Vec<Waiting> = again
+            .iter()
+            .filter_map(|pending| self.unsent(pending, &end.unsent[(pending.start - written) as usize..]))
+            .collect();
+        for waiting in &state.backlog {
+            self.forget_elsewhere(waiting.client, &waiting.line);
+        }
+        lines.extend(state.backlog);
+        self.take_again(lines);
+        self.fill(pool);
+        if !self.core.pool_of(pool).waiting.is_empty() {
+            self.spawn_on_demand(pool);
+        }
+        self.if_drained();
+    }
+
+    /// Takes a worker that is gone out of what is known of clients and its pool.
+    fn forget_worker(&mut self, worker: WorkerKey, state: &WorkerState) {
+        for client in &state.pausing {
+            self.resume_client(*client);
+        }
+        for client in self.core.clients.values_mut() {
+            client.pausing.retain(|paused| *paused != worker);
+            if client.worker == Some(worker) {
+                client.worker = None;
+            }
+        }
+        let pool = self.core.pool_mut(state.pool);
+        pool.workers.retain(|other| *other != worker);
+        pool.answers.remove(&worker);
+        self.refresh_pool(state.pool);
+        for key in &state.revivals {
+            if let Some(session) = self.core.sessions.get_mut(*key) {
+                session.place = SessionState::Lost("its agent's process ended".into());
+                self.start_revival(*key);
+            }
+        }
+    }
+
+    /// Counts a lost worker, and rests before the next: longer each time if one was started after the last loss and is
+    /// lost too, but not because several that were there together are lost together.
+    fn count_loss(&mut self, pool: PoolId, since: Time, reason: &str) {
+        self.core.counters.lost += 1;
+        let (now, limits) = (self.now, &self.core.limits);
+        let (window, budget) = (limits.restart_window, limits.restart_budget as usize);
+        let state = &mut self.core.pools[pool.0 as usize];
+        // Whoever else is told of it is not told what was said to somebody.
+        state.last_loss = Some(reason.split("; stderr").next().unwrap_or_default().into());
+        let in_a_row = state.losses.back().is_none_or(|last| since >= *last);
+        state.losses.retain(|at| now.saturating_sub(*at) < window);
+        // Several that did well for long and are lost together are one misfortune and no loop.
+        if in_a_row || now.saturating_sub(since) < window || state.losses.is_empty() {
+            state.losses.push_back(now);
+        }
+        if in_a_row {
+            let longest = RESTS.0.saturating_mul(1 << state.failures.min(20)).min(RESTS.1);
+            state.failures += 1;
+            let rest = longest.mul_f64(self.core.random.f64());
+            state.rest_until = now + rest;
+        }
+        let mut next = state.rest_until;
+        let opens = state.losses.len() >= budget.max(1);
+        if opens {
+            let was_open = state.open_until.is_some();
+            // The window has passed by then, or it is tried with one at a time.
+            let until = now + window.min(RESTS.1);
+            state.open_until = Some(until);
+            next = until;
+            if !was_open {
+                self.tell(Note::CircuitOpened(pool));
+            }
+            self.refuse_waiting(pool);
+        }
+        self.core.timers.set(next, Timer::Respawn(pool));
+    }
+
+    /// Rests after a worker could not be started for lack of something, longer each time. That is not counted as a loss,
+    /// and whoever waits is told.
+    fn rest_for_lack(&mut self, pool: PoolId, since: Time, reason: Arc<str>) {
+        let state = &mut self.core.pools[pool.0 as usize];
+        state.last_loss = Some(reason);
+        // Those that were started together fail together, and are one.
+        if since >= state.rest_until {
+            let longest = RESTS.0.saturating_mul(1 << state.failures.min(20)).min(LACK);
+            state.failures += 1;
+            state.rest_until = self.now + longest.mul_f64(self.core.random.f64());
+        }
+        let next = state.rest_until;
+        self.refuse_waiting(pool);
+        self.core.timers.set(next, Timer::Respawn(pool));
+    }
+
+    /// Tells whoever waits for a worker of `pool` that there will be none soon, if there is none left.
+    fn refuse_waiting(&mut self, pool: PoolId) {
+        let shared = self.core.pool_of(pool).is_shared();
+        if self.core.pool_of(pool).workers.iter().any(|worker| {
+            // What somebody has for himself is no hope for others.
+            let hope =
+                |state: &WorkerState| state.stage != WorkerLifecycle::Stopping && (shared || !state.claimed);
+            self.core.workers.get(*worker).is_some_and(hope)
+        }) {
+            return;
+        }
+        let error = self.no_worker(pool, Code::Backpressure);
+        let waiting: Vec<ClientKey> = self.core.pool_mut(pool).waiting.drain(..).collect();
+        for client in waiting {
+            self.refuse_held(client, &error);
+        }
+        for key in std::mem::take(&mut self.core.pool_mut(pool).revivals) {
+            self.fail_revival(key, &error);
+        }
+    }
+
+    /// A worker's sessions live nowhere from now on; their clients are told if they can be.
+    pub(super) fn lose_sessions(&mut self, worker: WorkerKey, reason: &Arc<str>) {
+        let Some(state) = self.core.worker(worker) else { return };
+        let mut sessions: Vec<SessionKey> = state.sessions.iter().copied().collect();
+        sessions.sort_unstable();
+        for key in sessions {
+            self.lose_session(worker, key, reason);
+        }
+    }
+
+    /// The same of one session.
+    fn lose_session(&mut self, worker: WorkerKey, key: SessionKey, reason: &Arc<str>) {
+        let was_running = self.core.sessions.get(key).is_some_and(|session| session.running);
+        if !self.uproot(worker, key, reason) {
+            return;
+        }
+        let Some(session) = self.core.sessions.get(key) else { return };
+        let name = session.name.clone();
+        let is_told = session.is_told();
+        if let Some(owner) = session.owner {
+            self.notify(owner, key, reason);
+            if was_running {
+                let error = RpcError::new(Code::WorkerLost, format!("the turn was cut short: {reason}"));
+                self.say_failed(owner, &name, &error.effects(Effects::Possible));
+            }
+        }
+        if is_told {
+            self.history_told(key, false);
+        }
+    }
+
+    /// Takes a session out of its worker. Tells whether it lives nowhere now: one that is being taken up has its own way.
+    pub(super) fn uproot(&mut self, worker: WorkerKey, key: SessionKey, reason: &Arc<str>) -> bool {
+        if let Some(state) = self.core.worker(worker) {
+            state.sessions.remove(&key);
+            state.aliases.retain(|_, other| *other != key);
+            // What the worker still answers says nothing of the session where it lives next.
+            for pending in state.pending.values_mut().filter(|pending| pending.session == Some(key)) {
+                pending.session = None;
+            }
+        }
+        self.move_children(key, Some(worker), None);
+        let abilities = self.core.sessions.get(key).map(|session| self.core.abilities_of(session));
+        let Some(session) = self.core.sessions.get_mut(key) else { return false };
+        session.abilities = abilities.unwrap_or_default();
+        session.prompts.clear();
+        session.running = false;
+        session.cancelling = None;
+        session.stopped = 0;
+        if matches!(session.place, SessionState::Reviving(_)) {
+            return false;
+        }
+        session.place = SessionState::Lost(reason.clone());
+        true
+    }
+
+    /// Tells a client that takes notices what happened to its session.
+    fn notify(&mut self, client: ClientKey, key: SessionKey, reason: &str) {
+        if !self.core.client(client).is_some_and(|state| state.notices) {
+            return;
+        }
+        let Some(session) = self.core.sessions.get(key) else { return };
+        let pool = self.core.pool_of(session.pool);
+        if !pool.is_acp() {
+            return;
+        }
+        let abilities = self.core.abilities_of(session);
+        let description = if abilities.load || abilities.resume {
+            format!("{reason}. The session is taken up again with the next prompt.")
+        } else {
+            format!("{reason}. The agent cannot take the session up again.")
+        };
+        let params = json!({"sessionId": session.name, "update": {"sessionUpdate": "notice", "severity": "warning",
+            "title": "The agent's process has ended", "description": description}});
+        if let Ok(line) = message::notification(method::SESSION_UPDATE, &params) {
+            self.write_client(client, &[&line]);
+        }
+    }
+
+    /// Tells clients that a worker no longer wants what it asked them for.
+    pub(super) fn withdraw(&mut self, asked: impl Iterator<Item = (ClientKey, u64)>) {
+        let mut asked: Vec<_> = asked.collect();
+        asked.sort_unstable();
+        for (client, number) in asked {
+            let Some(state) = self.core.client(client) else { continue };
+            if state.asked.remove(&number).is_some()
+                && let Ok(line) = message::notification(method::CANCEL_REQUEST, &json!({"requestId": number}))
+            {
+                self.write_client(client, &[&line]);
+            }
+        }
+    }
+}

@@ -1,0 +1,569 @@
+//! Everybody who is connected, and what waits for them: where the core's lines and orders go.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use mio::{Interest, Registry};
+use narrows_wire::{RpcError, message};
+
+use crate::core::{Action, ClientId, CoreOutput, PoolId, Reason, Time, WorkerId};
+use crate::owner_store::OwnerEntry;
+use crate::spawner::Ended;
+
+use super::event_log::Names;
+use super::flow::{Intake, Outflow};
+use super::handshake::FirstLine;
+use super::identity_usage::Accounts;
+use super::outbox::{Framing, Spare};
+use super::owner_barrier::OwnerBarrier;
+use super::poll_token::PollToken;
+use super::stream::Stream;
+use super::websocket::Framed;
+use super::{LAST_LINGER, SLOW_LINGER};
+
+/// A client's connection.
+#[derive(Debug)]
+pub(super) struct ClientConn {
+    pub(super) input: Stream,
+    /// If that is another descriptor.
+    pub(super) output: Option<Stream>,
+    pub(super) intake: Intake,
+    pub(super) outflow: Outflow,
+    /// Whether it is told apart from a web browser yet.
+    pub(super) guarded: bool,
+    /// It is seen to elsewhere that it is read from: by whoever let it in, who may hold it for one that is away, or by asking it.
+    pub(super) tended: bool,
+    /// Until its first line was seen, if that may say that it is another's to serve.
+    pub(super) fresh: Option<Box<FirstLine>>,
+    /// If WebSocket is spoken on it.
+    pub(super) framed: Option<Box<Framed>>,
+    /// Whether it is asked about room only while that is wanted: a unix socket wakes us for every read of its peer.
+    sparing: bool,
+    /// It is being hung up on.
+    pub(super) hangup: Option<Hangup>,
+    /// The account of its identity.
+    pub(super) account: u32,
+    /// How many bytes of its input are no whole message yet, and since when there are some.
+    pub(super) unfinished: usize,
+    pub(super) begun: Time,
+    /// It has sent no whole message yet: its number among those.
+    pub(super) silent: Option<u64>,
+    /// How many descriptors it takes.
+    pub(super) descriptors: usize,
+}
+
+/// How far a hang-up has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hangup {
+    /// When it ends in any case. Absent: as long as it takes what it is owed.
+    pub(super) until: Option<Time>,
+    /// Everything was written and the peer was told so.
+    pub(super) shut: bool,
+    /// It was told why, and that was the last.
+    told: bool,
+    /// Nothing waits but the reason, for which there is time.
+    pub(super) reads_reason: bool,
+}
+
+impl ClientConn {
+    pub(super) fn new(input: Stream, output: Option<Stream>, guarded: bool, sparing: bool) -> Self {
+        Self {
+            input,
+            output,
+            intake: Intake::default(),
+            outflow: Outflow::default(),
+            guarded,
+            tended: false,
+            fresh: None,
+            framed: None,
+            sparing,
+            hangup: None,
+            account: 0,
+            unfinished: 0,
+            begun: Time::ZERO,
+            silent: None,
+            descriptors: 1,
+        }
+    }
+
+    /// The socket of a client that is not served here.
+    pub(super) fn into_socket(self) -> OwnedFd {
+        self.input.into_fd()
+    }
+
+    /// Closes it, and says so.
+    pub(super) fn close(mut self) {
+        let framed = self.framed.take();
+        drop(self);
+        if let Some(framed) = framed {
+            framed.tell();
+        }
+    }
+
+    pub(super) fn output(&self) -> &Stream {
+        self.output.as_ref().unwrap_or(&self.input)
+    }
+
+    pub(super) fn register(&self, registry: &Registry, slot: u32) -> io::Result<()> {
+        let both = Interest::READABLE | Interest::WRITABLE;
+        match &self.output {
+            Some(output) => {
+                self.input.register(registry, PollToken::Client(slot).token(), Interest::READABLE)?;
+                output.register(registry, PollToken::ClientOutput(slot).token(), Interest::WRITABLE)
+            }
+            None if self.sparing => {
+                self.input.register(registry, PollToken::Client(slot).token(), Interest::READABLE)
+            }
+            None => self.input.register(registry, PollToken::Client(slot).token(), both),
+        }
+    }
+
+    pub(super) fn deregister(&self, registry: &Registry) {
+        self.input.deregister(registry);
+        if let Some(output) = &self.output {
+            output.deregister(registry);
+        }
+    }
+
+    /// How messages stand on it.
+    #[inline]
+    pub(super) fn framing(&self) -> Framing {
+        if self.framed.is_some() { Framing::Frames } else { Framing::Lines }
+    }
+
+    pub(super) fn flush(
+        &mut self,
+        slot: u32,
+        now: Time,
+        queue_bytes: usize,
+        spare: &mut Spare,
+        registry: &Registry,
+    ) -> io::Result<bool> {
+        if self.outflow.held.is_some() {
+            return Ok(false);
+        }
+        let was_blocked = self.outflow.blocked;
+        let output = self.output.as_ref().unwrap_or(&self.input);
+        let (_, drained) = self.outflow.flush(output, now, queue_bytes, spare)?;
+        if self.sparing && was_blocked != self.outflow.blocked {
+            let interest = match self.outflow.blocked {
+                true => Interest::READABLE | Interest::WRITABLE,
+                false => Interest::READABLE,
+            };
+            self.input.reregister(registry, PollToken::Client(slot).token(), interest)?;
+        }
+        Ok(drained)
+    }
+}
+
+/// A worker's process, from the order to start it to its end.
+#[derive(Debug)]
+pub(super) struct WorkerConn {
+    /// Which of all that ever had this slot.
+    pub(super) serial: u64,
+    /// 0 until it runs.
+    pub(super) pid: u32,
+    pub(super) stdin: Option<Stream>,
+    pub(super) stdout: Option<Stream>,
+    pub(super) intake: Intake,
+    pub(super) outflow: Outflow,
+    /// How many bytes were written to its stdin.
+    pub(super) written: u64,
+    /// It was told to end.
+    pub(super) stopping: bool,
+    /// When it was found stopped, if it was.
+    pub(super) stopped_since: Option<Time>,
+    /// When its stdin was found closed.
+    pub(super) deaf_since: Option<Time>,
+    /// When its stdout was found closed.
+    pub(super) mute_since: Option<Time>,
+    /// Its process has ended, and this is waited for the rest of its output.
+    pub(super) ending: Option<Ending>,
+}
+
+/// What is known of the end of a worker.
+#[derive(Debug)]
+pub(super) struct Ending {
+    /// How long the rest of its output is waited for.
+    pub(super) by: Time,
+    pub(super) how: Ended,
+}
+
+impl WorkerConn {
+    fn new(serial: u64) -> Self {
+        Self {
+            serial,
+            pid: 0,
+            stdin: None,
+            stdout: None,
+            intake: Intake::default(),
+            outflow: Outflow { blocked: true, ..Outflow::default() },
+            written: 0,
+            stopping: false,
+            stopped_since: None,
+            deaf_since: None,
+            mute_since: None,
+            ending: None,
+        }
+    }
+}
+
+/// An order that cannot be carried out in the middle of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeferredAction {
+    Spawn(WorkerId, u64, PoolId),
+    Stop(WorkerId, u64, bool),
+}
+
+/// Everybody who is connected.
+#[derive(Debug)]
+pub(super) struct Connections {
+    /// The moment of this wake-up.
+    pub(super) now: Time,
+    pub(super) queue_bytes: usize,
+    /// How long a client that is disconnected because it reads too slowly may take to read the reason.
+    reason_timeout: Duration,
+    pub(super) clients: Vec<Option<ClientConn>>,
+    pub(super) accounts: Accounts,
+    pub(super) workers: Vec<Option<WorkerConn>>,
+    /// Who has something to read.
+    pub(super) ready: Vec<PollToken>,
+    /// Who has something to be written.
+    pub(super) dirty: Vec<PollToken>,
+    /// The same list while it is worked off; kept for its memory.
+    flushing: Vec<PollToken>,
+    /// Clients whose queue is full, and who have only so long to take something of it.
+    pub(super) full: Vec<u32>,
+    /// Clients that are being hung up on.
+    pub(super) closing: Vec<u32>,
+    pub(super) deeds: Vec<DeferredAction>,
+    pub(super) names: Names,
+    pub(super) holding: OwnerBarrier,
+    pub(super) finished: bool,
+    spare: Spare,
+    next_serial: u64,
+}
+
+/// What a round of writing brought to light.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// Queues with room again.
+    pub(super) drained: Vec<PollToken>,
+    /// Clients that are gone.
+    pub(super) lost: Vec<u32>,
+    /// Whether a worker has begun to take nothing or has closed its stdin.
+    pub(super) look: bool,
+}
+
+impl Connections {
+    pub(super) fn new(queue_bytes: usize, reason_timeout: Duration) -> Self {
+        Self {
+            now: Time::ZERO,
+            queue_bytes,
+            reason_timeout,
+            clients: Vec::new(),
+            accounts: Accounts::default(),
+            workers: Vec::new(),
+            ready: Vec::new(),
+            dirty: Vec::new(),
+            flushing: Vec::new(),
+            full: Vec::new(),
+            closing: Vec::new(),
+            deeds: Vec::new(),
+            names: Names::default(),
+            holding: OwnerBarrier::default(),
+            finished: false,
+            spare: Spare::default(),
+            next_serial: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn client(&mut self, slot: u32) -> Option<&mut ClientConn> {
+        self.clients.get_mut(slot as usize)?.as_mut()
+    }
+
+    #[inline]
+    pub(super) fn worker(&mut self, slot: u32) -> Option<&mut WorkerConn> {
+        self.workers.get_mut(slot as usize)?.as_mut()
+    }
+
+    /// Whether lines of this client still count.
+    #[inline]
+    pub(super) fn is_heard(&self, slot: u32) -> bool {
+        matches!(self.clients.get(slot as usize), Some(Some(conn)) if conn.hangup.is_none())
+    }
+
+    /// Puts a client on the list of those to be read, if there is something to read and nothing against it.
+    #[inline]
+    pub(super) fn list_client(&mut self, slot: u32) {
+        if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
+            && conn.intake.wants()
+        {
+            conn.intake.listed = true;
+            self.ready.push(PollToken::Client(slot));
+        }
+    }
+
+    /// The same for a worker.
+    #[inline]
+    pub(super) fn list_worker(&mut self, slot: u32) {
+        if let Some(Some(hand)) = self.workers.get_mut(slot as usize)
+            && hand.intake.wants()
+        {
+            hand.intake.listed = true;
+            self.ready.push(PollToken::Stdout(slot));
+        }
+    }
+
+    /// A client takes bytes again.
+    pub(super) fn unblock_client(&mut self, slot: u32) {
+        if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
+            && conn.outflow.blocked
+            && !conn.outflow.dirty
+        {
+            // Stays blocked until the write: how long it took nothing is counted from the first time.
+            conn.outflow.dirty = true;
+            self.dirty.push(PollToken::Client(slot));
+        }
+    }
+
+    /// A worker takes bytes again.
+    pub(super) fn unblock_worker(&mut self, slot: u32) {
+        if let Some(Some(hand)) = self.workers.get_mut(slot as usize)
+            && hand.outflow.blocked
+            && !hand.outflow.dirty
+        {
+            hand.outflow.dirty = true;
+            self.dirty.push(PollToken::Stdin(slot));
+        }
+    }
+
+    /// Whether there is something to be written at once, or to be done.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.dirty.is_empty() || !self.deeds.is_empty()
+    }
+
+    /// Hangs up on a client once it has what waits for it.
+    pub(super) fn hang_up(&mut self, slot: u32, reason: Reason) {
+        let until = match reason {
+            Reason::Served => None,
+            Reason::Draining => Some(self.now + LAST_LINGER),
+            Reason::SlowReader => Some(self.now + SLOW_LINGER),
+        };
+        if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
+            && conn.hangup.is_none()
+        {
+            conn.hangup = Some(Hangup { until, shut: false, told: false, reads_reason: false });
+            self.closing.push(slot);
+        }
+    }
+
+    /// Hangs up on a client for a reason of our own, which is the last it is told if it takes what waits before.
+    pub(super) fn dismiss(&mut self, slot: u32, reason: &RpcError) {
+        self.to_client(ClientId(slot), &[&message::error(b"null", reason)]);
+        self.hang_up(slot, Reason::SlowReader);
+        self.say_no_more(slot);
+    }
+
+    /// The last message for a client that takes too little is the reason why it is disconnected: what waits before it is left out, but for
+    /// the message that it has a part of.
+    pub(super) fn skip_to_reason(&mut self, slot: u32) {
+        let until = self.now + self.reason_timeout.max(SLOW_LINGER);
+        if let Some(conn) = self.client(slot) {
+            let framing = conn.framing();
+            conn.outflow.outbox.keep_last(framing);
+            // It costs no more than the socket and this message.
+            if let Some(hangup) = &mut conn.hangup {
+                (hangup.until, hangup.reads_reason) = (Some(until), true);
+            }
+        }
+    }
+
+    /// What waits for a client that is being hung up on is the last it is told.
+    pub(super) fn say_no_more(&mut self, slot: u32) {
+        let now = self.now;
+        if let Some(conn) = self.client(slot) {
+            conn.outflow.progress = now;
+            if let Some(hangup) = &mut conn.hangup {
+                hangup.told = true;
+            }
+        }
+    }
+
+    /// Puts bytes behind what waits for a client, as they are.
+    pub(super) fn put_raw(&mut self, slot: u32, bytes: &[u8]) {
+        let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { return };
+        let flow = &mut conn.outflow;
+        flow.outbox.append(&[bytes], &mut self.spare);
+        if !flow.dirty && !flow.blocked {
+            flow.dirty = true;
+            self.dirty.push(PollToken::Client(slot));
+        }
+    }
+
+    /// Writes to a client what it still takes.
+    pub(super) fn write_last(&mut self, slot: u32, registry: &Registry) {
+        if let Some(Some(conn)) = self.clients.get_mut(slot as usize) {
+            // Whatever comes of it, there is no next time.
+            _ = conn.flush(slot, self.now, self.queue_bytes, &mut self.spare, registry);
+            conn.output().shut();
+        }
+    }
+
+    fn flush_client(&mut self, slot: u32, registry: &Registry, outcome: &mut Outcome) {
+        let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { return };
+        conn.outflow.dirty = false;
+        match conn.flush(slot, self.now, self.queue_bytes, &mut self.spare, registry) {
+            Ok(true) => outcome.drained.push(PollToken::Client(slot)),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::debug!(client = slot, %error, "a client is gone");
+                outcome.lost.push(slot);
+            }
+        }
+    }
+
+    /// Writes once to everybody for whom something waits.
+    pub(super) fn flush(&mut self, registry: &Registry, outcome: &mut Outcome) {
+        std::mem::swap(&mut self.dirty, &mut self.flushing);
+        for index in 0..self.flushing.len() {
+            let place = self.flushing[index];
+            match place {
+                PollToken::Client(slot) => self.flush_client(slot, registry, outcome),
+                PollToken::Stdin(slot) => {
+                    let Some(Some(hand)) = self.workers.get_mut(slot as usize) else { continue };
+                    hand.outflow.dirty = false;
+                    let Some(stdin) = &hand.stdin else { continue };
+                    let was_blocked = hand.outflow.blocked;
+                    match hand.outflow.flush(stdin, self.now, self.queue_bytes, &mut self.spare) {
+                        Ok((written, drained)) => {
+                            hand.written += written as u64;
+                            outcome.look |= hand.outflow.blocked && !was_blocked;
+                            if drained {
+                                outcome.drained.push(place);
+                            }
+                        }
+                        Err(error) => {
+                            tracing::debug!(worker = slot, %error, "a worker has closed its stdin");
+                            hand.outflow.blocked = true;
+                            hand.deaf_since.get_or_insert(self.now);
+                            outcome.look = true;
+                        }
+                    }
+                }
+                PollToken::Waker
+                | PollToken::Listener(_)
+                | PollToken::ClientOutput(_)
+                | PollToken::Stdout(_) => {}
+            }
+        }
+        self.flushing.clear();
+    }
+}
+
+impl CoreOutput for Connections {
+    #[inline]
+    fn to_client(&mut self, client: ClientId, parts: &[&[u8]]) -> usize {
+        let Some(Some(conn)) = self.clients.get_mut(client.0 as usize) else { return 0 };
+        if conn.hangup.is_some_and(|hangup| hangup.shut || hangup.told) {
+            return 0;
+        }
+        let framing = conn.framing();
+        let flow = &mut conn.outflow;
+        let output = conn.output.as_ref().unwrap_or(&conn.input);
+        flow.put(Some(output), framing, parts, self.now, &mut self.spare);
+        let waiting = flow.outbox.waiting();
+        if waiting > 0 && !flow.dirty && !flow.blocked {
+            flow.dirty = true;
+            self.dirty.push(PollToken::Client(client.0));
+        }
+        if waiting > self.queue_bytes && !flow.over {
+            flow.over = true;
+            if !conn.tended {
+                self.full.push(client.0);
+            }
+        }
+        waiting
+    }
+
+    #[inline]
+    fn to_worker(&mut self, worker: WorkerId, parts: &[&[u8]]) -> usize {
+        let Some(Some(hand)) = self.workers.get_mut(worker.0 as usize) else { return 0 };
+        let flow = &mut hand.outflow;
+        hand.written +=
+            flow.put(hand.stdin.as_ref(), Framing::Lines, parts, self.now, &mut self.spare) as u64;
+        let waiting = flow.outbox.waiting();
+        if waiting > 0 && !flow.dirty && !flow.blocked {
+            flow.dirty = true;
+            self.dirty.push(PollToken::Stdin(worker.0));
+        }
+        flow.over |= waiting > self.queue_bytes;
+        waiting
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Spawn { worker, pool } => {
+                let slot = worker.0 as usize;
+                if self.workers.len() <= slot {
+                    self.workers.resize_with(slot + 1, || None);
+                }
+                self.next_serial += 1;
+                self.workers[slot] = Some(WorkerConn::new(self.next_serial));
+                self.deeds.push(DeferredAction::Spawn(worker, self.next_serial, pool));
+            }
+            Action::Stop { worker, kill } => {
+                // With its number, because before it is carried out the slot may be another's.
+                if let Some(Some(hand)) = self.workers.get(worker.0 as usize) {
+                    self.deeds.push(DeferredAction::Stop(worker, hand.serial, kill));
+                }
+            }
+            Action::PauseWorker(worker) => {
+                if let Some(hand) = self.worker(worker.0) {
+                    hand.intake.paused = true;
+                }
+            }
+            Action::ResumeWorker(worker) => {
+                let now = self.now;
+                if let Some(hand) = self.worker(worker.0) {
+                    hand.intake.paused = false;
+                    // One that could not write may not have read either.
+                    hand.outflow.progress = now;
+                }
+                self.list_worker(worker.0);
+            }
+            Action::PauseClient(client) => {
+                if let Some(conn) = self.client(client.0) {
+                    conn.intake.paused = true;
+                }
+            }
+            Action::ResumeClient(client) => {
+                if let Some(conn) = self.client(client.0) {
+                    conn.intake.paused = false;
+                }
+                self.list_client(client.0);
+            }
+            Action::Close { client, reason } => {
+                if reason == Reason::SlowReader {
+                    tracing::warn!(
+                        client = client.0,
+                        "a client that takes too slowly what others wait for is disconnected"
+                    );
+                }
+                tracing::debug!(client = client.0, ?reason, "hanging up");
+                self.hang_up(client.0, reason);
+                if reason == Reason::SlowReader {
+                    self.skip_to_reason(client.0);
+                }
+            }
+            Action::Own { client, session, identity } => {
+                self.note(OwnerEntry::Own { session, identity }, client);
+            }
+            Action::Disown { session } => self.note(OwnerEntry::Disown { session }, None),
+            Action::Tell(note) => self.names.tell(&note),
+            Action::Finished => self.finished = true,
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What the core finds worth telling, in the log.
+
+use std::sync::Arc;
+
+use crate::config::{Pool, Protocol, Share};
+use crate::core::{Note, PoolId, WorkerId};
+
+/// What pools are called, and whose the workers are: operators do not know our numbers of pools.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    pools: Vec<Name>,
+    workers: Vec<Name>,
+}
+
+/// Of a pool, or of one of its workers.
+#[derive(Clone, Debug, Default)]
+struct Name {
+    name: Arc<str>,
+    shared: bool,
+    /// Its workers are spoken to before they are ready.
+    greeted: bool,
+    /// Of a worker, its pool.
+    pool: usize,
+    /// Of a worker that has ended, its last words, if they are for the log alone; of a pool, why its last worker was lost.
+    last: Option<String>,
+}
+
+impl Names {
+    /// A worker of a pool is to be started.
+    pub(super) fn learn(&mut self, worker: u32, pool: PoolId, settings: &Pool) {
+        let (worker, pool) = (worker as usize, pool.0 as usize);
+        for (names, number) in [(&mut self.workers, worker), (&mut self.pools, pool)] {
+            if names.len() <= number {
+                names.resize_with(number + 1, Name::default);
+            }
+        }
+        if *self.pools[pool].name != *settings.name {
+            let shared = settings.share == Share::All;
+            let greeted = shared && settings.protocol != Protocol::JsonRpc;
+            self.pools[pool] =
+                Name { name: settings.name.as_str().into(), shared, greeted, pool, last: None };
+        }
+        self.workers[worker] = Name { last: None, ..self.pools[pool].clone() };
+    }
+
+    /// The pool of a worker.
+    pub(super) fn of(&self, worker: u32) -> &str {
+        self.workers.get(worker as usize).map_or("", |name| &name.name)
+    }
+
+    fn pool(&self, pool: PoolId) -> &str {
+        self.pools.get(pool.0 as usize).map_or("", |name| &name.name)
+    }
+
+    /// How a worker ended, for whoever has to do with it. Where all share one, its last words may be about somebody else:
+    /// they stand in the log alone, and as a warning only if it was lost.
+    pub(super) fn end(&mut self, worker: u32, reason: String, stderr: &str) -> String {
+        tracing::debug!(pool = self.of(worker), worker, reason, stderr, "a worker has ended");
+        match self.workers.get_mut(worker as usize) {
+            _ if stderr.is_empty() => reason,
+            Some(name) if name.shared => {
+                name.last = Some(stderr.to_owned());
+                reason
+            }
+            _ => format!("{reason}; stderr: {stderr}"),
+        }
+    }
+
+    /// What was said last by a worker that was lost, if that is for the log alone. Its pool remembers why it was.
+    fn lose(&mut self, worker: WorkerId, reason: &str) -> Option<String> {
+        let name = self.workers.get_mut(worker.0 as usize)?;
+        let words = name.last.take();
+        let reason =
+            words.as_ref().map_or_else(|| reason.to_owned(), |words| format!("{reason}; stderr: {words}"));
+        if let Some(pool) = self.pools.get_mut(name.pool) {
+            pool.last = Some(reason);
+        }
+        words
+    }
+
+    /// Writes a note to the log.
+    pub(super) fn tell(&mut self, note: &Note) {
+        if let Note::Lost { worker, reason, requests, sessions } = note {
+            let stderr = self.lose(*worker, reason);
+            let (pool, stderr) = (self.of(worker.0), stderr.as_deref());
+            tracing::warn!(pool, worker = worker.0, reason, stderr, requests, sessions, "a worker is gone");
+            return;
+        }
+        let of = |worker: &WorkerId| self.of(worker.0);
+        match note {
+            Note::Ready(worker) => {
+                let greeted = self.workers.get(worker.0 as usize).is_some_and(|name| name.greeted);
+                // Whether one works that nobody has spoken to is not known.
+                let what = if greeted { "a worker is ready" } else { "a worker was started" };
+                tracing::info!(pool = of(worker), worker = worker.0, "{what}");
+            }
+            Note::Lost { .. } => {}
+            Note::Strike { worker, what } => {
+                tracing::warn!(pool = of(worker), worker = worker.0, what, "a worker misbehaves");
+            }
+            Note::Dropped { worker, why } => {
+                let pool = of(worker);
+                tracing::debug!(pool, worker = worker.0, why, "a message of a worker was dropped");
+            }
+            Note::CircuitOpened(pool) => {
+                let last = self.pools.get(pool.0 as usize).and_then(|name| name.last.as_deref());
+                tracing::error!(
+                    pool = self.pool(*pool),
+                    reason = last,
+                    "a pool's workers were lost too often: it rests, for a minute at most, and is then tried again. \
+                     Mend what the reason says; `narrows bus status` tells when it is tried"
+                );
+            }
+            Note::McpRefused { client, pool } => {
+                let client = client.map(|client| client.0);
+                tracing::info!(client, pool = self.pool(*pool), "mcp server refused");
+            }
+            Note::MetaRefused { client, pool } => {
+                tracing::info!(client = client.0, pool = self.pool(*pool), "_meta member refused");
+            }
+            Note::PoolRefused(client) => tracing::info!(client = client.0, "pool refused"),
+            Note::CircuitClosed(pool) => {
+                tracing::info!(pool = self.pool(*pool), "a pool works again");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_words_are_for_those_who_share_a_worker_with_nobody() {
+        let mut names = Names::default();
+        let own = Pool::new("own", vec!["a".to_owned()]);
+        let shared = Pool { share: Share::All, ..Pool::new("shared", vec!["a".to_owned()]) };
+        names.learn(3, PoolId(1), &own);
+        names.learn(0, PoolId(0), &shared);
+        assert_eq!((names.of(3), names.of(0), names.of(1), names.of(9)), ("own", "shared", "", ""));
+        assert_eq!((names.pool(PoolId(1)), names.pool(PoolId(2))), ("own", ""));
+        let mut end = |worker, stderr| names.end(worker, "exit status 1".to_owned(), stderr);
+        assert_eq!(end(3, "oh"), "exit status 1; stderr: oh");
+        assert_eq!(end(3, ""), "exit status 1");
+        assert_eq!(end(0, "oh"), "exit status 1");
+        // They are told when it turns out that it was lost, once.
+        assert_eq!(names.lose(WorkerId(3), "exit status 1; stderr: oh"), None);
+        assert_eq!(names.lose(WorkerId(0), "exit status 1").as_deref(), Some("oh"));
+        assert_eq!(names.lose(WorkerId(0), "exit status 2"), None);
+        assert_eq!(names.lose(WorkerId(9), "exit status 2"), None);
+        let last: Vec<_> = names.pools.iter().map(|pool| pool.last.as_deref()).collect();
+        assert_eq!(last, [Some("exit status 2"), Some("exit status 1; stderr: oh")]);
+        // Another pool has its slot now.
+        names.end(0, "exit status 1".to_owned(), "oh");
+        names.learn(0, PoolId(1), &own);
+        assert_eq!(names.of(0), "own");
+        assert_eq!(names.lose(WorkerId(0), "exit status 1"), None);
+    }
+
+    #[test]
+    fn only_who_was_greeted_is_known_to_be_ready() {
+        let mut names = Names::default();
+        let pool =
+            |name: &str, share, protocol| Pool { share, protocol, ..Pool::new(name, vec!["a".to_owned()]) };
+        for (number, pool, greeted) in [
+            (0, pool("a", Share::All, Protocol::V1), true),
+            (1, pool("b", Share::All, Protocol::V2), true),
+            (2, pool("c", Share::All, Protocol::JsonRpc), false),
+            (3, pool("d", Share::Session, Protocol::V1), false),
+        ] {
+            names.learn(number, PoolId(number), &pool);
+            assert_eq!(names.workers[number as usize].greeted, greeted, "{pool:?}");
+        }
+    }
+}

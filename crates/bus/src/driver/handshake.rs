@@ -1,0 +1,126 @@
+//! The first line of a connection: some are for another to serve, who can take them up again when they break.
+
+use std::os::fd::OwnedFd;
+
+use narrows_acp::method;
+use narrows_wire::View;
+use serde_json::Value;
+
+use crate::core::{ClientId, Time};
+
+use super::{About, Driver, Router};
+
+/// The longest first line that is looked into.
+const LONGEST: usize = 64 << 10;
+/// The request by which a connection is taken up again.
+const RESUME: &str = "_narrows/resume";
+
+/// A connection that another is to serve.
+#[derive(Debug)]
+pub struct Handoff {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// What was read from it.
+    pub read: Vec<u8>,
+    /// Which of the configured listeners it came through.
+    pub listener: usize,
+    /// Who it is.
+    pub identity: String,
+}
+
+/// Who serves such connections. Called in the loop, so it must not wait.
+pub type HandOver = Box<dyn FnMut(Handoff) + Send>;
+
+/// What is known of a connection until its first line was seen.
+#[derive(Debug)]
+pub(super) struct FirstLine {
+    pub(super) listener: usize,
+    pub(super) identity: String,
+    /// What was read so far.
+    pub(super) read: Vec<u8>,
+}
+
+/// What becomes of what was read.
+pub(super) enum First {
+    /// It is to be taken as it stands.
+    Read,
+    /// This is.
+    All(Vec<u8>),
+    /// There is more to come, or the connection is another's.
+    Nothing,
+}
+
+impl<B: Router> Driver<B> {
+    /// Looks at what was read from a connection whose first line was not seen yet.
+    pub(super) fn look_first(&mut self, now: Time, slot: u32, read: usize) -> First {
+        let Some(conn) = self.ports.client(slot) else { return First::Nothing };
+        let Some(mut fresh) = conn.fresh.take() else { return First::Read };
+        let is_first = fresh.read.is_empty();
+        fresh.read.extend_from_slice(&self.scratch[..read]);
+        let start = fresh.read.iter().position(|byte| !byte.is_ascii_whitespace());
+        let end = start.and_then(|start| Some(start + memchr::memchr(b'\n', &fresh.read[start..])?));
+        match (start, end) {
+            (Some(start), Some(end)) if is_resumable(&fresh.read[start..end]) => {
+                self.hand_over(now, slot, *fresh);
+                First::Nothing
+            }
+            (_, None) if fresh.read.len() < LONGEST => {
+                conn.fresh = Some(fresh);
+                First::Nothing
+            }
+            _ if is_first => First::Read,
+            _ => First::All(fresh.read),
+        }
+    }
+
+    fn hand_over(&mut self, now: Time, slot: u32, fresh: FirstLine) {
+        let Some(conn) = self.ports.take_client(slot) else { return };
+        conn.deregister(self.poll.registry());
+        self.ask(About::Client(slot), |brain, ports| brain.client_gone(now, ClientId(slot), ports));
+        self.accepts_soon(now);
+        if let Some(hand_over) = &mut self.hand_over {
+            let FirstLine { listener, identity, read } = fresh;
+            hand_over(Handoff { socket: conn.into_socket(), read, listener, identity });
+        }
+    }
+}
+
+/// Whether a connection that begins with this line can be taken up again.
+fn is_resumable(line: &[u8]) -> bool {
+    if memchr::memmem::find(line, b"resume").is_none() {
+        return false;
+    }
+    let message = View::parse(line);
+    match message.method().as_deref() {
+        Some(RESUME) => message.id().is_some(),
+        Some(method::INITIALIZE) => {
+            let params = message.params().and_then(|params| serde_json::from_slice::<Value>(params).ok());
+            params.is_some_and(|params| params["_meta"]["narrows"]["resume"] == 1)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_taken_up_again() {
+        #[track_caller]
+        fn check(line: &str, expected: bool) {
+            assert_eq!(is_resumable(line.as_bytes()), expected, "{line}");
+        }
+        let marked =
+            r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"_meta":{"narrows":{"resume":1}}}}"#;
+        check(marked, true);
+        check(r#"{"jsonrpc":"2.0","id":"a","method":"_narrows/resume","params":{}}"#, true);
+        check(r#"{"jsonrpc":"2.0","method":"_narrows/resume","params":{}}"#, false);
+        check(&marked.replace("initialize", "session/new"), false);
+        check(&marked.replace("\"resume\":1", "\"resume\":2"), false);
+        check(&marked.replace("narrows", "other"), false);
+        check(r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"resume":1}}"#, false);
+        check("resume", false);
+        check("", false);
+    }
+}

@@ -1,0 +1,87 @@
+//! What each identity has in the loop: its connections, and its input that is no whole message yet.
+
+use std::collections::HashMap;
+
+use crate::core::{ANYONE, Time};
+
+use super::connections::{ClientConn, Connections};
+
+/// The accounts of all identities that were ever here. They are not forgotten: there are as many as tokens, certificates and users.
+#[derive(Debug, Default)]
+pub(super) struct Accounts {
+    numbers: HashMap<Box<str>, u32>,
+    each: Vec<Account>,
+    /// Unfinished input of all.
+    pub(super) unfinished: usize,
+    /// How many descriptors all connections take.
+    pub(super) descriptors: usize,
+}
+
+/// What one identity has.
+#[derive(Debug, Default)]
+struct Account {
+    connections: usize,
+    unfinished: usize,
+}
+
+impl Accounts {
+    /// The account of an identity.
+    pub(super) fn number(&mut self, identity: &str) -> u32 {
+        if let Some(number) = self.numbers.get(identity) {
+            return *number;
+        }
+        let number = u32::try_from(self.each.len()).unwrap_or(u32::MAX);
+        self.each.push(Account::default());
+        self.numbers.insert(identity.into(), number);
+        number
+    }
+
+    /// How many connections there are of clients that nothing is known of.
+    pub(super) fn anonymous(&self) -> usize {
+        let number = self.numbers.get(ANYONE).copied();
+        number.and_then(|number| self.each.get(number as usize)).map_or(0, |account| account.connections)
+    }
+
+    /// The unfinished input of one identity.
+    pub(super) fn unfinished_of(&self, number: u32) -> usize {
+        self.each.get(number as usize).map_or(0, |account| account.unfinished)
+    }
+
+    /// A connection is there.
+    pub(super) fn open(&mut self, conn: &ClientConn) {
+        self.descriptors += conn.descriptors;
+        if let Some(account) = self.each.get_mut(conn.account as usize) {
+            account.connections += 1;
+        }
+    }
+
+    fn close(&mut self, conn: &ClientConn) {
+        self.descriptors -= conn.descriptors;
+        self.unfinished -= conn.unfinished;
+        if let Some(account) = self.each.get_mut(conn.account as usize) {
+            account.connections -= 1;
+            account.unfinished -= conn.unfinished;
+        }
+    }
+
+    /// A connection has so much unfinished input now.
+    pub(super) fn hold(&mut self, conn: &mut ClientConn, bytes: usize, now: Time) {
+        if conn.unfinished == 0 {
+            conn.begun = now;
+        }
+        let before = std::mem::replace(&mut conn.unfinished, bytes);
+        self.unfinished = self.unfinished - before + bytes;
+        if let Some(account) = self.each.get_mut(conn.account as usize) {
+            account.unfinished = account.unfinished - before + bytes;
+        }
+    }
+}
+
+impl Connections {
+    /// Takes a connection out, with all that was counted for it.
+    pub(super) fn take_client(&mut self, slot: u32) -> Option<ClientConn> {
+        let conn = self.clients.get_mut(slot as usize).and_then(Option::take)?;
+        self.accounts.close(&conn);
+        Some(conn)
+    }
+}

@@ -1,0 +1,74 @@
+//! Asking the brain: a panic there costs whom it is about a connection, and all others nothing.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use narrows_wire::{Code, RpcError};
+
+use crate::core::{Action, CoreOutput, Time, WorkerId};
+
+use super::connections::Connections;
+use super::{Driver, Router};
+
+/// How long no deadline counts after a panic over one: it may still be the next.
+const BREATHER: Duration = Duration::from_secs(1);
+
+/// Whom a question is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum About {
+    Client(u32),
+    Worker(u32),
+    /// Nobody in particular.
+    All,
+}
+
+impl<B: Router> Driver<B> {
+    /// Asks the brain something, or tells it; `None` if that was too much for it.
+    #[inline]
+    pub(super) fn ask<R>(
+        &mut self,
+        about: About,
+        question: impl FnOnce(&mut B, &mut Connections) -> R,
+    ) -> Option<R> {
+        let (brain, ports) = (&mut self.brain, &mut self.ports);
+        let answer = catch_unwind(AssertUnwindSafe(|| question(brain, ports)));
+        answer.map_err(|_| self.excuse(about)).ok()
+    }
+
+    /// After a panic: whom it is about is told and hung up on, or ended if it is a worker.
+    #[cold]
+    pub(super) fn excuse(&mut self, about: About) {
+        self.panics += 1;
+        tracing::error!(?about, panics = self.panics, "a panic while something was decided");
+        match about {
+            About::Client(slot) => {
+                let error = RpcError::new(Code::Internal, "an internal error ended this connection");
+                self.ports.dismiss(slot, &error);
+            }
+            About::Worker(slot) => {
+                // What was read with it is lost, so what comes next would begin within a line.
+                if let Some(hand) = self.ports.worker(slot) {
+                    hand.intake.ended = true;
+                }
+                self.ports.act(Action::Stop { worker: WorkerId(slot), kill: true });
+            }
+            About::All => {}
+        }
+    }
+
+    /// Tells the brain the time if it wants to know.
+    pub(super) fn tick(&mut self, now: Time) {
+        if self.deadline().is_some_and(|deadline| deadline <= now)
+            && self.ask(About::All, |brain, ports| brain.tick(now, ports)).is_none()
+        {
+            self.tick_after = now + BREATHER;
+        }
+    }
+
+    /// When the brain wants to be told the time.
+    #[inline]
+    pub(super) fn deadline(&self) -> Option<Time> {
+        let deadline = catch_unwind(AssertUnwindSafe(|| self.brain.deadline())).unwrap_or_default()?;
+        Some(deadline.max(self.tick_after))
+    }
+}

@@ -1,0 +1,169 @@
+//! Input that is no whole message yet: all clients together may hold so much of it, and each identity so much. Over that the longest is
+//! given up.
+
+use std::collections::HashMap;
+
+use narrows_wire::{Code, RpcError};
+
+use crate::core::{ClientId, Time, unfinished_error};
+
+use super::websocket::ClientDecoder;
+use super::{About, Driver, Router};
+
+/// The part of its memory budget that the bus uses for unfinished input once memory is short.
+const PART: u64 = 8;
+
+impl ClientDecoder {
+    /// How many bytes of an unfinished message are held.
+    #[inline]
+    fn partial(&self) -> usize {
+        match self {
+            Self::Lines(lines) => lines.partial(),
+            Self::Frames(decoder) => decoder.partial(),
+        }
+    }
+}
+
+impl<B: Router> Driver<B> {
+    /// Counts what is unfinished of a client's input after something was read.
+    #[inline]
+    pub(super) fn count_unfinished(&mut self, now: Time, slot: u32) {
+        let Some(cutter) = self.client_cutters.get(slot as usize) else { return };
+        let Some(Some(conn)) = self.ports.clients.get_mut(slot as usize) else { return };
+        let bytes = cutter.partial() + conn.fresh.as_ref().map_or(0, |fresh| fresh.read.len());
+        // Mostly nothing was and nothing is.
+        if bytes != conn.unfinished {
+            self.ports.accounts.hold(conn, bytes, now);
+            let account = conn.account;
+            self.limit_unfinished(now, account);
+        }
+    }
+
+    fn limit_unfinished(&mut self, now: Time, account: u32) {
+        let (all, one) = self.limits.unfinished();
+        if self.ports.accounts.unfinished_of(account) > one {
+            self.give_up_longest(now, Some(account), one);
+        }
+        if self.ports.accounts.unfinished > all {
+            self.give_up_longest(now, None, all);
+        }
+    }
+
+    /// Memory is short: little may be unfinished, and nothing for long.
+    pub(super) fn relieve(&mut self, now: Time) {
+        let most = usize::try_from(self.limits.memory / PART).unwrap_or(usize::MAX);
+        if self.ports.accounts.unfinished > most {
+            self.give_up_longest(now, None, most);
+        }
+        self.cut_outboxes(most);
+        let patience = self.limits.stall_timeout;
+        let old: Vec<u32> = (0..)
+            .zip(&self.ports.clients)
+            .filter_map(|(slot, conn)| Some((slot, conn.as_ref()?)))
+            .filter(|(_, conn)| conn.unfinished > 0 && now >= conn.begun + patience)
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in old {
+            self.give_up(now, slot);
+        }
+    }
+
+    /// Hangs up on those who do not read what they have asked for, the largest of the identity for which most waits first, until no more than
+    /// `most` waits for all.
+    fn cut_outboxes(&mut self, most: usize) {
+        let mut each: Vec<(u32, usize, u32)> = (0..)
+            .zip(&self.ports.clients)
+            .filter_map(|(slot, conn)| Some((slot, conn.as_ref().filter(|conn| conn.hangup.is_none())?)))
+            .map(|(slot, conn)| (conn.account, conn.outflow.outbox.waiting(), slot))
+            .filter(|(_, waiting, _)| *waiting > 0)
+            .collect();
+        // The largest of each at the end.
+        each.sort_unstable();
+        let mut sizes: HashMap<u32, usize> = HashMap::new();
+        for (account, waiting, _) in &each {
+            *sizes.entry(*account).or_default() += waiting;
+        }
+        let mut all: usize = sizes.values().sum();
+        while all > most {
+            let Some((account, size)) = sizes.iter_mut().max_by_key(|(_, size)| **size) else { return };
+            let Some(at) = each.iter().rposition(|(of, ..)| of == account) else { return };
+            let (_, waiting, slot) = each.remove(at);
+            *size -= waiting;
+            all -= waiting;
+            let error = RpcError::new(Code::Backpressure, "the bus is short of memory");
+            self.ports.dismiss(slot, &error);
+            self.ports.skip_to_reason(slot);
+        }
+    }
+
+    /// Gives up the longest unfinished messages, of one identity or of all, until there is some room below `most`.
+    fn give_up_longest(&mut self, now: Time, account: Option<u32>, most: usize) {
+        let mut each: Vec<(usize, u32)> = (0..)
+            .zip(&self.ports.clients)
+            .filter_map(|(slot, conn)| Some((slot, conn.as_ref()?)))
+            .filter(|(_, conn)| conn.unfinished > 0 && account.is_none_or(|account| account == conn.account))
+            .map(|(slot, conn)| (conn.unfinished, slot))
+            .collect();
+        each.sort_unstable();
+        // Not only just enough, or the next read of anybody would look at all of them again.
+        let most = most - most / 8;
+        while let Some((_, slot)) = each.pop() {
+            let accounts = &self.ports.accounts;
+            let held = account.map_or(accounts.unfinished, |account| accounts.unfinished_of(account));
+            if held <= most {
+                return;
+            }
+            self.give_up(now, slot);
+        }
+    }
+
+    /// Gives up the unfinished message of a client, which is told so. One that only sends lines can go on behind it.
+    fn give_up(&mut self, now: Time, slot: u32) {
+        let Some(conn) = self.ports.client(slot) else { return };
+        let (bytes, is_fresh) = (conn.unfinished, conn.fresh.take().is_some());
+        tracing::warn!(client = slot, bytes, "unfinished input over the limit, the message is refused");
+        let head = match self.client_cutters.get_mut(slot as usize) {
+            Some(ClientDecoder::Lines(lines)) => lines.give_up(),
+            _ => None,
+        };
+        match head {
+            Some(head) if !is_fresh => {
+                self.ask(About::Client(slot), |brain, ports| {
+                    brain.refuse_unfinished(now, ClientId(slot), &head, ports);
+                });
+            }
+            _ => {
+                self.ports.dismiss(slot, &unfinished_error());
+                // What is still read of it is thrown away, whatever it is cut by.
+                let lines = self.lines();
+                if let Some(cutter) = self.client_cutters.get_mut(slot as usize) {
+                    *cutter = lines;
+                }
+            }
+        }
+        if let Some(Some(conn)) = self.ports.clients.get_mut(slot as usize) {
+            self.ports.accounts.hold(conn, 0, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Limits;
+
+    #[test]
+    fn a_memory_budget_limits_unfinished_input_too() {
+        let limits = Limits::default();
+        assert_eq!(limits.unfinished(), (256 << 20, 64 << 20));
+        assert_eq!(Limits { memory: 128 << 20, ..limits.clone() }.unfinished(), (64 << 20, 64 << 20));
+        assert_eq!(Limits { memory: 32 << 20, ..limits }.unfinished(), (16 << 20, 16 << 20));
+    }
+
+    #[test]
+    fn a_memory_budget_limits_what_is_kept_to_be_sent_again() {
+        let limits = Limits::default();
+        assert_eq!(limits.replay_memory(), (256 << 20, 64 << 20));
+        assert_eq!(Limits { memory: 128 << 20, ..limits.clone() }.replay_memory(), (16 << 20, 8 << 20));
+        assert_eq!(Limits { memory: 8 << 30, ..limits }.replay_memory(), (256 << 20, 64 << 20));
+    }
+}

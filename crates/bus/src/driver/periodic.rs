@@ -1,0 +1,346 @@
+//! What nobody tells us, and has to be looked for from time to time.
+
+use std::time::Duration;
+
+use narrows_wire::{Code, RpcError};
+
+use crate::core::{Stuck, Time, WorkerId};
+
+use super::{About, Driver, Router};
+
+/// How often workers are looked at.
+const WORKERS: Duration = Duration::from_secs(5);
+/// After how long a worker that was found stopped is looked at again.
+const STOPPED: Duration = Duration::from_secs(1);
+/// How long a worker may take nothing of what waits for it.
+const UNDRAINED: Duration = Duration::from_secs(15);
+/// How long nobody is let in when there are no descriptors left, unless somebody goes.
+const ACCEPT_REST: Duration = Duration::from_millis(250);
+/// How often our own memory is looked at, if it has a budget.
+const MEMORY: Duration = Duration::from_secs(1);
+/// How often free memory of the heap is given back while the budget is nearly used up.
+const RELEASE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What is being watched.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// Nobody is let in before this.
+    accept_after: Option<Time>,
+    /// There were no descriptors left.
+    short_of_descriptors: bool,
+    short_of_memory: bool,
+    /// All of it is used, and not only what clients that nothing is known of may use.
+    out_of_memory: bool,
+    /// The owners of sessions are not written down as fast as there are new ones.
+    owners_behind: bool,
+    workers_at: Option<Time>,
+    memory_at: Option<Time>,
+    /// The heap is not released before this.
+    release_after: Time,
+    framed_at: Option<Time>,
+}
+
+impl Watch {
+    /// Whether nobody is let in at the moment.
+    pub(super) fn accept_rests(&self) -> bool {
+        self.accept_after.is_some()
+    }
+
+    /// Whether the memory budget is nearly used up.
+    pub(super) fn is_short_of_memory(&self, is_anonymous: bool) -> bool {
+        self.out_of_memory || self.short_of_memory && is_anonymous
+    }
+
+    /// Looks by then at those who speak WebSocket.
+    pub(super) fn look_at_framed(&mut self, by: Time) {
+        self.framed_at = Some(self.framed_at.map_or(by, |at| at.min(by)));
+    }
+}
+
+impl<B: Router> Driver<B> {
+    /// Looks at what is to be looked at regularly from now on.
+    pub(super) fn start_watching(&mut self, now: Time) {
+        if self.limits.memory > 0 && self.watch.memory_at.is_none() {
+            self.watch.memory_at = Some(now);
+            self.check_by(now);
+        }
+        if self.watch.workers_at.is_none() && self.ports.workers.iter().flatten().any(|hand| hand.pid != 0) {
+            self.watch.workers_at = Some(now + WORKERS);
+            self.check_by(now + WORKERS);
+        }
+    }
+
+    /// Looks at everything whose time has come, and finds out when to look again.
+    pub(super) fn check(&mut self, now: Time) {
+        self.next_check = Time::MAX;
+        if let Some(after) = self.watch.accept_after {
+            if after <= now {
+                self.accept_now();
+            } else {
+                self.check_by(after);
+            }
+        }
+        if self.draining && self.drain_by > now {
+            self.check_by(self.drain_by);
+        } else if self.draining && self.panics > 0 {
+            self.ports.finished = true;
+        }
+        self.check_memory(now);
+        self.check_silent(now);
+        self.check_workers(now);
+        self.check_readers(now);
+        if self.watch.framed_at.is_some_and(|at| at <= now) {
+            self.watch.framed_at = self.check_framed(now);
+        }
+        if let Some(at) = self.watch.framed_at {
+            self.check_by(at);
+        }
+        // Those that are being hung up on are looked at every time something is written. That a little fits again is not told: it is tried.
+        for slot in self.ports.closing.clone() {
+            self.ports.unblock_client(slot);
+        }
+    }
+
+    /// Makes sure that queues that are not emptied are looked at in time.
+    pub(super) fn watch_queues(&mut self) {
+        let now = self.ports.now;
+        // Progress can only be later than it is now: at worst this looks once too often.
+        if !self.ports.full.is_empty() {
+            self.check_by(now + self.limits.stall_timeout);
+        }
+        self.check_by(now + UNDRAINED);
+        if self.ports.workers.iter().flatten().any(|hand| hand.deaf_since.is_some()) {
+            self.check_by(now + Duration::from_millis(500));
+        }
+    }
+
+    /// A client that takes nothing of a full queue is closed, unless somebody else sees to that.
+    fn check_readers(&mut self, now: Time) {
+        let patience = self.limits.stall_timeout;
+        for slot in std::mem::take(&mut self.ports.full) {
+            let Some(conn) = self.ports.client(slot).filter(|conn| conn.outflow.over) else { continue };
+            let until = conn.outflow.progress + patience;
+            if conn.outflow.blocked && until <= now {
+                tracing::warn!(client = slot, "a client that takes nothing is disconnected");
+                // It hears so if it takes everything now, after all.
+                let words = "this connection has taken nothing for too long";
+                self.ports.dismiss(slot, &RpcError::new(Code::Backpressure, words));
+                self.ports.skip_to_reason(slot);
+            } else {
+                self.ports.full.push(slot);
+                self.check_by(until.max(now + Duration::from_millis(1)));
+            }
+        }
+        self.ports.full.sort_unstable();
+        self.ports.full.dedup();
+    }
+
+    fn check_workers(&mut self, now: Time) {
+        let regular = self.watch.workers_at.is_some_and(|at| at <= now);
+        let mut any = false;
+        for slot in 0..u32::try_from(self.ports.workers.len()).unwrap_or(u32::MAX) {
+            if let Some(again) = self.check_pipes(now, slot) {
+                self.check_by(again);
+            }
+            let Some(hand) = self.ports.worker(slot).filter(|hand| hand.pid != 0) else { continue };
+            any = true;
+            if hand.stopping || hand.ending.is_some() {
+                continue;
+            }
+            let pid = hand.pid;
+            let until = hand.outflow.progress + UNDRAINED;
+            let is_blocked = hand.outflow.blocked && hand.stdin.is_some();
+            // One that is not read for a client may be waiting for that before it reads: then its clock stands still. For one that is
+            // not read because it does not read, it goes on.
+            if is_blocked && !self.is_held_up(slot) {
+                if until > now {
+                    self.check_by(until);
+                } else if self.owes(slot) {
+                    if let Some(hand) = self.ports.worker(slot) {
+                        hand.outflow.progress = now;
+                    }
+                    self.tell_stuck(now, slot, Stuck::Undrained);
+                    continue;
+                }
+            }
+            self.check_stopped(now, slot, pid, regular);
+        }
+        if regular {
+            self.watch.workers_at = any.then(|| now + WORKERS);
+        }
+        if let Some(at) = self.watch.workers_at {
+            self.check_by(at);
+        }
+    }
+
+    /// A worker that stands still is looked at twice: debuggers and freezers stop a process for a moment.
+    fn check_stopped(&mut self, now: Time, slot: u32, pid: u32, regular: bool) {
+        let since = self.ports.worker(slot).and_then(|hand| hand.stopped_since);
+        let due = since.map_or(regular, |since| now >= since + STOPPED);
+        if !due {
+            return since.into_iter().for_each(|since| self.check_by(since + STOPPED));
+        }
+        let is_stopped = self.owes(slot) && is_stopped(pid);
+        if let Some(hand) = self.ports.worker(slot) {
+            hand.stopped_since = is_stopped.then_some(now);
+        }
+        if is_stopped && since.is_some() {
+            self.tell_stuck(now, slot, Stuck::Stopped);
+        } else if is_stopped {
+            self.check_by(now + STOPPED);
+        }
+    }
+
+    fn is_held_up(&mut self, slot: u32) -> bool {
+        self.ask(About::Worker(slot), |brain, _| brain.is_held_up(WorkerId(slot))).unwrap_or_default()
+    }
+
+    fn owes(&mut self, slot: u32) -> bool {
+        self.ask(About::Worker(slot), |brain, _| brain.owes(WorkerId(slot))).unwrap_or_default()
+    }
+
+    pub(super) fn tell_stuck(&mut self, now: Time, slot: u32, why: Stuck) {
+        self.ask(About::Worker(slot), |brain, ports| brain.worker_stuck(now, WorkerId(slot), why, ports));
+    }
+
+    fn check_memory(&mut self, now: Time) {
+        let Some(at) = self.watch.memory_at else { return };
+        if at > now {
+            return self.check_by(at);
+        }
+        let budget = self.limits.memory;
+        let nearly_all = budget / 10 * 9;
+        let mut used = resident().filter(|_| budget > 0);
+        // What is free in the heap still counts as resident. Without this a bus would stay full after a burst.
+        if used.is_some_and(|used| used >= nearly_all) && now >= self.watch.release_after {
+            narrows_process::release_heap();
+            self.watch.release_after = now + RELEASE_INTERVAL;
+            used = resident();
+        }
+        let short = used.is_some_and(|used| used >= nearly_all);
+        let full = used.is_some_and(|used| used >= budget);
+        self.watch.memory_at = (budget > 0).then(|| now + MEMORY);
+        if budget > 0 {
+            self.check_by(now + MEMORY);
+        }
+        if (short, full) != (self.watch.short_of_memory, self.watch.out_of_memory) {
+            tracing::warn!(short, full, budget, "the memory of the bus");
+            (self.watch.short_of_memory, self.watch.out_of_memory) = (short, full);
+            self.tell_pressure();
+        }
+        if short {
+            self.relieve(now);
+        }
+    }
+
+    /// There are no descriptors for those who wait outside.
+    pub(super) fn rest_from_accepting(&mut self, now: Time) {
+        self.watch.accept_after = Some(now + ACCEPT_REST);
+        self.check_by(now + ACCEPT_REST);
+        if !self.watch.short_of_descriptors {
+            tracing::warn!("no descriptors are left: nobody is let in for now");
+            self.watch.short_of_descriptors = true;
+            self.tell_pressure();
+        }
+    }
+
+    /// Somebody could be let in.
+    pub(super) fn accepts_again(&mut self) {
+        if self.watch.short_of_descriptors {
+            tracing::info!("descriptors are free again");
+            self.watch.short_of_descriptors = false;
+            self.tell_pressure();
+        }
+    }
+
+    /// A descriptor was closed, which others may be waiting for.
+    pub(super) fn accepts_soon(&mut self, now: Time) {
+        if self.watch.accept_rests() {
+            self.watch.accept_after = Some(now);
+            self.check_by(now);
+        }
+    }
+
+    fn accept_now(&mut self) {
+        self.watch.accept_after = None;
+        for slot in 0..u32::try_from(self.listeners.len()).unwrap_or(u32::MAX) {
+            if self.listeners[slot as usize].readable {
+                self.list_listener(slot);
+            }
+        }
+        // Nobody waits any more: then there is nothing to be short of.
+        if self.listeners.iter().all(|door| !door.readable) {
+            self.accepts_again();
+        }
+    }
+
+    /// More than may waits to be written down about the owners of sessions, or no longer.
+    pub(super) fn note_owners_behind(&mut self, behind: bool) {
+        if self.watch.owners_behind != behind {
+            tracing::warn!(behind, "session owner writer");
+            self.watch.owners_behind = behind;
+            self.tell_pressure();
+        }
+    }
+
+    fn tell_pressure(&mut self) {
+        let watch = &self.watch;
+        let short = watch.short_of_descriptors || watch.out_of_memory || watch.owners_behind;
+        let short_of_memory = watch.short_of_memory;
+        self.ask(About::All, |brain, _| brain.set_anonymous_pressure(short_of_memory));
+        self.ask(About::All, |brain, _| brain.set_pressure(short));
+    }
+}
+
+/// Whether a process was stopped by a signal.
+fn is_stopped(pid: u32) -> bool {
+    state_of(pid) == Some(b'T')
+}
+
+/// Whether a process has ended, reaped or not.
+pub(super) fn is_dead(pid: u32) -> bool {
+    matches!(state_of(pid), None | Some(b'Z' | b'X'))
+}
+
+fn state_of(pid: u32) -> Option<u8> {
+    state(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The state in a line of `/proc/PID/stat`. The name before it can hold anything, also brackets.
+fn state(stat: &[u8]) -> Option<u8> {
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(name_end + 2).copied()
+}
+
+/// How much memory we use, in bytes.
+fn resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_stands_behind_any_name() {
+        for (stat, expected) in [
+            (b"7 (cat) T 1 2".as_slice(), Some(b'T')),
+            (b"7 (a) S) R 1", Some(b'R')),
+            (b"7 (cat)", None),
+            (b"", None),
+        ] {
+            assert_eq!(state(stat), expected);
+        }
+        let own = std::process::id();
+        assert!(!is_stopped(own) && !is_dead(own));
+        assert!(is_dead(u32::MAX));
+    }
+
+    #[test]
+    fn memory_is_known() {
+        assert!(resident().is_some_and(|bytes| bytes > 1 << 20));
+    }
+}

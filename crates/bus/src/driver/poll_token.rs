@@ -1,0 +1,68 @@
+//! What an event is about.
+
+use mio::Token;
+
+/// Where something happened, or is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PollToken {
+    /// Another thread has something for us.
+    Waker,
+    /// A listening socket.
+    Listener(u32),
+    /// A client; of one with two descriptors, its input.
+    Client(u32),
+    /// The output of a client with two descriptors.
+    ClientOutput(u32),
+    /// A worker's stdin.
+    Stdin(u32),
+    /// A worker's stdout.
+    Stdout(u32),
+}
+
+impl PollToken {
+    pub(super) fn token(self) -> Token {
+        let (kind, slot) = match self {
+            Self::Waker => (0, 0),
+            Self::Listener(slot) => (1, slot),
+            Self::Client(slot) => (2, slot),
+            Self::ClientOutput(slot) => (3, slot),
+            Self::Stdin(slot) => (4, slot),
+            Self::Stdout(slot) => (5, slot),
+        };
+        Token((slot as usize) << 3 | kind)
+    }
+
+    #[inline]
+    pub(super) fn of(token: Token) -> Self {
+        // A slot is a u32, and 3 bits fit beside it.
+        let slot = (token.0 >> 3) as u32;
+        match token.0 & 7 {
+            1 => Self::Listener(slot),
+            2 => Self::Client(slot),
+            3 => Self::ClientOutput(slot),
+            4 => Self::Stdin(slot),
+            5 => Self::Stdout(slot),
+            _ => Self::Waker,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_leads_back_to_its_place() {
+        let slots = [0, 1, 77, u32::MAX];
+        let kinds = [
+            PollToken::Listener,
+            PollToken::Client,
+            PollToken::ClientOutput,
+            PollToken::Stdin,
+            PollToken::Stdout,
+        ];
+        for place in kinds.into_iter().flat_map(|kind| slots.map(kind)).chain([PollToken::Waker]) {
+            assert_eq!(PollToken::of(place.token()), place);
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Clients that speak WebSocket: what comes in frames, and whether anybody is there.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use narrows_link::Upgraded;
+use narrows_wire::websocket::{self, Decoder, Event, Fault};
+use narrows_wire::{Piece, Splitter, make_line};
+use tokio::sync::oneshot;
+
+use crate::core::{ClientId, Reason, Time};
+
+use super::commands::{CloseRequest, IncomingClient};
+use super::connections::{ClientConn, Connections};
+use super::flow::{Intake, Outflow};
+use super::stream::Stream;
+use super::{About, Driver, Router};
+
+/// The code of a WebSocket that closes because we do.
+const GOING: u16 = 1001;
+/// That of one for which there is no room now.
+const LATER: u16 = 1013;
+/// How often a client is asked whether it is there before it is taken for gone.
+const PINGS: u8 = 2;
+/// The part of the time to find out that nobody is there that may pass between two looks.
+const LOOKS: u32 = 30;
+/// How much may wait for a client whose pings are answered at once.
+const PONGS: usize = 64 << 10;
+
+/// What cuts a client's bytes.
+#[derive(Debug)]
+pub(super) enum ClientDecoder {
+    Lines(Splitter),
+    Frames(Decoder),
+}
+
+/// What is known of a client that speaks WebSocket.
+#[derive(Debug)]
+pub(super) struct Framed {
+    /// What whoever let it in knows it by.
+    number: u64,
+    idle: Duration,
+    /// When it was last heard or asked.
+    since: Time,
+    /// How often it was asked since it was heard.
+    pings: u8,
+    /// Its end was written, or waits to be.
+    closed: bool,
+    /// What the last ping was that is still to be answered.
+    pong: Option<Box<[u8]>>,
+    fault: Option<Fault>,
+    ended: oneshot::Sender<Option<Fault>>,
+}
+
+/// What is to be done about a client that may be gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sign {
+    Fine,
+    Ask,
+    Lost,
+}
+
+impl Framed {
+    pub(super) fn new(now: Time, idle: Duration, number: u64, ended: oneshot::Sender<Option<Fault>>) -> Self {
+        Self { number, idle, since: now, pings: 0, closed: false, pong: None, fault: None, ended }
+    }
+
+    /// Tells whoever let it in that it is gone.
+    pub(super) fn tell(self) {
+        // Who does not want to know does not hear it.
+        _ = self.ended.send(self.fault);
+    }
+
+    fn hear(&mut self, now: Time) {
+        self.since = now;
+        self.pings = 0;
+    }
+
+    /// Looks for a sign of life. Called every thirtieth of the time it has.
+    fn look(&mut self, now: Time, intake: &Intake, flow: &Outflow) -> Sign {
+        // What it answers is not read, by our own wish.
+        if intake.paused {
+            self.hear(now);
+        }
+        if flow.blocked {
+            if now >= flow.progress + self.idle {
+                return Sign::Lost;
+            }
+            // It takes something, however slowly, and the question waits its turn.
+            if flow.progress > self.since {
+                self.hear(flow.progress);
+            }
+        }
+        if now + self.idle / LOOKS < self.since + self.idle / 3 {
+            return Sign::Fine;
+        }
+        if self.pings == PINGS {
+            return Sign::Lost;
+        }
+        self.pings += 1;
+        self.since = now;
+        Sign::Ask
+    }
+}
+
+impl Connections {
+    /// Puts frames before a client that are no messages.
+    fn put_frames(&mut self, slot: u32, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = Vec::new();
+        write(&mut bytes);
+        self.put_raw(slot, &bytes);
+    }
+
+    fn pong(&mut self, slot: u32, payload: &[u8]) {
+        let Some(conn) = self.client(slot) else { return };
+        if conn.outflow.outbox.waiting() < PONGS {
+            self.put_frames(slot, |out| websocket::put_pong(out, payload));
+        } else if let Some(framed) = &mut conn.framed {
+            // Whoever asks without listening is answered when it does, and the last time only.
+            framed.pong = Some(payload.into());
+        }
+    }
+
+    /// Answers a ping that had to wait, if there is room.
+    fn pong_late(&mut self, slot: u32) {
+        let waiting = self.client(slot).filter(|conn| conn.outflow.outbox.waiting() < PONGS);
+        let pong = waiting.and_then(|conn| conn.framed.as_mut()?.pong.take());
+        if let Some(pong) = pong {
+            self.put_frames(slot, |out| websocket::put_pong(out, &pong));
+        }
+    }
+
+    /// Puts the end before a client, once, if it speaks WebSocket. Tells whether it did.
+    pub(super) fn put_close(&mut self, slot: u32, code: u16, reason: &str) -> bool {
+        let Some(framed) = self.client(slot).and_then(|conn| conn.framed.as_mut()) else { return false };
+        if std::mem::replace(&mut framed.closed, true) {
+            return false;
+        }
+        self.put_frames(slot, |out| websocket::put_close(out, code, reason));
+        true
+    }
+
+    /// The same, because we have nothing more to say.
+    pub(super) fn put_going(&mut self, slot: u32) -> bool {
+        self.put_close(slot, GOING, "going away")
+    }
+
+    /// Hangs up with this as the last word.
+    fn send_away(&mut self, slot: u32, code: u16, reason: &str) {
+        if self.put_close(slot, code, reason) {
+            self.hang_up(slot, Reason::SlowReader);
+            self.say_no_more(slot);
+        }
+    }
+}
+
+impl<B: Router> Driver<B> {
+    /// Takes a client that another has let in and that speaks WebSocket.
+    pub(super) fn admit_upgraded(
+        &mut self,
+        now: Time,
+        upgraded: Upgraded,
+        from: &IncomingClient,
+        framed: Framed,
+    ) {
+        let Upgraded { socket, decoder, messages, idle } = upgraded;
+        let from = from.arrival();
+        let mut conn = ClientConn::new(Stream::socket(socket), None, false, false);
+        conn.framed = Some(Box::new(framed));
+        // Whether it reads shows with whether it is there.
+        conn.tended = true;
+        let Some(slot) = self.admit_conn(now, from, conn, ClientDecoder::Frames(decoder)) else { return };
+        self.watch.look_at_framed(now + idle / LOOKS);
+        self.check_by(now + idle / LOOKS);
+        for message in messages {
+            let (brain, ports) = (&mut self.brain, &mut self.ports);
+            let mut message = Vec::from(message);
+            let handled = catch_unwind(AssertUnwindSafe(|| take(brain, ports, now, slot, &mut message)));
+            if handled.is_err() {
+                self.excuse(About::Client(slot));
+            }
+        }
+    }
+
+    /// Shows the core what was read from a client.
+    pub(super) fn read_frames(&mut self, now: Time, slot: u32, read: usize) {
+        let Some(ClientDecoder::Frames(decoder)) = self.client_cutters.get_mut(slot as usize) else { return };
+        let (brain, ports) = (&mut self.brain, &mut self.ports);
+        if let Some(framed) = ports.client(slot).and_then(|conn| conn.framed.as_mut()) {
+            framed.hear(now);
+        }
+        let scratch = &mut self.scratch[..read];
+        let mut left = None;
+        let fed = catch_unwind(AssertUnwindSafe(|| {
+            decoder.feed(scratch, |event| {
+                if left.is_some() || !ports.is_heard(slot) {
+                    return;
+                }
+                match event {
+                    Event::Message(message) => take(brain, ports, now, slot, message),
+                    Event::Ping(payload) => ports.pong(slot, payload),
+                    Event::Pong => {}
+                    Event::Close(code) => left = Some(code.unwrap_or(1000)),
+                }
+            })
+        }));
+        match (fed, left) {
+            (Err(_), _) => self.excuse(About::Client(slot)),
+            (Ok(_), Some(code)) => {
+                self.ports.put_close(slot, code, "");
+                self.ports.write_last(slot, self.poll.registry());
+                self.drop_client(now, slot);
+            }
+            (Ok(Err(fault)), None) => {
+                tracing::debug!(client = slot, %fault, "a client is hung up on");
+                if let Some(framed) = self.ports.client(slot).and_then(|conn| conn.framed.as_mut()) {
+                    framed.fault = Some(fault);
+                }
+                self.ports.send_away(slot, fault.code(), "");
+            }
+            (Ok(Ok(())), None) => {}
+        }
+    }
+
+    /// Asks those who said nothing for long whether they are there, and gives up those who are not.
+    pub(super) fn check_framed(&mut self, now: Time) -> Option<Time> {
+        let mut next: Option<Time> = None;
+        for slot in 0..u32::try_from(self.ports.clients.len()).unwrap_or(u32::MAX) {
+            let Some(conn) = self.ports.client(slot).filter(|conn| conn.hangup.is_none()) else { continue };
+            if conn.framed.is_none() {
+                continue;
+            }
+            self.ports.pong_late(slot);
+            let Some(conn) = self.ports.client(slot) else { continue };
+            let Some(framed) = &mut conn.framed else { continue };
+            let again = now + framed.idle / LOOKS;
+            next = Some(next.map_or(again, |next| next.min(again)));
+            match framed.look(now, &conn.intake, &conn.outflow) {
+                Sign::Fine => {}
+                Sign::Ask => self.ports.put_frames(slot, websocket::put_ping),
+                Sign::Lost => {
+                    tracing::debug!(client = slot, "nobody is there any more");
+                    self.drop_client(now, slot);
+                }
+            }
+        }
+        next
+    }
+
+    /// Hangs up on those whom whoever let them in does not want any longer.
+    pub(super) fn send_away(&mut self, farewells: &[CloseRequest]) {
+        if farewells.is_empty() {
+            return;
+        }
+        for slot in 0..u32::try_from(self.ports.clients.len()).unwrap_or(u32::MAX) {
+            let number = self.ports.client(slot).and_then(|conn| Some(conn.framed.as_ref()?.number));
+            let said = farewells.iter().find(|farewell| Some(farewell.number) == number);
+            if let Some(CloseRequest { code, reason, .. }) = said {
+                self.ports.send_away(slot, *code, reason);
+            }
+        }
+    }
+}
+
+/// What somebody is told in frames who is not let in.
+pub(super) fn refusal(message: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    websocket::put_text(&mut bytes, message);
+    websocket::put_close(&mut bytes, LATER, "try again later");
+    bytes
+}
+
+/// Shows the core one message.
+fn take<B: Router>(brain: &mut B, ports: &mut Connections, now: Time, slot: u32, message: &mut [u8]) {
+    make_line(message);
+    brain.client_line(now, ClientId(slot), Piece::Whole(message), ports);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(45);
+
+    fn second(second: u64) -> Time {
+        Time::from_secs(second)
+    }
+
+    fn framed() -> Framed {
+        Framed::new(second(100), IDLE, 1, oneshot::channel().0)
+    }
+
+    /// What becomes of somebody who is looked at every thirtieth of its time, until `to`.
+    fn watch(framed: &mut Framed, flow: &Outflow, from: u64, to: u64) -> Vec<(u128, Sign)> {
+        let mut seen = Vec::new();
+        let mut now = second(from);
+        while now < second(to) {
+            let sign = framed.look(now, &Intake::default(), flow);
+            if sign != Sign::Fine {
+                seen.push((now.as_millis(), sign));
+            }
+            if sign == Sign::Lost {
+                break;
+            }
+            now += IDLE / LOOKS;
+        }
+        seen
+    }
+
+    #[test]
+    fn silence_is_noticed_in_time() {
+        let seen = watch(&mut framed(), &Outflow::default(), 100, 200);
+        assert_eq!(seen, [(113_500, Sign::Ask), (127_000, Sign::Ask), (140_500, Sign::Lost)]);
+    }
+
+    #[test]
+    fn an_answer_is_a_sign() {
+        let mut framed = framed();
+        assert_eq!(watch(&mut framed, &Outflow::default(), 100, 130).len(), 2);
+        framed.hear(second(130));
+        assert_eq!(watch(&mut framed, &Outflow::default(), 130, 150), [(143_500, Sign::Ask)]);
+    }
+
+    #[test]
+    fn who_takes_what_waits_is_there() {
+        let mut framed = framed();
+        let mut flow = Outflow { blocked: true, progress: second(110), ..Outflow::default() };
+        assert_eq!(watch(&mut framed, &flow, 100, 120), []);
+        flow.progress = second(138);
+        assert_eq!(watch(&mut framed, &flow, 138, 150), []);
+        // And whoever takes nothing is not, whatever it says.
+        framed.hear(second(182));
+        assert_eq!(watch(&mut framed, &flow, 182, 190), [(183_500, Sign::Lost)]);
+    }
+
+    #[test]
+    fn who_is_not_listened_to_cannot_be_silent() {
+        let mut framed = framed();
+        let paused = Intake { paused: true, ..Intake::default() };
+        assert_eq!(framed.look(second(500), &paused, &Outflow::default()), Sign::Fine);
+        assert_eq!(framed.look(second(510), &Intake::default(), &Outflow::default()), Sign::Fine);
+        assert_eq!(framed.look(second(514), &Intake::default(), &Outflow::default()), Sign::Ask);
+    }
+}

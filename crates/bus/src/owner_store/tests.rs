@@ -1,0 +1,310 @@
+use std::path::Path;
+
+use super::*;
+
+fn open(path: &Path) -> (Index, Vec<(String, String)>) {
+    let mut learned = Vec::new();
+    let expiry = Duration::from_secs(100);
+    let index = Index::open(path, expiry, |session, identity| {
+        learned.push((format!("{session:?}"), identity.to_owned()));
+    });
+    learned.sort();
+    (index.unwrap(), learned)
+}
+
+fn own(session: &str, identity: &str) -> OwnerEntry {
+    OwnerEntry::Own { session: session.into(), identity: identity.into() }
+}
+
+fn in_pool(pool: &str, name: &str) -> OwnedName {
+    OwnedName { pool: Some(pool.into()), name: name.into() }
+}
+
+fn own_in_pool(name: &str, identity: &str) -> OwnerEntry {
+    OwnerEntry::Own { session: in_pool("pool", name), identity: identity.into() }
+}
+
+fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(a, b)| (format!("{:?}", OwnedName::from(*a)), (*b).to_owned())).collect()
+}
+
+#[test]
+fn what_was_written_is_known_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("sub").join("owners");
+    let (mut index, learned) = open(&path);
+    assert_eq!(learned, []);
+    let now = seconds();
+    let odd = "s \"\n\\ü";
+    index.write([own("a", "token:one"), own(odd, "uid:7"), own("c", "x")].into_iter(), now);
+    let disown = |session: &str| OwnerEntry::Disown { session: session.into() };
+    index.write([disown("a"), own("a", "token:two"), disown("c")].into_iter(), now);
+    drop(index);
+    let (mut index, learned) = open(&path);
+    assert_eq!(learned, pairs(&[("a", "token:two"), (odd, "uid:7")]));
+    // What says nothing new is not written, until it is old.
+    let lines = index.file.lines();
+    index.write([own("a", "token:two"), disown("c")].into_iter(), now);
+    assert_eq!(index.file.lines(), lines);
+    index.write([own("a", "token:two")].into_iter(), now + 24 * 3600);
+    assert_eq!(index.file.lines(), lines + 1);
+    index.rewrite().unwrap();
+    assert_eq!(index.file.lines(), 2);
+    index.write([own("d", "x")].into_iter(), now);
+    drop(index);
+    assert_eq!(open(&path).1, pairs(&[("a", "token:two"), ("d", "x"), (odd, "uid:7")]));
+}
+
+#[test]
+fn what_is_ones_does_not_become_anothers() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("owners");
+    let now = seconds();
+    let (mut index, _) = open(&path);
+    index.write([own("a", "token:one"), own("a", "token:two")].into_iter(), now);
+    drop(index);
+    // Neither after a restart, nor when it has not been used for long.
+    let (mut index, learned) = open(&path);
+    assert_eq!(learned, pairs(&[("a", "token:one")]));
+    index.write([own("a", "token:two")].into_iter(), now + 24 * 3600);
+    index.rewrite().unwrap();
+    drop(index);
+    let (mut index, learned) = open(&path);
+    assert_eq!(learned, pairs(&[("a", "token:one")]));
+    index.write([OwnerEntry::Disown { session: "a".into() }, own("a", "token:two")].into_iter(), now);
+    drop(index);
+    assert_eq!(open(&path).1, pairs(&[("a", "token:two")]));
+}
+
+#[test]
+fn what_nobody_uses_is_forgotten() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("owners");
+    let (mut index, _) = open(&path);
+    let now = seconds();
+    index.write([own("old", "x")].into_iter(), now - 1000);
+    index.write([own("new", "x")].into_iter(), now);
+    assert_eq!(index.expire(now), ["old".into()]);
+    drop(index);
+    assert_eq!(open(&path).1, pairs(&[("new", "x")]));
+}
+
+#[test]
+fn what_guards_a_name_stays_as_long_as_the_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("owners");
+    let (mut index, _) = open(&path);
+    let now = seconds();
+    let old = [
+        own("s~2", "token:a"),
+        own_in_pool("s", "token:a"),
+        own_in_pool("t", "token:b"),
+        own("t", "token:b"),
+    ];
+    index.write(old.into_iter(), now - 1000);
+    index.write([own("s", "token:b"), own("t", "token:b")].into_iter(), now);
+    let mut gone = index.expire(now);
+    gone.sort();
+    assert_eq!(gone, ["s~2".into(), in_pool("pool", "t")]);
+    drop(index);
+    let (mut index, learned) = open(&path);
+    let mut expected = pairs(&[("s", "token:b"), ("t", "token:b")]);
+    expected.insert(0, (format!("{:?}", in_pool("pool", "s")), "token:a".into()));
+    assert_eq!(learned, expected);
+    assert_eq!(index.expire(now + 1000).len(), 3);
+}
+
+#[test]
+fn a_name_with_a_nul_and_a_name_in_a_pool_stay_different_on_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("owners");
+    let (mut index, _) = open(&path);
+    let now = seconds();
+    let names = ["pool\0s".into(), in_pool("pool", "s"), in_pool("pool", "\0s"), "pool\0\0s".into()];
+    let entries = names.iter().enumerate().map(|(number, session)| OwnerEntry::Own {
+        session: session.clone(),
+        identity: format!("token:{number}").into(),
+    });
+    index.write(entries, now);
+    for rewritten in [false, true] {
+        for (number, session) in names.iter().enumerate() {
+            assert_eq!(&*index.known[session].identity, format!("token:{number}"), "{session:?} {rewritten}");
+        }
+        assert_eq!(index.known.len(), names.len());
+        if rewritten {
+            index.rewrite().unwrap();
+        }
+        drop(index);
+        index = open(&path).0;
+    }
+    index.write([OwnerEntry::Disown { session: "pool\0s".into() }].into_iter(), now);
+    drop(index);
+    let (index, _) = open(&path);
+    assert!(index.known.contains_key(&in_pool("pool", "s")) && !index.known.contains_key(&"pool\0s".into()));
+}
+
+#[test]
+fn a_line_of_an_older_version_guards_the_name_in_the_pool_and_the_name_of_clients() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("owners");
+    let now = seconds();
+    let old = format!(
+        "{{\"narrows\":\"owners\",\"version\":1}}\n\
+         {{\"s\":\"s~2\",\"i\":\"token:a\",\"t\":{now}}}\n\
+         {{\"s\":\"pool\\u0000s\",\"i\":\"token:a\",\"t\":{now}}}\n\
+         {{\"s\":\"pool\\u0000t\",\"i\":\"token:a\",\"t\":{now}}}\n\
+         {{\"s\":\"pool\\u0000t\",\"t\":0}}\n\
+         {{\"s\":\"pool\\u0000u\",\"p\":3,\"i\":\"token:a\",\"t\":{now}}}\n"
+    );
+    std::fs::write(&path, old).unwrap();
+    for _ in 0..2 {
+        let (mut index, _) = open(&path);
+        let mut known: Vec<_> = index.known.keys().cloned().collect();
+        known.sort();
+        assert_eq!(known, ["pool\0s".into(), "s~2".into(), in_pool("pool", "s")]);
+        index.rewrite().unwrap();
+    }
+}
+
+#[test]
+fn what_is_used_within_its_time_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut index, _) = open(&directory.path().join("owners"));
+    let now = seconds();
+    for used in [0, 60, 120, 180] {
+        index.write([own("a", "x")].into_iter(), now + used);
+    }
+    assert!(index.expire(now + 270).is_empty(), "it is kept for 100 seconds, however few days that are");
+}
+
+#[test]
+fn nobody_loses_sessions_because_of_another_who_has_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut index, _) = open(&directory.path().join("owners"));
+    let now = seconds();
+    index.write([own("old", "alice")].into_iter(), now - 50);
+    for entry in 0..100 {
+        index.write([own(&format!("m{entry}"), "mallory")].into_iter(), now - 40 + entry / 4);
+    }
+    let gone = index.shrink(60, usize::MAX);
+    assert!(index.known.len() <= 60 && index.known.contains_key(&"old".into()), "{gone:?}");
+    assert!(gone.contains(&"m0".into()) && index.known.contains_key(&"m99".into()), "the oldest go first");
+    assert_eq!(index.bytes, index.known.keys().map(OwnedName::bytes).sum::<usize>());
+    // So it is with what is long.
+    index.write([own(&"x".repeat(4_000), "mallory")].into_iter(), now);
+    let before = index.known.values().filter(|owned| &*owned.identity == "alice").count();
+    index.shrink(usize::MAX, 1_000);
+    assert!(index.bytes <= 1_000);
+    assert_eq!(index.known.values().filter(|owned| &*owned.identity == "alice").count(), before);
+}
+
+#[test]
+fn a_disk_that_refused_gets_everything_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("owners");
+    let (mut index, _) = open(&path);
+    let now = seconds();
+    index.fall_behind(&std::io::Error::other("full"));
+    index.write([own("a", "x")].into_iter(), now);
+    assert_eq!(index.file.lines(), 0);
+    index.behind = index.behind.and_then(|since| since.checked_sub(REST));
+    index.write([own("b", "x")].into_iter(), now);
+    assert!(index.behind.is_none());
+    drop(index);
+    assert_eq!(open(&path).1, pairs(&[("a", "x"), ("b", "x")]));
+}
+
+#[test]
+fn what_is_missing_is_appended_when_there_is_little_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("owners");
+    let (mut index, _) = open(&path);
+    let now = seconds();
+    let many = |from: usize| (from..from + 100).map(|number| own(&format!("s{number:03}"), "x"));
+    index.write(many(0), now);
+    // No room for a second copy, and for none of what follows.
+    std::fs::create_dir(path.with_extension("new")).unwrap();
+    let length = std::fs::metadata(&path).unwrap().len();
+    index.file.room = Some(length);
+    index.write(many(100), now);
+    assert_eq!((index.file.lines(), index.missing.len(), index.behind.is_some()), (100, 100, true));
+    // For half of it, and then for all.
+    index.file.room = Some(length + length / 2);
+    index.catch_up();
+    let written = index.file.lines() - 100;
+    assert!((45..=50).contains(&written), "{written}");
+    assert_eq!((index.missing.len(), index.behind.is_some()), (100 - written, true));
+    index.file.room = None;
+    index.write([OwnerEntry::Disown { session: "s150".into() }].into_iter(), now);
+    assert_eq!(
+        index.missing.len(),
+        100 - written + usize::from(written > 50),
+        "the disk is left alone for a while"
+    );
+    let (ledger, thread) = started(index);
+    drop(ledger);
+    thread.join().unwrap();
+    assert_eq!(open(&path).1.len(), 199);
+}
+
+fn started(index: Index) -> (OwnerWriter, JoinHandle<()>) {
+    let poll = mio::Poll::new().unwrap();
+    let waker = Arc::new(Waker::new(poll.registry(), mio::Token(0)).unwrap());
+    start(index, waker).unwrap()
+}
+
+#[test]
+fn a_disk_that_refused_gets_everything_without_a_new_session() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("owners");
+    let (mut index, _) = open(&path);
+    index.fall_behind(&std::io::Error::other("full"));
+    index.write([own("a", "x")].into_iter(), seconds());
+    assert!(!std::fs::read_to_string(&path).unwrap().contains("\"a\""));
+    index.behind = index.behind.and_then(|since| since.checked_sub(REST));
+    let (ledger, thread) = started(index);
+    while !std::fs::read_to_string(&path).unwrap().contains("\"a\"") {
+        std::thread::yield_now();
+    }
+    drop(ledger);
+    thread.join().unwrap();
+}
+
+#[test]
+fn what_the_disk_refused_is_written_at_the_end_at_the_latest() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("owners");
+    let (mut index, _) = open(&path);
+    index.fall_behind(&std::io::Error::other("full"));
+    let (mut ledger, thread) = started(index);
+    let many = 3 * ENTRIES as u64;
+    for number in 1..=many {
+        ledger.put(number, own(&format!("s{number}"), "x"));
+    }
+    drop(ledger);
+    thread.join().unwrap();
+    assert_eq!(open(&path).1.len(), many as usize);
+}
+
+#[test]
+fn the_loop_is_told_what_is_on_the_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("owners");
+    let (mut ledger, thread) = started(open(&path).0);
+    let many = 3 * ENTRIES as u64;
+    for number in 1..=many {
+        ledger.put(number, own(&format!("s{number}"), "x"));
+    }
+    let mut kept = 0;
+    while kept < many {
+        for told in ledger.told().unwrap() {
+            let OwnerStoreEvent::Kept(number) = told else { panic!("{told:?}") };
+            assert!(number > kept);
+            kept = number;
+        }
+        std::thread::yield_now();
+    }
+    drop(ledger);
+    thread.join().unwrap();
+    assert_eq!(open(&path).1.len(), many as usize);
+}

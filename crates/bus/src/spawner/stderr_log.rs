@@ -1,0 +1,74 @@
+//! What workers write to stderr, in the log while they live, for those who ask for it.
+
+use std::time::Duration;
+
+use narrows_process::StderrTail;
+use tokio::time::sleep;
+
+/// What to ask for: `--log narrows_bus::worker=debug`.
+const TARGET: &str = "narrows_bus::worker";
+/// How many lines of a worker are told before it is given a pause, and how long that is.
+const LINES: usize = 50;
+const PAUSE: Duration = Duration::from_millis(250);
+/// How much of a line is told.
+const CHARS: usize = 1000;
+
+/// Whether anybody asks for it.
+pub(super) fn is_wanted() -> bool {
+    tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
+}
+
+/// A worker, as operators know it, and how much of what it wrote was told.
+pub(super) struct StderrLog {
+    pub(super) pool: String,
+    pub(super) worker: u32,
+    pub(super) stderr: StderrTail,
+    told: u64,
+}
+
+impl StderrLog {
+    pub(super) fn new(pool: String, worker: u32, stderr: StderrTail) -> Self {
+        Self { pool, worker, stderr, told: 0 }
+    }
+
+    /// Tells each line as it comes. Safe to cancel: what was not told then is told by [`Self::tell`].
+    pub(super) async fn follow(&mut self) {
+        let mut seen = 0;
+        loop {
+            self.stderr.grown(seen).await;
+            seen = self.stderr.bytes_seen();
+            self.tell();
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Tells what has not been told, if it is not too much.
+    pub(super) fn tell(&mut self) {
+        let (lines, next) = self.stderr.lines_after(self.told);
+        self.told = next;
+        let (pool, worker) = (&self.pool, self.worker);
+        for line in lines.iter().take(LINES) {
+            tracing::debug!(target: TARGET, pool, worker, "{}", short(line));
+        }
+        if lines.len() > LINES {
+            let more = lines.len() - LINES;
+            tracing::debug!(target: TARGET, pool, worker, more, "more lines than are told at once");
+        }
+    }
+}
+
+/// The beginning of a line.
+fn short(line: &str) -> &str {
+    line.char_indices().nth(CHARS).map_or(line, |(at, _)| &line[..at])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_line_is_cut_between_characters() {
+        assert_eq!(short("ä"), "ä");
+        assert_eq!(short(&"ä".repeat(CHARS + 1)).chars().count(), CHARS);
+    }
+}
