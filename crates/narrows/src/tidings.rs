@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use narrows_remote::client::{Gap, Standing};
+use narrows_remote::client::{ConnectionState, Outage};
 use tokio::time::Instant;
 
 use crate::screen::Piece;
@@ -17,7 +17,7 @@ const OFTEN: Duration = Duration::from_secs(60);
 /// The connection to an agent, if it is somewhere else, and what was told of it.
 #[derive(Debug, Default)]
 pub(crate) struct Tidings {
-    standing: Option<Standing>,
+    standing: Option<ConnectionState>,
     /// When it was told last that the connection is lost.
     told: Option<Instant>,
 }
@@ -35,7 +35,7 @@ pub(crate) enum Fate {
 
 impl Tidings {
     /// Of the connection that there is, if there is one.
-    pub(crate) fn of(standing: Option<Standing>) -> Self {
+    pub(crate) fn of(standing: Option<ConnectionState>) -> Self {
         Self { standing, told: None }
     }
 
@@ -59,7 +59,7 @@ impl Tidings {
         self.tell(gap, watched, colour, Instant::now())
     }
 
-    fn tell(&mut self, gap: Option<Gap>, watched: bool, colour: Colour, now: Instant) -> Option<Piece> {
+    fn tell(&mut self, gap: Option<Outage>, watched: bool, colour: Colour, now: Instant) -> Option<Piece> {
         let Some(gap) = gap else {
             self.told.take()?;
             return Some(if watched {
@@ -90,8 +90,8 @@ mod tests {
     #[test]
     fn a_loss_is_told_while_it_lasts_and_never_too_often() {
         let start = Instant::now();
-        let gap = Some(Gap { since: start, until: start + Duration::from_secs(300) });
-        let told = |watched: bool, at: &[(u64, Option<Gap>)]| -> Vec<Option<Piece>> {
+        let gap = Some(Outage { since: start, until: start + Duration::from_secs(300) });
+        let told = |watched: bool, at: &[(u64, Option<Outage>)]| -> Vec<Option<Piece>> {
             let mut tidings = Tidings::default();
             let at = at.iter().map(|(at, gap)| (start + Duration::from_secs(*at), *gap));
             at.map(|(now, gap)| tidings.tell(gap, watched, Colour::off(), now)).collect()

@@ -5,19 +5,19 @@
 //! cannot be done, or not in time, each open request is answered with an error, and the link ends.
 
 mod backoff;
-mod carry;
+mod connect;
 mod cookies;
-mod dial;
 mod error;
 mod http;
-mod keep;
-mod open;
+mod pending;
 mod ping_filter;
+mod pump;
+mod reconnect;
 mod secret;
 mod socket;
-mod standing;
+mod state;
 mod target;
-mod trust;
+mod tls_roots;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,11 +25,11 @@ use std::time::Duration;
 use narrows_link::Link;
 use tokio::sync::oneshot;
 
-pub use error::{DialError, Lost};
+pub use error::{ConnectionLost, DialError};
 pub use narrows_base::Secret;
-pub use standing::{Gap, Standing};
+pub use state::{ConnectionState, Outage};
 pub use target::{Target, TargetError};
-pub use trust::OwnFiles;
+pub use tls_roots::OwnFiles;
 
 use crate::resume::Keep;
 
@@ -85,14 +85,14 @@ pub struct Connected {
 /// What comes of a link: why it was lost, or nothing if its holder has ended it.
 #[derive(Debug)]
 pub struct Outcome {
-    lost: oneshot::Receiver<Lost>,
-    standing: Standing,
+    lost: oneshot::Receiver<ConnectionLost>,
+    standing: ConnectionState,
 }
 
 impl Outcome {
     /// Whether the connection stands meanwhile.
     #[must_use]
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> ConnectionState {
         self.standing.clone()
     }
 
@@ -100,7 +100,7 @@ impl Outcome {
     ///
     /// # Errors
     /// When it was lost.
-    pub async fn wait(self) -> Result<(), Lost> {
+    pub async fn wait(self) -> Result<(), ConnectionLost> {
         self.lost.await.map_or(Ok(()), Err)
     }
 }
@@ -111,7 +111,7 @@ impl Outcome {
 /// When nobody is there, or nobody that lets us in. Over HTTP most of that shows only at the first message.
 pub async fn connect(target: &Target, options: Options) -> Result<Connected, DialError> {
     let (told, lost) = oneshot::channel();
-    let watch = standing::Watch::new();
+    let watch = state::Watch::new();
     let standing = watch.standing();
     let (link, outlet, inlet) = narrows_link::carried(&options.link);
     match target {
@@ -120,7 +120,7 @@ pub async fn connect(target: &Target, options: Options) -> Result<Connected, Dia
             tokio::spawn(async move { tell(told, http.run(outlet, inlet).await) });
         }
         Target::WebSocket(_) | Target::Lines(_) => {
-            let dialler = dial::Dialler::new(target, options)?;
+            let dialler = connect::Connector::new(target, options)?;
             let first = match dialler.dial().await {
                 Ok(socket) => Ok(socket),
                 // Where something is there, a network that breaks now is as little noticed as one that breaks later.
@@ -128,14 +128,14 @@ pub async fn connect(target: &Target, options: Options) -> Result<Connected, Dia
                 Err(error @ DialError::Unanswered(_)) => Err(error.to_string()),
                 Err(error) => return Err(error),
             };
-            let keeper = keep::Keeper::new(dialler, outlet, inlet, watch);
+            let keeper = reconnect::ReconnectingClient::new(dialler, outlet, inlet, watch);
             tokio::spawn(async move { tell(told, keeper.run(first).await) });
         }
     }
     Ok(Connected { link, outcome: Outcome { lost, standing } })
 }
 
-fn tell(told: oneshot::Sender<Lost>, outcome: Result<(), Lost>) {
+fn tell(told: oneshot::Sender<ConnectionLost>, outcome: Result<(), ConnectionLost>) {
     if let Err(lost) = outcome {
         // Whoever does not wait for it need not know.
         let _ = told.send(lost);

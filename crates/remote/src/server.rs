@@ -1,6 +1,6 @@
 //! The front: HTTP/1.1, HTTP/2 and WebSocket on one port, who may come in, and a line to the agents for each who does.
 //!
-//! A [`Front`] is bound at once and then served on a runtime of the caller's. For each logical connection it asks its
+//! A [`HttpServer`] is bound at once and then served on a runtime of the caller's. For each logical connection it asks its
 //! [`Backend`] for one end of a socket pair that carries lines, one message each; what is behind the other end it does not know. Socket
 //! and connection are two things: over HTTP a connection has many requests, and one that can be resumed has one socket after another.
 //!
@@ -8,36 +8,36 @@
 //! page that asks (403), who asks (401, 429), the path and the method (404, 405), and only then what is asked.
 
 mod accept;
-mod carry;
+mod admission;
+mod auth_rate_limit;
+mod authorize;
+mod backend_writer;
 mod certificate;
-mod channel;
 mod codec;
+mod connection;
 mod detached;
-mod door;
+mod disconnect_stats;
 mod events;
-mod exchange;
-mod fates;
-mod guard;
-mod guest;
+mod http_connection;
+mod http_session;
 mod io;
-mod lockout;
-mod logical;
-mod mouth;
+mod listener;
 mod open_sockets;
 mod post;
-mod posts;
-mod refusals;
-mod register;
+mod post_dedup;
+mod pump;
+mod refusal_stats;
 mod replay_memory;
-mod reply;
+mod response;
 mod route;
 mod shared;
 mod socket;
+mod streams;
+mod token_store;
 mod unfinished;
-mod visit;
 mod websocket;
 
-pub use door::ReloadError;
+pub use listener::ReloadError;
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener, TcpStream as StdTcpStream};
@@ -58,11 +58,11 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::identity::Identity;
 use crate::resume::Keep;
 use crate::tls::TlsFiles;
+use admission::{AdmittedClient, Credential};
 use codec::Codec;
-use door::Door;
-use guest::{Credential, Guest};
 use io::Io;
-use refusals::Reason;
+use listener::HttpListener;
+use refusal_stats::Reason;
 use shared::Shared;
 use socket::Socket;
 
@@ -270,9 +270,9 @@ struct Adoption {
 }
 
 /// Listeners that are bound, and everything behind them.
-pub struct Front {
+pub struct HttpServer {
     shared: Arc<Shared>,
-    doors: Vec<(Arc<Door>, TcpListener)>,
+    doors: Vec<(Arc<HttpListener>, TcpListener)>,
     addresses: Vec<SocketAddr>,
     adopted: mpsc::Receiver<Adoption>,
     handle: Handle,
@@ -282,11 +282,11 @@ pub struct Front {
 #[derive(Clone)]
 pub struct Handle {
     shared: Arc<Shared>,
-    doors: Arc<[Arc<Door>]>,
+    doors: Arc<[Arc<HttpListener>]>,
     adopt: mpsc::Sender<Adoption>,
 }
 
-impl Front {
+impl HttpServer {
     /// Binds all listeners and reads all their files. Nobody is let in before it is served.
     ///
     /// # Errors
@@ -305,7 +305,7 @@ impl Front {
             let socket = TcpListener::bind(address).map_err(failed)?;
             socket.set_nonblocking(true).map_err(failed)?;
             let bound = socket.local_addr().map_err(failed)?;
-            doors.push((Arc::new(Door::new(listener, bound)?), socket));
+            doors.push((Arc::new(HttpListener::new(listener, bound)?), socket));
             addresses.push(bound);
         }
         let shared = Shared::new(limits, backend);
@@ -390,8 +390,8 @@ impl Handle {
 
     /// How often connections were broken, and what became of them, since the front was bound. The names are always the same.
     #[must_use]
-    pub fn fates(&self) -> Vec<(&'static str, u64)> {
-        self.shared.fates.all()
+    pub fn disconnects(&self) -> Vec<(&'static str, u64)> {
+        self.shared.disconnects.all()
     }
 
     /// Takes a socket over that carries lines and was let in elsewhere, at the listener of this number, as `identity`. `head` is
@@ -449,12 +449,16 @@ fn adopt(shared: &Arc<Shared>, adoption: Adoption) {
     let shared = Arc::clone(shared);
     match shared.seats.enter(identity) {
         Some(seat) => {
-            tokio::spawn(logical::serve(shared, socket, Guest::new(seat, Credential::default(), listener)));
+            tokio::spawn(connection::serve(
+                shared,
+                socket,
+                AdmittedClient::new(seat, Credential::default(), listener),
+            ));
         }
         None => {
             shared.refusals.add(Reason::Limit);
-            socket.put(&logical::too_many(b"null"), &shared.scratch);
-            tokio::spawn(async move { socket.close(logical::REFUSED, "refused", &shared.scratch).await });
+            socket.put(&connection::too_many(b"null"), &shared.scratch);
+            tokio::spawn(async move { socket.close(connection::REFUSED, "refused", &shared.scratch).await });
         }
     }
 }

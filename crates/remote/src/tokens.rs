@@ -11,7 +11,7 @@
 
 mod add;
 mod inspect;
-mod place;
+mod location;
 mod remove;
 
 pub use add::{add, add_for_pools};

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use narrows_base::sync::lock;
 use narrows_link::Link;
-use narrows_remote::client::{self, Connected, DialError, Lost, Outcome, OwnFiles, Secret, Standing, Target};
+use narrows_remote::client::{
+    self, Connected, ConnectionLost, ConnectionState, DialError, Outcome, OwnFiles, Secret, Target,
+};
 use tokio::time::timeout;
 
 use crate::cli::{NamedBy, RemoteArgs};
@@ -87,7 +89,7 @@ impl Remote {
     }
 
     /// Whether the connection stands, once there is one.
-    pub(super) fn standing(&self) -> Option<Standing> {
+    pub(super) fn standing(&self) -> Option<ConnectionState> {
         lock(&self.outcome).as_ref().map(Outcome::standing)
     }
 
@@ -97,7 +99,7 @@ impl Remote {
         self.ended().await.map_err(|lost| Failure::cut_off(&self.target, has_token, &lost))
     }
 
-    async fn ended(&self) -> Result<(), Lost> {
+    async fn ended(&self) -> Result<(), ConnectionLost> {
         let outcome = lock(&self.outcome).take();
         let Some(outcome) = outcome else { return Ok(()) };
         timeout(GOODBYE, outcome.wait()).await.unwrap_or(Ok(()))

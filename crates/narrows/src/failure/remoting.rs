@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use narrows_remote::client::{DialError, Lost, Target};
+use narrows_remote::client::{ConnectionLost, DialError, Target};
 
 use super::papers::about_tls;
 use super::{Code, Failure};
@@ -82,12 +82,12 @@ impl Failure {
     }
 
     /// The connection to a remote agent is lost.
-    pub(crate) fn cut_off(target: &Target, has_token: bool, lost: &Lost) -> Self {
-        if let Lost::Dial(error) = lost {
+    pub(crate) fn cut_off(target: &Target, has_token: bool, lost: &ConnectionLost) -> Self {
+        if let ConnectionLost::Dial(error) = lost {
             return Self::unreachable(target, has_token, error);
         }
         let mut failure = Self::new(Code::Agent, format!("the connection to {target} is lost"));
-        if matches!(lost, Lost::Shut(DialError::Unauthorized)) && has_token {
+        if matches!(lost, ConnectionLost::Shut(DialError::Unauthorized)) && has_token {
             failure.causes.push("the server no longer takes our token (401)".to_owned());
             return failure.hint(
                 "it was revoked, or has run out: `narrows token new NAME --file FILE` on the server makes another, for --token-file",
@@ -95,18 +95,20 @@ impl Failure {
         }
         failure.causes.push(line(&lost.to_string()));
         match lost {
-            Lost::Shut(error) => {
+            ConnectionLost::Shut(error) => {
                 failure.causes.push(line(&error.to_string()));
                 advised(failure, has_token, error)
             }
-            Lost::Grace { last, .. } => {
+            ConnectionLost::Grace { last, .. } => {
                 failure.causes.push(line(&last.to_string()));
                 failure.hint(
                     "--grace says how long it is tried; sessions that the agent keeps can be loaded again",
                 )
             }
-            Lost::Forgotten | Lost::Gap => failure.hint("sessions that the agent keeps can be loaded again"),
-            Lost::Plain(_) => {
+            ConnectionLost::Forgotten | ConnectionLost::Gap => {
+                failure.hint("sessions that the agent keeps can be loaded again")
+            }
+            ConnectionLost::Plain(_) => {
                 failure.hint("`narrows bus` in front of the agent can take connections up again")
             }
             _ => failure,
@@ -222,7 +224,7 @@ mod tests {
             "error: wss://bus.example/acp?… cannot be reached\n  because: too many wrong tokens have come from this address (429)\n\
              hint: try again in 5 s\n"
         );
-        let lost = Failure::cut_off(&target, false, &Lost::Forgotten);
+        let lost = Failure::cut_off(&target, false, &ConnectionLost::Forgotten);
         assert_eq!(lost.code(), Code::Agent);
         assert_eq!(
             lost.message(),
@@ -233,7 +235,7 @@ mod tests {
     #[test]
     fn a_token_that_is_no_longer_taken_is_told_as_that() {
         let target: Target = "ws://127.0.0.1:1/acp".parse().unwrap();
-        let lost = Lost::Shut(DialError::Unauthorized);
+        let lost = ConnectionLost::Shut(DialError::Unauthorized);
         let told = Failure::cut_off(&target, true, &lost).render(Colour::off());
         assert_eq!(
             told,

@@ -324,7 +324,7 @@ fn words(body: &[u8]) -> Option<String> {
 
 /// Why a connection is lost for good.
 #[derive(Debug, thiserror::Error)]
-pub enum Lost {
+pub enum ConnectionLost {
     /// The server cannot take a connection up again.
     #[error("the server cannot take it up again: {0}")]
     Plain(String),
@@ -360,7 +360,7 @@ pub enum Lost {
     Refused(String),
 }
 
-impl Lost {
+impl ConnectionLost {
     /// Whether the same would come of another attempt.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, Self::Dial(error) | Self::Shut(error) if error.is_final())

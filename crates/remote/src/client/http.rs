@@ -1,9 +1,9 @@
 //! A link over the Streamable HTTP profile: messages are posted, what comes back comes over streams of events.
 
-mod feed;
+mod conversation;
+mod event_stream;
 mod post;
 mod sse;
-mod talk;
 
 use std::error::Error;
 use std::io;
@@ -19,9 +19,9 @@ use url::Url;
 
 use super::backoff::Backoff;
 use super::cookies::Cookies;
-use super::standing::Watch;
-use super::{DialError, Lost, Options, Target, dial, keep, trust};
-use talk::Talk;
+use super::state::Watch;
+use super::{ConnectionLost, DialError, Options, Target, connect, reconnect, tls_roots};
+use conversation::Conversation;
 
 const CONNECTION: HeaderName = HeaderName::from_static("acp-connection-id");
 const SESSION: HeaderName = HeaderName::from_static("acp-session-id");
@@ -44,16 +44,16 @@ impl Client {
     /// Checks what can be checked before.
     pub(super) fn new(url: &Url, options: &Options, watch: Watch) -> Result<Self, DialError> {
         let target = Target::Http(url.clone());
-        let bearer = dial::bearer(&target, options)?;
-        dial::certifiable(&target, options)?;
+        let bearer = connect::bearer(&target, options)?;
+        connect::certifiable(&target, options)?;
         let tls = match url.scheme() {
-            "https" => trust::config(options, &["h2", "http/1.1"])?,
-            _ => trust::nobody()?,
+            "https" => tls_roots::config(options, &["h2", "http/1.1"])?,
+            _ => tls_roots::nobody()?,
         };
         // A connection over which nothing comes any more is given up within the time of silence; else each attempt would use it again.
         let third = options.silence / 3;
         let http = reqwest::Client::builder()
-            .user_agent(dial::AGENT)
+            .user_agent(connect::AGENT)
             .connect_timeout(options.connect)
             .tcp_nodelay(true)
             .tcp_keepalive(third)
@@ -74,9 +74,9 @@ impl Client {
     }
 
     /// Carries until the holder has done, or it cannot be done any more.
-    pub(super) async fn run(self, mut outlet: Outlet, inlet: Inlet) -> Result<(), Lost> {
+    pub(super) async fn run(self, mut outlet: Outlet, inlet: Inlet) -> Result<(), ConnectionLost> {
         let wire = Arc::clone(&self.wire);
-        let mut talk = Talk::new(self.wire);
+        let mut talk = Conversation::new(self.wire);
         let abandoned = outlet.abandoned();
         let talked = tokio::select! {
             biased;
@@ -91,12 +91,12 @@ impl Client {
             }
             Err(lost) => {
                 let lost = match lost {
-                    Lost::Dial(error) => Lost::Dial(error.of_shown(&wire.options)),
+                    ConnectionLost::Dial(error) => ConnectionLost::Dial(error.of_shown(&wire.options)),
                     lost => lost,
                 };
                 let lost = if talk.is_begun() { lost.later() } else { lost };
                 let answers = talk.fail(&lost);
-                keep::give_up(&lost, answers, &mut outlet, inlet).await;
+                reconnect::give_up(&lost, answers, &mut outlet, inlet).await;
                 Err(lost)
             }
         }
@@ -163,7 +163,11 @@ impl Wire {
     ///
     /// Once an attempt was cut or not answered it is made again for the time of grace: `initialize` has no effect but a connection, and one whose answer
     /// was lost is ended here if its name is known, and else by the server, because nobody reads it.
-    async fn initialize(&self, line: &Bytes, reached: &AtomicBool) -> Result<(Option<String>, Bytes), Lost> {
+    async fn initialize(
+        &self,
+        line: &Bytes,
+        reached: &AtomicBool,
+    ) -> Result<(Option<String>, Bytes), ConnectionLost> {
         let grace = self.options.grace;
         let deadline = Instant::now() + grace;
         let (mut backoff, mut missing, mut mute) = (Backoff::new(), None, 0);
@@ -178,18 +182,18 @@ impl Wire {
             let is_cut = matches!(last, DialError::Cut(_));
             let is_stalled = matches!(last, DialError::Unanswered(_));
             if last.is_final() || missing.is_none() && !is_cut && !is_stalled {
-                return Err(Lost::Dial(last));
+                return Err(ConnectionLost::Dial(last));
             }
             mute = if is_cut { mute + 1 } else { 0 };
-            if mute >= keep::MOST_MUTE {
-                return Err(Lost::Dial(DialError::Mute));
+            if mute >= reconnect::MOST_MUTE {
+                return Err(ConnectionLost::Dial(DialError::Mute));
             }
             tracing::debug!(why = %last, "no connection yet");
             missing.get_or_insert_with(|| self.watch.lost(Instant::now(), deadline));
             let left = deadline.saturating_duration_since(Instant::now());
             let wait = backoff.after(&last, left, self.options.connect);
             if wait >= left {
-                return Err(Lost::Grace { grace, last });
+                return Err(ConnectionLost::Grace { grace, last });
             }
             sleep(wait).await;
         }
@@ -238,7 +242,7 @@ impl Wire {
     /// Ends a connection. The server notices sooner or later in any case.
     async fn end(&self, connection: &str) {
         let request = self.request(Method::DELETE, Some(connection), None);
-        let _ = timeout(keep::CLOSE_TIMEOUT, request.send()).await;
+        let _ = timeout(reconnect::CLOSE_TIMEOUT, request.send()).await;
     }
 
     /// Opens a stream of events, behind the one with the id `last`.

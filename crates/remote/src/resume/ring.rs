@@ -25,7 +25,7 @@ impl Default for Keep {
 /// What the other end has not taken is no longer there, or it says that it took what it never got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("what is missing is no longer kept")]
-pub struct Gap;
+pub struct ReplayGap;
 
 /// One message and when it was given to the socket.
 #[derive(Debug)]
@@ -122,9 +122,9 @@ impl Ring {
     ///
     /// # Errors
     /// When that cannot be done without a gap; then nothing has changed.
-    pub fn rewind(&mut self, taken: u64) -> Result<(), Gap> {
+    pub fn rewind(&mut self, taken: u64) -> Result<(), ReplayGap> {
         if taken < self.dropped || taken > self.reached {
-            return Err(Gap);
+            return Err(ReplayGap);
         }
         while self.dropped < taken && !self.items.is_empty() {
             self.drop_first();
@@ -235,11 +235,11 @@ mod tests {
         let mut ring = filled(9, now);
         // Twelve bytes: with one message less it would be eight.
         assert_eq!((ring.dropped(), ring.sent(), ring.bytes()), (6, 9, 12));
-        assert_eq!(ring.rewind(5), Err(Gap));
-        assert_eq!(ring.rewind(10), Err(Gap));
+        assert_eq!(ring.rewind(5), Err(ReplayGap));
+        assert_eq!(ring.rewind(10), Err(ReplayGap));
         assert_eq!(ring.rewind(7), Ok(()));
         assert_eq!(rest(&mut ring, now), ["008", "009"]);
-        assert_eq!(ring.rewind(6), Err(Gap));
+        assert_eq!(ring.rewind(6), Err(ReplayGap));
         assert_eq!(ring.rewind(9), Ok(()));
         assert_eq!(rest(&mut ring, now), [""; 0]);
         assert_eq!(ring.bytes(), 0);
@@ -292,7 +292,7 @@ mod tests {
         ring.push("003".into());
         assert!(ring.next(now + KEEP.time).is_some());
         assert_eq!((ring.dropped(), ring.sent()), (2, 3));
-        assert_eq!(ring.rewind(1), Err(Gap));
+        assert_eq!(ring.rewind(1), Err(ReplayGap));
         assert_eq!(ring.rewind(2), Ok(()));
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::{Gap, Held, Keep};
+use super::{Keep, ReplayGap, ResumableEnd};
 
 /// What can happen; `ours` is the end that connects.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 /// One end: what it has sent, and what it got.
 struct End {
-    held: Held,
+    held: ResumableEnd,
     said: Vec<Bytes>,
     got: Vec<Bytes>,
     /// What it wrote and has not arrived, and the socket it was written to.
@@ -53,7 +53,7 @@ struct End {
 
 impl End {
     fn new(keep: Keep) -> Self {
-        let held = Held::new(keep);
+        let held = ResumableEnd::new(keep);
         Self { held, said: Vec::new(), got: Vec::new(), pipe: VecDeque::new(), socket: 0, most: 0 }
     }
 
@@ -84,7 +84,7 @@ struct World {
     /// Requests by socket, until they are read: what they say was received. The first socket has none.
     asks: Vec<Option<u64>>,
     /// The answer on our socket, on its way.
-    answer: Option<Result<u64, Gap>>,
+    answer: Option<Result<u64, ReplayGap>>,
     /// The number of messages sent so far makes each distinct.
     next: usize,
     now: Instant,
@@ -92,7 +92,7 @@ struct World {
 
 impl World {
     /// Does it; an error is a gap that an end was told of.
-    fn step(&mut self, step: Step) -> Result<(), Gap> {
+    fn step(&mut self, step: Step) -> Result<(), ReplayGap> {
         let now = self.now;
         match step {
             Step::Send { ours, length } => {
@@ -158,7 +158,7 @@ impl World {
     }
 
     /// All that is missing comes over one more socket.
-    fn settle(&mut self) -> Result<(), Gap> {
+    fn settle(&mut self) -> Result<(), ReplayGap> {
         self.step(Step::Ask)?;
         self.step(Step::Answer { back: 0 })?;
         self.step(Step::Resume)?;

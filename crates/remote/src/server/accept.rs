@@ -17,12 +17,12 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::certificate::ClientCertificate;
-use super::door::{Admits, Door};
+use super::http_connection::HttpConnection;
 use super::io::{Io, tune};
-use super::refusals::Reason;
+use super::listener::{Admits, HttpListener};
+use super::refusal_stats::Reason;
 use super::shared::Shared;
 use super::unfinished::FreeAllowance;
-use super::visit::Visit;
 use crate::identity::{Identity, Proof};
 
 /// How long nobody is let in after the system had no room for one.
@@ -47,7 +47,7 @@ const LAST_RESPONSE: Duration = Duration::from_millis(500);
 const LAST: Duration = Duration::from_secs(2);
 
 /// Lets in who comes, until the front stops.
-pub(super) async fn accept(shared: Arc<Shared>, door: Arc<Door>, listener: TcpListener) {
+pub(super) async fn accept(shared: Arc<Shared>, door: Arc<HttpListener>, listener: TcpListener) {
     let mut stopping = pin!(shared.stopping());
     loop {
         let come = async {
@@ -76,7 +76,7 @@ pub(super) async fn accept(shared: Arc<Shared>, door: Arc<Door>, listener: TcpLi
 
 async fn serve(
     shared: Arc<Shared>,
-    door: Arc<Door>,
+    door: Arc<HttpListener>,
     stream: TcpStream,
     peer: SocketAddr,
     place: OwnedSemaphorePermit,
@@ -106,7 +106,7 @@ async fn serve(
                 return tracing::info!(peer = %peer.ip(), %error, "no TLS came about");
             }
         };
-    let visit = Arc::new(Visit {
+    let visit = Arc::new(HttpConnection {
         shared: Arc::clone(&shared),
         door,
         peer: peer.ip(),
@@ -188,7 +188,7 @@ struct Secured {
     identity: Option<Identity>,
 }
 
-async fn secure(door: &Door, stream: TcpStream) -> io::Result<Secured> {
+async fn secure(door: &HttpListener, stream: TcpStream) -> io::Result<Secured> {
     // Subscribed before the handshake: what changes meanwhile is noticed behind it.
     let Some(mut tls) = door.tls() else {
         return Ok(Secured { io: Io::Tcp(stream), certificate: None, identity: None });

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::channel::Channel;
-use super::exchange::Next;
+use super::http_session::HttpSession;
+use super::streams::Next;
 
 /// What a response says.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) enum Body {
 /// A reader of a stream of a connection.
 #[derive(Debug)]
 pub(super) struct Events {
-    channel: Arc<Channel>,
+    channel: Arc<HttpSession>,
     session: Option<String>,
     reader: u64,
     /// What comes before the events of the stream: a comment, and an event if some are lost.
@@ -43,7 +43,7 @@ const COMMENT: Bytes = Bytes::from_static(b": \n\n");
 impl Events {
     /// A reader that was given `reader`; something is sent at least `every` so often.
     pub(super) fn new(
-        channel: Arc<Channel>,
+        channel: Arc<HttpSession>,
         session: Option<String>,
         (reader, first): (u64, Option<Bytes>),
         every: Duration,

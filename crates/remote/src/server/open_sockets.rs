@@ -15,7 +15,7 @@ use narrows_base::sync::lock;
 use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::refusals::{Reason, Refusals};
+use super::refusal_stats::{Reason, RefusalStats};
 use crate::identity::Identity;
 
 /// How often it is logged at most that sockets were closed.
@@ -75,7 +75,7 @@ impl OpenSockets {
     }
 
     /// Returns a place for one more socket. If there is none, others are closed; if none can be, that is waited for.
-    pub(super) async fn place(&self, refusals: &Refusals) -> Result<OwnedSemaphorePermit, AcquireError> {
+    pub(super) async fn place(&self, refusals: &RefusalStats) -> Result<OwnedSemaphorePermit, AcquireError> {
         let _turn = self.turn.lock().await;
         if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
             return Ok(place);
@@ -374,7 +374,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_place_is_had_from_one_that_comes_to_be_closed() {
         let all = OpenSockets::new(1);
-        let refusals = Refusals::default();
+        let refusals = RefusalStats::default();
         let taken = all.place(&refusals).await.unwrap();
         let mut waiting = pin!(all.place(&refusals));
         assert!(waiting.as_mut().now_or_never().is_none());

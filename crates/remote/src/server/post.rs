@@ -13,14 +13,14 @@ use narrows_wire::{Code, Kind, RpcError, View, message as write};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::channel::{Channel, SendFault};
+use super::authorize::Caller;
 use super::codec;
-use super::exchange::Waits;
-use super::guard::Caller;
-use super::reply::{self, CONNECTION_ID, POST, Refusal, Reply, SESSION_ID};
+use super::http_connection::{TOO_MANY, channel, is_type, seat, text};
+use super::http_session::{HttpSession, SendFault};
+use super::response::{self, CONNECTION_ID, POST, Refusal, Reply, SESSION_ID};
 use super::shared::Shared;
+use super::streams::Waits;
 use super::unfinished::{FreeAllowance, Part, time_for};
-use super::visit::{TOO_MANY, channel, is_type, seat, text};
 
 /// How long an agent may take to begin.
 const BEGINNING: Duration = Duration::from_secs(120);
@@ -35,7 +35,10 @@ pub(super) async fn message(
 ) -> Result<Reply, Refusal> {
     let json = text(headers, &CONTENT_TYPE)?.is_some_and(|value| is_type(value, "application/json"));
     if !json {
-        return Err(reply::refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "only application/json is taken\n"));
+        return Err(response::refusal(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "only application/json is taken\n",
+        ));
     }
     // What is held of it is counted until the agent has it.
     let mut part = shared.unfinished.part_on(&caller.identity, allowance);
@@ -70,7 +73,7 @@ async fn read<B>(shared: &Shared, others: usize, body: &mut B, part: &mut Part) 
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let too_long = || reply::refusal(StatusCode::PAYLOAD_TOO_LARGE, "the message is too long\n");
+    let too_long = || response::refusal(StatusCode::PAYLOAD_TOO_LARGE, "the message is too long\n");
     let limit = shared.limits.max_message;
     if body.size_hint().lower() > limit as u64 {
         return Err(too_long());
@@ -91,10 +94,10 @@ where
         // By what has come, not by what is to come: a client may announce any length, or none.
         let last = began + (each - patience) + each + time_for(whole.len());
         match timeout_at(last.min(Instant::now() + each), body.frame()).await {
-            Err(_) => return Err(reply::refusal(StatusCode::REQUEST_TIMEOUT, "the body did not come\n")),
+            Err(_) => return Err(response::refusal(StatusCode::REQUEST_TIMEOUT, "the body did not come\n")),
             Ok(None) => return Ok(whole.freeze()),
             Ok(Some(Err(_))) => {
-                return Err(reply::refusal(StatusCode::BAD_REQUEST, "the body cannot be read\n"));
+                return Err(response::refusal(StatusCode::BAD_REQUEST, "the body cannot be read\n"));
             }
             Ok(Some(Ok(frame))) => {
                 let Ok(data) = frame.into_data() else { continue };
@@ -108,7 +111,7 @@ where
 }
 
 /// Ends a connection that did not come to be.
-struct Attempt(Option<Arc<Channel>>);
+struct Attempt(Option<Arc<HttpSession>>);
 
 impl Drop for Attempt {
     fn drop(&mut self) {
@@ -129,9 +132,9 @@ async fn begin(
     if !guest.settle() {
         return Err(TOO_MANY);
     }
-    let channel = Channel::open(shared, guest).await.map_err(|error| {
+    let channel = HttpSession::open(shared, guest).await.map_err(|error| {
         tracing::warn!(%error, "a connection cannot be served");
-        reply::refusal(StatusCode::SERVICE_UNAVAILABLE, "no connection to the agents can be had now\n")
+        response::refusal(StatusCode::SERVICE_UNAVAILABLE, "no connection to the agents can be had now\n")
     })?;
     let mut attempt = Attempt(Some(Arc::clone(&channel)));
     let (sender, answer) = oneshot::channel();
@@ -144,10 +147,10 @@ async fn begin(
     let answer = match timeout(BEGINNING, answer).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) => return Err(gone(&channel)),
-        Err(_) => return Err(reply::refusal(StatusCode::GATEWAY_TIMEOUT, "the agent did not answer\n")),
+        Err(_) => return Err(response::refusal(StatusCode::GATEWAY_TIMEOUT, "the agent did not answer\n")),
     };
     let failed = View::parse(&answer).result().is_none();
-    let mut reply = reply::json(StatusCode::OK, answer);
+    let mut reply = response::json(StatusCode::OK, answer);
     if !failed && let Ok(name) = HeaderValue::from_str(&channel.name) {
         attempt.0 = None;
         reply.headers_mut().insert(CONNECTION_ID, name);
@@ -156,17 +159,17 @@ async fn begin(
 }
 
 /// The refusal of a connection that ended before it began, in the words of whoever did not want it.
-fn gone(channel: &Channel) -> Refusal {
+fn gone(channel: &HttpSession) -> Refusal {
     match channel.last_words() {
         Some(error) => {
             let words = format!("{}\n", error.message);
             let wait = error.data.as_ref().and_then(|data| data.get("retryAfterMs")?.as_u64());
             match wait {
                 Some(wait) => Refusal::Unavailable(wait.div_ceil(1000).max(1), words),
-                None => reply::refusal(StatusCode::SERVICE_UNAVAILABLE, words),
+                None => response::refusal(StatusCode::SERVICE_UNAVAILABLE, words),
             }
         }
-        None => reply::refusal(StatusCode::BAD_GATEWAY, "the agent is gone\n"),
+        None => response::refusal(StatusCode::BAD_GATEWAY, "the agent is gone\n"),
     }
 }
 
@@ -181,7 +184,7 @@ async fn go_on(
     let channel = channel(shared, headers, &caller.identity)?;
     let named = text(headers, &SESSION_ID)?;
     let (line, session) =
-        addressed(view, named).map_err(|words| reply::refusal(StatusCode::BAD_REQUEST, words))?;
+        addressed(view, named).map_err(|words| response::refusal(StatusCode::BAD_REQUEST, words))?;
     let asked = match (view.kind(), view.id()) {
         (Kind::Request, Some(id)) => {
             let is_prompt = view.method().is_some_and(|named| named == method::SESSION_PROMPT);
@@ -196,17 +199,17 @@ async fn go_on(
     let number = match text(headers, &POST)?.map(str::parse) {
         None => None,
         Some(Ok(number)) if number > 0 => Some(number),
-        Some(_) => return Err(reply::refusal(StatusCode::BAD_REQUEST, "that is no number of a post\n")),
+        Some(_) => return Err(response::refusal(StatusCode::BAD_REQUEST, "that is no number of a post\n")),
     };
     channel.send(line, asked, number, part).await.map_err(cannot_send)?;
-    Ok(reply::empty(StatusCode::ACCEPTED))
+    Ok(response::empty(StatusCode::ACCEPTED))
 }
 
 fn cannot_send(fault: SendFault) -> Refusal {
     match fault {
-        SendFault::Gone => reply::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"),
+        SendFault::Gone => response::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"),
         SendFault::Forgotten => {
-            reply::refusal(StatusCode::GONE, "it is no longer known whether that was taken\n")
+            response::refusal(StatusCode::GONE, "it is no longer known whether that was taken\n")
         }
         SendFault::TooMany(_) => Refusal::Later(1, "too many requests are open\n"),
     }

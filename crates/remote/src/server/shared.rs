@@ -13,15 +13,15 @@ use ring::rand::{SecureRandom, SystemRandom};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
-use super::channel::Channel;
+use super::admission::{AdmittedClient, Seats};
+use super::auth_rate_limit::AuthRateLimit;
+use super::connection::Resumable;
 use super::detached::{Detached, Kept};
-use super::fates::Fates;
-use super::guest::{Guest, Seats};
+use super::disconnect_stats::DisconnectStats;
+use super::http_session::HttpSession;
 use super::io::Scratch;
-use super::lockout::Lockout;
-use super::logical::Resumable;
 use super::open_sockets::OpenSockets;
-use super::refusals::Refusals;
+use super::refusal_stats::RefusalStats;
 use super::replay_memory::ReplayMemory;
 use super::unfinished::Unfinished;
 use super::{Backend, Limits, Served};
@@ -32,17 +32,17 @@ pub(super) struct Shared {
     backend: Arc<dyn Backend>,
     pub(super) scratch: Scratch,
     pub(super) seats: Arc<Seats>,
-    pub(super) refusals: Refusals,
-    pub(super) fates: Arc<Fates>,
+    pub(super) refusals: RefusalStats,
+    pub(super) disconnects: Arc<DisconnectStats>,
     pub(super) sockets: Arc<OpenSockets>,
     /// What is held of messages that have not come whole.
     pub(super) unfinished: Arc<Unfinished>,
     /// What is kept to be sent again.
     pub(super) replay_memory: Arc<ReplayMemory>,
-    lockout: Mutex<Lockout>,
+    lockout: Mutex<AuthRateLimit>,
     pub(super) resumable: Resumable,
     pub(super) detached: Arc<Detached>,
-    channels: Mutex<HashMap<String, Arc<Channel>>>,
+    channels: Mutex<HashMap<String, Arc<HttpSession>>>,
     stop: watch::Sender<bool>,
     random: SystemRandom,
 }
@@ -54,11 +54,11 @@ impl Shared {
             scratch: Scratch::default(),
             seats: Seats::new(limits.max_connections_per_identity, limits.max_requests_per_second),
             sockets: OpenSockets::new(limits.max_sockets),
-            refusals: Refusals::default(),
-            fates: Arc::default(),
+            refusals: RefusalStats::default(),
+            disconnects: Arc::default(),
             unfinished: Unfinished::new(&limits),
             replay_memory: ReplayMemory::new(&limits),
-            lockout: Mutex::new(Lockout::new(limits.max_failures)),
+            lockout: Mutex::new(AuthRateLimit::new(limits.max_failures)),
             resumable: Resumable::default(),
             detached: Arc::default(),
             channels: Mutex::default(),
@@ -69,7 +69,7 @@ impl Shared {
     }
 
     /// A line to the agents.
-    pub(super) async fn open(&self, guest: &Guest) -> io::Result<UnixStream> {
+    pub(super) async fn open(&self, guest: &AdmittedClient) -> io::Result<UnixStream> {
         let (identity, listener) = (guest.identity(), guest.listener());
         let opened = self.backend.open(identity.clone(), listener).await;
         let has_made_room = match opened.as_ref().map_err(io::Error::kind) {
@@ -93,7 +93,11 @@ impl Shared {
     }
 
     /// Leaves a WebSocket to the backend, if that takes it.
-    pub(super) fn serve(&self, guest: &Guest, socket: Upgraded) -> Result<Box<dyn Served>, Upgraded> {
+    pub(super) fn serve(
+        &self,
+        guest: &AdmittedClient,
+        socket: Upgraded,
+    ) -> Result<Box<dyn Served>, Upgraded> {
         self.backend.serve(guest.identity().clone(), guest.listener(), socket)
     }
 
@@ -122,12 +126,12 @@ impl Shared {
     }
 
     /// The failures.
-    pub(super) fn lockout<T>(&self, act: impl FnOnce(&mut Lockout) -> T) -> T {
+    pub(super) fn lockout<T>(&self, act: impl FnOnce(&mut AuthRateLimit) -> T) -> T {
         act(&mut lock(&self.lockout))
     }
 
     /// The connections over HTTP.
-    pub(super) fn channels<T>(&self, act: impl FnOnce(&mut HashMap<String, Arc<Channel>>) -> T) -> T {
+    pub(super) fn channels<T>(&self, act: impl FnOnce(&mut HashMap<String, Arc<HttpSession>>) -> T) -> T {
         act(&mut lock(&self.channels))
     }
 }

@@ -15,14 +15,14 @@ use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto::upgrade::downcast;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
+use super::authorize::{self, Caller, PROTOCOL};
 use super::codec::Codec;
-use super::guard::{self, Caller, PROTOCOL};
+use super::connection;
+use super::http_connection::{seat, text};
 use super::io::Io;
-use super::logical;
-use super::reply::{self, CONNECTION_ID, Refusal, Reply};
+use super::response::{self, CONNECTION_ID, Refusal, Reply};
 use super::shared::Shared;
 use super::socket::{Place, Socket};
-use super::visit::{seat, text};
 
 /// Answers the request, and serves the socket once it is one.
 pub(super) fn upgrade(
@@ -52,7 +52,7 @@ fn try_upgrade(
     let (Ok(accept), Some(Ok(name)), true) =
         (accept, name, STANDARD.decode(key).is_ok_and(|key| key.len() == 16))
     else {
-        return Err(reply::refusal(StatusCode::BAD_REQUEST, "that is no WebSocket\n"));
+        return Err(response::refusal(StatusCode::BAD_REQUEST, "that is no WebSocket\n"));
     };
     let guest = seat(shared, caller)?;
     let shared = Arc::clone(shared);
@@ -70,16 +70,16 @@ fn try_upgrade(
             Socket::new(parts.io.into_inner(), codec, parts.read_buf, limits.idle_timeout, Some(place), part);
         // A ping waits behind all that the system holds: over a slow line that must not be long.
         socket.bound();
-        logical::serve(shared, socket, guest).await;
+        connection::serve(shared, socket, guest).await;
     });
-    let mut reply = reply::empty(StatusCode::SWITCHING_PROTOCOLS);
+    let mut reply = response::empty(StatusCode::SWITCHING_PROTOCOLS);
     let headers = reply.headers_mut();
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
     headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
     headers.insert(CONNECTION_ID, name);
     // Never the one that holds a token.
-    if guard::protocols(&parts.headers).any(|protocol| protocol == PROTOCOL) {
+    if authorize::protocols(&parts.headers).any(|protocol| protocol == PROTOCOL) {
         headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOCOL));
     }
     Ok(reply)

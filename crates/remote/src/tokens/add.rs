@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use narrows_policy::check_new_scope;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::place::{alone, real, replace};
+use super::location::{alone, real, replace};
 use super::{Digest, HEADER, PREFIX, TokenError, Tokens, text, unusable_pools};
 use crate::identity::is_name;
 

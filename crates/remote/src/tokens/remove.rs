@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::place::{alone, real, replace};
+use super::location::{alone, real, replace};
 use super::{HEADER, TokenError, Tokens, text};
 
 /// Takes the token of `name` out of the file at `path`. Whoever has it is let in no more.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use narrows_link::CloseReason;
-use narrows_remote::client::{Connected, DialError, Lost, Options, connect};
+use narrows_remote::client::{Connected, ConnectionLost, DialError, Options, connect};
 use narrows_wire::Frame;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -33,7 +33,7 @@ async fn a_plain_server_that_is_lost_fails_what_is_open() {
         assert!(link.receiver.recv().await.is_none());
         assert!(matches!(link.receiver.reason(), CloseReason::Io { .. }));
         assert!(link.sender.send("{}".into()).await.is_err());
-        assert!(matches!(outcome.wait().await, Err(Lost::Plain(_))));
+        assert!(matches!(outcome.wait().await, Err(ConnectionLost::Plain(_))));
     }
 }
 
@@ -59,10 +59,13 @@ async fn who_is_turned_away_knows_why() {
         let lost = outcome.wait().await.unwrap_err();
         match has_begun {
             false => assert!(
-                matches!(&lost, Lost::Dial(DialError::TurnedAway(why)) if why == "the bus is stopping"),
+                matches!(&lost, ConnectionLost::Dial(DialError::TurnedAway(why)) if why == "the bus is stopping"),
                 "{lost:?}"
             ),
-            true => assert!(matches!(&lost, Lost::Refused(why) if why == "the bus is stopping"), "{lost:?}"),
+            true => assert!(
+                matches!(&lost, ConnectionLost::Refused(why) if why == "the bus is stopping"),
+                "{lost:?}"
+            ),
         }
     }
 }
@@ -81,7 +84,7 @@ async fn a_server_that_has_started_anew_knows_nothing() {
     cutter.close(false);
     assert_eq!(told(&recv(&mut link).await), ("1".to_owned(), "\"possible\"".to_owned()));
     assert!(link.receiver.recv().await.is_none());
-    assert!(matches!(outcome.wait().await, Err(Lost::Forgotten)));
+    assert!(matches!(outcome.wait().await, Err(ConnectionLost::Forgotten)));
 }
 
 #[tokio::test]
@@ -102,7 +105,7 @@ async fn after_the_grace_what_is_open_fails() {
     assert_eq!(told(&recv(&mut link).await), ("1".to_owned(), "\"possible\"".to_owned()));
     assert_eq!(told(&recv(&mut link).await), ("3".to_owned(), "\"none\"".to_owned()));
     assert!(link.receiver.recv().await.is_none());
-    assert!(matches!(outcome.wait().await, Err(Lost::Grace { .. })));
+    assert!(matches!(outcome.wait().await, Err(ConnectionLost::Grace { .. })));
     assert_eq!(server.counts().0, 2);
 }
 
@@ -238,7 +241,7 @@ async fn told_apart(scheme: &str, said: &[u8]) -> String {
         link.sender.send(question.into()).await.unwrap();
         assert_eq!(told(&recv(&mut link).await).0, "0");
         match outcome.wait().await {
-            Err(Lost::Dial(error)) => error.to_string(),
+            Err(ConnectionLost::Dial(error)) => error.to_string(),
             other => panic!("{other:?}"),
         }
     };
@@ -296,5 +299,5 @@ async fn who_does_not_answer_is_not_waited_for_beyond_the_grace() {
     let options = Options { connect: limit, grace, ..Options::default() };
     let Connected { link: _link, outcome } = connect(&target, options).await.unwrap();
     let lost = outcome.wait().await;
-    assert!(matches!(lost, Err(Lost::Grace { .. })), "{lost:?}");
+    assert!(matches!(lost, Err(ConnectionLost::Grace { .. })), "{lost:?}");
 }

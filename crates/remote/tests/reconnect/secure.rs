@@ -9,9 +9,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use narrows_remote::client::{Connected, DialError, Lost, Options, OwnFiles, connect};
+use narrows_remote::client::{Connected, ConnectionLost, DialError, Options, OwnFiles, connect};
 use narrows_remote::identity::Identity;
-use narrows_remote::server::{Auth, Backend, Front, Limits, Listener, Opening};
+use narrows_remote::server::{Auth, Backend, HttpServer, Limits, Listener, Opening};
 use narrows_remote::tls::TlsFiles;
 use narrows_remote::tokens;
 use serde_json::{Value, json};
@@ -107,7 +107,7 @@ fn serve(at: &Path, auth: Auth) -> SocketAddr {
         hosts: Vec::new(),
         tls: Some(tls),
     };
-    let front = Front::bind(vec![listener], Limits::default(), Arc::new(Agent)).unwrap();
+    let front = HttpServer::bind(vec![listener], Limits::default(), Arc::new(Agent)).unwrap();
     let address = front.local_addrs()[0];
     tokio::spawn(front.serve());
     address
@@ -125,7 +125,7 @@ async fn first(url: &str, options: Options) -> Result<(), DialError> {
         return Ok(());
     }
     match outcome.wait().await {
-        Err(Lost::Dial(error)) => Err(error),
+        Err(ConnectionLost::Dial(error)) => Err(error),
         other => panic!("{other:?}"),
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
-use narrows_remote::resume::{self, Answer, Connection, First, Granted, Held, Keep};
+use narrows_remote::resume::{self, Answer, Connection, First, Granted, Keep, ResumableEnd};
 use narrows_wire::{Kind, View, message};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -58,7 +58,7 @@ struct Logical {
 
 #[derive(Debug)]
 struct State {
-    held: Held,
+    held: ResumableEnd,
     /// Which socket has it.
     epoch: u64,
     /// How many notifications were sent.
@@ -221,7 +221,7 @@ async fn serve_one(shared: Arc<Shared>, stream: TcpStream) -> Option<()> {
             (logical, epoch)
         }
         First::Marked | First::Plain => {
-            let state = State { held: Held::new(Keep::default()), epoch: 1, streamed: 0, asked: 0 };
+            let state = State { held: ResumableEnd::new(Keep::default()), epoch: 1, streamed: 0, asked: 0 };
             let logical = Arc::new(Logical { state: Mutex::new(state), changed: Notify::new() });
             let name = Connection::new(fastrand::u128(..).to_be_bytes());
             let granted = Granted { connection: name.clone(), grace: Duration::from_secs(300) };

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use narrows_remote::client::{Connected, DialError, Lost, Options, connect};
+use narrows_remote::client::{Connected, ConnectionLost, DialError, Options, connect};
 use narrows_remote::server::Limits;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -147,5 +147,5 @@ async fn what_never_was_there_is_told_at_once() {
     send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
     assert!(recv(&mut link).await.error().is_some());
     let lost = outcome.wait().await;
-    assert!(matches!(lost, Err(Lost::Dial(DialError::Refused(_)))), "{lost:?}");
+    assert!(matches!(lost, Err(ConnectionLost::Dial(DialError::Refused(_)))), "{lost:?}");
 }

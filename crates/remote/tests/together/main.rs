@@ -22,7 +22,7 @@ use bytes::Bytes;
 use narrows_link::Link;
 use narrows_remote::client::{Connected, Options, connect};
 use narrows_remote::identity::Identity;
-use narrows_remote::server::{Adopted, Auth, Backend, Front, Handle, Limits, Listener, Opening};
+use narrows_remote::server::{Adopted, Auth, Backend, Handle, HttpServer, Limits, Listener, Opening};
 use narrows_wire::{Frame, Kind, message};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -157,7 +157,7 @@ fn start(limits: Limits) -> Running {
         hosts: Vec::new(),
         tls: None,
     };
-    let front = Front::bind(vec![listener], limits, Arc::clone(&agent) as Arc<dyn Backend>).unwrap();
+    let front = HttpServer::bind(vec![listener], limits, Arc::clone(&agent) as Arc<dyn Backend>).unwrap();
     let (address, handle) = (front.local_addrs()[0], front.handle());
     tokio::spawn(front.serve());
     Running { address, handle, agent }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use narrows_link::Link;
-use narrows_remote::client::{Connected, DialError, Lost, Options, connect};
+use narrows_remote::client::{Connected, ConnectionLost, DialError, Options, connect};
 use narrows_remote::server::Limits;
 use narrows_wire::Kind;
 use serde_json::{Value, json};
@@ -185,7 +185,7 @@ async fn what_nobody_has_heard_had_no_effect() {
     }
     send(&link, "3", "session/prompt", &json!({"sessionId": "s"})).await;
     assert_eq!(effects(&recv(&mut link).await), ("3".to_owned(), json!("none")));
-    assert!(matches!(outcome.wait().await, Err(Lost::Grace { .. })));
+    assert!(matches!(outcome.wait().await, Err(ConnectionLost::Grace { .. })));
 }
 
 #[tokio::test]
@@ -198,7 +198,7 @@ async fn who_takes_a_question_and_says_nothing_is_not_waited_for_beyond_the_grac
     send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
     assert_eq!(effects(&recv(&mut link).await), ("1".to_owned(), json!("possible")));
     let lost = outcome.wait().await;
-    assert!(matches!(lost, Err(Lost::Grace { last: DialError::Unanswered(_), .. })), "{lost:?}");
+    assert!(matches!(lost, Err(ConnectionLost::Grace { last: DialError::Unanswered(_), .. })), "{lost:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -18,7 +18,7 @@ use narrows_bus::core::ANYONE;
 use narrows_bus::{Handle, Handoff, IncomingClient};
 use narrows_link::Upgraded;
 use narrows_remote::identity::{Identity, Proof};
-use narrows_remote::server::{self, Adopted, Auth, Backend, Ended, Front, Opening};
+use narrows_remote::server::{self, Adopted, Auth, Backend, Ended, HttpServer, Opening};
 use tokio::sync::{mpsc, watch};
 
 use crate::command::web;
@@ -51,7 +51,7 @@ struct Shared {
 
 /// What is served once somebody begins.
 struct Ready {
-    front: Front,
+    front: HttpServer,
     handed: mpsc::Receiver<Handoff>,
 }
 
@@ -67,7 +67,7 @@ impl Fronts {
         }
         let numbers: Vec<usize> = listeners.iter().map(|listener| listener.number).collect();
         let way = Arc::new(Way { bus: Arc::clone(&bus) });
-        let front = Front::bind(listeners, web::limits(&config.limits), way)
+        let front = HttpServer::bind(listeners, web::limits(&config.limits), way)
             .map_err(|error| Failure::front(&error))?;
         let addresses = numbers.into_iter().zip(front.local_addrs().iter().copied()).collect();
         let (hand, handed) = mpsc::channel(HANDED);
@@ -96,7 +96,7 @@ impl Fronts {
     /// For operators: what the doors of the network have counted.
     pub(super) fn network(&self) -> narrows_bus::admin::AskNetwork {
         let front = self.shared.front.clone();
-        Box::new(move || Network { refused: front.refused(), connections: front.fates() })
+        Box::new(move || Network { refused: front.refused(), connections: front.disconnects() })
     }
 
     /// Lets everybody in that comes by the network.

@@ -144,8 +144,8 @@ impl State {
         if let Some(refused) = counted(&self.network_refused) {
             _ = writeln!(text, "refused by the doors of the network: {refused}");
         }
-        if let Some(fates) = counted(&self.network_connections) {
-            _ = writeln!(text, "connections over the network: {fates}");
+        if let Some(disconnects) = counted(&self.network_connections) {
+            _ = writeln!(text, "connections over the network: {disconnects}");
         }
         _ = writeln!(text, "messages a second: {}\n", self.rates(before));
         text.push_str(&self.pools());

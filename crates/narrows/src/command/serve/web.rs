@@ -7,7 +7,7 @@ use std::sync::Arc;
 use narrows_bus::config::{self, Door, Listen};
 use narrows_govern::{Method, Principal};
 use narrows_remote::identity::{Identity, Proof};
-use narrows_remote::server::{Auth, Backend, Front, Handle, Limits, Opening};
+use narrows_remote::server::{Auth, Backend, Handle, HttpServer, Limits, Opening};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -119,7 +119,7 @@ impl Web {
         let desk = Arc::new(Desk { slots: Arc::clone(slots), coming: sender });
         let limits = web::limits(limits);
         let sockets = limits.max_sockets.max(SOCKETS * slots.max());
-        let front = Front::bind(listeners, Limits { max_sockets: sockets, ..limits }, desk)
+        let front = HttpServer::bind(listeners, Limits { max_sockets: sockets, ..limits }, desk)
             .map_err(|error| Failure::serve_front(&error))?;
         let at = |(at, address): (&&config::Web, _)| Door::Web(Box::new(web::at(at, address)));
         let doors = webs.iter().zip(front.local_addrs().iter().copied()).map(at).collect();

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::backoff::Backoff;
-use super::super::{DialError, Lost};
+use super::super::{ConnectionLost, DialError};
 use super::{JSON, POST, WORDS, Wire, body};
 
 /// What came of it.
@@ -20,7 +20,7 @@ pub(super) enum Posted {
     /// The server has not, or it is not known whether it has; the answer to the request, if it was one.
     Failed(Option<Frame>),
     /// The connection is lost.
-    Lost(Lost),
+    Lost(ConnectionLost),
 }
 
 /// What one attempt comes to.
@@ -76,7 +76,7 @@ pub(super) async fn post(wire: &Wire, post: Post<'_>) -> Posted {
         };
         reached.store(doubted, Ordering::Relaxed);
         if last.is_shut() {
-            return Posted::Lost(Lost::Dial(last));
+            return Posted::Lost(ConnectionLost::Dial(last));
         }
         // Whoever answers is there.
         if !matches!(last, DialError::Status { .. }) {
@@ -85,7 +85,7 @@ pub(super) async fn post(wire: &Wire, post: Post<'_>) -> Posted {
         let left = deadline.saturating_duration_since(Instant::now());
         let wait = backoff.after(&last, left, wire.options.connect);
         if wait >= left {
-            return Posted::Lost(Lost::Grace { grace, last });
+            return Posted::Lost(ConnectionLost::Grace { grace, last });
         }
         sleep(wait).await;
     }
@@ -128,11 +128,11 @@ fn judge(frame: &Frame, status: u16, error: DialError, body: Bytes, counts: bool
     let code = match status {
         202 => return Tried::Posted(Posted::Taken(said)),
         200..=299 if !counts => return Tried::Posted(Posted::Taken(said)),
-        401 | 403 => return Tried::Posted(Posted::Lost(Lost::Dial(error))),
+        401 | 403 => return Tried::Posted(Posted::Lost(ConnectionLost::Dial(error))),
         408 | 425 | 429 | 503 => return Tried::Undone(error),
         413 => Code::MessageTooLarge,
         _ if matches!(error, DialError::Between(_)) => return Tried::Doubtful(error),
-        404 => return Tried::Posted(Posted::Lost(Lost::Forgotten)),
+        404 => return Tried::Posted(Posted::Lost(ConnectionLost::Forgotten)),
         // The server does not know any more either.
         410 => return Tried::Posted(unknown(frame, &error)),
         ..=299 | 500.. => return Tried::Doubtful(error),

@@ -1,7 +1,7 @@
 //! A file of tokens that cannot be read any more: whoever is in stays, and nobody comes in.
 
 use super::super::Limits;
-use super::super::register::DOUBTED;
+use super::super::token_store::DOUBTED;
 use super::kit::{JSON, ask, hear, initialize, say, start_with_token, web};
 use crate::tokens;
 

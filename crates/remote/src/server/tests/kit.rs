@@ -19,7 +19,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::handshake::client::Response;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use super::super::{Auth, Backend, Front, Handle, Limits, Listener, Opening};
+use super::super::{Auth, Backend, Handle, HttpServer, Limits, Listener, Opening};
 use crate::identity::Identity;
 use crate::tokens;
 
@@ -169,8 +169,8 @@ impl Drop for Running {
 }
 
 /// Waits until so many connections are counted as broken, resumed, with a gap, and expired.
-pub(super) async fn fates(running: &Running, expected: [u64; 4]) {
-    let counted = || running.handle.fates().into_iter().map(|(_, count)| count).collect::<Vec<_>>();
+pub(super) async fn expect_disconnects(running: &Running, expected: [u64; 4]) {
+    let counted = || running.handle.disconnects().into_iter().map(|(_, count)| count).collect::<Vec<_>>();
     let waiting = async {
         while counted() != expected {
             tokio::task::yield_now().await;
@@ -199,7 +199,7 @@ pub(super) fn start(listener: Listener, limits: Limits) -> Running {
 pub(super) fn start_with(listener: Listener, limits: Limits, agent: Agent) -> Running {
     let directory = tempfile::tempdir().unwrap();
     let agent = Arc::new(agent);
-    let front = Front::bind(vec![listener], limits, Arc::clone(&agent) as Arc<dyn Backend>).unwrap();
+    let front = HttpServer::bind(vec![listener], limits, Arc::clone(&agent) as Arc<dyn Backend>).unwrap();
     let (address, handle) = (front.local_addrs()[0], front.handle());
     let served = tokio::spawn(front.serve());
     Running { address, handle, agent, directory, served }

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::super::{Auth, Backend, Front, Limits, Listener};
+use super::super::{Auth, Backend, HttpServer, Limits, Listener};
 use super::kit::{
     Agent, JSON, LONG, Running, ask, hear, initialize, listener, say, start, start_with, start_with_token,
     web,
@@ -29,7 +29,8 @@ fn two(limits: Limits) -> (Running, [std::net::SocketAddr; 2], String) {
         ..listener()
     });
     let agent = Arc::new(Agent::default());
-    let front = Front::bind(listeners.collect(), limits, Arc::clone(&agent) as Arc<dyn Backend>).unwrap();
+    let front =
+        HttpServer::bind(listeners.collect(), limits, Arc::clone(&agent) as Arc<dyn Backend>).unwrap();
     let (addresses, handle) = ([front.local_addrs()[0], front.local_addrs()[1]], front.handle());
     let served = tokio::spawn(front.serve());
     (Running { address: addresses[0], handle, agent, directory, served }, addresses, token)

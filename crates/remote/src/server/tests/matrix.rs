@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::super::route::{Access, ROUTES, Verb};
-use super::super::{Auth, Backend, BindError, Front, Limits, Listener};
+use super::super::{Auth, Backend, BindError, HttpServer, Limits, Listener};
 use super::kit::{
     Agent, JSON, LONG, Reader, Running, ask, initialize, listener, quick, start, start_with_token, web,
 };
@@ -295,7 +295,7 @@ async fn one_file_that_cannot_be_read_keeps_no_other_from_being_read() {
         tokens::add(file, "one", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
         Listener { auth: Auth::Token(file.clone()), ..listener() }
     });
-    let front = Front::bind(listeners.collect(), Limits::default(), Arc::new(Agent::default())).unwrap();
+    let front = HttpServer::bind(listeners.collect(), Limits::default(), Arc::new(Agent::default())).unwrap();
     let (addresses, handle) = (front.local_addrs().to_vec(), front.handle());
     tokio::spawn(front.serve());
     let new = tokens::add(&files[1], "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
@@ -309,7 +309,7 @@ async fn one_file_that_cannot_be_read_keeps_no_other_from_being_read() {
 #[track_caller]
 fn check_bind(listener: Listener, expected: &str) {
     let bound =
-        Front::bind(vec![listener], Limits::default(), Arc::new(Agent::default()) as Arc<dyn Backend>);
+        HttpServer::bind(vec![listener], Limits::default(), Arc::new(Agent::default()) as Arc<dyn Backend>);
     let error = bound.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(error.contains(expected), "{error:?} is not {expected:?}");
 }
@@ -344,7 +344,7 @@ async fn what_must_not_be_bound_is_not() {
     check_bind(Listener { path: "acp".to_owned(), ..listener() }, "not a path");
     check_bind(listener(), "");
     let taken = start(listener(), Limits::default());
-    let again = Front::bind(
+    let again = HttpServer::bind(
         vec![Listener { address: taken.address, ..listener() }],
         Limits::default(),
         Arc::new(Agent::default()),

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::Limits;
-use super::kit::{EVENTS, JSON, Stream, ask, connect, fates, listener, start};
+use super::kit::{EVENTS, JSON, Stream, ask, connect, expect_disconnects, listener, start};
 
 const COUNT: u64 = 40;
 
@@ -51,7 +51,7 @@ async fn a_stream_that_is_cut_at_any_event_goes_on_behind_it() {
     }
     // Each was cut off twice, and each time somebody has come back.
     let times = 2 * (COUNT + 2);
-    fates(&running, [times, times, 0, 0]).await;
+    expect_disconnects(&running, [times, times, 0, 0]).await;
 }
 
 #[tokio::test]
@@ -108,5 +108,5 @@ async fn who_leaves_in_order_was_not_broken() {
     let connection = connect(at).await;
     drop(Stream::open(at, &connection, Some("s"), None).await);
     let _again = Stream::open(at, &connection, Some("s"), Some(0)).await;
-    fates(&running, [1, 1, 0, 0]).await;
+    expect_disconnects(&running, [1, 1, 0, 0]).await;
 }

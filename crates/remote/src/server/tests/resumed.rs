@@ -10,7 +10,9 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
 use super::super::{Adopted, Limits};
-use super::kit::{JSON, LONG, Running, Web, fates, hear, listener, quick, say, start, start_with_token, web};
+use super::kit::{
+    JSON, LONG, Running, Web, expect_disconnects, hear, listener, quick, say, start, start_with_token, web,
+};
 use crate::identity::Identity;
 use crate::resume::{self, Connection};
 
@@ -161,7 +163,7 @@ async fn a_connection_without_a_client_makes_room_for_one_with_a_client() {
     third.say(&initialize()).await;
     assert_eq!(third.hear().await.unwrap()["error"]["code"], -32012, "everybody is there");
     lost.end = third;
-    fates(&running, [1, 0, 0, 0]).await;
+    expect_disconnects(&running, [1, 0, 0, 0]).await;
     let mut third = Client::open(&running, false).await;
     for client in [&mut here, &mut third] {
         client.end.say(&echo(1)).await;
@@ -289,7 +291,7 @@ async fn what_cannot_be_resumed() {
         assert_eq!(client.resume(&running, lines).await.unwrap(), 2, "a wrong count has cost nothing");
         let times = 1 + u64::from(lines);
         // The first of two has gone meanwhile.
-        fates(&running, [2 * times - 1, times, 2 * times, 0]).await;
+        expect_disconnects(&running, [2 * times - 1, times, 2 * times, 0]).await;
     }
 }
 
@@ -329,7 +331,7 @@ async fn what_nobody_comes_back_for_ends() {
         client.hear().await;
         drop(client);
         running.agent.ended(1 + usize::from(lines)).await;
-        fates(&running, [1 + u64::from(lines), 0, 0, 1 + u64::from(lines)]).await;
+        expect_disconnects(&running, [1 + u64::from(lines), 0, 0, 1 + u64::from(lines)]).await;
     }
 }
 
@@ -347,7 +349,7 @@ async fn who_says_goodbye_is_not_waited_for() {
     socket.close(None).await.unwrap();
     while hear(&mut socket).await.is_ok() {}
     running.agent.ended(2).await;
-    fates(&running, [0; 4]).await;
+    expect_disconnects(&running, [0; 4]).await;
 }
 
 #[tokio::test]

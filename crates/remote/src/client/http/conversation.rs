@@ -17,12 +17,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::super::keep::{ANSWERS_TIMEOUT, PARTING};
-use super::super::open::Open;
+use super::super::pending::Open;
+use super::super::reconnect::{ANSWERS_TIMEOUT, PARTING};
 use super::super::socket::one_line;
-use super::super::{DialError, Lost};
+use super::super::{ConnectionLost, DialError};
 use super::Wire;
-use super::feed::{Feed, News};
+use super::event_stream::{EventStream, News};
 use super::post::{Post, Posted, post};
 use crate::announced::child_id;
 
@@ -63,7 +63,7 @@ struct Done {
 type Doing = Pin<Box<dyn Future<Output = Done> + Send>>;
 
 /// A conversation.
-pub(super) struct Talk {
+pub(super) struct Conversation {
     wire: Arc<Wire>,
     connection: Option<String>,
     lanes: HashMap<Option<String>, Lane>,
@@ -87,7 +87,7 @@ pub(super) struct Talk {
     news: (mpsc::Sender<News>, mpsc::Receiver<News>),
 }
 
-impl Talk {
+impl Conversation {
     pub(super) fn new(wire: Arc<Wire>) -> Self {
         Self {
             wire,
@@ -113,7 +113,7 @@ impl Talk {
     }
 
     /// Carries until the holder has done.
-    pub(super) async fn run(&mut self, outlet: &mut Outlet, inlet: &Inlet) -> Result<(), Lost> {
+    pub(super) async fn run(&mut self, outlet: &mut Outlet, inlet: &Inlet) -> Result<(), ConnectionLost> {
         let mut lines = Vec::new();
         let mut ended = false;
         // Until when it is tried to say the rest, and answers are waited for, once the holder has nothing more to ask.
@@ -151,7 +151,7 @@ impl Talk {
     }
 
     /// Takes in what the holder sends.
-    async fn admit(&mut self, line: Bytes, outlet: &Outlet, inlet: &Inlet) -> Result<(), Lost> {
+    async fn admit(&mut self, line: Bytes, outlet: &Outlet, inlet: &Inlet) -> Result<(), ConnectionLost> {
         let frame = Frame::parse(line.clone());
         if self.connection.is_none() {
             return self.begin(&frame, outlet, inlet).await;
@@ -177,7 +177,7 @@ impl Talk {
     }
 
     /// Begins the connection by `initialize`; anything else has no place yet.
-    async fn begin(&mut self, frame: &Frame, outlet: &Outlet, inlet: &Inlet) -> Result<(), Lost> {
+    async fn begin(&mut self, frame: &Frame, outlet: &Outlet, inlet: &Inlet) -> Result<(), ConnectionLost> {
         if frame.kind() != Kind::Request || frame.method().as_deref() != Some(method::INITIALIZE) {
             if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
                 let error = RpcError::new(Code::InvalidRequest, "a conversation begins with `initialize`");
@@ -203,7 +203,7 @@ impl Talk {
         self.open.answered(&answer);
         if answer.id() != frame.id() {
             let why = "what it answers to `initialize` is no answer to it".to_owned();
-            return Err(Lost::Dial(DialError::Protocol(why)));
+            return Err(ConnectionLost::Dial(DialError::Protocol(why)));
         }
         if let Some(connection) = connection {
             // Open before anything can be asked whose answer comes there.
@@ -211,7 +211,7 @@ impl Talk {
             let first = match opened {
                 Ok(response) => Some(response),
                 Err(error) if error.is_shut() || error.is_final() && !self.wire.counts() => {
-                    return Err(Lost::Dial(error));
+                    return Err(ConnectionLost::Dial(error));
                 }
                 Err(_) => None,
             };
@@ -219,14 +219,14 @@ impl Talk {
             self.listen(None, first);
         } else if answer.error().is_none() {
             let why = "it names no connection (`Acp-Connection-Id`)".to_owned();
-            return Err(Lost::Dial(DialError::Protocol(why)));
+            return Err(ConnectionLost::Dial(DialError::Protocol(why)));
         }
         hand_on(inlet, answer).await;
         Ok(())
     }
 
     /// The transport knows no arrays: one that asks for something is answered here.
-    async fn refuse_batch(&mut self, frame: &Frame, inlet: &Inlet) -> Result<(), Lost> {
+    async fn refuse_batch(&mut self, frame: &Frame, inlet: &Inlet) -> Result<(), ConnectionLost> {
         let mut asked = Open::default();
         asked.asked(frame.bytes(), 1);
         if !asked.is_empty() {
@@ -289,7 +289,7 @@ impl Talk {
         reached
     }
 
-    async fn done(&mut self, done: Done, inlet: &Inlet) -> Result<(), Lost> {
+    async fn done(&mut self, done: Done, inlet: &Inlet) -> Result<(), ConnectionLost> {
         let Done { lane, stream, id, posted } = done;
         if let Some(now) = self.lanes.get_mut(&lane) {
             now.busy = false;
@@ -325,7 +325,7 @@ impl Talk {
         Ok(())
     }
 
-    async fn hear(&mut self, news: News, inlet: &Inlet) -> Result<(), Lost> {
+    async fn hear(&mut self, news: News, inlet: &Inlet) -> Result<(), ConnectionLost> {
         match news {
             News::Frame(frame) => self.deliver(frame, inlet).await,
             News::Over(session) => drop(self.streams.remove(&session)),
@@ -371,12 +371,12 @@ impl Talk {
         self.feeds.spawn(self.feed(connection, session).run(first));
     }
 
-    fn feed(&self, connection: String, session: Option<String>) -> Feed {
-        Feed { wire: Arc::clone(&self.wire), connection, session, news: self.news.0.clone() }
+    fn feed(&self, connection: String, session: Option<String>) -> EventStream {
+        EventStream { wire: Arc::clone(&self.wire), connection, session, news: self.news.0.clone() }
     }
 
     /// The answers to all that is open.
-    pub(super) fn fail(&mut self, lost: &Lost) -> Vec<Frame> {
+    pub(super) fn fail(&mut self, lost: &ConnectionLost) -> Vec<Frame> {
         for (id, reached) in &self.reached {
             if !reached.load(Ordering::Relaxed) {
                 self.open.unheard(id);

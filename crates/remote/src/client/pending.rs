@@ -8,8 +8,8 @@ use narrows_wire::{
 };
 use serde_json::json;
 
-use super::Lost;
-use super::keep::words;
+use super::ConnectionLost;
+use super::reconnect::words;
 
 /// How many are known. What is asked beyond is carried as well, but gets no answer of ours when the link ends.
 const MOST: usize = 4096;
@@ -89,7 +89,7 @@ impl Open {
     /// The answers to all of them, in the order they were asked: nobody else will give any, because the
     /// connection is lost. Those in
     /// messages up to the number `reached` may have had an effect.
-    pub(super) fn fail(&mut self, lost: &Lost, reached: u64) -> Vec<Frame> {
+    pub(super) fn fail(&mut self, lost: &ConnectionLost, reached: u64) -> Vec<Frame> {
         let why = words(lost);
         let mut open: Vec<(RawId, u64)> = self.requests.drain().collect();
         open.sort_by_key(|(_, number)| *number);
@@ -146,7 +146,7 @@ mod tests {
         open.answered(&Frame::parse(request("4").into()));
         open.answered(&Frame::parse(format!("[{}]", response("3")).into()));
         let told: Vec<String> = open
-            .fail(&Lost::Plain("it is gone".to_owned()), 4)
+            .fail(&ConnectionLost::Plain("it is gone".to_owned()), 4)
             .iter()
             .map(|frame| {
                 let error = frame.error().unwrap();

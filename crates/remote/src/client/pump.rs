@@ -11,10 +11,10 @@ use narrows_wire::{Code, Frame, Kind, RawId, RpcError, View, message};
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::keep::{ANSWERS_TIMEOUT, CLOSE_TIMEOUT};
-use super::open::Open;
+use super::pending::Open;
+use super::reconnect::{ANSWERS_TIMEOUT, CLOSE_TIMEOUT};
 use super::socket::{Broken, Read, Reader, Socket, Writer};
-use crate::resume::{self, Granted, Held, Keep};
+use crate::resume::{self, Granted, Keep, ResumableEnd};
 
 /// How long it is listened why nothing can be written.
 const LAST_WORDS: Duration = Duration::from_millis(200);
@@ -36,7 +36,7 @@ pub(super) enum Mode {
 /// What outlives a socket.
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) held: Held,
+    pub(super) held: ResumableEnd,
     pub(super) open: Open,
     pub(super) mode: Mode,
     /// The holder sends nothing more.
@@ -56,7 +56,7 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(keep: Keep) -> Self {
-        let (held, open) = (Held::new(keep), Open::default());
+        let (held, open) = (ResumableEnd::new(keep), Open::default());
         let state = State { held, open, mode: Mode::Fresh, ended: false, leaving: false, last_words: None };
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
@@ -146,7 +146,7 @@ pub(super) enum End {
 }
 
 /// Carries until the holder has done or the socket is lost. `silence`: how long nothing may be heard.
-pub(super) async fn carry(
+pub(super) async fn pump(
     shared: &Shared,
     outlet: &mut Outlet,
     inlet: &Inlet,

@@ -14,13 +14,13 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::admission::AdmittedClient;
+use super::backend_writer::{BackendWriter, Waiting};
 use super::detached::Kept;
-use super::exchange::{Exchange, Next, OpenFault, TooMany, Waits};
-use super::fates::{Fate, Fates};
-use super::guest::Guest;
-use super::mouth::{Mouth, Waiting};
-use super::posts::{Known, Posts};
+use super::disconnect_stats::{DisconnectOutcome, DisconnectStats};
+use super::post_dedup::{Known, PostDedup};
 use super::shared::Shared;
+use super::streams::{Next, OpenFault, Streams, TooMany, Waits};
 use super::unfinished::Part;
 use crate::identity::Identity;
 
@@ -29,35 +29,35 @@ const LEAVING: Duration = Duration::from_secs(2);
 
 /// A connection over HTTP.
 #[derive(Debug)]
-pub(super) struct Channel {
+pub(super) struct HttpSession {
     /// What clients know it by.
     pub(super) name: String,
     owner: Identity,
-    exchange: Mutex<Exchange>,
+    exchange: Mutex<Streams>,
     /// When somebody last did something.
     touched: Mutex<Instant>,
     /// Somebody has read something.
     room: Notify,
-    mouth: Mouth,
-    posts: Mutex<Posts>,
+    mouth: BackendWriter,
+    posts: Mutex<PostDedup>,
     end: Arc<Notify>,
     /// Streams that were cut off, and not counted yet: whoever leaves closes them as well.
     cuts: AtomicU64,
     cut: Notify,
-    fates: Arc<Fates>,
+    disconnects: Arc<DisconnectStats>,
 }
 
-impl Channel {
+impl HttpSession {
     /// Opens one for `guest`.
-    pub(super) async fn open(shared: &Arc<Shared>, guest: Guest) -> io::Result<Arc<Self>> {
+    pub(super) async fn open(shared: &Arc<Shared>, guest: AdmittedClient) -> io::Result<Arc<Self>> {
         let backend = shared.open(&guest).await?;
         let name = shared.name().ok_or(io::ErrorKind::Other)?;
         let (from, to) = backend.into_split();
-        let (mouth, messages) = Mouth::new(to);
+        let (mouth, messages) = BackendWriter::new(to);
         let channel = Arc::new(Self {
             name: name.clone(),
             owner: guest.identity().clone(),
-            exchange: Mutex::new(Exchange::new(
+            exchange: Mutex::new(Streams::new(
                 shared.limits.keep(),
                 shared.replay_memory.share(guest.identity()),
             )),
@@ -68,7 +68,7 @@ impl Channel {
             end: Arc::default(),
             cuts: AtomicU64::new(0),
             cut: Notify::new(),
-            fates: Arc::clone(&shared.fates),
+            disconnects: Arc::clone(&shared.disconnects),
         });
         shared.channels(|channels| channels.insert(name, Arc::clone(&channel)));
         tokio::spawn(run(Arc::clone(shared), Arc::clone(&channel), guest, from, messages));
@@ -81,7 +81,7 @@ impl Channel {
         (found.owner == *who).then_some(found)
     }
 
-    /// As [`Exchange::last_words`].
+    /// As [`Streams::last_words`].
     pub(super) fn last_words(&self) -> Option<RpcError> {
         self.with(|exchange| exchange.last_words())
     }
@@ -127,7 +127,7 @@ impl Channel {
         Ok(())
     }
 
-    /// As [`Exchange::open`].
+    /// As [`Streams::open`].
     pub(super) fn subscribe(
         &self,
         session: Option<&str>,
@@ -137,15 +137,15 @@ impl Channel {
         self.count_cuts();
         let opened = self.with(|exchange| exchange.open(session, cursor));
         match &opened {
-            Ok((_, Some(_))) | Err(OpenFault::Gap) => self.fates.add(Fate::Gap),
+            Ok((_, Some(_))) | Err(OpenFault::Gap) => self.disconnects.add(DisconnectOutcome::Gap),
             // Who says where it was comes back.
-            Ok(_) if cursor.is_some() => self.fates.add(Fate::Resumed),
+            Ok(_) if cursor.is_some() => self.disconnects.add(DisconnectOutcome::Resumed),
             Ok(_) | Err(OpenFault::Taken | OpenFault::Unknown) => {}
         }
         opened
     }
 
-    /// As [`Exchange::next`].
+    /// As [`Streams::next`].
     pub(super) fn next(&self, session: Option<&str>, reader: u64, waker: &Waker) -> Next {
         let now = Instant::now().into_std();
         let next = self.with(|exchange| {
@@ -159,7 +159,7 @@ impl Channel {
         next
     }
 
-    /// As [`Exchange::close`]. `cut`: before its end.
+    /// As [`Streams::close`]. `cut`: before its end.
     pub(super) fn unsubscribe(&self, session: Option<&str>, reader: u64, cut: bool) {
         self.touch();
         let was_reading = self.with(|exchange| exchange.close(session, reader));
@@ -169,7 +169,7 @@ impl Channel {
                 self.cut.notify_one();
             }
             // Somebody has come for it meanwhile.
-            (true, false) => self.fates.add(Fate::Broken),
+            (true, false) => self.disconnects.add(DisconnectOutcome::Broken),
             (false, _) => {}
         }
         // Whoever made the agent wait may have been this one.
@@ -178,7 +178,8 @@ impl Channel {
 
     /// Counts streams that were cut off as broken.
     fn count_cuts(&self) {
-        (0..self.cuts.swap(0, Ordering::Relaxed)).for_each(|_| self.fates.add(Fate::Broken));
+        (0..self.cuts.swap(0, Ordering::Relaxed))
+            .for_each(|_| self.disconnects.add(DisconnectOutcome::Broken));
     }
 
     /// Counts what was cut off by somebody who does not leave. Never ends.
@@ -194,7 +195,7 @@ impl Channel {
         *lock(&self.touched) = Instant::now();
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut Exchange) -> T) -> T {
+    fn with<T>(&self, act: impl FnOnce(&mut Streams) -> T) -> T {
         act(&mut lock(&self.exchange))
     }
 
@@ -258,8 +259,8 @@ pub(super) enum SendFault {
 
 async fn run(
     shared: Arc<Shared>,
-    channel: Arc<Channel>,
-    mut guest: Guest,
+    channel: Arc<HttpSession>,
+    mut guest: AdmittedClient,
     from: OwnedReadHalf,
     messages: mpsc::Receiver<Waiting>,
 ) {
@@ -267,7 +268,7 @@ async fn run(
         () = channel.listen(&shared, from) => false,
         () = channel.mouth.speak(messages) => false,
         () = channel.quiet(&shared) => {
-            shared.fates.add(Fate::Expired);
+            shared.disconnects.add(DisconnectOutcome::Expired);
             false
         }
         () = channel.end.notified() => true,
@@ -280,5 +281,5 @@ async fn run(
     }
     shared.channels(|channels| channels.remove(&channel.name));
     channel.mouth.shut();
-    channel.with(Exchange::end);
+    channel.with(Streams::end);
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use narrows_base::sync::lock;
 use tokio::sync::watch;
 
-use super::register::Register;
+use super::token_store::TokenStore;
 use super::{Auth, BindError, Listener};
 use crate::tls::{ServerTls, TlsError, TlsFiles};
 use crate::tokens::TokenError;
@@ -28,7 +28,7 @@ pub enum ReloadError {
 
 /// A listener that is bound.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct HttpListener {
     /// What the backend knows it by.
     pub(super) number: usize,
     pub(super) path: String,
@@ -50,7 +50,7 @@ pub(super) enum Admits {
     /// The user of this number.
     Owner(u32),
     /// Who has a token of this file.
-    Tokens(Register),
+    Tokens(TokenStore),
     /// Who has a certificate.
     Certificates,
 }
@@ -65,7 +65,7 @@ fn stamp(path: &Path) -> Option<Stamp> {
     Some((times, about.len(), about.ino()))
 }
 
-impl Door {
+impl HttpListener {
     /// Reads all its files. `bound` is where it really is.
     pub(super) fn new(listener: Listener, bound: SocketAddr) -> Result<Self, BindError> {
         let Listener { number, path, auth, origins, hosts, tls, .. } = listener;
@@ -79,7 +79,7 @@ impl Door {
             Auth::User => Admits::Users,
             Auth::Owner(user) => Admits::Owner(user),
             Auth::Mtls => Admits::Certificates,
-            Auth::Token(file) => Admits::Tokens(Register::new(file).map_err(ReloadError::from)?),
+            Auth::Token(file) => Admits::Tokens(TokenStore::new(file).map_err(ReloadError::from)?),
         };
         let tls = match tls {
             None => None,

@@ -14,8 +14,8 @@ use crate::identity::{Identity, Proof};
 const KEEP: Keep = Keep { bytes: 400, time: Duration::from_secs(300) };
 
 /// One that keeps as much as it likes.
-fn unlimited(keep: Keep) -> Exchange {
-    Exchange::new(keep, memory(usize::MAX).share(&Identity::new(Proof::Token, "a")))
+fn unlimited(keep: Keep) -> Streams {
+    Streams::new(keep, memory(usize::MAX).share(&Identity::new(Proof::Token, "a")))
 }
 
 /// A limit for all connections and for each identity.
@@ -37,12 +37,12 @@ fn refusal(id: usize) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "error": {"code": 1, "message": "no"}})
 }
 
-fn asked(exchange: &mut Exchange, id: usize, session: Option<&str>) {
+fn asked(exchange: &mut Streams, id: usize, session: Option<&str>) {
     exchange.asked(id.to_string().as_bytes(), Waits::Stream(session.map(str::to_owned))).unwrap();
 }
 
 /// What is there to read: numbers and messages.
-fn read(exchange: &mut Exchange, session: Option<&str>, reader: u64) -> Vec<(Option<u64>, Value)> {
+fn read(exchange: &mut Streams, session: Option<&str>, reader: u64) -> Vec<(Option<u64>, Value)> {
     let mut events = Vec::new();
     while let Next::Events(bytes) = exchange.next(session, reader, Instant::now(), Waker::noop()) {
         events.extend(parse(&bytes));
@@ -299,10 +299,10 @@ fn over_the_memory_limit_the_oldest_messages_go_and_a_reader_makes_the_agent_wai
     let now = Instant::now();
     let keep = Keep { bytes: 4 << 20, ..KEEP };
     let all = memory(100 << 10);
-    let mut one = Exchange::new(keep, all.share(&Identity::new(Proof::Token, "a")));
-    let mut other = Exchange::new(keep, all.share(&Identity::new(Proof::Token, "a")));
+    let mut one = Streams::new(keep, all.share(&Identity::new(Proof::Token, "a")));
+    let mut other = Streams::new(keep, all.share(&Identity::new(Proof::Token, "a")));
     let most = (100 << 10) + (32 << 10);
-    let kept = |exchange: &Exchange| exchange.streams().map(|stream| stream.ring.bytes()).sum::<usize>();
+    let kept = |exchange: &Streams| exchange.streams().map(|stream| stream.ring.bytes()).sum::<usize>();
     // No client reads: the oldest go, whichever stream they are on.
     for exchange in [&mut one, &mut other] {
         asked(exchange, 1, None);

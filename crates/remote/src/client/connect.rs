@@ -20,7 +20,7 @@ use url::Url;
 use super::cookies::Cookies;
 use super::ping_filter::PingFilter;
 use super::socket::{Io, Socket};
-use super::{DialError, Options, Target, trust};
+use super::{DialError, Options, Target, tls_roots};
 
 /// What we call ourselves.
 pub(super) const AGENT: &str = concat!("narrows/", env!("CARGO_PKG_VERSION"));
@@ -37,7 +37,7 @@ const PROBE_EVERY: Duration = Duration::from_secs(10);
 const PROBES: u32 = 3;
 
 /// Opens sockets to one place.
-pub(super) struct Dialler {
+pub(super) struct Connector {
     target: Target,
     pub(super) options: Options,
     tls: Option<TlsConnector>,
@@ -45,14 +45,14 @@ pub(super) struct Dialler {
     cookies: Cookies,
 }
 
-impl Dialler {
+impl Connector {
     /// Checks what can be checked before.
     pub(super) fn new(target: &Target, options: Options) -> Result<Self, DialError> {
         let bearer = bearer(target, &options)?;
         certifiable(target, &options)?;
         let tls = match target {
             Target::WebSocket(url) if url.scheme() == "wss" => {
-                Some(TlsConnector::from(Arc::new(trust::config(&options, &["http/1.1"])?)))
+                Some(TlsConnector::from(Arc::new(tls_roots::config(&options, &["http/1.1"])?)))
             }
             _ => None,
         };

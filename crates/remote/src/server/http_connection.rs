@@ -19,19 +19,19 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::admission::AdmittedClient;
+use super::authorize::{self, Caller, Denied};
 use super::certificate::ClientCertificate;
-use super::channel::Channel;
-use super::door::Door;
 use super::events::{Body, Events};
-use super::exchange::OpenFault;
-use super::guard::{self, Caller, Denied};
-use super::guest::Guest;
+use super::http_session::HttpSession;
+use super::listener::HttpListener;
 use super::open_sockets::{Guarded, OpenSocket, RequestGuard};
-use super::refusals::Reason;
-use super::reply::{self, CONNECTION_ID, LAST_EVENT_ID, Refusal, Reply, SESSION_ID};
+use super::refusal_stats::Reason;
+use super::response::{self, CONNECTION_ID, LAST_EVENT_ID, Refusal, Reply, SESSION_ID};
 use super::route::{self, Access, Handler};
 use super::shared::Shared;
 use super::socket::Place;
+use super::streams::OpenFault;
 use super::unfinished::FreeAllowance;
 use super::{post, websocket};
 use crate::identity::Identity;
@@ -46,9 +46,9 @@ const HEARD_OUT: (usize, Duration) = (64 << 10, Duration::from_secs(1));
 pub(super) const TOO_MANY: Refusal = Refusal::Later(10, "too many connections\n");
 
 /// A socket over which requests come.
-pub(super) struct Visit {
+pub(super) struct HttpConnection {
     pub(super) shared: Arc<Shared>,
-    pub(super) door: Arc<Door>,
+    pub(super) door: Arc<HttpListener>,
     pub(super) peer: IpAddr,
     /// Whom the socket itself shows: by the certificate of the client, or by its user.
     pub(super) shown: Option<Identity>,
@@ -64,7 +64,7 @@ pub(super) struct Visit {
     pub(super) allowance: FreeAllowance,
 }
 
-impl Visit {
+impl HttpConnection {
     /// Answers a request.
     pub(super) async fn answer(
         self: Arc<Self>,
@@ -74,7 +74,7 @@ impl Visit {
         let upgrade = hyper::upgrade::on(&mut request);
         let (parts, mut body) = request.into_parts();
         let allowed =
-            guard::host(&self.door, &parts).and_then(|()| guard::origin(&self.door, &parts.headers));
+            authorize::host(&self.door, &parts).and_then(|()| authorize::origin(&self.door, &parts.headers));
         let mut request = None;
         let (led, origin) = match allowed {
             Ok(origin) => (self.lead(&parts, origin, &mut body, upgrade, &mut request).await, origin),
@@ -85,7 +85,7 @@ impl Visit {
             hear_out(&mut body).await;
         }
         let mut reply = led.map_or_else(|denied| self.deny(denied), |reply| self.count(reply));
-        reply::finish(&mut reply, origin);
+        response::finish(&mut reply, origin);
         if parts.method == Method::HEAD {
             *reply.body_mut() = Body::Whole(Bytes::new());
         }
@@ -109,7 +109,7 @@ impl Visit {
             Denied::Unknown => Some(Reason::Token),
             Denied::Certificate => Some(Reason::Tls),
             Denied::User => Some(Reason::User),
-            Denied::Locked(_) => Some(Reason::Lockout),
+            Denied::Locked(_) => Some(Reason::AuthRateLimit),
             Denied::Rate => Some(Reason::Rate),
             // Was counted when its place was taken.
             Denied::Crowd => None,
@@ -121,7 +121,7 @@ impl Visit {
         if denied != Denied::Rate {
             self.refused.notify_one();
         }
-        reply::denied(denied)
+        response::denied(denied)
     }
 
     /// Everything behind the first two checks. The socket is in use as long as `request` is kept.
@@ -138,21 +138,21 @@ impl Visit {
             .flatten();
         let of_page = origin.is_some() && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
         if row.is_some_and(|row| row.access == Access::Page) && of_page {
-            return Ok(reply::preflight());
+            return Ok(response::preflight());
         }
         let headers = &parts.headers;
         let shown = self.shown.as_ref();
         let certificate = self.accepted_certificate()?;
-        let caller = guard::caller(&self.shared, &self.door, self.peer, shown, certificate, headers)?;
+        let caller = authorize::caller(&self.shared, &self.door, self.peer, shown, certificate, headers)?;
         *request = Some(self.socket.begin(&caller.identity).ok_or(Denied::Crowd)?);
         if let Some(error) = names_pool(parts.uri.query().unwrap_or_default()) {
-            return Ok(reply::json(StatusCode::BAD_REQUEST, message::error(b"null", &error)));
+            return Ok(response::json(StatusCode::BAD_REQUEST, message::error(b"null", &error)));
         }
         let Some(row) = row else {
             return Ok(if parts.uri.path() == self.door.path {
-                reply::no_method()
+                response::no_method()
             } else {
-                reply::refusal(StatusCode::NOT_FOUND, "there is nothing here\n").reply()
+                response::refusal(StatusCode::NOT_FOUND, "there is nothing here\n").reply()
             });
         };
         Ok(match row.handler {
@@ -165,7 +165,7 @@ impl Visit {
                 websocket::upgrade(&self.shared, parts, caller, upgrade, Arc::clone(&self.place))
             }
             Handler::End => self.end(headers, &caller).unwrap_or_else(Refusal::reply),
-            Handler::Preflight => reply::preflight(),
+            Handler::Preflight => response::preflight(),
         })
     }
 
@@ -185,7 +185,10 @@ impl Visit {
         let is_it = |part: &str| is_type(part, "text/event-stream") && !is_unwanted(part);
         let wanted = |value: &str| value.split(',').any(is_it);
         if !accepted.any(wanted) {
-            return Err(reply::refusal(StatusCode::NOT_ACCEPTABLE, "only text/event-stream is to be had\n"));
+            return Err(response::refusal(
+                StatusCode::NOT_ACCEPTABLE,
+                "only text/event-stream is to be had\n",
+            ));
         }
         let channel = channel(&self.shared, headers, &caller.identity)?;
         let session = text(headers, &SESSION_ID)?.map(str::to_owned);
@@ -193,12 +196,14 @@ impl Visit {
             None | Some("") => None,
             Some(cursor) => match cursor.parse() {
                 Ok(cursor) => Some(cursor),
-                Err(_) => return Err(reply::refusal(StatusCode::BAD_REQUEST, "that is no event of ours\n")),
+                Err(_) => {
+                    return Err(response::refusal(StatusCode::BAD_REQUEST, "that is no event of ours\n"));
+                }
             },
         };
         let opened = channel.subscribe(session.as_deref(), cursor).map_err(|fault| match fault {
-            OpenFault::Taken => reply::refusal(StatusCode::CONFLICT, "the stream is being read\n"),
-            OpenFault::Unknown => reply::refusal(StatusCode::NOT_FOUND, "there is no such session\n"),
+            OpenFault::Taken => response::refusal(StatusCode::CONFLICT, "the stream is being read\n"),
+            OpenFault::Unknown => response::refusal(StatusCode::NOT_FOUND, "there is no such session\n"),
             OpenFault::Gap => {
                 let error = RpcError::new(Code::NotFound, "what comes after that event is no longer kept")
                     .with("condition", json!("cursor_gap"));
@@ -218,7 +223,7 @@ impl Visit {
         let channel = channel(&self.shared, headers, &caller.identity)?;
         self.shared.channels(|channels| channels.remove(&channel.name));
         channel.end();
-        Ok(reply::empty(StatusCode::ACCEPTED))
+        Ok(response::empty(StatusCode::ACCEPTED))
     }
 }
 
@@ -245,12 +250,16 @@ fn names_pool(query: &str) -> Option<RpcError> {
 }
 
 /// The connection that a request names.
-pub(super) fn channel(shared: &Shared, headers: &HeaderMap, who: &Identity) -> Result<Arc<Channel>, Refusal> {
+pub(super) fn channel(
+    shared: &Shared,
+    headers: &HeaderMap,
+    who: &Identity,
+) -> Result<Arc<HttpSession>, Refusal> {
     let Some(name) = text(headers, &CONNECTION_ID)? else {
-        return Err(reply::refusal(StatusCode::BAD_REQUEST, "Acp-Connection-Id is missing\n"));
+        return Err(response::refusal(StatusCode::BAD_REQUEST, "Acp-Connection-Id is missing\n"));
     };
-    Channel::find(shared, name, who)
-        .ok_or_else(|| reply::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"))
+    HttpSession::find(shared, name, who)
+        .ok_or_else(|| response::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"))
 }
 
 /// The one value of a header, if it is there.
@@ -259,7 +268,7 @@ pub(super) fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Opti
     match (values.next().map(HeaderValue::to_str), values.next()) {
         (None, _) => Ok(None),
         (Some(Ok(value)), None) => Ok(Some(value)),
-        _ => Err(reply::refusal(StatusCode::BAD_REQUEST, "a header cannot be read\n")),
+        _ => Err(response::refusal(StatusCode::BAD_REQUEST, "a header cannot be read\n")),
     }
 }
 
@@ -279,10 +288,10 @@ fn is_unwanted(part: &str) -> bool {
 }
 
 /// Somebody with a place, of whom it is not known yet whether a new connection is wanted.
-pub(super) fn seat(shared: &Shared, caller: Caller) -> Result<Guest, Refusal> {
+pub(super) fn seat(shared: &Shared, caller: Caller) -> Result<AdmittedClient, Refusal> {
     if caller.doubted {
         return Err(Refusal::Doubted);
     }
     let seat = shared.seats.enter(caller.identity).ok_or(TOO_MANY)?;
-    Ok(Guest::new(seat, caller.credential, caller.listener))
+    Ok(AdmittedClient::new(seat, caller.credential, caller.listener))
 }

@@ -14,7 +14,7 @@ use super::codec::{self, Heard};
 use super::io::{Outbox, Scratch};
 use super::replay_memory::ReplayShare;
 use super::socket::{Socket, SocketEnd};
-use crate::resume::{self, Granted, Held};
+use crate::resume::{self, Granted, ResumableEnd};
 
 /// How much is put before a socket at a time.
 const HELPING: usize = 64 << 10;
@@ -24,7 +24,7 @@ const ROUNDS: usize = 16;
 
 /// Why nothing is carried any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CarryEnd {
+pub(super) enum PumpEnd {
     /// The socket is at its end.
     Socket(SocketEnd),
     /// The backend is, and the client has all that it sent.
@@ -34,7 +34,7 @@ pub(super) enum CarryEnd {
 /// What can be taken up again with another socket.
 #[derive(Debug)]
 struct Memory {
-    held: Held,
+    held: ResumableEnd,
     share: ReplayShare,
     /// More is kept than may be, though nothing more can be dropped here.
     is_over: bool,
@@ -69,7 +69,7 @@ impl Line {
     }
 
     /// From now on what is sent is kept, and counted. `id` is that of `initialize`, in whose answer `granted` is told.
-    pub(super) fn remember(&mut self, held: Held, share: ReplayShare, id: Bytes, granted: Granted) {
+    pub(super) fn remember(&mut self, held: ResumableEnd, share: ReplayShare, id: Bytes, granted: Granted) {
         let granting = Some((id, granted));
         self.memory = Some(Memory { held, share, is_over: false, granting, granted: false, farewell: false });
     }
@@ -80,7 +80,7 @@ impl Line {
     }
 
     /// What was sent and taken, if that is kept.
-    pub(super) fn held(&mut self) -> Option<&mut Held> {
+    pub(super) fn held(&mut self) -> Option<&mut ResumableEnd> {
         self.memory.as_mut().map(|memory| &mut memory.held)
     }
 
@@ -116,11 +116,11 @@ impl Line {
         cx: &mut Context<'_>,
         socket: &mut Socket,
         scratch: &Scratch,
-    ) -> Poll<CarryEnd> {
+    ) -> Poll<PumpEnd> {
         for _ in 0..ROUNDS {
             let up = match self.poll_up(cx, socket, scratch) {
                 Ok(moved) => moved,
-                Err(end) => return Poll::Ready(CarryEnd::Socket(end)),
+                Err(end) => return Poll::Ready(PumpEnd::Socket(end)),
             };
             let down = match self.poll_down(cx, socket, scratch) {
                 Ok(moved) => moved,
@@ -130,7 +130,7 @@ impl Line {
                 if let Some(memory) = &mut self.memory {
                     memory.held.expire(Instant::now().into_std());
                 }
-                return socket.poll_tick(cx, scratch).map(CarryEnd::Socket);
+                return socket.poll_tick(cx, scratch).map(PumpEnd::Socket);
             }
         }
         cx.waker().wake_by_ref();
@@ -196,18 +196,18 @@ impl Line {
         cx: &mut Context<'_>,
         socket: &mut Socket,
         scratch: &Scratch,
-    ) -> Result<bool, CarryEnd> {
+    ) -> Result<bool, PumpEnd> {
         let mut moved = self.serve(socket, scratch);
         match socket.poll_write(cx, scratch) {
             Poll::Pending => return Ok(false),
-            Poll::Ready(written) => moved |= written.map_err(CarryEnd::Socket)?,
+            Poll::Ready(written) => moved |= written.map_err(PumpEnd::Socket)?,
         }
         if self.is_full() {
             return Ok(moved);
         }
         if self.ended {
             let drained = self.memory.as_ref().is_none_or(|memory| memory.held.ring().is_drained());
-            return if drained { Err(CarryEnd::Backend) } else { Ok(true) };
+            return if drained { Err(PumpEnd::Backend) } else { Ok(true) };
         }
         match self.poll_lines(cx, scratch, Some(&mut *socket)) {
             Poll::Pending => return Ok(moved),
@@ -217,7 +217,7 @@ impl Line {
         match socket.poll_write(cx, scratch) {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(_)) => Ok(moved),
-            Poll::Ready(Err(end)) => Err(CarryEnd::Socket(end)),
+            Poll::Ready(Err(end)) => Err(PumpEnd::Socket(end)),
         }
     }
 
@@ -337,7 +337,7 @@ mod tests {
         let limits =
             Limits { replay_memory: 64 << 10, replay_memory_per_identity: 64 << 10, ..Limits::default() };
         let share = ReplayMemory::new(&limits).share(&Identity::new(Proof::Token, "a"));
-        let held = Held::new(limits.keep());
+        let held = ResumableEnd::new(limits.keep());
         let mut memory =
             Memory { held, share, is_over: false, granting: None, granted: true, farewell: false };
         let line = vec![b'x'; 10 << 10];

@@ -16,7 +16,7 @@ const FORGETTING: Duration = Duration::from_secs(6);
 ///
 /// They concern wrong tokens only: one that is known is never looked up here.
 #[derive(Debug)]
-pub(super) struct Lockout {
+pub(super) struct AuthRateLimit {
     most: u32,
     failures: HashMap<IpAddr, Failures>,
     /// When those that are forgotten were last taken out.
@@ -44,7 +44,7 @@ pub(super) enum Noted {
     Nothing,
 }
 
-impl Lockout {
+impl AuthRateLimit {
     /// After `most` failures, none of which is forgotten.
     pub(super) fn new(most: u32) -> Self {
         Self { most, failures: HashMap::new(), swept: None }
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn too_many_failures_lock_an_address_out_until_they_are_forgotten() {
-        let mut lockout = Lockout::new(3);
+        let mut lockout = AuthRateLimit::new(3);
         let (here, there) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
         let now = Instant::now();
         for _ in 0..3 {
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn the_first_failure_and_the_lock_out_are_told_once_each() {
-        let mut lockout = Lockout::new(3);
+        let mut lockout = AuthRateLimit::new(3);
         let (here, now) = ("192.0.2.1".parse().unwrap(), Instant::now());
         let mut failed = |after: u32| lockout.failed(here, now + FORGETTING * after);
         assert_eq!([failed(0), failed(0), failed(0)], [Noted::First, Noted::Nothing, Noted::Locked]);
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_network_of_version_6_is_one_peer() {
-        let mut lockout = Lockout::new(1);
+        let mut lockout = AuthRateLimit::new(1);
         let now = Instant::now();
         lockout.failed("2001:db8::1".parse().unwrap(), now);
         assert!(lockout.locked("2001:db8::ffff:1".parse().unwrap(), now).is_some());
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let mut lockout = Lockout::new(1);
+        let mut lockout = AuthRateLimit::new(1);
         let now = Instant::now();
         for number in 0..2 * REMEMBERED as u32 {
             lockout.failed(IpAddr::V4(number.into()), now);

@@ -15,7 +15,7 @@ const WAITING: usize = 4;
 
 /// Where messages are said.
 #[derive(Debug)]
-pub(super) struct Mouth {
+pub(super) struct BackendWriter {
     state: Mutex<State>,
     queue: mpsc::Sender<Waiting>,
 }
@@ -37,12 +37,12 @@ pub(super) struct Shut;
 
 /// A place for one message.
 pub(super) struct Turn<'a> {
-    mouth: &'a Mouth,
+    mouth: &'a BackendWriter,
     place: mpsc::Permit<'a, Waiting>,
 }
 
-impl Mouth {
-    /// To a backend. What waits is written while [`Mouth::speak`] is polled.
+impl BackendWriter {
+    /// To a backend. What waits is written while [`BackendWriter::speak`] is polled.
     pub(super) fn new(to: OwnedWriteHalf) -> (Self, mpsc::Receiver<Waiting>) {
         let (queue, messages) = mpsc::channel(WAITING);
         (Self { state: Mutex::new(State { to: Some(Arc::new(to)), waiting: 0 }), queue }, messages)
@@ -119,7 +119,7 @@ mod tests {
     async fn what_does_not_fit_comes_whole_and_in_order() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (_from, to) = ours.into_split();
-        let (mouth, messages) = Mouth::new(to);
+        let (mouth, messages) = BackendWriter::new(to);
         // Some fit at once, one of them in part, and the rest waits.
         let sizes = [3, 40_000, 400_000, 5, 1_000_000, 7];
         let say = async {
@@ -142,7 +142,7 @@ mod tests {
     async fn a_message_is_counted_until_the_backend_has_it() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (_from, to) = ours.into_split();
-        let (mouth, messages) = Mouth::new(to);
+        let (mouth, messages) = BackendWriter::new(to);
         let counts = Unfinished::new(&Limits::default());
         let size = 4 << 20;
         let mut part = counts.part(&Identity::new(Proof::Token, "a"));
@@ -163,7 +163,7 @@ mod tests {
     async fn who_does_not_listen_keeps_nobody_waiting() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (_from, to) = ours.into_split();
-        let (mouth, messages) = Mouth::new(to);
+        let (mouth, messages) = BackendWriter::new(to);
         drop(theirs);
         let mut speak = std::pin::pin!(mouth.speak(messages));
         for _ in 0..3 * WAITING {
@@ -179,7 +179,7 @@ mod tests {
     async fn the_backend_is_let_go_of() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (from, to) = ours.into_split();
-        let (mouth, messages) = Mouth::new(to);
+        let (mouth, messages) = BackendWriter::new(to);
         drop((from, messages));
         mouth.shut();
         assert_eq!(mouth.turn().await.err(), Some(Shut));

@@ -16,7 +16,7 @@ pub(super) enum Reason {
     /// Another user of this machine, or one that the system does not tell.
     User,
     /// Too many wrong tokens came from there.
-    Lockout,
+    AuthRateLimit,
     /// Too many requests a second.
     Rate,
     /// Too many connections, or too much at once.
@@ -47,7 +47,7 @@ const REASONS: [(Reason, &str); 16] = [
     (Reason::Origin, "origin"),
     (Reason::Token, "token"),
     (Reason::User, "user"),
-    (Reason::Lockout, "lockout"),
+    (Reason::AuthRateLimit, "lockout"),
     (Reason::Rate, "rate"),
     (Reason::Limit, "limit"),
     (Reason::Crowd, "crowd"),
@@ -79,9 +79,9 @@ impl Reason {
 
 /// How often, by the reason.
 #[derive(Debug, Default)]
-pub(super) struct Refusals([AtomicU64; REASONS.len()]);
+pub(super) struct RefusalStats([AtomicU64; REASONS.len()]);
 
-impl Refusals {
+impl RefusalStats {
     /// Somebody was refused once more.
     pub(super) fn add(&self, reason: Reason) {
         self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn every_reason_has_its_own_place_and_name() {
-        let refusals = Refusals::default();
+        let refusals = RefusalStats::default();
         for (number, (reason, _)) in REASONS.iter().enumerate() {
             assert_eq!(*reason as usize, number);
             (0..=number).for_each(|_| refusals.add(*reason));

@@ -14,14 +14,14 @@ pub(super) const DOUBTED: u32 = 5;
 
 /// Who has a token.
 #[derive(Debug)]
-pub(super) struct Register {
+pub(super) struct TokenStore {
     path: PathBuf,
     known: watch::Sender<Arc<Tokens>>,
     /// How often it could not be read since it could.
     failures: AtomicU32,
 }
 
-impl Register {
+impl TokenStore {
     /// Reads the file.
     pub(super) fn new(path: PathBuf) -> Result<Self, TokenError> {
         let known = watch::Sender::new(Arc::new(Tokens::read(&path)?));
@@ -95,7 +95,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokens.toml");
         tokens::add(&path, "one", None, SystemTime::UNIX_EPOCH).unwrap();
-        let register = Register::new(path.clone()).unwrap();
+        let register = TokenStore::new(path.clone()).unwrap();
         let good = fs::read(&path).unwrap();
         for bad in [None, Some("broken")] {
             match bad {

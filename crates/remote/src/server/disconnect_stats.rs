@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What can become of a connection that goes on over one socket or stream after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum DisconnectOutcome {
     /// Its socket was lost, or a stream of its events was cut off.
     Broken,
     /// It goes on over another socket, or a stream behind the event that came last.
@@ -16,20 +16,20 @@ pub(super) enum Fate {
 }
 
 /// All of them, and how people call them.
-const FATES: [(Fate, &str); 4] = [
-    (Fate::Broken, "broken"),
-    (Fate::Resumed, "resumed"),
-    (Fate::Gap, "cursor_gap"),
-    (Fate::Expired, "expired"),
+const FATES: [(DisconnectOutcome, &str); 4] = [
+    (DisconnectOutcome::Broken, "broken"),
+    (DisconnectOutcome::Resumed, "resumed"),
+    (DisconnectOutcome::Gap, "cursor_gap"),
+    (DisconnectOutcome::Expired, "expired"),
 ];
 
 /// How often each has.
 #[derive(Debug, Default)]
-pub(super) struct Fates([AtomicU64; FATES.len()]);
+pub(super) struct DisconnectStats([AtomicU64; FATES.len()]);
 
-impl Fates {
+impl DisconnectStats {
     /// It has happened once more.
-    pub(super) fn add(&self, fate: Fate) {
+    pub(super) fn add(&self, fate: DisconnectOutcome) {
         self.0[fate as usize].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -45,11 +45,11 @@ mod tests {
 
     #[test]
     fn every_fate_has_its_own_place() {
-        let fates = Fates::default();
+        let disconnects = DisconnectStats::default();
         for (number, (fate, _)) in FATES.iter().enumerate() {
             assert_eq!(*fate as usize, number);
-            (0..=number).for_each(|_| fates.add(*fate));
+            (0..=number).for_each(|_| disconnects.add(*fate));
         }
-        assert!(fates.all().iter().map(|(_, count)| *count).eq(1..=FATES.len() as u64));
+        assert!(disconnects.all().iter().map(|(_, count)| *count).eq(1..=FATES.len() as u64));
     }
 }

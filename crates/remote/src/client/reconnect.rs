@@ -8,12 +8,12 @@ use narrows_wire::{Frame, View};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::backoff::Backoff;
-use super::carry::{End, Mode, Shared, State, carry};
-use super::dial::Dialler;
-use super::open::Open;
+use super::connect::Connector;
+use super::pending::Open;
+use super::pump::{End, Mode, Shared, State, pump};
 use super::socket::{Broken, Read, Socket};
-use super::standing::Watch;
-use super::{DialError, Lost};
+use super::state::Watch;
+use super::{ConnectionLost, DialError};
 use crate::resume::{Answer, Ask, Connection, Counts};
 
 /// The id of our own requests, which are the first on their socket and can be taken for no other.
@@ -47,8 +47,8 @@ pub(super) const MOST_MUTE: u32 = 8;
 const MOST_LATE: u32 = 3;
 
 /// Keeps one connection.
-pub(super) struct Keeper {
-    dialler: Dialler,
+pub(super) struct ReconnectingClient {
+    dialler: Connector,
     outlet: Outlet,
     inlet: Inlet,
     shared: Shared,
@@ -70,14 +70,14 @@ pub(super) struct Keeper {
 enum Failed {
     /// The next one may come to something.
     Again(DialError),
-    Finally(Lost),
+    Finally(ConnectionLost),
 }
 
 impl Failed {
     /// No socket came about, for a connection that is held or for one that has not begun.
     fn of_dial(error: DialError, is_held: bool) -> Self {
         let is_final = if is_held { error.is_shut() } else { error.is_final() };
-        if is_final { Self::Finally(Lost::Dial(error)) } else { Self::Again(error) }
+        if is_final { Self::Finally(ConnectionLost::Dial(error)) } else { Self::Again(error) }
     }
 }
 
@@ -87,8 +87,8 @@ impl From<Broken> for Failed {
     }
 }
 
-impl Keeper {
-    pub(super) fn new(dialler: Dialler, outlet: Outlet, inlet: Inlet, watch: Watch) -> Self {
+impl ReconnectingClient {
+    pub(super) fn new(dialler: Connector, outlet: Outlet, inlet: Inlet, watch: Watch) -> Self {
         let shared = Shared::new(dialler.options.keep);
         let (backoff, now) = (Backoff::new(), Instant::now());
         Self {
@@ -110,7 +110,7 @@ impl Keeper {
     /// Carries until the holder has done, or it cannot be done any more.
     ///
     /// `first` is a socket, or why the first one was cut.
-    pub(super) async fn run(mut self, first: Result<Socket, String>) -> Result<(), Lost> {
+    pub(super) async fn run(mut self, first: Result<Socket, String>) -> Result<(), ConnectionLost> {
         let mut next = first.map_err(|why| (Broken::Cut(why), Duration::ZERO));
         loop {
             let socket = match next {
@@ -132,7 +132,7 @@ impl Keeper {
                 },
             };
             let (silence, began) = (self.dialler.options.silence, Instant::now());
-            match carry(&self.shared, &mut self.outlet, &self.inlet, socket, silence).await {
+            match pump(&self.shared, &mut self.outlet, &self.inlet, socket, silence).await {
                 End::Done => break,
                 End::Broken(broken) => next = Err((broken, began.elapsed())),
             }
@@ -142,10 +142,12 @@ impl Keeper {
     }
 
     /// Another socket for the connection, after one that stood so long; `None` if the holder has no use for one.
-    async fn again(&mut self, broken: Broken, stood: Duration) -> Result<Option<Socket>, Lost> {
+    async fn again(&mut self, broken: Broken, stood: Duration) -> Result<Option<Socket>, ConnectionLost> {
         tracing::info!(why = %broken, "the connection is lost");
         let broken = match broken {
-            Broken::Other(error) if self.shared.state().is_beginning() => return Err(Lost::Dial(error)),
+            Broken::Other(error) if self.shared.state().is_beginning() => {
+                return Err(ConnectionLost::Dial(error));
+            }
             broken => broken,
         };
         let (connection, counts, is_idle) = {
@@ -160,7 +162,7 @@ impl Keeper {
             (connection, counts, state.held.ring().bytes() == 0)
         };
         match broken {
-            Broken::TooLong(why) => return Err(Lost::TooLong(why)),
+            Broken::TooLong(why) => return Err(ConnectionLost::TooLong(why)),
             Broken::Fenced => self.fence()?,
             _ => {}
         }
@@ -169,7 +171,7 @@ impl Keeper {
             connection.is_none() && matches!(broken, Broken::Closed | Broken::Cut(_)) && stood < STOOD;
         self.mute = if is_mute { self.mute + 1 } else { 0 };
         if self.mute >= MOST_MUTE {
-            return Err(Lost::Dial(DialError::Mute));
+            return Err(ConnectionLost::Dial(DialError::Mute));
         }
         let grace = self.dialler.options.grace;
         // However often it was lost: there is time for another attempt.
@@ -182,7 +184,7 @@ impl Keeper {
         }
         self.late = if now < self.since + grace { 0 } else { self.late + 1 };
         if self.late > MOST_LATE {
-            return Err(Lost::Grace { grace, last: DialError::Io(broken.to_string()) });
+            return Err(ConnectionLost::Grace { grace, last: DialError::Io(broken.to_string()) });
         }
         let deadline = (self.since + grace).max(now + wait + self.dialler.options.connect.min(grace));
         let _missing = self.watch.lost(Instant::now(), deadline);
@@ -199,13 +201,13 @@ impl Keeper {
                     Ok(Ok(socket)) => return Ok(Some(socket)),
                     Ok(Err(Failed::Finally(lost))) => return Err(lost),
                     Ok(Err(Failed::Again(error))) => last = error,
-                    Err(_) => return Err(Lost::Grace { grace, last }),
+                    Err(_) => return Err(ConnectionLost::Grace { grace, last }),
                 }
                 tracing::debug!(why = %last, "no connection yet");
                 if connection.is_none() {
                     *mute = if matches!(last, DialError::Cut(_)) { *mute + 1 } else { 0 };
                     if *mute >= MOST_MUTE {
-                        return Err(Lost::Dial(DialError::Mute));
+                        return Err(ConnectionLost::Dial(DialError::Mute));
                     }
                 }
                 let left = deadline.saturating_duration_since(Instant::now());
@@ -229,23 +231,23 @@ impl Keeper {
     }
 
     /// Counts how often somebody has taken over.
-    fn fence(&mut self) -> Result<(), Lost> {
+    fn fence(&mut self) -> Result<(), ConnectionLost> {
         if self.fenced.elapsed() > FENCES {
             self.fences = 0;
         }
         self.fenced = Instant::now();
         self.fences += 1;
         // A late attempt of our own can do that, but not for long.
-        if self.fences >= MOST_FENCES { Err(Lost::Fenced) } else { Ok(()) }
+        if self.fences >= MOST_FENCES { Err(ConnectionLost::Fenced) } else { Ok(()) }
     }
 }
 
 /// How a connection is lost that cannot be taken up again: as the server has said, if it has.
-fn plain(state: &State, broken: &Broken) -> Lost {
+fn plain(state: &State, broken: &Broken) -> ConnectionLost {
     match &state.last_words {
-        Some(words) if state.is_beginning() => Lost::Dial(DialError::TurnedAway(words.clone())),
-        Some(words) => Lost::Refused(words.clone()),
-        None => Lost::Plain(broken.to_string()),
+        Some(words) if state.is_beginning() => ConnectionLost::Dial(DialError::TurnedAway(words.clone())),
+        Some(words) => ConnectionLost::Refused(words.clone()),
+        None => ConnectionLost::Plain(broken.to_string()),
     }
 }
 
@@ -267,14 +269,19 @@ async fn parting(shared: &Shared, outlet: &mut Outlet) {
 
 /// A new socket on which the connection goes on.
 async fn attempt(
-    dialler: &Dialler,
+    dialler: &Connector,
     shared: &Shared,
     connection: Option<&Connection>,
 ) -> Result<Socket, Failed> {
     let dialled = dialler.dial().await;
     let mut socket = dialled.map_err(|error| Failed::of_dial(error, connection.is_some()))?;
     let Some(connection) = connection else {
-        return shared.state().held.resume(0).map(|_| socket).map_err(|_| Failed::Finally(Lost::Gap));
+        return shared
+            .state()
+            .held
+            .resume(0)
+            .map(|_| socket)
+            .map_err(|_| Failed::Finally(ConnectionLost::Gap));
     };
     let received = shared.state().held.counts().taken;
     let ask = Ask { id: Bytes::from_static(ID), connection: connection.clone(), received };
@@ -294,12 +301,12 @@ async fn attempt(
     match answer {
         Some(Answer::Resumed { received }) => {
             let counts = shared.state().held.counts();
-            shared.state().held.resume(received).map_err(|_| Failed::Finally(Lost::Gap))?;
+            shared.state().held.resume(received).map_err(|_| Failed::Finally(ConnectionLost::Gap))?;
             tracing::info!(received, sent = counts.sent, taken = counts.taken, "the connection goes on");
             Ok(socket)
         }
-        Some(Answer::Unknown) => Err(Failed::Finally(Lost::Forgotten)),
-        Some(Answer::Gap) => Err(Failed::Finally(Lost::Gap)),
+        Some(Answer::Unknown) => Err(Failed::Finally(ConnectionLost::Forgotten)),
+        Some(Answer::Gap) => Err(Failed::Finally(ConnectionLost::Gap)),
         Some(Answer::Refused(error)) => {
             let is_retryable = error
                 .data
@@ -310,7 +317,7 @@ async fn attempt(
             Err(if is_retryable {
                 Failed::Again(DialError::Io(error))
             } else {
-                Failed::Finally(Lost::Refused(error))
+                Failed::Finally(ConnectionLost::Refused(error))
             })
         }
         // Somebody else, who may not be there for long.
@@ -319,7 +326,12 @@ async fn attempt(
 }
 
 /// Tells the holder what is lost, by the answers to what it has asked, and ends the link.
-pub(super) async fn give_up(lost: &Lost, mut answers: Vec<Frame>, outlet: &mut Outlet, inlet: Inlet) {
+pub(super) async fn give_up(
+    lost: &ConnectionLost,
+    mut answers: Vec<Frame>,
+    outlet: &mut Outlet,
+    inlet: Inlet,
+) {
     let why = words(lost);
     let mut lines = Vec::new();
     outlet.take_now(&mut lines);
@@ -337,10 +349,10 @@ pub(super) async fn give_up(lost: &Lost, mut answers: Vec<Frame>, outlet: &mut O
 }
 
 /// What happened, and why.
-pub(super) fn words(lost: &Lost) -> String {
+pub(super) fn words(lost: &ConnectionLost) -> String {
     use std::error::Error;
     match lost.source() {
-        Some(source) if matches!(lost, Lost::Dial(_)) => format!("{lost}: {source}"),
+        Some(source) if matches!(lost, ConnectionLost::Dial(_)) => format!("{lost}: {source}"),
         Some(source) => format!("the connection is lost: {lost}: {source}"),
         None => format!("the connection is lost: {lost}"),
     }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 /// A time without a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gap {
+pub struct Outage {
     /// Since when it is lost.
     pub since: Instant,
     /// Until when it is tried to have it again.
@@ -16,12 +16,12 @@ pub struct Gap {
 
 /// Whether a connection stands, for whoever wants to tell of it.
 #[derive(Clone, Debug)]
-pub struct Standing(watch::Receiver<State>);
+pub struct ConnectionState(watch::Receiver<State>);
 
-impl Standing {
+impl ConnectionState {
     /// The time without a connection, if it is lost now.
     #[must_use]
-    pub fn gap(&self) -> Option<Gap> {
+    pub fn gap(&self) -> Option<Outage> {
         self.0.borrow().gap
     }
 }
@@ -30,7 +30,7 @@ impl Standing {
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     lost: usize,
-    gap: Option<Gap>,
+    gap: Option<Outage>,
 }
 
 /// Where the parts of a connection say that they are lost.
@@ -42,27 +42,27 @@ impl Watch {
         Self(Arc::new(watch::Sender::new(State::default())))
     }
 
-    pub(super) fn standing(&self) -> Standing {
-        Standing(self.0.subscribe())
+    pub(super) fn standing(&self) -> ConnectionState {
+        ConnectionState(self.0.subscribe())
     }
 
     /// A part is lost for as long as the answer is held.
-    pub(super) fn lost(&self, since: Instant, until: Instant) -> Missing {
+    pub(super) fn lost(&self, since: Instant, until: Instant) -> WaitTimeout {
         self.0.send_modify(|state| {
             state.lost += 1;
             // The first to give up ends all of it.
-            let gap = state.gap.get_or_insert(Gap { since, until });
+            let gap = state.gap.get_or_insert(Outage { since, until });
             gap.until = gap.until.min(until);
         });
-        Missing(self.clone())
+        WaitTimeout(self.clone())
     }
 }
 
 /// One part that is lost.
 #[derive(Debug)]
-pub(super) struct Missing(Watch);
+pub(super) struct WaitTimeout(Watch);
 
-impl Drop for Missing {
+impl Drop for WaitTimeout {
     fn drop(&mut self) {
         self.0.0.send_modify(|state| {
             state.lost = state.lost.saturating_sub(1);
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(standing.gap(), None);
         let first = watch.lost(now, now + 9 * second);
         let other = watch.lost(now + second, now + 7 * second);
-        let gap = Some(Gap { since: now, until: now + 7 * second });
+        let gap = Some(Outage { since: now, until: now + 7 * second });
         assert_eq!(standing.gap(), gap);
         drop(first);
         assert_eq!(standing.gap(), gap);

@@ -148,7 +148,7 @@ impl Stream {
 
 /// The streams of one connection.
 #[derive(Debug)]
-pub(super) struct Exchange {
+pub(super) struct Streams {
     keep: Keep,
     share: ReplayShare,
     /// More is kept than may be, though nothing more can be dropped here.
@@ -165,7 +165,7 @@ pub(super) struct Exchange {
     last_words: Option<RpcError>,
 }
 
-impl Exchange {
+impl Streams {
     /// Before anything was said.
     pub(super) fn new(keep: Keep, share: ReplayShare) -> Self {
         Self {

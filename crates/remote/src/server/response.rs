@@ -10,9 +10,9 @@ use hyper::header::{
 };
 use hyper::{Response, StatusCode};
 
+use super::authorize::Denied;
 use super::events::Body;
-use super::guard::Denied;
-use super::refusals::Reason;
+use super::refusal_stats::Reason;
 use super::route;
 
 /// Names a connection.

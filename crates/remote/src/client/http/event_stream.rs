@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::super::backoff::Backoff;
-use super::super::keep::STOOD;
-use super::super::{DialError, Lost};
+use super::super::reconnect::STOOD;
+use super::super::{ConnectionLost, DialError};
 use super::sse::Parser;
 use super::{Wire, causes};
 
@@ -21,11 +21,11 @@ pub(super) enum News {
     /// The stream of a session is over: the server knows no such session.
     Over(String),
     /// The connection is lost.
-    Lost(Lost),
+    Lost(ConnectionLost),
 }
 
 /// Where a stream begins, and where to put what comes.
-pub(super) struct Feed {
+pub(super) struct EventStream {
     pub(super) wire: Arc<Wire>,
     pub(super) connection: String,
     /// `None` for the stream of the connection.
@@ -45,7 +45,7 @@ const NO_CONNECTION: &str = "there is no such connection";
 /// Nobody listens any more.
 struct Unheard;
 
-impl Feed {
+impl EventStream {
     /// Reads the stream until it is over, beginning with an answer if there is one already.
     pub(super) async fn run(self, first: Option<Response>) {
         let mut answer = first;
@@ -64,7 +64,7 @@ impl Feed {
                 };
                 tracing::debug!(why, session = self.session.is_some(), "a stream of events was cut off");
                 if !counted {
-                    return self.tell(News::Lost(Lost::Plain(why))).await;
+                    return self.tell(News::Lost(ConnectionLost::Plain(why))).await;
                 }
                 let was_of_use = before.as_ref() != Some(&last) || began.elapsed() >= STOOD;
                 before = Some(last.clone());
@@ -102,13 +102,13 @@ impl Feed {
                 Err(_) => return Ok("the server has fallen silent".to_owned()),
             };
             if let Err(error) = parser.feed(&read, &mut events) {
-                self.tell(News::Lost(Lost::TooLong(error.to_string()))).await;
+                self.tell(News::Lost(ConnectionLost::TooLong(error.to_string()))).await;
                 return Err(Unheard);
             }
             for event in events.drain(..) {
                 let frame = Frame::parse(event.data);
                 if event.id.is_none() && frame.method().as_deref() == Some(GAP) {
-                    self.tell(News::Lost(Lost::Gap)).await;
+                    self.tell(News::Lost(ConnectionLost::Gap)).await;
                     return Err(Unheard);
                 }
                 self.news.send(News::Frame(frame)).await.map_err(|_| Unheard)?;
@@ -142,14 +142,14 @@ impl Feed {
     /// What an attempt that failed means, if that is the end of the stream; else the next may come to something.
     fn verdict(&self, error: DialError) -> Result<DialError, News> {
         Err(match (&error, &self.session) {
-            (DialError::Status { status: 410, .. }, _) => News::Lost(Lost::Gap),
+            (DialError::Status { status: 410, .. }, _) => News::Lost(ConnectionLost::Gap),
             (DialError::Status { status: 404, words, .. }, Some(session))
                 if words.as_deref() != Some(NO_CONNECTION) =>
             {
                 News::Over(session.clone())
             }
-            (DialError::Status { status: 404, .. }, _) => News::Lost(Lost::Forgotten),
-            _ if error.is_shut() => News::Lost(Lost::Dial(error)),
+            (DialError::Status { status: 404, .. }, _) => News::Lost(ConnectionLost::Forgotten),
+            _ if error.is_shut() => News::Lost(ConnectionLost::Dial(error)),
             _ => return Ok(error),
         })
     }
@@ -168,7 +168,7 @@ impl Feed {
             let error = match timeout_at(deadline, attempt).await {
                 Ok(Ok(response)) => return Ok(response),
                 Ok(Err(error)) => error,
-                Err(_) => return Err(News::Lost(Lost::Grace { grace, last: why })),
+                Err(_) => return Err(News::Lost(ConnectionLost::Grace { grace, last: why })),
             };
             why = self.verdict(error)?;
             let left = deadline.saturating_duration_since(Instant::now());

@@ -12,17 +12,17 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Served;
-use super::carry::{CarryEnd, Line};
+use super::admission::AdmittedClient;
 use super::codec::Heard;
 use super::detached::Detachment;
-use super::fates::Fate;
-use super::guest::Guest;
+use super::disconnect_stats::DisconnectOutcome;
 use super::io::Scratch;
-use super::refusals::Reason;
+use super::pump::{Line, PumpEnd};
+use super::refusal_stats::Reason;
 use super::shared::Shared;
 use super::socket::{Left, Socket, SocketEnd};
 use crate::identity::Identity;
-use crate::resume::{self, Answer, Ask, Connection, First, Granted, Held};
+use crate::resume::{self, Answer, Ask, Connection, First, Granted, ResumableEnd};
 
 /// The code of a WebSocket that closes because we do.
 const GOING: u16 = 1001;
@@ -39,7 +39,7 @@ const ASKING: usize = 4;
 /// A socket that wants to go on with a connection.
 struct Attach {
     socket: Socket,
-    guest: Guest,
+    guest: AdmittedClient,
     ask: Ask,
     /// What was read behind that.
     rest: Vec<Bytes>,
@@ -77,7 +77,7 @@ impl std::fmt::Debug for Attach {
 }
 
 /// Serves a socket until it, the client or the backend is at its end.
-pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: Guest) {
+pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: AdmittedClient) {
     let first = tokio::select! {
         first = timeout(shared.limits.idle_timeout, first(&mut socket, &shared.scratch)) => first,
         () = shared.stopping() => return socket.close(GOING, "going away", &shared.scratch).await,
@@ -90,7 +90,7 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: Gu
             shared.refusals.add(Reason::Frame);
             return socket.close(REFUSED, "no message came", &shared.scratch).await;
         }
-        Ok(Err(end)) => return finish(&shared, socket, CarryEnd::Socket(end)).await,
+        Ok(Err(end)) => return finish(&shared, socket, PumpEnd::Socket(end)).await,
     };
     let Some(opening) = messages.first().cloned() else { return };
     let view = View::parse(&opening);
@@ -154,7 +154,12 @@ async fn first(socket: &mut Socket, scratch: &Scratch) -> Result<Vec<Bytes>, Soc
 }
 
 /// A line to a new backend, on which `messages` have been sent.
-async fn open(shared: &Shared, socket: &mut Socket, guest: &Guest, messages: &[Bytes]) -> Option<Line> {
+async fn open(
+    shared: &Shared,
+    socket: &mut Socket,
+    guest: &AdmittedClient,
+    messages: &[Bytes],
+) -> Option<Line> {
     match shared.open(guest).await {
         Ok(backend) => Some(Line::new(backend)),
         Err(error) => {
@@ -178,7 +183,7 @@ fn take(line: &mut Line, messages: &[Bytes], socket: &mut Socket, scratch: &Scra
 }
 
 /// A connection that ends with its socket.
-async fn plain(shared: &Arc<Shared>, socket: Socket, mut guest: Guest, messages: &[Bytes]) {
+async fn plain(shared: &Arc<Shared>, socket: Socket, mut guest: AdmittedClient, messages: &[Bytes]) {
     let scratch = &shared.scratch;
     let mut socket = match socket.leave(messages, |upgraded| shared.serve(&guest, upgraded)) {
         Ok(Left::Here(socket)) => *socket,
@@ -207,7 +212,7 @@ async fn plain(shared: &Arc<Shared>, socket: Socket, mut guest: Guest, messages:
 }
 
 /// Has a connection that the backend serves end when it must.
-async fn watch(shared: &Shared, mut served: Box<dyn Served>, guest: &mut Guest) {
+async fn watch(shared: &Shared, mut served: Box<dyn Served>, guest: &mut AdmittedClient) {
     let (code, reason) = tokio::select! {
         biased;
         fault = served.ended() => {
@@ -223,17 +228,17 @@ async fn watch(shared: &Shared, mut served: Box<dyn Served>, guest: &mut Guest) 
     served.ended().await;
 }
 
-async fn finish(shared: &Shared, socket: Socket, end: CarryEnd) {
+async fn finish(shared: &Shared, socket: Socket, end: PumpEnd) {
     let scratch = &shared.scratch;
     match end {
-        CarryEnd::Backend => socket.close(GOING, "going away", scratch).await,
-        CarryEnd::Socket(SocketEnd::Lost) => {}
-        CarryEnd::Socket(SocketEnd::Crowded) => {
+        PumpEnd::Backend => socket.close(GOING, "going away", scratch).await,
+        PumpEnd::Socket(SocketEnd::Lost) => {}
+        PumpEnd::Socket(SocketEnd::Crowded) => {
             shared.refusals.add(Reason::Limit);
             socket.close(LATER, "too many long messages", scratch).await;
         }
-        CarryEnd::Socket(SocketEnd::Left(code)) => socket.close(code.unwrap_or(1000), "", scratch).await,
-        CarryEnd::Socket(SocketEnd::Fault(fault)) => {
+        PumpEnd::Socket(SocketEnd::Left(code)) => socket.close(code.unwrap_or(1000), "", scratch).await,
+        PumpEnd::Socket(SocketEnd::Fault(fault)) => {
             tracing::debug!(%fault, "a client is hung up on");
             shared.refusals.add(Reason::Frame);
             socket.close(fault.code(), "", scratch).await;
@@ -242,7 +247,13 @@ async fn finish(shared: &Shared, socket: Socket, end: CarryEnd) {
 }
 
 /// A connection that outlives its sockets.
-async fn marked(shared: &Arc<Shared>, mut socket: Socket, guest: Guest, messages: &[Bytes], id: &[u8]) {
+async fn marked(
+    shared: &Arc<Shared>,
+    mut socket: Socket,
+    guest: AdmittedClient,
+    messages: &[Bytes],
+    id: &[u8],
+) {
     let scratch = &shared.scratch;
     let Some(random) = shared.random() else {
         return socket.close(LATER, "try again later", scratch).await;
@@ -253,7 +264,7 @@ async fn marked(shared: &Arc<Shared>, mut socket: Socket, guest: Guest, messages
     };
     let granted = Granted { connection: connection.clone(), grace: shared.limits.grace };
     let share = shared.replay_memory.share(guest.identity());
-    line.remember(Held::new(shared.limits.keep()), share, Bytes::copy_from_slice(id), granted);
+    line.remember(ResumableEnd::new(shared.limits.keep()), share, Bytes::copy_from_slice(id), granted);
     take(&mut line, messages, &mut socket, scratch);
     socket.bound();
     let mut asking = shared.resumable.add(&connection, guest.identity());
@@ -275,14 +286,14 @@ async fn marked(shared: &Arc<Shared>, mut socket: Socket, guest: Guest, messages
 
 /// How the last socket of a connection ends.
 enum Last {
-    End(CarryEnd),
+    End(PumpEnd),
     Close(u16, &'static str),
 }
 
 /// What happens to a connection that is held.
 enum Happens {
     Attach(Box<Attach>),
-    End(CarryEnd),
+    End(PumpEnd),
     Stop,
     Revoked,
     /// No client came back in time, or another one needs the place.
@@ -294,7 +305,7 @@ async fn hold(
     shared: &Arc<Shared>,
     mut line: Line,
     socket: Socket,
-    mut guest: Guest,
+    mut guest: AdmittedClient,
     asking: &mut mpsc::Receiver<Attach>,
 ) -> Option<(Socket, Last)> {
     let scratch = &shared.scratch;
@@ -306,7 +317,7 @@ async fn hold(
         let happens = tokio::select! {
             biased;
             Some(attach) = asking.recv() => Happens::Attach(Box::new(attach)),
-            end = carry(&mut line, socket.as_mut(), scratch) => Happens::End(end),
+            end = pump(&mut line, socket.as_mut(), scratch) => Happens::End(end),
             () = sleep_until(deadline), if socket.is_none() => Happens::Over,
             () = make_room(detachment.as_ref()) => Happens::Over,
             () = shared.stopping() => Happens::Stop,
@@ -318,15 +329,15 @@ async fn hold(
                     (newest, Ok(its_guest)) => {
                         // Nobody needs two: that the other is lost was only not noticed yet.
                         if socket.is_some() {
-                            shared.fates.add(Fate::Broken);
+                            shared.disconnects.add(DisconnectOutcome::Broken);
                         }
-                        shared.fates.add(Fate::Resumed);
+                        shared.disconnects.add(DisconnectOutcome::Resumed);
                         drop((absence.take(), detachment.take()));
                         guest.goes_on_as(its_guest);
                         (socket.replace(newest), resume::fence())
                     }
                     (refused, Err(answer)) => {
-                        shared.fates.add(Fate::Gap);
+                        shared.disconnects.add(DisconnectOutcome::Gap);
                         shared.refusals.add(Reason::Resume);
                         (Some(refused), answer)
                     }
@@ -340,11 +351,11 @@ async fn hold(
                 let old = socket.take()?;
                 // Whoever says goodbye does not come back; a fault of the line may be that of a network.
                 let gone =
-                    matches!(end, CarryEnd::Backend | CarryEnd::Socket(SocketEnd::Left(None | Some(1000))));
+                    matches!(end, PumpEnd::Backend | PumpEnd::Socket(SocketEnd::Left(None | Some(1000))));
                 if gone || !line.is_granted() {
                     return Some((old, Last::End(end)));
                 }
-                shared.fates.add(Fate::Broken);
+                shared.disconnects.add(DisconnectOutcome::Broken);
                 absence = Some(guest.absent());
                 detachment = Some(shared.detached.add(guest.identity().to_string()));
                 deadline = Instant::now() + shared.limits.grace;
@@ -354,7 +365,7 @@ async fn hold(
             Happens::Stop => return Some((socket?, Last::Close(GOING, "going away"))),
             Happens::Revoked => return Some((socket?, Last::Close(UNKNOWN, "not authorised"))),
             Happens::Over => {
-                shared.fates.add(Fate::Expired);
+                shared.disconnects.add(DisconnectOutcome::Expired);
                 return None;
             }
         }
@@ -370,7 +381,7 @@ async fn make_room(detachment: Option<&Detachment>) {
 }
 
 /// With a socket, carries; without, keeps what the backend says and never ends by itself.
-async fn carry(line: &mut Line, socket: Option<&mut Socket>, scratch: &Scratch) -> CarryEnd {
+async fn pump(line: &mut Line, socket: Option<&mut Socket>, scratch: &Scratch) -> PumpEnd {
     match socket {
         Some(socket) => poll_fn(|cx| line.poll_carry(cx, socket, scratch)).await,
         None => {
@@ -381,7 +392,7 @@ async fn carry(line: &mut Line, socket: Option<&mut Socket>, scratch: &Scratch) 
 }
 
 /// The socket to go on with and who is there, or one that may not and what it is told.
-fn take_over(line: &mut Line, attach: Attach, scratch: &Scratch) -> (Socket, Result<Guest, Bytes>) {
+fn take_over(line: &mut Line, attach: Attach, scratch: &Scratch) -> (Socket, Result<AdmittedClient, Bytes>) {
     let Attach { mut socket, guest, ask, rest } = attach;
     let gone_on = match line.held().map(|held| held.resume(ask.received)) {
         Some(Ok(received)) => {
@@ -390,7 +401,7 @@ fn take_over(line: &mut Line, attach: Attach, scratch: &Scratch) -> (Socket, Res
             take(line, &rest, &mut socket, scratch);
             Ok(guest)
         }
-        Some(Err(resume::Gap)) => Err(ask.answer(&Answer::Gap)),
+        Some(Err(resume::ReplayGap)) => Err(ask.answer(&Answer::Gap)),
         None => Err(ask.answer(&Answer::Unknown)),
     };
     (socket, gone_on)

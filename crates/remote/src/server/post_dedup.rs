@@ -18,13 +18,13 @@ pub(super) enum Known {
 
 /// The posts that were taken.
 #[derive(Debug, Default)]
-pub(super) struct Posts {
+pub(super) struct PostDedup {
     taken: BTreeSet<u64>,
     /// The last of those that are forgotten.
     forgotten: u64,
 }
 
-impl Posts {
+impl PostDedup {
     /// What is known of the post of this number; they begin with 1.
     pub(super) fn know(&self, number: u64) -> Known {
         match number {
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn each_is_taken_once_as_long_as_it_is_known() {
-        let mut posts = Posts::default();
+        let mut posts = PostDedup::default();
         // One is late, and one never comes.
         for number in (1..=MOST as u64 + 2).filter(|number| ![3, 5].contains(number)) {
             assert_eq!(posts.know(number), Known::New);

@@ -8,10 +8,10 @@ use hyper::header::{AUTHORIZATION, HOST, ORIGIN, SEC_WEBSOCKET_PROTOCOL};
 use hyper::http::request::Parts;
 use tokio::time::Instant;
 
+use super::admission::Credential;
+use super::auth_rate_limit::Noted;
 use super::certificate::ClientCertificate;
-use super::door::{Admits, Door};
-use super::guest::Credential;
-use super::lockout::Noted;
+use super::listener::{Admits, HttpListener};
 use super::shared::Shared;
 use crate::identity::Identity;
 use crate::tokens::Digest;
@@ -55,7 +55,7 @@ pub(super) struct Caller {
 }
 
 /// Whether this host was meant. A name that leads here by somebody else's doing is not on the list.
-pub(super) fn host(door: &Door, parts: &Parts) -> Result<(), Denied> {
+pub(super) fn host(door: &HttpListener, parts: &Parts) -> Result<(), Denied> {
     let mut named = parts.headers.get_all(HOST).into_iter();
     let header = named.next();
     if named.next().is_some() {
@@ -76,7 +76,7 @@ pub(super) fn host(door: &Door, parts: &Parts) -> Result<(), Denied> {
 }
 
 /// The origin of the page that asks, if it is one. Whoever has none is no page.
-pub(super) fn origin<'a>(door: &Door, headers: &'a HeaderMap) -> Result<Option<&'a str>, Denied> {
+pub(super) fn origin<'a>(door: &HttpListener, headers: &'a HeaderMap) -> Result<Option<&'a str>, Denied> {
     let mut named = headers.get_all(ORIGIN).into_iter();
     match (named.next().map(|origin| origin.to_str().unwrap_or_default()), named.next()) {
         (None, _) => Ok(None),
@@ -88,7 +88,7 @@ pub(super) fn origin<'a>(door: &Door, headers: &'a HeaderMap) -> Result<Option<&
 /// Who asks. `known` is who the socket itself shows, by its certificate or its user. The certificate is one that is accepted.
 pub(super) fn caller(
     shared: &Shared,
-    door: &Door,
+    door: &HttpListener,
     peer: IpAddr,
     known: Option<&Identity>,
     certificate: Option<ClientCertificate>,

@@ -5,7 +5,7 @@ use narrows_wire::{Code, Kind, RpcError, View, message};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::mark::{Connection, asks};
+use super::capability::{Connection, asks};
 
 /// The method of the request.
 pub const METHOD: &str = "_narrows/resume";

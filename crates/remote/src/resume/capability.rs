@@ -105,7 +105,7 @@ pub fn grant(line: &[u8], granted: &Granted) -> Option<Bytes> {
 pub fn granted(line: &[u8]) -> Option<(Granted, Bytes)> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Mark {
+    struct ResumeCapability {
         connection: Connection,
         grace_seconds: u64,
     }
@@ -114,7 +114,8 @@ pub fn granted(line: &[u8]) -> Option<(Granted, Bytes)> {
     if view.kind() != Kind::Response {
         return None;
     }
-    let Mark { connection, grace_seconds } = serde_json::from_slice(view.result().and_then(marked)?).ok()?;
+    let ResumeCapability { connection, grace_seconds } =
+        serde_json::from_slice(view.result().and_then(marked)?).ok()?;
     let granted = Granted { connection, grace: Duration::from_secs(grace_seconds) };
     let plain = within(line, view.envelope().result, |result| splice::cut(result, &PATH));
     // A mark that somebody wrote in another form stays where it is, which does no harm.

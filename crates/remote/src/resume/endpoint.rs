@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::ring::{Gap, Keep, Ring};
+use super::ring::{Keep, ReplayGap, Ring};
 
 /// How many messages went each way on a connection, whatever the number of its sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,12 +17,12 @@ pub struct Counts {
 
 /// One end of a connection that outlives its sockets: what it sends, and how much it has taken.
 #[derive(Debug)]
-pub struct Held {
+pub struct ResumableEnd {
     out: Ring,
     taken: u64,
 }
 
-impl Held {
+impl ResumableEnd {
     /// At the very beginning.
     #[must_use]
     pub fn new(keep: Keep) -> Self {
@@ -54,7 +54,7 @@ impl Held {
     ///
     /// # Errors
     /// When something is lost for good; then nothing has changed.
-    pub fn resume(&mut self, received: u64) -> Result<u64, Gap> {
+    pub fn resume(&mut self, received: u64) -> Result<u64, ReplayGap> {
         self.out.rewind(received)?;
         Ok(self.taken)
     }

@@ -22,14 +22,14 @@ pub(super) struct Credential {
 
 /// Somebody who has a connection.
 #[derive(Debug)]
-pub(super) struct Guest {
+pub(super) struct AdmittedClient {
     seat: Seat,
     credential: Credential,
     /// Where it came in.
     listener: usize,
 }
 
-impl Guest {
+impl AdmittedClient {
     /// With a place among what its identity has.
     pub(super) fn new(seat: Seat, credential: Credential, listener: usize) -> Self {
         Self { seat, credential, listener }
@@ -218,8 +218,8 @@ mod tests {
     }
 
     /// A guest with a connection.
-    fn settled(seats: &Arc<Seats>, identity: Identity) -> Option<Guest> {
-        let mut guest = Guest::new(seats.enter(identity)?, Credential::default(), 0);
+    fn settled(seats: &Arc<Seats>, identity: Identity) -> Option<AdmittedClient> {
+        let mut guest = AdmittedClient::new(seats.enter(identity)?, Credential::default(), 0);
         guest.settle().then_some(guest)
     }
 
@@ -245,7 +245,7 @@ mod tests {
         let back = seats.enter(named("a")).unwrap();
         assert!(seats.enter(named("a")).is_none());
         drop(absence);
-        guest.goes_on_as(Guest::new(back, Credential::default(), 3));
+        guest.goes_on_as(AdmittedClient::new(back, Credential::default(), 3));
         assert_eq!(guest.listener(), 3);
         assert!(seats.enter(named("a")).is_none());
         drop(guest);
@@ -263,8 +263,8 @@ mod tests {
         let both = [(); 2].map(|()| seats.enter(named("a")).unwrap());
         assert!(seats.enter(named("a")).is_none(), "no more can come back than are away");
         drop((absences, held));
-        let mut both = both.map(|seat| Guest::new(seat, Credential::default(), 0));
-        assert!(both.iter_mut().all(Guest::settle), "there is room by now");
+        let mut both = both.map(|seat| AdmittedClient::new(seat, Credential::default(), 0));
+        assert!(both.iter_mut().all(AdmittedClient::settle), "there is room by now");
         assert!(both[0].settle() && seats.enter(named("a")).is_none(), "once is enough");
         drop(both);
         assert!(settled(&seats, named("a")).is_some());
