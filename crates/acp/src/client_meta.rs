@@ -14,6 +14,9 @@ const META: &str = "_meta";
 /// What the official Python SDK reads as `_meta` too, without separators.
 const META_ALIAS: &str = "fieldmeta";
 
+/// The capabilities of a client, in both versions.
+const CAPABILITIES: [&str; 2] = ["clientCapabilities", "capabilities"];
+
 /// How deep the objects of the protocol are nested, and then some.
 const MAX_DEPTH: usize = 8;
 
@@ -42,9 +45,9 @@ pub fn strip_client_meta(message: View<'_>, listed: &[String]) -> Option<Strippe
     // Most messages have no such key, however it is written.
     memchr::memchr2(b'_', b'\\', params)?;
     // What a client can show stands in `_meta` of its capabilities.
-    let levels = if method == method::INITIALIZE { 1 } else { MAX_DEPTH };
-    let mut edits = Edits { listed, bytes, replaced: Vec::new(), names: Vec::new() };
-    edits.walk(message.envelope().params.range(), levels);
+    let kept: &[&str] = if method == method::INITIALIZE { &CAPABILITIES } else { &[] };
+    let mut edits = Edits { listed, kept, bytes, replaced: Vec::new(), names: Vec::new() };
+    edits.walk(message.envelope().params.range(), MAX_DEPTH);
     if edits.names.is_empty() {
         return None;
     }
@@ -61,6 +64,8 @@ pub fn strip_client_meta(message: View<'_>, listed: &[String]) -> Option<Strippe
 
 struct Edits<'a> {
     listed: &'a [String],
+    /// Members of the parameters in which nothing is taken out.
+    kept: &'a [&'a str],
     bytes: &'a [u8],
     /// What stands in place of some parts of the message, in the order of these.
     replaced: Vec<(Range<usize>, Vec<u8>)>,
@@ -74,12 +79,12 @@ impl Edits<'_> {
         match value.first() {
             Some(b'{') => {
                 for (key, inner) in members(value) {
+                    let key = decoded(value.get(key).unwrap_or_default()).unwrap_or_default();
                     // Some readers do not tell cases apart.
-                    let is_meta = decoded(value.get(key).unwrap_or_default())
-                        .is_some_and(|key| folds_to(&key, META, false) || folds_to(&key, META_ALIAS, true));
-                    match is_meta {
-                        true => self.judge(inside(inner)),
-                        false => self.walk(inside(inner), levels - 1),
+                    if folds_to(&key, META, false) || folds_to(&key, META_ALIAS, true) {
+                        self.judge(inside(inner));
+                    } else if levels < MAX_DEPTH || !self.kept.contains(&&*key) {
+                        self.walk(inside(inner), levels - 1);
                     }
                 }
             }
@@ -214,6 +219,14 @@ mod tests {
             "initialize",
             r#"{"clientCapabilities":{"_meta":{"x":true}},"_meta":{"x":1}}"#,
             Some((stripped, &["x"])),
+        );
+        check(
+            "initialize",
+            r#"{"clientInfo":{"name":"c","_meta":{"x":1}},"capabilities":{"a":{"_meta":{"y":1}}}}"#,
+            Some((
+                r#"{"clientInfo":{"name":"c","_meta":{}},"capabilities":{"a":{"_meta":{"y":1}}}}"#,
+                &["x"],
+            )),
         );
     }
 }

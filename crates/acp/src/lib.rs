@@ -3,7 +3,7 @@
 //! The types are those of the pinned official schema crate, under [`v1`] and [`v2`]. Around them stand the
 //! few things the schema does not say: who may send which [`method`], which version a connection speaks
 //! ([`agree`] for an agent, [`offer`] for a client), and how to keep what the schema does not know
-//! ([`raw`], [`union`](mod@union)).
+//! ([`raw`], [`union`](mod@union)), and which members a receiver may find in a message ([`shape`]).
 //!
 //! Nothing here reads or writes a byte of transport, knows a clock, or converts one version into the other.
 
@@ -14,6 +14,7 @@ pub mod method;
 pub mod offer;
 pub mod permission;
 pub mod raw;
+pub mod shape;
 pub mod stop;
 pub mod union;
 pub mod update;
