@@ -11,6 +11,7 @@ mod children;
 mod clear;
 mod consult;
 mod deadline;
+mod fit;
 mod from_agent;
 mod from_client;
 mod grant;
@@ -24,6 +25,7 @@ mod opening;
 mod ours;
 mod permission;
 mod prompt;
+mod refusals;
 mod service;
 mod session;
 mod terminal;
@@ -104,6 +106,7 @@ pub struct Gate {
     connections: HashMap<String, String>,
     /// Names of unknown notifications of the agent that are in the log.
     recorded_names: BTreeSet<Box<str>>,
+    refusals: refusals::RefusalLog,
     /// What waits for an approval.
     hearings: BTreeMap<u64, Hearing>,
     to_client: Lane,
@@ -156,6 +159,7 @@ impl Gate {
             served: HashMap::new(),
             connections: HashMap::new(),
             recorded_names: BTreeSet::new(),
+            refusals: refusals::RefusalLog::default(),
             hearings: BTreeMap::new(),
             to_client: Lane::default(),
             to_agent: Lane::default(),
@@ -226,17 +230,23 @@ impl Gate {
 
     /// The client is gone: its sessions are over.
     pub fn client_gone<O: Out>(&mut self, now: Time, out: &mut O) {
-        self.pass(now, out).all_over("the client has gone");
+        let mut pass = self.pass(now, out);
+        pass.record_omitted();
+        pass.all_over("the client has gone");
     }
 
     /// The same of one that may still read: what it has asked and nobody has answered is answered with `why`.
     pub fn client_left<O: Out>(&mut self, now: Time, why: &str, out: &mut O) {
-        self.pass(now, out).leave(why);
+        let mut pass = self.pass(now, out);
+        pass.record_omitted();
+        pass.leave(why);
     }
 
     /// The agent is gone: its sessions are over.
     pub fn agent_gone<O: Out>(&mut self, now: Time, out: &mut O) {
-        self.pass(now, out).agent_gone();
+        let mut pass = self.pass(now, out);
+        pass.record_omitted();
+        pass.agent_gone();
     }
 
     /// Does what is due.
@@ -278,8 +288,18 @@ impl<O: Out> Pass<'_, O> {
         Parties { mandate: &self.gate.mandate, who: &self.gate.who, session, parent }
     }
 
-    /// Has something recorded.
+    /// Has something recorded. Of refusals beyond the rate only the number is: then nothing has to be waited for.
     fn record(&mut self, event: Event) -> Ticket {
+        match self.gate.refusals.admit(self.now, event) {
+            Ok(event) => self.record_always(event),
+            Err(due) => {
+                self.gate.arm(due);
+                Ticket::UNRECORDED
+            }
+        }
+    }
+
+    fn record_always(&mut self, event: Event) -> Ticket {
         self.gate.tickets += 1;
         let ticket = Ticket(self.gate.tickets);
         self.out.record(ticket, event);
@@ -292,6 +312,7 @@ impl<O: Out> Pass<'_, O> {
             Way::ToClient => &mut self.gate.to_client,
             Way::ToAgent => &mut self.gate.to_agent,
         };
+        let after = after.filter(|ticket| *ticket != Ticket::UNRECORDED);
         if after.is_none() && lane.is_empty() {
             self.write(way, parts);
         } else {

@@ -100,6 +100,12 @@ impl Parties<'_> {
         }
     }
 
+    /// Members that the protocol does not have were taken out of a message.
+    pub(crate) fn members(&self, sender: Sender, method: &str, names: &[String]) -> Event {
+        let input = json!({"sender": sender.name(), "method": clipped(method, 128), "members": names});
+        self.refused("member.refused", "unknown_member", input)
+    }
+
     /// Somebody did not answer in time, or answered after it.
     pub(crate) fn deadline(&self, what: &str, method: &str, reason: &str) -> Event {
         let about = [

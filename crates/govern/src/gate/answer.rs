@@ -32,6 +32,8 @@ impl<O: Out> Pass<'_, O> {
             self.drop_early();
             return self.too_late(&owed);
         }
+        let fitting = self.fitting_answer(&owed.method, message);
+        let message = fitting.as_deref().map_or(message, View::parse);
         match owed.what {
             Asked::Other => self.show(message),
             Asked::Initialize => self.initialized(id, message),
@@ -122,6 +124,8 @@ impl<O: Out> Pass<'_, O> {
 
     /// Sends a message to the client with our mark.
     pub(super) fn send_marked(&mut self, message: View<'_>, after: Option<Ticket>, otherwise: Otherwise) {
+        let fitting = self.fitting_update(message);
+        let message = fitting.as_deref().map_or(message, View::parse);
         // What can be read in two ways has not come this far.
         let Some(marked) = self.gate.mark.put(message) else { return };
         if after.is_none() && self.gate.to_client.is_empty() {

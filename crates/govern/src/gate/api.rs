@@ -16,6 +16,11 @@ pub type Time = Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
+impl Ticket {
+    /// Stands for a refusal that is only counted. Nothing waits for it.
+    pub(super) const UNRECORDED: Self = Self(0);
+}
+
 /// Where messages, events and orders go.
 pub trait Out {
     /// One message to the client: the parts in a row, without a line end.

@@ -30,7 +30,7 @@ impl Gate {
             | Served::Late { .. }
             | Served::Connect { .. }
             | Served::Listed { .. }
-            | Served::Shown => false,
+            | Served::Shown { .. } => false,
         };
         self.hearings.values().any(|hearing| self.is_within(&hearing.session(), name))
             || self.served.values().any(of_client)
@@ -50,7 +50,7 @@ impl Gate {
             let since = session.heard.filter(|_| session.halted.is_none())?;
             (!self.is_held(name)).then_some(since + silence)
         });
-        hearings.chain(owed).chain(served).chain(stops).chain(silences).min()
+        hearings.chain(owed).chain(served).chain(stops).chain(silences).chain(self.refusals.due()).min()
     }
 }
 
@@ -110,6 +110,9 @@ impl<O: Out> Pass<'_, O> {
             |served: &Served| matches!(served, Served::Service { due, .. } if *due <= now),
         ) {
             self.client_is_late(&id);
+        }
+        if self.gate.refusals.due().is_some_and(|due| due <= now) {
+            self.record_omitted();
         }
         self.end_the_silent();
         self.end_the_stubborn();

@@ -73,6 +73,12 @@ impl<O: Out> Pass<'_, O> {
         if self.is_unlisted_request(id, &method, message) {
             return;
         }
+        if self.is_unfit_of_agent(&method, message) {
+            if is_service(&method) {
+                self.note_refused(id, message);
+            }
+            return;
+        }
         // What is decided here needs no client.
         if method != method::SESSION_REQUEST_PERMISSION && self.is_beyond_asking(id) {
             return;
@@ -85,7 +91,7 @@ impl<O: Out> Pass<'_, O> {
                 }
                 None => self.refuse_unread(id, message),
             },
-            method::FS_READ_TEXT_FILE | method::FS_WRITE_TEXT_FILE | method::TERMINAL_CREATE => {
+            service if is_service(service) => {
                 self.service(id, &method, message);
                 self.note_refused(id, message);
             }
@@ -93,12 +99,14 @@ impl<O: Out> Pass<'_, O> {
                 self.mcp(id, &method, message);
             }
             method::TERMINAL_WAIT_FOR_EXIT => {
-                let session = message.session().map(|name| (&*name).into());
-                let served = session.map_or(Served::Shown, |session| Served::Wait { session });
+                let served = match message.session() {
+                    Some(name) => Served::Wait { session: (&*name).into() },
+                    None => Served::Shown { method: (&*method).into() },
+                };
                 self.show_request(id, served, message);
             }
             method::TERMINAL_OUTPUT | method::TERMINAL_KILL | method::TERMINAL_RELEASE => {
-                self.show_request(id, Served::Shown, message);
+                self.show_request(id, Served::Shown { method: (&*method).into() }, message);
             }
             _ => self.other_agent_request(id, &method, message),
         }
@@ -170,6 +178,11 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn show(&mut self, message: View<'_>) {
         self.send(Way::ToClient, &[message.bytes()], None, Otherwise::Nothing);
     }
+}
+
+/// Returns `true` for files and commands that the agent wants of the client.
+fn is_service(method: &str) -> bool {
+    matches!(method, method::FS_READ_TEXT_FILE | method::FS_WRITE_TEXT_FILE | method::TERMINAL_CREATE)
 }
 
 /// An id as everybody spells it: one that is written with escapes may come back without them.

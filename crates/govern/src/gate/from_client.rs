@@ -50,6 +50,9 @@ impl<O: Out> Pass<'_, O> {
         {
             return self.refuse_client(id, &error);
         }
+        if self.is_unfit_of_client(&method, message) {
+            return;
+        }
         match &*method {
             method::INITIALIZE => self.initialize(id, message),
             method::SESSION_NEW => self.create(id, message),
@@ -122,6 +125,9 @@ impl<O: Out> Pass<'_, O> {
         if self.is_misused_by_client(&method, message) {
             return;
         }
+        if self.is_unfit_of_client(&method, message) {
+            return;
+        }
         if method == method::MCP_MESSAGE {
             let is_offered = self.gate.offers().mcp_acp;
             let refused = if is_offered { "unmet-capability" } else { "method_not_listed" };
@@ -144,7 +150,10 @@ impl<O: Out> Pass<'_, O> {
     fn client_response(&mut self, message: View<'_>) {
         let Some(id) = message.id() else { return };
         let id = &*spelled(id);
-        match self.gate.served.remove(id) {
+        let served = self.gate.served.remove(id);
+        let fitting = served.as_ref().and_then(|served| self.fitting_client_answer(served, message));
+        let message = fitting.as_deref().map_or(message, View::parse);
+        match served {
             Some(Served::Service { session, call, .. }) => {
                 self.resume(&session);
                 self.service_done(&session, &call, message);
@@ -159,7 +168,7 @@ impl<O: Out> Pass<'_, O> {
             Some(Served::Listed { session, server, list }) => {
                 self.mcp_listed(session.as_deref(), &server, list, message);
             }
-            Some(Served::Shown) => self.forward(message),
+            Some(Served::Shown { .. }) => self.forward(message),
             // What nobody asked is nobody's answer, least of all one to a permission.
             None => self.unasked(id),
         }

@@ -73,12 +73,12 @@ impl<O: Out> Pass<'_, O> {
             method::MCP_CONNECT => Served::Connect { server: found.id },
             method::MCP_DISCONNECT => {
                 self.gate.connections.remove(params["connectionId"].as_str().unwrap_or_default());
-                Served::Shown
+                Served::Shown { method: method.into() }
             }
             _ => {
                 let inner = params["method"].as_str().unwrap_or_default();
                 if PLAIN.contains(&inner) {
-                    Served::Shown
+                    Served::Shown { method: method.into() }
                 } else if let Some(list) = LISTS.iter().find(|list| list.method == inner) {
                     Served::Listed { session: found.session, server: found.name, list }
                 } else {
@@ -145,7 +145,10 @@ impl<O: Out> Pass<'_, O> {
         let is_declared = self.gate.mandate.capabilities.mcp_acp;
         let is_news = params["method"].as_str().is_some_and(|method| method.starts_with("notifications/"));
         if is_declared && is_news && self.server_of(&params).is_some() {
-            return self.show(message);
+            if !self.is_unfit_of_agent(method::MCP_MESSAGE, message) {
+                self.show(message);
+            }
+            return;
         }
         let code = if is_news { "unknown_mcp_server" } else { "not_a_notification" };
         self.record_name_once(method::MCP_MESSAGE, message, Some(code));

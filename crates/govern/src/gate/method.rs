@@ -18,22 +18,14 @@ use crate::mandate::Autonomy;
 use crate::once;
 use crate::record::{Sender, digest};
 
-/// The prefix of the methods of this project, which only its own programs act on.
-const OWN: &str = "_narrows/";
-
 /// Why a request is refused.
 const UNLISTED: &str = "the manifest does not list this method";
 
 /// The code of a listed method whose parameters do not show, or show twice, which session it means.
-const UNCLEAR: &str = "ambiguous_params";
+pub(super) const UNCLEAR: &str = "ambiguous_params";
 
 /// Distinct names of agent notifications that are recorded per connection.
 const MAX_RECORDED_NAMES: usize = 256;
-
-/// Returns `true` for requests of the client whose meaning is fixed and that are passed on as they are.
-fn is_plain_request(method: &str) -> bool {
-    method.starts_with(OWN)
-}
 
 /// Returns `true` for requests of the client that log in or out, or stop a call: passed on, and recorded.
 fn is_recorded_request(method: &str) -> bool {
@@ -78,7 +70,25 @@ fn is_envelope(name: &str) -> bool {
 /// Returns `true` for notifications of the client that are passed on as they are.
 pub(super) fn is_plain_notification(method: &str) -> bool {
     matches!(method, method::SESSION_CANCEL | method::CANCEL_REQUEST | method::MCP_MESSAGE)
-        || method.starts_with(OWN)
+}
+
+/// Returns `true` for methods of the client that the gate has a rule for.
+fn is_client_method(method: &str) -> bool {
+    let is_session = matches!(
+        method,
+        method::SESSION_NEW
+            | method::SESSION_FORK
+            | method::SESSION_LOAD
+            | method::SESSION_RESUME
+            | method::SESSION_PROMPT
+            | method::SESSION_SET_MODE
+            | method::SESSION_SET_MODEL
+            | method::SESSION_SET_CONFIG_OPTION
+            | method::SESSION_CLOSE
+            | method::SESSION_DELETE
+            | method::SESSION_LIST
+    );
+    is_session || method == method::INITIALIZE || is_recorded_request(method) || is_plain_notification(method)
 }
 
 /// Returns `true` for requests of the agent that other modules decide about.
@@ -102,9 +112,6 @@ fn is_agent_request(method: &str) -> bool {
 impl<O: Out> Pass<'_, O> {
     /// Handles a request of the client for which there is no rule of its own.
     pub(super) fn other_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
-        if is_plain_request(method) {
-            return self.ask(id, message);
-        }
         if is_recorded_request(method) {
             return self.pass_request(id, method, message);
         }
@@ -188,6 +195,11 @@ impl<O: Out> Pass<'_, O> {
         }
     }
 
+    /// Returns `true` for a method of the client that the gate has no rule for and the manifest does not list.
+    pub(super) fn is_unlisted_of_client(&self, method: &str) -> bool {
+        !is_client_method(method) && !self.gate.mandate.client_methods.iter().any(|listed| listed == method)
+    }
+
     /// Returns `true` if the client may begin something in this session now.
     fn is_open(&self, name: &str) -> bool {
         self.gate.sessions.get(name).is_some_and(|session| session.is_admitted && session.replays == 0)
@@ -233,7 +245,7 @@ impl<O: Out> Pass<'_, O> {
         if !self.has_room_to_serve(id) {
             return;
         }
-        self.gate.served.insert(id.into(), Served::Shown);
+        self.gate.served.insert(id.into(), Served::Shown { method: method.into() });
         let ticket = self.record_method(Sender::Agent, method, message, None);
         let otherwise = Otherwise::Say(Way::ToAgent, unrecorded(id));
         self.send(Way::ToClient, &[message.bytes()], Some(ticket), otherwise);
@@ -242,6 +254,11 @@ impl<O: Out> Pass<'_, O> {
     /// Handles a notification of the agent for which there is no rule: dropped unless it is listed. The log has each name
     /// once: some agents report progress this way, many times a second.
     pub(super) fn other_agent_notification(&mut self, method: &str, message: View<'_>) {
+        if (method == method::CANCEL_REQUEST || self.lists_agent_method(method))
+            && self.is_unfit_of_agent(method, message)
+        {
+            return;
+        }
         if method == method::CANCEL_REQUEST {
             return self.show(message);
         }
@@ -262,13 +279,13 @@ impl<O: Out> Pass<'_, O> {
         message: View<'_>,
         refused: Option<&'static str>,
     ) -> Option<Ticket> {
-        let name: Box<str> = method.chars().take(128).collect();
-        let is_new =
-            !self.gate.recorded_names.contains(&name) && self.gate.recorded_names.len() < MAX_RECORDED_NAMES;
-        is_new.then(|| {
-            self.gate.recorded_names.insert(name);
-            self.record_method(Sender::Agent, method, message, refused)
-        })
+        self.is_first_of_name(method).then(|| self.record_method(Sender::Agent, method, message, refused))
+    }
+
+    /// Returns `true` if the log of this connection does not have this name, and takes it down.
+    pub(super) fn is_first_of_name(&mut self, name: &str) -> bool {
+        let names = &mut self.gate.recorded_names;
+        names.len() < MAX_RECORDED_NAMES && names.insert(name.chars().take(256).collect())
     }
 
     /// Refuses and records a message of the client that has a key of the protocol in another case. Returns `true` if it was

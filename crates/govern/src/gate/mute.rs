@@ -52,7 +52,7 @@ impl<O: Out> Pass<'_, O> {
                     self.refuse_agent(&id, &unanswered());
                     self.resume(&session);
                 }
-                Served::Connect { .. } | Served::Listed { .. } | Served::Shown => {
+                Served::Connect { .. } | Served::Listed { .. } | Served::Shown { .. } => {
                     self.refuse_agent(&id, &unanswered());
                 }
                 // It was answered by us, or is about a hearing that others may settle.

@@ -65,10 +65,11 @@ impl Refusal {
 impl<O: Out> Pass<'_, O> {
     /// The client introduces itself: what the manifest does not declare it does not offer.
     pub(super) fn initialize(&mut self, id: &[u8], message: View<'_>) {
+        let Some(params) = self.fitting_initialize(message) else { return };
         if !self.await_answer(id, message, Asked::Initialize) {
             return;
         }
-        let mut params = read(message.params());
+        let mut params = read(Some(&params));
         let declared = self.gate.mandate.capabilities;
         let says = |place: &str| params.pointer(place) == Some(&Value::Bool(true));
         self.gate.offered = Some(Offered {

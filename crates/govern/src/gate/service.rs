@@ -11,13 +11,10 @@ use super::lane::{Otherwise, Way};
 use super::opening::{AMBIGUOUS, unnamed};
 use super::session::{Case, Origin, Served, request_key};
 use super::{Pass, REPLAYING};
-use crate::call::{Call, Progress, client_members};
+use crate::call::{Call, Progress};
 use crate::once;
 use crate::record::Approved;
 use crate::roots::admit;
-
-/// The length to which the name of an unknown member is recorded.
-const MAX_MEMBER_CHARS: usize = 200;
 
 impl<O: Out> Pass<'_, O> {
     /// The agent wants a file or a command.
@@ -31,15 +28,6 @@ impl<O: Out> Pass<'_, O> {
             method::FS_WRITE_TEXT_FILE => ("edit", "path"),
             _ => ("execute", "cwd"),
         };
-        if let Some(member) = unknown_member(method, &params) {
-            let input =
-                json!({"method": method, "member": narrows_base::text::quoted(member, MAX_MEMBER_CHARS)});
-            let event = self.parties(&name).refused("tool.refused", "unknown_member", input);
-            let ticket = self.record(event);
-            let error = RpcError::new(Code::InvalidParams, "unknown member in params")
-                .with("code", json!("unknown_member"));
-            return self.fail_service(id, &name, &error, Some(ticket));
-        }
         let roots = self.session(&name).map(|session| session.roots.clone()).unwrap_or_default();
         if let Some(path) = params.get(place).filter(|path| !path.is_null()) {
             let path = Path::new(path.as_str().unwrap_or_default());
@@ -110,7 +98,9 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn serve(&mut self, id: &[u8], name: &str, key: &str, line: &[u8], after: Option<Ticket>) {
         let due = self.now + self.gate.mandate.patience.service;
         self.gate.arm(due);
-        self.gate.served.insert(id.into(), Served::Service { session: name.into(), call: key.into(), due });
+        let method = View::parse(line).method().unwrap_or_default().as_ref().into();
+        let served = Served::Service { session: name.into(), call: key.into(), method, due };
+        self.gate.served.insert(id.into(), served);
         if let Some(case) = self.case(name, key) {
             case.call.progress = Progress::Running;
         }
@@ -155,14 +145,6 @@ impl<O: Out> Pass<'_, O> {
         let id = message.id().unwrap_or(b"null");
         self.send(Way::ToAgent, &[message.bytes()], ticket, Otherwise::fail_outcome(id, name));
     }
-}
-
-/// Returns the first member that the method does not have. A client may act on it, and the gate cannot judge what it means.
-fn unknown_member<'a>(method: &str, params: &'a Value) -> Option<&'a str> {
-    let known = client_members(method)?;
-    let is_known = |name: &str| known.contains(&name) || matches!(name, "sessionId" | "_meta");
-    let mut members = params.as_object()?.iter();
-    members.find(|(name, value)| !is_known(name) && !value.is_null()).map(|(name, _)| name.as_str())
 }
 
 /// The error of whoever says something that two readers may take for different things.

@@ -218,7 +218,7 @@ impl Asked {
 #[derive(Debug)]
 pub(super) enum Served {
     /// Something that was allowed, whose outcome is recorded.
-    Service { session: Box<str>, call: Box<str>, due: Time },
+    Service { session: Box<str>, call: Box<str>, method: Box<str>, due: Time },
     /// The end of something that was allowed, which takes as long as it takes.
     Wait { session: Box<str> },
     /// It was answered by us.
@@ -230,7 +230,7 @@ pub(super) enum Served {
     /// A list of what an MCP server has: in its answer stands only what may be read.
     Listed { session: Option<Box<str>>, server: String, list: &'static List },
     /// Anything else that was shown: its answer is passed back.
-    Shown,
+    Shown { method: Box<str> },
 }
 
 /// The options of a permission request that can be chosen here.

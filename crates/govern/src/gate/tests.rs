@@ -12,6 +12,7 @@ mod endings;
 mod grants;
 mod history;
 mod identity;
+mod members;
 mod methods;
 mod openings;
 mod ownership;

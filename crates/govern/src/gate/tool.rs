@@ -116,6 +116,8 @@ impl<O: Out> Pass<'_, O> {
 
     /// Shows history as such. It is not acted on.
     pub(super) fn show_replayed(&mut self, message: View<'_>) {
+        let fitting = self.fitting_update(message);
+        let message = fitting.as_deref().map_or(message, View::parse);
         if let Some(marked) = self.gate.mark.put_replayed(message).map(|marked| marked.concat()) {
             self.send(Way::ToClient, &[&marked], None, Otherwise::Nothing);
         }

@@ -111,8 +111,7 @@ const METHODS: [&str; 45] = [
 /// Returns `true` if listing a method below `key` of `metadata.narrows` changes what the gate does with it.
 #[must_use]
 pub fn is_listable(key: &str, method: &str) -> bool {
-    let is_known = METHODS.contains(&method) || key == "client_methods" && method.starts_with("_narrows/");
-    !is_known || LISTABLE.iter().any(|(of, names)| *of == key && names.contains(&method))
+    !METHODS.contains(&method) || LISTABLE.iter().any(|(of, names)| *of == key && names.contains(&method))
 }
 
 /// A name that the gate decides about anyway, or that goes the other way, is listed for nothing.

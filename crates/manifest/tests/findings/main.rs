@@ -179,7 +179,6 @@ fn methods_are_listed_by_exact_names() {
         &[
             &idle(34, "client_methods[1]", "session/prompt"),
             &idle(50, "client_methods[2]", "session/update"),
-            &idle(66, "client_methods[3]", "_narrows/x"),
             &idle(95, "agent_methods[0]", "fs/write_text_file"),
         ],
     );

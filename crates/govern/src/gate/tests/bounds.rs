@@ -157,12 +157,13 @@ fn a_mark_that_stands_there_twice_is_nobodys() {
 
 #[test]
 fn a_mode_a_model_and_an_option_are_decided_and_recorded_before_they_change() {
-    for (method, tool) in [
-        ("session/set_mode", "session.set_mode"),
-        ("session/set_model", "session.set_model"),
-        ("session/set_config_option", "session.set_config_option"),
+    for (method, tool, input) in [
+        ("session/set_mode", "session.set_mode", json!({"modeId": "bypassPermissions"})),
+        ("session/set_model", "session.set_model", json!({"modelId": "m"})),
+        ("session/set_config_option", "session.set_config_option", json!({"configId": "mode", "value": "x"})),
     ] {
-        let params = json!({"sessionId": "s", "modeId": "bypassPermissions"});
+        let mut params = input.clone();
+        params["sessionId"] = json!("s");
         for (answer, passes) in [("allow_once", true), ("reject_once", false)] {
             let mut scene = Scene::at_work();
             scene.ask(5, method, &params);
@@ -172,7 +173,7 @@ fn a_mode_a_model_and_an_option_are_decided_and_recorded_before_they_change() {
                 "{seen}"
             );
             assert!(!seen.contains("a < "), "{seen}");
-            assert_eq!(scene.sight.events[1].input, Some(json!({"modeId": "bypassPermissions"})));
+            assert_eq!(scene.sight.events[1].input, Some(input.clone()));
             // Not again by the same id.
             scene.ask(5, method, &params);
             assert!(scene.seen().contains("-32014"));
@@ -219,7 +220,7 @@ fn a_policy_may_allow_or_deny_a_mode_and_what_cannot_be_recorded_does_not_change
 fn what_is_not_declared_is_not_said_to_the_agent() {
     for kind in ["image", "audio", "resource"] {
         let mut scene = Scene::at_work();
-        let prompt = json!([{"type": "text", "text": "x"}, {"type": kind, "data": "AA=="}]);
+        let prompt = json!([{"type": "text", "text": "x"}, {"type": kind}]);
         scene.ask(3, "session/prompt", &json!({"sessionId": "s", "prompt": prompt}));
         let seen = scene.seen();
         assert!(seen.contains("log prompt.refused deny code=\"undeclared_capability\""), "{seen}");

@@ -61,7 +61,7 @@ fn a_request_to_the_client_has_the_members_of_its_method_and_no_others() {
         params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         scene.wants(id, method, &params);
         let seen = scene.seen();
-        let is_refused = seen.starts_with("log tool.refused deny code=\"unknown_member\"\na < ");
+        let is_refused = seen.starts_with("log method.refused deny code=\"unknown_member\"\na < ");
         assert_ne!(is_refused, seen.contains("c < "), "{params} {seen}");
         !is_refused
     };

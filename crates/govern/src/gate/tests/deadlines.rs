@@ -58,6 +58,8 @@ fn every_request_has_its_deadline() {
     let here = json!({"cwd": "/w", "mcpServers": []});
     let stored = json!({"sessionId": "s", "cwd": "/w", "mcpServers": []});
     let set = json!({"sessionId": "s", "modeId": "m"});
+    let model = json!({"sessionId": "s", "modelId": "m"});
+    let option = json!({"sessionId": "s", "configId": "c", "value": "v"});
     for (method, params, seconds) in [
         ("authenticate", &json!({"methodId": "m"}), 300),
         ("session/new", &here, 60),
@@ -65,8 +67,8 @@ fn every_request_has_its_deadline() {
         ("session/load", &stored, 120),
         ("session/resume", &stored, 120),
         ("session/set_mode", &set, 10),
-        ("session/set_model", &set, 10),
-        ("session/set_config_option", &set, 10),
+        ("session/set_model", &model, 10),
+        ("session/set_config_option", &option, 10),
         ("session/list", &json!({}), 120),
         ("_vendor/thing", &json!({}), 120),
     ] {

@@ -92,8 +92,12 @@ fn no_form_of_arguments_hides_them() {
     let deny = "[[rule]]\neffect = 'deny'\ncommand = 'find -delete'\n";
     for args in [json!(". -delete"), json!([".", "-delete", 1]), json!({"0": "-delete"})] {
         let params = json!({"command": "find", "args": args});
-        let (ran, input) = runs(Access::High, deny, params.clone());
-        assert!(!ran && input.to_string().contains("-delete"), "{args}: {input}");
+        let mut scene = at_work(Access::High, deny);
+        let mut wanted = params.clone();
+        wanted["sessionId"] = json!("s");
+        scene.wants(7, "terminal/create", &wanted);
+        let seen = scene.seen();
+        assert!(seen.starts_with("log method.refused") && !seen.contains("c < "), "{args}: {seen}");
         let call = json!({"kind": "execute", "rawInput": params});
         assert!(!is_permitted(Access::High, deny, call), "{args}");
     }

@@ -6,10 +6,18 @@ use super::*;
 fn opening(is_v2: bool) -> Scene {
     let mut scene = Scene::new();
     scene.gate.is_v2 = is_v2;
-    let params = json!({"sessionId": "s", "cwd": "/w", "mcpServers": [], "replayFrom": {"type": "start"}});
-    scene.ask(1, if is_v2 { "session/resume" } else { "session/load" }, &params);
+    replay(&mut scene, 1);
     scene.seen();
     scene
+}
+
+/// Asks for the history of a session as either version does.
+fn replay(scene: &mut Scene, id: u64) {
+    let mut params = json!({"sessionId": "s", "cwd": "/w", "mcpServers": []});
+    if scene.gate.is_v2 {
+        params["replayFrom"] = json!({"type": "start"});
+    }
+    scene.ask(id, if scene.gate.is_v2 { "session/resume" } else { "session/load" }, &params);
 }
 
 /// A call as either version tells of it.
@@ -23,9 +31,9 @@ fn tell(scene: &mut Scene, name: &str, kind: &str, status: &str) {
 
 fn permission(is_v2: bool) -> Value {
     let call = json!({"toolCallId": "1", "name": "Bash", "kind": "execute", "rawInput": {"command": "make"}});
-    let mut params =
-        json!({"sessionId": "s", "title": "x", "options": [{"optionId": "y", "kind": "allow_once"}]});
+    let mut params = json!({"sessionId": "s", "options": [{"optionId": "y", "kind": "allow_once"}]});
     if is_v2 {
+        params["title"] = json!("x");
         params["subject"] = json!({"type": "tool_call", "toolCall": call});
     } else {
         params["toolCall"] = call;
@@ -102,9 +110,7 @@ fn a_turn_cannot_pass_for_history() {
         scene.answer(1, &json!({}));
         scene.ask(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
         scene.seen();
-        let params =
-            json!({"sessionId": "s", "cwd": "/w", "mcpServers": [], "replayFrom": {"type": "start"}});
-        scene.ask(4, if is_v2 { "session/resume" } else { "session/load" }, &params);
+        replay(&mut scene, 4);
         let seen = scene.seen();
         assert!(seen.starts_with("c < ") && seen.contains("a turn is under way"), "{seen}");
         // Without history it may be opened again, and is judged all the same.

@@ -19,8 +19,10 @@ fn only_what_is_declared_is_offered_to_either_side() {
             {"image": true}, "mcpCapabilities": {"http": true}}, "z": 1}),
     );
     assert_snapshot!(scene.seen(), @r#"
-    a < {"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":true,"writeTextFile":true},"terminal":false,"x":{}},"_meta":{"narrows":1}}}
-    c < {"jsonrpc":"2.0","id":0,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"promptCapabilities":{"image":false},"mcpCapabilities":{"http":false}},"z":1}}
+    log member.refused deny code="unknown_member"
+    a < {"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":true,"writeTextFile":true},"terminal":false},"_meta":{"narrows":1}}}
+    log member.refused deny code="unknown_member"
+    c < {"jsonrpc":"2.0","id":0,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"promptCapabilities":{"image":false},"mcpCapabilities":{"http":false}}}}
     "#);
 }
 

@@ -1,0 +1,211 @@
+//! Members that the protocol does not have.
+//!
+//! What the gate does not know it cannot judge, and a receiver may act on it. So a message is passed on with the members that
+//! its version of the protocol has, in their types, and with nothing else. A request with more is refused and a notification
+//! is dropped. Of updates, of answers and of what a client offers only the unknown members are taken out: agents and clients
+//! that are newer than this gate still work then.
+
+use std::ops::Range;
+
+use narrows_acp::method::{self, Side};
+use narrows_acp::shape::{self, Fit, Shape};
+use narrows_acp::version::Version;
+use narrows_wire::{Code, Effects, Kind, RpcError, View, member, message};
+use serde_json::json;
+
+use super::Pass;
+use super::api::Out;
+use super::lane::{Otherwise, Way};
+use super::method::UNCLEAR;
+use super::opening::unrecorded;
+use super::service::ambiguous;
+use super::session::Served;
+use crate::once;
+use crate::record::Sender;
+
+/// The code of a refusal because of such a member.
+const UNKNOWN_MEMBER: &str = "unknown_member";
+
+/// The member that says which version is spoken.
+const VERSION: &str = "protocolVersion";
+
+impl<O: Out> Pass<'_, O> {
+    fn version(&self) -> Version {
+        if self.gate.is_v2 { Version::V2 } else { Version::V1 }
+    }
+
+    /// Refuses and records a request or a notification of the client with a member that its method does not have. Returns
+    /// `true` if it was refused.
+    pub(super) fn is_unfit_of_client(&mut self, method: &str, message: View<'_>) -> bool {
+        // What a client can do and the gate does not know is only not offered to the agent, and a method that nobody listed is
+        // refused as such.
+        if method == method::INITIALIZE || self.is_unlisted_of_client(method) {
+            return false;
+        }
+        let Some(name) = self.unknown_member(Side::Agent, method, message) else { return false };
+        self.refuse_member(Sender::Client, Way::ToClient, method, &name, message);
+        true
+    }
+
+    /// Does the same for the agent. Updates are not refused: see [`Self::fitting_update`].
+    pub(super) fn is_unfit_of_agent(&mut self, method: &str, message: View<'_>) -> bool {
+        let Some(name) = self.unknown_member(Side::Client, method, message) else { return false };
+        if message.id().is_none() {
+            self.record_members_once(Sender::Agent, method, &[name], message);
+        } else {
+            self.refuse_member(Sender::Agent, Way::ToAgent, method, &name, message);
+        }
+        true
+    }
+
+    /// Returns where the first member is that a message of this method does not have, or has in another type.
+    fn unknown_member(&self, receiver: Side, method: &str, message: View<'_>) -> Option<String> {
+        let shape = shape::params(self.version(), receiver, method)?;
+        match shape.fit(message.params()?) {
+            Fit::Whole => None,
+            Fit::Part { names, .. } => Some(names.into_iter().next().unwrap_or_default()),
+            Fit::Nothing => Some("params".to_owned()),
+        }
+    }
+
+    fn refuse_member(&mut self, sender: Sender, back: Way, method: &str, name: &str, message: View<'_>) {
+        let session = message.session().unwrap_or_default();
+        let input = json!({"method": method, "member": name});
+        let (code, error) = match once::read(message.params()) {
+            Some(_) => (UNKNOWN_MEMBER, unknown_member_error(name)),
+            None => (UNCLEAR, ambiguous().with("code", json!(UNCLEAR))),
+        };
+        let event = self.parties(&session).method(sender, Some(code), input);
+        let ticket = self.record(event);
+        if let Some(id) = message.id() {
+            let line = message::error(id, &error);
+            self.send(back, &[&line], Some(ticket), Otherwise::Say(back, unrecorded(id)));
+        }
+    }
+
+    /// Returns the params of `initialize` without what the protocol does not have, which is recorded. `None`: it was refused,
+    /// because they are no object, or readers would find different versions in them.
+    pub(super) fn fitting_initialize(&mut self, message: View<'_>) -> Option<Vec<u8>> {
+        let raw = message.params().unwrap_or(b"{}");
+        let shape = shape::params(self.version(), Side::Agent, method::INITIALIZE)?;
+        let fit = if has_plain_version(raw) { shape.fit(raw) } else { Fit::Nothing };
+        match fit {
+            Fit::Whole => Some(raw.to_vec()),
+            Fit::Part { text, names } => {
+                let event = self.parties("").members(Sender::Client, method::INITIALIZE, &names);
+                self.record(event);
+                Some(text)
+            }
+            Fit::Nothing => {
+                let name = if has_plain_version(raw) { "params" } else { VERSION };
+                self.refuse_member(Sender::Client, Way::ToClient, method::INITIALIZE, name, message);
+                None
+            }
+        }
+    }
+
+    /// Returns an update without what the protocol does not have. `None`: it is in order as it is.
+    ///
+    /// An update is judged by all that its agent says, and shown without what a client could find in it and the gate could not.
+    pub(super) fn fitting_update(&mut self, message: View<'_>) -> Option<Vec<u8>> {
+        let shape = shape::params(self.version(), Side::Client, method::SESSION_UPDATE)?;
+        let params = message.params().filter(|_| message.kind() == Kind::Notification)?;
+        let (text, names) = match shape.fit(params) {
+            Fit::Whole => return None,
+            Fit::Part { text, names } => (text, names),
+            Fit::Nothing => (b"{}".to_vec(), vec!["params".to_owned()]),
+        };
+        self.record_members_once(Sender::Agent, method::SESSION_UPDATE, &names, message);
+        Some(replace(message, message.envelope().params.range(), &text))
+    }
+
+    /// Returns an answer of the agent to a request of this method without what the protocol does not have, which is recorded.
+    /// One that is something else altogether becomes an error. `None`: it is in order as it is.
+    pub(super) fn fitting_answer(&mut self, method: &str, message: View<'_>) -> Option<Vec<u8>> {
+        let result = message.result()?;
+        let mut version = self.version();
+        if method == method::INITIALIZE {
+            if !has_plain_version(result) {
+                return Some(unfit_answer(message));
+            }
+            let is_v2 = member(result, VERSION).ok().flatten().is_some_and(|place| &result[place] == b"2");
+            version = if is_v2 { Version::V2 } else { Version::V1 };
+        }
+        let shape = shape::result(version, Side::Agent, method)?;
+        self.fitting_result(Sender::Agent, method, shape, message)
+    }
+
+    /// Does the same for an answer of the client.
+    pub(super) fn fitting_client_answer(&mut self, served: &Served, message: View<'_>) -> Option<Vec<u8>> {
+        let method = match served {
+            Served::Service { method, .. } | Served::Shown { method } => method.clone(),
+            Served::Wait { .. } => method::TERMINAL_WAIT_FOR_EXIT.into(),
+            Served::Connect { .. } => method::MCP_CONNECT.into(),
+            // The first is read here and goes no further; the last belongs to MCP.
+            Served::Question(_) | Served::Late { .. } | Served::Listed { .. } => return None,
+        };
+        let shape = shape::result(self.version(), Side::Client, &method)?;
+        self.fitting_result(Sender::Client, &method, shape, message)
+    }
+
+    fn fitting_result(
+        &mut self,
+        sender: Sender,
+        method: &str,
+        shape: &'static Shape,
+        message: View<'_>,
+    ) -> Option<Vec<u8>> {
+        match shape.fit(message.result()?) {
+            Fit::Whole => None,
+            Fit::Part { text, names } => {
+                self.record_members_once(sender, method, &names, message);
+                Some(replace(message, message.envelope().result.range(), &text))
+            }
+            Fit::Nothing => {
+                self.record_members_once(sender, method, &["result".to_owned()], message);
+                Some(unfit_answer(message))
+            }
+        }
+    }
+
+    /// Records members that were taken out, unless the log of this connection has the first of them already: an agent that is
+    /// newer than the gate says them in every message.
+    fn record_members_once(&mut self, sender: Sender, method: &str, names: &[String], message: View<'_>) {
+        let key = format!("{method} {}", names.first().map(String::as_str).unwrap_or_default());
+        if self.is_first_of_name(&key) {
+            let session = message.session().unwrap_or_default();
+            let event = self.parties(&session).members(sender, method, names);
+            self.record(event);
+        }
+    }
+}
+
+/// Returns `true` if every reader finds the same `protocolVersion`: none, `null`, or an integer.
+fn has_plain_version(object: &[u8]) -> bool {
+    match member(object, VERSION) {
+        Ok(Some(place)) => {
+            let value = &object[place];
+            value == b"null" || value.iter().all(u8::is_ascii_digit)
+        }
+        Ok(None) => true,
+        Err(_) => false,
+    }
+}
+
+/// A message with another text in this place.
+fn replace(message: View<'_>, place: Range<usize>, text: &[u8]) -> Vec<u8> {
+    let bytes = message.bytes();
+    [&bytes[..place.start], text, &bytes[place.end..]].concat()
+}
+
+/// The answer in place of one that is not a result of its method.
+fn unfit_answer(message: View<'_>) -> Vec<u8> {
+    let error = RpcError::new(Code::Internal, "the answer is not a result of its method");
+    let error = error.effects(Effects::Possible).with("code", json!("unfit_result"));
+    message::error(message.id().unwrap_or(b"null"), &error).to_vec()
+}
+
+fn unknown_member_error(name: &str) -> RpcError {
+    let error = RpcError::new(Code::InvalidParams, "unknown member in params, or another type");
+    error.with("code", json!(UNKNOWN_MEMBER)).with("member", json!(name))
+}

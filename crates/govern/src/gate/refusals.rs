@@ -1,0 +1,118 @@
+//! Limits how many refusals of one connection are recorded, so that neither end can fill the log with messages that have no
+//! effect. Beyond the rate they are counted, and one entry for each action says how many there were.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use narrows_audit::Event;
+use serde_json::json;
+
+use super::Pass;
+use super::api::{Out, Time};
+
+/// Refusals that are recorded one by one within an interval.
+const MAX_RECORDED: u32 = 100;
+
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// The member of an entry's `metadata` that says how many refusals it stands for. Absent: one.
+const COUNT: &str = "count";
+
+/// The refusals of one connection.
+#[derive(Debug, Default)]
+pub(super) struct RefusalLog {
+    /// When the interval of the last refusal ends.
+    until: Option<Time>,
+    /// Refusals that were recorded in it.
+    recorded: u32,
+    /// What was left out, by its action: the first of it, and how many there were.
+    omitted: BTreeMap<String, (Event, u64)>,
+}
+
+impl RefusalLog {
+    /// Returns an event that is to be recorded.
+    ///
+    /// # Errors
+    /// It is a refusal beyond the rate: it is counted, and the count is to be recorded then.
+    pub(super) fn admit(&mut self, now: Time, event: Event) -> Result<Event, Time> {
+        if !is_refusal(&event) {
+            return Ok(event);
+        }
+        let until = match self.until {
+            Some(until) if now < until => until,
+            _ => {
+                self.recorded = 0;
+                now + INTERVAL
+            }
+        };
+        self.until = Some(until);
+        if self.recorded < MAX_RECORDED {
+            self.recorded += 1;
+            return Ok(event);
+        }
+        match self.omitted.get_mut(&event.action) {
+            Some((_, count)) => *count += 1,
+            None => {
+                self.omitted.insert(event.action.clone(), (event, 1));
+            }
+        }
+        Err(until)
+    }
+
+    /// When counts are to be recorded.
+    pub(super) fn due(&self) -> Option<Time> {
+        self.until.filter(|_| !self.omitted.is_empty())
+    }
+
+    fn take(&mut self) -> impl Iterator<Item = Event> + use<> {
+        let omitted = std::mem::take(&mut self.omitted);
+        omitted.into_values().map(|(mut event, count)| {
+            event.metadata.insert(COUNT.to_owned(), json!(count));
+            event
+        })
+    }
+}
+
+/// Returns `true` for what a client or an agent can cause without any effect, as often as it likes.
+fn is_refusal(event: &Event) -> bool {
+    event.action.ends_with(".refused") || event.action == "agent.violation"
+}
+
+impl<O: Out> Pass<'_, O> {
+    /// Records how many refusals were left out.
+    pub(super) fn record_omitted(&mut self) {
+        for event in self.gate.refusals.take() {
+            self.record_always(event);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(action: &str) -> Event {
+        Event { action: action.to_owned(), ..Event::default() }
+    }
+
+    #[test]
+    fn refusals_beyond_the_rate_are_counted_by_their_action() {
+        let mut log = RefusalLog::default();
+        let start = Time::from_secs(5);
+        let mut recorded = 0_u32;
+        for _ in 0..1_000 {
+            recorded += u32::from(log.admit(start, event("method.refused")).is_ok());
+            let _ = log.admit(start, event("meta.refused"));
+            assert!(log.admit(start, event("tool.call")).is_ok(), "what has an effect is always recorded");
+        }
+        assert_eq!((recorded, log.due()), (MAX_RECORDED / 2, Some(start + INTERVAL)));
+        let counts: Vec<_> = log.take().map(|event| (event.action, event.metadata[COUNT].clone())).collect();
+        assert_eq!(
+            counts,
+            [("meta.refused".to_owned(), json!(950)), ("method.refused".to_owned(), json!(950))]
+        );
+        assert_eq!(log.due(), None);
+        assert!(log.admit(start, event("method.refused")).is_err(), "the interval goes on");
+        assert!(log.admit(start + INTERVAL, event("method.refused")).is_ok());
+    }
+}
