@@ -10,6 +10,7 @@
 mod carried;
 pub mod child;
 mod close;
+mod input_budget;
 mod link;
 pub mod memory;
 mod other_end;
@@ -22,6 +23,7 @@ mod upgraded;
 
 pub use carried::{Inlet, Outlet, carried};
 pub use close::CloseReason;
+pub use input_budget::{InputBudget, InputShare};
 pub use link::{Closed, Link, Options, Receiver, Sender, Stats};
 pub use stream::stream;
 pub use upgraded::Upgraded;

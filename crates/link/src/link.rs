@@ -10,6 +10,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
 
 use crate::close::CloseReason;
+use crate::input_budget::InputShare;
 use crate::queue;
 
 /// What a link may hold.
@@ -68,9 +69,26 @@ pub(crate) struct Shared {
     pub(crate) bytes_out: AtomicU64,
     pub(crate) too_long: AtomicU64,
     pub(crate) partial: AtomicU64,
+    /// What the unfinished line is counted in.
+    input: OnceLock<InputShare>,
 }
 
 impl Shared {
+    /// Counts what is held of an unfinished line.
+    pub(crate) fn count_input(&self, bytes: usize) {
+        if let Some(share) = self.input.get() {
+            share.set(bytes);
+        }
+    }
+
+    /// Waits until the unfinished line is to be given up. Cancel-safe.
+    pub(crate) async fn input_over(&self) {
+        match self.input.get() {
+            Some(share) => share.over().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Notes why the link ended, unless that is known already.
     pub(crate) fn close(&self, reason: CloseReason) {
         // The first reason is the cause; what follows are its consequences.
@@ -155,6 +173,12 @@ impl Link {
             receiver: Receiver { queue: incoming, front: None, shared: Arc::clone(&shared) },
         };
         (link, to_write, was_read, shared)
+    }
+
+    /// Counts the unfinished input of the peer in a budget from now on. A line that is given up comes as one that is too long.
+    /// Only the first share counts.
+    pub fn limit_input(&self, share: InputShare) {
+        let _ = self.sender.shared.input.set(share);
     }
 }
 

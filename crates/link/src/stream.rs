@@ -114,6 +114,12 @@ impl<R: AsyncRead + Unpin> Reading<R> {
                 biased;
                 // A peer that says nothing must not keep its descriptor open once nobody listens.
                 () = &mut abandoned => break Ended::Because(CloseReason::Local),
+                () = shared.input_over() => {
+                    if let Some(ended) = self.give_up(watch.as_mut()).await {
+                        break ended;
+                    }
+                    continue;
+                }
                 read = self.reader.read_buf(self.splitter.buffer()) => read,
             };
             match read {
@@ -124,11 +130,25 @@ impl<R: AsyncRead + Unpin> Reading<R> {
             if let Some(ended) = self.deliver(watch.as_mut()).await {
                 break ended;
             }
+            self.count_input();
         };
+        self.shared.count_input(0);
         if self.splitter.partial() > 0 && !self.splitter.is_skipping() {
             self.shared.partial.fetch_add(1, Ordering::Relaxed);
         }
         (self.frames, self.shared, ended)
+    }
+
+    fn count_input(&self) {
+        let is_held = !self.splitter.is_skipping();
+        self.shared.count_input(if is_held { self.splitter.partial() } else { 0 });
+    }
+
+    /// Gives up the unfinished line: its head goes on as that of a line that is too long.
+    async fn give_up(&mut self, watch: Pin<&mut impl Future<Output = Infallible>>) -> Option<Ended> {
+        let head = self.splitter.give_up()?;
+        self.shared.too_long.fetch_add(1, Ordering::Relaxed);
+        self.hand_on(Frame::too_long(head), watch).await
     }
 
     /// Hands every whole line on; waits while the queue is full, which is what stops the reading.
@@ -154,19 +174,28 @@ impl<R: AsyncRead + Unpin> Reading<R> {
                 let _ = timeout(LINGER, self.discard()).await;
                 return Some(Ended::Because(CloseReason::NotJson));
             }
-            self.shared.frames_in.fetch_add(1, Ordering::Relaxed);
-            let size = frame.bytes().len();
-            let sent = tokio::select! {
-                biased;
-                sent = self.frames.send(frame, size) => sent,
-                never = &mut watch => match never {},
-            };
-            if sent.is_err() {
-                // Nobody listens any more: what comes is no longer our business.
-                return Some(Ended::Because(CloseReason::Local));
+            let ended = self.hand_on(frame, watch.as_mut()).await;
+            if ended.is_some() {
+                return ended;
             }
         }
         None
+    }
+
+    async fn hand_on(
+        &mut self,
+        frame: Frame,
+        mut watch: Pin<&mut impl Future<Output = Infallible>>,
+    ) -> Option<Ended> {
+        self.shared.frames_in.fetch_add(1, Ordering::Relaxed);
+        let size = frame.bytes().len();
+        let sent = tokio::select! {
+            biased;
+            sent = self.frames.send(frame, size) => sent,
+            never = &mut watch => match never {},
+        };
+        // Nobody listens any more: what comes is no longer our business.
+        sent.is_err().then_some(Ended::Because(CloseReason::Local))
     }
 
     /// Reads the rest of a short message and throws it away.

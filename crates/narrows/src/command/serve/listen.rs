@@ -11,8 +11,8 @@ use std::time::Duration;
 use narrows_bus::config::{Door, Limits, Listen};
 use narrows_bus::listen::{Listener, bind};
 use narrows_govern::{Method, Principal};
-use narrows_link::{Link, Options};
-use narrows_wire::{Code as Problem, Frame, Kind, RpcError, message};
+use narrows_link::{InputBudget, InputShare, Link, Options};
+use narrows_wire::{Code as Problem, Frame, Kind, MAX_LINE, RpcError, message};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -70,6 +70,8 @@ enum Stream {
 struct Reception {
     host: Host,
     slots: Arc<Slots>,
+    /// What is held of unfinished messages of admitted clients on unix sockets, ports and stdio.
+    input: Arc<InputBudget>,
     lookups: Arc<Semaphore>,
     not_admitted: Arc<Semaphore>,
     /// Room for those for whom there is none.
@@ -110,7 +112,8 @@ pub(super) async fn serve(
     }
     let [lookups, not_admitted, refusals] =
         [MAX_LOOKUPS, MAX_NOT_ADMITTED, REFUSALS].map(|count| Arc::new(Semaphore::new(count)));
-    let reception = Arc::new(Reception { host, slots, lookups, not_admitted, refusals, leaving });
+    let input = InputBudget::new(limits.unfinished_input, limits.unfinished_input_per_identity.max(MAX_LINE));
+    let reception = Arc::new(Reception { host, slots, input, lookups, not_admitted, refusals, leaving });
     let mut receiving = JoinSet::new();
     for place in open {
         receiving.spawn(Arc::clone(&reception).receive(place));
@@ -281,7 +284,9 @@ impl Reception {
 
     /// One client, from its first message to its end.
     async fn attend(&self, stream: Stream, who: Principal) -> Result<(), Failure> {
-        match self.first_message(stream, &Options::default()).await? {
+        // Over HTTP and WebSocket it is counted where it comes in.
+        let share = (!matches!(stream, Stream::Web(_))).then(|| self.input.share(&who.id));
+        match self.first_message(stream, &Options::default(), share).await? {
             Some(client) => self.host.receive(client, who, Chain::Impossible, &self.leaving).await,
             None => Ok(()),
         }
@@ -293,16 +298,24 @@ impl Reception {
             stream.refuse();
             return Ok(());
         };
-        if let Some(client) = self.first_message(stream, &NOT_ADMITTED_OPTIONS).await? {
+        if let Some(client) = self.first_message(stream, &NOT_ADMITTED_OPTIONS, None).await? {
             self.host.turn_away(stranger, client, &self.leaving).await;
         }
         Ok(())
     }
 
     /// Waits for the first message of a client, which stays where it is. `None`: there is none.
-    async fn first_message(&self, stream: Stream, options: &Options) -> Result<Option<Link>, Failure> {
+    async fn first_message(
+        &self,
+        stream: Stream,
+        options: &Options,
+        share: Option<InputShare>,
+    ) -> Result<Option<Link>, Failure> {
         let mut client =
             stream.into_link(options).map_err(|error| Failure::setup("let a client in", &error))?;
+        if let Some(share) = share {
+            client.limit_input(share);
+        }
         let first = self.leaving.unless(timeout(SILENCE, first_message(&mut client))).await;
         Ok(matches!(first, Some(Ok(true))).then_some(client))
     }

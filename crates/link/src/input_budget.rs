@@ -1,0 +1,206 @@
+//! A budget for input that is no whole line yet, shared by many links.
+//!
+//! Every link may hold one long line. Without a common bound, clients that begin long lines and never end them make a process
+//! hold the longest line once for each of them. Where the budget is exceeded the longest unfinished line is given up, so that
+//! whoever holds most makes room, and not whoever comes next.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use narrows_base::sync::lock;
+use tokio::sync::Notify;
+
+/// What a link may hold without being counted, so that short lines get through when there is no room.
+const FREE_BYTES: usize = 16 << 10;
+
+/// How much unfinished input may be held: of all links, and of those of one identity.
+#[derive(Debug)]
+pub struct InputBudget {
+    max: usize,
+    max_per_identity: usize,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    next: u64,
+    bytes: usize,
+    by_identity: HashMap<Arc<str>, usize>,
+    links: HashMap<u64, Line>,
+}
+
+/// The unfinished line of one link.
+#[derive(Debug)]
+struct Line {
+    identity: Arc<str>,
+    /// What is counted of it.
+    bytes: usize,
+    over: Arc<Over>,
+}
+
+/// Says that a line is to be given up.
+#[derive(Debug, Default)]
+struct Over {
+    is_set: AtomicBool,
+    changed: Notify,
+}
+
+impl InputBudget {
+    /// Allows `max` bytes, and `max_per_identity` of one identity.
+    #[must_use]
+    pub fn new(max: usize, max_per_identity: usize) -> Arc<Self> {
+        Arc::new(Self { max: max.max(max_per_identity), max_per_identity, held: Mutex::default() })
+    }
+
+    /// Returns the share of a new link of `identity`.
+    #[must_use]
+    pub fn share(self: &Arc<Self>, identity: &str) -> InputShare {
+        let mut held = lock(&self.held);
+        let number = held.next;
+        held.next += 1;
+        let over = Arc::new(Over::default());
+        let line = Line { identity: identity.into(), bytes: 0, over: Arc::clone(&over) };
+        held.links.insert(number, line);
+        InputShare { budget: Arc::clone(self), number, over }
+    }
+}
+
+impl Held {
+    /// Counts `bytes` for a link.
+    fn set(&mut self, number: u64, bytes: usize) {
+        let Some(line) = self.links.get_mut(&number) else { return };
+        let before = std::mem::replace(&mut line.bytes, bytes);
+        self.bytes = self.bytes - before + bytes;
+        let own = self.by_identity.entry(Arc::clone(&line.identity)).or_default();
+        *own = *own - before + bytes;
+        if *own == 0 {
+            self.by_identity.remove(&line.identity);
+        }
+    }
+
+    /// Gives up the longest line, of one identity or of all.
+    fn give_up_longest(&mut self, identity: Option<&str>) {
+        let is_meant = |line: &Line| identity.is_none_or(|identity| *line.identity == *identity);
+        let longest = self.links.iter().filter(|(_, line)| is_meant(line)).max_by_key(|(_, line)| line.bytes);
+        let Some((number, line)) = longest else { return };
+        let (number, over) = (*number, Arc::clone(&line.over));
+        tracing::warn!(identity = &*line.identity, bytes = line.bytes, "unfinished input over the limit");
+        self.set(number, 0);
+        over.is_set.store(true, Ordering::Relaxed);
+        over.changed.notify_one();
+    }
+}
+
+/// The part of an [`InputBudget`] that one link holds, given back when this is dropped.
+#[derive(Debug)]
+pub struct InputShare {
+    budget: Arc<InputBudget>,
+    number: u64,
+    over: Arc<Over>,
+}
+
+impl InputShare {
+    /// The link holds so much of an unfinished line now. Beyond the budget the longest line is given up, this or another.
+    pub(crate) fn set(&self, bytes: usize) {
+        let bytes = if bytes <= FREE_BYTES { 0 } else { bytes };
+        if bytes == 0 {
+            // The line that was to be given up has come to its end, and the next is another.
+            self.over.is_set.store(false, Ordering::Relaxed);
+        }
+        let InputBudget { max, max_per_identity, held } = &*self.budget;
+        let mut held = lock(held);
+        let Some(line) = held.links.get(&self.number).filter(|line| line.bytes != bytes) else { return };
+        let identity = Arc::clone(&line.identity);
+        held.set(self.number, bytes);
+        while held.by_identity.get(&identity).is_some_and(|own| own > max_per_identity) {
+            held.give_up_longest(Some(&identity));
+        }
+        while held.bytes > *max {
+            held.give_up_longest(None);
+        }
+    }
+
+    /// Waits until the unfinished line is to be given up. Cancel-safe.
+    pub(crate) async fn over(&self) {
+        while !self.over.is_set.swap(false, Ordering::Relaxed) {
+            self.over.changed.notified().await;
+        }
+    }
+}
+
+impl Drop for InputShare {
+    fn drop(&mut self) {
+        let mut held = lock(&self.budget.held);
+        held.set(self.number, 0);
+        held.links.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+    use crate::{Link, Options};
+
+    const MIB: usize = 1 << 20;
+
+    fn held(budget: &InputBudget) -> usize {
+        lock(&budget.held).bytes
+    }
+
+    #[test]
+    fn the_longest_line_is_given_up_first() {
+        let budget = InputBudget::new(4 * MIB, 2 * MIB);
+        let (one, other) = (budget.share("a"), budget.share("a"));
+        one.set(3 * MIB / 2);
+        other.set(FREE_BYTES);
+        assert_eq!(held(&budget), 3 * MIB / 2, "short lines are not counted");
+        other.set(MIB);
+        assert_eq!(held(&budget), MIB, "the longer one of the identity has made room");
+        let others = ["b", "c", "d"].map(|name| budget.share(name));
+        others[0].set(3 * MIB / 2);
+        others[1].set(3 * MIB / 2);
+        assert_eq!(held(&budget), 4 * MIB);
+        others[2].set(MIB);
+        assert!(held(&budget) <= 4 * MIB);
+        drop((one, other, others));
+        let held = lock(&budget.held);
+        assert!(held.bytes == 0 && held.by_identity.is_empty() && held.links.is_empty(), "{held:?}");
+    }
+
+    /// A link whose input is written by the test.
+    fn link(share: InputShare) -> (Link, tokio::io::DuplexStream) {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let (reader, writer) = tokio::io::split(near);
+        let link = crate::stream(reader, writer, &Options::default());
+        link.limit_input(share);
+        (link, far)
+    }
+
+    #[tokio::test]
+    async fn many_unfinished_lines_are_held_within_the_budget_and_their_links_go_on() {
+        let budget = InputBudget::new(4 * MIB, 4 * MIB);
+        let mut links: Vec<_> = (0..8).map(|_| link(budget.share("a"))).collect();
+        for (_, far) in &mut links {
+            far.write_all(br#"{"jsonrpc":"2.0","id":7,"method":"x","params":{"a":""#).await.unwrap();
+            for _ in 0..16 {
+                far.write_all(&[b'x'; 64 << 10]).await.unwrap();
+            }
+            assert!(held(&budget) <= 4 * MIB, "{}", held(&budget));
+        }
+        let mut refused = 0;
+        for (link, far) in &mut links {
+            far.write_all(b"\"}}\n{\"jsonrpc\":\"2.0\",\"method\":\"y\"}\n").await.unwrap();
+            let first = link.receiver.recv().await.unwrap();
+            if let Some(refusal) = first.refusal() {
+                assert!(String::from_utf8_lossy(&refusal).contains("\"id\":7"), "{refusal:?}");
+                refused += 1;
+            }
+            assert_eq!(link.receiver.recv().await.unwrap().method().as_deref(), Some("y"));
+        }
+        assert!((4..8).contains(&refused), "{refused}");
+        assert_eq!(held(&budget), 0);
+    }
+}
