@@ -43,7 +43,9 @@ fn request(id: u64, method: &str, params: &Value) -> Value {
 }
 
 fn told(number: usize, text: &str) -> Value {
-    let update = json!({"sessionUpdate": "agent_message_chunk", "number": number, "content": {"type": "text", "text": text}});
+    let content = json!({"type": "text", "text": text});
+    let update =
+        json!({"sessionUpdate": "agent_message_chunk", "_meta": {"number": number}, "content": content});
     let inner = json!({"method": "session/update", "params": {"sessionId": "s", "update": update}});
     json!({"jsonrpc": "2.0", "method": "proxy/successor", "params": inner})
 }
@@ -100,7 +102,7 @@ async fn a_conductor_that_does_not_read_is_not_read_from() {
     let all = tokio::time::timeout(Duration::from_millis(300), &mut flood).await;
     assert!(all.is_err(), "what nobody reads has a bound");
     for number in 0..2_000 {
-        assert_eq!(hear(&mut conductor).await["params"]["update"]["number"], number);
+        assert_eq!(hear(&mut conductor).await["params"]["update"]["_meta"]["number"], number);
     }
     flood.await.unwrap();
     conductor.sender.close();

@@ -142,8 +142,10 @@ fn a_tool_that_runs_although_it_is_denied_ends_the_turn_with_a_refusal() {
 fn again(talk: &mut Talk<'_>, governed: &Governed, session: &str, method: &str) -> Vec<Value> {
     talk.updates.clear();
     let cwd = governed.root().canonicalize().expect("it is there");
-    let from = json!({"type": "start"});
-    let params = json!({"sessionId": session, "cwd": cwd, "mcpServers": [], "replayFrom": from});
+    let mut params = json!({"sessionId": session, "cwd": cwd, "mcpServers": []});
+    if method == "session/resume" {
+        params["replayFrom"] = json!({"type": "start"});
+    }
     let answer = talk.ask(method, &params);
     assert!(answer["result"].is_object(), "{answer}");
     std::mem::take(&mut talk.updates)
