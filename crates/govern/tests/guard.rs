@@ -244,7 +244,7 @@ async fn whoever_is_told_to_end_closes_its_sessions_first() {
 
 /// A line that nobody has to answer.
 fn note() -> Value {
-    json!({"jsonrpc": "2.0", "method": "_narrows/n", "params": {"text": "x".repeat(3000)}})
+    json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": "x".repeat(3000)}})
 }
 
 #[tokio::test(start_paused = true)]
@@ -269,7 +269,7 @@ async fn an_agent_that_reads_slowly_is_waited_for() {
     for _ in 0..8 {
         // sleep: the time that it takes is what the test is about, and it is not real.
         tokio::time::sleep(Duration::from_secs(8)).await;
-        assert_eq!(hear(&mut rig.agent).await["method"], "_narrows/n");
+        assert_eq!(hear(&mut rig.agent).await["method"], "$/cancel_request");
     }
     rig.client.sender.close();
     assert_eq!(rig.guard.await.unwrap(), Ended::Client);
