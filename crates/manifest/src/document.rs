@@ -78,12 +78,17 @@ pub(crate) fn read_in<T: FrontMatter>(root: Option<&OsStr>, path: &Path, bytes: 
     Read { document, findings }
 }
 
-/// Checks a manifest of this kind.
+/// Checks a manifest of this kind. An ACP.md is there to be served, so what keeps it from that is an error, unless it only
+/// describes a runtime of somebody else.
 pub fn check(kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
-    check_in(None, kind, path, bytes)
+    let mut findings = check_in(None, kind, path, bytes);
+    if kind == Kind::Acp && !findings.is_descriptive() {
+        findings.for_running();
+    }
+    findings
 }
 
-/// The same of a file in a workspace.
+/// The same of a file in a workspace, before it is known whether it is to be run.
 pub(crate) fn check_in(root: Option<&OsStr>, kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
     match kind {
         Kind::Acp => read_in::<Acp>(root, path, bytes).findings,

@@ -159,7 +159,14 @@ impl Findings {
         self.list.push(finding);
     }
 
-    /// What keeps a file that is well formed from being run counts as an error from now on.
+    /// Returns `true` if an ACP.md only describes a runtime of somebody else: nothing in it names an operator or a governance,
+    /// and no misspelled key was meant to.
+    pub(crate) fn is_descriptive(&self) -> bool {
+        let is_misspelled = |finding: &Finding| finding.blocks && finding.code == Code::UnknownAip44;
+        self.has(Code::Unbound) && !self.list.iter().any(is_misspelled)
+    }
+
+    /// Makes errors of the findings that keep a well-formed file from being run. Checking and serving both decide by this.
     pub(crate) fn for_running(&mut self) {
         for finding in &mut self.list {
             if finding.blocks {

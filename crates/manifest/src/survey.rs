@@ -75,6 +75,9 @@ pub fn check_directory(root: &Path, further: &dyn Fn(&Bundle) -> Findings) -> io
             }
         }
     }
+    // Also those that are not followed, such as NAME.ACP.md.
+    let served = checked.iter_mut().filter(|file| file.kind == Some(Kind::Acp));
+    served.filter(|file| !file.findings.is_descriptive()).for_each(|file| file.findings.for_running());
     // Operators that share a policy need not all have the tool that it is about.
     let shared = checked.iter_mut().filter(|file| met.contains(&file.path));
     shared.for_each(|file| file.findings.without(Code::Subject));
@@ -85,7 +88,7 @@ pub fn check_directory(root: &Path, further: &dyn Fn(&Bundle) -> Findings) -> io
 /// Whether a file is one to be run, as far as it shows.
 fn leads_on(file: &Checked) -> bool {
     let plain = file.path.file_name().is_some_and(|name| name == Kind::Acp.file_name());
-    plain && !file.findings.has_errors() && !file.findings.has(Code::Unbound)
+    plain && !file.findings.has_errors() && !file.findings.is_descriptive()
 }
 
 fn unreadable(path: &Path, error: &FilesError) -> Findings {
@@ -170,6 +173,7 @@ mod tests {
         put("notes/RUNNER.md", "---\nengine: x\n---\n");
         put("other.ACP.md", &ACP.replace("notes", "other"));
         put("opaque/ACP.md", &ACP.replace("notes", "opaque").replace(", operator: ./OPERATOR.md", ""));
+        put("typo/ACP.md", &ACP.replace("notes", "typo").replace("operator:", "operater:"));
         put(".hidden/RUNNER.md", "");
         put("node_modules/x/RUNNER.md", "");
         put("README.md", "");
@@ -179,6 +183,8 @@ mod tests {
                 "notes/ACP.md:8 error not-found",
                 "notes/RUNNER.md:2 error enum",
                 "opaque/ACP.md:6 warning unbound",
+                "typo/ACP.md:6 error unbound",
+                "typo/ACP.md:8 error unknown-aip44-key",
             ]
         );
         put(

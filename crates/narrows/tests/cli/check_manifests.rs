@@ -66,7 +66,7 @@ fn every_finding_has_its_place_and_what_to_write() {
     hint: did you mean server? It is one of client, server, bridge
     error: notes/ACP.md:10:14: metadata.aip44.acp_rev: `1234567` without quotes is a number, and a text belongs here
     hint: quote it: acp_rev: "1234567"
-    warning: notes/ACP.md:12:5: metadata.aip44.govenance: `govenance` means nothing below aip44
+    error: notes/ACP.md:12:5: metadata.aip44.govenance: `govenance` means nothing below aip44
     hint: did you mean governance?
     --- exit 2 ---
     "#);

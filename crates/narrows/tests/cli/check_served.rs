@@ -82,6 +82,26 @@ fn keys_of_a_key_below_aip44_that_are_almost_ours() {
 }
 
 #[test]
+fn an_operator_that_is_named_by_a_misspelled_key() {
+    let governed = Governed::of("server");
+    governed.file("ACP.md", &acp("server", "governance-aware", "    operater: ./OPERATOR.md\n"));
+    let told = both(&governed, "");
+    assert_snapshot!(told, @"
+    error: ws/ACP.md:6:7: kind: a server without an operator describes somebody else's, and cannot be served
+    hint: to serve it, add metadata.aip44.operator: ./OPERATOR.md
+    error: ws/ACP.md:12:5: metadata.aip44.operater: `operater` means nothing below aip44
+    hint: did you mean operator?
+    ");
+    // The file by itself is refused in the same words.
+    let alone = check(&governed, &["ws/ACP.md"]);
+    assert_eq!(alone, format!("--- stderr ---\n{told}\n--- exit 2 ---\n"));
+    // A file that only describes an agent is valid, but not served.
+    governed.file("ACP.md", &acp("server", "governance-aware", ""));
+    let told = check(&governed, &["ws", "ws/ACP.md"]);
+    assert!(told.contains("warning: ws/ACP.md:6:7: kind: ") && told.ends_with("--- exit 0 ---\n"), "{told}");
+}
+
+#[test]
 fn kinds_of_tools_that_there_are_not() {
     let governed = Governed::bridge("");
     governed.tools("{id: 'kind:read'}, {id: 'kind:exec'}");
