@@ -23,7 +23,7 @@ pub(crate) struct Running {
     pub(crate) harmless: bool,
 }
 
-const UNPROTECTED: &str = "asks before it runs what might change protected files in the roots, such as .git/hooks: the \
+const UNPROTECTED: &str = "asks before it runs what might change protected files in the session's directories, such as .git/hooks: the \
      sandbox of this machine cannot keep them (installing bubblewrap, or allowing user namespaces, would)";
 
 /// The strictest verdict on what the target is, the kind it is about, and the reason.
@@ -85,18 +85,20 @@ fn cell(
                 return (Ask, "asks where it is not known which files change");
             }
             if claimed.all(|touch| touch.claimed.as_ref().is_some_and(inside)) {
-                (Allow, "changes files in the roots")
+                (Allow, "changes files in the session's directories")
             } else {
-                (Deny, "changes no files outside the roots")
+                (Deny, "changes no files outside the session's directories")
             }
         }
         (Access::Low, Kind::Execute) if running.looks => (Allow, "runs commands that only look"),
         (Access::Low, Kind::Execute) => (Deny, "runs only commands that certainly do nothing but look"),
         (Access::Medium, Kind::Execute) if running.confined && running.harmless => {
-            (Allow, "runs commands that a sandbox keeps in the roots")
+            (Allow, "runs commands that a sandbox keeps in the session's directories")
         }
         (Access::Medium, Kind::Execute) if running.confined => (Ask, UNPROTECTED),
-        (Access::Medium, Kind::Execute) => (Ask, "asks before it runs what no sandbox keeps in the roots"),
+        (Access::Medium, Kind::Execute) => {
+            (Ask, "asks before it runs what no sandbox keeps in the session's directories")
+        }
         (Access::Low, Kind::SwitchMode) => (Deny, "changes no modes"),
         (Access::Medium, Kind::SwitchMode) => (Ask, "asks before a mode changes"),
         (Access::Low, Kind::Other) => (Deny, "does nothing of which it is not known what it is"),

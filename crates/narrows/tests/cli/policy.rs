@@ -292,7 +292,7 @@ fn every_sort_of_request_is_judged_as_what_it_is() {
     ! allow -> ask: mcp
         rule 3 (rules.toml:14) says so
     ! allow -> deny: link
-        no rule matches, and medium access changes no files outside the roots
+        no rule matches, and medium access changes no files outside the session's directories
     = allow: read
     ! allow -> ask: partial
         not all of it is known, so no rule lets it pass
@@ -368,4 +368,51 @@ async fn a_command_reaches_loopback_with_the_network_and_nothing_without_it() {
             assert_eq!(listener.accept().is_ok(), expected == "reached", "{address} {flags:?}");
         }
     }
+}
+
+/// What the policy allows is one thing, and what the client's file service reaches is another.
+#[test]
+fn files_outside_the_directories_of_the_session_are_noted() {
+    let place = Place::new();
+    std::fs::create_dir(place.path().join("r")).unwrap();
+    std::fs::create_dir(place.path().join("more")).unwrap();
+    let explain = |args: &[&str]| policy(&place, &[&["explain", "--cwd", "r"], args].concat());
+    assert_snapshot!(explain(&["--kind", "read", "--path", "/etc/hosts"]), @"
+    allow `/etc/hosts`: no rule matches, and medium access allows to look
+    note: through the client's file service the agent reaches only the session's directories, and /etc/hosts is outside: --add-dir DIR adds a directory
+    --- exit 0 ---
+    ");
+    let high = ["--access", "high", "--kind", "edit", "--path"];
+    let told = explain(&[&high[..], &["../more/x"]].concat());
+    assert!(told.starts_with("allow ") && told.contains("/more/x is outside: --add-dir DIR"), "{told}");
+    for args in [&["x"][..], &["../more/x", "--add-dir", "more"], &["../r/x"]] {
+        let told = explain(&[&high[..], args].concat());
+        assert!(told.starts_with("allow ") && !told.contains("note:"), "{args:?}: {told}");
+    }
+    // What is refused anyway needs no note, and a command uses no file service.
+    for args in
+        [&["--kind", "edit", "--path", "/etc/x"][..], &["--access", "high", "--", "cat", "/etc/hosts"]]
+    {
+        let told = explain(args);
+        assert!(!told.contains("note:"), "{args:?}: {told}");
+    }
+    let object = object(&explain(&["--json", "--kind", "read", "--path", "/etc/hosts", "--path", "x"]), 0);
+    assert_eq!(object["outside"], json!(["/etc/hosts"]));
+    assert!(object["notes"][0].as_str().unwrap().contains("--add-dir"), "{object}");
+}
+
+#[test]
+fn a_rule_about_deleting_is_noted_where_a_command_passes_it() {
+    let place = Place::new();
+    place.file("rules.toml", "[[rule]]\neffect = 'deny'\nkind = 'delete'\n");
+    let told = policy(&place, &["explain", "rules.toml", "--access", "high", "--", "rm", "x"]);
+    assert_snapshot!(told, @"
+    allow `rm x`: no rule matches, and high access allows it
+    rules:
+      - deny rule 1 (rules.toml:1): its `kind` does not match `rm x`
+    note: a command is judged as kind execute, whatever it does to files: a rule with `command` matches it
+    --- exit 0 ---
+    ");
+    let told = policy(&place, &["explain", "rules.toml", "--kind", "delete", "--path", "x"]);
+    assert!(told.starts_with("deny ") && !told.contains("note:"), "{told}");
 }

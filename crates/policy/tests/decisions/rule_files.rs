@@ -328,7 +328,7 @@ fn an_explanation_names_every_rule() {
         explanation.to_string(),
         "deny `git push origin`: rule `no push` (policy.toml:1) says so: people push\n\
          parts:\n  \
-           ask `ls`: no rule matches, and medium access asks before it runs what no sandbox keeps in the roots\n  \
+           ask `ls`: no rule matches, and medium access asks before it runs what no sandbox keeps in the session's directories\n  \
            deny `git push origin`: rule `no push` (policy.toml:1) says so: people push\n\
          rules:\n  \
            + deny rule `no push` (policy.toml:1): matches `git push origin`\n  \

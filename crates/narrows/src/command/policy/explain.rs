@@ -1,5 +1,6 @@
 //! `narrows policy explain`: what is said about one request, and why.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use narrows_client::follow_links;
@@ -10,6 +11,7 @@ use super::Court;
 use crate::cli::{Explain, Wanted};
 use crate::failure::{Code, Failure};
 use crate::output;
+use crate::terminal::line;
 
 /// Judges the request and says why.
 pub(super) fn execute(args: &Explain) -> Result<ExitCode, Failure> {
@@ -23,11 +25,65 @@ pub(super) fn execute(args: &Explain) -> Result<ExitCode, Failure> {
         // Nobody knows where it leads, so no rule lets it pass.
         explanation.decision.verdict = explanation.decision.verdict.max(Verdict::Ask);
     }
-    match args.circumstances.json {
-        true => output::print_json(as_json(&court, &explanation))?,
-        false => output::print(explanation.to_string().as_bytes())?,
+    let outside = outside(&args.wanted.path, &action, &court);
+    let notes = notes(&outside, &action, &explanation);
+    if args.circumstances.json {
+        let mut object = as_json(&court, &explanation);
+        object["outside"] = json!(outside);
+        object["notes"] = json!(notes);
+        output::print_json(object)?;
+    } else {
+        let notes: String = notes.iter().map(|note| format!("note: {note}\n")).collect();
+        output::print(format!("{explanation}{notes}").as_bytes())?;
     }
     Ok(Code::Success.exit())
+}
+
+/// Returns the paths of a request to read or write files that are outside the session's directories. The client's own file
+/// service refuses them before the policy is asked.
+fn outside(named: &[PathBuf], action: &Action, court: &Court) -> Vec<PathBuf> {
+    if action.command.is_some() || !matches!(action.kind, Kind::Read | Kind::Edit) {
+        return Vec::new();
+    }
+    let here = court.roots.first().cloned().unwrap_or_default();
+    let absolute = |path: &PathBuf| match (path.strip_prefix("~"), court.policy.home()) {
+        (Ok(rest), Some(home)) => home.join(rest),
+        _ => here.join(path),
+    };
+    let is_outside = |path: &PathBuf| !court.roots.iter().any(|root| followed(path).starts_with(root));
+    named.iter().map(absolute).filter(is_outside).collect()
+}
+
+/// Returns `path` without links, as far as it exists.
+fn followed(path: &Path) -> PathBuf {
+    let known = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    match known {
+        Some((above, real)) => path.strip_prefix(above).map_or(real.clone(), |rest| real.join(rest)),
+        None => path.to_owned(),
+    }
+}
+
+/// Returns what the decision alone does not tell.
+fn notes(outside: &[PathBuf], action: &Action, explanation: &Explanation) -> Vec<String> {
+    let mut notes = Vec::new();
+    if explanation.decision.verdict == Verdict::Deny {
+        return notes;
+    }
+    if let [first, ..] = outside {
+        notes.push(format!(
+            "through the client's file service the agent reaches only the session's directories, and {} is outside: \
+             --add-dir DIR adds a directory",
+            line(&first.display().to_string())
+        ));
+    }
+    let strict = explanation.rules.iter().filter(|looked| looked.effect != Verdict::Allow && !looked.matched);
+    if action.command.is_some() && strict.into_iter().any(|looked| looked.why.starts_with("its `kind`")) {
+        notes.push(
+            "a command is judged as kind execute, whatever it does to files: a rule with `command` matches it"
+                .to_owned(),
+        );
+    }
+    notes
 }
 
 fn as_json(court: &Court, explanation: &Explanation) -> serde_json::Value {
