@@ -141,7 +141,8 @@ pub(crate) async fn list(agent: &Agent, params: &Params<'_>) -> Result<Value, Rp
         .map(|record| {
             let mut info =
                 json!({"sessionId": record.id, "cwd": record.cwd, "updatedAt": record.updated_at()});
-            if let Some(title) = &record.title {
+            // Earlier versions also kept the titles of sessions in which every turn failed.
+            if let Some(title) = record.title.as_ref().filter(|_| record.turns > 0) {
                 info["title"] = title.as_str().into();
             }
             if !record.roots.is_empty() {

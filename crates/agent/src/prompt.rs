@@ -6,7 +6,7 @@ use narrows_acp::capability::AUTHORIZES;
 use narrows_acp::{Version, v2};
 use narrows_model::{Error, Message, Part};
 use narrows_rpc::Responder;
-use narrows_store::{Change, Turn as StoredTurn};
+use narrows_store::Turn as StoredTurn;
 use narrows_wire::{Code, RpcError};
 use serde_json::{Value, json};
 
@@ -176,20 +176,13 @@ async fn play(agent: &Arc<Agent>, begun: Begun) -> (End, TurnGuard) {
             if let Reason::Failed(error) = reason {
                 tell_failure(agent, version, error, &mut voice).await;
             }
-            name(&session, title).await;
+            // The turn leaves nothing behind, so the next one names the session.
+            if title.is_some() {
+                session.state().title = None;
+            }
         }
     }
     (end, guard)
-}
-
-/// Stores what a session is called now, where no turn is stored.
-async fn name(session: &Session, title: Option<String>) {
-    if let Some(title) = title
-        && let Some(claim) = session.claim()
-        && let Err(error) = session.store.set(&claim, Change::Title(Some(title))).await
-    {
-        tracing::warn!(%error, "a title could not be stored");
-    }
 }
 
 async fn tell_failure(agent: &Agent, version: Version, error: &Error, voice: &mut Voice) {
