@@ -215,9 +215,11 @@ async fn initialize(peer: &Peer, offered: Version, offer: Offer, agent: &Agent) 
             let files = v1::FileSystemCapabilities::new()
                 .read_text_file(offer.read_files)
                 .write_text_file(offer.write_files);
+            let shown = v1::ClientSessionCapabilities::new().notices(v1::NoticeCapabilities::new());
             let can = v1::ClientCapabilities::new()
                 .fs(files)
                 .terminal(offer.run_commands)
+                .session(shown)
                 .meta(v1::Meta::from_iter([(AUTHORIZES.to_owned(), true.into())]));
             let params = v1::InitializeRequest::new(ProtocolVersion::V1)
                 .client_info(v1::Implementation::new(name, number))

@@ -28,6 +28,12 @@ const THOUGHT: usize = 100;
 /// How much is shown of what a gate says of an approval.
 const APPROVAL: usize = 1000;
 
+/// How many characters of a notice are shown.
+const MAX_NOTICE_CHARS: usize = 1000;
+
+/// How many warnings of the agent are kept for the JSON object.
+const MAX_WARNINGS: usize = 100;
+
 /// How many calls are shown at most.
 const CALLS: usize = 10_000;
 
@@ -64,6 +70,8 @@ pub(crate) struct Presenter {
     /// What was asked, and what was refused.
     ledger: Ledger,
     plans: Plans,
+    /// Warnings of the agent, the first of them.
+    warnings: Vec<String>,
 }
 
 impl Presenter {
@@ -85,7 +93,13 @@ impl Presenter {
             has_warned: false,
             ledger: Ledger::default(),
             plans: Plans::default(),
+            warnings: Vec::new(),
         }
+    }
+
+    /// Takes the warnings of the agent.
+    pub(crate) fn take_warnings(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.warnings)
     }
 
     /// The format in which the answer is printed.
@@ -171,6 +185,9 @@ impl Presenter {
     pub(crate) fn show_session(&mut self, event: &RuntimeEvent, pieces: &mut VecDeque<Piece>) {
         match (&event.body, self.format) {
             (_, Output::Events) => write(event, pieces),
+            (EventBody::Provider { payload: Payload::Update { update, replay: false, .. }, .. }, _) => {
+                self.show_notice(&update.value(), pieces);
+            }
             (EventBody::Provider { payload: payload @ Payload::ConfigRejected { .. }, .. }, _) => {
                 // It holds no text of an answer, so there is nothing that could be too long.
                 let _ = self.payload(payload, pieces);
@@ -187,11 +204,11 @@ impl Presenter {
                 self.interrupted = true;
             }
             Payload::ConfigRejected { option, value, reason } => {
-                let words = format!("the {} {:?} cannot be had: {}", line(option), line(value), line(reason));
-                pieces.push_back(Piece::Note(words));
+                pieces.push_back(Piece::Note(rejection(option, value, reason)));
             }
             Payload::Update { update, .. } => {
                 let update = update.value();
+                self.show_notice(&update, pieces);
                 // A call is shown when it is announced, though its input may come later.
                 if let (Some("tool_call"), Some(id)) =
                     (update["sessionUpdate"].as_str(), update["toolCallId"].as_str())
@@ -220,6 +237,28 @@ impl Presenter {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Shows a `notice` that is a warning or an error to everybody, and others to who watches.
+    fn show_notice(&mut self, update: &Value, pieces: &mut VecDeque<Piece>) {
+        if update["sessionUpdate"] != "notice" {
+            return;
+        }
+        let text = |key: &str| update[key].as_str().map(str::trim).filter(|text| !text.is_empty());
+        let Some(title) = text("title") else { return };
+        let whole = text("description").map_or(title.to_owned(), |more| format!("{title}: {more}"));
+        let words = one_line(&whole, MAX_NOTICE_CHARS);
+        let is_warning = matches!(text("severity"), Some("warning" | "error"));
+        if is_warning && self.warnings.len() < MAX_WARNINGS {
+            self.warnings.push(words.clone());
+        }
+        if is_warning {
+            self.interrupted = true;
+            pieces.push_back(Piece::Note(format!("warning: {words}")));
+        } else if self.watched {
+            self.interrupted = true;
+            pieces.push_back(self.aside(&words));
+        }
     }
 
     /// Shows a call, once.
@@ -316,6 +355,11 @@ impl Presenter {
     fn aside(&self, text: &str) -> Piece {
         Piece::Note(self.colour.paint(Style::Dim, text).into_owned())
     }
+}
+
+/// Says that an option of the session was not set, and why.
+pub(crate) fn rejection(option: &str, value: &str, reason: &str) -> String {
+    format!("the {} {:?} was not set: {}", line(option), line(value), line(reason))
 }
 
 /// Adds `event` as a line of JSON.

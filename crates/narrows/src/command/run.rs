@@ -154,7 +154,8 @@ async fn run(settings: Settings) -> (Result<(), Failure>, Summary) {
             .and_then(|limit| Some((Instant::now().checked_add(limit)?, limit))),
     };
     let outcome = conversation.run(settings).await;
-    let Conversation { mut interrupts, screen, presenter, mut summary, grace, .. } = conversation;
+    let Conversation { mut interrupts, screen, mut presenter, mut summary, grace, .. } = conversation;
+    summary.warnings = presenter.take_warnings();
     summary.text = presenter.into_text();
     let (outcome, left) = match outcome {
         Ok(()) => (Ok(()), false),
@@ -290,9 +291,12 @@ pub(super) async fn open(runtime: &Runtime, wanted: &Wanted) -> Result<Session, 
             let cwd = config.cwd.to_string_lossy().into_owned();
             let mut known = runtime.list_sessions(Some(&cwd)).await?;
             known.retain(|listed| listed.cwd == cwd);
-            // One in which nothing was ever said has no title, where others have.
-            let said = known.iter().position(|listed| listed.title.is_some()).unwrap_or(0);
-            let last = known.into_iter().nth(said);
+            // A session in which no turn succeeded has no title. An agent that gives no titles at all says nothing by that, but
+            // the built-in agent does.
+            let info = runtime.introduced().info.as_ref();
+            let gives_titles = info.is_some_and(|info| info.name == "narrows")
+                || known.iter().any(|listed| listed.title.is_some());
+            let last = known.into_iter().find(|listed| listed.title.is_some() || !gives_titles);
             let last = last.ok_or_else(|| Failure::nothing_to_continue(&config.cwd))?;
             runtime.resume_session(&last.session_id, config).await
         }

@@ -45,7 +45,7 @@ pub(super) fn execute(args: &Sessions) -> Result<ExitCode, Failure> {
 
 fn execute_delete(args: &Delete) -> Result<ExitCode, Failure> {
     let chosen = drive::choose(&args.agent, Output::Json)?;
-    let was_listed = block_on(uninterrupted(delete(chosen, &args.id)))??;
+    let was_listed = block_on(uninterrupted(delete(chosen, &args.id, args.agent.agent.as_deref())))??;
     // An agent that lists nothing answers the same for a session that it never had.
     let done = if was_listed { "has forgotten" } else { "was asked to forget" };
     output::complain(&format!("the agent {done} the session {}\n", line(&args.id)));
@@ -53,7 +53,7 @@ fn execute_delete(args: &Delete) -> Result<ExitCode, Failure> {
 }
 
 /// Makes the agent forget a session. Returns `true` if the agent had listed it.
-async fn delete(chosen: Chosen, id: &str) -> Result<bool, Failure> {
+async fn delete(chosen: Chosen, id: &str, agent: Option<&str>) -> Result<bool, Failure> {
     let name = chosen.agent.name.clone();
     let runtime = chosen.start(Offer::default()).await?;
     let can = runtime.introduced().can;
@@ -64,7 +64,7 @@ async fn delete(chosen: Chosen, id: &str) -> Result<bool, Failure> {
     };
     let outcome = match known {
         Ok(Some(known)) if known.iter().all(|session| session.session_id != id) => {
-            Err(Failure::no_session(id, known.iter().map(|session| session.session_id.as_str())))
+            Err(Failure::no_session(id, agent, known.iter().map(|session| session.session_id.as_str())))
         }
         Ok(known) => {
             runtime.delete_session(id).await.map(|()| known.is_some()).map_err(|error| match *error.problem {

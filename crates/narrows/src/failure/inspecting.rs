@@ -59,13 +59,22 @@ impl Failure {
     }
 
     /// There is no session of this id among those that the agent has.
-    pub(crate) fn no_session<'a>(id: &str, known: impl Iterator<Item = &'a str>) -> Self {
+    pub(crate) fn no_session<'a>(
+        id: &str,
+        agent: Option<&str>,
+        known: impl Iterator<Item = &'a str>,
+    ) -> Self {
         let failure = Self::new(Code::Usage, format!("the agent has no session {id:?}"));
         let mut meant = known.filter(|known| !id.is_empty() && known.starts_with(id));
         match (meant.next(), meant.next()) {
             (Some(meant), None) => failure.hint(format!("did you mean {}?", line(meant))),
             (Some(_), Some(_)) => failure.hint("several sessions begin with this; give the whole id"),
-            (None, _) => failure.hint("the sessions it has: narrows sessions --all"),
+            (None, _) => failure.hint(match agent {
+                Some(agent) => {
+                    format!("the sessions it has: narrows sessions --all --agent {:?}", line(agent))
+                }
+                None => "the sessions it has: narrows sessions --all".to_owned(),
+            }),
         }
     }
 

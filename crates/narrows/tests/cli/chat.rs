@@ -187,7 +187,7 @@ fn models_are_listed_and_chosen() {
     let current = screen.lines().find_map(|line| line.strip_prefix("* ")).expect("a model");
     let current = current.split_whitespace().next().expect("a name").to_owned();
     person.says(&format!("/model {current}"), &format!("the model is now {current}"));
-    person.says("/model nothing-like-it", "cannot be had");
+    person.says("/model nothing-like-it", "was not set");
     person.says("/new", "a new session has begun");
     person.says("Hello, who are you?", "I am the demo model of Narrows");
     person.says("/model", &format!("* {current}"));

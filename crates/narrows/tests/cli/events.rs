@@ -106,8 +106,8 @@ fn a_program_cancels_the_turn() {
 fn a_setting_that_cannot_be_had_is_told() {
     let place = Place::new();
     let told = place.told(place.run("narrows fake-agent echo", &["--model", "best", "--mode", "fast", "Hi"]));
-    assert!(told.contains("the model \"best\" cannot be had: "), "{told}");
-    assert!(told.contains("the mode \"fast\" cannot be had: "), "{told}");
+    assert!(told.contains("the model \"best\" was not set: "), "{told}");
+    assert!(told.contains("the mode \"fast\" was not set: "), "{told}");
     assert!(told.starts_with("Hi\n") && told.ends_with("--- exit 0 ---\n"), "{told}");
     let told =
         place.told(place.run("narrows fake-agent echo", &["--model", "best", "--require-model", "Hi"]));

@@ -190,8 +190,8 @@ fn models_and_modes_of_an_agent_are_asked_for() {
     let config = "[agents.m]\ncommand = 'narrows fake-agent m.toml'\nmode = 'plam'\nmodel = 'none'\n";
     place.file("c.toml", config);
     let told = run(&place, "m", &["Hi"]);
-    assert!(told.contains("the mode \"plam\" cannot be had"), "{told}");
-    assert!(told.contains("the model \"none\" cannot be had"), "{told}");
+    assert!(told.contains("the mode \"plam\" was not set"), "{told}");
+    assert!(told.contains("the model \"none\" was not set"), "{told}");
     let told = run(&place, "m", &["--mode", "plan", "Hi"]);
     assert!(!told.contains("the mode "), "{told}");
 }

@@ -42,7 +42,7 @@ fn a_turn_of_version_1() {
     --- exit 0 ---
     ");
     assert_snapshot!(place.got(), @r#"
-    {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":true,"writeTextFile":true},"terminal":true,"auth":{"terminal":false},"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows","version":"[VERSION]"}}}
+    {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":true,"writeTextFile":true},"terminal":true,"session":{"notices":{}},"auth":{"terminal":false},"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows","version":"[VERSION]"}}}
     {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"[DIR]","mcpServers":[]}}
     {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"s","prompt":[{"type":"text","text":"Hi \"there\""}],"_meta":{"narrows/authorizes":true}}}
     "#);
@@ -116,7 +116,7 @@ fn an_agent_of_version_1_is_started_again() {
     "#);
     assert_snapshot!(place.got(), @r#"
     {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":2,"info":{"name":"narrows","version":"[VERSION]"},"capabilities":{"_meta":{"narrows/authorizes":true}}}}
-    {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":true,"writeTextFile":true},"terminal":true,"auth":{"terminal":false},"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows","version":"[VERSION]"}}}
+    {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":true,"writeTextFile":true},"terminal":true,"session":{"notices":{}},"auth":{"terminal":false},"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows","version":"[VERSION]"}}}
     {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"[DIR]","mcpServers":[]}}
     {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"s","prompt":[{"type":"text","text":"Hi"}],"_meta":{"narrows/authorizes":true}}}
     "#);

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use insta::assert_snapshot;
+use narrows_testkit::model::{ModelServer, Plan, Reply};
 use serde_json::{Value, json};
 
 use crate::support::Place;
@@ -149,7 +150,7 @@ fn a_session_that_does_not_exist_cannot_be_deleted() {
     for (id, hint) in [
         ("01a1e917", "did you mean 01a1e917-1?"),
         ("01a1e9", "several sessions begin with this; give the whole id"),
-        ("", "the sessions it has: narrows sessions --all"),
+        ("", "the sessions it has: narrows sessions --all --agent \"sh agent.sh\""),
     ] {
         let agent = place.scripted(&[&can, listed]);
         let told = place.told(narrows(&place, &["sessions", "delete", id, "--agent", &agent]));
@@ -227,4 +228,69 @@ fn what_is_not_there_is_said() {
         told.contains("'--all' cannot be used with '--cwd <DIR>'") && told.ends_with("--- exit 2 ---\n"),
         "{told}"
     );
+}
+
+#[test]
+fn a_session_in_which_every_turn_failed_is_neither_listed_nor_continued() {
+    let place = Place::new();
+    let failing = || Reply::refused(400, "no");
+    let replies = [failing(), Reply::text("One."), Reply::text("Two."), failing(), Reply::text("Three.")];
+    let server = ModelServer::start(Plan::new(replies).models(Reply::models(&["m"])));
+    let url = server.base_url();
+    let run = |args: &[&str]| {
+        place.told(narrows(&place, &[&["run", "--base-url", &url, "--model", "m"], args].concat()))
+    };
+    let told = run(&["Fails at first"]);
+    assert!(!told.ends_with("--- exit 0 ---\n"), "{told}");
+    assert_snapshot!(run(&["--continue", "Nothing to continue"]), @"
+    --- stderr ---
+    error: the agent knows no session in [DIR]
+    hint: leave out --continue to begin one
+    --- exit 2 ---
+    ");
+    assert_eq!(run(&["first"]), "One.\n--- exit 0 ---\n");
+    assert_eq!(run(&["--continue", "second"]), "Two.\n--- exit 0 ---\n");
+    let told = run(&["a question that fails"]);
+    assert!(!told.ends_with("--- exit 0 ---\n"), "{told}");
+    let told = place.told(narrows(&place, &["sessions"]));
+    assert!(told.contains("  first\n") && !told.contains("fails"), "{told}");
+    assert!(told.contains("2 sessions in which nothing was said left out"), "{told}");
+    assert_eq!(run(&["--continue", "third"]), "Three.\n--- exit 0 ---\n");
+    let seen = server.seen();
+    let asked =
+        seen.iter().rev().map(|seen| seen.messages()).find(|asked| !asked.is_empty()).expect("a request");
+    let said: Vec<_> = asked.iter().filter(|message| message["role"] == "user").collect();
+    assert_eq!(said.len(), 3, "{asked:?}");
+}
+
+#[test]
+fn warnings_of_the_agent_are_on_stderr_and_in_the_object() {
+    let place = Place::new();
+    let answer = || ModelServer::start(Plan::new([Reply::text("Yes.")]).models(Reply::models(&["m"])));
+    let (first, second) = (answer(), answer());
+    let run = |server: &ModelServer, args: &[&str]| {
+        narrows(&place, &[&["run", "--base-url", &server.base_url(), "--model", "m"], args].concat())
+    };
+    assert_eq!(place.told(run(&first, &["Hi"])), "Yes.\n--- exit 0 ---\n");
+    let told = place.told(run(&second, &["--continue", "And now?"]));
+    let told = told.replace(&first.base_url(), "[FIRST]").replace(&second.base_url(), "[SECOND]");
+    assert_snapshot!(told, @"
+    Yes.
+    --- stderr ---
+    warning: This session was held with [FIRST], which is not configured any more; [SECOND] gets it from now on.
+    --- exit 0 ---
+    ");
+    // Where there is a file no directory can be made.
+    let blocked = place.file("blocked", "");
+    for (output, stdout) in [("text", "Yes.\n"), ("json", "\"warnings\":[\"This session will not be kept: ")]
+    {
+        let server = answer();
+        let mut command = run(&server, &["--output", output, "Hi"]);
+        command.env("XDG_DATA_HOME", &blocked);
+        let told = place.told(command);
+        let (shown, warned) = told.split_once("--- stderr ---\n").expect(&told);
+        assert!(shown.contains(stdout), "{told}");
+        assert!(warned.starts_with("warning: This session will not be kept: "), "{told}");
+        assert!(warned.ends_with("\n--- exit 0 ---\n"), "{told}");
+    }
 }

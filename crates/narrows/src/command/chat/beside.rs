@@ -3,6 +3,7 @@
 use narrows_client::{EventBody, Payload, RuntimeEvent, Usage};
 use serde_json::Value;
 
+use crate::present::rejection;
 use crate::terminal::line;
 
 /// How many messages of the past are shown.
@@ -72,9 +73,7 @@ pub(super) fn between(event: &RuntimeEvent) -> Option<String> {
                     .map(|(who, text)| format!("{who}: {}", short(&text))),
             }
         }
-        Payload::ConfigRejected { option, value, reason } => {
-            Some(format!("the {} {:?} cannot be had: {}", line(option), line(value), line(reason)))
-        }
+        Payload::ConfigRejected { option, value, reason } => Some(rejection(option, value, reason)),
         Payload::Notification { method, params } => {
             Some(format!("{}: {}", line(method), short(params.text())))
         }

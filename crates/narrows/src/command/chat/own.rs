@@ -9,6 +9,7 @@ use super::meaning::Own;
 use super::{Conversation, GONE, Leaving, Picked};
 use crate::failure::{Code, Failure};
 use crate::interrupt::Signal;
+use crate::present::rejection;
 use crate::terminal::line;
 
 impl Picked {
@@ -104,7 +105,7 @@ impl Conversation {
             }
             Err(Rejection { reason, .. }) => {
                 self.last = Code::Agent;
-                self.say(&format!("the {category} {:?} cannot be had: {}\n", line(wanted), line(&reason)));
+                self.say(&format!("{}\n", rejection(category, wanted, &reason)));
             }
         }
         Ok(())
