@@ -56,7 +56,7 @@ pub use facts::{Fact, Facts};
 pub use head::{Head, SignedHead};
 pub use jiff::Timestamp;
 pub use key::{PublicKey, Signature, SigningKey};
-pub use log::{Append, AppendError, Log, OpenError, Options, Receipt};
+pub use log::{Append, AppendError, CommitObserver, Log, OpenError, Options, Receipt};
 pub use read::{Filter, ReadError, Reader};
 pub use redact::Redaction;
 pub use secret::Secret;

@@ -29,6 +29,9 @@ use crate::segment::Names;
 pub use append::Append;
 pub use error::{AppendError, OpenError};
 
+/// Called by the thread that writes, after each commit, with the error if it failed.
+pub type CommitObserver = Arc<dyn Fn(Option<&AppendError>) + Send + Sync>;
+
 /// How a log is kept.
 #[derive(Clone)]
 pub struct Options {
@@ -50,6 +53,8 @@ pub struct Options {
     pub redaction: Redaction,
     /// What time it is.
     pub clock: Arc<dyn Clock>,
+    /// Learns whether the log can be written.
+    pub observer: Option<CommitObserver>,
 }
 
 impl Default for Options {
@@ -64,6 +69,7 @@ impl Default for Options {
             algorithm: Algorithm::Sha256,
             redaction: Redaction::default(),
             clock: Arc::new(SystemClock::default()),
+            observer: None,
         }
     }
 }
@@ -109,6 +115,7 @@ impl Log {
         let max_line = options.max_line.min(u32::MAX as usize);
         let queue = Arc::new(Queue::new(options.queue_bytes.max(max_line), options.max_commit));
         let window = options.window;
+        let observer = options.observer.clone();
         let mut committer = Committer::open(disk, names, options)?;
         queue.tell(committer.tip());
         let jobs = Arc::clone(&queue);
@@ -116,7 +123,13 @@ impl Log {
             // Whatever ends this thread, nobody waits for it any more.
             let jobs = queue::Draining(jobs);
             while let Some(batch) = jobs.0.take(window) {
-                jobs.0.settle(batch, |drafts| committer.commit(drafts));
+                jobs.0.settle(batch, |drafts| {
+                    let outcome = committer.commit(drafts);
+                    if let Some(observe) = &observer {
+                        observe(outcome.as_ref().err());
+                    }
+                    outcome
+                });
             }
         })?;
         let thread = Mutex::new(Some(thread));

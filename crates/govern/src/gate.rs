@@ -70,7 +70,7 @@ const MOST_OPEN: usize = 4_096;
 const REPLAYING: &str = "nothing is done while history is replayed";
 
 /// Why a turn is stopped whose acts could not be recorded.
-const UNRECORDED: &str = "its acts could not be recorded";
+const UNRECORDED: &str = "the audit log could not be written";
 
 /// Stands between one client and one agent.
 #[derive(Debug)]
@@ -242,11 +242,11 @@ impl Gate {
         pass.leave(why);
     }
 
-    /// The agent is gone: its sessions are over.
-    pub fn agent_gone<O: Out>(&mut self, now: Time, out: &mut O) {
+    /// The agent is gone: its sessions are over. `how` it ended is for the client, made safe to show.
+    pub fn agent_gone<O: Out>(&mut self, now: Time, how: Option<&str>, out: &mut O) {
         let mut pass = self.pass(now, out);
         pass.record_omitted();
-        pass.agent_gone();
+        pass.agent_gone(how);
     }
 
     /// Does what is due.

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use narrows_audit::{Append, Event, Log};
-use narrows_link::{Link, Sender};
+use narrows_base::text::one_line;
+use narrows_link::{CloseReason, Link, Sender};
 use narrows_wire::{Frame, Kind, is_one_line, make_line};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
@@ -18,6 +19,9 @@ use crate::gate::{Ballot, BallotError, Gate, Open, Out, Request, Ticket};
 
 /// How many events may be on their way to the disk before nothing more is read.
 const MOST_EVENTS: usize = 16;
+/// How much of the stderr of an agent that has gone the client is shown.
+const MAX_STDERR_LINES: usize = 5;
+const MAX_STDERR_CHARS: usize = 1000;
 /// How far away a deadline is when there is none.
 const FAR: Duration = Duration::from_secs(86_400);
 
@@ -368,7 +372,11 @@ impl Guard {
         match ended {
             Ended::Client => self.gate.client_left(now, UNANSWERED, &mut self.tray),
             Ended::Told => self.gate.client_left(now, STOPPED, &mut self.tray),
-            Ended::Agent | Ended::Unruly(_) | Ended::Stuck(_) => self.gate.agent_gone(now, &mut self.tray),
+            Ended::Agent => {
+                let how = last_words(&self.agent.sender.reason());
+                self.gate.agent_gone(now, how.as_deref(), &mut self.tray);
+            }
+            Ended::Unruly(_) | Ended::Stuck(_) => self.gate.agent_gone(now, None, &mut self.tray),
         }
         self.deal_out();
         while !self.events.is_empty() {
@@ -378,6 +386,21 @@ impl Guard {
         self.client.sender.close();
         self.agent.sender.close();
     }
+}
+
+/// Returns how a process ended, with the last lines of its stderr. Each connection has an agent of its own, so those lines are
+/// about this client.
+fn last_words(reason: &CloseReason) -> Option<String> {
+    let CloseReason::Exited { exit, stderr } = reason else { return None };
+    let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let tail = one_line(&lines[lines.len().saturating_sub(MAX_STDERR_LINES)..].join(" | "), usize::MAX);
+    let excess = tail.chars().count().saturating_sub(MAX_STDERR_CHARS);
+    let kept: String = tail.chars().skip(excess).collect();
+    Some(match (kept.is_empty(), excess) {
+        (true, _) => exit.to_string(),
+        (false, 0) => format!("{exit}; stderr: {kept}"),
+        (false, _) => format!("{exit}; stderr: …{kept}"),
+    })
 }
 
 /// Waits until something is settled, and tells of all that is: in order, and whether it was recorded.

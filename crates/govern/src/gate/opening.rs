@@ -303,13 +303,13 @@ impl<O: Out> Pass<'_, O> {
 pub(super) fn unrecorded(id: &[u8]) -> bytes::Bytes {
     message::error(
         id,
-        &RpcError::new(Code::AuditUnavailable, "the decision could not be recorded, so nothing was done"),
+        &RpcError::new(Code::AuditUnavailable, "the audit log could not be written, so nothing was done"),
     )
 }
 
 /// The error of a request that reached its addressee and whose outcome could not be recorded.
 pub(super) fn unrecorded_outcome(id: &[u8]) -> bytes::Bytes {
-    let words = "it was carried out, and the outcome could not be recorded";
+    let words = "it was carried out, but the audit log could not be written";
     let error = RpcError::new(Code::AuditUnavailable, words).effects(Effects::Possible);
     message::error(id, &error.with("retryable", json!(false)))
 }

@@ -366,10 +366,11 @@ impl<O: Out> Pass<'_, O> {
     }
 
     /// The agent is gone: what it owes it will not answer.
-    pub(super) fn agent_gone(&mut self) {
+    pub(super) fn agent_gone(&mut self, how: Option<&str>) {
         let mut owed: Vec<(Raw, Owed)> = self.gate.asked.drain().filter(|(_, owed)| !owed.is_late).collect();
         owed.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-        let gone = RpcError::new(Code::WorkerLost, "the agent has gone").effects(Effects::Possible);
+        let words = how.map_or("the agent has gone".to_owned(), |how| format!("the agent has gone: {how}"));
+        let gone = RpcError::new(Code::WorkerLost, words).effects(Effects::Possible);
         for (id, owed) in owed {
             let halted = owed.what.session().and_then(|name| self.gate.sessions.get(name)?.halted.as_ref());
             let line = match halted.filter(|halt| halt.is_late) {

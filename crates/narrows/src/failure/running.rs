@@ -69,6 +69,10 @@ impl Failure {
                 Code::Limit,
                 "the answer is incomplete: the agent reached its limit of model requests",
             ),
+            "refusal" if words.starts_with("the gate ") && words.contains("audit log could not") => {
+                Self::new(Code::Refusal, words)
+                    .hint("`narrows serve` logs why, on its stderr; the disk may be full")
+            }
             "refusal" if words.starts_with("the gate ") => Self::new(Code::Refusal, words)
                 .hint("what was decided, and by which policy, is in its audit log: narrows audit show LOG"),
             "refusal" => Self::new(Code::Refusal, "the agent refused to answer"),

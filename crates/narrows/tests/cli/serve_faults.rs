@@ -198,11 +198,16 @@ fn an_agent_of_another_version_is_not_started() {
 
 #[test]
 fn an_agent_that_goes_is_told_of() {
-    let governed = Governed::bridge("[[turn]]\nsteps = [{ exit = 3 }]\n");
+    let script =
+        "[[turn]]\nsteps = [{ stderr = \"first\" }, { stderr = \"no \\u001b[2J room\" }, { exit = 3 }]\n";
+    let governed = Governed::bridge(script);
     let mut talk = governed.talk();
     let session = session(&mut talk, &governed);
     let answer = talk.prompt(&session, "go");
     assert_eq!(answer["error"]["code"], -32010, "{answer}");
+    // The client learns what became of its agent, in one line.
+    let message = answer["error"]["message"].as_str().expect("a text");
+    assert_eq!(message, "the agent has gone: exited with status 3; stderr: first | no \\u{1b}[2J room");
     let ended = talk.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert!(ended.stderr.contains("the agent \"tidy-agent\" has gone"), "{}", ended.stderr);

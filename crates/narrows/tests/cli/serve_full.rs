@@ -24,7 +24,8 @@ fn a_disk_that_fills_up_stops_what_is_done_until_there_is_room() {
     // neither shown nor recorded.
     let is_error = answer["error"]["code"] == -32017;
     assert!(is_error || answer["result"]["stopReason"] == "refusal", "{answer}");
-    assert!(answer.to_string().contains("could not be recorded"), "{answer}");
+    assert!(answer.to_string().contains("the audit log could not be written"), "{answer}");
+    assert!(!answer.to_string().contains("audit-log.jsonl"), "where it is concerns no client: {answer}");
     let shown = talk.updates.iter().filter(|update| update["params"]["update"]["toolCallId"] == "c").count();
     assert_eq!(shown, 0, "{:?}", talk.updates);
     assert_eq!(std::fs::read(governed.log()).expect("a log"), before, "the log is as it was");
@@ -35,7 +36,17 @@ fn a_disk_that_fills_up_stops_what_is_done_until_there_is_room() {
     let answer = talk.prompt(&id, "go");
     assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
     assert!(talk.said().ends_with("done"));
-    assert_eq!(talk.end().status.code(), Some(0));
+    let ended = talk.end();
+    assert_eq!(ended.status.code(), Some(0));
+    // Whoever runs it is told which log it is, what is wrong, and when it is over; each once.
+    let told: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("audit log ")).collect();
+    assert_eq!(told.len(), 2, "{}", ended.stderr);
+    assert!(
+        told[0].contains("audit log cannot be written") && told[0].contains("File too large"),
+        "{told:?}"
+    );
+    assert!(told[1].contains("audit log is written again"), "{told:?}");
+    assert!(told.iter().all(|line| line.contains("audit/audit-log.jsonl")), "{told:?}");
     let actions = governed.actions();
     assert_eq!(actions.iter().filter(|action| *action == "tool.call").count(), 1, "{actions:?}");
 }

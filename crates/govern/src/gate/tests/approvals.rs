@@ -198,8 +198,8 @@ fn what_could_not_be_recorded_is_not_approved() {
     assert_snapshot!(scene.seen(), @r#"
     log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `make`: policy `runs` says so"
     log operator.resumed
-    a < {"jsonrpc":"2.0","id":7,"error":{"code":-32017,"message":"the decision could not be recorded, so nothing was done","data":{"condition":"audit_unavailable","retryable":true,"effects":"none"}}}
-    log operator.interrupted reason="its acts could not be recorded"
+    a < {"jsonrpc":"2.0","id":7,"error":{"code":-32017,"message":"the audit log could not be written, so nothing was done","data":{"condition":"audit_unavailable","retryable":true,"effects":"none"}}}
+    log operator.interrupted reason="the audit log could not be written"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     "#);
 }

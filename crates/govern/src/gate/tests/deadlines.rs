@@ -163,7 +163,7 @@ fn a_silent_agent_that_does_not_stop_is_ended() {
     assert_eq!(scene.seen(), "");
     scene.pass(1);
     assert_eq!(scene.seen(), "end the agent: it went on with a turn that was stopped");
-    scene.gate.agent_gone(scene.now, &mut scene.sight);
+    scene.gate.agent_gone(scene.now, None, &mut scene.sight);
     scene.commit();
     assert_snapshot!(scene.seen(), @r#"
     c < {"jsonrpc":"2.0","id":2,"error":{"code":-32011,"message":"the agent said nothing for 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}

@@ -87,7 +87,7 @@ fn a_client_that_goes_ends_everything_and_all_of_it_is_recorded() {
 fn an_agent_that_goes_ends_everything_and_whoever_waits_is_told() {
     for at in ALL {
         let mut scene = scene(at);
-        scene.gate.agent_gone(scene.now, &mut scene.sight);
+        scene.gate.agent_gone(scene.now, None, &mut scene.sight);
         scene.commit();
         let seen = scene.seen();
         check(at, &scene, &seen);

@@ -118,7 +118,7 @@ fn a_session_whose_beginning_is_not_recorded_is_not_given_to_the_client() {
     scene.gate.settled(scene.now, Ticket(2), false, &mut scene.sight);
     assert_snapshot!(scene.seen(), @r#"
     log operator.invoked
-    c < {"jsonrpc":"2.0","id":1,"error":{"code":-32017,"message":"it was carried out, and the outcome could not be recorded","data":{"condition":"audit_unavailable","retryable":false,"effects":"possible"}}}
+    c < {"jsonrpc":"2.0","id":1,"error":{"code":-32017,"message":"it was carried out, but the audit log could not be written","data":{"condition":"audit_unavailable","retryable":false,"effects":"possible"}}}
     "#);
 }
 

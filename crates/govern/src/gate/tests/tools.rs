@@ -274,7 +274,7 @@ fn our_own_agent_asks_before_it_tells() {
     }
     assert_snapshot!(scene.seen(), @r#"
     log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a`: policy `never` says so"} reason="deny `/w/a`: policy `never` says so"
-    advice 3: its acts could not be recorded
+    advice 3: the audit log could not be written
     "#);
 }
 

@@ -1,8 +1,10 @@
 //! The audit log of a manifest, opened before anything is served.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use narrows_audit::{Algorithm, Log, Options};
+use narrows_audit::{Algorithm, AppendError, CommitObserver, Log, Options};
 use narrows_govern::{Disk, Presence, admit};
 use narrows_manifest::AuditTarget;
 use narrows_manifest::types::acp::Tier;
@@ -37,8 +39,25 @@ pub(super) fn open(charge: &Charge) -> Result<Option<Log>, Failure> {
         // BLAKE3 is no algorithm of an entry.
         Some(HashAlgorithm::Sha256 | HashAlgorithm::Blake3) | None => Algorithm::Sha256,
     };
-    let options = Options { algorithm, ..Options::default() };
+    let options = Options { algorithm, observer: Some(observer(&path)), ..Options::default() };
     Log::open(&path, options).map(Some).map_err(|error| Failure::unopened_log(&path, &error))
+}
+
+/// Tells the administrator when the log cannot be written, and when it can again. Clients only learn that it cannot.
+fn observer(path: &Path) -> CommitObserver {
+    let (log, fails) = (path.display().to_string(), AtomicBool::new(false));
+    Arc::new(move |error: Option<&AppendError>| {
+        let failed_before = fails.swap(error.is_some(), Ordering::Relaxed);
+        match error {
+            Some(error) if !failed_before => {
+                let cause = std::error::Error::source(error).map(ToString::to_string);
+                let reason = cause.unwrap_or_else(|| error.to_string());
+                tracing::error!(log, reason, "audit log cannot be written, so nothing is done");
+            }
+            None if failed_before => tracing::warn!(log, "audit log is written again"),
+            _ => {}
+        }
+    })
 }
 
 /// Announces this process to others that use the log, after closing what gates that were killed left open in it. A log that
