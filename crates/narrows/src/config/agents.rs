@@ -104,8 +104,8 @@ pub(super) fn agent((name, node): (&str, Node<'_>), paths: Paths<'_>) -> Read<Ag
         mode: table.read("mode", Node::string)?,
         mcp: table.read("mcp", |node| paths.read(node))?,
         protocol: table.read("protocol", |node| {
-            let unknown = node.fail("is 1 or 2");
-            match node.count()? {
+            let unknown = node.fail("is 1 or 2, without quotes");
+            match node.count().map_err(|_| unknown.clone())? {
                 1 => Ok(Protocol::One),
                 2 => Ok(Protocol::Two),
                 _ => Err(unknown),
@@ -138,6 +138,7 @@ fn environment(node: Node<'_>) -> Read<Vec<(String, String)>> {
 /// A command: a list of words, or one text in the quotes of a shell.
 fn command_of(node: Node<'_>) -> Read<Vec<String>> {
     let empty = node.fail("names no program");
+    let remote = node.fail("is a URL, and must be a program and its arguments");
     let words = if node.is_list() {
         // An argument may be empty, which a setting may not.
         node.list(|word| word.parsed(|word| Ok(word.to_owned())))?
@@ -145,7 +146,20 @@ fn command_of(node: Node<'_>) -> Read<Vec<String>> {
         let command = node.parsed(value::agent)?;
         std::iter::once(command.program).chain(command.args).collect()
     };
-    if words.first().is_none_or(String::is_empty) { Err(empty) } else { Ok(words) }
+    match words.first() {
+        Some(url) if is_url(url) => Err(remote.hint(format!(
+            "write command = [\"narrows\", \"connect\", {url:?}], or use the URL in place of a name: --agent {url}"
+        ))),
+        Some(program) if !program.is_empty() => Ok(words),
+        _ => Err(empty),
+    }
+}
+
+/// Returns `true` if this is the address of a remote agent, as `--agent` takes it.
+fn is_url(word: &str) -> bool {
+    ["ws://", "wss://", "http://", "https://", "tcp://", "unix:"]
+        .iter()
+        .any(|scheme| word.starts_with(scheme))
 }
 
 #[cfg(test)]

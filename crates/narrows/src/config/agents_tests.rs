@@ -155,8 +155,8 @@ fn what_is_wrong_is_refused_with_what_may_be_meant() {
         ("pass-env = 'A'", "pass-env` must be a list"),
         ("pass-env = ['A*B']", "pass-env` cannot be \"A*B\": `*` may only stand at the end"),
         ("pass-env = ['A=b']", "pass-env` cannot be \"A=b\": not the name of a variable"),
-        ("protocol = 3", "protocol` is 1 or 2"),
-        ("protocol = '1'", "protocol` must be a whole number above 0"),
+        ("protocol = 3", "protocol` is 1 or 2, without quotes"),
+        ("protocol = '1'", "protocol` is 1 or 2, without quotes"),
         (
             "session-timeout = '5d'",
             "session-timeout` cannot be \"5d\": the unit must be `ms`, `s`, `m` or `h`",
@@ -165,6 +165,12 @@ fn what_is_wrong_is_refused_with_what_may_be_meant() {
         ("cancel-grace = '0s'", "cancel-grace` cannot be \"0s\": the duration must be more than 0"),
     ] {
         check(&format!("[agents.a]\ncommand = 'a'\n{setting}"), 3, &format!("`agents.a.{message}"), None);
+    }
+    for command in ["'ws://h:1/acp'", "['ws://h:1/acp']"] {
+        let hint = "write command = [\"narrows\", \"connect\", \"ws://h:1/acp\"], or use the URL in place of a name: \
+                    --agent ws://h:1/acp";
+        let message = "`agents.a.command` is a URL, and must be a program and its arguments";
+        check(&format!("[agents.a]\ncommand = {command}"), 2, message, Some(hint));
     }
     let twice = "`agents.a.pass_env` is there already, as `pass-env`";
     check("[agents.a]\ncommand = 'a'\npass-env = []\npass_env = []", 4, twice, None);
