@@ -32,7 +32,7 @@ pub(crate) enum FormError {
     #[error("the schema refers to what it does not hold, and nothing is fetched: {0}")]
     Elsewhere(String),
     /// It breaks the rules of its own draft.
-    #[error("the schema is not valid at {at:?}: {what}")]
+    #[error("this is not a valid JSON Schema, at {at:?}: {what}")]
     Invalid {
         /// Where, as a JSON pointer; empty for the whole.
         at: String,

@@ -191,8 +191,24 @@ fn take_answer(
         match read(&question.options, answer.trim()) {
             Some(Reply::Reject) => return Ok(Some(Reply::Reject)),
             Some(reply) if rendered.is_whole => return Ok(Some(reply)),
-            _ => terminal.write_all(rendered.question.as_bytes())?,
+            invalid => {
+                terminal.write_all(rendered.question.as_bytes())?;
+                let why = valid_answers(&question.options, invalid.is_some());
+                terminal.write_all(why.as_bytes())?;
+            }
         }
+    }
+}
+
+/// Returns what to answer instead of what was typed. `is_refused` if that was a yes, and the question is not shown whole.
+fn valid_answers(options: &[PermissionOption], is_refused: bool) -> String {
+    if is_refused {
+        return "  It is not shown whole, so it can only be rejected: answer n, or press Enter.\n".to_owned();
+    }
+    match options.len().min(MAX_OPTIONS) {
+        0 => "  This is not an answer: answer y or n.\n".to_owned(),
+        1 => "  This is not an answer: answer y, n or 1.\n".to_owned(),
+        count => format!("  This is not an answer: answer y, n, or a number from 1 to {count}.\n"),
     }
 }
 

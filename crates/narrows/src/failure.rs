@@ -250,6 +250,15 @@ impl Failure {
         Self::new(Code::Usage, format!("{}: {}", path.display(), line(&error.to_string())))
     }
 
+    /// A file that an argument names is not JSON.
+    pub(crate) fn not_json(argument: &str, path: &Path, error: &serde_json::Error) -> Self {
+        let words = line(&error.to_string());
+        Self::new(
+            Code::Usage,
+            format!("{argument} {:?}: not valid JSON: {words}", path.display().to_string()),
+        )
+    }
+
     /// A file of rules cannot be understood.
     pub(crate) fn bad_rules(error: &narrows_policy::RulesError) -> Self {
         Self::new(Code::Usage, error.to_string())

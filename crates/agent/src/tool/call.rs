@@ -242,7 +242,8 @@ impl Turn {
             match allowed {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) => {
-                    let done = Done::failed("The user did not allow this call.");
+                    let done =
+                        Done::failed("This call was not allowed, by the user or by a policy of the client.");
                     return self.conclude(shown, done, Status::Failed).await;
                 }
                 Ok(Err(gone)) => return Err(gone.into()),

@@ -93,7 +93,10 @@ async fn only_a_clear_yes_is_one() {
         assert_eq!(end["stopReason"], "end_turn", "{answer:?}");
         assert_eq!(statuses(&client), ["pending", "failed"], "{answer:?}");
         assert_eq!(desk.file("/project/a.txt"), None, "{answer:?}");
-        assert_eq!(last_messages(&server)[2]["content"], "The user did not allow this call.");
+        assert_eq!(
+            last_messages(&server)[2]["content"],
+            "This call was not allowed, by the user or by a policy of the client."
+        );
         client.leave().await;
     }
 }

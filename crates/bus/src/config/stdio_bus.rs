@@ -175,7 +175,9 @@ fn transport(table: Table<'_>) -> Vec<Listen> {
     match item.text() {
         Some("stdio") => stdio,
         Some("tcp" | "unix") => {
-            item.warn("does not say where: that takes --tcp HOST:PORT or --unix PATH");
+            item.warn(
+                "does not say where: nothing is listened on unless --tcp HOST:PORT or --unix PATH is given",
+            );
             Vec::new()
         }
         Some(_) => {

@@ -372,7 +372,7 @@ fn mistakes_in_the_files_of_stdio_bus() {
     let tcp = r#"{"pools": [{"id": "a", "command": "a", "instances": 1}], "transport": {"mode": "tcp"}}"#;
     assert_eq!(
         told(tcp, "c"),
-        "warning c:1:80: `mode` does not say where: that takes --tcp HOST:PORT or --unix PATH"
+        "warning c:1:80: `mode` does not say where: nothing is listened on unless --tcp HOST:PORT or --unix PATH is given"
     );
 }
 

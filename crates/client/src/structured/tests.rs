@@ -137,8 +137,11 @@ fn nothing_is_fetched() {
 #[test]
 fn what_is_no_schema_is_refused() {
     check_refused(&json!("object"), "a JSON Schema is an object or a boolean");
-    check_refused(&json!({"type": "objekt"}), "the schema is not valid at \"/type\"");
-    check_refused(&json!({"type": "string", "pattern": "("}), "the schema is not valid at \"/pattern\"");
+    check_refused(&json!({"type": "objekt"}), "this is not a valid JSON Schema, at \"/type\"");
+    check_refused(
+        &json!({"type": "string", "pattern": "("}),
+        "this is not a valid JSON Schema, at \"/pattern\"",
+    );
 }
 
 #[test]

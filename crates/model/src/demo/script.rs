@@ -196,7 +196,10 @@ fn call(request: &Request, name: &str, rest: &str, saying: &str) -> Answer {
             call: Some((tool.name.clone(), arguments::of(name, tool, rest))),
             ..Answer::text(saying)
         },
-        None => Answer::text(format!("I cannot: this client offers no tool `{name}`.{}\n", offered(request))),
+        None => Answer::text(format!(
+            "I cannot: there is no tool `{name}` in this session.{}\n",
+            offered(request)
+        )),
     }
 }
 
@@ -234,7 +237,7 @@ fn call_any(request: &Request, rest: &str) -> Answer {
 /// Which tools there are.
 fn offered(request: &Request) -> String {
     if request.tools.is_empty() {
-        return " It offers none at all.".to_owned();
+        return " There is none at all.".to_owned();
     }
     let names: Vec<String> = request.tools.iter().map(|tool| format!("`{}`", tool.name)).collect();
     format!(" What there is: {}.", names.join(", "))

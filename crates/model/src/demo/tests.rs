@@ -124,12 +124,12 @@ fn what_cannot_be_done_is_said() {
     check(
         "read a.txt",
         Vec::new(),
-        "I cannot: this client offers no tool `read_file`. It offers none at all.\n",
+        "I cannot: there is no tool `read_file` in this session. There is none at all.\n",
     );
     check(
         "run ls",
         vec![tool("weather", json!({}))],
-        "I cannot: this client offers no tool `run_command`. What there is: `weather`.\n",
+        "I cannot: there is no tool `run_command` in this session. What there is: `weather`.\n",
     );
     check(
         "call moon",

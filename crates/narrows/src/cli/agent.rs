@@ -48,7 +48,7 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = "Deadlines")]
     pub(crate) session_timeout: Option<Duration>,
 
-    /// How long a cancelled turn may take to end [default: 10s, or 2s if --timeout ended it]
+    /// How long a cancelled turn may take to end [default: 10s, or 2s after the --timeout of `narrows run`]
     #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = "Deadlines")]
     pub(crate) cancel_grace: Option<Duration>,
 

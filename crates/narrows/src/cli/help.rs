@@ -345,9 +345,15 @@ pub(super) const FAKE_AGENT: &[Example] = &[
 
 /// Of `narrows completions`.
 pub(super) const COMPLETIONS: &[Example] = &[
-    ("narrows completions bash > ~/.local/share/bash-completion/completions/narrows", "for bash"),
-    ("narrows completions zsh > ~/.zfunc/_narrows", "for zsh"),
-    ("narrows completions fish > ~/.config/fish/completions/narrows.fish", "for fish"),
+    (
+        "mkdir -p ~/.local/share/bash-completion/completions && \\\n  narrows completions bash > ~/.local/share/bash-completion/completions/narrows",
+        "for bash",
+    ),
+    ("mkdir -p ~/.zfunc && narrows completions zsh > ~/.zfunc/_narrows", "for zsh"),
+    (
+        "mkdir -p ~/.config/fish/completions && \\\n  narrows completions fish > ~/.config/fish/completions/narrows.fish",
+        "for fish",
+    ),
 ];
 
 /// The section of examples.

@@ -121,7 +121,7 @@ pub(crate) struct Test {
 /// Where a request is judged, and what beside the rules.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Circumstances {
-    /// What the agent may do without being asked [default: what the file says, or medium]
+    /// Access preset: low, medium or high [default: what the file says, or medium]
     #[arg(long, value_name = "low|medium|high", value_parser = value::access(), hide_possible_values = true)]
     pub(crate) access: Option<Access>,
 

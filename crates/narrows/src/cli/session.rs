@@ -15,8 +15,11 @@ const RULES: &str = "What the agent may do";
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Session")]
 pub(crate) struct SessionArgs {
-    /// What the agent may do without being asked: low looks, medium changes what lies in its directories, high does
-    /// everything [default: medium]
+    /// Access preset: low, medium or high [default: medium]
+    ///
+    /// `low` is read-only. `medium` also edits files in the session's directories and runs sandboxed commands. `high` allows
+    /// everything but changes to protected files. The files that the client itself reads and writes for the agent are in the
+    /// session's directories, whatever the preset.
     #[arg(long, value_name = "low|medium|high", value_parser = value::access(), hide_possible_values = true, help_heading = RULES)]
     pub(crate) access: Option<Access>,
 

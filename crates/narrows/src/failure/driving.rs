@@ -216,6 +216,9 @@ fn refused(stage: Stage, error: &RpcError) -> Failure {
         return failure
             .hint("a session lives where you are, or where --cwd DIR says: name a directory in there");
     }
+    if matches!(stage, Stage::Resume | Stage::Fork) && error.is(RpcCode::NotFound) {
+        return failure.hint("`narrows sessions --all` lists the sessions of the built-in agent, with --agent those of another");
+    }
     match retryable {
         Some(true) => failure.hint(later(error.data.as_ref())),
         _ => failure,

@@ -196,8 +196,8 @@ fn the_help_of_run() {
           --initialize-timeout <TIME>  How long the agent may take to answer the first message [default:
                                        30s]
           --session-timeout <TIME>     How long the agent may take to open a session [default: 60s]
-          --cancel-grace <TIME>        How long a cancelled turn may take to end [default: 10s, or 2s if
-                                       --timeout ended it]
+          --cancel-grace <TIME>        How long a cancelled turn may take to end [default: 10s, or 2s
+                                       after the --timeout of `narrows run`]
           --silence-timeout <TIME>     How long the agent may say nothing at all during a turn; `0` is
                                        for ever [default: 15m]
 
@@ -225,9 +225,7 @@ fn the_help_of_run() {
           --key-env <VARIABLE>  The variable in which the key is
 
     What the agent may do:
-          --access <low|medium|high>   What the agent may do without being asked: low looks, medium
-                                       changes what lies in its directories, high does everything
-                                       [default: medium]
+          --access <low|medium|high>   Access preset: low, medium or high [default: medium]
           --no-network                 Refuse whatever uses the network
           --no-web-search              Refuse searches of the web
           --policy <FILE>              A file with rules; see `narrows policy --help`

@@ -71,7 +71,9 @@ pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Warning>), Wrong> {
     if !flags.is_empty() {
         config.listen = flags;
         // They say where, which is all that was missing.
-        warnings.retain(|warning| !warning.what.contains("unless --listen"));
+        warnings.retain(|warning| {
+            !["unless --listen", "unless --tcp"].iter().any(|it| warning.what.contains(it))
+        });
     }
     if config.listen.is_empty() {
         return Err(Wrong::Else(Failure::nowhere_to_listen()));

@@ -33,7 +33,7 @@ pub(super) fn read(args: &Run) -> Result<RunRequest, Failure> {
 fn schema(path: &Path) -> Result<serde_json::Value, Failure> {
     let text =
         std::fs::read_to_string(path).map_err(|error| Failure::unreadable("--schema", path, &error))?;
-    serde_json::from_str(&text).map_err(|error| Failure::bad_file(path, &error))
+    serde_json::from_str(&text).map_err(|error| Failure::not_json("--schema", path, &error))
 }
 
 /// The prompt, from the arguments, a file or stdin.
