@@ -127,7 +127,7 @@ objects! {
         "systemPrompt": SYSTEM_PROMPT,
     }
     LOAD_SESSION_RESPONSE {
-        "modes": SESSION_MODE_STATE, "configOptions": List(&SESSION_CONFIG_OPTION),
+        "sessionId": TEXT, "modes": SESSION_MODE_STATE, "configOptions": List(&SESSION_CONFIG_OPTION),
         "models": SESSION_MODEL_STATE,
     }
     LOAD_SESSION_REQUEST {

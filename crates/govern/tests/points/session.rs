@@ -160,7 +160,7 @@ fn point_17_a_cancel_is_passed_on_and_a_close_or_a_loss_closes_the_audit() {
         let mut scene = Scene::new().at_work();
         match who {
             "client" => scene.gate.client_gone(scene.now, &mut scene.sight),
-            _ => scene.gate.agent_gone(scene.now, &mut scene.sight),
+            _ => scene.gate.agent_gone(scene.now, None, &mut scene.sight),
         }
         assert_eq!(scene.recorded(), ["operator.interrupted", "session.closed"], "{who}");
     }

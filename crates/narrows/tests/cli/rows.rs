@@ -14,7 +14,7 @@ const SOCKETS: &str = "crates/remote/src/server/tests/sockets.rs";
 const SLOW: &str = "crates/remote/src/server/tests/slow.rs";
 const LIMITS: &str = "crates/remote/src/server/tests/limits.rs";
 const IDENTITIES: &str = "crates/bus/src/core/tests/identities.rs";
-const WATCHING: &str = "crates/bus/src/core/tests/watching.rs";
+const WATCHING: &str = "crates/bus/src/core/tests/observers.rs";
 const DRIVER: &str = "crates/bus/tests/driver/clients.rs";
 const SIM: &str = "crates/bus/tests/sim/main.rs";
 const CHAOS: &str = "crates/bus/tests/chaos/main.rs";
@@ -122,7 +122,7 @@ const ROWS: &[Row] = &[
         &[
             (SLOW, "who_is_gone_without_a_word_is_noticed_in_time"),
             (SLOW, "a_socket_is_given_up_by_the_system_in_time"),
-            ("crates/remote/src/client/dial.rs", "a_host_that_is_gone_is_given_up_within_45_seconds"),
+            ("crates/remote/src/client/connect.rs", "a_host_that_is_gone_is_given_up_within_45_seconds"),
         ],
     ),
     (
