@@ -78,10 +78,15 @@ pub(crate) fn read_in<T: FrontMatter>(root: Option<&OsStr>, path: &Path, bytes: 
     Read { document, findings }
 }
 
-/// Checks a manifest of this kind. An ACP.md is there to be served, so what keeps it from that is an error, unless it only
-/// describes a runtime of somebody else.
+/// Checks a manifest of this kind by itself.
 pub fn check(kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
-    let mut findings = check_in(None, kind, path, bytes);
+    check_in(None, kind, path, bytes)
+}
+
+/// Does the same for a manifest that is to be served: what keeps an ACP.md from that is an error, unless the file only describes
+/// a runtime of somebody else.
+pub fn check_for_serving(kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
+    let mut findings = check(kind, path, bytes);
     if kind == Kind::Acp && !findings.is_descriptive() {
         findings.for_running();
     }

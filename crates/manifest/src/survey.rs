@@ -184,6 +184,7 @@ mod tests {
                 "notes/RUNNER.md:2 error enum",
                 "opaque/ACP.md:6 warning unbound",
                 "typo/ACP.md:6 error unbound",
+                "typo/ACP.md:8 error unbound",
                 "typo/ACP.md:8 error unknown-aip44-key",
             ]
         );

@@ -84,8 +84,8 @@ fn look(path: &Path) -> Result<Vec<Checked>, Failure> {
         return Ok(files);
     }
     let kind = Kind::of(path);
-    let findings =
-        kind.map(|kind| read(path).map(|bytes| narrows_manifest::check(kind, &place(path), &bytes)));
+    let findings = kind
+        .map(|kind| read(path).map(|bytes| narrows_manifest::check_for_serving(kind, &place(path), &bytes)));
     let findings = findings.transpose().map_err(unreadable)?.unwrap_or_default();
     Ok(vec![Checked { path: path.to_owned(), kind, findings }])
 }
