@@ -31,84 +31,91 @@ const MEMORY: &str = "the memory of a process or of the system";
 const CHANGES: &[(&str, &str)] = &[
     (
         HOOKS,
-        ".git/hooks .git/config .git/config.worktree .git/info .git/modules .git/worktrees \
-         .git/commondir .gitconfig .config/git .husky .gitmodules .githooks .pre-commit-config.yaml \
-         .pre-commit-config.yml lefthook.yml lefthook.yaml lefthook.toml lefthook.json lefthook-local.yml \
-         .lefthook.yml .lefthook.yaml .lefthook.toml .lefthook.json .lefthook-local.yml .lefthook \
-         .lefthook-local .overcommit.yml .lintstagedrc* .simple-git-hooks.json .hgrc .hg/hgrc",
+        ".config/git .git/commondir .git/config .git/config.worktree .git/hooks .git/info .git/modules \
+         .git/worktrees .gitconfig .githooks .gitmodules .hg/hgrc .hgrc .husky .lefthook .lefthook-local \
+         .lefthook-local.yml .lefthook.json .lefthook.toml .lefthook.yaml .lefthook.yml .lintstagedrc* \
+         .overcommit.yml .pre-commit-config.yaml .pre-commit-config.yml .simple-git-hooks.json lefthook-local.yml \
+         lefthook.json lefthook.toml lefthook.yaml lefthook.yml",
     ),
     (
         CI,
-        ".github/workflows .github/actions .gitlab-ci.yml .gitlab-ci.yaml .gitlab/ci .forgejo/workflows \
-         .forgejo/actions .gitea/workflows .gitea/actions .circleci Jenkinsfile azure-pipelines.yml \
-         azure-pipelines.yaml .drone.yml .drone.yaml .drone.star .drone.jsonnet .buildkite .woodpecker* \
-         .travis.yml appveyor.yml .appveyor.yml .cirrus.yml .cirrus.star bitbucket-pipelines.yml .build.yml \
-         .builds .semaphore .tekton .teamcity buildspec.yml cloudbuild.yaml cloudbuild.yml .gitpod.yml \
-         .replit .idx .stackblitzrc .codesandbox devfile.yaml .devfile.yaml",
+        ".appveyor.yml .build.yml .buildkite .builds .circleci .cirrus.star .cirrus.yml .codesandbox \
+         .devfile.yaml .drone.jsonnet .drone.star .drone.yaml .drone.yml .forgejo/actions .forgejo/workflows \
+         .gitea/actions .gitea/workflows .github/actions .github/workflows .gitlab-ci.yaml .gitlab-ci.yml \
+         .gitlab/ci .gitpod.yml .idx .replit .semaphore .stackblitzrc .teamcity .tekton .travis.yml .woodpecker* \
+         Jenkinsfile appveyor.yml azure-pipelines.yaml azure-pipelines.yml bitbucket-pipelines.yml buildspec.yml \
+         cloudbuild.yaml cloudbuild.yml devfile.yaml",
     ),
     (
         TOOL,
-        ".cargo/config .cargo/config.toml rust-toolchain rust-toolchain.toml mise.toml .mise.toml \
-         mise.local.toml .mise.local.toml mise.*.toml .mise.*.toml .mise mise/config.toml .config/mise.toml \
-         .config/mise .rtx.toml .tool-versions .yarnrc .yarn/releases .yarn/plugins .pnp.cjs .pnp.js \
-         .pnp.loader.mjs .pnpmfile.cjs bunfig.toml .bazelrc .bazelversion .mvn gradle/wrapper .gradle/init.d \
-         .gradle/init.gradle .jvmopts .sbtopts .gdbinit .gdbearlyinit .lldbinit* .pdbrc .pdbrc.py .Rprofile \
-         .Renviron .irbrc .pryrc .rdbgrc .byebugrc .ghci .iex.exs .ocamlinit .sbclrc .psqlrc .sqliterc \
-         .octaverc .pythonrc .pythonstartup .ipython .jupyter .curlrc .wgetrc .config/pip .pip .pydistutils.cfg \
-         ansible.cfg .ansible.cfg .local/bin",
+        ".Renviron .Rprofile .ackrc .ansible.cfg .ansible/plugins .antrc .bazeliskrc .bazelrc .bazelversion .buckconfig* \
+         .bundle/config .byebugrc .cargo/config .cargo/config.toml .clisprc* .condarc .config/containers \
+         .config/mise .config/mise.toml .config/pip .curlrc .docker/cli-plugins .duckdbrc .erlang .gdbearlyinit \
+         .gdbinit .gemrc .ghci .gradle/gradle.properties .gradle/init.d .gradle/init.gradle .guile .iex.exs \
+         .ipython .irbrc .julia/config .juliarc.jl .jupyter .jvmopts .latexmkrc .lein .lessfilter .lldbinit* \
+         .local/bin .local/share/gh/extensions .local/share/helm/plugins .mailcap .mavenrc .mise .mise.*.toml \
+         .mise.local.toml .mise.toml .mongorc.js .mongoshrc.js .mvn .ocamlinit .octaverc .pdbrc .pdbrc.py .perldb \
+         .phpdbginit .pip .pnp.cjs .pnp.js .pnp.loader.mjs .pnpmfile.* .proverc .pryrc .psqlrc .pydistutils.cfg \
+         .pythonrc .pythonstartup .racketrc .rdbgrc .ripgreprc .rspec .rspec-local .rtx.toml .sbclrc .sbt \
+         .sbtopts .sqliterc .tclshrc .tool-versions .user.ini .vagrant.d .vagrantplugins .wgetrc .wishrc \
+         .yarn/plugins .yarn/releases .yarnrc ansible.cfg bunfig.toml gradle/wrapper latexmkrc mise.*.toml \
+         mise.local.toml mise.toml mise/config.toml pip.conf rust-toolchain rust-toolchain.toml \
+         site-packages/*.pth sitecustomize.py usercustomize.py",
     ),
     (
         EDITOR,
-        ".vscode .vscode-server .idea .zed .fleet .vs .devcontainer .devcontainer.json .vim \
-         .vimrc .exrc .nvimrc .config/nvim .config/zed .config/Code .emacs .emacs.d \
-         .dir-locals.el .nvim.lua .helix .config/helix .sublime-project *.sublime-project *.code-workspace \
-         .lvimrc .gvimrc _vimrc .ideavimrc .vimspector.json .run .theia .vscode-insiders .vscode-oss \
-         .vscode-server-insiders .cursor-server .windsurf-server .config/Cursor .config/VSCodium .config/Windsurf \
-         .config/vim .config/emacs .doom.d .config/doom .config/JetBrains .config/sublime-text .config/kak .config/micro",
+        "*.code-workspace *.sublime-project .atom .config/Code .config/Cursor .config/JetBrains .config/VSCodium \
+         .config/Windsurf .config/doom .config/emacs .config/helix .config/kak .config/micro .config/nvim \
+         .config/sublime-text .config/vim .config/zed .cursor-server .devcontainer .devcontainer.json \
+         .dir-locals-2.el .dir-locals.el .doom.d .emacs .emacs.d .exrc .externalToolBuilders .fleet .gvimrc \
+         .helix .idea .ideavimrc .local.vimrc .lvimrc .nova .nvim.lua .nvimrc .pulsar .run .spacemacs \
+         .spacemacs.d .sublime-project .theia .vim .vimrc .vimspector.json .vs .vscode .vscode-insiders \
+         .vscode-oss .vscode-server .vscode-server-insiders .windsurf-server .ycm_extra_conf.py .zed _vimrc",
     ),
     (
         AGENT,
-        ".claude .claude.json CLAUDE.md CLAUDE.local.md .codex AGENTS.md AGENTS.override.md \
-         AGENT.md .agents .agent .gemini GEMINI.md .qwen QWEN.md .cursor .cursorrules \
-         .cursorignore .mcp.json mcp.json .windsurf .windsurfrules .opencode opencode.json \
-         opencode.jsonc .continue .aider.conf.yml .roo .roomodes .kilocode .cline .clinerules \
-         .amazonq .kiro .goose .goosehints .crush .crush.json crush.json .trae .augment .junie \
-         .factory .rules .copilot copilot-instructions.md .narrows narrows.toml .config/narrows \
-         .jetbrains/acp.json .config/opencode .config/goose .config/crush .config/github-copilot .local/share/narrows",
+        ".agent .agents .aider.conf.yml .amazonq .augment .claude .claude.json .cline .clinerules .codex \
+         .config/crush .config/github-copilot .config/goose .config/narrows .config/opencode .continue .copilot \
+         .crush .crush.json .cursor .cursorignore .cursorrules .factory .gemini .goose .goosehints \
+         .jetbrains/acp.json .junie .kilocode .kiro .local/share/narrows .mcp.json .narrows .opencode .qwen .roo \
+         .roomodes .rules .trae .windsurf .windsurfrules AGENT.md AGENTS.md AGENTS.override.md CLAUDE.local.md \
+         CLAUDE.md GEMINI.md QWEN.md copilot-instructions.md crush.json mcp.json narrows.toml opencode.json \
+         opencode.jsonc",
     ),
     (
         SHELL,
-        ".bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv \
-         .zprofile .zlogin .zlogout .kshrc .mkshrc .cshrc .tcshrc .login .config/fish \
-         .config/powershell .config/nushell .config/starship.toml .autoenv .autoenv.zsh .inputrc .envrc .config/direnv .xprofile .xinitrc .xsession \
-         .pam_environment .config/environment.d .config/systemd .config/autostart \
-         Library/LaunchAgents Library/LaunchDaemons LaunchAgents .tmux.conf .screenrc .oh-my-zsh .oh-my-bash \
-         .zsh .zplug .zinit .antigen .config/zsh .config/tmux .config/kitty .config/alacritty .config/wezterm \
-         .wezterm.lua .config/i3 .config/sway .config/hypr .config/awesome .config/bspwm .config/sxhkd \
-         .config/openbox .config/qtile .config/plasma-workspace .xmonad .hammerspoon .local/share/applications \
-         .local/share/dbus-1 .local/share/systemd",
+        ".antigen .autoenv .autoenv.zsh .bash_aliases .bash_completion .bash_login .bash_logout .bash_profile \
+         .bashrc .byobu .config/alacritty .config/autostart .config/awesome .config/bspwm .config/direnv \
+         .config/elvish .config/environment.d .config/fish .config/hypr .config/i3 .config/kitty .config/nushell \
+         .config/openbox .config/plasma-workspace .config/powershell .config/qtile .config/starship.toml \
+         .config/sway .config/sxhkd .config/systemd .config/tmux .config/wezterm .config/xonsh .config/zsh .cshrc \
+         .direnvrc .elvish .envrc .hammerspoon .inputrc .kshrc .local/share/applications .local/share/dbus-1 \
+         .local/share/systemd .login .mkshrc .oh-my-bash .oh-my-zsh .pam_environment .profile .screenrc \
+         .shadowenv.d .tcshrc .tmux.conf .wezterm.lua .xinitrc .xmonad .xonshrc .xprofile .xsession .xsessionrc \
+         .yashrc .zinit .zlogin .zlogout .zplug .zprofile .zsh .zshenv .zshrc LaunchAgents Library/LaunchAgents \
+         Library/LaunchDaemons",
     ),
 ];
 
 /// The same for what must not be read either.
 const SECRETS: &[(&str, &str)] = &[
     (VARIABLES, ".env .env.* proc/*/environ proc/*/task/*/environ"),
-    (MEMORY, "proc/*/mem proc/*/task/*/mem proc/kcore dev/mem dev/kmem"),
+    (MEMORY, "dev/kmem dev/mem proc/*/mem proc/*/task/*/mem proc/kcore"),
     (
         KEYS,
-        ".ssh id_rsa* id_dsa* id_ecdsa* id_ed25519* id_xmss* *.pem *.key *.p12 *.pfx *.jks \
-         *.keystore *.ppk *.kdbx .gnupg .config/sops .password-store Library/Keychains .local/share/keyrings",
+        "*.jks *.kdbx *.key *.keystore *.p12 *.pem *.pfx *.ppk .config/sops .gnupg .local/share/keyrings \
+         .password-store .ssh Library/Keychains id_dsa* id_ecdsa* id_ed25519* id_rsa* id_xmss*",
     ),
     (
         ACCOUNTS,
-        ".netrc _netrc .npmrc .yarnrc.yml .pypirc .aws .azure .config/gcloud .kube .boto .s3cfg \
-         .docker/config.json .config/containers/auth.json .git-credentials .config/gh .config/hub \
-         .config/glab-cli .pgpass .my.cnf .htpasswd .cargo/credentials .cargo/credentials.toml \
-         .gem/credentials .vault-token .terraform.d .terraformrc .config/op .config/rclone .oci \
-         .fly .config/doctl .heroku etc/shadow etc/gshadow etc/sudoers .config/narrows/keys \
-         .codex/auth.json .claude/.credentials.json .config/narrows/narrows.toml .mozilla .config/mozilla \
-         .config/google-chrome .config/google-chrome-beta .config/chromium .config/BraveSoftware .config/microsoft-edge \
-         .config/vivaldi .config/opera .thunderbird Library/Cookies",
+        ".aws .azure .boto .cargo/credentials .cargo/credentials.toml .claude/.credentials.json .codex/auth.json \
+         .config/BraveSoftware .config/chromium .config/containers/auth.json .config/doctl .config/gcloud \
+         .config/gh .config/glab-cli .config/google-chrome .config/google-chrome-beta .config/hub \
+         .config/microsoft-edge .config/mozilla .config/narrows/keys .config/narrows/narrows.toml .config/op \
+         .config/opera .config/rclone .config/vivaldi .docker/config.json .fly .gem/credentials .git-credentials \
+         .heroku .htpasswd .kube .m2/settings-security.xml .m2/settings.xml .mozilla .my.cnf .netrc .npmrc .oci \
+         .pgpass .pypirc .s3cfg .terraform.d .terraformrc .thunderbird .vault-token .yarnrc.yml Library/Cookies \
+         _netrc etc/gshadow etc/shadow etc/sudoers",
     ),
 ];
 
@@ -366,6 +373,16 @@ mod tests {
         assert_eq!(TABLE.entries.iter().map(|entry| entry.names.len()).max(), Some(LONGEST));
         let open = TABLE.open.iter().map(|at| TABLE.entries[*at].names.len());
         assert_eq!(open.max(), Some(1), "what begins with a pattern is one name");
+    }
+
+    #[test]
+    fn every_list_is_sorted_and_has_nothing_twice() {
+        for (what, paths) in CHANGES.iter().chain(SECRETS) {
+            let paths: Vec<&str> = paths.split(' ').collect();
+            for pair in paths.windows(2).filter(|pair| pair[0] >= pair[1]) {
+                panic!("{what}: {:?} is before {:?}", pair[0], pair[1]);
+            }
+        }
     }
 
     proptest! {

@@ -103,6 +103,19 @@ fn settings_of_tools_and_build_servers_are_not_changed() {
         ".pnp.cjs",
         ".devcontainer/devcontainer.json",
         "x.sublime-project",
+        ".bazeliskrc",
+        ".bundle/config",
+        ".direnvrc",
+        ".docker/cli-plugins/docker-x",
+        ".erlang",
+        ".latexmkrc",
+        ".perldb",
+        ".rspec",
+        ".vagrantplugins",
+        ".xonshrc",
+        "lib/site-packages/x.pth",
+        "pip.conf",
+        "sitecustomize.py",
     ] {
         check(path, Allow, Deny);
         let inside = Path::new(path);
