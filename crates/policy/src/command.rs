@@ -16,6 +16,7 @@ mod programs;
 mod reading;
 mod reduce;
 mod strict;
+mod subcommands;
 mod variables;
 mod words;
 

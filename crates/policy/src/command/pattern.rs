@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 
+use super::subcommands::may_mean;
 use super::{Part, Word};
 use crate::shape::{Case, Shape, Unit};
 
@@ -142,6 +143,12 @@ impl CommandPattern {
         self.texts[at].len() > 1 && self.texts[at].starts_with('-')
     }
 
+    /// Whether the program takes `typed` for the word at `at`, which is the name at `position`.
+    fn has_other_name(&self, at: usize, position: usize, typed: &str) -> bool {
+        let program = self.texts[0].rsplit('/').next().unwrap_or_default();
+        may_mean(&program.to_ascii_lowercase(), typed, &self.texts[at], position)
+    }
+
     fn may_be_program(&self, program: &Word) -> bool {
         base(&self.words[0]).meets(&run(program), Case::Same)
     }
@@ -213,7 +220,11 @@ impl CommandPattern {
                 || at > 0 && rest[at - 1].may_be_option() && !rest[at - 1].text.contains('=');
             let shape = word.first();
             for count in (0..names.len()).rev() {
-                if found[count] && self.words[names[count]].meets(&shape, Case::Different) {
+                let is_name = || {
+                    self.words[names[count]].meets(&shape, Case::Different)
+                        || word.open.is_none() && self.has_other_name(names[count], count, &word.text)
+                };
+                if found[count] && is_name() {
                     found[count + 1] = true;
                 }
                 found[count] &= skips;

@@ -11,6 +11,7 @@ use super::programs::{
     PREFIXES, SHELLS, SOURCERS, SUBCOMMAND_PREFIXES, TEXT_TAKERS, has_code,
 };
 use super::strict::is_recognized;
+use super::subcommands::may_mean;
 use super::variables::{Value, Variables, moves_git_home};
 use super::{Literal, Part, Script, Word};
 use crate::action::Command;
@@ -270,8 +271,13 @@ impl Reader {
             // A program that only the shell knows may be any of them.
             let open = words[from].open.is_some();
             let by_subcommand = || {
-                let list = names[from].as_deref().and_then(subcommands_of);
-                list.is_some_and(|list| words[from + 1..].iter().any(|word| listed(list, &word.text)))
+                let program = names[from].as_deref().unwrap_or_default();
+                let is_one = |list: &str, typed: &str| {
+                    listed(list, typed)
+                        || typed.len() > 1 && list.split(' ').any(|name| may_mean(program, typed, name, 0))
+                };
+                subcommands_of(program)
+                    .is_some_and(|list| words[from + 1..].iter().any(|word| is_one(list, &word.text)))
             };
             if open || is(from, PREFIXES) || is(from, SOURCERS) || by_subcommand() {
                 explored = from;

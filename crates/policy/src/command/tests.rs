@@ -177,4 +177,15 @@ fn patterns_match_in_two_ways() {
     check_pattern("a --force", "a x --force=y", false, true);
     check_pattern("a --force", "a --for", false, true);
     check_pattern("a --force", "a --forced", false, false);
+    // Some programs accept the beginning of a subcommand, or another name of it.
+    check_pattern("npm publish", "npm publ", false, true);
+    check_pattern("npm publish", "npm --tag x pub --dry-run", false, true);
+    check_pattern("npm install", "npm isntall x", false, true);
+    check_pattern("npm publish", "npm run publ", false, false);
+    check_pattern("npm run deploy:all", "npm run deploy", false, false);
+    check_pattern("git push", "git pus", false, false);
+    check_pattern("hg push", "hg pus", false, true);
+    check_pattern("gradle publish", "gradle :app:publ", false, true);
+    check_pattern("./gradlew publish", "./gradlew publ", false, true);
+    check_pattern("git push", "npm exe -- git push", false, true);
 }
