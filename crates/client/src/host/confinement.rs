@@ -11,7 +11,7 @@ use narrows_process::{Sandbox, Support, is_missing};
 use tokio::sync::{OnceCell, Semaphore};
 
 use super::links;
-use super::repository::{self, Named};
+use super::repository::{self, LookupBudget, Named};
 
 /// The most directory entries that are searched for protected paths before a command. The nearest come first. A tree
 /// with more is searched incompletely, which is reported: a command could create that many files on purpose.
@@ -117,9 +117,9 @@ impl Found {
 
     /// Adds the hooks and settings that the settings of a repository name. `git` is its directory, or a file or link that
     /// leads there.
-    fn add_named_by_settings(&mut self, policy: &Policy, root: &Path, git: &Path) {
+    fn add_named_by_settings(&mut self, policy: &Policy, root: &Path, git: &Path, budget: &mut LookupBudget) {
         let worktree = git.parent().filter(|_| git.ends_with(".git")).unwrap_or(git);
-        let settings = repository::read_settings(git, worktree, policy.home());
+        let settings = repository::read_settings(git, worktree, policy.home(), budget);
         if !settings.is_complete {
             tracing::debug!(?git, "git settings not readable as a whole");
             self.is_complete = false;
@@ -135,11 +135,11 @@ impl Found {
     }
 
     /// Adds the same for the repositories around a root: git in the root obeys their settings.
-    fn add_named_above(&mut self, policy: &Policy, root: &Path) {
+    fn add_named_above(&mut self, policy: &Policy, root: &Path, budget: &mut LookupBudget) {
         for directory in root.ancestors().skip(1).take(repository::MAX_ANCESTORS) {
-            self.add_named_by_settings(policy, root, &directory.join(".git"));
+            self.add_named_by_settings(policy, root, &directory.join(".git"), budget);
             if repository::is_repository(directory) {
-                self.add_named_by_settings(policy, root, directory);
+                self.add_named_by_settings(policy, root, directory, budget);
             }
         }
     }
@@ -157,7 +157,8 @@ impl Found {
 /// change its mode, and write what was not found.
 fn protected(policy: &Policy, roots: &[PathBuf], mut most: usize) -> Found {
     let mut found = Found { paths: BTreeSet::new(), closed: Vec::new(), is_complete: true };
-    roots.iter().for_each(|root| found.add_named_above(policy, root));
+    let mut budget = LookupBudget::new();
+    roots.iter().for_each(|root| found.add_named_above(policy, root, &mut budget));
     let mut open: VecDeque<(&Path, PathBuf)> =
         roots.iter().map(|root| (root.as_path(), PathBuf::new())).collect();
     while let Some((root, inside)) = open.pop_front() {
@@ -174,7 +175,7 @@ fn protected(policy: &Policy, roots: &[PathBuf], mut most: usize) -> Found {
         let is_git = inside.file_name().is_some_and(|name| name == ".git");
         let is_repository = is_git || repository::is_repository(&directory);
         if is_repository {
-            found.add_named_by_settings(policy, root, &directory);
+            found.add_named_by_settings(policy, root, &directory, &mut budget);
         }
         for entry in entries {
             let Ok(entry) = entry else {
@@ -198,7 +199,7 @@ fn protected(policy: &Policy, roots: &[PathBuf], mut most: usize) -> Found {
                 }
             };
             if !is_directory && name == ".git" {
-                found.add_named_by_settings(policy, root, &root.join(&path));
+                found.add_named_by_settings(policy, root, &root.join(&path), &mut budget);
             }
             let is_protected = |path: &Path| policy.protects(root, path, is_directory);
             if is_protected(&path)

@@ -9,7 +9,7 @@ use narrows_policy::{Action, DiskEntry, Kind, RepositoryDisk, WordLink, is_unusu
 use rustix::io::Errno;
 
 use super::files::follow;
-use super::repository::{self, Extent};
+use super::repository::{self, Extent, LookupBudget};
 
 /// How many paths of one request are followed.
 const MAX_PATHS: usize = 1000;
@@ -91,8 +91,9 @@ fn add_counterparts(action: &mut Action, here: &Path, home: Option<&Path>) {
     let is_tree = kinds.iter().any(|kind| matches!(kind, Kind::Move | Kind::Delete));
     let extent = if is_tree { Extent::Tree } else { Extent::File };
     let mut is_complete = true;
+    let mut budget = LookupBudget::new();
     for path in action.paths.clone() {
-        let found = repository::counterparts(&absolute(&path, here, home), extent, home);
+        let found = repository::counterparts(&absolute(&path, here, home), extent, home, &mut budget);
         is_complete &= found.is_complete;
         for path in found.paths {
             if !action.paths.contains(&path) {

@@ -35,8 +35,48 @@ const MAX_INCLUDE_DEPTH: usize = 10;
 /// The most hooks of one directory that are looked at.
 const MAX_HOOKS: usize = 1000;
 
+/// The most files of settings that one look-up reads, over all repositories that it meets.
+const MAX_LOOKUP_FILES: usize = 20_000;
+
+/// The most bytes of them, with the last file in whole.
+const MAX_LOOKUP_BYTES: usize = 64 << 20;
+
+/// The most paths and entries of directories of hooks that one look-up follows.
+const MAX_LOOKUP_PATHS: usize = 20_000;
+
 /// How many directories above a path are looked at.
 pub(super) const MAX_ANCESTORS: usize = 64;
+
+/// What is left for one look-up. An agent can name many paths, and there can be a repository in each directory around them,
+/// so bounds for one repository do not bound the whole. What is left out makes the result incomplete.
+#[derive(Debug)]
+pub(super) struct LookupBudget {
+    files: usize,
+    bytes: usize,
+    paths: usize,
+}
+
+impl LookupBudget {
+    pub(super) fn new() -> Self {
+        Self { files: MAX_LOOKUP_FILES, bytes: MAX_LOOKUP_BYTES, paths: MAX_LOOKUP_PATHS }
+    }
+
+    /// Takes one path. Returns `false` if none is left.
+    fn take_path(&mut self) -> bool {
+        take(&mut self.paths, 1)
+    }
+
+    /// Takes one file. Returns `false` if none is left, or no bytes.
+    fn take_file(&mut self) -> bool {
+        self.bytes > 0 && take(&mut self.files, 1)
+    }
+}
+
+fn take(left: &mut usize, count: usize) -> bool {
+    let is_enough = *left >= count;
+    *left = left.saturating_sub(count);
+    is_enough
+}
 
 /// Returns `true` if git takes a directory for a repository.
 pub(super) fn is_repository(directory: &Path) -> bool {
@@ -68,7 +108,12 @@ pub(super) struct Counterparts {
 }
 
 /// Returns the paths in a `.git` that a change of `path` amounts to, which has no links in it. Blocks.
-pub(super) fn counterparts(path: &Path, extent: Extent, home: Option<&Path>) -> Counterparts {
+pub(super) fn counterparts(
+    path: &Path,
+    extent: Extent,
+    home: Option<&Path>,
+    budget: &mut LookupBudget,
+) -> Counterparts {
     let mut found = Counterparts { paths: Vec::new(), is_complete: true };
     for directory in path.ancestors().skip(1).take(MAX_ANCESTORS) {
         let Ok(rest) = path.strip_prefix(directory) else { continue };
@@ -82,7 +127,7 @@ pub(super) fn counterparts(path: &Path, extent: Extent, home: Option<&Path>) -> 
             found.paths.push(directory.join(GIT).join("config"));
         }
         for git in places {
-            let settings = read_settings(&git, directory, home);
+            let settings = read_settings(&git, directory, home, budget);
             found.is_complete &= settings.is_complete;
             for Named { path: named, stands_for, .. } in settings.named {
                 match path.strip_prefix(&named) {
@@ -121,9 +166,15 @@ pub(super) struct Settings {
 
 /// Reads what the settings of a repository name: its hooks and more files of settings. `git` is its directory, or a file
 /// or link that leads there, as in worktrees and submodules; `worktree` is where its files are. Blocks.
-pub(super) fn read_settings(git: &Path, worktree: &Path, home: Option<&Path>) -> Settings {
+pub(super) fn read_settings(
+    git: &Path,
+    worktree: &Path,
+    home: Option<&Path>,
+    budget: &mut LookupBudget,
+) -> Settings {
     let mut search = Search {
         home,
+        budget,
         config: worktree.join(GIT).join("config"),
         hooks: worktree.join(GIT).join("hooks"),
         hook_paths: Vec::new(),
@@ -141,6 +192,7 @@ pub(super) fn read_settings(git: &Path, worktree: &Path, home: Option<&Path>) ->
 /// Settings that are being read.
 struct Search<'a> {
     home: Option<&'a Path>,
+    budget: &'a mut LookupBudget,
     /// What files of settings stand for.
     config: PathBuf,
     /// What directories of hooks stand for.
@@ -211,6 +263,10 @@ impl Search<'_> {
             }
         };
         for entry in entries.iter_mut().flatten().take(MAX_HOOKS).flatten() {
+            if !self.budget.take_path() {
+                self.found.is_complete = false;
+                return;
+            }
             if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
                 self.add(entry.path(), self.hooks.join(entry.file_name()));
             }
@@ -220,6 +276,10 @@ impl Search<'_> {
     }
 
     fn add(&mut self, spelled: PathBuf, stands_for: PathBuf) {
+        if !self.budget.take_path() {
+            self.found.is_complete = false;
+            return;
+        }
         // What does not exist yet is followed as far as it does.
         let path = links::real(&spelled).ok().flatten().unwrap_or_else(|| links::plain(&spelled));
         self.found.named.push(Named { path, spelled, stands_for });
@@ -277,8 +337,13 @@ impl Search<'_> {
 
     /// Returns the beginning of a file, or `None` if there is none.
     fn read(&mut self, file: &Path) -> Option<Vec<u8>> {
+        if !self.budget.take_file() {
+            self.found.is_complete = false;
+            return None;
+        }
         match read_file(file) {
             Ok(text) => {
+                take(&mut self.budget.bytes, text.len());
                 self.found.is_complete &= text.len() as u64 <= MAX_CONFIG_BYTES;
                 Some(text)
             }
@@ -342,161 +407,4 @@ impl PathKey {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    /// A cloned repository can have such a directory among its files.
-    #[test]
-    fn settings_of_a_hostile_repository_take_bounded_memory() {
-        let long = format!("[includeif \"{}\"]\n{}", "a".repeat(400_000), "path=\n".repeat(100_000));
-        let names = format!("[{}]\n{}", "a".repeat(500_000), "b\n".repeat(250_000));
-        let paths = format!("[core]\n{}{}", "worktree=a\n".repeat(40_000), "hookspath=b\n".repeat(40_000));
-        for (text, is_complete) in [(&long, true), (&names, true), (&paths, false)] {
-            let (_place, root) = tree(&[(".git/config", text), (".git/HEAD", "ref: refs/heads/main\n")]);
-            let settings = read_settings(&root.join(".git"), &root, None);
-            assert_eq!(settings.is_complete, is_complete);
-            assert!(settings.named.len() <= MAX_PATHS * MAX_PATHS);
-        }
-    }
-
-    fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
-        let place = tempfile::tempdir().expect("a directory");
-        let top = place.path().canonicalize().expect("it is there");
-        for (file, text) in files {
-            let path = top.join(file);
-            fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
-            fs::write(path, text).expect("a file");
-        }
-        (place, top)
-    }
-
-    #[track_caller]
-    fn check(top: &Path, path: &str, expected: &[&str]) {
-        let expected: Vec<PathBuf> = expected.iter().map(|name| top.join(name)).collect();
-        let found = counterparts(&top.join(path), Extent::File, Some(&top.join("home")));
-        assert_eq!(found, Counterparts { paths: expected, is_complete: true }, "{path}");
-    }
-
-    #[test]
-    fn files_of_a_repository_by_any_name_count_as_those_of_a_git_directory() {
-        let (_place, top) = tree(&[
-            ("r/x.git/HEAD", ""),
-            ("r/x.git/objects/a", ""),
-            ("r/x.git/refs/a", ""),
-            ("r/y/HEAD", ""),
-        ]);
-        check(&top, "r/x.git/config", &["r/x.git/.git/config"]);
-        check(&top, "r/x.git/hooks/pre-commit", &["r/x.git/.git/hooks/pre-commit"]);
-        check(&top, "r/y/config", &[]);
-        check(&top, "r/y/objects/x", &[]);
-        check(&top, "r/main.rs", &[]);
-        check(&top, "r/.git/config", &[]);
-    }
-
-    #[test]
-    fn the_file_that_makes_a_directory_a_repository_counts_as_its_settings() {
-        let (_place, top) =
-            tree(&[("d/HEAD", ""), ("d/config", ""), ("d/objects/x", ""), ("w/commondir", "")]);
-        check(&top, "d/refs/x", &["d/.git/config"]);
-        check(&top, "w/HEAD", &["w/.git/config"]);
-        check(&top, "d/other", &[]);
-    }
-
-    #[test]
-    fn hooks_and_settings_that_settings_name_count_as_those_of_the_repository() {
-        let config = "[core]\n\thooksPath = scripts/hooks ; ours\n[include] path = \"../team.conf\"\n\
-            [includeIf \"gitdir:~/x\"]\n\tpath=more.conf\n[remote \"path\"]\n\tpath = src\n[core]\n\tbare = false\n";
-        let (_place, top) = tree(&[("r/.git/config", config), ("r/scripts/hooks/pre-commit", "")]);
-        check(&top, "r/scripts/hooks/pre-commit", &["r/.git/hooks/pre-commit"]);
-        check(&top, "r/scripts/hooks", &["r/.git/hooks"]);
-        check(&top, "r/team.conf", &["r/.git/config"]);
-        check(&top, "r/.git/more.conf", &["r/.git/config"]);
-        check(&top, "r/scripts/build", &[]);
-        check(&top, "r/src", &[]);
-        // A directory that is moved takes the hooks in it along.
-        check(&top, "r/scripts", &[]);
-        let moved = counterparts(&top.join("r/scripts"), Extent::Tree, None);
-        assert_eq!(moved.paths, [top.join("r/.git/hooks")]);
-    }
-
-    #[test]
-    fn hooks_are_found_however_git_is_told_of_them() {
-        let named = [".git/hooks/pre-commit"];
-        let nested = "[core]\nhooksPath = hooks";
-        let beside = |config: &'static str| {
-            let (place, top) = tree(&[("r/.git/config", config), ("r/team.conf", nested)]);
-            fs::create_dir_all(top.join("home")).expect("a directory");
-            (place, top)
-        };
-        for config in [
-            "\u{feff}[core]\nhooksPath = hooks",
-            "[core]\nhooksPath = ho\"oks\"",
-            "[core]\nhooksPath = ho\\\noks",
-            "[include]\npath = ../team.conf",
-            "[includeIf \"onbranch:none\"]\npath = ../team.conf",
-            "[core]\nhooksPath = ~/../r/hooks",
-            "[core]\nhooksPath = ../r/hooks",
-        ] {
-            let (_place, top) = beside(config);
-            let found = counterparts(&top.join("r/hooks/pre-commit"), Extent::File, Some(&top.join("home")));
-            assert_eq!(found.paths, named.map(|name| top.join("r").join(name)), "{config}");
-            assert!(found.is_complete, "{config}");
-        }
-        let (_place, top) = beside("");
-        fs::write(top.join("r/.git/config"), b"[user]\nname = J\xf6rg\n[core]\nhooksPath = hooks")
-            .expect("a file");
-        check(&top, "r/hooks/pre-commit", &["r/.git/hooks/pre-commit"]);
-        fs::remove_file(top.join("r/.git/config")).expect("a file");
-        fs::write(top.join("home/.gitconfig"), nested).expect("a file");
-        check(&top, "r/hooks/pre-commit", &["r/.git/hooks/pre-commit"]);
-        check(&top, "other/hooks/pre-commit", &[]);
-    }
-
-    #[test]
-    fn worktrees_and_submodules_are_followed_to_their_settings() {
-        let (_place, top) = tree(&[
-            ("r/.git/config", "[core]\nhooksPath = hooks"),
-            ("r/.git/worktrees/w/commondir", "../..\n"),
-            ("r/.git/worktrees/w/config.worktree", "[include]\npath = w.conf"),
-            ("w/.git", "gitdir: ../r/.git/worktrees/w\n"),
-            ("r/.git/modules/sub/config", "[core]\nworktree = ../../../sub\nhooksPath = scripts"),
-            ("r/sub/.git", "gitdir: ../.git/modules/sub"),
-            ("s/HEAD", ""),
-            ("s/commondir", "../c"),
-            ("c/config", "[core]\nhooksPath = ../d"),
-        ]);
-        check(&top, "w/hooks/pre-commit", &["w/.git/hooks/pre-commit"]);
-        check(&top, "r/.git/worktrees/w/w.conf", &[]);
-        check(&top, "r/sub/scripts/x", &["r/sub/.git/hooks/x"]);
-        symlink("../r/.git", top.join("s/.git")).expect("a link");
-        check(&top, "s/hooks/x", &["s/.git/hooks/x"]);
-    }
-
-    #[test]
-    fn links_among_hooks_and_settings_are_followed() {
-        let (_place, top) = tree(&[("r/.git/hooks/x", ""), ("r/team.conf", ""), ("r/scripts/check", "")]);
-        symlink("../team.conf", top.join("r/.git/config")).expect("a link");
-        symlink("../../scripts/check", top.join("r/.git/hooks/pre-commit")).expect("a link");
-        check(&top, "r/team.conf", &["r/.git/config"]);
-        check(&top, "r/scripts/check", &["r/.git/hooks/pre-commit"]);
-        check(&top, "r/scripts/other", &[]);
-    }
-
-    #[test]
-    fn settings_that_cannot_be_read_as_a_whole_are_incomplete() {
-        let is_complete = |files: &[(&str, &str)]| {
-            let (_place, top) = tree(files);
-            counterparts(&top.join("r/src"), Extent::File, None).is_complete
-        };
-        assert!(is_complete(&[("r/.git/config", "[include]\npath = missing")]));
-        assert!(!is_complete(&[("r/.git/config", &"#".repeat(1 + (1 << 20)))]));
-        assert!(!is_complete(&[("r/.git/config", "[include]\npath = config")]));
-        assert!(!is_complete(&[("r/.git/config", "[core")]));
-        assert!(!is_complete(&[("r/.git/config", "[core]\nhooksPath = ~/hooks")]));
-        assert!(!is_complete(&[("r/.git/config", "[core]\nhooksPath = ~nobody-has-this-name/hooks")]));
-        assert!(!is_complete(&[("r/.git/config", "[core]\nhooksPath = %(prefix)/hooks")]));
-    }
-}
+mod tests;
