@@ -234,7 +234,8 @@ impl Reader {
             _ => None,
         });
         self.next = follows.or(self.next);
-        self.netrc = match (self.netrc, word) {
+        // The keywords of a `.netrc`, in capitals too.
+        self.netrc = match (self.netrc, word.to_ascii_lowercase().as_str()) {
             (_, "machine" | "default") => 1,
             (1 | 2 | 4 | 5, "login") => 3,
             (3, _) => 4,

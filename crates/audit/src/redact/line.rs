@@ -26,6 +26,7 @@ pub(super) fn lines(text: &str, named: impl Fn(&str) -> Option<Named>, found: &m
     let mut begin = 0;
     for line in text.split('\n') {
         directive(line, begin, &named, found);
+        sentence(line, begin, &named, found);
         if may_have_headers {
             header(line, begin, &named, found);
         }
@@ -76,6 +77,23 @@ fn directive(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, fo
     };
     if is_secret && is_given(value.as_bytes()) {
         found.push(place);
+    }
+}
+
+/// The secret of a sentence that says what it is: `the private key is …`. The name may be in two words.
+fn sentence(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
+    for (at, is) in line.match_indices(" is ") {
+        let before = &line[..at];
+        let from = before.rfind(' ').map_or(0, |last| before[..last].rfind(' ').map_or(0, |first| first + 1));
+        let Some((start, word)) = words(&line[at + is.len()..], begin + at + is.len()).next() else {
+            continue;
+        };
+        let place = inner((start, word.trim_end_matches(['.', ',', '!', '?'])));
+        let value = &line[place.start - begin..place.end - begin];
+        let is_name = named(name::end_of(&before[from..])).is_some_and(Named::is_secret);
+        if is_name && name::is_token_like(value) && is_secret_word(value) && is_given(value.as_bytes()) {
+            found.push(place);
+        }
     }
 }
 

@@ -293,9 +293,9 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
             let is_parameter = byte == b'=' && matches!(before, Some(b'?' | b'&'));
             PARAMETERS.iter().find(|(known, _)| is_parameter && name.eq_ignore_ascii_case(known))
         };
-        // `api.key` has its meaning in two parts.
+        // `api.key` and `api key` have their meaning in two parts.
         let dotted = || {
-            let before = text[..start].strip_suffix('.')?;
+            let before = text[..start].strip_suffix(['.', ' '])?;
             let from = behind_last(before, |letter| !is_name_letter(letter));
             let is_part = from < before.len() && name.eq_ignore_ascii_case("key");
             is_part.then(|| named(name::end_of(&text[from..start + name.len()])))?

@@ -73,6 +73,11 @@ pub(super) fn is_labeled(
     let is_enclosed = before[..edge].ends_with(['{', '<']);
     // In a list without braces an item ends where the next begins.
     let before = &before[edge..];
+    // An element can be the label of its own attribute: `<Password value="…"/>`.
+    let tag = before.split(|letter: char| letter.is_ascii_whitespace()).next().unwrap_or(before);
+    if text[..start - before.len()].ends_with('<') && is_secret(tag, &named) {
+        return true;
+    }
     let before = &before[before.rfind("\n-").unwrap_or(0)..];
     if let Some((label, end)) = label_values(before).next_back()
         && is_secret(label, &named)

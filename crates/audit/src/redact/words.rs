@@ -52,6 +52,7 @@ pub(super) const ENDS: &[&str] = &[
     "secretstring",
     "seedphrase",
     "servicekey",
+    "sessionkey",
     "signingkey",
     "smtppass",
     "sshpass",

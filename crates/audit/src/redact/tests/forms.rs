@@ -467,3 +467,32 @@ fn ordinary_sentences_stay_as_they_are() {
         "A token is sent with every request; see section 5.2",
     ]);
 }
+
+#[test]
+fn names_of_two_words_elements_and_sentences_are_recognized() {
+    check_forms(&[
+        "api key: CANARY",
+        "API key = CANARY",
+        "session_key=CANARY",
+        "sessionKey: 'CANARY'",
+        "<Password value='CANARY'/>",
+        "<add:ApiKey enabled='true' value=\"CANARY\" />",
+        "the private key is TOKEN40.",
+        "My password is TOKEN40",
+        "MACHINE example.org LOGIN me PASSWORD TOKEN40",
+        "PASSWORD TOKEN40",
+        "tool --password TOKEN40",
+        ":passphrase => \"CANARY\"",
+        "Set-Cookie: sid=CANARY",
+        "BEARER TOKEN40",
+        "bEaReR TOKEN40",
+    ]);
+    check_unchanged(&[
+        "primary key: customer_id_number",
+        "the foreign key is customer_id2",
+        "the session is established2",
+        "<Option value='established2'/>",
+        "the password is required by the server",
+        "the token is invalid, see RFC6750",
+    ]);
+}
