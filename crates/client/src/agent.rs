@@ -40,6 +40,19 @@ pub struct Agent {
     /// `true` if it is known to change files and run commands through its client only, so that the policy holds all of
     /// it.
     pub acts_through_client: bool,
+    /// What the user says about the commands of an agent for which `acts_through_client` is not known.
+    pub commands_run_by: CommandRunner,
+}
+
+/// The program that runs the commands for which an agent asks permission.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CommandRunner {
+    /// The agent may run them itself, in no sandbox.
+    #[default]
+    Agent,
+    /// The client runs all of them, by `terminal/create` or its MCP tool. A permission request is then judged with the
+    /// sandbox of the client. The agent is trusted in this: one that runs a command itself is reported, not stopped.
+    Client,
 }
 
 impl Agent {
@@ -52,6 +65,7 @@ impl Agent {
             deadlines: Deadlines::default(),
             counted: Counted::default(),
             acts_through_client: false,
+            commands_run_by: CommandRunner::default(),
         }
     }
 }

@@ -29,7 +29,7 @@ mod structured;
 mod turn;
 mod usage;
 
-pub use agent::{Agent, Info, Introduced, Offer};
+pub use agent::{Agent, CommandRunner, Info, Introduced, Offer};
 pub use choose::PermissionOption;
 pub use config::SessionConfig;
 pub use deadline::Deadlines;

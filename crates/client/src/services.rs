@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use narrows_acp::method::{FS_READ_TEXT_FILE, FS_WRITE_TEXT_FILE, TERMINAL_CREATE};
@@ -38,6 +39,8 @@ pub(crate) struct Services {
     pub(crate) confinement: Confinement,
     pub(crate) cwd: PathBuf,
     pub(crate) budget: RequestBudget,
+    /// How many commands the agent has asked the client to run.
+    pub(crate) commands_wanted: AtomicU64,
 }
 
 /// Bounds the memory of requests that an agent sends without reading the answers.
@@ -129,6 +132,11 @@ pub(crate) struct Wanted {
 }
 
 impl Services {
+    /// Returns how many commands the agent has asked the client to run, allowed or not.
+    pub(crate) fn commands_wanted(&self) -> u64 {
+        self.commands_wanted.load(Ordering::Relaxed)
+    }
+
     /// The text of a file.
     pub(crate) async fn read(
         self: &Arc<Self>,
@@ -222,6 +230,7 @@ impl Services {
     /// Starts a command, and returns the id of its terminal.
     pub(crate) async fn start(&self, turn: TurnId, wanted: Wanted) -> Result<String, Unserved> {
         let Wanted { program, args, env, cwd, output_limit } = wanted;
+        self.commands_wanted.fetch_add(1, Ordering::Relaxed);
         if program.is_empty() {
             return Err(Unserved::Invalid("`command` is empty".to_owned()));
         }

@@ -3,21 +3,22 @@
 mod active;
 mod actor;
 mod course;
+mod mode_guard;
 mod open;
+mod own_commands;
 mod patience;
 mod permission;
 mod restrict;
 mod serve;
+mod set;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use narrows_acp::method::{
-    ELICITATION_CREATE, FS_READ_TEXT_FILE, FS_WRITE_TEXT_FILE, SESSION_REQUEST_PERMISSION,
-    SESSION_SET_CONFIG_OPTION, SESSION_SET_MODE, SESSION_SET_MODEL, SESSION_UPDATE, TERMINAL_CREATE,
-    TERMINAL_KILL, TERMINAL_OUTPUT, TERMINAL_RELEASE, TERMINAL_WAIT_FOR_EXIT,
+    ELICITATION_CREATE, FS_READ_TEXT_FILE, FS_WRITE_TEXT_FILE, SESSION_REQUEST_PERMISSION, SESSION_UPDATE,
+    TERMINAL_CREATE, TERMINAL_KILL, TERMINAL_OUTPUT, TERMINAL_RELEASE, TERMINAL_WAIT_FOR_EXIT,
 };
 use narrows_base::sync::lock;
-use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::{ClientError, Problem, Stage};
@@ -27,6 +28,7 @@ use crate::run::{Events, RunHandle, RunRequest};
 use crate::runtime::Shared;
 use crate::snapshot::Snapshot;
 
+use mode_guard::ModeGuard;
 pub(crate) use open::begin;
 
 /// What an agent may ask of us.
@@ -61,6 +63,7 @@ pub struct Session {
     commands: mpsc::Sender<Command>,
     cancels: mpsc::Sender<Arc<str>>,
     snapshot: Arc<Mutex<Snapshot>>,
+    mode_guard: Arc<ModeGuard>,
     events: Option<Reader<crate::event::RuntimeEvent>>,
 }
 
@@ -131,68 +134,13 @@ impl Session {
     /// # Errors
     /// As [`Session::set_model`].
     pub async fn set(&self, category: &str, wanted: &str) -> Result<(), Rejection> {
-        let outcome = self.try_set(category, wanted).await;
+        // The user's choice holds from here on. If the agent refuses it, low access keeps its own.
+        let guarded = (category == "mode").then(|| self.mode_guard.release()).flatten();
+        let outcome = set::try_set(&self.shared, &self.id, &self.snapshot, category, wanted).await;
+        if let Some(mode) = guarded.filter(|_| outcome.is_err()) {
+            self.mode_guard.keep(&mode);
+        }
         outcome.map_err(|reason| Rejection { option: category.to_owned(), value: wanted.to_owned(), reason })
-    }
-
-    async fn try_set(&self, category: &str, wanted: &str) -> Result<(), String> {
-        let (method, params, note) = self.way(category, wanted)?;
-        let limit = self.shared.agent.deadlines.small;
-        let answer: Result<Value, _> = self.shared.peer.request(method, &params, limit).await;
-        let answer = answer.map_err(|error| refusal(&error))?;
-        let mut snapshot = locked(&self.snapshot);
-        snapshot.opened(&answer);
-        note(&mut snapshot);
-        // The agent has the last word: some answer politely and stay as they were.
-        match snapshot.option(category).map(|option| option.current.clone()) {
-            Some(current) if params.get("value").is_some_and(|value| *value != current) => {
-                Err(format!("the agent stays with {current}"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// How something is set with this agent: the method, its params, and what is known when it has worked.
-    #[expect(clippy::type_complexity, reason = "three things, used once")]
-    fn way(
-        &self,
-        category: &str,
-        wanted: &str,
-    ) -> Result<(&'static str, Value, Box<dyn FnOnce(&mut Snapshot) + Send>), String> {
-        let snapshot = locked(&self.snapshot);
-        let session = &*self.id;
-        if let Some(option) = snapshot.option(category) {
-            let known = || some_of(option.values.iter().map(|value| value.id.as_str()));
-            let value = option
-                .value(wanted)
-                .ok_or_else(|| format!("there is no such {category}; there are: {}", known()))?;
-            let params = json!({"sessionId": session, "configId": option.id, "value": value.id});
-            return Ok((SESSION_SET_CONFIG_OPTION, params, Box::new(|_| {})));
-        }
-        let (older, method, key): (_, _, fn(&mut Snapshot) -> &mut Option<crate::snapshot::Choices>) =
-            match category {
-                "model" => (&snapshot.models, SESSION_SET_MODEL, |snapshot| &mut snapshot.models),
-                "mode" => (&snapshot.modes, SESSION_SET_MODE, |snapshot| &mut snapshot.modes),
-                _ => return Err(format!("the agent lets nobody choose a {category}")),
-            };
-        let Some(choices) = older else {
-            return Err(format!("the agent lets nobody choose a {category}"));
-        };
-        let known = || some_of(choices.available.iter().map(|choice| choice.id.as_str()));
-        let choice = choices
-            .find(wanted)
-            .ok_or_else(|| format!("there is no such {category}; there are: {}", known()))?;
-        let id = choice.id.clone();
-        let params = match category {
-            "model" => json!({"sessionId": session, "modelId": id}),
-            _ => json!({"sessionId": session, "modeId": id}),
-        };
-        let note = move |snapshot: &mut Snapshot| {
-            if let Some(choices) = key(snapshot) {
-                choices.current = id;
-            }
-        };
-        Ok((method, params, Box::new(note)))
     }
 
     /// Tells, as an event, that something could not be set.
@@ -219,29 +167,8 @@ impl Session {
     }
 }
 
-/// The first of these names, and how many more there are: some agents have hundreds of models.
-fn some_of<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
-    let mut words = names.by_ref().take(10).collect::<Vec<_>>().join(", ");
-    let more = names.count();
-    if more > 0 {
-        words.push_str(&format!(", … {more} more"));
-    }
-    words
-}
-
 fn locked(snapshot: &Mutex<Snapshot>) -> MutexGuard<'_, Snapshot> {
     lock(snapshot)
-}
-
-/// Why an agent would not have a setting. Its real reason often stands in the details.
-fn refusal(error: &narrows_rpc::CallError) -> String {
-    if let narrows_rpc::CallError::Refused(error) = error
-        && let Some(details) =
-            error.data.as_ref().and_then(|data| data.get("details")).and_then(Value::as_str)
-    {
-        return format!("{}: {details}", error.message);
-    }
-    error.to_string()
 }
 
 impl std::fmt::Debug for Session {

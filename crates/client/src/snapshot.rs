@@ -99,7 +99,13 @@ impl Snapshot {
             Some("available_commands_update") => self.commands = commands(&update["availableCommands"]),
             Some("config_option_update") => self.options = options_of(&update["configOptions"]),
             Some("current_mode_update") => {
-                if let (Some(modes), Some(mode)) = (&mut self.modes, text(update, "currentModeId")) {
+                let Some(mode) = text(update, "currentModeId") else { return true };
+                // Some agents have the mode in both forms, and tell of one.
+                let id = self.option("mode").map(|option| option.id.clone());
+                if let Some(option) = self.options.iter_mut().find(|option| Some(&option.id) == id.as_ref()) {
+                    option.current = mode.clone().into();
+                }
+                if let Some(modes) = &mut self.modes {
                     modes.current = mode;
                 }
             }

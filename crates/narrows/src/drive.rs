@@ -233,6 +233,7 @@ pub(crate) fn started_by(entry: &AgentEntry, args: &AgentArgs, cwd: PathBuf) -> 
     spec.env = environment::of(args, Some(entry), &[])?;
     let mut agent = Agent::new(&entry.name, spec);
     agent.counted = entry.counted;
+    agent.commands_run_by = entry.commands_run_by;
     agent.protocol = entry.protocol.map_or(Version::V1, Into::into);
     let deadlines = &mut agent.deadlines;
     deadlines.initialize = entry.initialize_timeout.unwrap_or(deadlines.initialize);

@@ -41,6 +41,17 @@ const CALLS: usize = 10_000;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
+/// Returns the line about an event that people are warned of, if it is one.
+pub(crate) fn warning(name: &str, data: &Json) -> Option<String> {
+    let hint = match name {
+        "mcp.failed" | "mode.left" => "",
+        "command.run_by_agent" => " (hint: remove `commands-run-by = \"client\"` from its settings)",
+        _ => return None,
+    };
+    let problem = data.value()["problem"].as_str().map(line).unwrap_or_default();
+    Some(format!("{problem}{hint}"))
+}
+
 /// Turns events into what is shown.
 #[derive(Debug)]
 pub(crate) struct Presenter {
@@ -192,6 +203,9 @@ impl Presenter {
                 // It holds no text of an answer, so there is nothing that could be too long.
                 let _ = self.payload(payload, pieces);
             }
+            (EventBody::Provider { payload: Payload::Other { name, data }, .. }, _) => {
+                pieces.extend(warning(name, data).map(Piece::Note));
+            }
             _ => {}
         }
     }
@@ -230,10 +244,7 @@ impl Presenter {
                 let told = data.value()["text"].as_str().unwrap_or_default().to_owned();
                 pieces.push_back(Piece::Note(one_line(&told, APPROVAL)));
             }
-            Payload::Other { name, data } if name == "mcp.failed" => {
-                let problem = data.value()["problem"].as_str().unwrap_or_default().to_owned();
-                pieces.push_back(Piece::Note(line(&problem)));
-            }
+            Payload::Other { name, data } => pieces.extend(warning(name, data).map(Piece::Note)),
             _ => {}
         }
         Ok(())

@@ -23,6 +23,8 @@ pub(super) enum Why {
     Timeout(Duration),
     /// The agent has said nothing for so long.
     Silence(Duration),
+    /// The agent has left the read-only mode that low access chose.
+    ModeLeft,
 }
 
 impl Why {
@@ -32,6 +34,9 @@ impl Why {
         match self {
             Self::Asked => End::Cancelled,
             Self::Timeout(limit) => failed("timeout", format!("the turn took longer than {limit:?}")),
+            Self::ModeLeft => {
+                failed("mode_left", "the agent left the read-only mode that low access chose".to_owned())
+            }
             Self::Silence(limit) => failed("silence", format!("the agent said nothing for {limit:?}")),
         }
     }

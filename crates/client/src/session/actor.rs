@@ -15,13 +15,15 @@ use tokio::time::{Instant, sleep_until};
 
 use super::active::{Active, Why};
 use super::course::Greeting;
+use super::mode_guard::ModeGuard;
+use super::own_commands::OwnCommands;
 use super::permission::{Held, Settled};
 use super::{Command, locked};
 use crate::authority::Note;
 use crate::event::{Payload, RuntimeEvent};
 use crate::feed::Feed;
 use crate::losses::Losses;
-use crate::map::{AgentState, Effects, End, Mapper, UsageReport};
+use crate::map::{AgentState, Effects, End, Mapper, SessionChange, UsageReport};
 use crate::mcp::Hosting;
 use crate::runtime::Shared;
 use crate::services::Services;
@@ -48,7 +50,8 @@ pub(super) struct Actor {
     pub(super) mapper: Mapper,
     pub(super) meter: Meter,
     pub(super) services: Arc<Services>,
-    snapshot: Arc<Mutex<Snapshot>>,
+    pub(super) snapshot: Arc<Mutex<Snapshot>>,
+    pub(super) mode_guard: Arc<ModeGuard>,
     /// Where events go that belong to no run.
     listener: Feed<RuntimeEvent>,
     pub(super) ears: Ears,
@@ -60,11 +63,13 @@ pub(super) struct Actor {
     /// `None` once the first prompt is sent.
     pub(super) greeting: Option<Greeting>,
     /// Requests that are being answered.
-    pub(super) tasks: JoinSet<Option<Settled>>,
+    pub(super) tasks: JoinSet<Option<TaskOutcome>>,
     /// The requests for permission that wait for their answers, by their names.
     pub(super) held: BTreeMap<String, Held>,
     /// What of this machine the agent wants and is not decided yet.
     pub(super) noted: BTreeSet<String>,
+    /// Commands that the agent was allowed because the client runs them.
+    pub(super) own_commands: OwnCommands,
     /// The child sessions that the agent has announced.
     pub(super) children: BTreeSet<String>,
     /// Events that are to be put into the feed.
@@ -76,13 +81,21 @@ pub(super) struct Actor {
 /// How many child sessions are known of one session.
 const MAX_CHILDREN: usize = 1000;
 
+/// What a task of the session came to.
+pub(super) enum TaskOutcome {
+    /// A permission request was settled.
+    Settled(Settled),
+    /// The agent was to be set back to the mode that low access chose.
+    ModeRestored { mode: String, restored: Result<(), String> },
+}
+
 /// What happened next.
 enum Happened {
     Item(Option<Item>),
     Command(Option<Command>),
     Cancel(Arc<str>),
     Note(Note),
-    Answered(Option<Settled>),
+    Answered(Option<TaskOutcome>),
     Deadline,
     Room,
 }
@@ -96,6 +109,7 @@ impl Actor {
         mapper: Mapper,
         services: Arc<Services>,
         snapshot: Arc<Mutex<Snapshot>>,
+        mode_guard: Arc<ModeGuard>,
         listener: Feed<RuntimeEvent>,
         ears: Ears,
         cancels: mpsc::Sender<Arc<str>>,
@@ -113,6 +127,7 @@ impl Actor {
             meter,
             services,
             snapshot,
+            mode_guard,
             listener,
             ears,
             cancels,
@@ -123,6 +138,7 @@ impl Actor {
             tasks: JoinSet::new(),
             held: BTreeMap::new(),
             noted: BTreeSet::new(),
+            own_commands: OwnCommands::default(),
             children: BTreeSet::new(),
             events: Vec::new(),
             silence: (0, Instant::now()),
@@ -145,7 +161,7 @@ impl Actor {
                 Happened::Item(Some(item)) => self.take(item),
                 Happened::Note(note) => self.note(note),
                 Happened::Answered(None) => {}
-                Happened::Answered(Some(settled)) => self.settled(settled),
+                Happened::Answered(Some(outcome)) => self.task_ended(outcome),
                 Happened::Cancel(run_id) => {
                     if self.run.as_ref().is_some_and(|run| run_id.is_empty() || run.run_id == run_id) {
                         self.give_up(Why::Asked);
@@ -192,6 +208,14 @@ impl Actor {
         }
     }
 
+    /// Acts on what a task came to.
+    pub(super) fn task_ended(&mut self, outcome: TaskOutcome) {
+        match outcome {
+            TaskOutcome::Settled(settled) => self.settled(settled),
+            TaskOutcome::ModeRestored { mode, restored } => self.mode_restored(&mode, restored),
+        }
+    }
+
     /// The run that is active.
     pub(super) fn run_id(&self) -> Option<String> {
         self.run.as_ref().map(|run| run.run_id.to_string())
@@ -234,10 +258,16 @@ impl Actor {
             // What comes now is no history.
             self.mapper.set_replay(false);
         }
-        let Effects { state, fault, usage, session, interrupted, child, call: _ } =
+        let Effects { state, fault, usage, session, interrupted, child, call } =
             self.mapper.update(params, now, &mut self.events);
         if session.is_some() {
             note_change(&mut locked(&self.snapshot), params);
+        }
+        if matches!(session, Some(SessionChange::Mode(_) | SessionChange::Options(_))) {
+            self.check_mode();
+        }
+        if let Some(call) = call {
+            self.check_own_command(&call, now);
         }
         if let Some(child) = child.filter(|_| self.children.len() < MAX_CHILDREN) {
             self.children.insert(child);

@@ -128,6 +128,8 @@ impl Actor {
             data: None,
         });
         self.hear();
+        self.mode_guard.begin_turn();
+        self.check_mode();
         let cancel = Canceller { run_id: Arc::clone(&run_id), cancels: self.cancels.clone() };
         Ok(RunHandle { run_id, events: Events { reader }, result, cancel })
     }
@@ -304,7 +306,9 @@ impl Actor {
         }
         let end = match run.giving_up {
             // Whoever gave up for a reason of ours hears that reason, whatever the agent says.
-            Some(GivingUp { why: why @ (Why::Timeout(_) | Why::Silence(_)), .. }) => why.end(),
+            Some(GivingUp { why: why @ (Why::Timeout(_) | Why::Silence(_) | Why::ModeLeft), .. }) => {
+                why.end()
+            }
             _ => match run.interrupted.take().filter(|_| reason == Some(StopReason::Refusal)) {
                 // It was not the agent who refused.
                 Some(why) => End::Failed {
@@ -339,6 +343,7 @@ impl Actor {
             return;
         }
         self.settle_all();
+        self.check_unfinished_commands();
         self.tell_failures();
         self.tell_losses();
         let Some(run) = self.run.take() else { return };

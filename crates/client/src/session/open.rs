@@ -1,5 +1,6 @@
 //! How a session begins: opened, resumed or forked, and set up as it was asked for.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use narrows_acp::Version;
@@ -13,6 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::actor::Actor;
 use super::course::Greeting;
+use super::mode_guard::ModeGuard;
 use super::restrict::restrict;
 use super::{Rejection, Session};
 use crate::authority::Authority;
@@ -77,6 +79,7 @@ pub(crate) async fn begin(
         confinement,
         cwd: config.cwd.clone(),
         budget: RequestBudget::new(),
+        commands_wanted: AtomicU64::new(0),
     });
     let Given { descriptors, names, hosting } = servers(&shared, &config, &services).map_err(failed)?;
     let params = params(&config, &beginning, descriptors, &shared);
@@ -150,6 +153,7 @@ pub(crate) async fn begin(
         authority.set_confined(looking.await.unwrap_or_default());
     }
     let snapshot = Arc::new(Mutex::new(snapshot));
+    let mode_guard = Arc::new(ModeGuard::default());
     let (commands, commanded) = mpsc::channel(QUEUE);
     let (cancels, cancelled) = mpsc::channel(QUEUE);
     let (listener, events) = feed::<RuntimeEvent>(false);
@@ -161,6 +165,7 @@ pub(crate) async fn begin(
         mapper,
         Arc::clone(&services),
         Arc::clone(&snapshot),
+        Arc::clone(&mode_guard),
         listener,
         super::actor::Ears { commands: commanded, cancels: cancelled, notes: told, strays },
         cancels.clone(),
@@ -169,7 +174,7 @@ pub(crate) async fn begin(
         greeting,
     );
     tokio::spawn(actor.run(requests));
-    let session = Session { id, shared, commands, cancels, snapshot, events: Some(events) };
+    let session = Session { id, shared, commands, cancels, snapshot, mode_guard, events: Some(events) };
     set_up(&session, &config).await?;
     Ok(session)
 }

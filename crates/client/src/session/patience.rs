@@ -38,7 +38,7 @@ impl Actor {
         let until = Instant::now()
             + match why {
                 Why::Timeout(_) => deadlines.cancel_late,
-                Why::Asked | Why::Silence(_) => deadlines.cancel,
+                Why::Asked | Why::Silence(_) | Why::ModeLeft => deadlines.cancel,
             };
         run.giving_up = Some(GivingUp { why, rung: Rung::Asked, until });
         let params = json!({"sessionId": &*self.id});

@@ -7,15 +7,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use narrows_acp::Version;
-use narrows_policy::{Access, Action, Because, Decision, Verdict};
+use narrows_policy::{Access, Action, Because, Decision, Kind, Verdict};
 use narrows_rpc::{Request, Responder};
 use tokio::sync::OwnedSemaphorePermit;
 
 use self::change::{ShownChange, compare_with_disk};
 use self::subject::{OwnTools, Subject, all_changes, deed, input, locations, shown_actions, subjects, title};
 
-use super::actor::{Actor, now_ms};
-use crate::agent::Offer;
+use super::actor::{Actor, TaskOutcome, now_ms};
+use crate::agent::{CommandRunner, Offer};
 use crate::allowed::{Deed, Holds};
 use crate::authority::{Authority, By, Note, TurnId, explained};
 use crate::choose::{self, Answer, PermissionOption};
@@ -35,6 +35,10 @@ pub(super) struct Held {
     options: Vec<PermissionOption>,
     decision: Decision,
     may_always: bool,
+    /// It has a command that the client runs according to the user.
+    is_trusted: bool,
+    /// The agent wants to change its mode.
+    switches_mode: bool,
     /// What it is if the client does it for the agent.
     deed: Option<Deed>,
     /// Its part of the bytes of open requests.
@@ -133,8 +137,13 @@ impl Actor {
         let Offer { read_files: read, write_files: write, run_commands: run } = self.shared.offer;
         let tools = OwnTools { here: &self.services.cwd, offer: mcp::Offer { read, write, run } };
         let mut subjects = subjects(&asked, has_tools.then_some(&tools));
-        let runs_commands = self.shared.agent.acts_through_client && self.shared.offer.run_commands;
-        let is_held = |subject: &Subject| !subject.runs_here && subject.action.command.is_some();
+        let agent = &self.shared.agent;
+        let is_trusted = !agent.acts_through_client && agent.commands_run_by == CommandRunner::Client;
+        let runs_commands = (agent.acts_through_client || is_trusted) && self.shared.offer.run_commands;
+        // An MCP server runs a command in no sandbox, whoever has started it.
+        let is_held = |Subject { action, runs_here }: &Subject| {
+            !runs_here && action.command.is_some() && action.server.is_none()
+        };
         // What confines the next command is looked up before one is judged by it.
         let confinement = (runs_commands && subjects.iter().any(is_held)).then(|| {
             subjects
@@ -142,6 +151,10 @@ impl Actor {
                 .filter(|subject| is_held(subject))
                 .for_each(|subject| subject.runs_here = true);
             self.services.confinement.clone()
+        });
+        let is_trusted = is_trusted && confinement.is_some();
+        let switches_mode = subjects.iter().any(|Subject { action, .. }| {
+            action.kind == Kind::SwitchMode || action.also.contains(&Kind::SwitchMode)
         });
         let is_cut = asked.calls().any(Call::is_partial);
         let reason = asked.problem.clone().or_else(|| is_cut.then(|| TOO_LARGE.to_owned()));
@@ -189,7 +202,17 @@ impl Actor {
         let at_once = authority.settled(&decision).filter(|_| is_final);
         self.held.insert(
             id.clone(),
-            Held { responder, call_id, options, decision, may_always, deed, _permit: permit },
+            Held {
+                responder,
+                call_id,
+                options,
+                decision,
+                may_always,
+                is_trusted,
+                switches_mode,
+                deed,
+                _permit: permit,
+            },
         );
         if let Some(settled) = at_once {
             return self.settled(Settled::at_once(id, settled));
@@ -217,7 +240,7 @@ impl Actor {
                 settled = settling => settled,
                 () = given_up => (Reply::Cancel, By::Cancelled, None, ShownChange::Whole),
             };
-            Some(Settled { id, reply, by, decision, shown })
+            Some(TaskOutcome::Settled(Settled { id, reply, by, decision, shown }))
         });
     }
 
@@ -226,7 +249,17 @@ impl Actor {
         let Settled { id, reply, by, decision: followed, shown } = settled;
         // One that is not there was answered when its turn ended.
         let Some(held) = self.held.remove(&id) else { return };
-        let Held { responder, call_id, options, decision, may_always, deed, _permit } = held;
+        let Held {
+            responder,
+            call_id,
+            options,
+            decision,
+            may_always,
+            is_trusted,
+            switches_mode,
+            deed,
+            _permit,
+        } = held;
         let decision = followed.unwrap_or(decision);
         let answer = answer(&options, &reply, may_always);
         let chosen = answer.option_id().and_then(|id| options.iter().find(|option| option.option_id == id));
@@ -239,6 +272,13 @@ impl Actor {
                 "allow_always" => allowed.remember(deed, Holds::Always),
                 _ => {}
             }
+        }
+        let is_allowed = chosen.is_some_and(|option| option.kind.starts_with("allow_"));
+        if let Some(call) = call_id.as_ref().filter(|_| is_trusted && is_allowed) {
+            self.own_commands.allow(Arc::clone(call), self.services.commands_wanted());
+        }
+        if switches_mode && is_allowed {
+            self.mode_guard.release();
         }
         let resolved = PermissionResolved {
             request_id: id,
@@ -260,8 +300,8 @@ impl Actor {
     pub(super) fn settle_all(&mut self) {
         self.services.authority.cancel();
         while let Some(answered) = self.tasks.try_join_next() {
-            if let Some(settled) = answered.unwrap_or_default() {
-                self.settled(settled);
+            if let Some(outcome) = answered.unwrap_or_default() {
+                self.task_ended(outcome);
             }
         }
         let held: Vec<String> = self.held.keys().cloned().collect();

@@ -15,13 +15,18 @@ const WANTED: &str = "read-only";
 const NONE: &str = "the agent offers no mode in which it only reads";
 
 /// What follows if the agent is not in such a mode.
-const CONSEQUENCE: &str = "low access does not hold back what it does without asking";
+pub(super) const CONSEQUENCE: &str = "low access does not hold back what it does without asking";
 
 /// Has the agent work in a mode in which it changes nothing by itself, or tells that it has none.
 pub(super) async fn restrict(session: &Session) {
     let rejection = match reading_mode(&session.snapshot()) {
-        Some(Mode { id, is_current: false }) => session.set_mode(&id).await.err(),
-        Some(Mode { is_current: true, .. }) => None,
+        Some(Mode { id, is_current }) => {
+            let rejection = if is_current { None } else { session.set_mode(&id).await.err() };
+            if rejection.is_none() {
+                session.mode_guard.keep(&id);
+            }
+            rejection
+        }
         // A name proves nothing, so it does not keep an agent from a mode that it offers.
         None if session.shared.known.is_ours() => None,
         None => {
@@ -44,16 +49,36 @@ struct Mode {
     is_current: bool,
 }
 
+/// The mode that the agent is in.
+pub(super) struct CurrentMode {
+    pub(super) id: String,
+    /// It is one in which the agent changes nothing by itself.
+    pub(super) only_reads: bool,
+}
+
+/// Returns the mode that the agent is in, if it has modes.
+pub(super) fn current_mode(snapshot: &Snapshot) -> Option<CurrentMode> {
+    let (id, available) = modes(snapshot)?;
+    let name = available.iter().find(|choice| choice.id == id).map_or("", |choice| choice.name.as_str());
+    let only_reads = [id.as_str(), name].map(plain).iter().any(|name| READING.contains(&name.as_str()));
+    Some(CurrentMode { id, only_reads })
+}
+
 /// The strictest mode that the agent offers in which it only reads.
 fn reading_mode(snapshot: &Snapshot) -> Option<Mode> {
-    let (current, available): (String, &[Choice]) = match (snapshot.option("mode"), &snapshot.modes) {
-        (Some(option), _) => (option.current.as_str().unwrap_or_default().to_owned(), &option.values),
-        (None, Some(modes)) => (modes.current.clone(), &modes.available),
-        (None, None) => return None,
-    };
+    let (current, available) = modes(snapshot)?;
     let is = |choice: &Choice, wanted: &str| plain(&choice.id) == wanted || plain(&choice.name) == wanted;
     let found = READING.iter().find_map(|wanted| available.iter().find(|choice| is(choice, wanted)))?;
     Some(Mode { id: found.id.clone(), is_current: found.id == current })
+}
+
+/// Returns the id of the current mode and all modes, in the present form of the protocol or the older one.
+fn modes(snapshot: &Snapshot) -> Option<(String, &[Choice])> {
+    match (snapshot.option("mode"), &snapshot.modes) {
+        (Some(option), _) => Some((option.current.as_str().unwrap_or_default().to_owned(), &option.values)),
+        (None, Some(modes)) => Some((modes.current.clone(), &modes.available)),
+        (None, None) => None,
+    }
 }
 
 /// A name as it is compared: `Read-only mode` and `https://…/session-modes#plan` are usual too.
@@ -91,7 +116,7 @@ mod tests {
         assert_eq!((told.value.as_str(), told.reason.as_str()), ("plan", expected));
     }
 
-    fn modes(current: &str, ids: &[&str]) -> Value {
+    fn offered(current: &str, ids: &[&str]) -> Value {
         let all: Vec<Value> = ids.iter().map(|id| json!({"id": id, "name": id})).collect();
         json!({"modes": {"currentModeId": current, "availableModes": all}})
     }
@@ -99,16 +124,16 @@ mod tests {
     #[test]
     fn the_strictest_mode_that_only_reads_is_found() {
         check(&json!({}), None);
-        check(&modes("auto", &["auto", "full-access"]), None);
-        check(&modes("auto", &["auto", "read-only", "full-access"]), Some(("read-only", false)));
-        check(&modes("default", &["default", "plan", "yolo"]), Some(("plan", false)));
-        check(&modes("code", &["ask", "code", "plan"]), Some(("plan", false)));
-        check(&modes("ask", &["ask", "code"]), Some(("ask", true)));
-        check(&modes("a", &["a", "https://agentclientprotocol.com/protocol/session-modes#plan"]), {
+        check(&offered("auto", &["auto", "full-access"]), None);
+        check(&offered("auto", &["auto", "read-only", "full-access"]), Some(("read-only", false)));
+        check(&offered("default", &["default", "plan", "yolo"]), Some(("plan", false)));
+        check(&offered("code", &["ask", "code", "plan"]), Some(("plan", false)));
+        check(&offered("ask", &["ask", "code"]), Some(("ask", true)));
+        check(&offered("a", &["a", "https://agentclientprotocol.com/protocol/session-modes#plan"]), {
             Some(("https://agentclientprotocol.com/protocol/session-modes#plan", false))
         });
         // One that only begins so is another.
-        check(&modes("a", &["a", "ask-never", "planless", "task"]), None);
+        check(&offered("a", &["a", "ask-never", "planless", "task"]), None);
         let named = json!({"modes": {"currentModeId": "1", "availableModes": [
             {"id": "1", "name": "Agent"}, {"id": "2", "name": "Read-only mode"},
         ]}});

@@ -1,13 +1,15 @@
 //! Low access and the modes of agents that act by themselves.
 
+use std::sync::Arc;
+
 use narrows_acp::Version;
 use narrows_client::RunRequest;
 use narrows_link::memory;
-use narrows_policy::Access;
+use narrows_policy::{Access, Narrowing, Policy, Rules};
 use narrows_rpc::{Item, Request};
 use serde_json::{Value, json};
 
-use crate::common::{Stage, VERSIONS, payloads};
+use crate::common::{Stage, VERSIONS, all, payloads};
 
 #[tokio::test]
 async fn low_access_chooses_the_mode_in_which_an_agent_only_reads() {
@@ -94,4 +96,85 @@ async fn an_agent_without_such_a_mode_is_told_of_under_low_access() {
             );
         }
     }
+}
+
+/// The `mode.left` events of a run, the mode in the end, and the code of its error.
+async fn left(stage: Stage, script: &str) -> (Vec<Value>, String, Option<String>) {
+    let driven = stage.open(script).await;
+    let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
+    let events = all(&mut run).await;
+    let result = run.result().await;
+    let snapshot = driven.session.snapshot();
+    driven.leave().await;
+    let told = payloads(&events, "other").into_iter().filter(|told| told["name"] == "mode.left");
+    let mode = snapshot.option("mode").and_then(|option| option.current.as_str()).unwrap_or_default();
+    (told.map(|told| told["data"].clone()).collect(), mode.to_owned(), result.error.map(|error| error.code))
+}
+
+#[tokio::test]
+async fn an_agent_that_leaves_the_mode_of_low_access_is_set_back() {
+    const LEAVES: &str = r#"
+        modes = ["code", "plan"]
+        [[turn]]
+        steps = [{ mode = "code" }, { pause = "200ms" }, { say = "Done." }]
+    "#;
+    for version in VERSIONS {
+        let (told, mode, error) = left(Stage::new(version, Access::Low), LEAVES).await;
+        assert_eq!((mode.as_str(), error), ("plan", None), "{version}");
+        assert_eq!(told.len(), 1, "{version} {told:?}");
+        assert_eq!((&told[0]["mode"], &told[0]["wanted"]), (&json!("code"), &json!("plan")));
+        assert!(told[0]["problem"].as_str().expect("a text").contains("setting it back"), "{told:?}");
+        // At another access, or in a mode that the user chose, the agent may change it.
+        let (told, mode, _) = left(Stage::new(version, Access::Medium), LEAVES).await;
+        assert_eq!((mode.as_str(), told.len()), ("code", 0), "{version}");
+        let mut stage = Stage::new(version, Access::Low);
+        stage.config.mode = Some("plan".to_owned());
+        let (told, mode, _) = left(stage, LEAVES).await;
+        assert_eq!((mode.as_str(), told.len()), ("code", 0), "{version}");
+    }
+}
+
+#[tokio::test]
+async fn a_turn_ends_if_the_agent_does_not_stay_in_the_mode_of_low_access() {
+    let twice = r#"
+        modes = ["code", "plan"]
+        [[turn]]
+        steps = [{ mode = "code" }, { pause = "200ms" }, { mode = "code" }, { pause = "20s" }, { say = "Done." }]
+    "#;
+    let refusing = r#"
+        modes = ["plan", "code"]
+        [on]
+        session_set_mode = [{ error = { code = -32603, message = "I will not" } }]
+        session_set_config_option = [{ error = { code = -32603, message = "I will not" } }]
+        [[turn]]
+        steps = [{ mode = "code" }, { pause = "20s" }, { say = "Done." }]
+    "#;
+    for version in VERSIONS {
+        for (script, last) in [(twice, "low access does not hold"), (refusing, "I will not")] {
+            let (told, _, error) = left(Stage::new(version, Access::Low), script).await;
+            assert_eq!(error.as_deref(), Some("mode_left"), "{version} {script}");
+            assert_eq!(told.len(), 2, "{told:?}");
+            assert!(told[1]["problem"].as_str().expect("a text").contains(last), "{told:?}");
+        }
+    }
+}
+
+/// A switch that a rule allows is not taken back.
+#[tokio::test]
+async fn a_mode_that_the_agent_was_allowed_to_choose_stays() {
+    let script = r#"
+        modes = ["code", "plan"]
+        [[turn]]
+        steps = [
+          { tool = { id = "t", title = "Leave the plan", kind = "switch_mode" } },
+          { ask = { tool = "t", title = "May I?" } },
+          { mode = "code" }, { pause = "100ms" }, { say = "Done." },
+        ]
+    "#;
+    let (rules, _) =
+        Rules::parse("[[rule]]\neffect = 'allow'\nkind = 'switch_mode'\n", "p.toml").expect("rules");
+    let mut stage = Stage::new(Version::V1, Access::Low);
+    stage.config.policy = Arc::new(Policy::new(Access::Low, Narrowing::default()).with_rules(rules));
+    let (told, mode, error) = left(stage, script).await;
+    assert_eq!((told, mode.as_str(), error), (Vec::new(), "code", None));
 }

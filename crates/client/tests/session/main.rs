@@ -3,6 +3,7 @@
 mod before_prompt;
 mod bounded;
 mod cancelling;
+mod commands_run_by;
 mod common;
 mod files;
 mod judged;

@@ -32,7 +32,8 @@ pub(crate) enum PolicyCommand {
 /// word with spaces in it is a line for a shell. Any other request is made of the flags below.
 ///
 /// It is judged as `narrows run` would judge it here, with the same flags and in the same sandbox, if this machine has
-/// one. Without a FILE there are no rules, and the access decides.
+/// one. Without a FILE there are no rules, and the access decides. A permission request of an agent that may run the
+/// command itself is judged without a sandbox: use --no-sandbox, unless narrows.toml has `commands-run-by = "client"`.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::POLICY_EXPLAIN))]
 pub(crate) struct Explain {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use narrows_client::Counted;
+use narrows_client::{CommandRunner, Counted};
 use narrows_policy::Access;
 
 use super::error::{ConfigError, Origin};
@@ -19,6 +19,7 @@ const AGENT: &[&str] = &[
     "pass-env",
     "pass_env",
     "access",
+    "commands-run-by",
     "policy",
     "model",
     "mode",
@@ -54,6 +55,8 @@ pub(crate) struct AgentEntry {
     pub(crate) pass_env: Vec<String>,
     /// What it may do unasked.
     pub(crate) access: Option<Access>,
+    /// The program that runs the commands it asks permission for.
+    pub(crate) commands_run_by: CommandRunner,
     /// The file of its rules.
     pub(crate) policy: Option<PathBuf>,
     /// The model of its sessions.
@@ -99,6 +102,9 @@ pub(super) fn agent((name, node): (&str, Node<'_>), paths: Paths<'_>) -> Read<Ag
         pass_env: pass_env.unwrap_or_default(),
         access: table
             .read("access", |node| node.one_of(|name| name.parse().ok(), &["low", "medium", "high"]))?,
+        commands_run_by: table
+            .read("commands-run-by", |node| node.one_of(command_runner, &["agent", "client"]))?
+            .unwrap_or_default(),
         policy: table.read("policy", |node| paths.read(node))?,
         model: table.read("model", Node::string)?,
         mode: table.read("mode", Node::string)?,
@@ -117,6 +123,14 @@ pub(super) fn agent((name, node): (&str, Node<'_>), paths: Paths<'_>) -> Read<Ag
         cancel_grace: table.read("cancel-grace", Node::duration)?,
         silence_timeout: table.read("silence-timeout", |node| node.parsed(value::pace))?,
     })
+}
+
+fn command_runner(name: &str) -> Option<CommandRunner> {
+    match name {
+        "agent" => Some(CommandRunner::Agent),
+        "client" => Some(CommandRunner::Client),
+        _ => None,
+    }
 }
 
 fn counted(name: &str) -> Option<Counted> {

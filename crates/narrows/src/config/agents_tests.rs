@@ -39,6 +39,7 @@ env = { MODE = "quiet", EMPTY = "" }
 clean-env = false
 pass-env = ["MY_*", "KEY"]
 access = "low"
+commands-run-by = "client"
 policy = "rules.toml"
 model = "big"
 mode = "plan"
@@ -65,6 +66,7 @@ silence-timeout = "0"
         clean_env: false,
         pass_env: texts(&["MY_*", "KEY"]),
         access: Some(Access::Low),
+        commands_run_by: CommandRunner::Client,
         policy: Some("/c/rules.toml".into()),
         model: Some("big".to_owned()),
         mode: Some("plan".to_owned()),
@@ -185,6 +187,12 @@ fn what_is_wrong_is_refused_with_what_may_be_meant() {
         3,
         "`agents.a.access` must be one of low, medium, high",
         Some("did you mean \"high\"?"),
+    );
+    check(
+        "[agents.a]\ncommand = 'a'\ncommands-run-by = 'cleint'",
+        3,
+        "`agents.a.commands-run-by` must be one of agent, client",
+        Some("did you mean \"client\"?"),
     );
     check(
         "[agents.a]\ncommand = 'a'\nusage = 'sesion'",

@@ -83,6 +83,8 @@ impl Failure {
             }
             "silence" => Self::new(Code::Timeout, words)
                 .hint("an agent that works in silence may need more: --silence-timeout 1h"),
+            "mode_left" => Self::new(Code::Agent, words)
+                .hint("name a mode with --mode to let the agent work in it, or use another agent"),
             "malformed" => Self::new(Code::Protocol, words),
             "agent_exited" => {
                 let failure = Self { is_gone: true, ..Self::new(Code::Agent, words) };

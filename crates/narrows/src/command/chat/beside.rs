@@ -4,6 +4,7 @@ use narrows_client::{EventBody, Payload, RuntimeEvent, Usage};
 use serde_json::Value;
 
 use crate::present::rejection;
+use crate::present::warning;
 use crate::terminal::line;
 
 /// How many messages of the past are shown.
@@ -77,9 +78,7 @@ pub(super) fn between(event: &RuntimeEvent) -> Option<String> {
         Payload::Notification { method, params } => {
             Some(format!("{}: {}", line(method), short(params.text())))
         }
-        Payload::Other { name, data } if name == "mcp.failed" => {
-            Some(line(data.value()["problem"].as_str().unwrap_or_default()))
-        }
+        Payload::Other { name, data } => warning(name, data),
         _ => None,
     }
 }

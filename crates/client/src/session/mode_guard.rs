@@ -1,0 +1,167 @@
+//! Keeps an agent in the read-only mode that low access chose.
+//!
+//! An agent can leave the mode by itself, and then acts without asking. It is set back once per turn. If it leaves the mode
+//! again, or cannot be set back, the turn is cancelled: low access would not hold what the agent does.
+
+use std::sync::{Arc, Mutex};
+
+use narrows_base::sync::lock;
+use serde_json::json;
+
+use super::active::Why;
+use super::actor::{Actor, TaskOutcome, now_ms};
+use super::restrict::{CONSEQUENCE, current_mode};
+use super::{locked, set};
+use crate::event::{Json, Payload};
+
+/// The `name` of the event.
+const EVENT: &str = "mode.left";
+
+/// The mode that low access chose, unless the user has chosen another since. Shared by a session and its task.
+#[derive(Debug, Default)]
+pub(super) struct ModeGuard(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    mode: Option<String>,
+    restoring: Restoring,
+}
+
+/// How far setting back the mode has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Restoring {
+    #[default]
+    Unused,
+    /// The agent has not answered yet.
+    InFlight,
+    /// It was set back in this turn.
+    Used,
+    /// It was left again, and the turn is being cancelled for it.
+    GivenUp,
+}
+
+/// What is to be done if the agent is in a mode in which it acts by itself.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// Nothing: no mode is kept, or the agent is being set back.
+    Ignore,
+    Restore(String),
+    /// It has left the mode once too often.
+    Cancel(String),
+}
+
+impl ModeGuard {
+    /// Keeps the agent in `mode` from here on.
+    pub(super) fn keep(&self, mode: &str) {
+        *lock(&self.0) = State { mode: Some(mode.to_owned()), restoring: Restoring::Unused };
+    }
+
+    /// Lets the agent change its mode. Returns the mode that was kept.
+    pub(super) fn release(&self) -> Option<String> {
+        std::mem::take(&mut *lock(&self.0)).mode
+    }
+
+    /// A turn begins.
+    pub(super) fn begin_turn(&self) {
+        let mut state = lock(&self.0);
+        if state.restoring != Restoring::InFlight {
+            state.restoring = Restoring::Unused;
+        }
+    }
+
+    /// The agent is in a mode in which it does not only read.
+    fn leave(&self) -> Step {
+        let mut state = lock(&self.0);
+        let Some(mode) = state.mode.clone() else { return Step::Ignore };
+        match state.restoring {
+            Restoring::InFlight | Restoring::GivenUp => Step::Ignore,
+            Restoring::Used => {
+                state.restoring = Restoring::GivenUp;
+                Step::Cancel(mode)
+            }
+            Restoring::Unused => {
+                state.restoring = Restoring::InFlight;
+                Step::Restore(mode)
+            }
+        }
+    }
+
+    /// The agent has answered. Returns `true` if the mode is still to be kept.
+    fn answered(&self) -> bool {
+        let mut state = lock(&self.0);
+        state.restoring = Restoring::Used;
+        state.mode.is_some()
+    }
+}
+
+impl Actor {
+    /// Acts on a mode that the agent reports, if low access chose another.
+    pub(super) fn check_mode(&mut self) {
+        let current = current_mode(&locked(&self.snapshot));
+        if current.as_ref().is_some_and(|mode| mode.only_reads) {
+            return;
+        }
+        let current = current.map(|mode| mode.id).unwrap_or_default();
+        match self.mode_guard.leave() {
+            Step::Ignore => {}
+            Step::Restore(mode) => {
+                self.report_mode(&current, &mode, &format!("{CONSEQUENCE}; setting it back"));
+                let (shared, id) = (Arc::clone(&self.shared), Arc::clone(&self.id));
+                let snapshot = Arc::clone(&self.snapshot);
+                self.tasks.spawn(async move {
+                    let restored = set::try_set(&shared, &id, &snapshot, "mode", &mode).await;
+                    Some(TaskOutcome::ModeRestored { mode, restored })
+                });
+            }
+            Step::Cancel(mode) => {
+                self.report_mode(&current, &mode, CONSEQUENCE);
+                self.give_up(Why::ModeLeft);
+            }
+        }
+    }
+
+    /// The agent was to be set back to `mode`.
+    pub(super) fn mode_restored(&mut self, mode: &str, restored: Result<(), String>) {
+        if !self.mode_guard.answered() {
+            return;
+        }
+        let current = current_mode(&locked(&self.snapshot));
+        let only_reads = current.as_ref().is_some_and(|mode| mode.only_reads);
+        let Some(reason) = restored.err().or_else(|| (!only_reads).then(|| "it left it again".to_owned()))
+        else {
+            return;
+        };
+        let current = current.map(|mode| mode.id).unwrap_or_default();
+        self.report_mode(&current, mode, &format!("it cannot be set back ({reason}), so {CONSEQUENCE}"));
+        self.give_up(Why::ModeLeft);
+    }
+
+    fn report_mode(&mut self, current: &str, wanted: &str, consequence: &str) {
+        let problem = format!("the agent left the mode {wanted:?} for {current:?}: {consequence}");
+        let data = Json::write(&json!({"mode": current, "wanted": wanted, "problem": problem}));
+        let payload = Payload::Other { name: EVENT.to_owned(), data };
+        self.mapper.provider_event(payload, now_ms(), &mut self.events);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mode_is_set_back_once_per_turn() {
+        let guard = ModeGuard::default();
+        assert_eq!(guard.leave(), Step::Ignore);
+        guard.keep("plan");
+        assert_eq!(guard.leave(), Step::Restore("plan".to_owned()));
+        assert_eq!(guard.leave(), Step::Ignore, "it is being set back");
+        assert!(guard.answered());
+        assert_eq!(guard.leave(), Step::Cancel("plan".to_owned()));
+        assert_eq!(guard.leave(), Step::Ignore, "the turn is being cancelled");
+        guard.begin_turn();
+        assert_eq!(guard.leave(), Step::Restore("plan".to_owned()));
+        assert_eq!(guard.release().as_deref(), Some("plan"));
+        assert!(!guard.answered());
+        assert_eq!(guard.leave(), Step::Ignore);
+    }
+}

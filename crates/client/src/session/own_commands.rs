@@ -1,0 +1,113 @@
+//! Reports an agent that runs commands itself although the user says that it does not.
+//!
+//! With [`CommandRunner::Client`](crate::CommandRunner::Client) a permission request is judged with the sandbox of the client.
+//! An agent that then runs the command itself runs it in no sandbox. The client cannot prevent that, but it sees a tool call
+//! that ends without a request for a terminal.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::actor::{Actor, now_ms};
+use crate::event::{EventBody, Json, Payload};
+
+/// How many allowed calls are watched at once.
+const MAX_WATCHED: usize = 1000;
+
+/// The `name` of the event.
+const EVENT: &str = "command.run_by_agent";
+
+const PROBLEM: &str =
+    "the agent ran a command itself, in no sandbox, though its settings say that it never does";
+
+/// Calls that were allowed because the client runs their commands, and how many commands it was asked to run.
+#[derive(Debug, Default)]
+pub(super) struct OwnCommands {
+    /// By the id of the call: how many commands had been wanted of the client when it was allowed.
+    allowed: BTreeMap<Arc<str>, u64>,
+    /// The commands up to this one belong to calls that are over.
+    claimed: u64,
+    is_reported: bool,
+}
+
+impl OwnCommands {
+    /// A call was allowed when `wanted` commands had been wanted of the client.
+    pub(super) fn allow(&mut self, call: Arc<str>, wanted: u64) {
+        if !self.is_reported && self.allowed.len() < MAX_WATCHED {
+            self.allowed.insert(call, wanted);
+        }
+    }
+
+    /// Ends a call. Returns `true` if no command was wanted of the client for it, for the first call of which that is so.
+    fn end(&mut self, call: &str, wanted: u64) -> bool {
+        let Some(before) = self.allowed.remove(call) else { return false };
+        let before = before.max(self.claimed);
+        if wanted > before {
+            self.claimed = before + 1;
+            return false;
+        }
+        !std::mem::replace(&mut self.is_reported, true)
+    }
+}
+
+impl Actor {
+    /// Reports a call that the agent has just completed without a terminal. One that failed may never have begun.
+    pub(super) fn check_own_command(&mut self, call: &str, now: u64) {
+        if !self.own_commands.allowed.contains_key(call) {
+            return;
+        }
+        let is_completed = self.events.iter().rev().any(|event| match &event.body {
+            EventBody::ToolResult { call_id, output } => **call_id == *call && output.status == "completed",
+            _ => false,
+        });
+        if is_completed {
+            self.end_own_command(call, now);
+        }
+    }
+
+    /// Reports a call that is still in progress at the end of the turn without a terminal.
+    pub(super) fn check_unfinished_commands(&mut self) {
+        let is_cancelled = self.run.as_ref().is_some_and(|run| run.giving_up.is_some());
+        let calls: Vec<Arc<str>> = self.own_commands.allowed.keys().cloned().collect();
+        for call in calls.iter().filter(|_| !is_cancelled) {
+            let status = self.mapper.call(call).and_then(|call| call.status.as_deref());
+            if status == Some("in_progress") {
+                self.end_own_command(call, now_ms());
+            }
+        }
+        self.own_commands.allowed.clear();
+    }
+
+    fn end_own_command(&mut self, call: &str, now: u64) {
+        if self.own_commands.end(call, self.services.commands_wanted()) {
+            let data = Json::write(&json!({"callId": call, "problem": PROBLEM}));
+            let payload = Payload::Other { name: EVENT.to_owned(), data };
+            self.mapper.provider_event(payload, now, &mut self.events);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_call_needs_a_command_of_its_own() {
+        let mut commands = OwnCommands::default();
+        for call in ["a", "b", "c"] {
+            commands.allow(call.into(), 3);
+        }
+        assert!(!commands.end("unknown", 3));
+        assert!(!commands.end("a", 5) && !commands.end("b", 5));
+        assert!(commands.end("c", 5) && !commands.end("c", 5));
+    }
+
+    #[test]
+    fn one_call_is_reported() {
+        let mut commands = OwnCommands::default();
+        commands.allow("a".into(), 0);
+        commands.allow("b".into(), 0);
+        assert!(commands.end("a", 0) && !commands.end("b", 0));
+    }
+}

@@ -1,0 +1,96 @@
+//! Sets a model, a mode or another option of a session, in the way that the agent offers.
+
+use std::sync::Mutex;
+
+use narrows_acp::method::{SESSION_SET_CONFIG_OPTION, SESSION_SET_MODE, SESSION_SET_MODEL};
+use serde_json::{Value, json};
+
+use super::locked;
+use crate::runtime::Shared;
+use crate::snapshot::Snapshot;
+
+/// Sets the option of this category to the value with this id or name. Returns the reason if it could not be set.
+pub(super) async fn try_set(
+    shared: &Shared,
+    session: &str,
+    snapshot: &Mutex<Snapshot>,
+    category: &str,
+    wanted: &str,
+) -> Result<(), String> {
+    let (method, params, note) = way(session, &locked(snapshot), category, wanted)?;
+    let limit = shared.agent.deadlines.small;
+    let answer: Result<Value, _> = shared.peer.request(method, &params, limit).await;
+    let answer = answer.map_err(|error| refusal(&error))?;
+    let mut snapshot = locked(snapshot);
+    snapshot.opened(&answer);
+    note(&mut snapshot);
+    // The agent has the last word: some answer politely and stay as they were.
+    match snapshot.option(category).map(|option| option.current.clone()) {
+        Some(current) if params.get("value").is_some_and(|value| *value != current) => {
+            Err(format!("the agent stays with {current}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How something is set with this agent: the method, its params, and what is known when it has worked.
+#[expect(clippy::type_complexity, reason = "three things, used once")]
+fn way(
+    session: &str,
+    snapshot: &Snapshot,
+    category: &str,
+    wanted: &str,
+) -> Result<(&'static str, Value, Box<dyn FnOnce(&mut Snapshot) + Send>), String> {
+    if let Some(option) = snapshot.option(category) {
+        let known = || some_of(option.values.iter().map(|value| value.id.as_str()));
+        let value = option
+            .value(wanted)
+            .ok_or_else(|| format!("there is no such {category}; there are: {}", known()))?;
+        let params = json!({"sessionId": session, "configId": option.id, "value": value.id});
+        return Ok((SESSION_SET_CONFIG_OPTION, params, Box::new(|_| {})));
+    }
+    let (older, method, key): (_, _, fn(&mut Snapshot) -> &mut Option<crate::snapshot::Choices>) =
+        match category {
+            "model" => (&snapshot.models, SESSION_SET_MODEL, |snapshot| &mut snapshot.models),
+            "mode" => (&snapshot.modes, SESSION_SET_MODE, |snapshot| &mut snapshot.modes),
+            _ => return Err(format!("the agent lets nobody choose a {category}")),
+        };
+    let Some(choices) = older else {
+        return Err(format!("the agent lets nobody choose a {category}"));
+    };
+    let known = || some_of(choices.available.iter().map(|choice| choice.id.as_str()));
+    let choice =
+        choices.find(wanted).ok_or_else(|| format!("there is no such {category}; there are: {}", known()))?;
+    let id = choice.id.clone();
+    let params = match category {
+        "model" => json!({"sessionId": session, "modelId": id}),
+        _ => json!({"sessionId": session, "modeId": id}),
+    };
+    let note = move |snapshot: &mut Snapshot| {
+        if let Some(choices) = key(snapshot) {
+            choices.current = id;
+        }
+    };
+    Ok((method, params, Box::new(note)))
+}
+
+/// The first of these names, and how many more there are: some agents have hundreds of models.
+fn some_of<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
+    let mut words = names.by_ref().take(10).collect::<Vec<_>>().join(", ");
+    let more = names.count();
+    if more > 0 {
+        words.push_str(&format!(", … {more} more"));
+    }
+    words
+}
+
+/// Why an agent would not have a setting. Its real reason often stands in the details.
+fn refusal(error: &narrows_rpc::CallError) -> String {
+    if let narrows_rpc::CallError::Refused(error) = error
+        && let Some(details) =
+            error.data.as_ref().and_then(|data| data.get("details")).and_then(Value::as_str)
+    {
+        return format!("{}: {details}", error.message);
+    }
+    error.to_string()
+}
