@@ -200,6 +200,7 @@ async fn a_session_with_a_bad_day() {
     ← result {"_meta":{"narrows/error":{"kind":"auth","message":"Incorrect API key provided","retryable":false,"status":401,"url":"[base]/chat/completions"}},"stopReason":"end_turn"}
     → session/prompt {"prompt":[{"text":"Two","type":"text"}],"sessionId":"sessionId-1"}
     → session/prompt {"prompt":[{"text":"Too early","type":"text"}],"sessionId":"sessionId-1"}
+    ← update {"sessionUpdate":"session_info_update","title":"Two","updatedAt":"[time]"}
     ← update {"content":{"text":"An answer nobody ","type":"text"},"messageId":"messageId-3","sessionUpdate":"agent_message_chunk"}
     ← error {"code":-32600,"data":{"condition":"session_busy","effects":"none","retryable":true,"sessionId":"sessionId-1"},"message":"a turn is running in this session: wait for its end, or cancel it"}
     → session/cancel
@@ -207,6 +208,7 @@ async fn a_session_with_a_bad_day() {
     → session/prompt {"prompt":[{"type":"hologram"}],"sessionId":"sessionId-1"}
     ← error {"code":-32602,"data":{"condition":"invalid_params","effects":"none","field":"prompt[0].type","retryable":false},"message":"`prompt[0].type` names a kind of block that is not supported: \"hologram\""}
     → session/prompt {"prompt":[{"text":"Three","type":"text"}],"sessionId":"sessionId-1"}
+    ← update {"sessionUpdate":"session_info_update","title":"Three","updatedAt":"[time]"}
     ← update {"content":{"text":"A long enough answer.","type":"text"},"messageId":"messageId-4","sessionUpdate":"agent_message_chunk"}
     ← result {"stopReason":"end_turn","usage":{"inputTokens":10,"outputTokens":4,"totalTokens":14}}
     → session/close {"sessionId":"sessionId-1"}
