@@ -42,7 +42,9 @@ pub(super) struct Open {
     /// Ids of requests among the rest.
     reserved: Vec<Box<[u8]>>,
     answered: bool,
-    /// How long the answers are so far.
+    /// Lines that follow the array: they are about sessions that it names.
+    behind: Vec<Bytes>,
+    /// How long the answers and the lines that follow them are so far.
     bytes: usize,
     /// How long the array itself is, whose entries are kept until they are acted on.
     length: usize,
@@ -118,6 +120,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             ids: Vec::new(),
             reserved: Vec::new(),
             answered: false,
+            behind: Vec::new(),
             bytes: 0,
             working: false,
         };
@@ -248,6 +251,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(whole) = open.batch.answer(answer) {
             open.answered = true;
             let ids = std::mem::take(&mut open.ids);
+            let behind = std::mem::take(&mut open.behind);
             if let Sender::Client(client) = sender
                 && let Some(state) = self.core.clients.get_mut(client)
             {
@@ -259,9 +263,25 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.core.batches.table.remove(key);
             }
             self.send_to(sender, &whole);
+            for line in behind {
+                self.send_to(sender, &line);
+            }
         }
         if lifted {
             self.go_on(key);
+        }
+    }
+
+    /// Sends a line to the client of a batch, behind the array that answers it.
+    pub(super) fn write_behind_batch(&mut self, key: BatchKey, client: ClientKey, line: Bytes) {
+        let is_unanswered = |open: &&mut Open| open.sender == Sender::Client(client) && !open.answered;
+        match self.core.batches.table.get_mut(key).filter(is_unanswered) {
+            Some(open) => {
+                open.bytes += line.len();
+                open.behind.push(line);
+                open.recharge();
+            }
+            None => self.write_client(client, &[&line]),
         }
     }
 

@@ -104,8 +104,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if std::mem::take(&mut session.running)
                 && let Some(owner) = session.owner
             {
-                let name = session.name.clone();
-                self.say_failed(owner, &name, &error);
+                self.say_failed(owner, key, &error);
             }
         }
         self.if_drained();

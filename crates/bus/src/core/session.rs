@@ -87,6 +87,8 @@ pub(super) struct Session {
     pub(super) retried: bool,
     /// Its agent gave its name to another session after it was lost.
     pub(super) is_superseded: bool,
+    /// The batch of the request that created it. While that is open, its client does not know the session's name.
+    pub(super) named_in: Option<BatchKey>,
     /// What is kept of it for those who come to watch.
     pub(super) watch: Option<Box<Watch>>,
     /// Its child sessions, if it ever had one.

@@ -60,6 +60,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             noted: self.now,
             retried: false,
             is_superseded: false,
+            named_in: None,
             watch,
             kin: None,
             servers: ServerUse::default(),
@@ -193,6 +194,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let key = self.enter(&name, worker, owner, Some(opening.identity), pending.tag.clone(), params);
         if let Some(session) = self.core.sessions.get_mut(key) {
             session.servers = std::mem::take(&mut opening.servers);
+            session.named_in = pending.batch();
         }
         self.note_owner(key, owner);
         self.opened_with(key, message);

@@ -138,6 +138,14 @@ impl Pending {
             _ => None,
         }
     }
+
+    /// Returns the client's batch that the answer belongs to.
+    pub(super) fn batch(&self) -> Option<BatchKey> {
+        match &self.asker {
+            RequestOrigin::Client { batch, .. } => *batch,
+            _ => None,
+        }
+    }
 }
 
 /// More about a request that opens a session.

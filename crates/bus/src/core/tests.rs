@@ -1,6 +1,7 @@
 //! Whole conversations through the core, as what everybody gets to see.
 
 mod access;
+mod batches;
 mod cancel_request;
 mod capacity;
 mod children;

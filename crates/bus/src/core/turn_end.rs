@@ -43,7 +43,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let idles = since.is_empty();
         session.prompts = since;
         let owner = session.owner;
-        let name = session.name.clone();
         let Some(worker) = session.worker() else { return };
         let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
         for number in prompts {
@@ -53,7 +52,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && idles
             && let Some(owner) = owner
         {
-            self.say_idle(owner, &name);
+            self.say_idle(owner, key);
         }
         self.retire(worker, "went on with a turn that was cancelled");
     }
@@ -83,22 +82,28 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Says in a session's name that its turn is over (v2).
-    fn say_idle(&mut self, client: ClientKey, name: &str) {
+    fn say_idle(&mut self, client: ClientKey, key: SessionKey) {
         let update = json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "cancelled"});
-        self.say(client, name, &update);
+        self.send_update(client, key, &update);
     }
 
     /// The same of a turn that its worker cannot end any more.
-    pub(super) fn say_failed(&mut self, client: ClientKey, name: &str, error: &RpcError) {
+    pub(super) fn say_failed(&mut self, client: ClientKey, key: SessionKey, error: &RpcError) {
         let update =
             json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "error", "error": error});
-        self.say(client, name, &update);
+        self.send_update(client, key, &update);
     }
 
-    fn say(&mut self, client: ClientKey, name: &str, update: &Value) {
-        let params = json!({"sessionId": name, "update": update});
+    /// Sends a client an update about its session, made here. The client knows the session's name by then.
+    pub(super) fn send_update(&mut self, client: ClientKey, key: SessionKey, update: &Value) {
+        let Some(session) = self.core.sessions.get(key) else { return };
+        let named_in = session.named_in;
+        let params = json!({"sessionId": session.name, "update": update});
         if let Ok(line) = message::notification(method::SESSION_UPDATE, &params) {
-            self.write_client(client, &[&line]);
+            match named_in {
+                Some(batch) => self.write_behind_batch(batch, client, line),
+                None => self.write_client(client, &[&line]),
+            }
         }
     }
 

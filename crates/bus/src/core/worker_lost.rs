@@ -213,13 +213,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         let Some(session) = self.core.sessions.get(key) else { return };
-        let name = session.name.clone();
         let is_told = session.is_told();
         if let Some(owner) = session.owner {
             self.notify(owner, key, reason);
             if was_running {
                 let error = RpcError::new(Code::WorkerLost, format!("the turn was cut short: {reason}"));
-                self.say_failed(owner, &name, &error.effects(Effects::Possible));
+                self.say_failed(owner, key, &error.effects(Effects::Possible));
             }
         }
         if is_told {
@@ -268,11 +267,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         } else {
             format!("{reason}. The agent cannot take the session up again.")
         };
-        let params = json!({"sessionId": session.name, "update": {"sessionUpdate": "notice", "severity": "warning",
-            "title": "The agent's process has ended", "description": description}});
-        if let Ok(line) = message::notification(method::SESSION_UPDATE, &params) {
-            self.write_client(client, &[&line]);
-        }
+        let update = json!({"sessionUpdate": "notice", "severity": "warning",
+            "title": "The agent's process has ended", "description": description});
+        self.send_update(client, key, &update);
     }
 
     /// Tells clients that a worker no longer wants what it asked them for.
