@@ -11,7 +11,7 @@ use super::fan_out::FanKey;
 use super::request_id::Digits;
 use super::session::{Waiting, take_first};
 use super::splice::Parts;
-use super::state::{RequestKind, RequestLocation};
+use super::state::{HeldLine, RequestKind, RequestLocation};
 use super::table::ClientKey;
 
 /// Among how many lines that wait for a worker one is looked for. One behind them is given up on when they have gone.
@@ -68,9 +68,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn give_up_held(&mut self, client: ClientKey, id: &[u8]) {
         let place = self.place_among_held(client, id);
         let held = self.core.client(client).and_then(|state| state.held.as_mut());
-        let Some((line, batch)) = held.zip(place).and_then(|(held, place)| {
+        let Some(HeldLine { line, batch, .. }) = held.zip(place).and_then(|(held, place)| {
             let taken = held.lines.remove(place)?;
-            held.bytes -= taken.0.len();
+            held.bytes -= taken.line.len();
             if let Some(charge) = &mut held.charge {
                 charge.set(held.bytes);
             }
@@ -88,7 +88,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     fn place_among_held(&mut self, client: ClientKey, id: &[u8]) -> Option<usize> {
         let held = self.core.client(client)?.held.as_ref()?;
-        held.lines.iter().take(LOOKED_AT).position(|(line, _)| line.id() == Some(id))
+        held.lines.iter().take(LOOKED_AT).position(|held| held.line.id() == Some(id))
     }
 
     /// One that several workers are asked: none of them need go on.

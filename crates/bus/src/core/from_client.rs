@@ -85,7 +85,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         if waits && !self.overtakes(client, message) {
-            self.hold(client, message.bytes(), None);
+            self.hold_behind(client, message.bytes());
             return;
         }
         self.take_client(client, message, None);

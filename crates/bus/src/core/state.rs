@@ -186,15 +186,27 @@ pub(super) enum RequestLocation {
     Elsewhere,
 }
 
+/// A line of a client that waits for a worker.
+#[derive(Debug)]
+pub(super) struct HeldLine {
+    pub(super) line: KeptLine,
+    pub(super) batch: Option<BatchKey>,
+    /// `true` if it was acted on and then had to wait. `false` if it only waits behind another line.
+    pub(super) accepted: bool,
+}
+
 /// Lines of a client that wait for a worker.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// The client is not read from because of it.
     pub(super) paused: bool,
     pub(super) serial: u64,
-    pub(super) lines: VecDeque<(KeptLine, Option<BatchKey>)>,
+    /// Those that were accepted come first.
+    pub(super) lines: VecDeque<HeldLine>,
     pub(super) bytes: usize,
-    /// For these.
+    /// Hashes of the ids of requests among the lines, also of some that have gone.
+    pub(super) ids: FxHashSet<u64>,
+    /// For the lines.
     pub(super) charge: Option<Charge>,
     /// There is an array among them, for whatever sessions.
     pub(super) has_batch: bool,

@@ -1,21 +1,38 @@
 //! Lines that wait for a worker: of a client, in order, until its pool has one or it has waited long enough.
 
+use std::hash::Hasher;
+
 use narrows_acp::method::{CANCEL_REQUEST, SESSION_CANCEL};
 use narrows_wire::{Code, Kind, RpcError, View};
+use rustc_hash::FxHasher;
 
 use super::Ctx;
 use super::api::{CoreOutput, PoolId};
 use super::batch::BatchKey;
 use super::from_client::MCP_CANCELLED;
 use super::session::{SessionState, Waiting};
-use super::state::Held;
+use super::state::{Held, HeldLine};
 use super::table::ClientKey;
 use super::timer::Timer;
 
+/// Where a line is put among those that wait.
+enum Place {
+    Front,
+    /// Behind the lines that were accepted, before all others.
+    Accepted,
+    Back,
+}
+
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Keeps a line until the client's pool has a worker for it.
+    /// Keeps a line that was acted on until the client's pool has a worker for it. It waits before lines that were not:
+    /// if it is the rest of an array, they came after that.
     pub(super) fn hold(&mut self, client: ClientKey, line: &[u8], batch: Option<BatchKey>) {
-        self.keep(client, line, batch, false);
+        self.keep(client, HeldLine { line: line.into(), batch, accepted: true }, Place::Accepted);
+    }
+
+    /// Keeps a line behind those of the client that wait.
+    pub(super) fn hold_behind(&mut self, client: ClientKey, line: &[u8]) {
+        self.keep(client, HeldLine { line: line.into(), batch: None, accepted: false }, Place::Back);
     }
 
     /// Whether a message need not wait behind the lines of its client that do: it is for what has its worker, or it is nobody's successor, as
@@ -29,7 +46,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let Some(held) = self.core.client(client).and_then(|state| state.held.as_ref()) else {
                     return true;
                 };
-                let is_behind = held.has_batch && method != Some(SESSION_CANCEL);
+                // Of two requests with one id, the first one is served.
+                let is_doubled = message.id().is_some_and(|id| held.ids.contains(&hash(id)));
+                let is_behind = is_doubled || held.has_batch && method != Some(SESSION_CANCEL);
                 let session = message.session().and_then(|name| self.core.sessions.find(&name));
                 let session = session.and_then(|key| self.core.sessions.get(key)).filter(|_| !is_behind);
                 session.is_some_and(|session| {
@@ -48,7 +67,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let (behind, free): (Vec<_>, Vec<_>) =
             lines.into_iter().partition(|line| waits(self.core, line.client));
         for line in behind.into_iter().rev() {
-            self.keep(line.client, &line.line, line.batch, true);
+            let held = HeldLine { line: line.line, batch: line.batch, accepted: true };
+            self.keep(line.client, held, Place::Front);
         }
         for line in &free {
             self.catch_up(line.client, true);
@@ -62,7 +82,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    fn keep(&mut self, client: ClientKey, line: &[u8], batch: Option<BatchKey>, in_front: bool) {
+    fn keep(&mut self, client: ClientKey, line: HeldLine, place: Place) {
         let limit = self.core.limits.queue_bytes;
         let at = self.now + self.core.limits.initialize_timeout;
         let serial = self.core.next_serial();
@@ -71,14 +91,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let pool = state.pool;
         let is_first = state.held.is_none();
         let held = state.held.get_or_insert_with(|| Box::new(Held { serial, ..Held::default() }));
-        held.bytes += line.len();
+        held.bytes += line.line.len();
         held.charge.get_or_insert(charge).set(held.bytes);
-        held.has_batch |= line.trim_ascii_start().starts_with(b"[");
-        if in_front {
-            held.lines.push_front((line.into(), batch));
-        } else {
-            held.lines.push_back((line.into(), batch));
-        }
+        held.has_batch |= line.line.trim_ascii_start().starts_with(b"[");
+        held.ids.extend(line.line.id().map(hash));
+        let at_index = match place {
+            Place::Front => 0,
+            Place::Accepted => held.lines.partition_point(|line| line.accepted),
+            Place::Back => held.lines.len(),
+        };
+        held.lines.insert(at_index, line);
         let pauses = held.bytes > limit && !held.paused;
         held.paused |= pauses;
         if is_first {
@@ -120,15 +142,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(held) = self.take_held(client) else { return true };
         self.catch_up(client, true);
         let mut lines = held.lines.into_iter();
-        for (line, batch) in lines.by_ref() {
+        for HeldLine { line, batch, .. } in lines.by_ref() {
             self.take_client(client, View::parse(&line), batch);
             if self.core.client(client).is_none_or(|state| state.held.is_some()) {
                 break;
             }
         }
         // The one that had to wait again is the first of those that wait now.
-        for (line, batch) in lines {
-            self.hold(client, &line, batch);
+        for line in lines {
+            self.keep(client, line, Place::Back);
         }
         self.catch_up(client, false);
         let released = self.core.client(client).is_none_or(|state| state.held.is_none());
@@ -167,12 +189,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
             pool.waiting.retain(|waiting| *waiting != client);
         }
         self.catch_up(client, true);
-        for (line, batch) in held.lines {
+        for held in held.lines {
             // The next entry of a batch whose first was refused may wait by now: all behind it waits too.
             if self.core.client(client).is_some_and(|state| state.held.is_some()) {
-                self.hold(client, &line, batch);
+                self.keep(client, held, Place::Back);
                 continue;
             }
+            let HeldLine { line, batch, .. } = held;
             let message = View::parse(&line);
             match (message.kind(), message.id()) {
                 (Kind::Request, Some(id)) => {
@@ -188,4 +211,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.catch_up(client, false);
         self.if_served(client);
     }
+}
+
+/// A hash of an id. Two ids with one hash only make a line wait that need not.
+fn hash(id: &[u8]) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write(id);
+    hasher.finish()
 }

@@ -32,3 +32,59 @@ fn a_notice_about_a_session_follows_the_array_that_names_it() {
     let (notice, array) = (seen.find("\"notice\""), seen.find("c0 < [{"));
     assert!(notice.is_some() && notice < array, "{seen}");
 }
+
+/// A client with session `a` in pool `p`, beside a pool `q` without a ready worker. The agent of `a` waits for an answer.
+fn asked_beside_slow_pool() -> (Scene, u32) {
+    let slow = Pool { name: "q".into(), ..pool(Share::All) };
+    let mut scene = Scene::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }, slow]));
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    let asks =
+        r#"{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{"sessionId":"a"}}"#;
+    scene.said(0, asks);
+    scene.seen();
+    (scene, client)
+}
+
+fn request(id: u64, method: &str, pool: &str) -> Value {
+    let params = json!({"cwd": "/", "_meta": {"narrows/pool": pool}});
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+}
+
+#[test]
+fn the_rest_of_an_array_waits_before_lines_that_came_after_it() {
+    let (mut scene, client) = asked_beside_slow_pool();
+    let array = json!([request(1, "session/new", "q"), request(2, "session/new", "q")]);
+    scene.line(client, &array.to_string());
+    scene.ask(client, 2, "_x/custom", &json!({}));
+    scene.note(client, "$/cancel_request", &json!({"requestId": 1}));
+    assert_eq!(scene.seen().lines().filter(|line| line.starts_with(['c', 'w'])).count(), 0);
+    scene.up(1);
+    scene.answer(1, 1, &able());
+    let seen = scene.seen();
+    // The id is the array's: it came first.
+    assert!(seen.contains(r#"w1 < {"jsonrpc":"2.0","id":2,"method":"session/new""#), "{seen}");
+    assert!(
+        !seen.contains("_x/custom")
+            && seen.contains(r#"c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32014"#),
+        "{seen}"
+    );
+}
+
+#[test]
+fn a_request_does_not_overtake_one_with_its_id() {
+    let (mut scene, client) = asked_beside_slow_pool();
+    scene.line(client, &request(7, "session/new", "q").to_string());
+    scene.seen();
+    scene.ask(client, 7, "session/set_mode", &json!({"sessionId": "a", "modeId": "x"}));
+    assert_eq!(scene.seen(), "");
+    scene.ask(client, 8, "session/set_mode", &json!({"sessionId": "a", "modeId": "y"}));
+    assert!(scene.seen().contains(r#""modeId":"y""#));
+    scene.up(1);
+    scene.answer(1, 1, &able());
+    let seen = scene.seen();
+    assert!(seen.contains("session/new") && !seen.contains(r#""modeId":"x""#), "{seen}");
+    assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","id":7,"error":{"code":-32014"#), "{seen}");
+}
