@@ -1,5 +1,6 @@
 //! Batches: taken apart here, and answered as one array when all of it is there.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
@@ -126,6 +127,41 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         let key = self.core.batches.table.insert(open);
         self.go_on(key);
+        self.take_answers_of_rest(key);
+    }
+
+    /// Acts at once on a client's answers behind a barrier: a worker waits for them, and they belong to no request before
+    /// them. Later, another answer to the same request would come first.
+    fn take_answers_of_rest(&mut self, key: BatchKey) {
+        let Some(open) = self.core.batches.table.get_mut(key) else { return };
+        let Sender::Client(client) = open.sender else { return };
+        let (answers, rest) = std::mem::take(&mut open.rest).into_iter().partition::<Vec<_>, _>(is_answer);
+        open.rest = rest.into();
+        open.recharge();
+        for answer in &answers {
+            self.take_client(client, entry_of(answer).view(), None);
+        }
+    }
+
+    /// Acts at once on the answers in a client's array that has to wait. Returns the array without them, if anything is
+    /// left of it.
+    pub(super) fn take_answers<'a>(&mut self, client: ClientKey, message: View<'a>) -> Option<Cow<'a, [u8]>> {
+        let frame = Frame::parse(Bytes::copy_from_slice(message.bytes()));
+        // One that is refused as a whole is refused when its turn comes.
+        let Ok((_, steps)) = Batch::open(&frame, self.core.limits.max_batch) else {
+            return Some(message.bytes().into());
+        };
+        let (answers, rest): (Vec<_>, Vec<_>) = steps.into_iter().partition(is_answer);
+        if answers.is_empty() {
+            return Some(message.bytes().into());
+        }
+        // The line itself is counted, and so are the entries of what is left of it.
+        self.meter(client, answers.len() - usize::from(rest.is_empty()));
+        for answer in &answers {
+            self.take_client(client, entry_of(answer).view(), None);
+        }
+        let rest: Vec<&[u8]> = rest.iter().map(|step| &**entry_of(step).bytes()).collect();
+        (!rest.is_empty()).then(|| [b"[", &*rest.join(&b','), b"]"].concat().into())
     }
 
     /// Acts on entries until one has to be answered before the next, or none is left.
@@ -323,5 +359,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Sender::Client(client) => self.write_client(client, &[line]),
             Sender::Worker(worker) => self.write_worker(worker, &[line]),
         }
+    }
+}
+
+/// Returns `true` if an entry answers a worker, or was meant to.
+fn is_answer(step: &Step) -> bool {
+    matches!(step, Step::Deliver(frame) if matches!(frame.kind(), Kind::Response | Kind::Invalid(_)))
+}
+
+fn entry_of(step: &Step) -> &Frame {
+    match step {
+        Step::Deliver(entry) | Step::Answer { entry, .. } => entry,
     }
 }

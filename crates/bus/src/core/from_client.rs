@@ -85,7 +85,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         if waits && !self.overtakes(client, message) {
-            self.hold_behind(client, message.bytes());
+            let rest = match message.kind() {
+                Kind::Batch => self.take_answers(client, message),
+                _ => Some(message.bytes().into()),
+            };
+            if let Some(rest) = rest {
+                self.hold_behind(client, &rest);
+            }
             return;
         }
         self.take_client(client, message, None);

@@ -121,8 +121,6 @@ struct FromWorker {
     text: Vec<u8>,
     delivered: Option<Conn>,
     said: Option<Vec<u8>>,
-    /// The answer stands in an array, which may wait until the client is gone.
-    said_in_array: bool,
     answered: bool,
 }
 

@@ -53,6 +53,52 @@ fn request(id: u64, method: &str, pool: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 }
 
+const RETURNED: &str = r#"w0 < {"jsonrpc":"2.0","id":"p","result":1}"#;
+
+#[test]
+fn answers_in_an_array_do_not_wait_for_the_lines_before_it() {
+    let (mut scene, client) = asked_beside_slow_pool();
+    scene.line(client, &request(1, "session/new", "q").to_string());
+    scene.seen();
+    let answer = |result: u64| json!({"jsonrpc": "2.0", "id": 1, "result": result});
+    scene.line(client, &json!([request(2, "session/new", "q"), answer(1), {"x": 1}]).to_string());
+    assert_eq!(scene.seen(), RETURNED);
+    // The first answer is the one that counts.
+    scene.line(client, &answer(2).to_string());
+    assert_eq!(scene.seen(), "");
+    // The rest of the array waits, and has its own answer.
+    scene.up(1);
+    scene.answer(1, 1, &able());
+    scene.answer(1, 2, &json!({"sessionId": "b"}));
+    scene.answer(1, 3, &json!({"sessionId": "c"}));
+    let seen = scene.seen();
+    let array = seen.lines().find(|line| line.starts_with("c0 < [")).unwrap();
+    assert!(array.contains(r#""id":2,"result":{"sessionId":"c"}"#) && array.contains("-32600"), "{seen}");
+}
+
+#[test]
+fn an_array_of_answers_leaves_nothing_to_wait() {
+    let (mut scene, client) = asked_beside_slow_pool();
+    scene.line(client, &request(1, "session/new", "q").to_string());
+    scene.seen();
+    scene.line(client, &json!([{"jsonrpc": "2.0", "id": 1, "result": 1}]).to_string());
+    assert_eq!(scene.seen(), RETURNED);
+    scene.note(client, "$/cancel_request", &json!({"requestId": 1}));
+    scene.seen();
+    assert!(scene.core.clients.values_mut().all(|state| state.held.is_none()));
+}
+
+#[test]
+fn answers_in_an_array_do_not_wait_for_the_requests_before_them() {
+    let (mut scene, client) = asked_beside_slow_pool();
+    let answer = json!({"jsonrpc": "2.0", "id": 1, "result": 1});
+    scene.line(client, &json!([request(1, "session/new", "p"), answer]).to_string());
+    let seen = scene.seen();
+    assert!(seen.ends_with(RETURNED) && seen.contains("session/new"), "{seen}");
+    scene.answer(0, 3, &json!({"sessionId": "b"}));
+    assert!(scene.seen().ends_with(r#"c0 < [{"jsonrpc":"2.0","id":1,"result":{"sessionId":"b"}}]"#));
+}
+
 #[test]
 fn the_rest_of_an_array_waits_before_lines_that_came_after_it() {
     let (mut scene, client) = asked_beside_slow_pool();

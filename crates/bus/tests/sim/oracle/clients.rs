@@ -53,9 +53,8 @@ impl Oracle {
                         && !thing.answered
                     {
                         thing.said = Some(text);
-                        thing.said_in_array = is_array;
-                        // An array may have to wait behind another line.
-                        self.due.extend((!is_array).then_some(Due::Returned(tag)));
+                        // Also from an array that has to wait itself, behind another line or in parts.
+                        self.due.push(Due::Returned(tag));
                     }
                 }
                 Said::Broken => {

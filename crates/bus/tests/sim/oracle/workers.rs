@@ -62,17 +62,7 @@ impl Oracle {
         text: Vec<u8>,
     ) {
         let is_tell = id.is_none();
-        let thing = FromWorker {
-            hand,
-            id,
-            truth,
-            about,
-            text,
-            delivered: None,
-            said: None,
-            said_in_array: false,
-            answered: false,
-        };
+        let thing = FromWorker { hand, id, truth, about, text, delivered: None, said: None, answered: false };
         self.put(tag, Thing::FromWorker(thing));
         let Some(truth) = truth else { return };
         let Some(owner) = self.truth(truth).and_then(|state| state.owner) else { return };
@@ -343,9 +333,8 @@ impl Oracle {
         let thing = self.of_worker(tag)?;
         thing.answered = true;
         let (said, delivered, array) = (thing.said.clone(), thing.delivered, thing.about.array);
-        let in_array = thing.said_in_array;
         match said {
-            Some(said) if said != text && (number_in(view.bytes()).is_some() || !in_array) => {
+            Some(said) if said != text => {
                 self.wrong(format!("#{tag}#: worker {hand} is given another answer than its client gave"));
             }
             None if number_in(view.bytes()).is_some() => {
