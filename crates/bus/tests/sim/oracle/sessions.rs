@@ -214,14 +214,19 @@ impl Oracle {
             return;
         }
         let Some(truth) = truth else {
-            // It may have the session by now.
+            // It may have the session by now, or wait for this worker to load or resume it: what the worker says in a
+            // session while it opens it is for the client that asked for it, by the name that the client asked for.
             let name = view.session().unwrap_or_default();
             let own = self.visible.get(&*name).filter(|truth| {
                 self.truths[**truth]
                     .as_ref()
                     .is_some_and(|state| state.owner == Some(conn) && state.hand == hand)
             });
-            if own.is_none() && !self.is_users(hand, conn) && !self.is_opening(hand, conn) {
+            if own.is_none()
+                && !self.is_users(hand, conn)
+                && !self.is_opening(hand, conn)
+                && !self.is_taking_up(hand, conn, &name)
+            {
                 self.wrong(format!("BW2 #{tag}#: worker {hand} spoke in a session that is not its own"));
             }
             return;
@@ -333,10 +338,8 @@ impl Oracle {
             return self.wrong(format!("the bus itself sent {method} to connection {conn}"));
         }
         let Some(name) = view.session() else { return };
-        let opening = |tag: &Tag| matches!(&self.things[*tag], Thing::Asked(asked) if matches!(asked.method, "session/new" | "session/fork"));
-        if !self.visible.contains_key(&*name) && self.conns[conn].flight.values().any(opening) {
-            return;
-        }
+        // Also while the answer that names a new session is part of an array that is not complete: the client knows the
+        // name before the bus says anything about the session.
         let owner = self
             .visible
             .get(&*name)
