@@ -16,7 +16,8 @@ use super::table::ClientKey;
 use super::timer::Timer;
 
 /// Where a line is put among those that wait.
-enum Place {
+#[derive(Clone, Copy)]
+enum HeldPosition {
     Front,
     /// Behind the lines that were accepted, before all others.
     Accepted,
@@ -27,12 +28,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Keeps a line that was acted on until the client's pool has a worker for it. It waits before lines that were not:
     /// if it is the rest of an array, they came after that.
     pub(super) fn hold(&mut self, client: ClientKey, line: &[u8], batch: Option<BatchKey>) {
-        self.keep(client, HeldLine { line: line.into(), batch, accepted: true }, Place::Accepted);
+        self.keep(client, HeldLine { line: line.into(), batch, accepted: true }, HeldPosition::Accepted);
     }
 
     /// Keeps a line behind those of the client that wait.
     pub(super) fn hold_behind(&mut self, client: ClientKey, line: &[u8]) {
-        self.keep(client, HeldLine { line: line.into(), batch: None, accepted: false }, Place::Back);
+        self.keep(client, HeldLine { line: line.into(), batch: None, accepted: false }, HeldPosition::Back);
     }
 
     /// Whether a message need not wait behind the lines of its client that do: it is for what has its worker, or it is nobody's successor, as
@@ -68,7 +69,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             lines.into_iter().partition(|line| waits(self.core, line.client));
         for line in behind.into_iter().rev() {
             let held = HeldLine { line: line.line, batch: line.batch, accepted: true };
-            self.keep(line.client, held, Place::Front);
+            self.keep(line.client, held, HeldPosition::Front);
         }
         for line in &free {
             self.catch_up(line.client, true);
@@ -82,7 +83,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    fn keep(&mut self, client: ClientKey, line: HeldLine, place: Place) {
+    fn keep(&mut self, client: ClientKey, line: HeldLine, place: HeldPosition) {
         let limit = self.core.limits.queue_bytes;
         let at = self.now + self.core.limits.initialize_timeout;
         let serial = self.core.next_serial();
@@ -96,9 +97,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         held.has_batch |= line.line.trim_ascii_start().starts_with(b"[");
         held.ids.extend(line.line.id().map(hash));
         let at_index = match place {
-            Place::Front => 0,
-            Place::Accepted => held.lines.partition_point(|line| line.accepted),
-            Place::Back => held.lines.len(),
+            HeldPosition::Front => 0,
+            HeldPosition::Accepted => held.lines.partition_point(|line| line.accepted),
+            HeldPosition::Back => held.lines.len(),
         };
         held.lines.insert(at_index, line);
         let pauses = held.bytes > limit && !held.paused;
@@ -150,7 +151,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         // The one that had to wait again is the first of those that wait now.
         for line in lines {
-            self.keep(client, line, Place::Back);
+            self.keep(client, line, HeldPosition::Back);
         }
         self.catch_up(client, false);
         let released = self.core.client(client).is_none_or(|state| state.held.is_none());
@@ -192,7 +193,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for held in held.lines {
             // The next entry of a batch whose first was refused may wait by now: all behind it waits too.
             if self.core.client(client).is_some_and(|state| state.held.is_some()) {
-                self.keep(client, held, Place::Back);
+                self.keep(client, held, HeldPosition::Back);
                 continue;
             }
             let HeldLine { line, batch, .. } = held;
