@@ -38,6 +38,9 @@ pub const LADDER: Duration = Duration::from_secs(10);
 /// The most bytes that are kept to be sent again.
 const MAX_REPLAY_MEMORY: usize = 256 << 20;
 
+/// How many bytes of the params of all sessions are kept to restore them, without a memory budget.
+const MAX_SESSION_PARAMS: usize = 256 << 20;
+
 /// Everything a bus is told.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -343,6 +346,17 @@ impl Limits {
     #[must_use]
     pub fn replay_memory(&self) -> (usize, usize) {
         let (all, one) = (MAX_REPLAY_MEMORY, MAX_REPLAY_MEMORY / 4);
+        match usize::try_from(self.memory).unwrap_or(usize::MAX) {
+            0 => (all, one),
+            memory => (all.min(memory / 8), one.min(memory / 16)),
+        }
+    }
+
+    /// How many bytes of the params with which sessions were opened may be kept to restore them: of all sessions, and of those of one
+    /// identity. With a memory budget it is an eighth and a sixteenth of that.
+    #[must_use]
+    pub fn session_params(&self) -> (usize, usize) {
+        let (all, one) = (MAX_SESSION_PARAMS, MAX_SESSION_PARAMS / 4);
         match usize::try_from(self.memory).unwrap_or(usize::MAX) {
             0 => (all, one),
             memory => (all.min(memory / 8), one.min(memory / 16)),

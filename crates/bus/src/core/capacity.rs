@@ -81,6 +81,20 @@ impl<O: CoreOutput> Ctx<'_, O> {
         capacity.map_or(most, |(capacity, _)| most.min((capacity / 2).max(1)))
     }
 
+    /// Whether a worker may get one session more of a client's identity, which has to be at this one: a fork. A session that the
+    /// identity's own clients have left gives way.
+    pub(super) fn has_room_for_fork(&mut self, client: ClientKey, worker: WorkerKey) -> bool {
+        let Some(identity) = self.core.clients.get(client).map(|state| state.identity) else { return false };
+        let Some(state) = self.core.workers.get(worker) else { return false };
+        let pool = self.core.pool_of(state.pool);
+        if !(pool.is_shared() && pool.settings.mix_identities && self.has_its_share(state, identity)) {
+            return true;
+        }
+        let Some(left) = self.oldest_left_of(worker, Some(identity)) else { return false };
+        self.evict(worker, left);
+        true
+    }
+
     /// Whether the identity of a client has as many workers of a pool as it may have: a quarter is left to others, if there is more than one and
     /// clients are asked who they are.
     pub(super) fn has_its_workers(&self, client: ClientKey, pool: PoolId) -> bool {
@@ -117,8 +131,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             workers.filter(|worker| worker.stage == WorkerLifecycle::Ready && !self.is_full(worker));
         // More workers are for others, not for one who has used up these.
         if state.settings.mix_identities && ready.any(|worker| self.has_its_share(worker, identity)) {
-            let words = "session limit of this identity reached at each worker";
-            return Route::Refuse(RpcError::new(Code::Backpressure, words));
+            return Route::Refuse(share_used_up());
         }
         if self.has_its_workers(client, pool) {
             return self.wait_for_own(pool, client);
@@ -283,4 +296,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         RpcError::new(code, words).with("retryAfterMs", json!(millis(wait).max(100)))
     }
+}
+
+pub(super) fn share_used_up() -> RpcError {
+    RpcError::new(Code::Backpressure, "session limit of this identity reached at each worker")
 }

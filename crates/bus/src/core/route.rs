@@ -7,6 +7,7 @@ use crate::config::Share;
 
 use super::Ctx;
 use super::api::{CoreOutput, PoolId};
+use super::capacity::share_used_up;
 use super::errors::{misnamed, session_in_use, uninitialized, unknown_session};
 use super::identity::Identity;
 use super::owners::Claim;
@@ -74,6 +75,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if (what.creates() || what.reopens()) && message.bytes().len() > MAX_OPENING_BYTES {
             return Route::Refuse(RpcError::new(Code::MessageTooLarge, "too long to open a session"));
         }
+        // Also of what is open: another request to open it makes the bus keep other params, and a fork is a session more.
+        if (what.creates() || what.reopens()) && self.is_under_pressure(client) {
+            let error = RpcError::new(Code::Backpressure, "the bus takes no new sessions now");
+            return Route::Refuse(error.with("retryAfterMs", json!(PRESSURE_MS)));
+        }
+        if what.creates()
+            && let Some(error) = self.refuse_session(client)
+        {
+            return Route::Refuse(error);
+        }
         let known = name.as_deref().and_then(|name| self.core.sessions.find(name));
         // A child is whose its session is, and in the same pool.
         let root = name.as_deref().filter(|_| known.is_none()).and_then(|name| self.core.children.find(name));
@@ -94,8 +105,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if let Err(error) = self.permit_in_session(client, key, message, what) {
                 return Route::Refuse(error);
             }
-            if let Some(route) = self.route_session(client, key, what) {
-                return route;
+            match self.route_session(client, key, what) {
+                Some(Route::Worker { worker, .. })
+                    if what == RequestKind::Fork && !self.has_room_for_fork(client, worker) =>
+                {
+                    return Route::Refuse(share_used_up());
+                }
+                Some(route) => return route,
+                None => {}
             }
         }
         if known.is_none()
@@ -105,16 +122,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         {
             return route;
         }
-        if (what.reopens() || what.creates()) && self.is_under_pressure(client) {
-            let error = RpcError::new(Code::Backpressure, "the bus takes no new sessions now");
-            return Route::Refuse(error.with("retryAfterMs", json!(PRESSURE_MS)));
+        if self.has_too_many(client) {
+            return Route::Refuse(too_many());
         }
-        if self.core.client(client).is_some_and(|state| state.sessions.len() >= MOST_SESSIONS) {
-            return Route::Refuse(RpcError::new(Code::Backpressure, "this connection has too many sessions"));
-        }
-        if (what.reopens() || what.creates()) && !self.may_open(client) {
-            let words = "whoever this connection belongs to has too many sessions";
-            return Route::Refuse(RpcError::new(Code::Backpressure, words));
+        if what.reopens()
+            && let Some(error) = self.refuse_session(client)
+        {
+            return Route::Refuse(error);
         }
         if what != RequestKind::Initialize && self.core.client(client).is_some_and(|state| state.astray) {
             let words = "initialize was refused: name a pool that is there first";
@@ -190,6 +204,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_anonymous =
             self.core.clients.get(client).is_some_and(|state| state.identity == Identity::ANYONE);
         self.core.pressure || self.core.anonymous_pressure && is_anonymous
+    }
+
+    /// Refuses a session more if its connection or its identity has as many as it may.
+    fn refuse_session(&mut self, client: ClientKey) -> Option<RpcError> {
+        if self.has_too_many(client) {
+            return Some(too_many());
+        }
+        let words = "whoever this connection belongs to has too many sessions";
+        (!self.may_open(client)).then(|| RpcError::new(Code::Backpressure, words))
+    }
+
+    fn has_too_many(&self, client: ClientKey) -> bool {
+        self.core.clients.get(client).is_some_and(|state| state.sessions.len() >= MOST_SESSIONS)
     }
 
     /// Whether a client may open a session more, as far as its identity goes.
@@ -377,4 +404,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             state.sessions.insert(key);
         }
     }
+}
+
+fn too_many() -> RpcError {
+    RpcError::new(Code::Backpressure, "this connection has too many sessions")
 }

@@ -10,7 +10,7 @@ use super::batch::BatchKey;
 use super::children::Kin;
 use super::identity::Identity;
 use super::mcp_server_table::ServerUse;
-use super::memory::Charge;
+use super::memory::{Charge, Memory};
 use super::observers::Watch;
 use super::splice::KeptLine;
 use super::state::Abilities;
@@ -18,8 +18,6 @@ use super::table::{ClientKey, Key, Table, WorkerKey};
 
 /// The longest params that are kept to take a session up again.
 const MOST_PARAMS: usize = 1 << 20;
-/// How many bytes of params are kept for all sessions.
-const MOST_KEPT: usize = 256 << 20;
 
 /// A session's place in the table.
 pub(super) type SessionKey = Key<Session>;
@@ -63,6 +61,8 @@ pub(super) struct Session {
     pub(super) tag: Option<Box<[u8]>>,
     /// The params of the request that opened it, with which it can be resumed.
     pub(super) params: Box<[u8]>,
+    /// For `params`.
+    pub(super) params_charge: Option<Charge>,
     /// The MCP servers of its client that it was opened with.
     pub(super) servers: ServerUse,
     /// The open request is still unanswered: its answer decides whether this is a session.
@@ -128,8 +128,9 @@ pub(super) struct Sessions {
     counts: FxHashMap<Identity, usize>,
     /// How many names were made. None is ever made again: who has one that is no longer good must not reach another session by it.
     made: u64,
-    /// How many bytes of params are kept for all of them.
-    kept: usize,
+    /// How many bytes of params are kept. Counted apart from messages that wait, as they stay: a client with many sessions could
+    /// send nothing long any more.
+    kept: Memory,
 }
 
 impl Sessions {
@@ -168,10 +169,8 @@ impl Sessions {
         }
         *self.counts.entry(session.identity).or_default() += 1;
         let name = session.name.clone();
-        let params = std::mem::take(&mut session.params);
         let key = self.table.insert(session);
         self.by_name.insert(name, key);
-        self.keep_params(key, &params);
         key
     }
 
@@ -186,17 +185,18 @@ impl Sessions {
         name
     }
 
-    /// Keeps the params with which a session was opened instead of what was kept before, which is returned. Not if they are
-    /// too long to be kept for its life, or all that is kept is: then it cannot be taken up in another worker.
-    pub(super) fn keep_params(&mut self, key: SessionKey, params: &[u8]) -> Box<[u8]> {
-        let Some(session) = self.table.get_mut(key) else { return Box::default() };
-        let before = std::mem::take(&mut session.params);
-        self.kept -= before.len();
-        if params.len() <= MOST_PARAMS && self.kept + params.len() <= MOST_KEPT {
+    /// Keeps the params with which a session was opened instead of what was kept before. Not if they are too long to be kept for its
+    /// life, or if all that is kept would be more than `limits`, those of all sessions and of one identity: then the session cannot be
+    /// restored in another worker.
+    pub(super) fn keep_params(&mut self, key: SessionKey, params: &[u8], limits: (usize, usize)) {
+        let Some(session) = self.table.get_mut(key) else { return };
+        (session.params, session.params_charge) = (Box::default(), None);
+        let (all, one) = self.kept.held(session.identity);
+        let has_room = all + params.len() <= limits.0 && one + params.len() <= limits.1;
+        if params.len() <= MOST_PARAMS && has_room {
             session.params = params.into();
-            self.kept += params.len();
+            session.params_charge = Some(self.kept.charge(session.identity, params.len()));
         }
-        before
     }
 
     /// How many of them an identity has.
@@ -227,7 +227,6 @@ impl Sessions {
 
     pub(super) fn remove(&mut self, key: SessionKey) -> Option<Session> {
         let session = self.table.remove(key)?;
-        self.kept -= session.params.len();
         self.by_name.remove(&session.name);
         self.uncount(session.identity);
         Some(session)

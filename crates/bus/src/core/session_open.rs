@@ -48,7 +48,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             ownerless: None,
             identity,
             tag,
-            params: params.into(),
+            params: Box::default(),
+            params_charge: None,
             provisional: false,
             unsure: false,
             prompts: Vec::new(),
@@ -70,6 +71,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let (owners, children) = (&self.core.owners, &self.core.children);
         let is_taken = |name: &str| owners.is_anothers(name, identity) || children.has(name);
         let key = self.core.sessions.insert(session, is_taken);
+        self.core.sessions.keep_params(key, params, self.core.limits.session_params());
         self.core.counters.sessions += 1;
         let aliased = self.core.sessions.get(key).is_some_and(|session| session.wire.is_some());
         if let Some(state) = self.core.worker(worker) {
@@ -234,7 +236,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             session.provisional = false;
             session.unsure &= session.owner != asker;
             session.servers = std::mem::take(&mut opening.servers);
-            self.core.sessions.keep_params(key, params);
+            self.core.sessions.keep_params(key, params, self.core.limits.session_params());
             self.note_owner(key, None);
             let alias = self.alias_in(worker, &pending, message);
             self.pass_answer(worker, pending, message, alias.as_deref());

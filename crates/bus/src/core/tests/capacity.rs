@@ -325,3 +325,47 @@ fn workers_that_are_kept_for_one_identity_give_way_before_those_of_another() {
     scene.ask(one, 1, "initialize", &json!({"protocolVersion": 1}));
     assert!(!scene.seen().contains("WorkerId(0)"));
 }
+
+#[test]
+fn a_fork_counts_as_a_session_of_its_identity() {
+    let mut config = config(vec![Pool { mix_identities: true, ..pool(Share::All) }]);
+    config.limits.max_sessions_per_identity = 2;
+    let mut scene = Scene::new(&config);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let one = scene.open_as("token:one");
+    scene.session(one, 0, "a");
+    for id in [7, 8] {
+        scene.ask(one, id, "session/fork", &json!({"sessionId": "a", "cwd": "/"}));
+    }
+    let seen = scene.seen();
+    assert_eq!((seen.matches("w0 < ").count(), seen.matches("-32012").count()), (1, 1), "{seen}");
+    assert_eq!(scene.core.status(scene.now).identities["token:one"].refused, 1);
+}
+
+#[test]
+fn a_fork_counts_for_the_share_of_its_identity_at_a_worker() {
+    let (mut scene, one, two) = two_identities_at_one_worker();
+    scene.session(one, 0, "a");
+    scene.session(one, 0, "b");
+    scene.session(two, 0, "c");
+    scene.ask(one, 7, "session/fork", &json!({"sessionId": "a", "cwd": "/"}));
+    let seen = scene.seen();
+    assert!(seen.contains("-32012") && !seen.contains("w0 < "), "{seen}");
+    scene.ask(two, 7, "session/fork", &json!({"sessionId": "c", "cwd": "/"}));
+    assert!(scene.seen().starts_with("w0 < "));
+    // One that is being made counts too.
+    scene.ask(two, 8, "session/fork", &json!({"sessionId": "c", "cwd": "/"}));
+    let seen = scene.seen();
+    assert!(seen.contains("-32012") && !seen.contains("w0 < "), "{seen}");
+    // A session that its own clients have left gives way.
+    let other = scene.open_as("token:one");
+    scene.ask(other, 1, "session/resume", &json!({"sessionId": "x"}));
+    scene.leaves(one);
+    scene.ask(other, 2, "session/resume", &json!({"sessionId": "a"}));
+    scene.seen();
+    scene.ask(other, 3, "session/fork", &json!({"sessionId": "a", "cwd": "/"}));
+    let seen = scene.seen();
+    let close = seen.find(r#""method":"session/close","params":{"sessionId":"b"}"#);
+    assert!(close < seen.find("session/fork") && close.is_some(), "{seen}");
+}

@@ -121,6 +121,83 @@ fn when_memory_is_short_clients_that_nothing_is_known_of_get_no_sessions_first()
     assert!(scene.seen().contains("-32012"));
 }
 
+/// The bytes of params that are kept for all sessions.
+fn kept(scene: &Scene) -> usize {
+    scene.core.sessions.iter().map(|(_, session)| session.params.len()).sum()
+}
+
+#[test]
+fn when_memory_is_short_open_sessions_are_neither_loaded_again_nor_forked() {
+    let mut scene = scene();
+    scene.core.limits.queue_bytes = 1 << 30;
+    let one = scene.open_as("token:one");
+    scene.session(one, 0, "a");
+    scene.core.set_pressure(true);
+    for (id, method) in [(1, "session/load"), (2, "session/resume"), (3, "session/fork")] {
+        scene.ask(one, id, method, &json!({"sessionId": "a", "cwd": "/"}));
+        let seen = scene.seen();
+        assert!(seen.contains("-32012") && !seen.contains("w0 < "), "{method}: {seen}");
+    }
+    scene.ask(one, 4, "session/prompt", &prompt("a"));
+    assert!(scene.seen().starts_with("w0 < "), "what is open goes on");
+}
+
+#[test]
+fn params_that_are_kept_to_restore_sessions_are_bounded_by_the_memory_budget() {
+    for method in ["session/load", "session/fork"] {
+        let mut scene = scene();
+        scene.core.limits.queue_bytes = 1 << 30;
+        scene.core.limits.memory = 4 << 20;
+        for identity in 0..5 {
+            let client = scene.open_as(&format!("token:{identity}"));
+            for number in 0..4 {
+                let name = format!("{identity}-{number}");
+                scene.session(client, 0, &name);
+                let params = json!({"sessionId": name, "cwd": "/", "junk": "x".repeat(PART)});
+                scene.ask(client, 1, method, &params);
+                let id = scene.last_id(0);
+                scene.answer(0, id, &json!({"sessionId": format!("{name}-fork")}));
+                scene.seen();
+            }
+        }
+        assert!(kept(&scene) <= 512 << 10, "{method}: {}", kept(&scene));
+        assert!(kept(&scene) > 256 << 10, "{method}: {}", kept(&scene));
+    }
+}
+
+#[test]
+fn one_identity_leaves_room_to_keep_what_restores_the_sessions_of_others() {
+    let mut scene = scene();
+    scene.core.limits.queue_bytes = 1 << 30;
+    scene.core.limits.memory = 4 << 20;
+    let (one, two) = (scene.open_as("token:one"), scene.open_as("token:two"));
+    for number in 0..6 {
+        scene.ask(one, 1, "session/new", &json!({"cwd": "/", "junk": "x".repeat(PART)}));
+        let id = scene.last_id(0);
+        scene.answer(0, id, &json!({"sessionId": format!("one-{number}")}));
+        scene.seen();
+    }
+    assert!(kept(&scene) <= 256 << 10, "{}", kept(&scene));
+    scene.session(two, 0, "two");
+    scene.dies(0);
+    scene.pass(1.0);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    scene.seen();
+    scene.ask(two, 2, "session/prompt", &prompt("two"));
+    assert!(scene.seen().contains(r#""method":"session/resume""#), "it is restored in the new worker");
+    // What is no longer there is not counted.
+    for number in 0..6 {
+        let key = scene.core.sessions.find(&format!("one-{number}")).unwrap();
+        scene.core.sessions.remove(key);
+    }
+    scene.ask(one, 1, "session/new", &json!({"cwd": "/", "junk": "x".repeat(PART)}));
+    let id = scene.last_id(0);
+    scene.answer(0, id, &json!({"sessionId": "again"}));
+    let key = scene.core.sessions.find("again").unwrap();
+    assert!(scene.core.sessions.get(key).unwrap().params.len() > PART);
+}
+
 #[test]
 fn an_unfinished_message_is_refused_for_now_and_an_unfinished_answer_fails_for_the_worker() {
     let mut scene = Scene::shared(1);
