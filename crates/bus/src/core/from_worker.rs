@@ -122,10 +122,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         match self.target(worker, message) {
             Target::Client(client, session) => {
                 let server = self.asked_server(worker, message);
+                let is_late = session.is_some_and(|key| self.has_cancelled(key, is_permission));
                 let Some(state) = self.core.client(client) else { return };
                 state.next_ask += 1;
                 let number = state.next_ask;
-                let asked = Asked { worker, id: id.into(), batch, is_permission, server };
+                let asked = Asked { worker, id: id.into(), batch, is_permission, session, server };
+                if is_late {
+                    self.answer_cancelled(&asked);
+                    return;
+                }
                 if state.eof || state.closing {
                     self.answer_for_nobody(&asked);
                     return;
@@ -146,7 +151,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
             }
             Target::Gone => {
-                self.answer_for_nobody(&Asked { worker, id: id.into(), batch, is_permission, server: None });
+                let (id, session, server) = (id.into(), None, None);
+                self.answer_for_nobody(&Asked { worker, id, batch, is_permission, session, server });
             }
             Target::Stranger => {
                 if let Some(name) = message.session()
@@ -388,9 +394,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         if let Some(session) = self.core.sessions.get_mut(key) {
             session.running = running;
-            if !session.is_busy() {
-                session.cancelling = None;
-            }
+            session.end_cancelling();
         }
         if !running {
             self.if_retired(worker);

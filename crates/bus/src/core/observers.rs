@@ -438,7 +438,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         state.next_ask += 1;
         let number = state.next_ask;
-        state.asked.insert(number, Asked { worker, id: id.into(), batch, is_permission: true, server: None });
+        let (id_of_worker, session) = (id.into(), Some(key));
+        let asked = Asked { worker, id: id_of_worker, batch, is_permission: true, session, server: None };
+        state.asked.insert(number, asked);
         if let Some(shared) = self.core.worker(worker).and_then(|state| state.shared.get_mut(id)) {
             shared.takers.push((client, number));
         }

@@ -117,6 +117,19 @@ impl Session {
     pub(super) fn is_busy(&self) -> bool {
         self.running || !self.prompts.is_empty()
     }
+
+    /// Returns `true` if a turn that was told to stop has not ended.
+    pub(super) fn is_stopping(&self) -> bool {
+        let goes_on = self.running || self.prompts.iter().any(|prompt| *prompt <= self.stopped);
+        self.cancelling.is_some() && goes_on
+    }
+
+    /// Forgets a cancellation whose turn is over. A turn that was begun meanwhile was told nothing.
+    pub(super) fn end_cancelling(&mut self) {
+        if !self.is_stopping() {
+            self.cancelling = None;
+        }
+    }
 }
 
 /// All sessions.

@@ -171,6 +171,8 @@ pub(super) struct Asked {
     pub(super) id: Raw,
     pub(super) batch: Option<BatchKey>,
     pub(super) is_permission: bool,
+    /// The session that it is about; of a child, the session that the child belongs to.
+    pub(super) session: Option<SessionKey>,
     /// Of a request to an MCP server that lives in the client.
     pub(super) server: Option<Box<AskedServer>>,
 }

@@ -23,6 +23,8 @@ pub(super) enum Timer {
     Forsaken(WorkerKey),
     /// A session that was told to stop has had its time.
     Cancelled(SessionKey),
+    /// The client of a session that was told to stop has had its time to answer what the agent asked in it.
+    CancelAsked(SessionKey),
     /// The client of a session has been gone for long enough for its turn to end.
     Abandoned(SessionKey),
     /// A session has been without a client for long enough.
@@ -86,6 +88,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
             Timer::Forsaken(worker) => self.end_forsaken(worker),
             Timer::Cancelled(key) => self.cancel_ignored(key),
+            Timer::CancelAsked(key) => self.cancel_asked(key),
             Timer::Abandoned(key) => self.abandon(key),
             Timer::Expired(key) => self.expire(key),
             Timer::Unrevived(key) => self.revival_overdue(key),

@@ -1,16 +1,19 @@
 //! Turns that are to end, and sessions that nobody comes back for.
 
 use narrows_acp::method;
-use narrows_wire::{RpcError, message};
+use narrows_wire::{Code, RpcError, message};
 use serde_json::{Value, json};
 
 use super::Ctx;
-use super::api::{CoreOutput, OwnedName};
+use super::api::{CoreOutput, OwnedName, Time};
 use super::initialize::cancelled_answer;
 use super::session::SessionKey;
-use super::state::{InternalRequest, Pending, RequestKind, RequestOrigin};
+use super::state::{Asked, InternalRequest, Pending, RequestKind, RequestOrigin};
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
+
+/// How long a client may take to answer the permission requests of a turn that was cancelled. ACP asks it to do so at once.
+const PERMISSION_TIMEOUT: Time = Time::from_secs(2);
 
 impl<O: CoreOutput> Ctx<'_, O> {
     /// A session was told to stop, and has its time to do so.
@@ -23,6 +26,60 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if session.is_busy() && session.cancelling.is_none() {
             session.cancelling = Some(now);
             self.core.timers.set(now + grace, Timer::Cancelled(key));
+            for is_permission in [true, false] {
+                self.core.timers.set(now + self.answer_timeout(is_permission), Timer::CancelAsked(key));
+            }
+        }
+    }
+
+    /// How long a client may take to answer what an agent asks in a turn that was cancelled. An agent may wait for the answer
+    /// before it ends the turn, so this is less than the agent has.
+    fn answer_timeout(&self, is_permission: bool) -> Time {
+        let grace = self.core.limits.cancel_grace;
+        if is_permission { PERMISSION_TIMEOUT.min(grace / 4) } else { grace / 2 }
+    }
+
+    /// Returns `true` if a turn of a session is cancelled and its client has had its time to answer a request of the agent.
+    pub(super) fn has_cancelled(&self, key: SessionKey, is_permission: bool) -> bool {
+        let Some(session) = self.core.sessions.get(key).filter(|session| session.is_stopping()) else {
+            return false;
+        };
+        session.cancelling.is_some_and(|at| self.now >= at + self.answer_timeout(is_permission))
+    }
+
+    /// Answers in its client's place what the agent asked in a session whose turn was cancelled. Otherwise a client that never answers
+    /// makes an agent that waits for it look as if it ignored the cancellation, and turns of others end with the agent.
+    pub(super) fn cancel_asked(&mut self, key: SessionKey) {
+        let worker = self.core.sessions.get(key).and_then(super::session::Session::worker);
+        let Some((worker, state)) = worker.and_then(|worker| Some((worker, self.core.workers.get(worker)?)))
+        else {
+            return;
+        };
+        let mut open: Vec<(ClientKey, u64, Asked)> = Vec::new();
+        for (id, (client, number)) in &state.asking {
+            let asked = self.core.clients.get(*client).and_then(|state| state.asked.get(number));
+            let Some(asked) = asked.filter(|asked| asked.session == Some(key)) else { continue };
+            if self.has_cancelled(key, asked.is_permission) {
+                let (id, batch, is_permission) = (id.clone(), asked.batch, asked.is_permission);
+                let session = Some(key);
+                let asked = Asked { worker, id, batch, is_permission, session, server: None };
+                open.push((*client, *number, asked));
+            }
+        }
+        open.sort_unstable_by_key(|(client, number, _)| (*client, *number));
+        for (client, number, asked) in open {
+            self.answered(worker, &asked.id, (client, number));
+            self.withdraw([(client, number)].into_iter());
+            self.answer_cancelled(&asked);
+        }
+    }
+
+    /// Answers what an agent asked in a turn that was cancelled.
+    pub(super) fn answer_cancelled(&mut self, asked: &Asked) {
+        if asked.is_permission {
+            self.answer_for_nobody(asked);
+        } else {
+            self.fail_asked(asked, &RpcError::new(Code::Cancelled, "the turn was cancelled"));
         }
     }
 
@@ -30,7 +87,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn cancel_ignored(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let overdue = session.cancelling.is_some_and(|at| self.now >= at + self.core.limits.cancel_grace);
-        if !overdue || !session.is_busy() {
+        if !overdue || !session.is_stopping() {
             return;
         }
         session.cancelling = None;
@@ -186,9 +243,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             RequestKind::Prompt => {
                 if let Some(session) = self.core.sessions.get_mut(key) {
                     session.prompts.retain(|prompt| *prompt != number);
-                    if !session.is_busy() {
-                        session.cancelling = None;
-                    }
+                    session.end_cancelling();
                 }
             }
             RequestKind::Tell => self.history_told(key, succeeded),
