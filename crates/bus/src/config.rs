@@ -261,6 +261,8 @@ pub struct Limits {
     pub stall_timeout: Duration,
     /// How long a worker may take to answer `initialize`.
     pub initialize_timeout: Duration,
+    /// How long a worker may take to answer `session/new` and `session/fork`.
+    pub open_timeout: Duration,
     /// How long a worker may take to end a turn that was cancelled.
     pub cancel_grace: Duration,
     /// How long running turns may take once the bus is to stop.
@@ -303,6 +305,7 @@ impl Default for Limits {
             unfinished_input_per_identity: 64 << 20,
             stall_timeout: Duration::from_secs(30),
             initialize_timeout: Duration::from_secs(30),
+            open_timeout: Duration::from_secs(300),
             cancel_grace: Duration::from_secs(30),
             drain_timeout: Duration::from_secs(30),
             session_grace: Duration::from_secs(300),

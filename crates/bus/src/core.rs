@@ -28,6 +28,7 @@ mod mcp_server_table;
 mod mcp_servers;
 mod memory;
 mod observers;
+mod open_timeout;
 mod owners;
 mod pool_route;
 mod progress;

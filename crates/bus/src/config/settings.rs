@@ -38,6 +38,7 @@ const LIMITS: &[&str] = &[
     "unfinished_input_per_identity",
     "stall_timeout",
     "initialize_timeout",
+    "open_timeout",
     "cancel_grace",
     "drain_timeout",
     "session_grace",
@@ -285,6 +286,7 @@ fn limits(table: Table<'_>) -> Limits {
     let times = [
         ("stall_timeout", false, &mut limits.stall_timeout),
         ("initialize_timeout", false, &mut limits.initialize_timeout),
+        ("open_timeout", false, &mut limits.open_timeout),
         ("cancel_grace", true, &mut limits.cancel_grace),
         ("drain_timeout", true, &mut limits.drain_timeout),
         ("session_grace", true, &mut limits.session_grace),

@@ -503,6 +503,7 @@ fn the_settings_are_shown_as_they_are_written() {
     unfinished_input_per_identity = "64MiB"
     stall_timeout = "30s"
     initialize_timeout = "30s"
+    open_timeout = "300s"
     cancel_grace = "30s"
     drain_timeout = "30s"
     session_grace = "300s"

@@ -74,12 +74,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let again = again.is_some();
         let opening = charge.map(|charge| {
             let (line, tried) = (line.into(), vec![worker]);
-            Box::new(Opening { line, identity, tried, again, servers, _charge: charge })
+            Box::new(Opening { line, identity, tried, again, servers, charge })
         });
         if what == RequestKind::Initialize || what == RequestKind::Authenticate {
             self.remember(client, message, what);
         }
         let deadline = self.now + self.core.limits.initialize_timeout;
+        let open_deadline = self.now + self.core.limits.open_timeout;
         let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
         let is_acp = self.core.pool_of(pool).is_acp();
         let Some(state) = self.core.worker(worker) else { return };
@@ -91,6 +92,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         state.used |= opening.is_some();
         if what == RequestKind::Initialize && is_acp {
             self.core.timers.set(deadline, Timer::Unanswered(worker, number));
+        }
+        if what.creates() && is_acp {
+            self.core.timers.set(open_deadline, Timer::Unopened(worker, number));
         }
         let Some(state) = self.core.worker(worker) else { return };
         state.pending.insert(

@@ -9,6 +9,7 @@ use super::batch::{BatchKey, Sender};
 use super::children::{Told, told};
 use super::from_client::MCP_CANCELLED;
 use super::mcp_servers::is_about_server;
+use super::open_timeout::Opener;
 use super::request_id::{self, Digits};
 use super::session::{SessionKey, SessionState, quoted};
 use super::splice::Parts;
@@ -294,11 +295,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if state.client.is_none() && state.former.iter().any(|former| **former == *name) {
                 return Target::Gone;
             }
-            if state.creating == 1 && message.kind() == Kind::Request {
-                // It may wait for this before it answers; there is only one it can be for.
-                let creator = state.pending.values().find(|pending| pending.what.creates());
-                if let Some(RequestOrigin::Client { client, .. }) = creator.map(|pending| &pending.asker) {
-                    return Target::Client(*client, None);
+            // It may wait for the answer before it answers itself; if there is only one that it can be for, that one gets it.
+            if message.kind() == Kind::Request {
+                match state.opener() {
+                    Opener::One(client) => return Target::Client(client, None),
+                    Opener::Gone if state.client.is_none() => return Target::Gone,
+                    Opener::Gone | Opener::Unknown => {}
                 }
             }
             return match (state.creating, state.client) {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use narrows_wire::{Code, Effects, RpcError, View};
+use narrows_wire::{Code, Effects, Kind, RpcError, View};
 
 use super::Ctx;
 use super::api::{CoreOutput, Note};
@@ -10,6 +10,7 @@ use super::batch::BatchKey;
 use super::errors::session_in_use;
 use super::identity::Identity;
 use super::mcp_server_table::ServerUse;
+use super::open_timeout::EARLY_REQUEST_TIMEOUT;
 use super::progress;
 use super::request_id::Digits;
 use super::session::{Session, SessionKey, SessionState, quoted};
@@ -432,6 +433,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         message: View<'_>,
         batch: Option<BatchKey>,
     ) -> bool {
+        let now = self.now;
         let Some(state) = self.core.worker(worker) else { return true };
         if state.strangers_bytes + message.bytes().len() > MOST_STRANGERS {
             self.core.counters.dropped += 1;
@@ -442,7 +444,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return false;
         }
         state.strangers_bytes += message.bytes().len();
-        state.strangers.push(EarlyMessage { name: name.into(), line: message.bytes().into(), batch });
+        let (name, line) = (name.into(), message.bytes().into());
+        state.strangers.push(EarlyMessage { name, line, batch, since: now });
+        if message.kind() == Kind::Request {
+            self.core.timers.set(now + EARLY_REQUEST_TIMEOUT, Timer::EarlyRequest(worker));
+        }
         true
     }
 

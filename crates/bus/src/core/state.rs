@@ -161,7 +161,8 @@ pub(super) struct Opening {
     pub(super) again: bool,
     /// The MCP servers of the client that it names, until the session keeps them.
     pub(super) servers: ServerUse,
-    pub(super) _charge: Charge,
+    /// For `line`.
+    pub(super) charge: Charge,
 }
 
 /// A request of a worker that a client has not answered.
@@ -293,6 +294,7 @@ pub(super) struct EarlyMessage {
     pub(super) name: Box<str>,
     pub(super) line: Box<[u8]>,
     pub(super) batch: Option<BatchKey>,
+    pub(super) since: Time,
 }
 
 /// What is known of a worker.

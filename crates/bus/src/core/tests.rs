@@ -15,6 +15,7 @@ mod keys;
 mod limits;
 mod memory;
 mod observers;
+mod openings;
 mod progress;
 mod reloads;
 mod routes;

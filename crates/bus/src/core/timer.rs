@@ -17,6 +17,10 @@ pub(super) enum Timer {
     Greeted(WorkerKey),
     /// The same, where a client asked for it by itself, with the number of its request.
     Unanswered(WorkerKey, u64),
+    /// A worker has had its time to open a session, with the number of the request.
+    Unopened(WorkerKey, u64),
+    /// What a worker asks in a session that is not known yet has waited for long enough.
+    EarlyRequest(WorkerKey),
     /// A worker that is to go has had its time to finish.
     Retired(WorkerKey),
     /// A worker that owes nothing to anybody who is there has had its time.
@@ -81,6 +85,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     self.useless(worker, "did not answer initialize in time");
                 }
             }
+            Timer::Unopened(worker, number) => self.open_overdue(worker, number),
+            Timer::EarlyRequest(worker) => self.fail_early_requests(worker),
             Timer::Retired(worker) => {
                 if self.core.worker(worker).is_some_and(|state| state.stage == WorkerLifecycle::Retiring) {
                     self.time_is_up(worker);

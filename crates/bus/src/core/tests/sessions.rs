@@ -159,9 +159,9 @@ fn a_session_is_not_reached_by_its_workers_name_for_it() {
 #[test]
 fn what_is_asked_too_early_is_answered_as_it_was_asked() {
     let mut scene = Scene::shared(1);
-    let client = scene.open();
+    let (client, other) = (scene.open(), scene.open());
     scene.ask(client, 1, "session/new", &json!({}));
-    scene.ask(client, 2, "session/new", &json!({}));
+    scene.ask(other, 2, "session/new", &json!({}));
     scene.seen();
     let ask =
         |id| json!({"jsonrpc": "2.0", "id": id, "method": "fs/read_text_file", "params": {"sessionId": "a"}});
@@ -184,7 +184,7 @@ fn what_is_asked_too_early_is_answered_as_it_was_asked() {
     Tell(Dropped { worker: WorkerId(0), why: "the request it is about is not open" })
     w0 < {"jsonrpc":"2.0","id":4,"method":"session/new","params":{}}
     c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32603,"message":"no"}}
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"the agent's answer is no valid response","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
+    c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"the agent's answer is no valid response","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
     w0 < {"jsonrpc":"2.0","id":"r","error":{"code":-32602,"message":"the session is not this agent's","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
     Tell(Strike { worker: WorkerId(0), what: "named a session that is not its own" })
     Tell(Strike { worker: WorkerId(0), what: "sent an answer that is none" })

@@ -1,0 +1,90 @@
+//! Deadlines of requests that open a session, and of what an agent asks in a session before it has told its name.
+//!
+//! An agent may ask its client for something, such as a file, before it answers `session/new`, and wait for that. If several clients
+//! have asked for a session, it is not known which of them is meant until one of the answers names the session. None may come before the
+//! request is answered, so the request fails after a while.
+
+use narrows_acp::method;
+use narrows_wire::{Code, Effects, Kind, RpcError, View};
+
+use super::Ctx;
+use super::api::{CoreOutput, Time};
+use super::state::{Asked, EarlyMessage, RequestOrigin, WorkerState};
+use super::table::{ClientKey, WorkerKey};
+
+/// How long a request in a session that is not known yet waits for the answer that names the session.
+pub(super) const EARLY_REQUEST_TIMEOUT: Time = Time::from_secs(2);
+
+/// The client that has asked a worker for a session which is not known yet.
+pub(super) enum Opener {
+    /// Only this one.
+    One(ClientKey),
+    /// Clients that are gone.
+    Gone,
+    /// One of several, or none.
+    Unknown,
+}
+
+impl WorkerState {
+    /// Returns the client that a session belongs to which is not known yet.
+    pub(super) fn opener(&self) -> Opener {
+        if self.creating == 0 {
+            return Opener::Unknown;
+        }
+        let mut openers =
+            self.pending.values().filter(|pending| pending.what.creates()).map(|pending| pending.client());
+        let Some(first) = openers.next() else { return Opener::Unknown };
+        match (openers.all(|other| other == first), first) {
+            (true, Some(client)) => Opener::One(client),
+            (true, None) => Opener::Gone,
+            (false, _) => Opener::Unknown,
+        }
+    }
+}
+
+impl<O: CoreOutput> Ctx<'_, O> {
+    /// Fails requests of a worker in sessions that are not known yet and that have waited for long enough.
+    pub(super) fn fail_early_requests(&mut self, worker: WorkerKey) {
+        let now = self.now;
+        let Some(state) = self.core.worker(worker) else { return };
+        let is_due = |early: &mut EarlyMessage| {
+            let is_late = now >= early.since + EARLY_REQUEST_TIMEOUT;
+            is_late && View::parse(&early.line).kind() == Kind::Request
+        };
+        let due: Vec<EarlyMessage> = state.strangers.extract_if(.., is_due).collect();
+        state.strangers_bytes -= due.iter().map(|early| early.line.len()).sum::<usize>();
+        for EarlyMessage { line, batch, .. } in due {
+            let message = View::parse(&line);
+            let Some(id) = message.id() else { continue };
+            let is_permission = message.method().as_deref() == Some(method::SESSION_REQUEST_PERMISSION);
+            let (id, session, server) = (id.into(), None, None);
+            let asked = Asked { worker, id, batch, is_permission, session, server };
+            if is_permission {
+                self.answer_for_nobody(&asked);
+            } else {
+                self.fail_asked(&asked, &RpcError::new(Code::Deadline, "session not known yet"));
+            }
+        }
+    }
+
+    /// Gives up on a request for a new session that its worker has not answered in time. The worker stays: it may have been a client that
+    /// made it wait, and others use it. A session that it tells of later has no client.
+    pub(super) fn open_overdue(&mut self, worker: WorkerKey, number: u64) {
+        let pending = self.core.worker(worker).and_then(|state| state.pending.get_mut(&number));
+        let Some(pending) = pending.filter(|pending| pending.what.creates()) else { return };
+        if let Some(opening) = &mut pending.opening {
+            opening.line = Box::default();
+            opening.charge.set(0);
+        }
+        let tag = pending.tag.take();
+        let asker = std::mem::replace(&mut pending.asker, RequestOrigin::Gone);
+        if let RequestOrigin::Client { client, id, batch } = asker {
+            if let Some(state) = self.core.client(client) {
+                state.inflight.remove(&id);
+            }
+            let error = RpcError::new(Code::Deadline, "the agent did not open the session in time");
+            self.refuse(client, &id, batch, tag.as_deref(), &error.effects(Effects::Possible));
+        }
+        self.stop_idle();
+    }
+}
