@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use narrows_wire::{View, elements, folds_to, members};
+use narrows_wire::{View, elements, members, written_key_folds_to};
 
 use crate::method;
 
@@ -79,11 +79,13 @@ impl Edits<'_> {
         match value.first() {
             Some(b'{') => {
                 for (key, inner) in members(value) {
-                    let key = decoded(value.get(key).unwrap_or_default()).unwrap_or_default();
+                    let key = value.get(key).unwrap_or_default();
                     // Some readers do not tell cases apart.
-                    if folds_to(&key, META, false) || folds_to(&key, META_ALIAS, true) {
+                    let is_meta =
+                        written_key_folds_to(key, META, false) || written_key_folds_to(key, META_ALIAS, true);
+                    if is_meta {
                         self.judge(inside(inner));
-                    } else if levels < MAX_DEPTH || !self.kept.contains(&&*key) {
+                    } else if levels < MAX_DEPTH || !self.is_kept(key) {
                         self.walk(inside(inner), levels - 1);
                     }
                 }
@@ -95,6 +97,10 @@ impl Edits<'_> {
             }
             _ => {}
         }
+    }
+
+    fn is_kept(&self, key: &[u8]) -> bool {
+        decoded(key).is_some_and(|key| self.kept.contains(&&*key))
     }
 
     /// Keeps of a `_meta` what is permitted.

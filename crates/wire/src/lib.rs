@@ -31,7 +31,7 @@ pub use error::{Code, Effects, RpcError};
 pub use fault::Fault;
 pub use frame::{Frame, RawId};
 pub use grammar::MAX_DEPTH;
-pub use lookalike::folds_to;
+pub use lookalike::{folds_to, written_key_folds_to};
 pub use member::{Doubled, elements, keys, member, members};
 pub use scan::{Check, scan, scan_portable};
 pub use split::{HEAD, Line, MAX_LINE, Piece, Splitter, is_one_line, make_line};

@@ -3,8 +3,6 @@
 //! Several JSON libraries match keys without regard to case, and some agents also accept `session_id` for `sessionId`. What is
 //! routed by one key and read by another would reach a session or a method that nobody checked.
 
-use std::borrow::Cow;
-
 /// The keys of a message, in lower case.
 const TOP: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
 
@@ -35,28 +33,66 @@ pub(crate) fn is_like_routing_key(key: &[u8]) -> bool {
 
 #[cold]
 fn is_like(key: &[u8], names: &[&str], ignores_separators: bool) -> bool {
-    let text = if key.contains(&b'\\') {
-        let quoted = [b"\"", key, b"\""].concat();
-        // Half of a surrogate pair is no text, and no reader finds a key in it.
-        serde_json::from_slice::<String>(&quoted).map(Cow::Owned).unwrap_or_default()
-    } else {
-        String::from_utf8_lossy(key)
-    };
-    let is_exact = matches!(&*text, "sessionId" | "requestId");
-    !is_exact && names.iter().any(|name| folds_to(&text, name, ignores_separators))
+    let is_exact = ["sessionId", "requestId"].iter().any(|name| Letters(key).eq(name.chars()));
+    !is_exact && names.iter().any(|name| fold(Letters(key), ignores_separators).eq(name.chars()))
 }
 
 /// Returns `true` if `key` is `name`, which is in lower case, without regard to case, and to `_` and `-` if these are ignored.
 #[must_use]
 pub fn folds_to(key: &str, name: &str, ignores_separators: bool) -> bool {
-    let letters = key.chars().filter(|c| !(ignores_separators && matches!(c, '_' | '-')));
-    let letters = letters.map(|c| match c {
+    fold(key.chars(), ignores_separators).eq(name.chars())
+}
+
+/// The same of a key as it is written in JSON, with its quotes, and a name in ASCII. Nothing is allocated, and nothing is read behind
+/// the first letter that differs: a message may have millions of keys.
+#[must_use]
+pub fn written_key_folds_to(key: &[u8], name: &str, ignores_separators: bool) -> bool {
+    let content = key.strip_prefix(b"\"").and_then(|key| key.strip_suffix(b"\""));
+    content.is_some_and(|content| fold(Letters(content), ignores_separators).eq(name.chars()))
+}
+
+fn fold(letters: impl Iterator<Item = char>, ignores_separators: bool) -> impl Iterator<Item = char> {
+    let letters = letters.filter(move |c| !(ignores_separators && matches!(c, '_' | '-')));
+    letters.map(|c| match c {
         // The two letters outside ASCII that are equal to one within it without regard to case.
         '\u{17f}' => 's',
         '\u{212a}' => 'k',
         c => c.to_ascii_lowercase(),
-    });
-    letters.eq(name.chars())
+    })
+}
+
+/// The letters of a key as it is written in JSON, without its quotes. Those that are neither in ASCII nor equal to one within it
+/// without regard to case are all U+FFFD, and so is what is no letter, such as half of a surrogate pair.
+#[derive(Clone)]
+pub(crate) struct Letters<'a>(pub(crate) &'a [u8]);
+
+impl Iterator for Letters<'_> {
+    type Item = char;
+
+    fn next(&mut self) -> Option<char> {
+        let (letter, length) = match self.0 {
+            [] => return None,
+            [b'\\', b'u', digits @ ..] => (escaped(digits), 6),
+            [b'\\', letter @ (b'"' | b'\\' | b'/'), ..] => (char::from(*letter), 2),
+            [b'\\', ..] => (char::REPLACEMENT_CHARACTER, 2),
+            [0xc5, 0xbf, ..] => ('\u{17f}', 2),
+            [0xe2, 0x84, 0xaa, ..] => ('\u{212a}', 3),
+            [byte, ..] if byte.is_ascii() => (char::from(*byte), 1),
+            _ => (char::REPLACEMENT_CHARACTER, 1),
+        };
+        self.0 = self.0.get(length..).unwrap_or_default();
+        Some(letter)
+    }
+}
+
+/// The letter that four hexadecimal digits stand for.
+fn escaped(digits: &[u8]) -> char {
+    let digits = digits.iter().take(4).map(|digit| char::from(*digit).to_digit(16));
+    let number = digits.fold(Some(0), |number, digit| Some(number? * 16 + digit?));
+    match number.and_then(char::from_u32) {
+        Some(letter) if letter.is_ascii() || matches!(letter, '\u{17f}' | '\u{212a}') => letter,
+        _ => char::REPLACEMENT_CHARACTER,
+    }
 }
 
 #[cfg(test)]
@@ -118,5 +154,48 @@ mod tests {
         // Deeper down nobody looks for one.
         let text = r#"{"jsonrpc":"2.0","method":"a","params":{"_meta":{"session_id":"t"},"list":[{"SessionId":1}]}}"#;
         assert!(!scanned(text).1.ambiguous);
+    }
+
+    #[test]
+    fn a_written_key_is_read_as_what_it_stands_for() {
+        let keys = [
+            "sessionId",
+            "SESSION_ID",
+            "session-id",
+            "__sessionid--",
+            "sessionid2",
+            "sessioni",
+            "",
+            "_",
+            "s",
+            r"\u0073essionId",
+            r"\u0053ession\u005fId",
+            r"\u017fe\u017f\u017fionid",
+            "\u{17f}essionid",
+            "sessionID\u{e9}",
+            r"se\/ssionid",
+            r"sessionid\n",
+            r"\ud83d\ude00sessionid",
+            "\u{1f600}",
+            r"session\u0069\u0064",
+            r"\u00FFsessionid",
+        ];
+        for key in keys {
+            let quoted = format!("\"{key}\"");
+            let text: String = serde_json::from_str(&quoted).unwrap();
+            for (name, ignores) in
+                [("sessionid", true), ("sessionid", false), ("session_id", false), ("", true)]
+            {
+                let expected = super::folds_to(&text, name, ignores);
+                assert_eq!(
+                    super::written_key_folds_to(quoted.as_bytes(), name, ignores),
+                    expected,
+                    "{key} {name}"
+                );
+            }
+        }
+        // Half of a surrogate pair is no text, and no reader finds a key in it.
+        assert!(!super::written_key_folds_to(br#""\ud83dsessionid""#, "sessionid", true));
+        assert!(super::written_key_folds_to("\"to\u{212a}en\"".as_bytes(), "token", false));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::lookalike::Letters;
+
 /// A key stands there twice: two readers may choose differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a key stands there twice")]
@@ -87,10 +89,11 @@ fn behind_comma(text: &[u8], end: usize) -> Option<usize> {
 }
 
 fn is_key(raw: &[u8], key: &str) -> bool {
-    if raw.contains(&b'\\') {
-        serde_json::from_slice::<String>(raw).is_ok_and(|name| name == key)
-    } else {
-        raw.get(1..raw.len().saturating_sub(1)) == Some(key.as_bytes())
+    let content = raw.get(1..raw.len().saturating_sub(1)).unwrap_or_default();
+    match content.contains(&b'\\') {
+        true if key.is_ascii() => Letters(content).eq(key.chars()),
+        true => serde_json::from_slice::<String>(raw).is_ok_and(|name| name == key),
+        false => content == key.as_bytes(),
     }
 }
 

@@ -7,6 +7,7 @@ use super::api::CoreOutput;
 use super::batch::BatchKey;
 use super::identity::Identity;
 use super::mcp_server_table::ServerUse;
+use super::mcp_servers::is_about_server;
 use super::progress;
 use super::request_id::{self, Digits};
 use super::session::{SessionKey, Waiting, quoted};
@@ -32,7 +33,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let tag = message.tag();
         let pool = self.pool_of_worker(worker);
         let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
-        let permitted = match self.permit_servers(client, pool, is_v2, message, what) {
+        // Any other was judged when it was routed, which was just now, and nothing is put into it.
+        let is_judged = what == RequestKind::Other && !is_about_server(message);
+        let permitted = match is_judged {
+            true => Ok(None),
+            false => self.permit_servers(client, pool, is_v2, message, what),
+        };
+        let permitted = match permitted {
             Ok(permitted) => permitted,
             Err(error) => {
                 self.refuse(client, id, batch, tag, &error);

@@ -6,7 +6,7 @@
 
 use narrows_acp::method::{self, Side};
 use narrows_acp::{Version, strip_client_meta};
-use narrows_wire::{Code, RpcError, View, elements, keys, member, members};
+use narrows_wire::{Code, RpcError, View, elements, keys, member, members, written_key_folds_to};
 use serde_json::Value;
 
 use super::Ctx;
@@ -138,7 +138,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         what: RequestKind,
     ) -> Result<(), RpcError> {
         let Some(pool) = self.core.sessions.get(key).map(|session| session.pool) else { return Ok(()) };
-        if let Some(error) = self.refuse_server(pool, message) {
+        if let Some(error) =
+            self.refuse_server(pool, message).or_else(|| self.refuse_long_extension(pool, message))
+        {
             return Err(error);
         }
         if self.misleads(pool, message) {
@@ -247,7 +249,7 @@ pub(super) fn is_unknown(name: &str) -> bool {
 fn mentions(message: &[u8]) -> usize {
     // Two more for the quotes.
     let long = |key: &&[u8]| key.len() >= FOLDED.len() + 2;
-    keys(message).filter(long).filter_map(decoded).filter(|key| folds_to(key, FOLDED)).count()
+    keys(message).filter(long).filter(|key| written_key_folds_to(key, FOLDED, true)).count()
 }
 
 /// The parameters with what `listed` says in place of what the client says; `None` if nothing is to be changed.

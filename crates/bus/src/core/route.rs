@@ -144,10 +144,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Ok(pool) => pool,
             Err(error) => return Route::Refuse(error),
         };
+        if let Some(error) = self.refuse_long_extension(pool, message) {
+            return Route::Refuse(error);
+        }
         if self.misleads(pool, message) {
             return Route::Refuse(misnamed());
         }
-        // Before any worker is started for it. What is sent is judged again, by the settings that hold then.
+        // Before any worker is started for it. What opens a session is judged again when it is sent, by what its worker speaks.
         if let Err(error) = self.permit_servers(client, pool, false, message, what) {
             return Route::Refuse(error);
         }

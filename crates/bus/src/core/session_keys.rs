@@ -4,13 +4,18 @@
 //! its process, that would reach sessions of others, so such keys are refused there.
 
 use narrows_acp::method;
-use narrows_wire::{Kind, View, keys, member};
+use narrows_wire::{Code, Kind, RpcError, View, keys, member, written_key_folds_to};
 
 use super::Ctx;
 use super::api::{CoreOutput, PoolId};
 use super::batch::BatchKey;
 use super::errors::misnamed;
+use super::mcp_access::is_unknown;
 use super::table::ClientKey;
+
+/// The longest message of a method that the protocol does not have, where all share the workers. All its keys are looked at, by the
+/// loop that serves everybody.
+const MAX_EXTENSION_BYTES: usize = 1 << 20;
 
 /// The key in `_meta` by which a client names a pool.
 const POOL: &str = "narrows/pool";
@@ -51,6 +56,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
             // It has not chosen one yet.
             None => self.core.pools.iter().any(is_shared),
         }
+    }
+
+    /// Refuses a message of a method that the protocol does not have if it is too long, where all share the workers.
+    pub(super) fn refuse_long_extension(&self, pool: PoolId, message: View<'_>) -> Option<RpcError> {
+        let state = self.core.pool_of(pool);
+        let is_long = message.bytes().len() > MAX_EXTENSION_BYTES && state.is_shared() && state.is_acp();
+        let is_extension = is_long && message.method().is_some_and(|name| is_unknown(&name));
+        is_extension
+            .then(|| RpcError::new(Code::MessageTooLarge, "extension method too long for a shared worker"))
     }
 
     /// Returns `true` if the params of a client's message could name another session to the agent than they do to the bus, and the agent
@@ -108,7 +122,7 @@ fn mentions(message: View<'_>) -> usize {
 fn count_mentions(text: &[u8]) -> usize {
     // Two more for the quotes.
     let long = |key: &&[u8]| key.len() >= FOLDED.len() + 2;
-    keys(text).filter(long).filter_map(decoded).filter(|key| folds_to(key, FOLDED)).count()
+    keys(text).filter(long).filter(|key| written_key_folds_to(key, FOLDED, true)).count()
 }
 
 /// Returns `true` if a key is this one without regard to case, `_` and `-`. Some agents read JSON so.

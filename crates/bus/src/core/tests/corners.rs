@@ -366,9 +366,10 @@ fn who_waits_for_a_deaf_worker_is_read_again() {
     let mut scene = Scene::shared(1);
     let (a, b) = (scene.open(), scene.open());
     scene.session(a, 0, "a");
+    scene.session(b, 0, "b");
     scene.ask(a, 1, "session/prompt", &prompt("a"));
     let taken = scene.sight.queued[&0].len() as u64;
-    scene.ask(b, 1, "_x/y", &json!({"pad": "x".repeat(9 << 20)}));
+    scene.ask(b, 1, "session/prompt", &json!({"sessionId": "b", "prompt": "x".repeat(9 << 20)}));
     assert!(scene.seen().contains("PauseClient(ClientId(1))"));
     scene.core.worker_stuck(scene.now, WorkerId(0), Stuck::InputClosed { taken }, &mut scene.sight);
     assert!(scene.seen().contains("ResumeClient(ClientId(1))"));

@@ -193,3 +193,41 @@ fn a_message_that_opens_a_session_is_bounded() {
         assert!(seen.contains("too long to open a session") && !seen.contains("w0 <"), "{method}: {seen}");
     }
 }
+
+#[test]
+fn extension_methods_of_shared_workers_have_a_bounded_length() {
+    let mut scene = scene();
+    let one = scene.open_as("token:one");
+    scene.session(one, 0, "a");
+    let long = |start: &str, length: usize| {
+        let key = r#""\u0061aaaaaaaa":1,"#;
+        format!(r#"{{"jsonrpc":"2.0",{start}{}"z":1}}}}"#, key.repeat(length / key.len()))
+    };
+    for (start, name) in [
+        (r#""id":1,"method":"_x/y","params":{"#, "without a session"),
+        (r#""id":1,"method":"_x/y","params":{"sessionId":"a","#, "in a session"),
+    ] {
+        scene.line(one, &long(start, 1_100_000));
+        let seen = scene.seen();
+        assert!(seen.starts_with(r#"c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32013"#), "{name}");
+        scene.line(one, &long(start, 900_000));
+        assert!(scene.seen().starts_with("w0 < "), "{name}");
+        scene.answer(0, 3 + u64::from(name.contains("in a")), &json!({}));
+        scene.seen();
+    }
+    scene.line(one, &long(r#""method":"_x/y","params":{"sessionId":"a","#, 1_100_000));
+    assert_eq!(scene.seen(), "", "a notification is dropped");
+    scene.line(one, &long(r#""id":1,"method":"session/set_mode","params":{"sessionId":"a","#, 1_100_000));
+    assert!(scene.seen().starts_with("w0 < "), "a method of the protocol");
+}
+
+#[test]
+fn extension_methods_of_other_workers_may_be_long() {
+    for pool in [pool(Share::Connection), Pool { protocol: Protocol::JsonRpc, ..pool(Share::All) }] {
+        let mut scene = Scene::new(&asking(vec![pool]));
+        scene.up(0);
+        let one = scene.open_as("token:one");
+        scene.ask(one, 1, "_x/y", &json!({"text": "x".repeat(1_100_000)}));
+        assert!(scene.seen().contains("w0 < "));
+    }
+}

@@ -488,7 +488,7 @@ fn limits_may_change_while_lines_wait() {
         let mut scene = Scene::new(&with(before));
         let client = scene.open();
         let text = "x".repeat(3 << 20);
-        scene.ask(client, 1, "_x/y", &json!({"text": text}));
+        scene.ask(client, 1, "session/list", &json!({"text": text}));
         scene.core.reload(scene.now, &with(after), &mut scene.sight);
         scene.ask(client, 2, "session/new", &json!({}));
         scene.sight.seen.retain(|line| line.len() < 1000);
