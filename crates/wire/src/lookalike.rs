@@ -87,8 +87,8 @@ impl Iterator for Letters<'_> {
 
 /// The letter that four hexadecimal digits stand for.
 fn escaped(digits: &[u8]) -> char {
-    let digits = digits.iter().take(4).map(|digit| char::from(*digit).to_digit(16));
-    let number = digits.fold(Some(0), |number, digit| Some(number? * 16 + digit?));
+    let mut digits = digits.iter().take(4);
+    let number = digits.try_fold(0, |number, digit| Some(number * 16 + char::from(*digit).to_digit(16)?));
     match number.and_then(char::from_u32) {
         Some(letter) if letter.is_ascii() || matches!(letter, '\u{17f}' | '\u{212a}') => letter,
         _ => char::REPLACEMENT_CHARACTER,

@@ -9,7 +9,7 @@ use narrows_wire::{Code, Effects, Kind, RpcError, View};
 
 use super::Ctx;
 use super::api::{CoreOutput, Time};
-use super::state::{Asked, EarlyMessage, RequestOrigin, WorkerState};
+use super::state::{Asked, EarlyMessage, Pending, RequestOrigin, WorkerState};
 use super::table::{ClientKey, WorkerKey};
 
 /// How long a request in a session that is not known yet waits for the answer that names the session.
@@ -31,8 +31,7 @@ impl WorkerState {
         if self.creating == 0 {
             return Opener::Unknown;
         }
-        let mut openers =
-            self.pending.values().filter(|pending| pending.what.creates()).map(|pending| pending.client());
+        let mut openers = self.pending.values().filter(|pending| pending.what.creates()).map(Pending::client);
         let Some(first) = openers.next() else { return Opener::Unknown };
         match (openers.all(|other| other == first), first) {
             (true, Some(client)) => Opener::One(client),
