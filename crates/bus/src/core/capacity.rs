@@ -48,6 +48,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let state = self.core.worker(best)?;
         state.identity = Some(identity);
+        state.tenants.add(identity);
         state.claimed = true;
         Some(best)
     }

@@ -12,12 +12,13 @@ use super::Ctx;
 use super::api::{CoreOutput, Note};
 use super::batch::BatchKey;
 use super::errors::unknown_session;
+use super::former_names::NameUse;
 use super::identity::Identity;
 use super::route::{MOST_NAME, Route};
 use super::session::{SessionKey, quoted};
 use super::session_keys::decoded;
 use super::splice::Parts;
-use super::state::{MOST_FORMER, RequestKind};
+use super::state::RequestKind;
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
 /// How many child sessions one session may have; the oldest is forgotten for one more.
@@ -196,7 +197,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 worker: worker.into(),
                 why: "too many child sessions of one identity",
             });
-            self.expect_name_no_more(worker, own.into());
+            self.expect_name_no_more(worker, own.into(), identity);
             return false;
         }
         let (owners, children) = (&self.core.owners, &self.core.children);
@@ -212,7 +213,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         if let Some(state) = self.core.worker(worker) {
             state.children.insert(own.into(), key);
-            state.former.retain(|former| **former != *own);
+            state.former.remove(own);
         }
         true
     }
@@ -227,20 +228,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return false;
         }
         let Some(Told::Child(child)) = message.params().and_then(told) else { return false };
-        let is_parent = |name: &str| {
-            self.session_of(worker, name).is_some() || state.former.iter().any(|former| **former == *name)
+        let parent_owner = |name: &str| {
+            let parent = self.session_of(worker, name).and_then(|key| self.core.sessions.get(key));
+            parent.map(|parent| parent.identity).or_else(|| state.former.owner(name))
         };
-        if !message.session().is_some_and(|name| is_parent(&name)) {
-            return false;
-        }
+        let Some(identity) = message.session().and_then(|name| parent_owner(&name)) else { return false };
         self.core.counters.dropped += 1;
-        if let Some(state) = self.core.worker(worker)
+        let is_open = self.session_of(worker, &child).is_some();
+        if let Some(state) = self.core.worker(worker).filter(|_| !is_open)
             && !state.former.contains(&child)
         {
-            state.former.push_back(child);
-            if state.former.len() > MOST_FORMER {
-                state.former.pop_front();
-            }
+            state.former.add(child, identity, NameUse::Opened);
             self.tell(Note::Dropped {
                 worker: worker.into(),
                 why: "child session without the capability `subagents`",
@@ -295,14 +293,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         state.children.remove(&child.own);
-        self.expect_name_no_more(worker, child.own);
+        self.expect_name_no_more(worker, child.own, child.identity);
     }
 
-    fn expect_name_no_more(&mut self, worker: WorkerKey, name: Box<str>) {
-        let Some(state) = self.core.worker(worker) else { return };
-        state.former.push_back(name);
-        if state.former.len() > MOST_FORMER {
-            state.former.pop_front();
+    fn expect_name_no_more(&mut self, worker: WorkerKey, name: Box<str>, identity: Identity) {
+        if let Some(state) = self.core.worker(worker) {
+            state.former.add(name, identity, NameUse::Opened);
         }
     }
 
@@ -325,21 +321,25 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A session lives in another worker: its children do too, unless that calls something else so.
+    /// A session lives in another worker: its children do too, unless that calls something else so, or did for another identity. The worker
+    /// that it leaves may still speak of them.
     pub(super) fn move_children(&mut self, root: SessionKey, from: Option<WorkerKey>, to: Option<WorkerKey>) {
         let kin = self.core.sessions.get(root).and_then(|session| session.kin.as_deref());
         let Some(kin) = kin.filter(|kin| !kin.children.is_empty()) else { return };
         for key in kin.children.clone() {
-            let Some(own) = self.core.children.get(key).map(|child| child.own.clone()) else { continue };
+            let Some(child) = self.core.children.get(key) else { continue };
+            let (own, identity) = (child.own.clone(), child.identity);
             if let Some(from) = from.and_then(|from| self.core.worker(from))
                 && from.children.get(&own) == Some(&key)
             {
                 from.children.remove(&own);
+                from.former.add(own.clone(), identity, NameUse::Opened);
             }
             let Some(to) = to else { continue };
-            if self.session_of(to, &own).is_some() || self.child_of(to, &own).is_some() {
+            if self.name_conflict(to, &own, identity, None).is_some() {
                 self.forget_child(to, key);
             } else if let Some(state) = self.core.worker(to) {
+                state.former.remove(&own);
                 state.children.insert(own, key);
             }
         }

@@ -20,3 +20,8 @@ pub(super) fn session_in_use() -> RpcError {
         .with("condition", json!("session_in_use"))
         .with("retryable", json!(true))
 }
+
+/// Refuses to pass on the id of an MCP server that is not the session's: another client's server may have it.
+pub(super) fn unknown_server() -> RpcError {
+    RpcError::new(Code::InvalidParams, "not an MCP server of this session")
+}

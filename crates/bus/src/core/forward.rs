@@ -52,7 +52,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
             servers = self.enter_servers(worker, client, message.params().unwrap_or_default());
             // Where nothing is known of the protocol, progress tokens are exchanged instead, where they stand.
             let knows = !self.exchanges_tokens(worker);
-            served = knows.then(|| self.opening_with_servers(worker, client, message)).flatten();
+            match self.opening_with_servers(&servers, message) {
+                Ok(line) => served = line.filter(|_| knows),
+                Err(error) if knows => {
+                    self.refuse(client, id, batch, tag, &error);
+                    return;
+                }
+                Err(_) => {}
+            }
+            if let Some(parent) = session.and_then(|key| self.core.sessions.get(key))
+                && what == RequestKind::Fork
+            {
+                servers.extend(&parent.servers);
+            }
         }
         let token = match self.exchanges_tokens(worker).then(|| progress::token_of_request(message)) {
             None => None,

@@ -13,7 +13,7 @@ use super::open_timeout::Opener;
 use super::request_id::{self, Digits};
 use super::session::{SessionKey, SessionState, quoted};
 use super::splice::Parts;
-use super::state::{Asked, MOST_OPEN, RequestOrigin, WorkerLifecycle};
+use super::state::{Asked, MOST_OPEN, RequestOrigin, Tenants, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
 
 /// How often a worker may misbehave within a window before it is exchanged.
@@ -292,15 +292,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.workers.get(worker) else { return Target::Gone };
         let known = self.session_of(worker, name).or_else(|| self.root_of(worker, name));
         let Some(key) = known else {
-            if state.client.is_none() && state.former.iter().any(|former| **former == *name) {
+            if state.client.is_none() && state.former.contains(name) {
                 return Target::Gone;
             }
             // It may wait for the answer before it answers itself; if there is only one that it can be for, that one gets it.
             if message.kind() == Kind::Request {
                 match state.opener() {
-                    Opener::One(client) => return Target::Client(client, None),
+                    // A worker that has served several identities may mean a session that is forgotten.
+                    Opener::One(client) if state.tenants != Tenants::Several => {
+                        return Target::Client(client, None);
+                    }
                     Opener::Gone if state.client.is_none() => return Target::Gone,
-                    Opener::Gone | Opener::Unknown => {}
+                    Opener::One(_) | Opener::Gone | Opener::Unknown => {}
                 }
             }
             return match (state.creating, state.client) {
@@ -335,6 +338,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         if is_about_server(message) {
             match self.owner_of_server(worker, message) {
+                Some(client) if self.core.clients.get(client).is_none() => return Target::Gone,
                 Some(client) => return Target::Client(client, None),
                 // It was the former client's, and is not to be had from the one that has the worker now.
                 None if state.inherited => return Target::Gone,

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use serde_json::Value;
 
 use super::table::ClientKey;
 
@@ -20,9 +21,45 @@ pub(super) struct Server {
     pub(super) wire: Box<str>,
 }
 
-/// Keeps the servers known that a session, or a request that opens one, was given.
-#[derive(Debug, Default)]
-pub(super) struct ServerUse(#[expect(dead_code, reason = "held, not read")] Vec<Arc<Server>>);
+/// The servers that a session, or a request that opens one, was given. As long as it is kept, their ids are given to no other server.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ServerUse(Vec<Arc<Server>>);
+
+/// A server that a session was not given.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct UnknownServer;
+
+impl ServerUse {
+    /// Returns the client that has the servers, which may be gone.
+    pub(super) fn client(&self) -> Option<ClientKey> {
+        self.0.first().map(|server| server.client)
+    }
+
+    /// Adds the servers of another session, which a copy of it may still use.
+    pub(super) fn extend(&mut self, other: &Self) {
+        self.0.extend(other.0.iter().map(Arc::clone));
+    }
+
+    /// Replaces the ids of servers of clients in the params that open a session by those that the worker has. An id that is passed on as it
+    /// is could be the one of another client's server. Returns `true` if any differs.
+    pub(super) fn rename_in(&self, params: &mut Value) -> Result<bool, UnknownServer> {
+        let mut changed = false;
+        let servers = params.get_mut("mcpServers").and_then(Value::as_array_mut);
+        for server in servers.into_iter().flatten().filter(|server| server["type"] == "acp") {
+            // Both, if both are there: an agent may read either.
+            for key in ["serverId", "id"] {
+                let Some(own) = server.get(key) else { continue };
+                let own = own.as_str().ok_or(UnknownServer)?;
+                let known = self.0.iter().find(|known| *known.own == *own).ok_or(UnknownServer)?;
+                if known.wire != known.own {
+                    server[key] = Value::from(&*known.wire);
+                    changed = true;
+                }
+            }
+        }
+        Ok(changed)
+    }
+}
 
 /// The servers of one worker.
 #[derive(Debug, Default)]
@@ -31,7 +68,7 @@ pub(super) struct ServerTable {
     by_wire: HashMap<Box<str>, Arc<Server>>,
     /// Per client, the worker's ids by the client's own.
     by_own: FxHashMap<ClientKey, HashMap<Box<str>, Box<str>>>,
-    /// Whether a server ever had another id here than its client's own.
+    /// A server has had another id here than its client's own.
     has_renamed: bool,
     /// How many servers there may be before unused ones are removed.
     sweep_at: usize,
@@ -85,11 +122,11 @@ impl ServerTable {
         self.has_renamed
     }
 
-    /// Forgets the servers of a client that is gone.
+    /// Forgets the servers of a client that is gone. The ids of those that a session still has stay taken: the agent goes on using them.
     pub(super) fn forget(&mut self, client: ClientKey) {
         for wire in self.by_own.remove(&client).into_iter().flatten().map(|(_, wire)| wire) {
             // An id that was given up by this client may be another's by now.
-            if self.by_wire.get(&wire).is_some_and(|server| server.client == client) {
+            if self.by_wire.get(&wire).is_some_and(|server| server.client == client && !is_used(server)) {
                 self.by_wire.remove(&wire);
             }
         }
@@ -121,6 +158,8 @@ fn is_used(server: &Arc<Server>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     /// Enters one server; another id of it ends with `~`.
@@ -160,11 +199,40 @@ mod tests {
         assert!(table.get("files").is_none());
         assert_eq!(wire(&table, 1, "files"), None);
         // The id is free, also for another client, whose server the first one's end does not touch.
-        let _third = enter(&mut table, 2, "files");
+        let third = enter(&mut table, 2, "files");
         table.forget(ClientKey::numbered(1));
         assert_eq!(wire(&table, 2, "files").as_deref(), Some("files"));
+        // A client that is gone leaves the id to the sessions that have it.
         table.forget(ClientKey::numbered(2));
+        assert_eq!(wire(&table, 2, "files"), None);
+        assert!(table.get("files").is_some());
+        let fourth = enter(&mut table, 3, "files");
+        assert_eq!(wire(&table, 3, "files").as_deref(), Some("files~1"));
+        drop(third);
         assert!(table.get("files").is_none());
+        drop(fourth);
+        let _fifth = enter(&mut table, 3, "files");
+        assert_eq!(wire(&table, 3, "files").as_deref(), Some("files"));
+    }
+
+    #[test]
+    fn a_session_has_the_ids_of_its_own_servers_and_no_others() {
+        let mut table = ServerTable::default();
+        let _first = enter(&mut table, 1, "files");
+        let second = enter(&mut table, 2, "files");
+        let mut params =
+            json!({"mcpServers": [{"type": "acp", "serverId": "files", "id": "files"}, {"name": "x"}]});
+        assert_eq!(second.rename_in(&mut params), Ok(true));
+        assert_eq!(
+            params,
+            json!({"mcpServers": [{"type": "acp", "serverId": "files~1", "id": "files~1"}, {"name": "x"}]})
+        );
+        for unknown in
+            [json!({"type": "acp", "id": "other"}), json!({"type": "acp", "serverId": "files", "id": 1})]
+        {
+            assert_eq!(second.rename_in(&mut json!({"mcpServers": [unknown]})), Err(UnknownServer));
+        }
+        assert_eq!(ServerUse::default().rename_in(&mut json!({})), Ok(false));
     }
 
     #[test]

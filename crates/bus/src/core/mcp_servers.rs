@@ -7,8 +7,10 @@ use serde_json::Value;
 
 use super::Ctx;
 use super::api::{CoreOutput, PoolId};
+use super::errors::unknown_server;
 use super::mcp_server_table::ServerUse;
 use super::progress::respelled;
+use super::session::SessionKey;
 use super::session_keys::decoded;
 use super::state::Asked;
 use super::table::{ClientKey, WorkerKey};
@@ -45,7 +47,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         used
     }
 
-    /// The client whose server a worker means.
+    /// Returns the client whose server a worker means. It may be gone while a session still has the server.
     pub(super) fn owner_of_server(&self, worker: WorkerKey, message: View<'_>) -> Option<ClientKey> {
         let state = self.core.workers.get(worker)?;
         state.servers.get(&meant(message)?).map(|server| server.client)
@@ -111,42 +113,31 @@ impl<O: CoreOutput> Ctx<'_, O> {
         (*server.own != *wire).then(|| named(message, &server.own)).flatten()
     }
 
-    /// The params with which a session of `client` is opened in a worker, with the ids that the worker has for its servers. `None` if they
-    /// stay as they are.
-    pub(super) fn with_servers(&self, worker: WorkerKey, client: ClientKey, params: &[u8]) -> Option<Value> {
-        let state = self.core.workers.get(worker).filter(|state| state.servers.has_renamed())?;
-        if declared(params).is_empty() {
-            return None;
-        }
-        let mut params: Value = serde_json::from_slice(params).ok()?;
-        let mut changed = false;
-        for server in
-            params.get_mut("mcpServers")?.as_array_mut()?.iter_mut().filter(|it| it["type"] == "acp")
-        {
-            // Both, if both are there: an agent may read either, and must never find the id of another client.
-            for key in ["serverId", "id"] {
-                let wire =
-                    server.get(key).and_then(Value::as_str).and_then(|own| state.servers.wire(client, own));
-                if let Some(wire) = wire.filter(|wire| server[key] != **wire) {
-                    server[key] = Value::from(wire);
-                    changed = true;
-                }
-            }
-        }
-        changed.then_some(params)
-    }
-
-    /// A request that opens a session, in the same way.
+    /// Returns a request that opens a session with the ids that the worker has for its servers. `None` if they stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// If it names a server that is not in `servers`.
     pub(super) fn opening_with_servers(
         &self,
-        worker: WorkerKey,
-        client: ClientKey,
+        servers: &ServerUse,
         message: View<'_>,
-    ) -> Option<Vec<u8>> {
-        let params = self.with_servers(worker, client, message.params()?)?;
-        let mut line: Value = serde_json::from_slice(message.bytes()).ok()?;
+    ) -> Result<Option<Vec<u8>>, RpcError> {
+        let Some(params) = message.params().filter(|params| may_declare(params)) else { return Ok(None) };
+        let Ok(mut params) = serde_json::from_slice::<Value>(params) else { return Ok(None) };
+        if !servers.rename_in(&mut params).map_err(|_| unknown_server())? {
+            return Ok(None);
+        }
+        let Ok(mut line) = serde_json::from_slice::<Value>(message.bytes()) else { return Ok(None) };
         line["params"] = params;
-        Some(line.to_string().into_bytes())
+        Ok(Some(line.to_string().into_bytes()))
+    }
+
+    /// Returns the client whose servers a session has: the one that named them, or the one that has the session now if that is gone.
+    pub(super) fn client_of_servers(&self, key: SessionKey) -> Option<ClientKey> {
+        let session = self.core.sessions.get(key)?;
+        let named = session.servers.client().filter(|client| self.core.clients.get(*client).is_some());
+        named.or(session.owner).or_else(|| session.waiting.first().map(|waiting| waiting.client))
     }
 }
 
@@ -160,17 +151,22 @@ pub(super) fn is_about_server(message: View<'_>) -> bool {
 
 /// The ids of the servers in these params that live in the client.
 fn declared(params: &[u8]) -> Vec<Box<str>> {
-    // A text with a backslash in it may be spelled in other ways.
-    if memchr::memmem::find(params, b"\"acp\"").is_none() && memchr::memchr(b'\\', params).is_none() {
+    if !may_declare(params) {
         return Vec::new();
     }
     let Ok(params) = serde_json::from_slice::<Value>(params) else { return Vec::new() };
     let servers = params["mcpServers"].as_array().into_iter().flatten();
     servers
         .filter(|server| server["type"] == "acp")
-        .filter_map(|server| server.get("serverId").or_else(|| server.get("id"))?.as_str())
+        .flat_map(|server| ["serverId", "id"].into_iter().filter_map(|key| server.get(key)?.as_str()))
         .map(Box::from)
         .collect()
+}
+
+/// Returns `false` if params certainly name no server that lives in the client.
+fn may_declare(params: &[u8]) -> bool {
+    // A text with a backslash in it may be spelled in other ways.
+    memchr::memmem::find(params, b"\"acp\"").is_some() || memchr::memchr(b'\\', params).is_some()
 }
 
 /// The server that a message means.

@@ -13,7 +13,7 @@ use super::Ctx;
 use super::api::CoreOutput;
 use super::batch::BatchKey;
 use super::deliver::too_slow;
-use super::errors::session_in_use;
+use super::errors::{session_in_use, unknown_server};
 use super::memory::Charge;
 use super::route::Route;
 use super::session::{Session, SessionKey, SessionState};
@@ -216,6 +216,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(session) = self.core.sessions.get(key) else { return };
         let Some(worker) = session.worker() else { return };
         let (owner, pool, params) = (session.owner, session.pool, session.params.clone());
+        let servers = session.servers.clone();
         let name = wire_name(session);
         let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
         let params = match self.permit_again(owner, pool, is_v2, &params) {
@@ -233,8 +234,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if params.get("mcpServers").is_none() {
             params["mcpServers"] = json!([]);
         }
-        let served = owner.and_then(|owner| self.with_servers(worker, owner, params.to_string().as_bytes()));
-        let params = served.unwrap_or(params);
+        // Whoever controls it by now may not be the client whose servers these are.
+        if servers.rename_in(&mut params).is_err() {
+            self.refuse(client, id, batch, message.tag(), &unknown_server());
+            return;
+        }
         self.enroll(client, key);
         if let Some(watch) = self.watch(key) {
             watch.reader = Some(Some(client));
@@ -302,7 +306,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             core.clients.get(*client).is_some_and(|state| !state.eof && !state.closing)
         };
         let observers = self.watch(key).map(|watch| watch.observers.clone()).unwrap_or_default();
-        let Some(next) = observers.into_iter().find(|client| is_there(self.core, client)) else {
+        let may_control =
+            |client: &ClientKey| is_there(self.core, client) && !self.has_other_scopes(*client, key);
+        let Some(next) = observers.into_iter().find(may_control) else {
             return false;
         };
         self.take_over(key, next);

@@ -88,11 +88,23 @@ impl<O: CoreOutput> Ctx<'_, O> {
             RequestKind::Authenticate | RequestKind::Logout => {
                 Route::Refuse(RpcError::new(Code::InvalidParams, "this pool has no ways to log in"))
             }
-            RequestKind::New | RequestKind::Load | RequestKind::Resume => match self.place(pool, client, &[])
-            {
+            RequestKind::New => match self.place(pool, client, &[]) {
                 Some(worker) => Route::Worker { worker, session: None },
                 None => self.wait_for_room(pool, client),
             },
+            RequestKind::Load | RequestKind::Resume => {
+                let identity = self.core.clients.get(client).map(|state| state.identity);
+                let named = message.session().zip(identity);
+                let closed = named.map(|(name, identity)| self.workers_closed_to_name(pool, &name, identity));
+                let closed = closed.unwrap_or_default();
+                match self.place(pool, client, &closed) {
+                    Some(worker) => Route::Worker { worker, session: None },
+                    None if closed.is_empty() || self.has_others(pool, &closed) => {
+                        self.wait_for_room(pool, client)
+                    }
+                    None => Route::Refuse(unknown_session()),
+                }
+            }
             _ if message.session().is_some() => Route::Refuse(unknown_session()),
             _ if names_any_session(message) => Route::Refuse(misnamed()),
             _ => self.sticky(client, pool),

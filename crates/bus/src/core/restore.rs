@@ -9,6 +9,7 @@ use crate::config::Share;
 use super::Ctx;
 use super::api::{CoreOutput, PoolId};
 use super::batch::BatchKey;
+use super::errors::unknown_server;
 use super::route::Route;
 use super::session::{SessionKey, SessionState, Waiting};
 use super::state::{InternalRequest, RequestKind, WorkerLifecycle};
@@ -74,11 +75,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         let shared = state.is_shared();
+        if session.is_superseded {
+            self.fail_revival(key, &namesake());
+            return;
+        }
         if let Some(session) = self.core.sessions.get_mut(key) {
             session.pool = pool;
         }
         let route = if shared {
-            let taken = self.namesakes(pool, key);
+            let taken = self.workers_closed_to(pool, key);
             match self.place(pool, client, &taken) {
                 Some(worker) => Route::Worker { worker, session: None },
                 None if self.has_others(pool, &taken) => self.wait_for(pool),
@@ -111,38 +116,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The workers of a pool that have another session which they call as they would call this one.
-    fn namesakes(&self, pool: PoolId, key: SessionKey) -> Vec<WorkerKey> {
-        let workers = self.core.pool_of(pool).workers.iter().copied();
-        workers.filter(|worker| self.has_namesake(*worker, key)).collect()
-    }
-
-    /// Whether a worker has another session which it calls as it would call this one.
-    fn has_namesake(&self, worker: WorkerKey, key: SessionKey) -> bool {
-        let Some(session) = self.core.sessions.get(key) else { return false };
-        let wire: Option<Box<str>> =
-            session.wire.as_deref().and_then(|wire| serde_json::from_slice(wire).ok());
-        let name = wire.as_deref().unwrap_or(&session.name);
-        let Some(state) = self.core.workers.get(worker) else { return false };
-        let is_there = |other: SessionKey| {
-            let other = self.core.sessions.get(other);
-            other.is_some_and(|other| other.wire.is_none() && other.worker() == Some(worker))
-        };
-        state.aliases.get(name).is_some_and(|other| *other != key)
-            || self.core.sessions.find(name).is_some_and(|other| other != key && is_there(other))
-    }
-
-    /// Returns `true` if a lost session may be another one to its agent by now: that gave the name to a session of somebody else, open or
-    /// not.
-    fn is_superseded(&self, key: SessionKey) -> bool {
-        let Some(session) = self.core.sessions.get(key) else { return false };
-        let wire = session.wire.as_deref().and_then(|wire| serde_json::from_slice::<Box<str>>(wire).ok());
-        session.is_superseded
-            || wire.is_some_and(|wire| self.is_anothers_within(session.identity, session.pool, &wire))
-    }
-
     /// Whether a pool has workers besides these, or will have.
-    fn has_others(&self, pool: PoolId, taken: &[WorkerKey]) -> bool {
+    pub(super) fn has_others(&self, pool: PoolId, taken: &[WorkerKey]) -> bool {
         let state = self.core.pool_of(pool);
         let stays = |worker: &WorkerKey| {
             let state = self.core.workers.get(*worker);
@@ -178,7 +153,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Asks a worker to take a session up.
     pub(super) fn send_revival(&mut self, key: SessionKey, worker: WorkerKey) {
-        if self.has_namesake(worker, key) || self.is_superseded(key) {
+        if !self.may_live_at(worker, key) || !self.has_scopes_of(worker, key) {
             self.fail_revival(key, &namesake());
             return;
         }
@@ -207,10 +182,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
             params["mcpServers"] = json!([]);
         }
         self.move_session(key, worker);
-        if let Some(owner) = self.core.sessions.get(key).and_then(|session| session.owner)
-            && let Some(served) = self.with_servers(worker, owner, params.to_string().as_bytes())
-        {
-            params = served;
+        let servers = self.core.sessions.get(key).map(|session| session.servers.clone()).unwrap_or_default();
+        if servers.rename_in(&mut params).is_err() {
+            self.fail_revival(key, &unknown_server());
+            return;
         }
         if let Some(session) = self.core.sessions.get_mut(key) {
             session.place = SessionState::Reviving(worker);
@@ -331,6 +306,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
 }
 
 /// To take it up would be to hand somebody another's session.
-fn namesake() -> RpcError {
+pub(super) fn namesake() -> RpcError {
     RpcError::new(Code::NotFound, "the session was lost, and its agent calls another one so by now")
 }

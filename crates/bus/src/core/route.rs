@@ -1,6 +1,6 @@
 //! Where a client's message belongs.
 
-use narrows_wire::{Code, Effects, RpcError, View};
+use narrows_wire::{Code, RpcError, View};
 use serde_json::json;
 
 use crate::config::Share;
@@ -10,6 +10,7 @@ use super::api::{CoreOutput, PoolId};
 use super::capacity::share_used_up;
 use super::errors::{misnamed, session_in_use, uninitialized, unknown_session};
 use super::identity::Identity;
+use super::name_conflict::NameConflict;
 use super::owners::Claim;
 use super::session::{SessionKey, SessionState};
 use super::state::{RequestKind, WorkerLifecycle};
@@ -89,7 +90,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         // A child is whose its session is, and in the same pool.
         let root = name.as_deref().filter(|_| known.is_none()).and_then(|name| self.core.children.find(name));
         let family = known.or(root.map(|child| child.root));
-        let claim = name.as_deref().map_or(Claim::Own, |name| self.claim_of(client, name, family));
+        // A turn can be stopped by the client that has it, also after a reload took the pool from its listener.
+        let stops_own =
+            what == RequestKind::Cancel && family.is_some_and(|key| self.is_owned_by(client, key));
+        let claim = match name.as_deref() {
+            Some(name) if !stops_own => self.claim_of(client, name, family),
+            _ => Claim::Own,
+        };
         // What concerns the whole connection does not become a matter of one session by naming it: its worker may be
         // shared.
         let concerns_all =
@@ -199,8 +206,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Returns `true` if a client may use a session that is open: the session is its own, or it has sent `initialize` and can take it over.
     fn is_initialized_for(&self, client: ClientKey, key: SessionKey) -> bool {
-        let is_own = self.core.sessions.get(key).is_some_and(|session| session.owner == Some(client));
-        is_own || self.core.clients.get(client).is_some_and(|state| state.initialize.is_some())
+        self.is_owned_by(client, key)
+            || self.core.clients.get(client).is_some_and(|state| state.initialize.is_some())
+    }
+
+    fn is_owned_by(&self, client: ClientKey, key: SessionKey) -> bool {
+        self.core.sessions.get(key).is_some_and(|session| session.owner == Some(client))
     }
 
     fn is_under_pressure(&self, client: ClientKey) -> bool {
@@ -248,10 +259,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if session.identity != identity {
             return Some(Route::Refuse(unknown_session()));
         }
-        if session.owner != Some(client)
-            && let Some(worker) = self.narrowed_otherwise(client, key)
-            && !self.end_kept(worker)
-        {
+        if self.has_other_scopes(client, key) && !self.yield_to_scopes(key) {
             return Some(Route::Refuse(session_in_use()));
         }
         let session = self.core.sessions.get(key)?;
@@ -317,30 +325,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The worker of a session, if its gate was told other scopes than a client has: the token was changed since, or is
-    /// another of the same name.
-    fn narrowed_otherwise(&self, client: ClientKey, key: SessionKey) -> Option<WorkerKey> {
-        let session = self.core.sessions.get(key)?;
-        self.core.pool_of(session.pool).settings.manifest.as_ref()?;
-        let worker = session.worker()?;
-        let told = &self.core.workers.get(worker)?.scopes;
-        (*told != self.core.clients.get(client)?.scopes).then_some(worker)
-    }
-
-    /// Ends a worker that is kept for nobody who is there. Returns `false` if a client has it.
-    fn end_kept(&mut self, worker: WorkerKey) -> bool {
-        let Some(state) = self.core.workers.get(worker) else { return true };
-        let mut sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
-        if state.client.is_some() || sessions.any(|session| session.owner.is_some()) {
-            return false;
-        }
-        let error = RpcError::new(Code::WorkerLost, "the agent was ended: its client has other scopes now");
-        self.fail_all(worker, &error.effects(Effects::Possible));
-        self.lose_sessions(worker, &"its client has other scopes now".into());
-        self.stop_worker(worker, false);
-        true
-    }
-
     /// Whether a session can go on in another worker, or must, and nothing of it goes on in this one.
     fn moves_on(&self, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
@@ -370,14 +354,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Refuses a session that a worker of the pool calls so and clients do not: by this name it is nobody's.
     fn is_called_otherwise(&mut self, client: ClientKey, pool: PoolId, name: &str) -> Option<RpcError> {
         let identity = self.core.client(client)?.identity;
-        let workers = self.core.pool_of(pool).workers.iter();
-        let mut states = workers.filter_map(|worker| self.core.workers.get(*worker));
-        let key = states.find_map(|state| {
-            let child = state.children.get(name).and_then(|key| self.core.children.get(*key));
-            state.aliases.get(name).copied().or(child.map(|child| child.root))
-        })?;
-        let is_own = self.core.sessions.get(key).is_some_and(|session| session.identity == identity);
-        Some(if is_own { session_in_use() } else { unknown_session() })
+        let mut workers = self.core.pool_of(pool).workers.iter();
+        workers.find_map(|worker| match self.name_conflict(*worker, name, identity, None)? {
+            NameConflict::Own => Some(session_in_use()),
+            NameConflict::Foreign => Some(unknown_session()),
+            // Other workers may have it.
+            NameConflict::FormerForeign => None,
+        })
     }
 
     /// Whether the client of a session says nothing more and is probably gone, so that another may have what all workers serve.

@@ -57,6 +57,8 @@ pub(super) struct Session {
     /// Since when it has no owner.
     pub(super) ownerless: Option<Time>,
     pub(super) identity: Identity,
+    /// Scopes of the token it was opened with, where a gate was told of them; `None`: not narrowed.
+    pub(super) scopes: Option<Box<[String]>>,
     /// The `sessionId` at the top level that its client uses, as it stands there.
     pub(super) tag: Option<Box<[u8]>>,
     /// The params of the request that opened it, with which it can be resumed.
@@ -101,6 +103,12 @@ impl Session {
             SessionState::On(worker) | SessionState::Reviving(worker) => Some(worker),
             SessionState::Lost(_) => None,
         }
+    }
+
+    /// Returns the name that its worker uses.
+    pub(super) fn agent_name(&self) -> Box<str> {
+        let wire = self.wire.as_deref().and_then(|wire| serde_json::from_slice(wire).ok());
+        wire.unwrap_or_else(|| self.name.clone())
     }
 
     /// Who hears what its worker says of it.
@@ -170,9 +178,6 @@ impl Sessions {
     /// Enters a session under its name, or under a free one like it. `is_anothers` tells of a name
     /// whether a session of somebody else is called so that is not open.
     pub(super) fn insert(&mut self, mut session: Session, is_anothers: impl Fn(&str) -> bool) -> SessionKey {
-        if let Some(lost) = self.by_name.get(&session.name).and_then(|key| self.table.get_mut(*key)) {
-            lost.is_superseded |= lost.pool == session.pool && lost.wire.is_none() && lost.worker().is_none();
-        }
         let name = self.free_name(&session.name, is_anothers);
         if name != session.name {
             let own = std::mem::replace(&mut session.name, name);

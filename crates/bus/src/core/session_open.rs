@@ -8,14 +8,16 @@ use super::Ctx;
 use super::api::{CoreOutput, Note};
 use super::batch::BatchKey;
 use super::errors::session_in_use;
+use super::former_names::NameUse;
 use super::identity::Identity;
 use super::mcp_server_table::ServerUse;
 use super::open_timeout::EARLY_REQUEST_TIMEOUT;
 use super::progress;
 use super::request_id::Digits;
+use super::restore::namesake;
 use super::session::{Session, SessionKey, SessionState, quoted};
 use super::splice::Parts;
-use super::state::{EarlyMessage, MOST_FORMER, Opening, Pending, Raw, RequestLocation, RequestOrigin};
+use super::state::{EarlyMessage, Opening, Pending, Raw, RequestLocation, RequestOrigin};
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
@@ -39,6 +41,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let of_worker = pool.and_then(|(_, identity)| identity);
         let identity = identity.or(of_owner).or(of_worker).unwrap_or(Identity::ANYONE);
         let watch = pool.and_then(|(pool, _)| self.new_watch(pool));
+        let scopes = self.scopes_at(worker, owner);
         let session = Session {
             name: name.into(),
             wire: None,
@@ -48,6 +51,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             owner,
             ownerless: None,
             identity,
+            scopes,
             tag,
             params: Box::default(),
             params_charge: None,
@@ -68,6 +72,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             servers: ServerUse::default(),
         };
         self.is_no_child(worker, name);
+        self.supersede_lost(name, session.pool);
         // A worker that counts its sessions calls them as others were called before, here or in another pool.
         let (owners, children) = (&self.core.owners, &self.core.children);
         let is_taken = |name: &str| owners.is_anothers(name, identity) || children.has(name);
@@ -78,7 +83,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(state) = self.core.worker(worker) {
             state.sessions.insert(key);
             state.used = true;
-            state.former.retain(|former| **former != *name);
+            state.former.remove(name);
             if aliased {
                 state.aliases.insert(name.into(), key);
             }
@@ -90,6 +95,20 @@ impl<O: CoreOutput> Ctx<'_, O> {
             None => self.expire_later(key),
         }
         key
+    }
+
+    /// Marks a lost session whose name an agent of its pool, or of the pool that replaced it, gives to another session.
+    fn supersede_lost(&mut self, name: &str, pool: super::PoolId) {
+        let Some(key) = self.core.sessions.find(name) else { return };
+        let Some(lost) = self.core.sessions.get(key) else { return };
+        let is_same_pool = self.core.current(lost.pool) == self.core.current(pool);
+        if is_same_pool
+            && lost.wire.is_none()
+            && lost.worker().is_none()
+            && let Some(lost) = self.core.sessions.get_mut(key)
+        {
+            lost.is_superseded = true;
+        }
     }
 
     /// Gives a session without a client its time.
@@ -174,9 +193,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         let owner = pending.client();
         let known = self.session_of(worker, &name);
-        let is_open =
-            known.and_then(|key| self.core.sessions.get(key)).is_some_and(|session| !session.provisional);
-        if let Some(known) = known.filter(|_| !is_open) {
+        let known_session = known.and_then(|key| self.core.sessions.get(key));
+        let is_open = known_session.is_some_and(|session| !session.provisional);
+        let is_reviving =
+            known_session.is_some_and(|session| matches!(session.place, SessionState::Reviving(_)));
+        if let Some(known) = known.filter(|_| is_reviving) {
+            // What is being restored under this name is not the worker's, which has just made it.
+            self.fail_revival(known, &namesake());
+        } else if let Some(known) = known.filter(|_| !is_open) {
             // Somebody wants to open what was not there yet; whoever it was made for has it.
             self.drop_session(known);
         } else if let Some(known) = known {
@@ -252,7 +276,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let client = pending.client();
             let next = client.and_then(|client| {
                 let pool = self.pool_of_worker(worker);
-                self.place(pool, client, &opening.tried)
+                // Meanwhile the name may be another session's there.
+                let mut closed = self.workers_closed_to(pool, key);
+                closed.extend(&opening.tried);
+                self.place(pool, client, &closed)
             });
             if let (Some(client), Some(next)) = (client, next) {
                 opening.tried.push(next);
@@ -324,7 +351,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let params = View::parse(&opening.line).params().unwrap_or_default();
         opening.servers = self.enter_servers(worker, client, params);
         let message = View::parse(&opening.line);
-        let served = self.opening_with_servers(worker, client, message);
+        // The ids were entered from the same line.
+        let served = self.opening_with_servers(&opening.servers, message).unwrap_or_default();
         let message = served.as_deref().map_or(message, View::parse);
         let Some(state) = self.core.worker(worker) else { return };
         state.next_id += 1;
@@ -353,13 +381,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn move_session(&mut self, key: SessionKey, to: WorkerKey) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let from = session.worker();
-        let (owner, params) = (session.owner, session.params.clone());
+        let params = session.params.clone();
         session.place = SessionState::On(to);
         // Numbers of the one mean nothing to the other.
         session.prompts.clear();
         session.stopped = 0;
-        let wire = session.wire.clone();
-        let name: Option<Box<str>> = wire.and_then(|wire| serde_json::from_slice(&wire).ok());
+        let agent_name = session.agent_name();
+        let name = session.wire.is_some().then(|| agent_name.clone());
         if let Some(from) = from.and_then(|from| self.core.worker(from)) {
             from.sessions.remove(&key);
             for pending in from.pending.values_mut().filter(|pending| pending.session == Some(key)) {
@@ -372,13 +400,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(to) = self.core.worker(to) {
             to.sessions.insert(key);
             to.used = true;
+            to.former.remove(&agent_name);
             if let Some(name) = name {
                 to.aliases.insert(name, key);
             }
         }
         self.move_children(key, from, Some(to));
         // Its client's MCP servers are spoken to from there.
-        let servers = owner.map(|owner| self.enter_servers(to, owner, &params)).unwrap_or_default();
+        let client = self.client_of_servers(key);
+        let servers = client.map(|client| self.enter_servers(to, client, &params)).unwrap_or_default();
         if let Some(session) = self.core.sessions.get_mut(key) {
             session.servers = servers;
         }
@@ -395,11 +425,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             owner.sessions.remove(&key);
         }
         if let Some(worker) = session.worker().and_then(|worker| self.core.worker(worker)) {
-            let own = session.wire.as_deref().and_then(|wire| serde_json::from_slice(wire).ok());
-            worker.former.push_back(own.unwrap_or(session.name));
-            if worker.former.len() > MOST_FORMER {
-                worker.former.pop_front();
-            }
+            let is_opened = !session.provisional && matches!(session.place, SessionState::On(_));
+            let used = if is_opened { NameUse::Opened } else { NameUse::Asked };
+            worker.former.add(session.agent_name(), session.identity, used);
             worker.had |= !session.provisional;
             worker.sessions.remove(&key);
             worker.aliases.retain(|_, other| *other != key);

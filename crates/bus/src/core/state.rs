@@ -11,6 +11,7 @@ use super::api::{PoolId, Time};
 use super::batch::BatchKey;
 use super::children::ChildKey;
 use super::fan_out::FanKey;
+use super::former_names::FormerNames;
 use super::identity::Identity;
 use super::mcp_server_table::{ServerTable, ServerUse};
 use super::mcp_servers::AskedServer;
@@ -29,9 +30,6 @@ pub(super) const MOST_OPEN: usize = 16_384;
 /// How many requests of a client may wait for an answer whose ids are long, and which are.
 pub(super) const MAX_LONG_IDS: usize = 1_024;
 pub(super) const LONG_ID_BYTES: usize = 256;
-
-/// Of how many sessions that are no more a worker's names are kept.
-pub(super) const MOST_FORMER: usize = 1_000;
 
 /// What a request is, as far as the bus must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,6 +286,25 @@ pub(super) enum WorkerLifecycle {
     Stopping,
 }
 
+/// The identities that a worker has served since it was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Tenants {
+    #[default]
+    None,
+    One(Identity),
+    Several,
+}
+
+impl Tenants {
+    pub(super) fn add(&mut self, identity: Identity) {
+        *self = match *self {
+            Self::None => Self::One(identity),
+            Self::One(only) if only == identity => Self::One(only),
+            Self::One(_) | Self::Several => Self::Several,
+        };
+    }
+}
+
 /// What a worker said about a session that is not known yet.
 #[derive(Debug)]
 pub(super) struct EarlyMessage {
@@ -337,8 +354,9 @@ pub(super) struct WorkerState {
     pub(super) children: HashMap<Box<str>, ChildKey>,
     /// It had a session that is no more.
     pub(super) had: bool,
-    /// Names of sessions that it may still speak of, the last ones.
-    pub(super) former: VecDeque<Box<str>>,
+    pub(super) former: FormerNames,
+    /// The identities that it has served, where all share it.
+    pub(super) tenants: Tenants,
     /// The session it spoke of last.
     pub(super) recent: Option<SessionKey>,
     /// Its last line, to know lines like it by.

@@ -10,7 +10,7 @@ use crate::config::Share;
 use super::Ctx;
 use super::api::{Action, CoreOutput, Note, PoolId, Stuck};
 use super::session::{Session, SessionKey};
-use super::state::{Pending, RequestOrigin, WorkerLifecycle, WorkerState};
+use super::state::{Pending, RequestOrigin, Tenants, WorkerLifecycle, WorkerState};
 use super::table::WorkerKey;
 use super::timer::Timer;
 
@@ -128,6 +128,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             children: Default::default(),
             had: false,
             former: Default::default(),
+            tenants: Tenants::default(),
             recent: None,
             alike: Default::default(),
             creating: 0,

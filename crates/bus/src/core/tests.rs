@@ -11,6 +11,7 @@ mod edges;
 mod faults;
 mod governed;
 mod identities;
+mod identities_at_one_worker;
 mod keys;
 mod limits;
 mod memory;

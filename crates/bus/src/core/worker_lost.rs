@@ -11,6 +11,7 @@ use super::Ctx;
 use super::api::{CoreOutput, Note, PoolId, Time, WorkerExit};
 use super::batch::Sender;
 use super::children::child_lost;
+use super::former_names::NameUse;
 use super::session::{SessionKey, SessionState, Waiting};
 use super::state::{RequestKind, RequestOrigin, WorkerLifecycle, WorkerState};
 use super::supervisor::RESTS;
@@ -228,7 +229,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Takes a session out of its worker. Tells whether it lives nowhere now: one that is being taken up has its own way.
     pub(super) fn uproot(&mut self, worker: WorkerKey, key: SessionKey, reason: &Arc<str>) -> bool {
+        let opened = self.core.sessions.get(key).filter(|session| !session.provisional);
+        let former = opened.map(|session| (session.agent_name(), session.identity));
         if let Some(state) = self.core.worker(worker) {
+            if let Some((name, identity)) = former {
+                // The worker may go on, and speak of it.
+                state.former.add(name, identity, NameUse::Opened);
+            }
             state.sessions.remove(&key);
             state.aliases.retain(|_, other| *other != key);
             // What the worker still answers says nothing of the session where it lives next.

@@ -158,6 +158,43 @@ fn nobody_speaks_through_a_gate_that_was_told_the_scopes_of_another_who_is_there
 }
 
 #[test]
+fn nobody_comes_to_a_lost_session_whose_client_has_other_scopes() {
+    for share in [Share::Connection, Share::Session] {
+        let mut scene = watched(share);
+        let (ada, worker) = claimed(&mut scene, "token:ada", None);
+        scene.session(ada, worker, "one");
+        let (other, _) = claimed(&mut scene, "token:ada", Some(&[]));
+        scene.dies(worker);
+        scene.pass(1.0);
+        scene.seen();
+        for (id, method) in [(2, "session/load"), (3, "session/resume"), (4, "session/prompt")] {
+            scene.ask(other, id, method, &json!({"sessionId": "one", "cwd": "/", "prompt": []}));
+            let seen = scene.seen();
+            assert!(seen.contains("session_in_use"), "{share:?} {method}: {seen}");
+        }
+        // Its client has it restored, and leaves: nobody with other scopes is promoted.
+        for worker in 0..8 {
+            scene.up(worker);
+        }
+        scene.ask(ada, 2, "session/prompt", &json!({"sessionId": "one", "prompt": []}));
+        let seen = scene.seen();
+        let worker = (0..8).find(|worker| !told(&seen, *worker).is_empty()).unwrap();
+        scene.answer(worker, last_id_in(&seen, worker), &able());
+        let id = scene.last_id(worker);
+        assert!(scene.seen().contains("session/resume"));
+        scene.answer(worker, id, &json!({}));
+        let id = scene.last_id(worker);
+        assert!(scene.seen().contains("session/prompt"));
+        scene.answer(worker, id, &json!({"stopReason": "end_turn"}));
+        scene.leaves(ada);
+        scene.seen();
+        scene.ask(other, 5, "session/prompt", &json!({"sessionId": "one", "prompt": []}));
+        let seen = scene.seen();
+        assert!(told(&seen, worker).is_empty() && seen.contains("error"), "{share:?}: {seen}");
+    }
+}
+
+#[test]
 fn who_is_turned_away_changes_nothing_for_others() {
     for share in [Share::Connection, Share::Session] {
         let mut scene = scene(share);

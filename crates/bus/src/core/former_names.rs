@@ -1,0 +1,125 @@
+//! Names of sessions that a worker no longer has but may still use, each with the identity that had it.
+//!
+//! What a worker says under such a name is for no client. Each identity has a ring of its own: one that opens and closes many sessions
+//! cannot make the bus forget a name of another.
+
+use std::collections::{HashMap, VecDeque};
+
+use rustc_hash::FxHashMap;
+
+use super::identity::Identity;
+
+/// The most names that are kept of one identity, and how long they may be together.
+const MAX_NAMES: usize = 1_000;
+const MAX_BYTES: usize = 512 << 10;
+
+/// What a worker has proved about a former name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NameUse {
+    /// The worker had a session of this name.
+    Opened,
+    /// A client asked for it, and the worker did not open it. It stays free for other identities.
+    Asked,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    names: VecDeque<Box<str>>,
+    bytes: usize,
+}
+
+/// The former names of one worker.
+#[derive(Debug, Default)]
+pub(super) struct FormerNames {
+    // Agents choose the names, so they are hashed with a secret.
+    by_name: HashMap<Box<str>, (Identity, NameUse)>,
+    rings: FxHashMap<Identity, Ring>,
+}
+
+impl FormerNames {
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
+    /// Returns the identity that had a name last.
+    pub(super) fn owner(&self, name: &str) -> Option<Identity> {
+        self.by_name.get(name).map(|(owner, _)| *owner)
+    }
+
+    /// Returns `true` if the worker had a session of this name of another identity.
+    pub(super) fn is_anothers(&self, name: &str, identity: Identity) -> bool {
+        self.by_name.get(name).is_some_and(|(owner, used)| *used == NameUse::Opened && *owner != identity)
+    }
+
+    /// Adds a name. One that another identity had stays that identity's.
+    pub(super) fn add(&mut self, name: Box<str>, identity: Identity, used: NameUse) {
+        if let Some((owner, before)) = self.by_name.get(&name) {
+            let stays = *before == NameUse::Opened && (*owner != identity || used == NameUse::Asked);
+            if stays {
+                return;
+            }
+            self.remove(&name);
+        }
+        let ring = self.rings.entry(identity).or_default();
+        ring.bytes += name.len();
+        ring.names.push_back(name.clone());
+        self.by_name.insert(name, (identity, used));
+        while ring.names.len() > MAX_NAMES || ring.bytes > MAX_BYTES {
+            let Some(oldest) = ring.names.pop_front() else { break };
+            ring.bytes -= oldest.len();
+            self.by_name.remove(&oldest);
+        }
+    }
+
+    /// Removes a name that the worker has given to a session again.
+    pub(super) fn remove(&mut self, name: &str) {
+        let Some((identity, _)) = self.by_name.remove(name) else { return };
+        let Some(ring) = self.rings.get_mut(&identity) else { return };
+        if let Some(at) = ring.names.iter().position(|former| **former == *name) {
+            ring.names.remove(at);
+            ring.bytes -= name.len();
+        }
+        if ring.names.is_empty() {
+            self.rings.remove(&identity);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::identity::Identities;
+    use super::*;
+
+    #[test]
+    fn an_identity_pushes_out_its_own_names_only() {
+        let mut identities = Identities::default();
+        let (one, two) = (identities.number("one"), identities.number("two"));
+        let mut names = FormerNames::default();
+        names.add("kid".into(), one, NameUse::Opened);
+        for number in 0..2 * MAX_NAMES {
+            names.add(format!("{number}").into(), two, NameUse::Opened);
+        }
+        assert!(names.contains("kid") && names.is_anothers("kid", two) && !names.is_anothers("kid", one));
+        assert_eq!(names.by_name.len(), MAX_NAMES + 1);
+        for length in 0..200 {
+            names.add("x".repeat(4_000 + length).into(), two, NameUse::Opened);
+        }
+        assert!(names.rings[&two].bytes <= MAX_BYTES);
+        assert!(names.contains("kid"));
+    }
+
+    #[test]
+    fn a_name_stays_whose_it_was_until_it_is_given_out_again() {
+        let mut identities = Identities::default();
+        let (one, two) = (identities.number("one"), identities.number("two"));
+        let mut names = FormerNames::default();
+        names.add("a".into(), one, NameUse::Asked);
+        assert!(names.contains("a") && !names.is_anothers("a", two));
+        names.add("a".into(), two, NameUse::Opened);
+        names.add("a".into(), one, NameUse::Opened);
+        names.add("a".into(), two, NameUse::Asked);
+        assert!(names.is_anothers("a", one));
+        names.remove("a");
+        assert!(!names.contains("a") && names.rings.is_empty());
+    }
+}

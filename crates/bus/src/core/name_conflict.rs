@@ -1,0 +1,75 @@
+//! The rule for names at a worker: whether a session may live there under the name that the worker would use for it.
+//!
+//! Agents count their sessions, so one name means different sessions at different workers and at different times. A session moves to
+//! another worker when it is restored, when a load is tried at the next worker, and after a reload. Each of these asks here, so that a
+//! session of one identity never becomes that of another by its name.
+
+use super::Ctx;
+use super::api::{CoreOutput, PoolId};
+use super::identity::Identity;
+use super::session::SessionKey;
+use super::table::WorkerKey;
+
+/// The session that already has a name at a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NameConflict {
+    /// An open session of the same identity, or a child of one.
+    Own,
+    /// An open session of another identity, or a child of one.
+    Foreign,
+    /// A session of another identity that is not open. The agent may still have it.
+    FormerForeign,
+}
+
+impl<O: CoreOutput> Ctx<'_, O> {
+    /// Returns what keeps a session of `identity` from living at `worker` under `name`, the name that the worker uses. `except` is the
+    /// session itself, if it is known.
+    pub(super) fn name_conflict(
+        &self,
+        worker: WorkerKey,
+        name: &str,
+        identity: Identity,
+        except: Option<SessionKey>,
+    ) -> Option<NameConflict> {
+        let state = self.core.workers.get(worker)?;
+        let is_here = |key: &SessionKey| {
+            let session = self.core.sessions.get(*key);
+            session.is_some_and(|session| session.wire.is_none() && session.worker() == Some(worker))
+        };
+        let named = self.core.sessions.find(name).filter(is_here);
+        let aliased = state.aliases.get(name).copied();
+        let family = self.root_of(worker, name);
+        let other = [named, aliased, family].into_iter().flatten().find(|key| Some(*key) != except);
+        if let Some(other) = other {
+            let is_own = self.core.sessions.get(other).is_some_and(|other| other.identity == identity);
+            return Some(if is_own { NameConflict::Own } else { NameConflict::Foreign });
+        }
+        let is_anothers = state.former.is_anothers(name, identity)
+            || self.is_anothers_within(identity, self.core.current(state.pool), name);
+        is_anothers.then_some(NameConflict::FormerForeign)
+    }
+
+    /// Returns `true` if a session may live at `worker` under the name that workers use for it.
+    pub(super) fn may_live_at(&self, worker: WorkerKey, key: SessionKey) -> bool {
+        let Some(session) = self.core.sessions.get(key) else { return false };
+        !session.is_superseded
+            && self.name_conflict(worker, &session.agent_name(), session.identity, Some(key)).is_none()
+    }
+
+    /// Returns the workers of a pool at which a session may not live.
+    pub(super) fn workers_closed_to(&self, pool: PoolId, key: SessionKey) -> Vec<WorkerKey> {
+        let workers = self.core.pool_of(pool).workers.iter().copied();
+        workers.filter(|worker| !self.may_live_at(*worker, key)).collect()
+    }
+
+    /// Returns the workers of a pool at which a session of this name, which is not open, may not be opened.
+    pub(super) fn workers_closed_to_name(
+        &self,
+        pool: PoolId,
+        name: &str,
+        identity: Identity,
+    ) -> Vec<WorkerKey> {
+        let workers = self.core.pool_of(pool).workers.iter().copied();
+        workers.filter(|worker| self.name_conflict(*worker, name, identity, None).is_some()).collect()
+    }
+}
