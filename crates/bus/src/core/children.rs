@@ -14,8 +14,9 @@ use super::batch::BatchKey;
 use super::errors::unknown_session;
 use super::former_names::NameUse;
 use super::identity::Identity;
+use super::restore::namesake;
 use super::route::{MOST_NAME, Route};
-use super::session::{SessionKey, quoted};
+use super::session::{SessionKey, SessionState, quoted};
 use super::session_keys::decoded;
 use super::splice::Parts;
 use super::state::RequestKind;
@@ -180,6 +181,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// An agent has announced a child of a session. Tells whether it is new; what is known already stays as it is.
     pub(super) fn announced(&mut self, worker: WorkerKey, root: SessionKey, own: &str) -> bool {
+        let Some(identity) = self.core.sessions.get(root).map(|session| session.identity) else {
+            return false;
+        };
+        self.yield_to_child(worker, identity, own);
         if self.session_of(worker, own).is_some() {
             return false;
         }
@@ -190,8 +195,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
             // It came here with its session, and its process called it so.
             self.is_no_child(worker, own);
         }
-        let Some(session) = self.core.sessions.get(root) else { return false };
-        let identity = session.identity;
         if !self.make_room_for_child(worker, root, own.len()) {
             self.tell(Note::Dropped {
                 worker: worker.into(),
@@ -218,6 +221,31 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
+    /// Remembers a child that a worker announces in a session that it no longer has: its name is that of the identity that had the session.
+    pub(super) fn record_former_child(&mut self, worker: WorkerKey, message: View<'_>) {
+        let Some(Told::Child(child)) = message.params().and_then(told) else { return };
+        let Some(state) = self.core.workers.get(worker) else { return };
+        let owner = message.session().and_then(|name| state.former.owner(&name));
+        let Some(identity) = owner else { return };
+        self.yield_to_child(worker, identity, &child);
+        if self.session_of(worker, &child).is_none() && self.child_of(worker, &child).is_none() {
+            self.expect_name_no_more(worker, child, identity);
+        }
+    }
+
+    /// Gives up on opening a session at a worker that announces a child of that name in a session of another identity: the worker had not
+    /// read the request, and would open the child by it.
+    fn yield_to_child(&mut self, worker: WorkerKey, identity: Identity, name: &str) {
+        let Some(key) = self.session_of(worker, name) else { return };
+        let Some(session) = self.core.sessions.get(key) else { return };
+        match session.place {
+            _ if session.identity == identity => {}
+            SessionState::Reviving(_) => self.fail_revival(key, &namesake()),
+            _ if session.provisional => self.drop_session(key),
+            _ => {}
+        }
+    }
+
     /// Drops the announcement of a child by a worker that all share and whose clients have not said that they show them. The child belongs
     /// to no client, and what the worker goes on to say in it is dropped too, without being held against the worker.
     #[inline]
@@ -234,11 +262,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         let Some(identity) = message.session().and_then(|name| parent_owner(&name)) else { return false };
         self.core.counters.dropped += 1;
+        self.yield_to_child(worker, identity, &child);
         let is_open = self.session_of(worker, &child).is_some();
-        if let Some(state) = self.core.worker(worker).filter(|_| !is_open)
-            && !state.former.contains(&child)
-        {
-            state.former.add(child, identity, NameUse::Opened);
+        let Some(state) = self.core.worker(worker).filter(|_| !is_open) else { return true };
+        let is_new = !state.former.contains(&child);
+        state.former.add(child, identity, NameUse::Opened);
+        if is_new {
             self.tell(Note::Dropped {
                 worker: worker.into(),
                 why: "child session without the capability `subagents`",

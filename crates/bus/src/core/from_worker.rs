@@ -89,6 +89,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Target::Gone => {
                 let known = |name: &str| self.session_of(worker, name).or_else(|| self.root_of(worker, name));
                 let session = message.session().and_then(|name| known(&name));
+                if session.is_none() {
+                    self.record_former_child(worker, message);
+                }
                 let child = self.follow(worker, session, message);
                 self.introduce_child(worker, child);
                 self.core.counters.unseen += 1;

@@ -7,11 +7,12 @@ use narrows_wire::{Code, Effects, Kind, RpcError, View};
 use super::Ctx;
 use super::api::{CoreOutput, Note};
 use super::batch::BatchKey;
-use super::errors::session_in_use;
+use super::errors::{session_in_use, unknown_session};
 use super::former_names::NameUse;
 use super::identity::Identity;
 use super::mcp_server_table::ServerUse;
 use super::open_timeout::EARLY_REQUEST_TIMEOUT;
+use super::name_conflict::NameConflict;
 use super::progress;
 use super::request_id::Digits;
 use super::restore::namesake;
@@ -245,9 +246,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) {
         let Some(key) = pending.session else {
             let request = View::parse(&opening.line);
-            let known = request.session().and_then(|name| self.session_of(worker, &name));
-            match known.filter(|_| message.result().is_some()) {
-                Some(_) => self.fail(worker, pending, &session_in_use()),
+            // It was given up on: meanwhile the name became that of another session.
+            let name = request.session().filter(|_| message.result().is_some());
+            match name.and_then(|name| self.name_conflict(worker, &name, opening.identity, None)) {
+                Some(NameConflict::Own) => self.fail(worker, pending, &session_in_use()),
+                Some(_) => self.fail(worker, pending, &unknown_session()),
                 None => self.pass_answer(worker, pending, message, None),
             }
             return;

@@ -7,6 +7,7 @@ mod capacity;
 mod children;
 mod corners;
 mod costs;
+mod counted_names;
 mod edges;
 mod faults;
 mod governed;

@@ -355,3 +355,34 @@ fn the_owner_of_a_turn_stops_it_after_its_listener_lost_the_pool() {
     scene.ask(one, 2, "session/prompt", &prompt("a"));
     assert!(!scene.seen().contains("w0 < "));
 }
+
+#[test]
+fn a_child_wins_over_a_session_of_another_identity_that_is_being_opened_under_its_name() {
+    let all = [Protocol::V1, Protocol::V2]
+        .map(|protocol| [(protocol, "session/prompt"), (protocol, "session/resume")]);
+    for (protocol, again) in all.into_iter().flatten() {
+        let mut scene = mixed(2, protocol);
+        let (victim, mallory) = (scene.open_as("token:victim"), scene.open_as("token:mallory"));
+        scene.session(mallory, 0, "s2");
+        scene.session(victim, 1, "v");
+        scene.dies(0);
+        scene.seen();
+        scene.ask(mallory, 1, again, &json!({"sessionId": "s2", "cwd": "/", "prompt": []}));
+        let resume = scene.last_id(1);
+        assert!(scene.seen().contains(RESUMED));
+        // The worker has not read that yet.
+        scene.announces(1, "v", "s2");
+        scene.answer(1, resume, &json!({}));
+        let seen = scene.seen();
+        assert!(!seen.contains("w1 < "), "{again}: {seen}");
+        assert!(seen.contains(r#"c1 < {"jsonrpc":"2.0","id":1,"error":"#), "{again}: {seen}");
+        scene.update(1, "s2", "secret");
+        let seen = scene.seen();
+        match protocol {
+            // Clients of such a pool are not shown children.
+            Protocol::V1 => assert_eq!(seen, "", "{again}"),
+            _ => assert!(seen.starts_with("c0 < ") && seen.lines().count() == 1, "{again}: {seen}"),
+        }
+        assert_eq!(scene.strike_count(), 0);
+    }
+}
