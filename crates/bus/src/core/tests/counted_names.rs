@@ -346,7 +346,6 @@ fn number_after(line: &str, start: &str) -> Option<u32> {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "a replayed run is shown")]
 fn nothing_of_one_identity_reaches_another() {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let one = number("NARROWS_NAMES_SEED");
