@@ -257,8 +257,12 @@ fn a_session_in_which_every_turn_failed_is_neither_listed_nor_continued() {
     assert!(told.contains("2 sessions in which nothing was said left out"), "{told}");
     assert_eq!(run(&["--continue", "third"]), "Three.\n--- exit 0 ---\n");
     let seen = server.seen();
-    let asked =
-        seen.iter().rev().map(|seen| seen.messages()).find(|asked| !asked.is_empty()).expect("a request");
+    let asked = seen
+        .iter()
+        .rev()
+        .map(narrows_testkit::model::Seen::messages)
+        .find(|asked| !asked.is_empty())
+        .expect("a request");
     let said: Vec<_> = asked.iter().filter(|message| message["role"] == "user").collect();
     assert_eq!(said.len(), 3, "{asked:?}");
 }
