@@ -2,6 +2,7 @@
 //!
 //! No I/O, no async, almost no dependencies: any crate may use it.
 
+pub mod json;
 pub mod secret;
 pub mod suggest;
 pub mod sync;

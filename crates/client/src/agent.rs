@@ -19,6 +19,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::deadline::Deadlines;
 use crate::error::{ClientError, Login, LoginKind, Problem, Seen, Stage};
 use crate::lobby::unknown_method;
+use crate::peer_json;
 use crate::usage::Counted;
 
 /// How much of its stderr explains what an agent did.
@@ -251,7 +252,8 @@ async fn initialize(peer: &Peer, offered: Version, offer: Offer, agent: &Agent) 
     };
     let (verdict, raw) = match answer {
         Ok(result) => {
-            let raw = serde_json::from_str(result.get()).unwrap_or_default();
+            let raw = peer_json::read(result.get().as_bytes())
+                .map_err(|error| CallError::Malformed(error.to_string()))?;
             (judge_result(Versions::Both, offered, &result), raw)
         }
         Err(CallError::Refused(error)) => match refused(offered, &error) {

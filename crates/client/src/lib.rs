@@ -19,6 +19,7 @@ mod lobby;
 mod losses;
 pub mod map;
 mod mcp;
+mod peer_json;
 mod question;
 mod run;
 mod runtime;

@@ -14,6 +14,7 @@ use narrows_link::child::Process;
 use narrows_process::{Ladder, Support};
 use narrows_rpc::{CallError, Peer, Request};
 use narrows_wire::{Code, RpcError};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
@@ -23,6 +24,7 @@ use crate::error::{ClientError, LoginKind, Problem, Seen, Stage, wants_login};
 use crate::lobby::{self, Lobby};
 use crate::losses::Losses;
 use crate::mcp::{Hosted, Limits as McpLimits};
+use crate::peer_json;
 use crate::session::{self, Session};
 
 /// One agent that runs, and the sessions with it. When it is dropped the agent ends, with everything it started.
@@ -205,7 +207,7 @@ impl Runtime {
 fn other(mcp: &Hosted, peer: &Peer, request: Request) {
     let method = request.frame.method().unwrap_or_default();
     if Hosted::takes(&method) {
-        return mcp.serve(request, peer);
+        return mcp.serve(request, peer, None);
     }
     request.responder.fail(&RpcError::new(Code::InvalidParams, "`sessionId` is missing"));
 }
@@ -268,8 +270,11 @@ impl Shared {
         params: &Value,
         limit: Duration,
     ) -> Result<Value, ClientError> {
-        let answer = self.peer.request(method, params, limit).await;
-        answer.map_err(|error| self.explained(stage, error))
+        let answer: Result<Box<RawValue>, CallError> = self.peer.request(method, params, limit).await;
+        let read = |answer: Box<RawValue>| {
+            peer_json::read(answer.get().as_bytes()).map_err(|error| CallError::Malformed(error.to_string()))
+        };
+        answer.and_then(read).map_err(|error| self.explained(stage, error))
     }
 
     /// What an error in answer to a request means: perhaps that somebody must log in.

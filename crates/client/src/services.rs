@@ -53,14 +53,18 @@ pub(crate) struct RequestBudget {
 
 impl RequestBudget {
     /// How many bytes the open requests of a session may have: room for the longest message.
-    const MAX_REQUEST_BYTES: usize = narrows_wire::MAX_LINE;
+    pub(crate) const MAX_REQUEST_BYTES: usize = narrows_wire::MAX_LINE;
 
     /// How many answers with a file or the output of a command are made at once.
     const MAX_LARGE_ANSWERS: usize = 2;
 
     pub(crate) fn new() -> Self {
+        Self::with_request_bytes(Self::MAX_REQUEST_BYTES)
+    }
+
+    pub(crate) fn with_request_bytes(bytes: usize) -> Self {
         Self {
-            request_bytes: Arc::new(Semaphore::new(Self::MAX_REQUEST_BYTES)),
+            request_bytes: Arc::new(Semaphore::new(bytes)),
             answers: Arc::new(Semaphore::new(Self::MAX_LARGE_ANSWERS)),
         }
     }

@@ -5,6 +5,8 @@ use std::fmt;
 use std::ops::Range;
 
 use bytes::Bytes;
+use narrows_base::json::{MAX_PEER_VALUES, has_more_values_than};
+use serde::Deserialize;
 
 use crate::envelope::{Envelope, Kind, Span, is_id};
 use crate::error::RpcError;
@@ -136,11 +138,25 @@ impl<'a> View<'a> {
         self.envelope.result.of(self.bytes)
     }
 
-    /// `error` as an object; what is no such object becomes one that says so.
+    /// `error` as an object; what is no such object becomes one that says so. `data` with more than [`MAX_PEER_VALUES`]
+    /// values is left out.
     #[must_use]
     pub fn error(&self) -> Option<RpcError> {
+        #[derive(Deserialize)]
+        struct Bare {
+            code: i64,
+            message: String,
+        }
         let raw = self.envelope.error.of(self.bytes)?;
-        Some(serde_json::from_slice(raw).unwrap_or_else(|_| RpcError {
+        let error = match has_more_values_than(raw, MAX_PEER_VALUES) {
+            true => serde_json::from_slice(raw).map(|Bare { code, message }| RpcError {
+                code,
+                message: message.into(),
+                data: None,
+            }),
+            false => serde_json::from_slice(raw),
+        };
+        Some(error.unwrap_or_else(|_| RpcError {
             code: crate::Code::Internal.number().into(),
             message: Cow::Borrowed("the peer sent an error that is no error object"),
             data: None,

@@ -8,6 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::peer_json::{self, PeerJsonError};
+
 /// The text of one JSON value. Clones share it; equality is equality of the text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Json(Arc<str>);
@@ -28,18 +30,37 @@ impl Json {
         says_nothing(self.text())
     }
 
-    /// The value. Where text holds halves of characters, those are replaced.
+    /// The value. Where text holds halves of characters, those are replaced. Text with more values than are read from a
+    /// peer is a string with the text.
     pub fn value(&self) -> Value {
         let text = self.text();
         let mended = || crate::map::surrogate::mended(text.as_bytes());
-        serde_json::from_str(text)
-            .ok()
-            .or_else(|| serde_json::from_slice(&mended()?).ok())
-            .unwrap_or_else(|| Value::String(text.to_owned()))
+        match peer_json::read(text.as_bytes()) {
+            Ok(value) => Some(value),
+            Err(PeerJsonError::TooManyValues) => None,
+            Err(PeerJsonError::Malformed(_)) => {
+                mended().and_then(|mended| serde_json::from_slice(&mended).ok())
+            }
+        }
+        .unwrap_or_else(|| Value::String(text.to_owned()))
     }
 
-    /// Returns `true` if an object in it has a key twice, so that readers can take it for different values.
+    /// The value, unless it has more values than are read from a peer.
+    pub(crate) fn bounded_value(&self) -> Option<Value> {
+        (!self.has_too_many_values()).then(|| self.value())
+    }
+
+    /// Returns `true` if it has more values than are read from a peer.
+    pub(crate) fn has_too_many_values(&self) -> bool {
+        peer_json::has_too_many_values(self.text().as_bytes())
+    }
+
+    /// Returns `true` if an object in it has a key twice, so that readers can take it for different values, or if it has too
+    /// many values to tell.
     pub(crate) fn is_ambiguous(&self) -> bool {
+        if self.has_too_many_values() {
+            return true;
+        }
         let text = self.text().as_bytes();
         let mended = || crate::map::surrogate::mended(text);
         UnambiguousJson::read(text).or_else(|| UnambiguousJson::read(&mended()?)).is_none()

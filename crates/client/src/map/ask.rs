@@ -1,6 +1,7 @@
 //! Requests for permission: what they are about, and how they are told.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use narrows_acp::{Version, method};
@@ -13,6 +14,7 @@ use super::read::{Fields, Problem, check_unambiguous, list, object, string};
 use super::{Emit, Mapper, surrogate};
 use crate::Approval;
 use crate::event::{EventBody, Json, Payload, PermissionRequested, PermissionResolved, RuntimeEvent};
+use crate::peer_json::{self, PeerJsonError};
 
 const NO_SUBJECT: &str = "the request has no subject";
 
@@ -52,10 +54,10 @@ pub struct Asked {
     /// Where it would run.
     pub cwd: Option<String>,
     /// Further members of the subject that has the command, such as arguments: a part of what would run.
-    pub beside_command: Map<String, Value>,
+    pub beside_command: Option<Json>,
     /// Members that the protocol does not have where they are: of the request, of its tool calls, of a subject without a
     /// command. An agent may mean any of them, so all are judged.
-    pub unknown: Vec<Value>,
+    pub unknown: Vec<Json>,
     /// What it offers. Options that cannot be read are not offered.
     pub options: Vec<Choice>,
     /// The MCP server that runs here and whose tool it is, and what the tool is called there.
@@ -72,7 +74,10 @@ impl Asked {
     /// The command that the request itself carries, as the input of a tool has it.
     pub(crate) fn command_input(&self) -> Option<Value> {
         let command = self.command.as_ref()?;
-        let mut input = self.beside_command.clone();
+        let mut input = match self.beside_command.as_ref().map(Json::value) {
+            Some(Value::Object(members)) => members,
+            _ => Map::new(),
+        };
         input.insert("command".to_owned(), command.as_str().into());
         input.insert("cwd".to_owned(), self.cwd.as_deref().into());
         Some(Value::Object(input))
@@ -129,21 +134,25 @@ const CALL_MEMBERS: &[&str] = &[
 ];
 const SUBJECT_MEMBERS: &[&str] = &["type", "toolCall", "toolCallId", "terminalId", "command", "cwd", "_meta"];
 
+/// The members of an object, each as it was written.
+type Members<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
+
 /// The members of the object `text` that are not `known` and not null.
-fn other_members(text: &str, known: &[&str]) -> Map<String, Value> {
-    let mut members: Map<String, Value> = object(text).unwrap_or_default();
-    members.retain(|name, value| !known.contains(&name.as_str()) && !value.is_null());
+fn other_members<'a>(text: &'a str, known: &[&str]) -> Members<'a> {
+    let mut members: Members<'a> = object(text).unwrap_or_default();
+    members.retain(|name, value| !known.contains(&&**name) && value.get() != "null");
     members
 }
 
 /// Returns `true` if these are the capabilities of a tool call as version 2 has them, and nothing else.
-fn is_capabilities(value: &Value) -> bool {
-    let has_only_meta =
-        |value: &Value| value.as_object().is_some_and(|members| members.keys().all(|key| key == "_meta"));
-    value.as_object().is_some_and(|members| {
-        members.iter().all(|(key, value)| match key.as_str() {
+fn is_capabilities(value: &RawValue) -> bool {
+    let has_only_meta = |value: &RawValue| {
+        object::<Members<'_>>(value.get()).is_ok_and(|all| all.keys().all(|key| key == "_meta"))
+    };
+    object::<Members<'_>>(value.get()).is_ok_and(|members| {
+        members.iter().all(|(key, value)| match &**key {
             "_meta" => true,
-            "cancel" => value.is_null() || has_only_meta(value),
+            "cancel" => value.get() == "null" || has_only_meta(value),
             _ => false,
         })
     })
@@ -233,7 +242,7 @@ impl Mapper {
             locations: call.paths(),
             command: asked.command.clone(),
             cwd: asked.cwd.clone(),
-            beside_command: (!asked.beside_command.is_empty()).then(|| Json::write(&asked.beside_command)),
+            beside_command: asked.beside_command.clone(),
             unknown: (!asked.unknown.is_empty()).then(|| Json::write(&asked.unknown)),
             options,
             truncated: call.is_partial(),
@@ -277,9 +286,20 @@ impl Mapper {
         self.tell_payload(&mut Emit::new(now_ms, out), Payload::PermissionResolved(Box::new(resolved)));
     }
 
-    fn read_request(&mut self, method: &str, params: &str, emit: &mut Emit<'_>) -> (Asked, Option<Json>) {
+    fn read_request<'a>(
+        &mut self,
+        method: &str,
+        params: &'a str,
+        emit: &mut Emit<'_>,
+    ) -> (Asked, Option<Json>) {
         let mut asked = Asked::default();
-        let request: Request<'_> = object(params).unwrap_or_else(|problem| {
+        // Members that are not known by name are not even listed then: the request is not judged by them.
+        let has_too_many_values = peer_json::has_too_many_values(params.as_bytes());
+        let other_members = |text: &'a str, known: &[&str]| match has_too_many_values {
+            true => Members::default(),
+            false => other_members(text, known),
+        };
+        let request: Request<'a> = object(params).unwrap_or_else(|problem| {
             asked.problem = Some(problem);
             Request::default()
         });
@@ -292,7 +312,7 @@ impl Mapper {
         let asks = asked.approval.as_ref().filter(|approval| !approval.reason.is_empty());
         let reason = asks.map(|approval| format!("governance asks: {}", approval.reason));
         asked.description = words(request.description).or(reason);
-        let subject: Subject<'_> = match request.subject.map(|subject| object(subject.get())) {
+        let subject: Subject<'a> = match request.subject.map(|subject| object(subject.get())) {
             Some(Ok(subject)) => subject,
             Some(Err(problem)) => {
                 asked.problem = Some(problem);
@@ -310,7 +330,7 @@ impl Mapper {
         if let Some(subject) = request.subject {
             let beside = other_members(subject.get(), SUBJECT_MEMBERS);
             match asked.command {
-                Some(_) => asked.beside_command = beside,
+                Some(_) => asked.beside_command = (!beside.is_empty()).then(|| Json::write(&beside)),
                 None => unknown.push(beside),
             }
         }
@@ -347,12 +367,14 @@ impl Mapper {
                 _ => _ = asked.problem.get_or_insert_with(|| NO_SUBJECT.to_owned()),
             }
         }
+        if has_too_many_values || asked.calls().any(Call::has_too_many_values) {
+            asked.problem.get_or_insert_with(|| PeerJsonError::TooManyValues.to_string());
+        }
         if asked.problem.is_none() && asked.calls().any(Call::is_ambiguous) {
             let reason = "in the tool call a key appears twice, or a location has no path";
             asked.problem = Some(reason.to_owned());
         }
-        asked.unknown =
-            unknown.into_iter().filter(|members| !members.is_empty()).map(Value::Object).collect();
+        asked.unknown = unknown.iter().filter(|members| !members.is_empty()).map(Json::write).collect();
         asked.options = request.options.map(read_options).unwrap_or_default();
         (asked, request.options.map(Json::from))
     }

@@ -6,12 +6,14 @@ use std::ops::Not as _;
 use std::sync::Arc;
 
 use narrows_acp::Version;
+use narrows_base::json::{MAX_PEER_VALUES, count_values};
 use narrows_policy::Action;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::read::{Fields, Object, Problem, head, list, string_or_null};
 use crate::event::{Json, ToolOutput};
+use crate::peer_json;
 
 /// How much is kept of the content of one call, and of its output.
 const MOST: usize = 4 << 20;
@@ -120,6 +122,28 @@ impl Call {
         self.lost.input || self.lost.locations || self.lost.content
     }
 
+    /// Returns `true` if what it does has more values than are read from a peer, in one part or in all blocks of its content.
+    pub(crate) fn has_too_many_values(&self) -> bool {
+        let parts = [&self.raw_input, &self.locations];
+        parts.into_iter().flatten().any(Json::has_too_many_values)
+            || self.readable_content().len() < self.content.len()
+    }
+
+    /// The blocks of its content before the one with which they have more values than are read from a peer.
+    fn readable_content(&self) -> &[Json] {
+        let mut left = Some(MAX_PEER_VALUES);
+        let fits = |block: &&Json| {
+            left = left.and_then(|left| left.checked_sub(count_values(block.text().as_bytes(), left)));
+            left.is_some()
+        };
+        &self.content[..self.content.iter().take_while(fits).count()]
+    }
+
+    /// The same as values.
+    pub(crate) fn content_values(&self) -> Vec<serde_json::Value> {
+        self.readable_content().iter().map(Json::value).collect()
+    }
+
     /// Returns `true` if readers could differ about what it does: a key appears twice, or a location has no path.
     pub fn is_ambiguous(&self) -> bool {
         let parts = [&self.raw_input, &self.locations].into_iter().flatten().chain(&self.content);
@@ -134,7 +158,7 @@ impl Call {
 
     /// Returns `true` if the agent has told something of what it does: its input, files, or changes of files.
     pub fn shows_action(&self) -> bool {
-        let changes = || self.content.iter().any(|block| Action::is_change(&block.value()));
+        let changes = || self.content_values().iter().any(Action::is_change);
         self.has_input() || self.is_partial() || !self.paths().is_empty() || changes()
     }
 
@@ -162,16 +186,15 @@ impl Call {
             path: String,
         }
         let Some(locations) = &self.locations else { return Vec::new() };
-        let read = |text: &str| serde_json::from_str::<Vec<Json>>(text);
         // One that cannot be read is no reason to lose the others.
-        let each = read(locations.text()).unwrap_or_default();
+        let each: Vec<Json> = peer_json::read(locations.text().as_bytes()).unwrap_or_default();
         let path = |location: &Json| serde_json::from_str::<Object<Location>>(location.text()).ok();
         each.iter().filter_map(path).map(|Object(Location { path })| path).collect()
     }
 
     /// Its locations as the agent wrote them.
     pub(crate) fn location_values(&self) -> Vec<serde_json::Value> {
-        let read = |locations: &Json| serde_json::from_str(locations.text()).unwrap_or_default();
+        let read = |locations: &Json| peer_json::read(locations.text().as_bytes()).unwrap_or_default();
         self.locations.as_ref().map(read).unwrap_or_default()
     }
 

@@ -4,14 +4,16 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
+use narrows_base::json::MAX_PEER_VALUES;
 use narrows_base::text::one_line;
 use narrows_policy::UnambiguousJson;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::fault::Marks;
+use crate::peer_json::{self, PeerJsonError};
 
 /// An object. A derived type also takes an array of its members, which no peer may send.
 pub(super) struct Object<T>(pub(super) T);
@@ -44,7 +46,7 @@ pub(super) fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Problem
 
 /// Checks that every reader takes `text` for the same value: no object in it has a key twice, at any depth.
 pub(super) fn check_unambiguous(text: &str) -> Result<(), Problem> {
-    serde_json::from_str::<UnambiguousJson>(text).map(drop).map_err(|error| words(&error))
+    peer_json::read::<UnambiguousJson>(text.as_bytes()).map(drop).map_err(|error| words(&error))
 }
 
 /// What `error` says, in one line of bounded length without control characters: parsers quote what they read.
@@ -200,6 +202,14 @@ pub(super) struct Fields<'a> {
     pub(super) meta: Option<&'a RawValue>,
 }
 
+/// The announcement of a child session (v2).
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Child<'a> {
+    #[serde(borrow)]
+    pub(super) session_id: Cow<'a, str>,
+}
+
 /// One more item of a tool call's content (v2).
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -227,10 +237,29 @@ pub(super) fn string_or_null(text: &RawValue) -> Result<Option<Cow<'_, str>>, Pr
     if text.get() == "null" { Ok(None) } else { string(text).map(Some) }
 }
 
-/// A JSON text as a list, or nothing for `null`.
+/// A JSON text as a list, or nothing for `null`. One with more items than values are read from a peer is refused.
 pub(super) fn list(text: &RawValue) -> Result<Vec<&RawValue>, Problem> {
+    struct Items;
+    impl<'de> Visitor<'de> for Items {
+        type Value = Vec<&'de RawValue>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+            let mut items = Vec::new();
+            while let Some(item) = seq.next_element()? {
+                if items.len() == MAX_PEER_VALUES {
+                    return Err(A::Error::custom(PeerJsonError::TooManyValues));
+                }
+                items.push(item);
+            }
+            Ok(items)
+        }
+    }
     if text.get() == "null" {
         return Ok(Vec::new());
     }
-    serde_json::from_str(text.get()).map_err(|error| words(&error))
+    serde_json::Deserializer::from_str(text.get()).deserialize_seq(Items).map_err(|error| words(&error))
 }

@@ -12,14 +12,15 @@ use super::call::{Patch, Progress, Stage};
 use super::effects::{AgentState, Effects, SessionChange, UsageReport};
 use super::fault::Marks;
 use super::read::{
-    Chunk, ContentItem, Fields, Head, Object, Params, Problem, TextParams, TextUpdate, Voice, Whole, head,
-    list, object, string, text_of,
+    Child, Chunk, ContentItem, Fields, Head, Object, Params, Problem, TextParams, TextUpdate, Voice, Whole,
+    head, list, object, string, text_of,
 };
 use super::speech::Upsert;
 use super::{Emit, Mapper, gate, surrogate};
 use crate::event::{EventBody, Json, Payload, Role, RuntimeEvent};
+use crate::peer_json;
 
-/// How long the id of a message may be.
+/// How long the id of a message or of a child session may be.
 const LONGEST_ID: usize = 512;
 
 /// What an update has become so far.
@@ -172,7 +173,9 @@ impl Mapper {
             "config_option_update" => effects.session = Some(SessionChange::Options(whole())),
             "session_info_update" => effects.session = Some(SessionChange::Info(whole())),
             "subagent_update" if v2 => {
-                effects.child = whole().value()["sessionId"].as_str().map(str::to_owned);
+                let Child { session_id } = object(text)?;
+                check_id(Some(&session_id))?;
+                effects.child = Some(session_id.into_owned());
             }
             _ => {}
         }
@@ -361,7 +364,7 @@ impl Mapper {
             "idle" => {
                 // One that cannot be read was not given.
                 let reason = stop_reason.and_then(|reason| string(reason).ok());
-                let error = error.and_then(|error| serde_json::from_str::<v2::Error>(error.get()).ok());
+                let error = error.and_then(|error| peer_json::read::<v2::Error>(error.get().as_bytes()).ok());
                 AgentState::Idle(reason.map(|reason| match StopReason::from_name(&reason) {
                     StopReason::Error(_) => StopReason::Error(error.map(Box::new)),
                     reason => reason,
@@ -379,7 +382,7 @@ impl Mapper {
 
 fn check_id(id: Option<&str>) -> Result<(), Problem> {
     match id {
-        Some(id) if id.len() > LONGEST_ID => Err(format!("a message's id has more than {LONGEST_ID} bytes")),
+        Some(id) if id.len() > LONGEST_ID => Err(format!("an id has more than {LONGEST_ID} bytes")),
         _ => Ok(()),
     }
 }

@@ -12,11 +12,12 @@ use narrows_rpc::{Peer, Request};
 use narrows_wire::{Code, Effects, Frame, RpcError};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
-use tokio::sync::{RwLock, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, RwLock, Semaphore, mpsc, watch};
 use uuid::Uuid;
 
 use super::message::{Incoming, Inner, Message, To, failure, invalid, limit, read, unavailable};
 use super::{Gate, HostServer, Housed, Resident, ServerConfig, Transport, relay};
+use crate::services::RequestBudget;
 
 /// How much news may wait for an agent that reads slowly.
 const NEWS: usize = 32;
@@ -28,11 +29,13 @@ pub(crate) struct Limits {
     pub(crate) requests: usize,
     /// Open connections, in the older form.
     pub(crate) connections: usize,
+    /// Bytes of the open requests that name no session.
+    pub(crate) request_bytes: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { requests: 64, connections: 64 }
+        Self { requests: 64, connections: 64, request_bytes: RequestBudget::MAX_REQUEST_BYTES }
     }
 }
 
@@ -45,6 +48,7 @@ pub(crate) struct Hosted {
 struct Shared {
     limits: Limits,
     requests: Arc<Semaphore>,
+    budget: RequestBudget,
     table: Mutex<Table>,
 }
 
@@ -91,7 +95,8 @@ pub(crate) struct Hosting {
 impl Hosted {
     pub(crate) fn new(limits: Limits) -> Self {
         let requests = Arc::new(Semaphore::new(limits.requests));
-        Self { shared: Arc::new(Shared { limits, requests, table: Mutex::default() }) }
+        let budget = RequestBudget::with_request_bytes(limits.request_bytes);
+        Self { shared: Arc::new(Shared { limits, requests, budget, table: Mutex::default() }) }
     }
 
     /// Whether [`serve`](Self::serve) is who answers requests with this method.
@@ -128,17 +133,23 @@ impl Hosted {
     }
 
     /// Answers a request `mcp/message`, or of the older form `mcp/connect` or `mcp/disconnect`, in a task of its own.
-    /// What a server says on the way goes to the agent through `peer`.
-    pub(crate) fn serve(&self, request: Request, peer: &Peer) {
+    /// What a server says on the way goes to the agent through `peer`. `bytes` is the request's part of the bytes that the
+    /// open requests of its session may have; `None`: the request names no session, and all such share one budget. Either is
+    /// held until the request is answered.
+    pub(crate) fn serve(&self, request: Request, peer: &Peer, bytes: Option<OwnedSemaphorePermit>) {
         let Request { frame, responder } = request;
         let Ok(permit) = self.shared.requests.clone().try_acquire_owned() else {
             responder.fail(&limit("too many requests to MCP servers are open"));
             return;
         };
+        let Some(bytes) = bytes.or_else(|| self.shared.budget.admit(frame.bytes().len())) else {
+            responder.fail(&limit("the open requests to MCP servers have too many bytes"));
+            return;
+        };
         let shared = self.shared.clone();
         let peer = peer.tagged(frame.tag());
         tokio::spawn(async move {
-            let _permit = permit;
+            let _held = (permit, bytes);
             let gave_up = responder.cancelled();
             let answer = tokio::select! {
                 biased;

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
+use crate::peer_json;
+
 /// How long an id of the agent's may be.
 const MAX_ID: usize = 256;
 
@@ -92,7 +94,7 @@ pub(super) fn read(method: &str, params: Option<&[u8]>) -> Result<Incoming, RpcE
 }
 
 fn fields<T: DeserializeOwned>(params: &[u8]) -> Result<T, RpcError> {
-    serde_json::from_slice(params).map_err(|error| invalid(error.to_string()))
+    peer_json::read(params).map_err(|error| invalid(error.to_string()))
 }
 
 impl To {

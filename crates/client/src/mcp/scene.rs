@@ -150,7 +150,7 @@ impl Scene {
         tokio::spawn(async move {
             while let Some(item) = requests.recv().await {
                 if let Item::Request(request) = item {
-                    serving.serve(request, &client);
+                    serving.serve(request, &client, None);
                 }
             }
         });

@@ -8,6 +8,7 @@ use narrows_acp::method::{SESSION_CLOSE, SESSION_UPDATE};
 use narrows_rpc::{CallError, Item, Request};
 use narrows_wire::Frame;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -25,6 +26,7 @@ use crate::feed::Feed;
 use crate::losses::Losses;
 use crate::map::{AgentState, Effects, End, Mapper, SessionChange, UsageReport};
 use crate::mcp::Hosting;
+use crate::peer_json;
 use crate::runtime::Shared;
 use crate::services::Services;
 use crate::snapshot::Snapshot;
@@ -272,11 +274,8 @@ impl Actor {
         if let Some(child) = child.filter(|_| self.children.len() < MAX_CHILDREN) {
             self.children.insert(child);
         }
-        match usage {
-            Some(UsageReport::Update(update)) => self.meter.update(&update.value()),
-            Some(UsageReport::End(usage)) => self.meter.end(&usage.value()),
-            Some(UsageReport::Call(usage)) => self.meter.call(&usage.value()),
-            None => {}
+        if let Some(report) = usage {
+            self.count_usage(&report);
         }
         let Some(run) = &mut self.run else { return };
         if let Some(fault) = fault {
@@ -300,6 +299,17 @@ impl Actor {
         }
     }
 
+    /// Counts what the agent reports. A report that is too large to be read counts nothing.
+    fn count_usage(&mut self, report: &UsageReport) {
+        let (UsageReport::Update(json) | UsageReport::End(json) | UsageReport::Call(json)) = report;
+        let Some(value) = json.bounded_value() else { return };
+        match report {
+            UsageReport::Update(_) => self.meter.update(&value),
+            UsageReport::End(_) => self.meter.end(&value),
+            UsageReport::Call(_) => self.meter.call(&value),
+        }
+    }
+
     /// Ends what belongs to the session, and tells the agent if it can be told.
     async fn close(mut self, closing: Option<oneshot::Sender<()>>) {
         if self.run.is_some() {
@@ -317,7 +327,7 @@ impl Actor {
         if self.shared.known.can.close {
             let params = json!({"sessionId": &*self.id});
             let limit = self.shared.agent.deadlines.close;
-            let closed: Result<Value, CallError> =
+            let closed: Result<IgnoredAny, CallError> =
                 self.shared.peer.request(SESSION_CLOSE, &params, limit).await;
             if let Err(error) = closed {
                 tracing::debug!(%error, "the agent did not close the session");
@@ -336,7 +346,7 @@ pub(super) fn note_change(snapshot: &mut Snapshot, params: &[u8]) {
     struct Params {
         update: Value,
     }
-    if let Ok(Params { update }) = serde_json::from_slice(params) {
+    if let Ok(Params { update }) = peer_json::read(params) {
         snapshot.updated(&update);
     }
 }

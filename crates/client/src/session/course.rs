@@ -25,6 +25,7 @@ use crate::feed::feed;
 use crate::input::{self, Block};
 use crate::map::{End, Fault, Outcome};
 use crate::mcp::Hosting;
+use crate::peer_json;
 use crate::run::{Canceller, Events, RunHandle, RunRequest};
 use crate::runtime::Shared;
 use crate::structured::Form;
@@ -220,6 +221,10 @@ impl Actor {
             usage: Option<Value>,
             #[serde(rename = "_meta")]
             meta: Option<Value>,
+        }
+        if let Err(error) = peer_json::check_count(response.raw()) {
+            let message = format!("the agent's answer to the prompt cannot be read: {error}");
+            return self.finish(End::Failed { message, code: Some("malformed".to_owned()) }, None);
         }
         let Answer { usage, meta } = response.read().unwrap_or_default();
         if let Some(usage) = usage {

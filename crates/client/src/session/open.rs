@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use narrows_acp::Version;
 use narrows_acp::method::{SESSION_LOAD, SESSION_RESUME, SESSION_UPDATE};
 use narrows_policy::Access;
-use narrows_rpc::{CallError, Item, Request};
+use narrows_rpc::{CallError, Item, Request, Response};
 use narrows_wire::{Code, RpcError};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
@@ -28,6 +28,7 @@ use crate::host::terminal::{Limits as TerminalLimits, Terminals};
 use crate::lobby::PATIENCE;
 use crate::map::{Mapper, Settings};
 use crate::mcp::{self, Gate, HostServer, Hosting, Resident};
+use crate::peer_json;
 use crate::runtime::{Beginning, Shared};
 use crate::services::{McpGate, RequestBudget, Services, ThroughMcp};
 use crate::snapshot::Snapshot;
@@ -315,7 +316,11 @@ impl Replay<'_> {
                     patience.get_or_insert_with(|| Instant::now() + PATIENCE);
                 }
                 Some(Item::Answer(answer)) if answer.id == id => {
-                    return Ok(answer.outcome.and_then(|response| response.read()));
+                    let read = |response: Response| {
+                        let raw = Some(response.raw()).filter(|raw| *raw != b"null").unwrap_or(b"{}");
+                        peer_json::read(raw).map_err(|error| CallError::Malformed(error.to_string()))
+                    };
+                    return Ok(answer.outcome.and_then(read));
                 }
                 Some(Item::Answer(_)) => {}
                 None => {

@@ -20,6 +20,7 @@ use crate::event::{Json, Payload, PermissionRequested, PermissionResolved};
 use crate::host::terminal::{Exit, TerminalError};
 use crate::lobby::{unknown_method, unknown_session};
 use crate::mcp::Hosted;
+use crate::peer_json;
 use crate::services::{Services, Unserved, Wanted};
 
 #[derive(Deserialize)]
@@ -74,7 +75,9 @@ impl Actor {
         match method.as_str() {
             SESSION_REQUEST_PERMISSION => self.permission(request, &method, permit),
             ELICITATION_CREATE => self.decline(request, &method),
-            method if Hosted::takes(method) => self.shared.mcp.serve(request, &self.shared.peer),
+            method if Hosted::takes(method) => {
+                self.shared.mcp.serve(request, &self.shared.peer, Some(permit))
+            }
             FS_READ_TEXT_FILE
             | FS_WRITE_TEXT_FILE
             | TERMINAL_CREATE
@@ -124,7 +127,7 @@ impl Actor {
             return self.shared.lobby.turn_down(other, request);
         }
         let request_id = self.services.authority.number();
-        let params: Value = request.frame.read_params().unwrap_or_default();
+        let params: Value = peer_json::read(request.frame.params().unwrap_or(b"{}")).unwrap_or_default();
         let places = ["/title", "/toolCall/title", "/subject/toolCall/title", "/path", "/command"];
         let wanted = places.iter().find_map(|place| params.pointer(place)?.as_str()).unwrap_or(method);
         let requested = PermissionRequested {
@@ -248,6 +251,6 @@ fn status(exit: &Exit) -> Value {
 }
 
 fn params<T: DeserializeOwned>(frame: &Frame) -> Result<T, RpcError> {
-    serde_json::from_slice(frame.params().unwrap_or(b"{}"))
+    peer_json::read(frame.params().unwrap_or(b"{}"))
         .map_err(|error| RpcError::new(Code::InvalidParams, format!("the params cannot be read: {error}")))
 }

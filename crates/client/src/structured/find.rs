@@ -5,6 +5,8 @@ mod scan;
 use scan::Scanner;
 use serde_json::Value;
 
+use crate::peer_json;
+
 /// How much of the end of a message is looked through when it is not JSON as a whole.
 const LOOKED_THROUGH: usize = 256 << 10;
 
@@ -20,7 +22,7 @@ const MAX_UNREADABLE: usize = 16;
 pub(super) fn last(text: &str, any: bool) -> Option<Value> {
     let text = text.trim_start_matches('\u{feff}').trim();
     let wanted = |value: &Value| any || value.is_object();
-    let whole = |text: &str| serde_json::from_str(text).ok().filter(wanted);
+    let whole = |text: &str| peer_json::read(text.as_bytes()).ok().filter(wanted);
     whole(text)
         .or_else(|| fences(text).into_iter().rev().find_map(whole))
         .or_else(|| last_from(tail(text), '{'))
@@ -70,7 +72,7 @@ fn last_from(text: &str, sign: char) -> Option<Value> {
             at += sign.len_utf8();
             continue;
         };
-        match serde_json::from_str(&text[at..extent.end]) {
+        match peer_json::read(&text.as_bytes()[at..extent.end]) {
             Ok(value) => {
                 last = Some(value);
                 at = extent.end;

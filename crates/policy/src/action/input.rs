@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use narrows_base::json::MAX_PEER_VALUES;
 use serde_json::{Map, Value};
 
 use super::commands::{self, Commands, word};
@@ -14,8 +15,6 @@ use crate::address::local_path;
 use crate::kind::Kind;
 use crate::variable::Variable;
 
-/// How many values are looked at before the input counts as unknown.
-const MOST_VALUES: usize = 20_000;
 /// A longer text is no path.
 pub(crate) const MAX_PATH_BYTES: usize = 4096;
 
@@ -258,7 +257,8 @@ impl Seen {
     /// Looks at every object in `input`.
     pub(super) fn everything(&mut self, input: &Value) {
         let mut waiting = vec![Waiting { name: "", value: input, role: Role::Members, is_text: false }];
-        let mut left = MOST_VALUES;
+        // One with more counts as unknown.
+        let mut left = MAX_PEER_VALUES;
         while let Some(next) = waiting.pop() {
             if left == 0 {
                 self.overflow = true;

@@ -1,6 +1,7 @@
 //! What is kept has a bound, and what is not kept is said.
 
 use narrows_acp::Version::{V1, V2};
+use narrows_base::json::MAX_PEER_VALUES;
 
 use super::*;
 
@@ -145,4 +146,74 @@ fn calls_from_outside_leave_room_for_those_of_a_run() {
     stage.events.clear();
     stage.update(&tool("c", json!({"rawInput": 1})));
     assert_eq!(stage.short(), ["tool.call c Tool 1"]);
+}
+
+#[test]
+fn a_child_session_with_a_long_id_is_not_known() {
+    let mut stage = Stage::new(V2);
+    let mut announce = |bytes: usize| {
+        let id = "x".repeat(bytes);
+        let effects = stage.update(&json!({"sessionUpdate": "subagent_update", "sessionId": id}));
+        (effects.child == Some(id), stage.short())
+    };
+    assert_eq!(announce(512), (true, vec!["- subagent_update".to_owned()]));
+    let too_long = "- subagent_update (an id has more than 512 bytes)".to_owned();
+    assert_eq!(announce(513), (false, vec![too_long]));
+}
+
+/// Two bytes of text can become a hundred bytes of parsed values.
+#[test]
+fn a_request_with_too_many_values_is_not_judged_by_them() {
+    let too_many = Value::Array(vec![json!(0); MAX_PEER_VALUES]);
+    let request = |call: Value, beside: &Value| json!({"sessionId": "s", "toolCall": call, "options": [], "beside": beside});
+    let call = json!({"toolCallId": "c", "kind": "read", "rawInput": {"path": "a"}});
+    let asked = Stage::new(V1).ask(&request(call.clone(), &json!([0])));
+    assert_eq!((asked.problem, asked.unknown.len()), (None, 1));
+    let reason = Some("more than 20000 JSON values".to_owned());
+    let asked = Stage::new(V1).ask(&request(call, &too_many));
+    assert_eq!((asked.problem, asked.unknown.len()), (reason.clone(), 0));
+    for call in [
+        json!({"toolCallId": "c", "rawInput": {"paths": too_many}}),
+        json!({"toolCallId": "c", "locations": too_many}),
+        json!({"toolCallId": "c", "content": [too_many]}),
+    ] {
+        let asked = Stage::new(V1).ask(&request(call, &json!(null)));
+        assert_eq!(asked.problem, reason);
+    }
+}
+
+/// What the request does not repeat was told before it.
+#[test]
+fn a_call_with_too_many_values_cannot_be_judged() {
+    let block = Value::Array(vec![json!(0); MAX_PEER_VALUES / 2]);
+    for (blocks, expected) in [(1, None), (2, Some("more than 20000 JSON values".to_owned()))] {
+        let mut stage = Stage::new(V1);
+        let content = vec![block.clone(); blocks];
+        stage.update(
+            &json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "t", "content": content}),
+        );
+        let asked = stage.ask(&json!({"sessionId": "s", "toolCall": {"toolCallId": "c"}, "options": []}));
+        assert_eq!(asked.problem, expected);
+        assert_eq!(asked.call.content_values().len(), 1);
+    }
+}
+
+#[test]
+fn text_with_too_many_values_stays_text() {
+    let text = format!("[{}0]", "0,".repeat(MAX_PEER_VALUES - 2));
+    let json = Json::of_bytes(text.as_bytes());
+    assert!(json.value().is_array() && json.bounded_value().is_some() && !json.is_ambiguous());
+    let text = format!("[0,{}", &text[1..]);
+    let json = Json::of_bytes(text.as_bytes());
+    assert_eq!(json.value(), Value::String(text));
+    assert!(json.bounded_value().is_none() && json.is_ambiguous());
+}
+
+#[test]
+fn a_list_with_too_many_items_is_not_read() {
+    let mut stage = Stage::new(V1);
+    let content = vec![json!(0); MAX_PEER_VALUES + 1];
+    stage.update(&json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "t", "content": content}));
+    let told = stage.short();
+    assert!(told[0].contains("(more than 20000 JSON values"), "{told:?}");
 }

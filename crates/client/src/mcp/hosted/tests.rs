@@ -186,7 +186,7 @@ async fn a_request_id_is_one_requests_own() {
 
 #[tokio::test]
 async fn more_than_the_limit_is_refused_at_once() {
-    let scene = Scene::with(Limits { requests: 2, connections: 1 });
+    let scene = Scene::with(Limits { requests: 2, connections: 1, ..Limits::default() });
     let hosting = scene.host("");
     let slow = json!({"name": "slow"});
     let message =
@@ -201,6 +201,50 @@ async fn more_than_the_limit_is_refused_at_once() {
     assert!(scene.ask(MCP_CONNECT, json!({"acpId": "s"})).await.is_ok());
     assert_eq!(scene.ask(MCP_CONNECT, json!({"acpId": "s"})).await, Err(-33000));
     hosting.close().await;
+}
+
+/// Version 2 names no session in these requests, so the budget of the session does not hold for them.
+#[tokio::test]
+async fn open_requests_have_no_more_bytes_together_than_the_limit() {
+    let scene = Scene::with(Limits { request_bytes: 2000, ..Limits::default() });
+    let hosting = scene.host("");
+    scene.gate.says(Verdict::Never);
+    let params = json!({"name": "echo", "arguments": {"text": "x".repeat(1000)}});
+    let message =
+        |request| json!({"serverId": "s", "requestId": request, "method": "tools/call", "params": params});
+    let open = scene.agent.call(MCP_MESSAGE, &message("a")).await.expect("it is sent");
+    assert!(narrows_testkit::wait::wait_until(PATIENCE, || !scene.gate.asked().is_empty()).await);
+    assert_eq!(scene.ask(MCP_MESSAGE, message("b")).await, Err(-33000));
+    drop(open);
+    scene.gate.says(Verdict::Yes);
+    let free = || scene.hosted.shared.requests.available_permits() == Limits::default().requests;
+    assert!(narrows_testkit::wait::wait_until(PATIENCE, free).await);
+    assert!(scene.ask(MCP_MESSAGE, message("c")).await.is_ok());
+    hosting.close().await;
+}
+
+/// A request that names its session has its part of the budget of that session.
+#[tokio::test]
+async fn the_bytes_of_a_request_are_held_until_it_is_answered() {
+    let (near, far) = narrows_link::memory::pair(&narrows_link::Options::default());
+    let (client, mut requests) = narrows_rpc::start(near, narrows_rpc::Options::client(Hosted::takes));
+    let (agent, _inbox) =
+        narrows_rpc::start(far, narrows_rpc::Options::agent(|method| method == MCP_MESSAGE));
+    let scene = Scene::new();
+    let hosting = scene.host("");
+    scene.gate.says(Verdict::Never);
+    let message =
+        json!({"serverId": "s", "requestId": "r", "method": "tools/call", "params": {"name": "echo"}});
+    let call = agent.call(MCP_MESSAGE, &message).await.expect("it is sent");
+    let Some(narrows_rpc::Item::Request(request)) = requests.recv().await else { panic!("it is a request") };
+    let budget = Arc::new(Semaphore::new(1));
+    let bytes = Arc::clone(&budget).try_acquire_owned().expect("it is free");
+    scene.hosted.serve(request, &client, Some(bytes));
+    assert!(narrows_testkit::wait::wait_until(PATIENCE, || !scene.gate.asked().is_empty()).await);
+    assert_eq!(budget.available_permits(), 0);
+    hosting.close().await;
+    assert!(call.response().await.is_err());
+    assert!(narrows_testkit::wait::wait_until(PATIENCE, || budget.available_permits() == 1).await);
 }
 
 #[tokio::test]

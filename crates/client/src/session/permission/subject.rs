@@ -99,7 +99,8 @@ fn own(call: &Call, tools: &OwnTools<'_>) -> Option<Action> {
     };
     let is_named = |path: &Path| action.paths.contains(&tools.here.join(path));
     let kind = call.kind.as_deref().map_or(Kind::Other, Kind::named);
-    let shown = Action::default().with_content(&content(call)).with_locations(&call.location_values());
+    let shown =
+        Action::default().with_content(&call.content_values()).with_locations(&call.location_values());
     let is_exact = [Kind::Other, action.kind].contains(&kind)
         && !shown.also.contains(&Kind::Other)
         && call.paths().iter().all(|path| is_named(Path::new(path)))
@@ -112,20 +113,20 @@ fn own(call: &Call, tools: &OwnTools<'_>) -> Option<Action> {
 }
 
 /// An input with further members beside it, in a form in which all of it is looked at.
-fn with_members(input: Value, members: &[Value]) -> Value {
+fn with_members(input: Value, members: &[Json]) -> Value {
     if members.is_empty() {
         return input;
     }
-    std::iter::once(input).chain(members.iter().cloned()).collect()
+    std::iter::once(input).chain(members.iter().map(Json::value)).collect()
 }
 
 /// What a call does, as far as it is known. `beside` are unknown members that the agent may mean as a part of it.
-fn action(call: &Call, mcp: Option<&(String, String)>, beside: &[Value]) -> Action {
+fn action(call: &Call, mcp: Option<&(String, String)>, beside: &[Json]) -> Action {
     let input = call.raw_input.as_ref().map(Json::value).unwrap_or_default();
     let input = with_members(input, beside);
     let locations: Vec<PathBuf> = call.paths().into_iter().map(Into::into).collect();
     let read = Action::read(call.kind.as_deref(), None, &input, &locations);
-    let read = read.with_content(&content(call)).with_locations(&call.location_values());
+    let read = read.with_content(&call.content_values()).with_locations(&call.location_values());
     match mcp {
         // A rule that forbids the name by which the agent calls it still does.
         Some((server, tool)) => Action {
@@ -136,11 +137,6 @@ fn action(call: &Call, mcp: Option<&(String, String)>, beside: &[Value]) -> Acti
         },
         None => read.with_tool_names(call.names()),
     }
-}
-
-/// The blocks of content of the call.
-fn content(call: &Call) -> Vec<Value> {
-    call.content().iter().map(Json::value).collect()
 }
 
 /// The changes of files that the content of a call shows.
@@ -173,7 +169,8 @@ pub(super) fn locations(asked: &Asked) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = Vec::new();
     for call in asked.calls() {
         let named = call.paths().into_iter().map(PathBuf::from);
-        let shown = Action::default().with_content(&content(call)).with_locations(&call.location_values());
+        let shown =
+            Action::default().with_content(&call.content_values()).with_locations(&call.location_values());
         for path in named.chain(shown.paths) {
             if !all.contains(&path) {
                 all.push(path);
@@ -207,7 +204,7 @@ pub(super) fn deed(subjects: &[Subject], asked: &Asked, here: &Path) -> Option<D
             return Some(Deed::Write { path: here.join(path), text: new.to_owned() });
         }
     }
-    if content(call).iter().any(Action::is_change) {
+    if call.content_values().iter().any(Action::is_change) {
         return None;
     }
     let mut paths: Vec<PathBuf> = action.paths.iter().map(|path| here.join(path)).collect();
@@ -250,10 +247,11 @@ pub(super) fn input(asked: &Asked) -> Value {
         (Some(command), _) => json!({"inputs": inputs, "command": command}),
         (None, _) => json!({"inputs": inputs}),
     };
+    let values = |all: &[Json]| all.iter().map(Json::value).collect::<Value>();
     match (input, &asked.unknown[..]) {
         (input, []) => input,
-        (Value::Null, unknown) => json!({"unknown": unknown}),
-        (input, unknown) => json!({"input": input, "unknown": unknown}),
+        (Value::Null, unknown) => json!({"unknown": values(unknown)}),
+        (input, unknown) => json!({"input": input, "unknown": values(unknown)}),
     }
 }
 
@@ -470,12 +468,12 @@ mod tests {
     #[test]
     fn what_stands_beside_a_command_or_a_call_is_shown() {
         let mut asked = Asked { command: Some("ls".to_owned()), ..Asked::default() };
-        asked.beside_command.insert("args".to_owned(), json!(["-l"]));
+        asked.beside_command = Some(Json::write(&json!({"args": ["-l"]})));
         assert_eq!(input(&asked), json!({"command": "ls", "cwd": null, "args": ["-l"]}));
         let words = ["ls", "-l"].map(str::to_owned).to_vec();
         assert_eq!(all(&asked)[0].action.command, Some(Command::Argv(words)));
         let mut asked = Asked { call: call("Read", &json!({"path": "a"})), ..Asked::default() };
-        asked.unknown = vec![json!({"argv": ["rm", "a"]})];
+        asked.unknown = vec![Json::write(&json!({"argv": ["rm", "a"]}))];
         let found = all(&asked);
         assert_eq!(input(&asked), json!({"input": {"path": "a"}, "unknown": [{"argv": ["rm", "a"]}]}));
         assert_eq!(found[0].action.kinds(), [Kind::Execute, Kind::Other]);
