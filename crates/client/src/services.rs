@@ -172,6 +172,7 @@ impl Services {
         let deed = Deed::Write { path: path.clone(), text: text.clone() };
         let text: Arc<str> = text.into();
         let length = text.len();
+        let confinement = self.confinement.clone();
         let about = |found: &Path| About {
             turn,
             method: FS_WRITE_TEXT_FILE,
@@ -181,7 +182,10 @@ impl Services {
             paths: vec![found.to_owned()],
             ..About::default()
         };
-        self.with(Kind::Edit, &path, about, Some(deed), move |found| found.write(&text)).await
+        self.with(Kind::Edit, &path, about, Some(deed), move |found| {
+            found.write(&text, confinement.write_mode(found.path()))
+        })
+        .await
     }
 
     /// Does `act` with a file, once it is decided that it may be done with the one that `path` leads to. If it leads

@@ -282,7 +282,7 @@ impl Policy {
             confined: scene.confined.files
                 && (self.narrowing.network || scene.confined.network)
                 && runs_within_roots(action, scene, home),
-            harmless: scene.confined.protected,
+            protection: scene.confined.protected,
         };
         let decided = targets.iter().map(|target| (target, self.judge(target, running, scene)));
         // A shell around the parts counts only where a rule is against it.

@@ -9,7 +9,7 @@ use crate::decision::Verdict::{self, Allow, Ask, Deny};
 use crate::kind::Kind;
 use crate::path::{Steps, is_within};
 use crate::protect::is_device;
-use crate::scene::Scene;
+use crate::scene::{Protection, Scene};
 use crate::target::Target;
 
 /// What a preset needs to know of a command.
@@ -19,12 +19,16 @@ pub(crate) struct Running {
     pub(crate) looks: bool,
     /// Whether a sandbox keeps it in the roots, and off the network if that is off.
     pub(crate) confined: bool,
-    /// Whether it can change nothing that is protected there.
-    pub(crate) harmless: bool,
+    /// Whether it can change what is protected there.
+    pub(crate) protection: Protection,
 }
 
-const UNPROTECTED: &str = "asks before it runs what might change protected files in the session's directories, such as .git/hooks: the \
-     sandbox of this machine cannot keep them (installing bubblewrap, or allowing user namespaces, would)";
+const UNSUPPORTED: &str = "asks before it runs what might change protected files in the session's directories, such as .git/hooks: the \
+     sandbox of this machine cannot keep them (it could if user namespaces were allowed)";
+const NOT_SEARCHED: &str = "asks before it runs what might change protected files in the session's directories, such as .git/hooks: not \
+     all of them are known, because git settings cannot be read or those directories have too many files";
+const HARD_LINKED: &str = "asks before it runs what might change protected files in the session's directories: one of them has a second \
+     hard link, over which it can be written";
 
 /// The strictest verdict on what the target is, the kind it is about, and the reason.
 pub(crate) fn judge(
@@ -92,13 +96,15 @@ fn cell(
         }
         (Access::Low, Kind::Execute) if running.looks => (Allow, "runs commands that only look"),
         (Access::Low, Kind::Execute) => (Deny, "runs only commands that certainly do nothing but look"),
-        (Access::Medium, Kind::Execute) if running.confined && running.harmless => {
+        (Access::Medium, Kind::Execute) if running.confined && running.protection == Protection::Kept => {
             (Allow, "runs commands that a sandbox keeps in the session's directories")
         }
-        (Access::Medium, Kind::Execute) if running.confined => (Ask, UNPROTECTED),
-        (Access::Medium, Kind::Execute) => {
-            (Ask, "asks before it runs what no sandbox keeps in the session's directories")
-        }
+        (Access::Medium, Kind::Execute) if running.confined => match running.protection {
+            Protection::NotSearched => (Ask, NOT_SEARCHED),
+            Protection::HardLinked => (Ask, HARD_LINKED),
+            Protection::Kept | Protection::Unsupported => (Ask, UNSUPPORTED),
+        },
+        (Access::Medium, Kind::Execute) => (Ask, "asks before it runs what no sandbox keeps in the session's directories"),
         (Access::Low, Kind::SwitchMode) => (Deny, "changes no modes"),
         (Access::Medium, Kind::SwitchMode) => (Ask, "asks before a mode changes"),
         (Access::Low, Kind::Other) => (Deny, "does nothing of which it is not known what it is"),

@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use narrows_base::sync::lock;
-use narrows_policy::{Access, Confined, Policy};
+use narrows_policy::{Access, Confined, Policy, Protection};
 use narrows_process::{Sandbox, Support, is_missing};
 use tokio::sync::{OnceCell, Semaphore};
 
+use super::files::WriteMode;
 use super::links;
 use super::repository::{self, LookupBudget, Named};
 
@@ -83,7 +85,7 @@ impl Confinement {
             // The search fails only if the runtime ends. Then there is nothing to rely on.
             protected: found
                 .as_ref()
-                .is_ok_and(|found| found.is_complete && (can.protected || found.is_empty())),
+                .map_or(Protection::NotSearched, |found| found.protection(can.protected)),
         };
         sandbox.protected = found.map(Found::into_all).unwrap_or_default();
         (Some(sandbox), confined)
@@ -91,12 +93,36 @@ impl Confinement {
 
     /// Searches for protected paths, and adds those that earlier searches of this session found.
     fn search(&self, max_entries: usize) -> Found {
-        let Found { paths, closed, is_complete } = protected(&self.policy, &self.roots, max_entries);
+        let Found { paths, closed, is_complete, .. } = protected(&self.policy, &self.roots, max_entries);
         let mut known = lock(&self.known);
         known.extend(paths);
         // A path that cannot be looked at is kept: a command may have changed the mode of a directory around it.
         known.retain(|path| !path.symlink_metadata().is_err_and(|error| is_missing(&error)));
-        Found { paths: known.clone(), closed, is_complete }
+        let has_hard_link = known.iter().any(|path| is_hard_linked(path));
+        Found { paths: known.clone(), closed, is_complete, has_hard_link }
+    }
+
+    /// Returns how the file at `path`, which has no links in it, is to be written. Blocks.
+    ///
+    /// A command sees a protected file through a read-only mount. The kernel drops that mount when the file is replaced, and the
+    /// command could write the new one. So a protected file is written in place, also if no command runs: one may start.
+    pub(crate) fn write_mode(&self, path: &Path) -> WriteMode {
+        let is_named = self.roots.iter().any(|root| {
+            path.strip_prefix(root).is_ok_and(|inside| self.policy.protects(root, inside, false))
+        });
+        let id = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
+        // A mount on a link is one on the file that it leads to.
+        let is_mounted =
+            || id(path).is_some_and(|file| lock(&self.known).iter().any(|known| id(known) == Some(file)));
+        if is_named || is_mounted() { WriteMode::InPlace } else { WriteMode::Replace }
+    }
+}
+
+/// Returns `true` if the file has other names. One that cannot be looked at may have.
+fn is_hard_linked(path: &Path) -> bool {
+    match path.metadata() {
+        Ok(file) => !file.is_dir() && file.nlink() > 1,
+        Err(error) => !is_missing(&error),
     }
 }
 
@@ -108,9 +134,24 @@ struct Found {
     closed: Vec<PathBuf>,
     /// Every directory was searched, or is protected as a whole, and all settings of git were read.
     is_complete: bool,
+    /// A protected file has a name that is not mounted.
+    has_hard_link: bool,
 }
 
 impl Found {
+    /// What of it a sandbox keeps that `can_protect` files in a root or not.
+    fn protection(&self, can_protect: bool) -> Protection {
+        if !self.is_complete {
+            Protection::NotSearched
+        } else if !can_protect && !self.is_empty() {
+            Protection::Unsupported
+        } else if self.has_hard_link {
+            Protection::HardLinked
+        } else {
+            Protection::Kept
+        }
+    }
+
     fn is_empty(&self) -> bool {
         self.paths.is_empty() && self.closed.is_empty()
     }
@@ -156,7 +197,8 @@ impl Found {
 /// Whatever can be told of a directory only with permissions that it does not give closes it: a command that owns it could
 /// change its mode, and write what was not found.
 fn protected(policy: &Policy, roots: &[PathBuf], mut most: usize) -> Found {
-    let mut found = Found { paths: BTreeSet::new(), closed: Vec::new(), is_complete: true };
+    let mut found =
+        Found { paths: BTreeSet::new(), closed: Vec::new(), is_complete: true, has_hard_link: false };
     let mut budget = LookupBudget::new();
     roots.iter().for_each(|root| found.add_named_above(policy, root, &mut budget));
     let mut open: VecDeque<(&Path, PathBuf)> =
@@ -335,14 +377,14 @@ mod tests {
             assert_eq!(confined, Confined::default());
             return;
         }
-        assert_eq!(confined, Confined { files: true, network: false, protected: true });
+        assert_eq!(confined, Confined { files: true, network: false, protected: Protection::Kept });
         fs::write(root.path().join(".env"), "").unwrap();
         let (sandbox, confined) = alone.now().await;
-        assert_eq!(confined, Confined { files: true, network: false, protected: false });
+        assert_eq!(confined, Confined { files: true, network: false, protected: Protection::Unsupported });
         assert_eq!(sandbox.unwrap().protected, [roots[0].join(".env")]);
         let better = Confinement::new(policy, &roots, having(Support::namespaces().await));
         let (sandbox, confined) = better.now().await;
-        assert_eq!(confined.protected, sandbox.is_some());
+        assert_eq!(confined.protected == Protection::Kept, sandbox.is_some());
     }
 
     #[test]
@@ -360,6 +402,45 @@ mod tests {
         assert_eq!((second.paths, second.is_complete), (first.paths, false));
         fs::remove_file(root.path().join("a/b/AGENTS.md")).unwrap();
         assert_eq!(confinement.search(1000).into_all(), [root.path().join("a/.git/config")]);
+    }
+
+    #[test]
+    fn the_reason_why_protected_files_are_not_kept_is_told() {
+        let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()));
+        let root = tree(&["AGENTS.md", "other"]);
+        let roots = [root.path().to_owned()];
+        let confinement = Confinement::new(policy, &roots, Arc::default());
+        assert_eq!(confinement.search(100).protection(true), Protection::Kept);
+        assert_eq!(confinement.search(100).protection(false), Protection::Unsupported);
+        assert_eq!(confinement.search(1).protection(true), Protection::NotSearched);
+        fs::hard_link(root.path().join("AGENTS.md"), root.path().join("second")).unwrap();
+        assert_eq!(confinement.search(100).protection(true), Protection::HardLinked);
+        fs::remove_file(root.path().join("second")).unwrap();
+        // The settings of git cannot be read, and no sandbox is to blame.
+        fs::create_dir(root.path().join(".git")).unwrap();
+        let pipe = root.path().join(".git/config");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        for can_protect in [true, false] {
+            assert_eq!(confinement.search(100).protection(can_protect), Protection::NotSearched);
+        }
+    }
+
+    #[test]
+    fn only_protected_files_are_written_in_place() {
+        let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()));
+        let root = tree(&["AGENTS.md", "notes", "plain"]);
+        symlink("notes", root.path().join("CLAUDE.md")).unwrap();
+        let confinement = Confinement::new(policy, &[root.path().to_owned()], Arc::default());
+        let check = |name: &str, expected: WriteMode| {
+            assert_eq!(confinement.write_mode(&root.path().join(name)), expected, "{name}");
+        };
+        check("AGENTS.md", WriteMode::InPlace);
+        check("plain", WriteMode::Replace);
+        // A command mounts what a link of a protected name leads to.
+        check("notes", WriteMode::Replace);
+        confinement.search(100);
+        check("notes", WriteMode::InPlace);
+        check("plain", WriteMode::Replace);
     }
 
     #[test]
@@ -412,12 +493,12 @@ mod tests {
                 let roots = [work.path().canonicalize().unwrap(), path.clone()];
                 let confinement = Confinement::new(Arc::clone(&policy), &roots, Arc::default());
                 // Half of them are searched for only when the mode has changed.
-                if mode % 2 == 0 && !confinement.now().await.1.protected {
+                if mode % 2 == 0 && confinement.now().await.1.protected != Protection::Kept {
                     return;
                 }
                 set_mode(&path.join(closed), mode);
                 let (sandbox, confined) = confinement.now().await;
-                if !confined.protected {
+                if confined.protected != Protection::Kept {
                     return;
                 }
                 let mut spec = narrows_process::Spec::new("sh");

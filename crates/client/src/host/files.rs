@@ -41,6 +41,16 @@ pub(crate) enum Reach {
     Anywhere,
 }
 
+/// How the content of a file that is there is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WriteMode {
+    /// A new file takes its place: readers see the old content or the new, also after a crash.
+    Replace,
+    /// The same file gets the content, so that mounts on it stay. A crash may leave a part of it. A file with several names is
+    /// replaced all the same: the others are not meant.
+    InPlace,
+}
+
 /// Bounds on one file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -200,22 +210,30 @@ impl Found {
         Ok(lines(text, line, limit))
     }
 
-    /// Makes `text` its content, at once and whole or not at all. Missing directories are made.
+    /// Makes `text` its content, unless `mode` says otherwise at once and whole or not at all. Missing directories are made.
     ///
     /// # Errors
     /// [`FileError`]; [`FileErrorKind::Changed`] as above.
-    pub(crate) fn write(&self, text: &str) -> Result<(), FileError> {
+    pub(crate) fn write(&self, text: &str, mode: WriteMode) -> Result<(), FileError> {
         if text.len() > self.limits.write {
             return Err(FileError::new(&self.asked, FileErrorKind::TooLarge { limit: self.limits.write }));
         }
         // Replacing asks only the directory for leave; a file that must not be written says so when it is opened.
         let old = match self.regular()? {
-            Some(_) => Some(self.open(OFlags::WRONLY)?.1),
+            Some(_) => Some(self.open(OFlags::WRONLY)?),
             None => None,
         };
         if is_made_up(&self.directory) {
             return Err(FileError::new(&self.asked, FileErrorKind::NotRegular("made up by the system")));
         }
+        if let Some((file, stat)) = &old
+            && mode == WriteMode::InPlace
+            && stat.st_nlink == 1
+        {
+            return save::overwrite(file, text.as_bytes(), self.durable)
+                .map_err(|errno| FileError::system(&self.asked, errno).effects(Effects::Possible));
+        }
+        let old = old.map(|(_, stat)| stat);
         let effects = if self.missing.is_empty() { Effects::None } else { Effects::Possible };
         let fail = |errno| FileError::system(&self.asked, errno).effects(effects);
         let made = save::directories(&self.directory, &self.missing).map_err(fail)?;

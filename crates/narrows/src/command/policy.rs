@@ -58,7 +58,11 @@ fn confined(policy: &Rulebook, roots: &[PathBuf], args: &Circumstances) -> Resul
     }
     if args.sandboxed {
         // It takes the network from commands only if they are not to have it.
-        return Ok(Confined { files: true, network: !policy.narrowing().network, protected: true });
+        return Ok(Confined {
+            files: true,
+            network: !policy.narrowing().network,
+            protected: narrows_policy::Protection::Kept,
+        });
     }
     let confinement = Confinement::new(Arc::new(policy.clone()), roots, Arc::default());
     super::block_on(async { confinement.now().await.1 })

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::common::{decide, policy};
 
-const NONE: Confined = Confined { files: false, network: false, protected: false };
+const NONE: Confined =
+    Confined { files: false, network: false, protected: narrows_policy::Protection::Unsupported };
 
 const ALLOW_LS: &str = "[[rule]]\neffect = 'allow'\ncommand = ['ls', 'ls **']\n";
 const ALLOW_LOOKING: &str =

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use narrows_policy::{Access, Action, Command, Confined, Decision, Narrowing, Policy, Rules, Scene};
 
 /// A sandbox that enforces everything.
-pub(crate) const SANDBOX: Confined = Confined { files: true, network: true, protected: true };
+pub(crate) const SANDBOX: Confined =
+    Confined { files: true, network: true, protected: narrows_policy::Protection::Kept };
 
 /// The roots of every test.
 pub(crate) fn roots() -> Vec<PathBuf> {

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::common::{SANDBOX, decide, policy};
 
-const NONE: Confined = Confined { files: false, network: false, protected: false };
+const NONE: Confined =
+    Confined { files: false, network: false, protected: narrows_policy::Protection::Unsupported };
 
 const LOOKING: &str = "[[rule]]\neffect = 'allow'\ncommand = 'git status **'\n";
 

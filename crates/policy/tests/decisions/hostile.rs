@@ -6,7 +6,8 @@ use narrows_policy::{Access, Action, Because, Command, Confined, Variable};
 use crate::common::{SANDBOX, decide, policy, shell};
 use crate::{corpus, evasions, everyday};
 
-const NO_SANDBOX: Confined = Confined { files: false, network: false, protected: false };
+const NO_SANDBOX: Confined =
+    Confined { files: false, network: false, protected: narrows_policy::Protection::Unsupported };
 
 /// What the corpus must not get to run.
 const CANARY: &str = r#"

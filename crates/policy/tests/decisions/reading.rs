@@ -5,7 +5,8 @@ use narrows_policy::{Access, Action, Command, Confined};
 
 use crate::common::{decide, policy};
 
-const NO_SANDBOX: Confined = Confined { files: false, network: false, protected: false };
+const NO_SANDBOX: Confined =
+    Confined { files: false, network: false, protected: narrows_policy::Protection::Unsupported };
 
 /// Lines that change something, tell something or run something by options of programs that otherwise only look.
 #[test]

@@ -4,7 +4,8 @@ use crate::common::{SANDBOX, decide, policy, roots, shell};
 use narrows_policy::Verdict::{self, Allow, Ask, Deny};
 use narrows_policy::{Access, Action, Because, Command, Confined, Kind, Narrowing, Policy, Scene};
 
-const NO_SANDBOX: Confined = Confined { files: false, network: false, protected: false };
+const NO_SANDBOX: Confined =
+    Confined { files: false, network: false, protected: narrows_policy::Protection::Unsupported };
 
 /// Checks one action under low, medium and high access.
 #[track_caller]
@@ -64,7 +65,7 @@ fn running_needs_a_sandbox() {
 
 #[test]
 fn running_needs_protected_files_to_be_kept() {
-    let open = Confined { protected: false, ..SANDBOX };
+    let open = Confined { protected: narrows_policy::Protection::Unsupported, ..SANDBOX };
     check(&shell("cargo test"), open, [Deny, Ask, Allow]);
     check(&shell("ls"), open, [Allow, Ask, Allow]);
     let decision = decide(&policy(Access::Medium, ""), &shell("cargo test"), open);
@@ -196,4 +197,25 @@ fn without_roots_nothing_is_in_them() {
     let scene = Scene { confined: SANDBOX, ..Scene::default() };
     assert_eq!(medium.decide(&Action::file(Kind::Edit, "a"), &scene).verdict, Deny);
     assert_eq!(medium.decide(&shell("make"), &scene).verdict, Ask);
+}
+
+/// Advice to change the sandbox would not help where it is not to blame.
+#[test]
+fn the_reason_why_protected_files_are_not_kept_is_the_real_one() {
+    use narrows_policy::Protection;
+    for (protected, words) in [
+        (Protection::Unsupported, "the sandbox of this machine cannot keep them"),
+        (Protection::NotSearched, "git settings cannot be read"),
+        (Protection::HardLinked, "second hard link"),
+    ] {
+        let roots = [std::path::PathBuf::from("/work")];
+        let confined = Confined { protected, ..SANDBOX };
+        let scene = narrows_policy::Scene { roots: &roots, confined, ..narrows_policy::Scene::default() };
+        let policy =
+            narrows_policy::Policy::new(narrows_policy::Access::Medium, narrows_policy::Narrowing::default());
+        let decision = policy.decide(&shell("cargo test"), &scene);
+        assert_eq!(decision.verdict, Ask);
+        let told = decision.to_string();
+        assert!(told.contains(words) && !told.contains("bubblewrap"), "{protected:?}: {told}");
+    }
 }

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, RawMode, Stat, Uid, fchmod, fchown, fstat, fsync, mkdirat, openat, renameat,
-    unlinkat,
+    AtFlags, Gid, Mode, OFlags, RawMode, Stat, Uid, fchmod, fchown, fstat, fsync, ftruncate, mkdirat, openat,
+    renameat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -56,6 +56,40 @@ pub(super) fn save(
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let _ = openat(directory, ".", flags, Mode::empty()).and_then(|directory| fsync(&directory));
     }
+    Ok(())
+}
+
+/// Makes `content` that of `file`, which stays the same file. Room is reserved first, so that a full disk leaves the old
+/// content; a crash or an error on the way may leave a part of the new one.
+pub(super) fn overwrite(file: &OwnedFd, content: &[u8], durable: bool) -> Result<(), Errno> {
+    let length = content.len() as u64;
+    reserve(file, length)?;
+    let mut writer = std::fs::File::from(file.try_clone().map_err(|error| errno(&error))?);
+    writer.write_all(content).map_err(|error| errno(&error))?;
+    ftruncate(file, length)?;
+    // Rights to become somebody else do not pass to a new content.
+    let old = fstat(file)?;
+    if old.st_mode & 0o7000 != 0 {
+        fchmod(file, Mode::from_raw_mode(old.st_mode & 0o777))?;
+    }
+    if durable { fsync(file) } else { Ok(()) }
+}
+
+/// Reserves room for `length` bytes, where the system can.
+#[cfg(target_os = "linux")]
+fn reserve(file: &OwnedFd, length: u64) -> Result<(), Errno> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    if length == 0 {
+        return Ok(());
+    }
+    match fallocate(file, FallocateFlags::KEEP_SIZE, 0, length) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn reserve(_: &OwnedFd, _: u64) -> Result<(), Errno> {
     Ok(())
 }
 

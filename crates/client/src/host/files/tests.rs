@@ -22,7 +22,7 @@ impl Files {
     }
 
     fn write(&self, path: &Path, text: &str) -> Result<(), FileError> {
-        self.again(path, |found| found.write(text))
+        self.again(path, |found| found.write(text, WriteMode::Replace))
     }
 
     fn again<T>(&self, path: &Path, act: impl Fn(&Found) -> Result<T, FileError>) -> Result<T, FileError> {
@@ -384,10 +384,10 @@ fn what_was_judged_is_what_is_used() {
         fs::remove_file(disk.root.join("file")).unwrap();
         disk.link("../out/file", "root/file");
         assert_eq!(in_sub.read(None, None).as_deref(), Ok("root/sub/file"));
-        in_sub.write("new").unwrap();
+        in_sub.write("new", WriteMode::Replace).unwrap();
         assert_eq!(disk.text("root/moved/file"), "new");
         assert_eq!(file.read(None, None).unwrap_err().kind(), &FileErrorKind::Changed);
-        assert_eq!(file.write("new").unwrap_err().kind(), &FileErrorKind::Changed);
+        assert_eq!(file.write("new", WriteMode::Replace).unwrap_err().kind(), &FileErrorKind::Changed);
         assert_eq!(disk.text("out/file"), "out/file");
         assert_eq!(disk.text("out/sub/file"), "out/sub/file");
     });

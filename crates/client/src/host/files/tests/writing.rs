@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::{Disk, each};
-use crate::host::files::{FileErrorKind, Files, Reach};
+use crate::host::files::{FileErrorKind, Files, Reach, WriteMode};
 
 /// Writes at `place`, a path from the directory above the root.
 fn write(disk: &Disk, files: &Files, place: &str) -> Result<(), FileErrorKind> {
@@ -137,7 +137,10 @@ fn a_failure_leaves_nothing_behind() {
         // Found as nothing, and a directory when it is written: the replacement fails at its last step.
         let found = files.find(&disk.root.join("place")).unwrap();
         fs::create_dir(disk.root.join("place")).unwrap();
-        assert_eq!(found.write("x").unwrap_err().kind(), &FileErrorKind::NotRegular("a directory"));
+        assert_eq!(
+            found.write("x", WriteMode::Replace).unwrap_err().kind(),
+            &FileErrorKind::NotRegular("a directory")
+        );
         fs::remove_dir(disk.root.join("place")).unwrap();
         assert_eq!(names(disk), before);
     });
@@ -148,7 +151,7 @@ fn a_link_in_the_place_of_a_missing_directory_is_not_followed() {
     each(Reach::Roots, |disk, files| {
         let found = files.find(&disk.root.join("a/b/file")).unwrap();
         disk.link("../out", "root/a");
-        let error = found.write("x").unwrap_err();
+        let error = found.write("x", WriteMode::Replace).unwrap_err();
         assert_eq!(error.kind(), &FileErrorKind::Changed);
         assert_eq!(error.to_rpc().data.unwrap()["effects"], "possible");
         // Who asks by path is told what it is now.
@@ -183,5 +186,25 @@ fn a_reader_sees_the_old_or_the_new() {
                 assert!(texts.contains(&text), "{text}");
             }
         });
+    });
+}
+
+/// A read-only mount that a running command sees is one of the file, and goes when another takes its place.
+#[test]
+fn a_file_that_is_written_in_place_stays_the_same_file() {
+    each(Reach::Roots, |disk, files| {
+        let path = disk.root.join("file");
+        let inode = || fs::metadata(&path).unwrap().ino();
+        let write = |text: &str, mode| files.find(&path).unwrap().write(text, mode).unwrap();
+        let before = inode();
+        for text in ["longer than it was", "short", ""] {
+            write(text, WriteMode::InPlace);
+            assert_eq!((fs::read_to_string(&path).unwrap().as_str(), inode()), (text, before));
+        }
+        // The other name is not meant.
+        fs::hard_link(&path, disk.root.join("second")).unwrap();
+        write("new", WriteMode::InPlace);
+        assert_eq!((disk.text("root/file").as_str(), disk.text("root/second").as_str()), ("new", ""));
+        assert_ne!(inode(), before);
     });
 }
