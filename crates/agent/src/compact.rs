@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::catalog::Choice;
 use crate::failure;
 use crate::session::Past;
+use crate::size::message_bytes;
 use crate::turn::{Reason, Turn};
 use crate::voice::new_id;
 
@@ -210,20 +211,7 @@ fn estimate(messages: &[Message]) -> u64 {
 
 /// How many bytes messages take.
 fn weight(messages: &[Message]) -> usize {
-    let data = |part: &Part| match part {
-        Part::Text { text: data }
-        | Part::Image { data, .. }
-        | Part::Audio { data, .. }
-        | Part::File { data, .. } => data.len(),
-    };
-    messages
-        .iter()
-        .map(|message| match message {
-            Message::User { content } => content.iter().map(data).sum(),
-            Message::Assistant(said) => said.text.len() + said.reasoning.len(),
-            Message::Tool(result) => result.content.iter().map(data).sum::<usize>(),
-        })
-        .sum()
+    messages.iter().map(message_bytes).sum()
 }
 
 /// The size of a part in bytes of text; a picture counts as a page or two, whatever its bytes.

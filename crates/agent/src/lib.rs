@@ -35,6 +35,7 @@ mod request;
 mod session;
 mod settings;
 mod shown;
+mod size;
 mod stop;
 mod tool;
 mod turn;

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::agent::{Agent, Call};
 use crate::bridge::ClientServers;
+use crate::prompt::stored_bytes;
 use crate::read::{self, Params, invalid, no_session};
 use crate::request::{After, Answer, note_tag, tell};
 use crate::session::{Past, Place, Session, State};
@@ -304,6 +305,7 @@ fn remember(agent: &Agent, session: &Session, record: &Record, history: &[Turn])
     state.choice = choice;
     state.troubles.extend(told);
     state.last_turn = history.iter().map(|turn| turn.number).max().unwrap_or(0);
+    state.stored_bytes = history.iter().map(stored_bytes).sum();
     state.past = history
         .iter()
         .filter(|turn| !turn.messages.is_empty())

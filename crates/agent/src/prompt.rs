@@ -157,7 +157,7 @@ async fn play(agent: &Arc<Agent>, begun: Begun) -> (End, TurnGuard) {
         let _ = voice.update(&said).await;
     }
     let _ = voice.state("running").await;
-    voice.note(Shown::User { id: message, content });
+    voice.note(&Shown::User { id: message, content });
     let mut turn = Turn::new(Arc::clone(agent), Arc::clone(&session), peer, guard.stop.clone(), voice);
     turn.authorizes = authorizes;
     let end = turn.run(blocks).await;
@@ -165,7 +165,9 @@ async fn play(agent: &Arc<Agent>, begun: Begun) -> (End, TurnGuard) {
     // Even a turn that was given up says what it has not yet said.
     let _ = voice.pause().await;
     match &end.reason {
-        Reason::EndTurn | Reason::MaxTokens | Reason::MaxTurnRequests if !messages.is_empty() => {
+        Reason::EndTurn | Reason::MaxTokens | Reason::MaxTurnRequests | Reason::TooLarge(_)
+            if !messages.is_empty() =>
+        {
             if is_answered(&messages) {
                 let (said, answered) = spoken(&messages);
                 agent.memory.note(&session.id, &said, &answered);
@@ -209,7 +211,8 @@ async fn keep(
     if session.claim().is_none() {
         return;
     }
-    let stored = StoredTurn::new(texts(&messages), texts(&voice.take_record()));
+    let stored = StoredTurn::new(texts(&messages), voice.take_record());
+    session.state().stored_bytes += stored_bytes(&stored);
     let (number, trouble) = match session.store_turn(stored, title).await {
         Ok(number) => (number, None),
         Err(NotStored::Waits { error, number }) => {
@@ -236,6 +239,11 @@ async fn keep(
             false => voice.remark(&format!("({trouble})\n")).await,
         };
     }
+}
+
+/// Returns how many bytes a turn has in the store.
+pub(crate) fn stored_bytes(turn: &StoredTurn) -> usize {
+    turn.messages.iter().chain(&turn.replay).map(String::len).sum()
 }
 
 /// The words of a turn: the person's, and the model's.

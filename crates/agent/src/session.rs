@@ -33,6 +33,8 @@ pub(crate) struct State {
     pub(crate) past: Vec<Past>,
     /// The number of the last turn in the store; `0` if there is none.
     pub(crate) last_turn: u64,
+    /// How many bytes all its turns have in the store.
+    pub(crate) stored_bytes: usize,
     /// How many tokens the last request took, and its answer.
     pub(crate) used: Option<u64>,
     /// What all requests have cost in dollars since the session was opened, where the endpoint tells.
@@ -99,6 +101,7 @@ impl State {
             choice: None,
             past: Vec::new(),
             last_turn: 0,
+            stored_bytes: 0,
             used: None,
             cost: None,
             usage: None,

@@ -87,10 +87,23 @@ pub struct Limits {
     pub tool: Duration,
     /// How long an MCP server may take to be ready before a turn goes on without it.
     pub server_start: Duration,
+    /// How many bytes one answer of the model may have.
+    pub answer_bytes: usize,
+    /// How many bytes one turn may have: answers, results of tools, and what is shown of them.
+    pub turn_bytes: usize,
+    /// How many bytes a session may have, as it is stored.
+    pub session_bytes: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { requests_per_turn: 50, tool: Duration::from_secs(600), server_start: Duration::from_secs(10) }
+        Self {
+            requests_per_turn: 50,
+            tool: Duration::from_secs(600),
+            server_start: Duration::from_secs(10),
+            answer_bytes: 16 << 20,
+            turn_bytes: 64 << 20,
+            session_bytes: 256 << 20,
+        }
     }
 }

@@ -18,6 +18,7 @@ use crate::compact::{Compaction, EMPTY, KEPT};
 use crate::content::{self, Block};
 use crate::failure;
 use crate::session::Session;
+use crate::size::{Bound, answer_bytes, cut_arguments, message_bytes};
 use crate::stop::Stop;
 use crate::tool::Toolbox;
 use crate::voice::{Gone, Voice};
@@ -31,6 +32,9 @@ const LEARNING: Duration = Duration::from_secs(5);
 /// How long nothing may be said: clients take an agent that is silent for minutes for dead.
 const SILENCE: Duration = Duration::from_secs(30);
 
+/// What the model is told of calls that are left when the turn has as many bytes as it may.
+const NOT_RUN: &str = "The turn has as many bytes as it may. The tool was not run.";
+
 /// Why a turn is over.
 #[derive(Debug)]
 pub(crate) enum Reason {
@@ -39,6 +43,8 @@ pub(crate) enum Reason {
     MaxTurnRequests,
     Refusal,
     Cancelled,
+    /// Something has more bytes than it may.
+    TooLarge(Bound),
     Failed(Error),
 }
 
@@ -54,7 +60,7 @@ impl Reason {
     pub(crate) fn name_v2(&self) -> &'static str {
         match self {
             Self::EndTurn => "end_turn",
-            Self::MaxTokens => "max_tokens",
+            Self::MaxTokens | Self::TooLarge(_) => "max_tokens",
             Self::MaxTurnRequests => "max_turn_requests",
             Self::Refusal => "refusal",
             Self::Cancelled => "cancelled",
@@ -101,6 +107,8 @@ pub(crate) struct Turn {
     pub(crate) voice: Voice,
     /// What this turn adds to the conversation.
     pub(crate) messages: Vec<Message>,
+    /// How many bytes the model and its tools have added to the conversation.
+    added_bytes: usize,
     usage: Option<Usage>,
     /// The history has been shortened because it did not fit; once is enough.
     pub(crate) compacted: bool,
@@ -126,6 +134,7 @@ impl Turn {
             stop,
             voice,
             messages,
+            added_bytes: 0,
             usage: None,
             compacted: false,
             title: None,
@@ -142,6 +151,10 @@ impl Turn {
             reason = self.work(blocks) => reason.unwrap_or_else(|reason| reason),
             () = beats => Reason::Cancelled,
         };
+        if let Reason::TooLarge(bound) = reason {
+            // If the client has gone there is nobody to tell.
+            let _ = self.voice.aside(&bound.words(self.limit(bound)), &json!({})).await;
+        }
         let effects = match self.messages.iter().any(|message| matches!(message, Message::Tool(_))) {
             true => Effects::Possible,
             false => Effects::None,
@@ -156,6 +169,25 @@ impl Turn {
             sum
         });
         End { reason, usage, effects }
+    }
+
+    fn limit(&self, bound: Bound) -> usize {
+        let limits = &self.agent.limits;
+        match bound {
+            Bound::Answer => limits.answer_bytes,
+            Bound::Turn => limits.turn_bytes,
+            Bound::Session => limits.session_bytes,
+        }
+    }
+
+    /// Checks that `bytes` are within a limit.
+    fn check_size(&self, bytes: usize, bound: Bound) -> Result<(), Reason> {
+        if bytes > self.limit(bound) { Err(Reason::TooLarge(bound)) } else { Ok(()) }
+    }
+
+    /// How many bytes the turn has: what goes to the model, and what is shown again.
+    fn bytes(&self) -> usize {
+        self.added_bytes + self.voice.recorded_bytes()
     }
 
     /// What comes of `work`, unless the turn is given up first.
@@ -174,6 +206,8 @@ impl Turn {
         }
         let choice = self.session.state().choice.clone();
         let choice = choice.ok_or_else(|| Reason::Failed(failure::unconfigured()))?;
+        let stored_bytes = self.session.state().stored_bytes;
+        self.check_size(stored_bytes, Bound::Session)?;
         self.name_session(&blocks).await?;
         self.learn(&choice, Stage::Asked);
         let blocks = self.unless_stopped(self.fetch(blocks)).await?;
@@ -193,8 +227,9 @@ impl Turn {
             let toolbox = Toolbox::new(self.agent.client().can, &servers.tools());
             request.tools = toolbox.tools().to_vec();
             let completion = self.ask(&choice, &mut request).await?;
-            let Completion { message, finish, usage, .. } = completion;
+            let Completion { mut message, finish, usage, .. } = completion;
             self.count(&choice, usage).await?;
+            self.check_size(answer_bytes(&message), Bound::Answer)?;
             self.learn(&choice, Stage::Answered);
             let last = match finish {
                 Finish::Calls => None,
@@ -207,19 +242,29 @@ impl Turn {
                 self.messages.push(Message::Assistant(message));
                 return Ok(reason);
             }
+            let refusals: Vec<Option<String>> = message.calls.iter_mut().map(cut_arguments).collect();
             let calls = message.calls.clone();
             self.say(&mut request, Message::Assistant(message));
-            for call in calls {
+            for (call, refusal) in calls.iter().zip(refusals) {
+                let is_full = self.check_size(self.bytes(), Bound::Turn).is_err();
+                let refusal = refusal.or_else(|| is_full.then(|| NOT_RUN.to_owned()));
                 // Boxed, because it needs three times the room of all else, and most turns call nothing.
-                let result = Box::pin(self.call(&toolbox, &call)).await?;
+                let result = match refusal {
+                    Some(reason) => Box::pin(self.refuse_call(&toolbox, call, &reason)).await?,
+                    None => Box::pin(self.call(&toolbox, call)).await?,
+                };
                 self.say(&mut request, Message::Tool(result));
             }
+            self.check_size(self.bytes(), Bound::Turn)?;
         }
         Ok(Reason::MaxTurnRequests)
     }
 
     /// Adds to the conversation.
     fn say(&mut self, request: &mut Request, message: Message) {
+        if !matches!(message, Message::User { .. }) {
+            self.added_bytes += message_bytes(&message);
+        }
         request.messages.push(message.clone());
         self.messages.push(message);
     }
@@ -263,6 +308,7 @@ impl Turn {
         let mut reply = agent.catalog.client(choice).chat(request);
         let stopped = self.stop.stopped();
         tokio::pin!(stopped);
+        let mut bytes = 0;
         loop {
             // Looked at here, so that an answer that never pauses cannot outrun it; waited for below.
             if self.stop.is_stopped() {
@@ -276,6 +322,10 @@ impl Turn {
                     () = &mut stopped => return Err(Reason::Cancelled),
                 },
             };
+            if let Some(Event::Text(text) | Event::Thought(text)) = &event {
+                bytes += text.len();
+                self.check_size(bytes, Bound::Answer)?;
+            }
             match event {
                 Some(Event::Text(text)) => self.voice.text(&text).await?,
                 Some(Event::Thought(text)) => self.voice.thought(&text).await?,

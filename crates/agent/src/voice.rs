@@ -65,9 +65,22 @@ pub(crate) struct Voice {
     session: Arc<str>,
     version: Version,
     open: Option<Open>,
-    record: Vec<Shown>,
+    record: Vec<Recorded>,
     /// How many updates have been sent, for whoever watches over the silence.
     said: Arc<AtomicU64>,
+}
+
+/// Something that is to be shown again, as it is stored: text needs less memory than values.
+struct Recorded {
+    kind: RecordedKind,
+    json: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RecordedKind {
+    Text,
+    Plan,
+    Other,
 }
 
 #[derive(Serialize)]
@@ -152,7 +165,7 @@ impl Voice {
     pub(crate) async fn pause(&mut self) -> Result<(), Gone> {
         self.send_open().await?;
         if let Some(Open { thought, id, text, .. }) = self.open.take() {
-            self.record.push(if thought { Shown::Thought { id, text } } else { Shown::Text { id, text } });
+            self.note(&if thought { Shown::Thought { id, text } } else { Shown::Text { id, text } });
         }
         Ok(())
     }
@@ -160,7 +173,7 @@ impl Voice {
     /// Says something that is no part of the answer, in a message of its own that is not shown again.
     pub(crate) async fn aside(&mut self, text: &str, meta: &Value) -> Result<(), Gone> {
         self.pause().await?;
-        if self.record.iter().any(|shown| matches!(shown, Shown::Text { .. })) {
+        if self.record.iter().any(|recorded| recorded.kind == RecordedKind::Text) {
             // Clients that join chunks whatever their message would otherwise run it into the answer.
             self.chunk("agent_message_chunk", "\n\n", Some(&json!({SEPARATOR: true}))).await?;
         }
@@ -193,15 +206,15 @@ impl Voice {
     /// Keeps a call that has ended.
     pub(crate) fn keep(&mut self, mut call: ToolCall) {
         call.content.retain(|content| !matches!(content, ToolContent::Terminal { .. }));
-        self.record.push(Shown::Tool(Box::new(call)));
+        self.note(&Shown::Tool(Box::new(call)));
     }
 
     /// Tells the plan.
     pub(crate) async fn plan(&mut self, entries: Vec<PlanEntry>) -> Result<(), Gone> {
         self.pause().await?;
         self.update(&dialect::plan(self.version, &entries)).await?;
-        self.record.retain(|shown| !matches!(shown, Shown::Plan { .. }));
-        self.record.push(Shown::Plan { entries });
+        self.record.retain(|recorded| recorded.kind != RecordedKind::Plan);
+        self.note(&Shown::Plan { entries });
         Ok(())
     }
 
@@ -220,14 +233,25 @@ impl Voice {
         Ok(())
     }
 
-    /// Keeps something that is to be shown again but was not said by the agent.
-    pub(crate) fn note(&mut self, shown: Shown) {
-        self.record.push(shown);
+    /// Keeps something that is to be shown again.
+    pub(crate) fn note(&mut self, shown: &Shown) {
+        let kind = match shown {
+            Shown::Text { .. } => RecordedKind::Text,
+            Shown::Plan { .. } => RecordedKind::Plan,
+            _ => RecordedKind::Other,
+        };
+        // Plain data with string keys, which always can be written.
+        self.record.extend(serde_json::to_string(shown).ok().map(|json| Recorded { kind, json }));
     }
 
-    /// Takes what is to be shown again.
-    pub(crate) fn take_record(&mut self) -> Vec<Shown> {
-        std::mem::take(&mut self.record)
+    /// How many bytes are to be shown again.
+    pub(crate) fn recorded_bytes(&self) -> usize {
+        self.record.iter().map(|recorded| recorded.json.len()).sum()
+    }
+
+    /// Takes what is to be shown again, each as JSON.
+    pub(crate) fn take_record(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.record).into_iter().map(|recorded| recorded.json).collect()
     }
 }
 
@@ -265,7 +289,8 @@ mod tests {
             let update: Value = far.receiver.recv().await.unwrap().read_params().unwrap();
             texts.push(update["update"]["content"]["text"].as_str().unwrap().to_owned());
         }
-        (texts, voice.take_record())
+        let record = voice.take_record().iter().map(|json| serde_json::from_str(json).unwrap()).collect();
+        (texts, record)
     }
 
     #[tokio::test]

@@ -8,7 +8,8 @@ pub const MAX_PEER_VALUES: usize = 20_000;
 /// Returns `true` if `json` has more than `max` values, as [`count_values`] counts.
 #[must_use]
 pub fn has_more_values_than(json: &[u8], max: usize) -> bool {
-    count_values(json, max) > max
+    // A value takes two bytes at least, but for the first.
+    json.len() / 2 >= max && count_values(json, max) > max
 }
 
 /// Returns how many values `json` has, and `max + 1` if there are more than `max`. Containers count, and so does everything in

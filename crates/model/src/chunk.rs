@@ -9,6 +9,7 @@ mod shape;
 
 use std::borrow::Cow;
 
+use narrows_base::json::{MAX_PEER_VALUES, has_more_values_than};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -22,6 +23,9 @@ use calls::{Calls, End};
 use details::Details;
 use reason::{Reason, stronger};
 use shape::{CallDelta, Choice, Choices, Chunk, Content, Delta, Word};
+
+/// The most values that one chunk may have, or a whole answer that does not come in chunks. Parsed they take a hundred bytes each.
+const MAX_CHUNK_VALUES: usize = 200_000;
 
 /// Something to show as it comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +98,9 @@ impl Assembly {
         }
         // Text that was checked as a whole is not checked again string by string. Where it is none, a stray byte in
         // what nobody reads is no reason to lose the rest.
+        if has_more_values_than(data, MAX_CHUNK_VALUES) {
+            return Err(Problem::new(Kind::Garbage, "the answer has too many JSON values", false));
+        }
         let chunk = match std::str::from_utf8(data) {
             Ok(text) => serde_json::from_str(text).inspect(|chunk| self.alike.learn(chunk, text)),
             Err(_) => serde_json::from_slice(data),
@@ -166,7 +173,7 @@ impl Assembly {
         let (groq_usage, groq_error) = chunk.x_groq.map_or((None, None), |groq| (groq.usage, groq.error));
         if chunk.error.is_some_and(says_something) {
             // What stands beside it may tell the status.
-            return Err(Problem::of_event(&serde_json::from_slice(data).unwrap_or_default()));
+            return Err(Problem::of_event(&bounded_value(data).unwrap_or_default()));
         }
         fail(groq_error)?;
         let usage = chunk.usage.or(groq_usage).and_then(usage::read);
@@ -241,7 +248,7 @@ impl Assembly {
             self.details.take(raw);
         }
         if let Some(raw) = delta.extra_content
-            && let Ok(value) = serde_json::from_str(raw.get())
+            && let Some(value) = bounded_value(raw.get().as_bytes())
         {
             self.message.extra.insert("extra_content".to_owned(), value);
         }
@@ -288,7 +295,7 @@ impl Assembly {
             };
         }
         // A field that stands twice is no reason to lose the others.
-        if let Ok(value) = serde_json::from_slice::<Value>(data)
+        if let Some(value) = bounded_value(data)
             && value.is_object()
         {
             let once = value.to_string();
@@ -298,6 +305,11 @@ impl Assembly {
         }
         strange(data)
     }
+}
+
+/// A value of the endpoint. `None` if it is no JSON or has more values than are read from a peer.
+fn bounded_value(json: &[u8]) -> Option<Value> {
+    if has_more_values_than(json, MAX_PEER_VALUES) { None } else { serde_json::from_slice(json).ok() }
 }
 
 /// Shows a piece of text and keeps it.
@@ -325,14 +337,14 @@ fn says_something(raw: &RawValue) -> bool {
 /// Reports what stands under an `error` that is not on top.
 fn fail(error: Option<&RawValue>) -> Result<(), Problem> {
     match error.filter(|error| says_something(error)) {
-        Some(error) => Err(Problem::of_event(&serde_json::from_str(error.get()).unwrap_or_default())),
+        Some(error) => Err(Problem::of_event(&bounded_value(error.get().as_bytes()).unwrap_or_default())),
         None => Ok(()),
     }
 }
 
 /// What an event without choices is: a failure in one of the forms that have no `error` on top, or nothing known.
 fn strange(data: &[u8]) -> Result<Taken, Problem> {
-    let Ok(value) = serde_json::from_slice::<Value>(data) else { return Ok(Taken::Skipped) };
+    let Some(value) = bounded_value(data) else { return Ok(Taken::Skipped) };
     let is_failure = match &value {
         Value::Array(list) => list.iter().any(|item| item.get("error").is_some()),
         Value::Object(object) => {

@@ -111,6 +111,17 @@ impl Turn {
         Ok(ToolResult { call: call.id.clone(), name: call.name.clone(), content, failed: done.failed })
     }
 
+    /// Tells the client and the model that a call is not run.
+    pub(crate) async fn refuse_call(
+        &mut self,
+        toolbox: &Toolbox,
+        call: &Call,
+        reason: &str,
+    ) -> Result<ToolResult, Reason> {
+        let done = self.show_failed(call, toolbox.action(&call.name), reason).await?;
+        Ok(ToolResult { call: call.id.clone(), name: call.name.clone(), content: done.parts, failed: true })
+    }
+
     async fn try_call(&mut self, toolbox: &Toolbox, call: &Call) -> Result<Done, Reason> {
         let Some(action) = toolbox.action(&call.name) else {
             return self.show_failed(call, None, "There is no tool of this name.").await;

@@ -314,3 +314,75 @@ async fn a_model_that_thinks_for_long_is_covered() {
     check_v1(&client);
     client.leave().await;
 }
+
+/// What the client was told in messages of the agent.
+fn told(client: &Client) -> String {
+    let texts = client.updates.iter().filter(|update| update["sessionUpdate"] == "agent_message_chunk");
+    texts.filter_map(|update| update["content"]["text"].as_str()).collect()
+}
+
+#[tokio::test]
+async fn arguments_that_are_too_large_are_refused_and_the_turn_goes_on() {
+    let long = ("write_file", json!({"path": "c.txt", "content": "x".repeat(1 << 20)}));
+    let many = ("write_file", json!({"path": "c.txt", "content": "x", "more": vec![0; 20_000]}));
+    let server = ModelServer::start([Reply::text_and_calls("", &[long, many, read("a.txt")]), done()]);
+    let mut client = Desk::new(&[("/project/a.txt", "A")]).client(settings(&server)).await;
+    let session = client.session().await;
+    let end = client.prompt(&session, "Go").await.unwrap();
+    assert_eq!(end["stopReason"], "end_turn");
+    let messages = last_messages(&server);
+    assert_paired(&messages);
+    let results: Vec<&str> = (2..5).map(|at| messages[at]["content"].as_str().unwrap()).collect();
+    assert!(results[0].contains("at most 1048576 are allowed. The tool was not run."), "{results:?}");
+    assert!(results[1].contains("more than 20000 JSON values. The tool was not run."), "{results:?}");
+    assert_eq!(results[2], "A");
+    assert!(messages.to_string().len() < 100_000, "they do not go back to the model");
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn an_answer_with_too_many_bytes_ends_the_turn() {
+    let limits = Limits { answer_bytes: 1000, ..Limits::default() };
+    let server = ModelServer::start([Reply::text(&"word ".repeat(300))]);
+    let settings = Settings { limits, ..settings(&server) };
+    let mut client = Desk::new(&[]).client(settings).await;
+    let session = client.session().await;
+    let end = client.prompt(&session, "Go").await.unwrap();
+    assert_eq!(end["stopReason"], "max_tokens");
+    assert!(told(&client).ends_with("It is not kept, and the turn ends here."), "{}", told(&client));
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn a_turn_with_too_many_bytes_runs_no_more_calls_and_ends() {
+    let limits = Limits { turn_bytes: 3000, ..Limits::default() };
+    let wanted = [read("a.txt"), read("a.txt"), read("a.txt"), read("a.txt")];
+    let server = ModelServer::start([Reply::text_and_calls("", &wanted), done()]);
+    let settings = Settings { limits, ..settings(&server) };
+    let text = "x".repeat(1000);
+    let mut client = Desk::new(&[("/project/a.txt", &text)]).client(settings).await;
+    let session = client.session().await;
+    let end = client.prompt(&session, "Go").await.unwrap();
+    assert_eq!(end["stopReason"], "max_tokens");
+    assert!(told(&client).ends_with("It ends here."), "{}", told(&client));
+    let statuses: Vec<Value> = calls(&client).iter().map(|call| call["status"].clone()).collect();
+    assert!(statuses.contains(&json!("completed")) && statuses.contains(&json!("failed")), "{statuses:?}");
+    // The next turn has a whole history.
+    client.prompt(&session, "Again").await.unwrap();
+    assert_paired(&last_messages(&server));
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn a_session_with_too_many_bytes_takes_no_more_prompts() {
+    let limits = Limits { session_bytes: 100, ..Limits::default() };
+    let server = ModelServer::start([done()]);
+    let settings = Settings { limits, ..settings(&server) };
+    let mut client = Desk::new(&[]).client(settings).await;
+    let session = client.session().await;
+    assert_eq!(client.prompt(&session, "Go").await.unwrap()["stopReason"], "end_turn");
+    assert_eq!(client.prompt(&session, "Again").await.unwrap()["stopReason"], "max_tokens");
+    assert!(told(&client).ends_with("takes no more prompts. Begin a new one."), "{}", told(&client));
+    assert_eq!(chats(&server).len(), 1, "the model was not asked");
+    client.leave().await;
+}

@@ -3,7 +3,9 @@
 //! A piece belongs to the call of its index; without one, to that of its id; without either, to the last call that
 //! stood at its place in the list. An id that is new at a known index begins another call.
 
+use narrows_base::json::{MAX_PEER_VALUES, count_values};
 use serde::de::IgnoredAny;
+use serde_json::Value;
 
 use super::shape::{CallDelta, Function, Index, Word};
 use crate::chat::Call;
@@ -35,6 +37,8 @@ pub(super) enum End {
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     drafts: Vec<Draft>,
+    /// How many values the fields have that go back unchanged. More than [`MAX_PEER_VALUES`] are left out.
+    extra_values: usize,
 }
 
 /// One call as far as it has come.
@@ -75,7 +79,13 @@ impl Calls {
         if !(call.arguments == arguments && is_object(arguments)) {
             call.arguments.push_str(arguments);
         }
-        call.extra.extend(extra);
+        if !extra.is_empty() {
+            let count = |value: &Value| count_values(value.to_string().as_bytes(), MAX_PEER_VALUES);
+            self.extra_values += extra.values().map(count).sum::<usize>();
+            if self.extra_values <= MAX_PEER_VALUES {
+                call.extra.extend(extra);
+            }
+        }
         let is_first = call.name.is_empty() && !name.is_empty();
         // Some repeat the name, some let it grow.
         if name.len() > call.name.len() && name.starts_with(&*call.name) {

@@ -1,5 +1,6 @@
 //! `reasoning_details`: what a router wants back unchanged, put together from its pieces.
 
+use narrows_base::json::{MAX_PEER_VALUES, count_values};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -9,35 +10,62 @@ const GROWING: [&str; 2] = ["text", "summary"];
 /// What tells one entry from another.
 const IDENTITY: [&str; 3] = ["type", "index", "id"];
 
-/// The entries so far.
+/// The entries so far. More than [`MAX_PEER_VALUES`] values are not kept: then there are no entries.
 #[derive(Debug, Default)]
-pub(super) struct Details(Vec<Value>);
+pub(super) struct Details {
+    entries: Vec<Value>,
+    values: usize,
+}
 
 impl Details {
     /// Takes the entries of one chunk. A piece of the last entry continues it, everything else stands for itself.
     pub(super) fn take(&mut self, raw: &RawValue) {
-        let Ok(entries) = serde_json::from_str::<Vec<Value>>(raw.get()) else {
-            tracing::debug!("reasoning details that are no list");
+        if self.is_overfull() {
             return;
-        };
-        for entry in entries {
-            match (self.0.last_mut(), entry) {
-                (Some(Value::Object(last)), Value::Object(entry)) if continues(last, &entry) => {
-                    grow(last, entry);
-                }
-                (_, entry) => self.0.push(entry),
+        }
+        let chunk_values = count_values(raw.get().as_bytes(), MAX_PEER_VALUES);
+        if chunk_values > MAX_PEER_VALUES {
+            self.values = chunk_values;
+        } else if let Ok(entries) = serde_json::from_str::<Vec<Value>>(raw.get()) {
+            entries.into_iter().for_each(|entry| self.add(entry));
+        } else {
+            tracing::debug!("reasoning details that are no list");
+        }
+        if self.is_overfull() {
+            tracing::warn!("reasoning details left out: too many values");
+            self.entries = Vec::new();
+        }
+    }
+
+    fn add(&mut self, entry: Value) {
+        let count = |value: &Value| count_values(value.to_string().as_bytes(), MAX_PEER_VALUES);
+        match (self.entries.last_mut(), entry) {
+            (Some(Value::Object(last)), Value::Object(entry)) if continues(last, &entry) => {
+                // A text that grows is no further value.
+                let others =
+                    entry.iter().filter(|(name, value)| !value.is_string() || !last.contains_key(*name));
+                self.values += others.map(|(_, value)| count(value)).sum::<usize>();
+                grow(last, entry);
+            }
+            (_, entry) => {
+                self.values += count(&entry);
+                self.entries.push(entry);
             }
         }
     }
 
+    fn is_overfull(&self) -> bool {
+        self.values > MAX_PEER_VALUES
+    }
+
     /// Whether there are none.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.entries.is_empty()
     }
 
     /// All entries, if there are any.
     pub(super) fn into_value(self) -> Option<Value> {
-        (!self.0.is_empty()).then_some(Value::Array(self.0))
+        (!self.entries.is_empty()).then_some(Value::Array(self.entries))
     }
 }
 
@@ -88,6 +116,19 @@ mod tests {
     #[track_caller]
     fn check(chunks: &[Value], expected: &Value) {
         assert_eq!(joined(chunks), Some(expected.clone()));
+    }
+
+    #[test]
+    fn too_many_values_are_left_out() {
+        let many = |count: usize| json!([{"type": "x", "data": vec![0; count]}]);
+        assert!(joined(&[many(MAX_PEER_VALUES - 10)]).is_some());
+        assert_eq!(joined(&[many(MAX_PEER_VALUES)]), None);
+        let half = many(MAX_PEER_VALUES / 2);
+        assert_eq!(joined(&[half.clone(), half, json!([{"type": "y"}])]), None);
+        // Pieces of one text are one value, however many they are.
+        let piece = json!([{"type": "reasoning.text", "text": "a", "index": 0}]);
+        let chunks = vec![piece; MAX_PEER_VALUES / 2];
+        assert!(joined(&chunks).is_some());
     }
 
     #[test]

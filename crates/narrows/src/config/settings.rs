@@ -51,6 +51,7 @@ impl Resolved {
                 requests_per_turn: self.limits.requests_per_turn.unwrap_or(limits.requests_per_turn),
                 tool: self.limits.tool.unwrap_or(limits.tool),
                 server_start: self.limits.server_start.unwrap_or(limits.server_start),
+                ..limits
             },
             ..Settings::default()
         })
@@ -170,6 +171,7 @@ mod tests {
             requests_per_turn: 3,
             tool: Duration::from_secs(5),
             server_start: Duration::from_secs(6),
+            ..AgentLimits::default()
         };
         assert_eq!((settings.errors, settings.limits), (AgentErrors::Rpc, limits));
         assert_eq!((settings.system.as_deref(), settings.data_dir), (Some("s"), None));
