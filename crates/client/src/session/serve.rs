@@ -76,7 +76,7 @@ impl Actor {
             SESSION_REQUEST_PERMISSION => self.permission(request, &method, permit),
             ELICITATION_CREATE => self.decline(request, &method),
             method if Hosted::takes(method) => {
-                self.shared.mcp.serve(request, &self.shared.peer, Some(permit))
+                self.shared.mcp.serve(request, &self.shared.peer, Some(permit));
             }
             FS_READ_TEXT_FILE
             | FS_WRITE_TEXT_FILE

@@ -205,12 +205,8 @@ fn the_reason_why_protected_files_are_not_kept_is_the_real_one() {
         (Protection::NotSearched, "git settings cannot be read"),
         (Protection::HardLinked, "second hard link"),
     ] {
-        let roots = [std::path::PathBuf::from("/work")];
         let confined = Confined { protected, ..SANDBOX };
-        let scene = narrows_policy::Scene { roots: &roots, confined, ..narrows_policy::Scene::default() };
-        let policy =
-            narrows_policy::Policy::new(narrows_policy::Access::Medium, narrows_policy::Narrowing::default());
-        let decision = policy.decide(&shell("cargo test"), &scene);
+        let decision = decide(&policy(Access::Medium, ""), &shell("cargo test"), confined);
         assert_eq!(decision.verdict, Ask);
         let told = decision.to_string();
         assert!(told.contains(words) && !told.contains("bubblewrap"), "{protected:?}: {told}");
