@@ -104,7 +104,9 @@ fn cell(
             Protection::HardLinked => (Ask, HARD_LINKED),
             Protection::Kept | Protection::Unsupported => (Ask, UNSUPPORTED),
         },
-        (Access::Medium, Kind::Execute) => (Ask, "asks before it runs what no sandbox keeps in the session's directories"),
+        (Access::Medium, Kind::Execute) => {
+            (Ask, "asks before it runs what no sandbox keeps in the session's directories")
+        }
         (Access::Low, Kind::SwitchMode) => (Deny, "changes no modes"),
         (Access::Medium, Kind::SwitchMode) => (Ask, "asks before a mode changes"),
         (Access::Low, Kind::Other) => (Deny, "does nothing of which it is not known what it is"),
