@@ -73,6 +73,16 @@ impl Gate {
         self.is_any(name, |session| session.replays > 0)
     }
 
+    /// Returns `true` if something is done in a session or in a child of it, or waits for an approval there. It could not be
+    /// told from history.
+    pub(super) fn is_busy(&self, name: &str) -> bool {
+        let waits = |name: &str| self.hearings.values().any(|hearing| hearing.is_of(name));
+        let is_child_busy = |child: &str| self.sessions.get(child).is_some_and(|session| !session.is_idle());
+        self.sessions.get(name).is_some_and(Session::is_working)
+            || waits(name)
+            || self.below(name).iter().any(|child| is_child_busy(child) || waits(child))
+    }
+
     /// Returns `true` if the turn that a session is a part of was stopped.
     pub(super) fn is_stopping(&self, name: &str) -> bool {
         self.is_any(name, |session| session.halted.is_some())

@@ -46,6 +46,10 @@ impl<O: Out> Pass<'_, O> {
     fn agent_request(&mut self, message: View<'_>) {
         let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
         let id = &*spelled(id);
+        // Texts are compared as they are meant, in answers of the client too.
+        if !id.starts_with(b"\"") && !is_plain_id(id) {
+            return self.refuse_agent(id, &unplain_id());
+        }
         let is_held = self.gate.hearings.values().any(|hearing| hearing.holds(id));
         if is_held || self.gate.served.contains_key(id) || self.is_own(id) {
             let error = RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
@@ -192,4 +196,37 @@ pub(super) fn spelled(id: &[u8]) -> Cow<'_, [u8]> {
     }
     let plain = serde_json::from_slice::<String>(id).ok().and_then(|id| serde_json::to_vec(&id).ok());
     plain.map_or(Cow::Borrowed(id), Cow::Owned)
+}
+
+/// Returns `true` if every program writes an id back as it was written: a whole number, or a text of plain characters. The gate
+/// finds a request by the text of its id, and `3.0` may come back as `3`.
+pub(super) fn is_plain_id(id: &[u8]) -> bool {
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !br#""\/<>&"#.contains(byte);
+    match id {
+        [b'"', text @ .., b'"'] => text.iter().all(is_plain),
+        b"-0" => false,
+        // Below 2^53, which all programs read exactly.
+        [b'-', digits @ ..] | digits => digits.len() <= 15 && digits.iter().all(u8::is_ascii_digit),
+    }
+}
+
+pub(super) fn unplain_id() -> RpcError {
+    RpcError::new(Code::InvalidRequest, "the id must be a whole number or plain text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_plain_if_every_program_writes_it_back_as_it_was() {
+        for id in ["0", "7", "-7", "123456789012345", r#""""#, r#""a-1_b:2 c""#] {
+            assert!(is_plain_id(id.as_bytes()), "{id}");
+        }
+        for id in
+            ["3.0", "3e0", "-0", "1234567890123456", r#""\u0061""#, r#""a/b""#, r#""é""#, r#""<""#, "null"]
+        {
+            assert!(!is_plain_id(id.as_bytes()), "{id}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::Pass;
 use super::api::Out;
-use super::from_agent::spelled;
+use super::from_agent::{is_plain_id, spelled, unplain_id};
 use super::hearing::Hearing;
 use super::lane::{Otherwise, Way};
 use super::method::is_plain_notification;
@@ -33,6 +33,9 @@ impl<O: Out> Pass<'_, O> {
 
     fn client_request(&mut self, message: View<'_>) {
         let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
+        if !is_plain_id(id) {
+            return self.refuse_client(id, &unplain_id());
+        }
         if !self.is_ours(message) {
             return self.refuse_unknown(id, &method, message);
         }

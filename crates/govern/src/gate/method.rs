@@ -272,14 +272,19 @@ impl<O: Out> Pass<'_, O> {
         }
     }
 
-    /// Records a notification of the agent, unless the log of this connection has its name already.
+    /// Records a notification of the agent, unless the log of this connection has its name with this outcome already.
     pub(super) fn record_name_once(
         &mut self,
         method: &str,
         message: View<'_>,
         refused: Option<&'static str>,
     ) -> Option<Ticket> {
-        self.is_first_of_name(method).then(|| self.record_method(Sender::Agent, method, message, refused))
+        let is_first = match refused {
+            Some(_) => self.is_first_of_name(&format!("refused {method}")),
+            // Listed methods are few, so all of them are recorded.
+            None => self.gate.recorded_names.insert(format!("allowed {method}").into()),
+        };
+        is_first.then(|| self.record_method(Sender::Agent, method, message, refused))
     }
 
     /// Returns `true` if the log of this connection does not have this name, and takes it down.

@@ -127,8 +127,9 @@ impl<O: Out> Pass<'_, O> {
         if is_load && !self.gate.mandate.capabilities.load_session {
             return self.refuse_client(id, &RpcError::new(Code::MethodNotFound, UNDECLARED));
         }
-        let is_working = self.gate.sessions.get(&*name).is_some_and(Session::is_working);
-        if is_working && (is_load || !read(message.params())["replayFrom"].is_null()) {
+        let is_busy = self.gate.is_busy(&name);
+        let is_replay_asked = is_load || !read(message.params())["replayFrom"].is_null();
+        if is_busy && is_replay_asked {
             // What the turn does could not be told from what was done before.
             let error = RpcError::new(Code::InvalidRequest, "a turn is under way in this session");
             return self.refuse_client(id, &error);
@@ -138,7 +139,8 @@ impl<O: Out> Pass<'_, O> {
                 if self.gate.sessions.len() >= super::MOST_OPEN && !self.gate.sessions.contains_key(&*name) {
                     return self.refuse_client(id, &crowded());
                 }
-                let replays = !is_working;
+                // Version 2 has no history unless it is asked for.
+                let replays = !is_busy && (is_replay_asked || !self.gate.is_v2);
                 if self.await_answer(id, message, Asked::Open { session: (&*name).into(), replays }) {
                     self.gate.forget_closed(&name);
                     let session = self.gate.sessions.entry((&*name).into()).or_default();

@@ -48,7 +48,8 @@ impl<O: Out> Pass<'_, O> {
             return self.subagent(&name, update, message);
         }
         if self.gate.is_stopping(&name) {
-            if kind == "state_update" && is_state(update, "idle") {
+            // In version 1 the answer to the prompt ends a turn, and nothing else.
+            if self.gate.is_v2 && kind == "state_update" && is_state(update, "idle") {
                 self.idle(&name, update, message);
             }
             return;

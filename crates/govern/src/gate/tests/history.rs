@@ -130,3 +130,29 @@ fn a_session_that_could_not_be_opened_is_none() {
     scene.gate.client_gone(scene.now, &mut scene.sight);
     assert_eq!(scene.seen(), "");
 }
+
+#[test]
+fn version_2_has_no_history_that_was_not_asked_for() {
+    let mut scene = Scene::new();
+    scene.gate.is_v2 = true;
+    scene.ask(1, "session/resume", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
+    scene.seen();
+    tell(&mut scene, "Rm", "delete", "in_progress");
+    let raw = std::mem::take(&mut scene.sight.raw);
+    assert!(raw.iter().all(|line| !line.contains("\"replay\":true")), "{raw:?}");
+    assert!(!scene.sight.events.is_empty());
+}
+
+#[test]
+fn an_agent_of_version_1_cannot_end_its_stop_by_an_update() {
+    let mut scene = Scene::at_work();
+    scene.update(
+        &json!({"sessionUpdate": "tool_call", "toolCallId": "1", "name": "Rm", "kind": "delete", "title": "x",
+        "status": "in_progress", "rawInput": {"path": "/w/a"}}),
+    );
+    let is_stopped =
+        |scene: &Scene| scene.gate.sessions.get("s").is_some_and(|session| session.halted.is_some());
+    assert!(is_stopped(&scene), "{}", scene.seen());
+    scene.update(&json!({"sessionUpdate": "state_update", "state": "idle"}));
+    assert!(is_stopped(&scene));
+}

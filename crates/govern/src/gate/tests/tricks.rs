@@ -147,6 +147,20 @@ fn an_answer_is_known_however_its_id_is_spelled() {
 }
 
 #[test]
+fn ids_that_may_come_back_in_another_form_are_refused() {
+    let mut scene = Scene::at_work();
+    for id in ["3.0", "3e0", "-0"] {
+        let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"_ask","params":{{"sessionId":"s"}}}}"#);
+        scene.gate.agent(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
+        let seen = scene.seen();
+        assert!(seen.starts_with("a < ") && seen.contains("the id must be"), "{id}: {seen}");
+        scene.gate.client(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
+        let seen = scene.seen();
+        assert!(seen.starts_with("c < ") && seen.contains("the id must be"), "{id}: {seen}");
+    }
+}
+
+#[test]
 fn what_is_shown_without_end_is_refused_in_the_end() {
     let mut scene = Scene::at_work();
     for id in 0..5_000 {
