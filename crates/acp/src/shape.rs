@@ -1,6 +1,6 @@
 //! The members of every message of the protocol, and their types.
 //!
-//! Whoever judges a message and passes it on has to be sure that its receiver finds nothing else in it. A [`Shape`] says
+//! A program that judges a message and passes it on must know that the receiver finds nothing else in it. A [`Shape`] says
 //! which members the receiver may find. [`Shape::fit`] compares JSON text with it, without building a value: most messages
 //! fit, and those that do are not copied.
 //!
@@ -50,7 +50,7 @@ const MAX_NAME_CHARS: usize = 128;
 /// What a value of the protocol is.
 #[derive(Debug)]
 pub enum Shape {
-    /// Whatever is JSON: it belongs to somebody else.
+    /// Any JSON value. The protocol does not define its content.
     Any,
     /// A string.
     Text,

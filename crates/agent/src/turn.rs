@@ -152,7 +152,7 @@ impl Turn {
             () = beats => Reason::Cancelled,
         };
         if let Reason::TooLarge(bound) = reason {
-            // If the client has gone there is nobody to tell.
+            // Fails only if the client has disconnected.
             let _ = self.voice.aside(&bound.words(self.limit(bound)), &json!({})).await;
         }
         let effects = match self.messages.iter().any(|message| matches!(message, Message::Tool(_))) {

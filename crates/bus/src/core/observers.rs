@@ -234,7 +234,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if params.get("mcpServers").is_none() {
             params["mcpServers"] = json!([]);
         }
-        // Whoever controls it by now may not be the client whose servers these are.
+        // The present controller may not be the client that owns these servers.
         if servers.rename_in(&mut params).is_err() {
             self.refuse(client, id, batch, message.tag(), &unknown_server());
             return;

@@ -204,7 +204,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         route
     }
 
-    /// Takes a worker that nobody has yet for a client. It is told what the client told another before.
+    /// Assigns a free worker to a client, and replays the `initialize` that the client sent to an earlier worker.
     pub(super) fn claim(&mut self, client: ClientKey, pool: PoolId) -> Route {
         let free = self.core.pool_of(pool).workers.iter().copied().find(|worker| {
             self.core

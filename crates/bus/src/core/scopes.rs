@@ -35,7 +35,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         scopes != Some(&session.scopes) && self.is_gated(key)
     }
 
-    /// Returns `true` if the gate of a worker was told the scopes of a session, or there is none.
+    /// Returns `true` if the gate of a worker has the scopes of a session, or the worker has no gate.
     pub(super) fn has_scopes_of(&self, worker: WorkerKey, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let Some(state) = self.core.workers.get(worker) else { return false };
@@ -53,7 +53,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Ends a worker that is kept for nobody who is there. Returns `false` if a client has it.
+    /// Ends a worker that no connected client uses. Returns `false` if a client uses it.
     fn end_kept(&mut self, worker: WorkerKey) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return true };
         let mut sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
