@@ -128,6 +128,7 @@ impl Envelope {
             top_session,
             pool,
             ambiguous: _,
+            has_other_members: _,
         } = *self;
         [version, id, method, params, result, error, session, request_id, top_session, pool]
     }
@@ -148,9 +149,21 @@ impl Envelope {
     fn moved(&self, from: usize, to: usize) -> Self {
         let [version, id, method, params, result, error, session, request_id, top_session, pool] =
             self.spans().map(|span| span.moved(from, to));
-        // The keys are the same.
-        let ambiguous = self.ambiguous;
-        Self { version, id, method, params, result, error, session, request_id, top_session, pool, ambiguous }
+        // The keys are the same, and so are the flags about them.
+        Self {
+            version,
+            id,
+            method,
+            params,
+            result,
+            error,
+            session,
+            request_id,
+            top_session,
+            pool,
+            ambiguous: self.ambiguous,
+            has_other_members: self.has_other_members,
+        }
     }
 }
 

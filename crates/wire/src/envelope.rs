@@ -92,6 +92,8 @@ pub struct Envelope {
     /// The message, its `params` or its `result` has a key that some readers take for `sessionId` or `requestId`: in
     /// another case, or with `_` or `-` in it.
     pub ambiguous: bool,
+    /// The message has a member other than those of JSON-RPC, `sessionId` and `pool`.
+    pub has_other_members: bool,
 }
 
 /// Whether `raw` may be the id of a request.

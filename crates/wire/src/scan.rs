@@ -136,6 +136,7 @@ fn message<S: Skip, const STRICT: bool>(
         top_session,
         pool,
         ambiguous,
+        has_other_members,
     } = envelope;
     let mut members = Members::new(at);
     let mut plain = PLAIN;
@@ -151,6 +152,7 @@ fn message<S: Skip, const STRICT: bool>(
             b"sessionId" => (&mut *top_session, None),
             b"pool" => (&mut *pool, None),
             _ => {
+                *has_other_members = true;
                 *repeated |= lookalike::is_like_top_key(key);
                 *ambiguous |= lookalike::is_like_routing_key(key);
                 members.at = value::<S, STRICT>(skip, text, at, MAX_DEPTH - 1)?;

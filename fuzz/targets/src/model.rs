@@ -51,7 +51,10 @@ impl<'a> Model<'a> {
             top_session,
             pool,
             ambiguous,
+            has_other_members,
         } = *envelope;
+        let is_other = |key: &Key| !KEYS.contains(&&*key.0);
+        assert_eq!(has_other_members, self.top.0.iter().any(|(key, _)| is_other(key)), "{text:?}");
         let mut all = [&self.top, &self.params, &self.result].into_iter().flat_map(|members| &members.0);
         assert_eq!(ambiguous, all.any(|(key, _)| key.resembles_a_routing_key()), "{text:?}");
         let top = [version, id, method, params, result, error, top_session, pool];

@@ -2,7 +2,9 @@
 //! messages go where those of that session go, they move with it to another worker, and they end with it.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::LazyLock;
 
+use memchr::memmem::Finder;
 use narrows_acp::method;
 use narrows_wire::{Part, RpcError, View, member};
 use rustc_hash::FxHashMap;
@@ -148,12 +150,13 @@ pub(super) enum Told {
 
 /// The kinds of updates that [`told`] reads, as they end.
 const KINDS: [&[u8]; 2] = [b"\"state", b"\"subagent"];
-const END: &[u8] = b"_update\"";
+/// Made once: for a text as short as most updates, making it costs more than the search.
+static END_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"_update\""));
 
 /// Reads an update, if it may be one of those that matter. One search over the text, and nothing else for most of them.
 pub(super) fn told(params: &[u8]) -> Option<Told> {
     let is_kind = |at: usize| KINDS.iter().any(|kind| params[..at].ends_with(kind));
-    memchr::memmem::find_iter(params, END).find(|at| is_kind(*at))?;
+    END_FINDER.find_iter(params).find(|at| is_kind(*at))?;
     let inner = |text: &'_ [u8], key: &str| member(text, key).ok().flatten();
     let update = params.get(inner(params, "update")?)?;
     let text = |key: &str| inner(update, key).and_then(|place| update.get(place)).and_then(decoded);

@@ -89,7 +89,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !self.may_share(client) {
             return false;
         }
-        let (bytes, params) = (message.bytes(), message.envelope().params);
+        let envelope = message.envelope();
+        let has_keys_beside = envelope.has_other_members
+            || [envelope.top_session, envelope.pool, envelope.result, envelope.error]
+                .iter()
+                .any(|span| span.is_some());
+        if !has_keys_beside {
+            return false;
+        }
+        let (bytes, params) = (message.bytes(), envelope.params);
         let (before, behind) = match params.is_some() {
             true => (bytes.get(..params.range().start), bytes.get(params.range().end..)),
             false => (Some(bytes), None),
