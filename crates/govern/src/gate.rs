@@ -354,18 +354,31 @@ impl<O: Out> Pass<'_, O> {
             Otherwise::Nothing => {}
             Otherwise::Say(way, line) => self.send(way, &[&line], None, Otherwise::Nothing),
             Otherwise::Unbegun(line, id) => {
-                match self.gate.asked.remove(&id).map(|owed| owed.what) {
-                    Some(Asked::Prompt { session }) => {
+                let Some(owed) = self.gate.asked.remove(&id) else { return };
+                match owed.what {
+                    Asked::Prompt { session } => {
                         if let Some(session) = self.gate.sessions.get_mut(&session) {
                             session.prompts.retain(|prompt| *prompt != id);
                             session.runs = false;
                             session.heard = None;
                         }
                     }
-                    Some(Asked::Open { session, replays }) => self.unopened(&session, replays),
+                    Asked::Open { session, replays } => self.unopened(&session, replays),
                     _ => {}
                 }
-                self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+                // After a deadline the client has its answer.
+                if !owed.is_late {
+                    self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+                }
+            }
+            Otherwise::Unserved(line, id) => {
+                self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
+                if let Some(Served::Service { session, call, .. }) = self.gate.served.remove(&id) {
+                    if let Some(session) = self.gate.sessions.get_mut(&session) {
+                        session.calls.remove(&call);
+                    }
+                    self.halt_unrecorded(&session);
+                }
             }
             Otherwise::Halt(session) => self.halt_unrecorded(&session),
             Otherwise::Fail(line, session) => {

@@ -27,6 +27,8 @@ pub(super) enum Otherwise {
     Halt(Box<str>),
     /// Tell the agent that asked, and end the turn of this session.
     Fail(Bytes, Box<str>),
+    /// Say this to the agent: its request, of this id, never reached the client.
+    Unserved(Bytes, Box<[u8]>),
 }
 
 impl Otherwise {

@@ -247,7 +247,7 @@ impl<O: Out> Pass<'_, O> {
         }
         self.gate.served.insert(id.into(), Served::Shown { method: method.into() });
         let ticket = self.record_method(Sender::Agent, method, message, None);
-        let otherwise = Otherwise::Say(Way::ToAgent, unrecorded(id));
+        let otherwise = Otherwise::Unserved(unrecorded(id), id.into());
         self.send(Way::ToClient, &[message.bytes()], Some(ticket), otherwise);
     }
 

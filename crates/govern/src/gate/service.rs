@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::api::{Out, Ticket};
 use super::lane::{Otherwise, Way};
-use super::opening::{AMBIGUOUS, unnamed};
+use super::opening::{AMBIGUOUS, unnamed, unrecorded};
 use super::session::{Case, Origin, Served, request_key};
 use super::{Pass, REPLAYING};
 use crate::call::{Call, Progress};
@@ -104,7 +104,7 @@ impl<O: Out> Pass<'_, O> {
         if let Some(case) = self.case(name, key) {
             case.call.progress = Progress::Running;
         }
-        self.send(Way::ToClient, &[line], after, Otherwise::fail(id, name));
+        self.send(Way::ToClient, &[line], after, Otherwise::Unserved(unrecorded(id), id.into()));
     }
 
     /// Tells the agent that it is not done.

@@ -88,3 +88,35 @@ fn who_asked_is_told_that_something_may_have_been_done() {
     let seen = fail(&mut scene);
     assert!(is_true(&seen), "{seen}");
 }
+
+#[test]
+fn a_request_of_the_agent_whose_decision_is_not_recorded_is_answered_once() {
+    for (method, params) in [
+        ("fs/read_text_file", json!({"sessionId": "s", "path": "/w/a/b"})),
+        ("_x/listed", json!({"sessionId": "s"})),
+    ] {
+        let mut scene = Scene::at_work();
+        scene.gate.mandate.agent_methods = vec!["_x/listed".into()];
+        fill(&mut scene);
+        scene.wants(9, method, &params);
+        let seen = fail(&mut scene);
+        assert!(seen.contains(r#"a < {"jsonrpc":"2.0","id":9,"error":{"code":-32017"#), "{method}: {seen}");
+        assert!(scene.gate.served.is_empty(), "{method}");
+        scene.records = true;
+        scene.pass(3_600);
+        let seen = scene.seen();
+        assert!(!seen.contains(r#""id":9"#), "{method}: {seen}");
+    }
+}
+
+#[test]
+fn a_request_of_the_client_that_waited_for_the_log_beyond_its_deadline_is_answered_once() {
+    let mut scene = Scene::new();
+    fill(&mut scene);
+    scene.ask(1, "session/load", &json!({"sessionId": "s", "cwd": "/w/a", "mcpServers": []}));
+    scene.gate.tick(Duration::from_secs(3_600), &mut scene.sight);
+    let seen = fail(&mut scene);
+    assert_eq!(seen.matches(r#"c < {"jsonrpc":"2.0","id":1,"#).count(), 1, "{seen}");
+    assert!(!seen.contains("a < {\"jsonrpc\":\"2.0\",\"id\":1"), "{seen}");
+    assert!(scene.gate.sessions.is_empty() && scene.gate.asked.is_empty());
+}

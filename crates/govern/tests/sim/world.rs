@@ -1,0 +1,308 @@
+//! One run: the gate, what waits for its log, and both peers.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use narrows_audit::Event;
+use narrows_govern::{
+    Autonomy, Ballot, Gate, Ground, Mandate, Method, Out, Principal, Setting, Ticket, Time,
+};
+use narrows_manifest::Capabilities;
+use narrows_policy::{Access, Charter, Class, Clause, DefaultApproval, Narrowing, Policy, Signer};
+use narrows_wire::View;
+use serde_json::{Value, json};
+
+use crate::oracle::Oracle;
+use crate::peers::{self, Agent, Client};
+use crate::random::Random;
+
+/// What the runs of a test have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Family {
+    pub(crate) name: &'static str,
+    pub(crate) version: u8,
+    pub(crate) autonomy: Autonomy,
+    pub(crate) log_fails: bool,
+    pub(crate) asks_first: bool,
+}
+
+/// What came of a run.
+pub(crate) struct RunOutcome {
+    pub(crate) digest: u64,
+    pub(crate) violations: Vec<String>,
+    pub(crate) trace: Vec<String>,
+    pub(crate) allowed: usize,
+    pub(crate) refused: usize,
+}
+
+/// A disk without links.
+#[derive(Debug)]
+struct PlainDisk;
+
+impl Ground for PlainDisk {
+    fn real(&self, path: &Path) -> std::io::Result<PathBuf> {
+        Ok(path.to_path_buf())
+    }
+}
+
+/// Everything that the gate says.
+#[derive(Default)]
+struct Outputs {
+    to_client: VecDeque<Value>,
+    to_agent: VecDeque<Value>,
+    events: VecDeque<(Ticket, Event)>,
+    advice: VecDeque<(u64, Option<String>)>,
+    agent_ended: bool,
+    order: Vec<Output>,
+}
+
+/// One thing that the gate says, for the oracle, which sees them in their order.
+pub(crate) enum Output {
+    ToClient(Value),
+    ToAgent(Value),
+    Recorded(u64, Box<Event>),
+    Advised(u64, Option<String>),
+    AgentEnded(String),
+}
+
+fn value_of(parts: &[&[u8]]) -> Value {
+    serde_json::from_slice(&parts.concat()).expect("the gate writes JSON")
+}
+
+impl Out for Outputs {
+    fn to_client(&mut self, parts: &[&[u8]]) {
+        self.to_client.push_back(value_of(parts));
+        self.order.push(Output::ToClient(value_of(parts)));
+    }
+
+    fn to_agent(&mut self, parts: &[&[u8]]) {
+        self.to_agent.push_back(value_of(parts));
+        self.order.push(Output::ToAgent(value_of(parts)));
+    }
+
+    fn record(&mut self, ticket: Ticket, event: Event) {
+        self.order.push(Output::Recorded(ticket.0, Box::new(event.clone())));
+        self.events.push_back((ticket, event));
+    }
+
+    fn advise(&mut self, number: u64, refusal: Option<String>) {
+        self.order.push(Output::Advised(number, refusal.clone()));
+        self.advice.push_back((number, refusal));
+    }
+
+    fn end_agent(&mut self, why: &str) {
+        self.agent_ended = true;
+        self.order.push(Output::AgentEnded(why.to_owned()));
+    }
+}
+
+/// Reading is allowed but of secrets, `Bash` needs a lead, `Rm` is denied, and whatever else changes something is asked for.
+fn policy() -> Policy {
+    let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
+    let rule = |name, class| Clause::new(name, "tool.call", class);
+    let rules = vec![
+        rule("runs", Class::RequireApproval).on("Bash").expect("a pattern").signed_by(lead, 1),
+        rule("never", Class::Deny).on("Rm").expect("a pattern"),
+        Clause::new("keys", "workspace.read", Class::Deny).on("workspace:/secret/**").expect("a pattern"),
+    ];
+    let charter = Charter::new(rules).with_level(Some(2)).with_default(DefaultApproval::OnMutate);
+    Policy::new(Access::High, Narrowing::default()).with_charter(charter)
+}
+
+fn gate(family: Family) -> Gate {
+    let mandate = Mandate {
+        operator: "notes".into(),
+        tier: "governance-aware".into(),
+        revision: "abc1234".into(),
+        capabilities: Capabilities {
+            read_text_file: true,
+            write_text_file: true,
+            load_session: true,
+            mcp_acp: true,
+            ..Capabilities::default()
+        },
+        roots: vec!["/w".into()],
+        client_methods: vec!["_x/listed".into()],
+        agent_methods: vec!["_x/listed".into()],
+        autonomy: family.autonomy,
+        asks_first: family.asks_first,
+        ..Mandate::default()
+    };
+    let client = Principal {
+        id: "user:ada".into(),
+        method: Method::Process,
+        roles: vec!["lead".to_owned()],
+        ..Principal::default()
+    };
+    let setting = Setting { began: 1_000_000, nonce: "n".into() };
+    Gate::new(mandate, client, policy(), Box::new(PlainDisk), setting)
+}
+
+pub(crate) struct World {
+    family: Family,
+    random: Random,
+    gate: Gate,
+    now: Time,
+    outputs: Outputs,
+    client: Client,
+    agent: Agent,
+    /// Recorded and not settled, oldest first.
+    unsettled: VecDeque<Ticket>,
+    oracle: Oracle,
+    hasher: DefaultHasher,
+    trace: Vec<String>,
+}
+
+impl World {
+    pub(crate) fn new(family: Family, seed: u64) -> Self {
+        Self {
+            family,
+            random: Random::new(seed),
+            gate: gate(family),
+            now: Time::ZERO,
+            outputs: Outputs::default(),
+            client: Client::new(family.version),
+            agent: Agent::new(family.version),
+            unsettled: VecDeque::new(),
+            oracle: Oracle::default(),
+            hasher: DefaultHasher::new(),
+            trace: Vec::new(),
+        }
+    }
+
+    pub(crate) fn run(mut self, steps: usize) -> RunOutcome {
+        for _ in 0..steps {
+            self.step();
+            if self.outputs.agent_ended {
+                break;
+            }
+        }
+        self.log("end", "the agent has gone");
+        self.gate.agent_gone(self.now, Some("killed"), &mut self.outputs);
+        self.collect();
+        while !self.unsettled.is_empty() {
+            self.settle(true);
+        }
+        self.oracle.finish();
+        RunOutcome {
+            digest: self.hasher.finish(),
+            allowed: self.oracle.allowed,
+            refused: self.oracle.refused,
+            violations: self.oracle.violations,
+            trace: self.trace,
+        }
+    }
+
+    fn step(&mut self) {
+        match self.random.below(20) {
+            0..=6 => {
+                if let Some(message) = self.client.act(&mut self.random) {
+                    self.from_client(&message);
+                }
+            }
+            7..=14 => {
+                if let Some(message) = self.agent.act(&mut self.random) {
+                    self.from_agent(&message);
+                }
+            }
+            15..=17 => {
+                let fails = self.family.log_fails && self.random.one_in(12);
+                self.settle(!fails);
+            }
+            18 => self.pass_time(),
+            _ => self.vote_or_consult(),
+        }
+        // A disk is faster than people: most records are settled at once.
+        while self.random.one_in(2) && !self.unsettled.is_empty() {
+            self.settle(true);
+        }
+    }
+
+    fn from_client(&mut self, message: &Value) {
+        self.log("client", &message.to_string());
+        self.oracle.from_client(message);
+        self.gate.client(self.now, View::parse(message.to_string().as_bytes()), &mut self.outputs);
+        self.collect();
+    }
+
+    fn from_agent(&mut self, message: &Value) {
+        self.log("agent", &message.to_string());
+        self.oracle.from_agent(message);
+        self.gate.agent(self.now, View::parse(message.to_string().as_bytes()), &mut self.outputs);
+        self.collect();
+    }
+
+    fn settle(&mut self, is_written: bool) {
+        let Some(ticket) = self.unsettled.pop_front() else { return };
+        self.log("disk", if is_written { "written" } else { "failed" });
+        self.oracle.settled(ticket.0, is_written);
+        self.gate.settled(self.now, ticket, is_written, &mut self.outputs);
+        self.collect();
+    }
+
+    fn pass_time(&mut self) {
+        let seconds = self.random.pick(&[0, 1, 5, 30, 120, 900]);
+        self.now += Duration::from_secs(seconds);
+        self.log("clock", &self.now.as_secs().to_string());
+        self.gate.tick(self.now, &mut self.outputs);
+        self.collect();
+    }
+
+    fn vote_or_consult(&mut self) {
+        if self.family.asks_first && self.random.one_in(2) {
+            let (number, request) = self.agent.consult(&mut self.random);
+            self.log("consult", &format!("{number} {} {}", request.tool, request.arguments));
+            self.oracle.consulted(number, &request.tool);
+            self.gate.consult(self.now, number, request, &mut self.outputs);
+            return self.collect();
+        }
+        let open = self.gate.open();
+        if open.is_empty() {
+            return;
+        }
+        let chosen = &open[self.random.below(open.len())];
+        let roles = if self.random.one_in(3) { vec![] } else { vec!["lead".to_owned()] };
+        let signer =
+            Principal { id: "user:bob".into(), method: Method::Process, roles, ..Principal::default() };
+        let approves = self.random.one_in(2);
+        let ballot = Ballot { id: chosen.id.clone(), signer, approves, reason: None, signature: None };
+        self.log("vote", &format!("{} {approves}", ballot.id));
+        let counted = self.gate.ballot(self.now, ballot, &mut self.outputs);
+        self.log("vote", if counted.is_ok() { "counted" } else { "not counted" });
+        self.collect();
+    }
+
+    /// Hands everything that the gate said to whom it is for.
+    fn collect(&mut self) {
+        for output in std::mem::take(&mut self.outputs.order) {
+            let line = match &output {
+                Output::ToClient(value) => format!("to client {value}"),
+                Output::ToAgent(value) => format!("to agent {value}"),
+                Output::Recorded(ticket, event) => format!("record {ticket} {}", peers::event_json(event)),
+                Output::Advised(number, refusal) => format!("advice {number} {}", json!(refusal)),
+                Output::AgentEnded(why) => format!("end agent {why}"),
+            };
+            line.hash(&mut self.hasher);
+            self.trace.push(format!("    {line}"));
+            self.oracle.output(&output);
+        }
+        for (ticket, _) in self.outputs.events.drain(..) {
+            self.unsettled.push_back(ticket);
+        }
+        for value in self.outputs.to_client.drain(..) {
+            self.client.receive(&value);
+        }
+        for value in self.outputs.to_agent.drain(..) {
+            self.agent.receive(&value);
+        }
+        self.outputs.advice.clear();
+    }
+
+    fn log(&mut self, who: &str, what: &str) {
+        who.hash(&mut self.hasher);
+        what.hash(&mut self.hasher);
+        self.trace.push(format!("{who}: {what}"));
+    }
+}
