@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::Pass;
 use super::api::{Out, Ticket};
+use super::from_agent::comparable_id;
 use super::lane::{Otherwise, Way};
 use super::opening::{crowded, read, unrecorded, unrecorded_outcome};
 use super::session::{Asked, Session};
@@ -14,14 +15,14 @@ use crate::meta::introduce;
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn agent_response(&mut self, message: View<'_>) {
-        let Some(id) = message.id() else { return };
-        let Some(owed) = self.gate.asked.remove(id) else {
-            // What nobody asked, or what was answered already, is nobody's answer; a complaint about a line is somebody's.
-            if id == b"null" {
-                self.show(message);
-            }
-            return;
-        };
+        // An error with the id `null` is about a line that the agent could not read.
+        if message.id() == Some(b"null") {
+            return self.show(message);
+        }
+        let Some(compared) = message.id().and_then(comparable_id) else { return };
+        let id = &*compared;
+        // A response to no request, or a second one to the same, is dropped.
+        let Some(owed) = self.gate.asked.remove(id) else { return };
         if owed.is_late {
             if matches!(owed.what, Asked::Create { .. })
                 && let Some(name) = message.session().filter(|_| message.result().is_some())

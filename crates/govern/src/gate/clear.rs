@@ -9,9 +9,12 @@ use super::api::Out;
 use super::opening::AMBIGUOUS;
 use super::service::ambiguous;
 use crate::meta::{Cleared, clear};
+use crate::record::Sender;
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn said_by_client(&mut self, message: View<'_>) {
+        let plain = self.plain_envelope(Sender::Client, message);
+        let message = plain.as_deref().map_or(message, View::parse);
         match clear(message) {
             Cleared::Clean => self.without_foreign_meta(message),
             Cleared::Line(line) => self.without_foreign_meta(View::parse(&line)),
@@ -38,6 +41,8 @@ impl<O: Out> Pass<'_, O> {
     }
 
     pub(super) fn said_by_agent(&mut self, message: View<'_>) {
+        let plain = self.plain_envelope(Sender::Agent, message);
+        let message = plain.as_deref().map_or(message, View::parse);
         match clear(message) {
             Cleared::Clean => self.agent(message),
             Cleared::Line(line) => self.agent(View::parse(&line)),

@@ -10,7 +10,7 @@ use std::ops::Range;
 use narrows_acp::method::{self, Side};
 use narrows_acp::shape::{self, Fit, Shape};
 use narrows_acp::version::Version;
-use narrows_wire::{Code, Effects, Kind, RpcError, View, member, message};
+use narrows_wire::{Code, Effects, Kind, RpcError, View, member, members, message};
 use serde_json::json;
 
 use super::Pass;
@@ -26,12 +26,49 @@ use crate::record::Sender;
 /// The code of a refusal because of such a member.
 const UNKNOWN_MEMBER: &str = "unknown_member";
 
+/// The members of a message.
+const ENVELOPE: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
+
+/// How many of the members that were taken out of one message are recorded by name, and how many characters of each.
+const MAX_RECORDED_MEMBERS: usize = 16;
+const MAX_RECORDED_CHARS: usize = 64;
+
 /// The member that says which version is spoken.
 const VERSION: &str = "protocolVersion";
 
 impl<O: Out> Pass<'_, O> {
     fn version(&self) -> Version {
         if self.gate.is_v2 { Version::V2 } else { Version::V1 }
+    }
+
+    /// Returns a message without members that JSON-RPC does not have, which are recorded. A response that is both a result and an
+    /// error becomes an error: two readers would choose differently. `None`: it is in order as it is.
+    pub(super) fn plain_envelope(&mut self, sender: Sender, message: View<'_>) -> Option<Vec<u8>> {
+        let envelope = message.envelope();
+        if matches!(message.kind(), Kind::Batch | Kind::Invalid(_)) {
+            return None;
+        }
+        if message.kind() == Kind::Response && envelope.result.is_some() && envelope.error.is_some() {
+            return Some(unfit_answer(message));
+        }
+        let has_more =
+            envelope.has_other_members || envelope.top_session.is_some() || envelope.pool.is_some();
+        if !has_more {
+            return None;
+        }
+        let bytes = message.bytes();
+        let (mut kept, mut names) = (Vec::new(), Vec::new());
+        for (key, value) in members(bytes) {
+            let name = serde_json::from_slice::<String>(&bytes[key.clone()]).unwrap_or_default();
+            if ENVELOPE.contains(&name.as_str()) {
+                kept.push(&bytes[key.start..value.end]);
+            } else if names.len() < MAX_RECORDED_MEMBERS {
+                names.push(name.chars().take(MAX_RECORDED_CHARS).collect());
+            }
+        }
+        let method = message.method().unwrap_or_default();
+        self.record_members_once(sender, &method, &names, message);
+        Some([b"{", &*kept.join(&b","[..]), b"}"].concat())
     }
 
     /// Refuses and records a request or a notification of the client with a member that its method does not have. Returns
@@ -168,10 +205,10 @@ impl<O: Out> Pass<'_, O> {
         }
     }
 
-    /// Records members that were taken out, unless the log of this connection has the first of them already: an agent that is
-    /// newer than the gate says them in every message.
+    /// Records members that were taken out, unless the log of this connection has the same already: an agent that is newer
+    /// than the gate says them in every message.
     fn record_members_once(&mut self, sender: Sender, method: &str, names: &[String], message: View<'_>) {
-        let key = format!("{method} {}", names.first().map(String::as_str).unwrap_or_default());
+        let key = format!("{method} {}", names.join(" "));
         if self.is_first_of_name(&key) {
             let session = message.session().unwrap_or_default();
             let event = self.parties(&session).members(sender, method, names);

@@ -45,11 +45,8 @@ impl<O: Out> Pass<'_, O> {
 
     fn agent_request(&mut self, message: View<'_>) {
         let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
-        let id = &*spelled(id);
-        // Texts are compared as they are meant, in answers of the client too.
-        if !id.starts_with(b"\"") && !is_plain_id(id) {
-            return self.refuse_agent(id, &unplain_id());
-        }
+        let Some(compared) = comparable_id(id) else { return self.refuse_agent(id, &unclear_id()) };
+        let id = &*compared;
         let is_held = self.gate.hearings.values().any(|hearing| hearing.holds(id));
         if is_held || self.gate.served.contains_key(id) || self.is_own(id) {
             let error = RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
@@ -189,44 +186,48 @@ fn is_service(method: &str) -> bool {
     matches!(method, method::FS_READ_TEXT_FILE | method::FS_WRITE_TEXT_FILE | method::TERMINAL_CREATE)
 }
 
-/// An id as everybody spells it: one that is written with escapes may come back without them.
-pub(super) fn spelled(id: &[u8]) -> Cow<'_, [u8]> {
-    if !id.contains(&b'\\') {
-        return Cow::Borrowed(id);
-    }
-    let plain = serde_json::from_slice::<String>(id).ok().and_then(|id| serde_json::to_vec(&id).ok());
-    plain.map_or(Cow::Borrowed(id), Cow::Owned)
-}
-
-/// Returns `true` if every program writes an id back as it was written: a whole number, or a text of plain characters. The gate
-/// finds a request by the text of its id, and `3.0` may come back as `3`.
-pub(super) fn is_plain_id(id: &[u8]) -> bool {
-    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !br#""\/<>&"#.contains(byte);
+/// Returns the id in the form in which the gate compares ids, or `None` if another program may write it back as a different
+/// one: `3.0` may come back as `3`, and a lone surrogate as U+FFFD. Of a string, the escapes do not matter.
+pub(super) fn comparable_id(id: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !br#""\"#.contains(byte);
     match id {
-        [b'"', text @ .., b'"'] => text.iter().all(is_plain),
-        b"-0" => false,
+        [b'"', text @ .., b'"'] if text.iter().all(is_plain) => Some(Cow::Borrowed(id)),
+        [b'"', ..] => {
+            let text: String = serde_json::from_slice(id).ok()?;
+            serde_json::to_vec(&text).ok().map(Cow::Owned)
+        }
+        b"-0" => None,
         // Below 2^53, which all programs read exactly.
-        [b'-', digits @ ..] | digits => digits.len() <= 15 && digits.iter().all(u8::is_ascii_digit),
+        [b'-', digits @ ..] | digits => {
+            let is_whole = (1..=15).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
+            is_whole.then_some(Cow::Borrowed(id))
+        }
     }
 }
 
-pub(super) fn unplain_id() -> RpcError {
-    RpcError::new(Code::InvalidRequest, "the id must be a whole number or plain text")
+pub(super) fn unclear_id() -> RpcError {
+    RpcError::new(Code::InvalidRequest, "the id must be a string or a whole number")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[track_caller]
+    fn check(id: &str, expected: Option<&str>) {
+        let compared = comparable_id(id.as_bytes());
+        assert_eq!(compared.as_deref(), expected.map(str::as_bytes), "{id}");
+    }
+
     #[test]
-    fn an_id_is_plain_if_every_program_writes_it_back_as_it_was() {
-        for id in ["0", "7", "-7", "123456789012345", r#""""#, r#""a-1_b:2 c""#] {
-            assert!(is_plain_id(id.as_bytes()), "{id}");
+    fn ids_are_compared_in_the_form_that_every_program_reads_alike() {
+        for id in ["0", "7", "-7", "123456789012345", r#""""#, r#""a-1_b:2 c""#, r#""a/b<é>""#] {
+            check(id, Some(id));
         }
-        for id in
-            ["3.0", "3e0", "-0", "1234567890123456", r#""\u0061""#, r#""a/b""#, r#""é""#, r#""<""#, "null"]
-        {
-            assert!(!is_plain_id(id.as_bytes()), "{id}");
+        check(r#""\u0061\/b""#, Some(r#""a/b""#));
+        check(r#""\u00e9""#, Some(r#""é""#));
+        for id in ["3.0", "3e0", "-0", "-", "1234567890123456", r#""\ud800""#, "null", "true"] {
+            check(id, None);
         }
     }
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::Pass;
 use super::api::Out;
-use super::from_agent::{is_plain_id, spelled, unplain_id};
+use super::from_agent::{comparable_id, unclear_id};
 use super::hearing::Hearing;
 use super::lane::{Otherwise, Way};
 use super::method::is_plain_notification;
@@ -33,9 +33,8 @@ impl<O: Out> Pass<'_, O> {
 
     fn client_request(&mut self, message: View<'_>) {
         let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
-        if !is_plain_id(id) {
-            return self.refuse_client(id, &unplain_id());
-        }
+        let Some(compared) = comparable_id(id) else { return self.refuse_client(id, &unclear_id()) };
+        let id = &*compared;
         if !self.is_ours(message) {
             return self.refuse_unknown(id, &method, message);
         }
@@ -51,6 +50,10 @@ impl<O: Out> Pass<'_, O> {
         if method != method::INITIALIZE
             && let Some(error) = self.unmet()
         {
+            return self.refuse_client(id, &error);
+        }
+        if method != method::INITIALIZE && self.is_initializing() {
+            let error = RpcError::new(Code::InvalidRequest, "wait for the response to `initialize`");
             return self.refuse_client(id, &error);
         }
         if self.is_unfit_of_client(&method, message) {
@@ -84,6 +87,13 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn unmet(&self) -> Option<RpcError> {
         let words = format!("the agent lacks what the manifest declares: {}", self.gate.unmet.as_ref()?);
         Some(RpcError::new(Code::Internal, words).with("code", json!("unmet-capability")))
+    }
+
+    /// Returns `true` until the first `initialize` is answered: only then is it known whether the agent has what the manifest
+    /// declares.
+    fn is_initializing(&self) -> bool {
+        let is_one = |owed: &Owed| matches!(owed.what, Asked::Initialize);
+        self.gate.sessions.is_empty() && self.gate.asked.values().any(is_one)
     }
 
     /// Asks something of the agent that changes nothing here.
@@ -151,8 +161,8 @@ impl<O: Out> Pass<'_, O> {
     }
 
     fn client_response(&mut self, message: View<'_>) {
-        let Some(id) = message.id() else { return };
-        let id = &*spelled(id);
+        let Some(compared) = message.id().and_then(comparable_id) else { return };
+        let id = &*compared;
         let served = self.gate.served.remove(id);
         let fitting = served.as_ref().and_then(|served| self.fitting_client_answer(served, message));
         let message = fitting.as_deref().map_or(message, View::parse);

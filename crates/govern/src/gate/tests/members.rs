@@ -213,3 +213,53 @@ fn refusals_without_end_are_a_bounded_number_of_entries() {
     let mut counted = scene.sight.events.iter().filter_map(|event| event.metadata.get("count"));
     assert_eq!(counted.next_back(), Some(&json!(100)));
 }
+
+#[test]
+fn members_that_json_rpc_does_not_have_are_taken_out_and_recorded() {
+    let mut scene = Scene::at_work();
+    for key in ["sessionId", "pool", "session_id", "odd"] {
+        let update =
+            json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": key}});
+        let mut message = json!({"jsonrpc": "2.0", "method": "session/update",
+            "params": {"sessionId": "s", "update": update}});
+        message[key] = json!("t-1");
+        for _ in 0..2 {
+            scene.agent(&message);
+        }
+        let seen = scene.seen();
+        assert_eq!(seen.matches("log member.refused").count(), 1, "{key}: {seen}");
+        assert_eq!(seen.matches(&format!("\"text\":\"{key}\"")).count(), 2, "{key}: {seen}");
+        assert!(!seen.contains("t-1"), "{key}: {seen}");
+        let mut message = json!({"jsonrpc": "2.0", "id": key, "method": "session/list", "params": {}});
+        message[key] = json!("t-1");
+        scene.client(&message);
+        let seen = scene.seen();
+        assert!(seen.contains("log member.refused") && seen.contains("a < "), "{key}: {seen}");
+        assert!(!seen.contains("t-1"), "{key}: {seen}");
+    }
+}
+
+#[test]
+fn a_response_that_is_a_result_and_an_error_is_an_error() {
+    let mut scene = Scene::at_work();
+    scene.ask(7, "session/list", &json!({}));
+    scene.seen();
+    let error = json!({"code": -1, "message": "no"});
+    scene.agent(&json!({"jsonrpc": "2.0", "id": 7, "result": {"sessions": []}, "error": error}));
+    let seen = scene.seen();
+    assert!(seen.contains("unfit_result") && !seen.contains("\"result\""), "{seen}");
+}
+
+#[test]
+fn all_members_that_were_taken_out_are_recorded_not_only_the_first() {
+    let mut scene = Scene::at_work();
+    for more in [json!({"odd": 1}), json!({"odd": 1, "strange": 2}), json!({"odd": 1})] {
+        let mut update =
+            json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x"}});
+        for (key, value) in more.as_object().unwrap() {
+            update[key] = value.clone();
+        }
+        scene.update(&update);
+    }
+    assert_eq!(scene.seen().matches("log member.refused").count(), 2);
+}
