@@ -28,7 +28,7 @@ Narrows: the project's own commands
                                   where this tree is worse; --runs N is how often, 5 unless said
     cargo xtask nightly [PART…]   the tests and everything slow; or only the parts named:
                                   test, deny, typos, fuzz, differential, model, agents, interop, browser, nginx,
-                                  bench, chaos, cuts, stress
+                                  bench, simulate, chaos, cuts, stress
     cargo xtask help              this text
 
 `test` uses cargo-nextest where it is installed. `nightly` installs what it misses with `cargo install`.

@@ -10,6 +10,7 @@ mod differential;
 mod fuzz;
 mod model;
 mod nginx;
+mod simulate;
 mod stress;
 
 use std::time::Instant;
@@ -39,7 +40,7 @@ impl From<()> for Outcome {
 }
 
 /// All of them, in the order they run.
-pub(crate) const PARTS: [Part; 14] = [
+pub(crate) const PARTS: [Part; 15] = [
     Part { name: "test", run: || test::run().map(Outcome::from) },
     Part { name: "deny", run: deny },
     Part { name: "typos", run: typos },
@@ -51,6 +52,7 @@ pub(crate) const PARTS: [Part; 14] = [
     Part { name: "browser", run: browser::run },
     Part { name: "nginx", run: nginx::run },
     Part { name: "bench", run: measure },
+    Part { name: "simulate", run: || simulate::run().map(Outcome::from) },
     Part { name: "chaos", run: || chaos::run().map(Outcome::from) },
     Part { name: "cuts", run: || cuts::run().map(Outcome::from) },
     Part { name: "stress", run: || stress::run().map(Outcome::from) },
