@@ -200,7 +200,7 @@ impl<'a> View<'a> {
     fn text(&self, span: Span) -> Option<Cow<'a, str>> {
         let raw = span.of(self.bytes)?;
         let inner = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
-        if inner.contains(&b'\\') {
+        if memchr::memchr(b'\\', inner).is_some() {
             serde_json::from_slice(raw).ok().map(Cow::Owned)
         } else {
             std::str::from_utf8(inner).ok().map(Cow::Borrowed)

@@ -150,12 +150,17 @@ pub(super) enum Told {
 
 /// The kinds of updates that [`told`] reads, as they end.
 const KINDS: [&[u8]; 2] = [b"\"state", b"\"subagent"];
+const KIND_END: &[u8] = b"_update\"";
 /// Made once: for a text as short as most updates, making it costs more than the search.
-static END_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"_update\""));
+static END_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KIND_END));
 
-/// Reads an update, if it may be one of those that matter. One search over the text, and nothing else for most of them.
+/// Reads an update, if it may be one of those that matter. Most are known by the place of their kind to be none of them, and most others by
+/// one search over the text.
 pub(super) fn told(params: &[u8]) -> Option<Told> {
     let is_kind = |at: usize| KINDS.iter().any(|kind| params[..at].ends_with(kind));
+    if kind_at_usual_place(params).is_some_and(|kind| !kind.ends_with(KIND_END)) {
+        return None;
+    }
     END_FINDER.find_iter(params).find(|at| is_kind(*at))?;
     let inner = |text: &'_ [u8], key: &str| member(text, key).ok().flatten();
     let update = params.get(inner(params, "update")?)?;
@@ -168,6 +173,16 @@ pub(super) fn told(params: &[u8]) -> Option<Told> {
         }
         _ => None,
     }
+}
+
+/// Returns the kind of an update and the quote behind it, if its members are in the order in which agents mostly write them. An update with
+/// two kinds is ambiguous, and counts as none that [`told`] reads.
+fn kind_at_usual_place(params: &[u8]) -> Option<&[u8]> {
+    let through_quote = |text: &[u8]| memchr::memchr(b'"', text).map(|quote| quote + 1);
+    let session = params.strip_prefix(br#"{"sessionId":""#)?;
+    let update = session.get(through_quote(session)?..)?;
+    let kind = update.strip_prefix(br#","update":{"sessionUpdate":""#)?;
+    kind.get(..through_quote(kind)?)
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
@@ -502,6 +517,17 @@ mod tests {
         check(r#"{"update":{"sessionUpdate":"tool_call_update","rawInput":["subagent_update"]}}"#, None);
         check(r#"{"update":{"sessionUpdate":"agent_message_chunk","text":"\"subagent_update\""}}"#, None);
         check(r#"{"other":{"sessionUpdate":"subagent_update","sessionId":"c"}}"#, None);
+        check(
+            r#"{"sessionId":"s","update":{"sessionUpdate":"subagent_update","sessionId":"c"}}"#,
+            Some(&Told::Child("c".into())),
+        );
+        let tail = r#""sessionUpdate":"subagent_update","sessionId":"c"}}"#;
+        for head in ["", r#""sessionId":"s","#, r#""sessionId":"s\"","#] {
+            check(&format!(r#"{{{head}"update":{{"sessionUpdate":"plan",{tail}"#), None);
+        }
+        // The name of a session does not look like an update.
+        let name = r#"s\",\"update\":{\"sessionUpdate\":\"plan\""#;
+        check(&format!(r#"{{"sessionId":"{name}","update":{{{tail}"#), Some(&Told::Child("c".into())));
         check("{}", None);
     }
 }

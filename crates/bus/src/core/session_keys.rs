@@ -128,9 +128,12 @@ fn mentions(message: View<'_>) -> usize {
 
 /// How many keys in a text name a session to some reader.
 fn count_mentions(text: &[u8]) -> usize {
-    // Two more for the quotes.
-    let long = |key: &&[u8]| key.len() >= FOLDED.len() + 2;
-    keys(text).filter(long).filter(|key| written_key_folds_to(key, FOLDED, true)).count()
+    // Two more for the quotes. Behind the first is the first letter, in ASCII or not, a separator, or an escape.
+    let may_name = |key: &[u8]| {
+        key.len() >= FOLDED.len() + 2 && matches!(key[1], b's' | b'S' | b'_' | b'-' | b'\\' | 0xc5)
+    };
+    let names = |key: &[u8]| key == b"\"sessionId\"" || written_key_folds_to(key, FOLDED, true);
+    keys(text).filter(|key| may_name(key) && names(key)).count()
 }
 
 /// Returns `true` if a key is this one without regard to case, `_` and `-`. Some agents read JSON so.
