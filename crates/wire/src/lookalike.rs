@@ -9,6 +9,9 @@ const TOP: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
 /// The keys of `params` that decide where a message goes, in lower case.
 const ROUTING: [&str; 2] = ["sessionid", "requestid"];
 
+/// The length of each of [`ROUTING`]. No other spelling is shorter.
+const MIN_ROUTING_BYTES: usize = 9;
+
 /// Returns `true` if the content of a key, which is none of [`TOP`] as it stands, is one of them without regard to case.
 #[inline(always)]
 pub(crate) fn is_like_top_key(key: &[u8]) -> bool {
@@ -24,9 +27,15 @@ pub(crate) fn is_like_top_key(key: &[u8]) -> bool {
 /// spells it.
 #[inline(always)]
 pub(crate) fn is_like_routing_key(key: &[u8]) -> bool {
-    match key.first() {
+    match key {
+        // Both begin with a letter and an `e`, and have nine letters. A key may have separators and escapes as well.
+        [b's' | b'S' | b'r' | b'R', b'e' | b'E' | b'_' | b'-' | b'\\', ..]
         // The last is the first byte of a letter that is an `s` without regard to case.
-        Some(b's' | b'S' | b'r' | b'R' | b'_' | b'-' | b'\\' | 0xc5) => is_like(key, &ROUTING, true),
+        | [b'_' | b'-' | b'\\' | 0xc5, ..]
+            if key.len() >= MIN_ROUTING_BYTES =>
+        {
+            is_like(key, &ROUTING, true)
+        }
         _ => false,
     }
 }
@@ -128,8 +137,16 @@ mod tests {
     fn a_key_that_may_be_read_as_a_session_or_a_request_is_told() {
         let odd =
             ["SessionId", "sessionID", "session_id", "session-id", "_sessionId", "requestid", "request_id"];
-        let escaped =
-            ["\u{17f}essionId", r"\u0073ession_id", r"\u017fessionId", r"Re\u0071uestId", r"\u005fsessionId"];
+        let escaped = [
+            "\u{17f}essionId",
+            r"s\u0065ssionID",
+            "s_essionid",
+            r"R-e\u0071uestId",
+            r"\u0073ession_id",
+            r"\u017fessionId",
+            r"Re\u0071uestId",
+            r"\u005fsessionId",
+        ];
         for key in odd.into_iter().chain(escaped) {
             let text =
                 format!(r#"{{"jsonrpc":"2.0","method":"a","params":{{"sessionId":"s","{key}":"t"}}}}"#);

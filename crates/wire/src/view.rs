@@ -1,6 +1,7 @@
 //! A message in memory that belongs to somebody else: a router looks at each for a moment and keeps none.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Range;
 
@@ -93,6 +94,19 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn method(&self) -> Option<Cow<'a, str>> {
         self.text(self.envelope.method)
+    }
+
+    /// Returns `true` if its method is `name`, which is ASCII that JSON needs no escapes for.
+    #[must_use]
+    #[inline]
+    pub fn is_method(&self, name: &str) -> bool {
+        let Some(raw) = self.envelope.method.of(self.bytes) else { return false };
+        // Escapes only make it longer, by more than the two quotes.
+        match raw.len().cmp(&(name.len() + 2)) {
+            Ordering::Less => false,
+            Ordering::Equal => raw[1..].starts_with(name.as_bytes()),
+            Ordering::Greater => raw.contains(&b'\\') && self.method().is_some_and(|method| method == name),
+        }
     }
 
     /// The session it belongs to, without escapes: `params.sessionId` or `result.sessionId`.
@@ -228,5 +242,29 @@ impl fmt::Debug for View<'_> {
             .field("id", &self.id().map(RawId::copy))
             .field("bytes", &self.bytes.len())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_method_is_compared_as_it_is_meant() {
+        for (written, is_it) in [
+            ("mcp/message", true),
+            (r"mcp\/message", true),
+            (r"\u006dcp/message", true),
+            ("mcp/messages", false),
+            ("mcp/messag", false),
+            (r"mcp\/messages", false),
+            ("MCP/message", false),
+        ] {
+            let line = format!(r#"{{"jsonrpc":"2.0","method":"{written}"}}"#);
+            let view = View::parse(line.as_bytes());
+            assert_eq!(view.is_method("mcp/message"), is_it, "{written}");
+            assert_eq!(view.method().as_deref() == Some("mcp/message"), is_it, "{written}");
+        }
+        assert!(!View::parse(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#).is_method("mcp/message"));
     }
 }

@@ -143,10 +143,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
 /// Returns `true` if the message is for or of an MCP server that lives in a client.
 pub(super) fn is_about_server(message: View<'_>) -> bool {
-    matches!(
-        message.method().as_deref(),
-        Some(method::MCP_MESSAGE | method::MCP_CONNECT | method::MCP_DISCONNECT)
-    )
+    [method::MCP_MESSAGE, method::MCP_CONNECT, method::MCP_DISCONNECT]
+        .iter()
+        .any(|name| message.is_method(name))
 }
 
 /// The ids of the servers in these params that live in the client.

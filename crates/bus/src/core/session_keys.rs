@@ -73,9 +73,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let state = self.core.pool_of(pool);
         let is_judged = state.is_shared()
             && state.is_acp()
-            && message
-                .method()
-                .is_some_and(|name| !matches!(&*name, method::SESSION_PROMPT | method::INITIALIZE));
+            && !message.is_method(method::SESSION_PROMPT)
+            && !message.is_method(method::INITIALIZE);
         is_judged
             && match message.session() {
                 Some(_) => mentions(message) != 1,
