@@ -12,12 +12,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::certificate::ClientCertificate;
-use super::http_connection::HttpConnection;
+use super::http_connection::{HttpConnection, MAX_READ_OUT};
 use super::io::{Io, tune};
 use super::listener::{Admits, HttpListener};
 use super::refusal_stats::Reason;
@@ -32,10 +32,14 @@ const REST: Duration = Duration::from_millis(200);
 const MAX_HEAD: usize = 32 << 10;
 
 /// How many streams of HTTP/2 a client may have at once.
-const MAX_STREAMS: u32 = 200;
+const MAX_STREAMS: u32 = 100;
 
-/// How much of bodies HTTP/2 may receive on one socket before they are read, which no limit counts.
-const BODY_WINDOW: u32 = 256 << 10;
+/// The largest list of headers of one stream. No limit counts the headers of requests that are being answered.
+const MAX_HEADER_LIST_BYTES: u32 = 8 << 10;
+
+/// How much of bodies HTTP/2 may receive on one socket before they are read, which no limit counts. The protocol allows no
+/// less.
+const BODY_WINDOW_BYTES: u32 = (64 << 10) - 1;
 
 /// How long a client may take to read why there is no TLS.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -114,6 +118,7 @@ async fn serve(
         certificate: certificate.clone().map(Mutex::new),
         socket,
         refused: Notify::new(),
+        read_out: Semaphore::new(MAX_READ_OUT),
         place: Arc::new(place),
         allowance: FreeAllowance::default(),
     });
@@ -249,9 +254,9 @@ fn builder(between: Duration, idle: Duration) -> auto::Builder<TokioExecutor> {
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(16 << 10)
-        .initial_connection_window_size(BODY_WINDOW)
-        .initial_stream_window_size(BODY_WINDOW)
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .initial_connection_window_size(BODY_WINDOW_BYTES)
+        .initial_stream_window_size(BODY_WINDOW_BYTES)
         .keep_alive_interval(idle / 3)
         .keep_alive_timeout(idle / 3);
     builder

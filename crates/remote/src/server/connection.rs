@@ -237,6 +237,10 @@ async fn finish(shared: &Shared, socket: Socket, end: PumpEnd) {
             shared.refusals.add(Reason::Limit);
             socket.close(LATER, "too many long messages", scratch).await;
         }
+        PumpEnd::Socket(SocketEnd::Flooded) => {
+            shared.refusals.add(Reason::Limit);
+            socket.close(REFUSED, "too many invalid messages", scratch).await;
+        }
         PumpEnd::Socket(SocketEnd::Left(code)) => socket.close(code.unwrap_or(1000), "", scratch).await,
         PumpEnd::Socket(SocketEnd::Fault(fault)) => {
             tracing::debug!(%fault, "a client is hung up on");
@@ -349,9 +353,13 @@ async fn hold(
             }
             Happens::End(end) => {
                 let old = socket.take()?;
-                // Whoever says goodbye does not come back; a fault of the line may be that of a network.
-                let gone =
-                    matches!(end, PumpEnd::Backend | PumpEnd::Socket(SocketEnd::Left(None | Some(1000))));
+                // A client that says goodbye does not come back, and one that floods may not; a fault of the line may be
+                // that of a network.
+                let gone = matches!(
+                    end,
+                    PumpEnd::Backend
+                        | PumpEnd::Socket(SocketEnd::Flooded | SocketEnd::Left(None | Some(1000)))
+                );
                 if gone || !line.is_granted() {
                     return Some((old, Last::End(end)));
                 }

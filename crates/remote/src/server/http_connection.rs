@@ -16,7 +16,7 @@ use hyper::{Method, Request, Response, StatusCode, Version};
 use narrows_base::sync::lock;
 use narrows_wire::{Code, RpcError, message};
 use serde_json::json;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
 use super::admission::AdmittedClient;
@@ -39,8 +39,11 @@ use crate::identity::Identity;
 /// How often a stream of events shows that it is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// How much of the body of a request that is refused is read at most, and for how long.
-const HEARD_OUT: (usize, Duration) = (64 << 10, Duration::from_secs(1));
+/// How much of the body of a refused request is read at most, and for how long.
+const READ_OUT: (usize, Duration) = (64 << 10, Duration::from_secs(1));
+
+/// How many refused requests of one socket may have their bodies read at once.
+pub(super) const MAX_READ_OUT: usize = 4;
 
 /// The refusal of one more connection.
 pub(super) const TOO_MANY: Refusal = Refusal::Later(10, "too many connections\n");
@@ -58,6 +61,8 @@ pub(super) struct HttpConnection {
     pub(super) socket: OpenSocket,
     /// Somebody was refused who has no business here.
     pub(super) refused: Notify,
+    /// Bodies of refused requests that may be read out at the same time.
+    pub(super) read_out: Semaphore,
     /// Its place among all sockets.
     pub(super) place: Place,
     /// What it may hold of a posted message without being counted.
@@ -81,12 +86,20 @@ impl HttpConnection {
             Err(denied) => (Err(denied), None),
         };
         let is_refused = led.as_ref().map_or(true, |reply| Reason::of(reply.status()).is_some());
-        if is_refused && parts.version == Version::HTTP_2 {
-            hear_out(&mut body).await;
+        let is_head = parts.method == Method::HEAD;
+        let is_http2 = parts.version == Version::HTTP_2;
+        let origin = origin.map(str::to_owned);
+        // The headers are not kept while the body is read out.
+        drop(parts);
+        if is_refused
+            && is_http2
+            && let Ok(_permit) = self.read_out.try_acquire()
+        {
+            read_out(&mut body).await;
         }
         let mut reply = led.map_or_else(|denied| self.deny(denied), |reply| self.count(reply));
-        response::finish(&mut reply, origin);
-        if parts.method == Method::HEAD {
+        response::finish(&mut reply, origin.as_deref());
+        if is_head {
             *reply.body_mut() = Body::Whole(Bytes::new());
         }
         Ok(reply.map(|body| Guarded { body, _request: request }))
@@ -229,8 +242,8 @@ impl HttpConnection {
 
 /// Reads what is left of a short body and keeps nothing of it: a stream of HTTP/2 whose body stays unread is reset behind its
 /// response, and some clients then know of the reset only.
-async fn hear_out(body: &mut Incoming) {
-    let (mut left, time) = HEARD_OUT;
+async fn read_out(body: &mut Incoming) {
+    let (mut left, time) = READ_OUT;
     let reading = async {
         while let Some(Ok(frame)) = body.frame().await {
             let length = frame.data_ref().map_or(0, Bytes::len);

@@ -105,7 +105,10 @@ impl Line {
     /// Says something to the client that the backend has not said.
     pub(super) fn say(&mut self, message: Bytes, socket: &mut Socket, scratch: &Scratch) {
         match &mut self.memory {
-            Some(memory) => memory.held.send(message),
+            Some(memory) => {
+                memory.held.send(message);
+                memory.limit();
+            }
             None => socket.put(&message, scratch),
         }
     }
@@ -165,10 +168,15 @@ impl Line {
             }
             Heard::Ping(_) | Heard::Close(_) => {}
         });
+        // Only a client that sends messages without a meaning and does not read the replies gets here with a full memory.
+        let is_flooded = !answers.is_empty() && self.is_full();
         for answer in answers {
             self.say(answer, socket, scratch);
         }
         self.poll_backend(cx, scratch);
+        if is_flooded {
+            return Err(SocketEnd::Flooded);
+        }
         match read {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(_)) => Ok(true),

@@ -35,6 +35,8 @@ pub(super) enum SocketEnd {
     Fault(Fault),
     /// There is no room for the rest of its message now.
     Crowded,
+    /// The client sends messages without a meaning and does not read the replies.
+    Flooded,
 }
 
 /// A socket and how messages stand on it.

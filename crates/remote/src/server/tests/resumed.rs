@@ -8,6 +8,7 @@ use narrows_wire::View;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
+use tokio_tungstenite::tungstenite::Message;
 
 use super::super::{Adopted, Limits};
 use super::kit::{
@@ -463,4 +464,28 @@ async fn a_shutdown_ends_what_is_held() {
     assert_eq!(client.end.hear().await, None);
     running.agent.ended(2).await;
     tokio::time::timeout(LONG, &mut running.served).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_sends_blank_messages_and_reads_no_reply_is_disconnected() {
+    let limits = Limits { replay_memory: 1 << 20, replay_memory_per_identity: 1 << 20, ..Limits::default() };
+    let running = start(listener(), limits);
+    let End::Web(mut socket) = Client::open(&running, false).await.end else {
+        panic!("frames were asked for")
+    };
+    let mut ended = running.agent.ended.subscribe();
+    let flood = async {
+        for _ in 0..1_000_000 {
+            if futures_util::SinkExt::feed(&mut socket, Message::text("")).await.is_err() {
+                return;
+            }
+        }
+        panic!("it is still read from");
+    };
+    tokio::select! {
+        biased;
+        _ = ended.wait_for(|ended| *ended == 1) => {}
+        () = flood => {}
+    }
+    tokio::time::timeout(LONG, ended.wait_for(|ended| *ended == 1)).await.unwrap().unwrap();
 }
