@@ -205,24 +205,25 @@ impl Guard {
                 },
                 () = self.client.sender.room(), if !client_has_room => client_has_room = true,
                 () = self.agent.sender.room(), if !agent_has_room => agent_has_room = true,
-                more = client.recv_all(&mut said), if until.is_none() && reads && agent_has_room => {
+                more = client.recv_all(&mut said), if until.is_none() && reads && client_has_room && agent_has_room => {
                     if !more {
                         until = Some(Instant::now() + self.gate.patience().close);
                         self.gate.client_mute(self.began.elapsed(), &mut self.tray);
                         self.deal_out();
                         continue;
                     }
-                    agent_has_room = false;
+                    // A refusal goes back to the sender: a peer that sends and does not read is not read from either.
+                    (client_has_room, agent_has_room) = (false, false);
                     for frame in said.drain(..) {
                         self.take(From::Client, &frame);
                     }
                 }
-                more = agent.recv_all(&mut told), if reads && client_has_room => {
+                more = agent.recv_all(&mut told), if reads && client_has_room && agent_has_room => {
                     if !more {
                         // A client that only reads still learns that its agent is lost, if it waits for something.
                         break if until.is_some() && self.gate.is_settled() { Ended::Client } else { Ended::Agent };
                     }
-                    client_has_room = false;
+                    (client_has_room, agent_has_room) = (false, false);
                     for frame in told.drain(..) {
                         self.take(From::Agent, &frame);
                     }

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -366,4 +368,41 @@ async fn what_a_client_was_asked_that_says_nothing_more_is_refused() {
         }
     }
     assert_eq!(rig.over().await.0, Ended::Client);
+}
+
+#[tokio::test]
+async fn a_client_that_reads_no_refusal_is_not_read_from() {
+    const REQUESTS: usize = 10_000;
+    let small = narrows_link::Options { queue_bytes: 4096, ..Default::default() };
+    let (client, outer) = memory::pair(&small);
+    let (inner, _agent) = memory::pair(&small);
+    let (_inquiries, asked) = mpsc::channel(1);
+    let who = Principal { id: "user:ada".into(), ..Principal::default() };
+    let policy = Policy::new(Access::High, Narrowing::default());
+    let setting = Setting { began: 1_700_000_000, nonce: "n".into() };
+    let gate = Gate::new(Mandate::default(), who, policy, Box::new(Disk), setting);
+    let _guard = tokio::spawn(stand(gate, outer, inner, None, asked));
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&sent);
+    let sender = client.sender.clone();
+    tokio::spawn(async move {
+        // An id that may come back in another form is refused at once.
+        for _ in 0..REQUESTS {
+            say_line(&sender, r#"{"jsonrpc":"2.0","id":1.5,"method":"session/list"}"#).await;
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let (mut quiet_rounds, mut before) = (0, 0);
+    while quiet_rounds < 1_000 {
+        tokio::task::yield_now().await;
+        let now = sent.load(Ordering::Relaxed);
+        quiet_rounds = if now == before { quiet_rounds + 1 } else { 0 };
+        before = now;
+    }
+    assert!(before > 0 && before < REQUESTS, "{before} requests were read");
+    drop(client);
+}
+
+async fn say_line(sender: &narrows_link::Sender, line: &'static str) {
+    sender.send(Bytes::from_static(line.as_bytes())).await.unwrap();
 }

@@ -22,6 +22,12 @@ pub(super) const UNDECLARED: &str = "the manifest does not declare this capabili
 /// What is said of parameters in which a key stands twice.
 pub(super) const AMBIGUOUS: &str = "the parameters can be read in two ways";
 
+/// How many directories and MCP servers a session may have: each is looked up before the next message is read.
+const MAX_ENTRIES: usize = 64;
+
+/// The longest path of a directory, which is that of the system.
+const MAX_PATH_BYTES: usize = 4096;
+
 /// What the description of an MCP server in the client consists of.
 const OF_ACP: [&str; 5] = ["type", "name", "id", "serverId", "_meta"];
 
@@ -201,6 +207,13 @@ impl<O: Out> Pass<'_, O> {
         let mut roots = Vec::new();
         for value in named {
             let path = Path::new(value.as_str().unwrap_or_default());
+            if path.as_os_str().len() > MAX_PATH_BYTES {
+                return Err(Refusal::new(
+                    Code::InvalidParams,
+                    "path of a directory too long",
+                    "invalid_params",
+                ));
+            }
             let real = admit(path, &mandate.roots, &*self.gate.ground).map_err(|outside| {
                 let is_local = self.gate.who.is_local();
                 let words = if is_local { outside.told(path, &mandate.roots) } else { outside.to_string() };
@@ -342,7 +355,11 @@ fn keep(offers: &mut serde_json::Map<String, Value>, name: &str, declared: bool)
 fn list<'a>(params: &'a Value, key: &str) -> Result<&'a [Value], Refusal> {
     match &params[key] {
         Value::Null => Ok(&[]),
-        Value::Array(entries) => Ok(entries),
+        Value::Array(entries) if entries.len() <= MAX_ENTRIES => Ok(entries),
+        Value::Array(_) => {
+            let words = format!("{key} has more than {MAX_ENTRIES} entries");
+            Err(Refusal::new(Code::InvalidParams, words, "invalid_params"))
+        }
         _ => Err(Refusal::new(Code::InvalidParams, format!("{key} is not an array"), "invalid_params")),
     }
 }

@@ -295,8 +295,13 @@ impl<O: Out> Pass<'_, O> {
         let action = follow_links(call.action(), &session.roots, &*gate.ground);
         let mut verdict =
             gate.desk.rule_action(call, &action, &gate.mandate, &gate.who, &session.roots, judged);
-        let beyond = scope::beyond(call, &gate.mandate, &*gate.ground)
-            .or_else(|| sealed::touched(call, &gate.mandate, &session.roots, &*gate.ground));
+        // The paths of an action that is too large to judge are not looked up.
+        let beyond = if action.is_too_large() {
+            Some("there is more in it than can be judged".to_owned())
+        } else {
+            scope::beyond(call, &gate.mandate, &*gate.ground)
+                .or_else(|| sealed::touched(call, &gate.mandate, &session.roots, &*gate.ground))
+        };
         if let Some(because) = beyond {
             verdict.ruling.class = Class::Deny;
             verdict.because.get_or_insert(because);

@@ -86,13 +86,14 @@ fn says_something(value: &Value) -> bool {
 
 /// Adds to `action` what `locations` hold beside what the protocol has there.
 pub(super) fn add_locations(action: &mut Action, locations: &[Value]) {
+    let mut known: HashSet<PathBuf> = action.paths.iter().cloned().collect();
     let is_unknown = |location: &&Map<String, Value>| has_unknown(location, LOCATION);
     for location in locations.iter().filter_map(Value::as_object).filter(is_unknown) {
         let mut seen = Seen::default();
         seen.everything(&Value::Object(location.clone()));
         action.also.push(Kind::Other);
         for path in seen.paths.into_iter().chain(seen.mentioned) {
-            if !action.paths.contains(&path) {
+            if known.insert(path.clone()) {
                 action.paths.push(path);
             }
         }

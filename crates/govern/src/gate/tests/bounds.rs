@@ -332,3 +332,36 @@ fn a_refusal_of_what_a_call_needs_lets_one_call_fail() {
     );
     assert!(!scene.seen().contains("interrupted"));
 }
+
+#[test]
+fn a_message_with_too_many_values_is_refused_before_it_is_read() {
+    let many = format!("[{}0]", "0,".repeat(100_000));
+    let mut scene = Scene::at_work();
+    let line = format!(
+        r#"{{"jsonrpc":"2.0","id":7,"method":"session/prompt","params":{{"sessionId":"s","prompt":{many}}}}}"#
+    );
+    scene.gate.client(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
+    let seen = scene.seen();
+    assert!(seen.starts_with("c < ") && seen.contains("too many JSON values"), "{seen}");
+    let line = format!(
+        r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{{"sessionUpdate":"tool_call","toolCallId":"1","title":"x","rawInput":{many}}}}}}}"#
+    );
+    scene.gate.agent(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
+    scene.commit();
+    let seen = scene.seen();
+    assert!(seen.contains("log operator.interrupted") && !seen.contains("rawInput"), "{seen}");
+}
+
+#[test]
+fn a_session_has_a_bounded_number_of_directories_and_servers() {
+    let directory = json!("/w/a");
+    let server = json!({"type": "acp", "name": "x", "serverId": "y"});
+    for (key, entry) in [("additionalDirectories", directory), ("mcpServers", server)] {
+        let mut scene = Scene::new();
+        let mut params = json!({"cwd": "/w/a", "mcpServers": []});
+        params[key] = vec![entry; 65].into();
+        scene.ask(1, "session/new", &params);
+        let seen = scene.seen();
+        assert!(seen.contains("has more than 64 entries") && !seen.contains("a < "), "{key}: {seen}");
+    }
+}
