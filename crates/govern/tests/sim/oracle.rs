@@ -33,7 +33,7 @@ impl Oracle {
         self.violations.push(what);
     }
 
-    pub(crate) fn from_client(&mut self, message: &Value) {
+    pub(crate) fn record_client_message(&mut self, message: &Value) {
         let Some(method) = message["method"].as_str() else { return };
         if message["id"].is_null() {
             return;
@@ -48,7 +48,7 @@ impl Oracle {
         }
     }
 
-    pub(crate) fn from_agent(&mut self, message: &Value) {
+    pub(crate) fn record_agent_message(&mut self, message: &Value) {
         match (message["method"].as_str(), message["id"].is_null()) {
             (Some(method), false) => {
                 let asked = (method.to_owned(), message["params"].clone());
@@ -78,8 +78,8 @@ impl Oracle {
                 self.unsettled.insert(*ticket, (**event).clone());
             }
             Output::Advised(number, refusal) => self.advised(*number, refusal.as_deref()),
-            Output::ToClient(message) => self.to_client(message),
-            Output::ToAgent(message) => self.to_agent(message),
+            Output::ToClient(message) => self.check_sent_to_client(message),
+            Output::ToAgent(message) => self.check_sent_to_agent(message),
             Output::AgentEnded(_) => {}
         }
     }
@@ -91,14 +91,14 @@ impl Oracle {
         match refusal {
             Some(_) => self.refused += 1,
             None if tool == "Rm" => self.violation("a denied tool of the built-in agent may run".to_owned()),
-            None if !self.has_written(|event| is_allow(event)) => {
+            None if !self.has_written(is_allow) => {
                 self.violation("a tool may run before its decision is on disk".to_owned());
             }
             None => self.allowed += 1,
         }
     }
 
-    fn to_client(&mut self, message: &Value) {
+    fn check_sent_to_client(&mut self, message: &Value) {
         let id = message["id"].to_string();
         let Some(method) = message["method"].as_str() else {
             match self.asked.get_mut(&id) {
@@ -148,7 +148,7 @@ impl Oracle {
         }
     }
 
-    fn to_agent(&mut self, message: &Value) {
+    fn check_sent_to_agent(&mut self, message: &Value) {
         let id = message["id"].to_string();
         let Some(method) = message["method"].as_str() else {
             return self.answer_to_agent(&id, message);

@@ -199,12 +199,12 @@ impl World {
         match self.random.below(20) {
             0..=6 => {
                 if let Some(message) = self.client.act(&mut self.random) {
-                    self.from_client(&message);
+                    self.send_from_client(&message);
                 }
             }
             7..=14 => {
                 if let Some(message) = self.agent.act(&mut self.random) {
-                    self.from_agent(&message);
+                    self.send_from_agent(&message);
                 }
             }
             15..=17 => {
@@ -220,16 +220,16 @@ impl World {
         }
     }
 
-    fn from_client(&mut self, message: &Value) {
+    fn send_from_client(&mut self, message: &Value) {
         self.log("client", &message.to_string());
-        self.oracle.from_client(message);
+        self.oracle.record_client_message(message);
         self.gate.client(self.now, View::parse(message.to_string().as_bytes()), &mut self.outputs);
         self.collect();
     }
 
-    fn from_agent(&mut self, message: &Value) {
+    fn send_from_agent(&mut self, message: &Value) {
         self.log("agent", &message.to_string());
-        self.oracle.from_agent(message);
+        self.oracle.record_agent_message(message);
         self.gate.agent(self.now, View::parse(message.to_string().as_bytes()), &mut self.outputs);
         self.collect();
     }
