@@ -1,7 +1,7 @@
-//! Lines like the one before: a stream of text differs from line to line in one string, and in nothing that routes it.
+//! A cache of the last scan of a source: consecutive lines of a text stream differ in one string that routes nothing.
 //!
-//! Such a line need not be scanned: it is compared with the last one, and the string is checked. Whatever is not surely
-//! alike is scanned as ever, so the outcome never differs from [`View::parse`], only its price.
+//! Such a line is compared with the last one and only its string is checked. Every other line is scanned, so the result
+//! always equals that of [`View::parse`].
 
 use std::ops::Range;
 
@@ -9,24 +9,24 @@ use crate::envelope::{Envelope, Kind, Span};
 use crate::skip::{self, Job, Skip};
 use crate::view::View;
 
-/// Longer lines are not remembered: to compare them is no longer cheap, and they are no chunks of a stream.
+/// Longer lines are not cached: comparing them costs as much as scanning, and they are not chunks of a stream.
 const LONGEST: usize = 4 << 10;
 
-/// How much of the beginning two lines must share to be worth a closer look.
+/// Length of the prefix that two lines must share before they are compared in full.
 const SHARED: usize = 32;
 
-/// What is remembered of the last line of one source.
+/// The last line of one source and its scan.
 #[derive(Clone, Debug, Default)]
 pub struct Alike {
     line: Vec<u8>,
     kind: Option<Kind>,
     envelope: Envelope,
-    /// The content of the string that changes, if two lines have shown which that is.
+    /// The content of the string that changes, once two lines have shown which one it is.
     text: Option<Range<usize>>,
 }
 
 impl Alike {
-    /// The same as [`View::parse`].
+    /// Returns what [`View::parse`] returns.
     pub fn view<'a>(&mut self, line: &'a [u8]) -> View<'a> {
         if let Some(view) = self.recognise(line) {
             return view;
@@ -36,7 +36,7 @@ impl Alike {
         view
     }
 
-    /// `line` if it is the last one with another text in it.
+    /// Returns the scan of `line` if it equals the last line except for the known string.
     #[inline]
     fn recognise<'a>(&self, line: &'a [u8]) -> Option<View<'a>> {
         let text = self.text.as_ref()?;
@@ -53,7 +53,7 @@ impl Alike {
         Some(View::known(line, self.kind?, moved))
     }
 
-    /// Remembers a line, and where it differs from the one before.
+    /// Remembers a line and the string in which it differs from the last one.
     fn learn(&mut self, view: &View<'_>) {
         let line = view.bytes();
         self.text = None;
@@ -72,12 +72,12 @@ impl Alike {
     }
 }
 
-/// The content of the one string value of `line` in which it differs from `last`.
+/// Returns the content of the only string value in which `line` differs from `last`.
 fn changed(last: &[u8], line: &[u8]) -> Option<Range<usize>> {
     let shared = last.iter().zip(line).take_while(|(one, other)| one == other).count();
-    // The beginning of the string is in what they share, unless they differ outside of any string.
+    // The start of the string is in the shared prefix, unless the lines differ outside of strings.
     let start = memchr::memrchr(b'"', &line[..shared])? + 1;
-    // A value's, not a key's; and a beginning, not the end of a string that ends in a colon.
+    // The string must be a value, not a key, and the quote must open it: a string can end in a colon.
     if line.get(start.checked_sub(2)?) != Some(&b':') || is_inside(&line[..start - 1]) {
         return None;
     }
@@ -85,7 +85,7 @@ fn changed(last: &[u8], line: &[u8]) -> Option<Range<usize>> {
     (line[end..] == last[last_end..]).then_some(start..end)
 }
 
-/// Whether the beginning `text` of a line ends within a string.
+/// Returns `true` if the prefix `text` of a line ends within a string.
 fn is_inside(text: &[u8]) -> bool {
     let (mut inside, mut escaped) = (false, false);
     for &byte in text {
@@ -99,7 +99,7 @@ fn is_inside(text: &[u8]) -> bool {
     inside
 }
 
-/// The end of the string that begins at `at`, if it is one.
+/// Returns the position of the closing quote of the string that begins at `at`, if the string is valid.
 #[inline]
 fn string_end(line: &[u8], at: usize) -> Option<usize> {
     struct End<'a>(&'a [u8], usize);
@@ -133,23 +133,23 @@ impl Envelope {
         [version, id, method, params, result, error, session, request_id, top_session, pool]
     }
 
-    /// Whether no field that is looked at lies in `text`; one that contains more than it may be there.
+    /// Returns `true` if no recorded field lies in `text`. A field may contain all of it.
     fn leaves_alone(&self, text: &Range<usize>) -> bool {
         self.spans().into_iter().filter(|span| span.is_some()).all(|span| {
             let place = span.range();
-            // The quotes are part of a span, and not of the text.
+            // A span includes the quotes, `text` does not.
             place.end < text.start
                 || place.start > text.end
                 || place.start + 1 < text.start && place.end > text.end + 1
         })
     }
 
-    /// The same with all that ends behind `from` moved as far as `from` is from `to`. What is absent stands before everything.
+    /// Returns the envelope with every position behind `from` shifted by `to - from`. Absent spans are at 0 and stay.
     #[inline]
     fn moved(&self, from: usize, to: usize) -> Self {
         let [version, id, method, params, result, error, session, request_id, top_session, pool] =
             self.spans().map(|span| span.moved(from, to));
-        // The keys are the same, and so are the flags about them.
+        // The keys are unchanged, and so are the flags about them.
         Self {
             version,
             id,
@@ -173,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether the second line was known by the first two.
+    /// Checks whether the last line is recognized after those before it.
     #[track_caller]
     fn check(lines: &[&str], known: bool) {
         let mut alike = Alike::default();
@@ -204,7 +204,7 @@ mod tests {
         check(&[&one, &two, &three], true);
         check(&[&one, &two, &chunk("s", "ünï")], true);
         check(&[&one, &two], false);
-        // Another session, and another after it.
+        // Another session, and a third one.
         check(&[&one, &two, &chunk("t", "x")], false);
         check(&[&one, &chunk("t", "one"), &chunk("u", "one")], false);
         for escaped in
@@ -236,7 +236,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// Whatever comes, in whatever order, it is what a scan says.
+        /// In any order of lines, the result equals that of a scan.
         #[test]
         fn it_is_always_what_a_scan_says(picks in prop::collection::vec((0usize..7, "[a-c\"\\\\:{}, é\u{1}]{0,4}"), 1..12)) {
             let mut alike = Alike::default();

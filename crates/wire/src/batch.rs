@@ -1,4 +1,4 @@
-//! JSON-RPC batches: what to do with each entry of an array, and putting the answers together.
+//! JSON-RPC batches: splits an array into entries and collects their responses.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -12,28 +12,28 @@ use crate::frame::Frame;
 use crate::message;
 use crate::scan;
 
-/// How many entries a batch may have unless configured otherwise.
+/// Default for the number of entries in a batch.
 pub const MAX_ENTRIES: usize = 100;
 
-/// What to do with one entry.
+/// What to do with one entry of a batch.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// A request, a notification or a response: act on it as if it had come alone. Also what looks like a response
-    /// and is none ([`Fault::BadResponse`]), since nobody answers that.
+    /// Handle the entry as a single message. Includes malformed responses ([`Fault::BadResponse`]), which are never
+    /// answered.
     Deliver(Frame),
     /// An invalid entry.
     Answer {
-        /// Its part of the answer.
+        /// The response to the entry.
         answer: Bytes,
-        /// Itself: it may have been meant as an answer to somebody who waits.
+        /// The entry, which may be a malformed response to a pending request.
         entry: Frame,
     },
 }
 
-/// An array of messages, and the answers to it as they come.
+/// A batch and the responses to it so far.
 ///
-/// The answer is one array with a response to each request and to each invalid entry; with none of either there is
-/// no answer at all.
+/// The answer is one array with a response to each request and each invalid entry. If there are none of either, there
+/// is no answer.
 #[derive(Debug)]
 pub struct Batch {
     expected: usize,
@@ -41,10 +41,10 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The batch and the steps it consists of, in order.
+    /// Returns the batch and what to do with each entry, in order.
     ///
     /// # Errors
-    /// When it is answered as a whole: it is empty or has more than `max` entries.
+    /// If the batch is empty or has more than `max` entries: it is answered as a whole.
     pub fn open(frame: &Frame, max: usize) -> Result<(Self, Vec<Step>), Fault> {
         debug_assert_eq!(frame.kind(), Kind::Batch);
         let entries = scan::entries(frame.bytes(), max.saturating_add(1));
@@ -61,7 +61,7 @@ impl Batch {
             .map(|range| {
                 let entry = Frame::entry(cut(frame.bytes(), range));
                 match entry.kind() {
-                    // Inside an array even a readable id is answered with null.
+                    // Inside an array the response has a null id even if the id is readable.
                     Kind::Invalid(fault) if fault.is_answered() => {
                         expected += 1;
                         return Step::Answer { answer: message::error(b"null", &fault.into()), entry };
@@ -81,13 +81,13 @@ impl Batch {
         Ok((Self { expected, answers: Vec::with_capacity(expected) }, steps))
     }
 
-    /// Whether there is nothing to answer.
+    /// Returns `true` if nothing in the batch is answered.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         self.expected == 0
     }
 
-    /// Takes one answer in, and gives the whole array once it is the last.
+    /// Adds a response. Returns the whole array after the last one.
     pub fn answer(&mut self, response: Bytes) -> Option<Bytes> {
         self.answers.push(response);
         (self.answers.len() == self.expected).then(|| self.join())
@@ -105,8 +105,7 @@ impl Batch {
     }
 }
 
-/// One entry of `array`: copied when it is a small part of it, so that one entry that waits somewhere does not keep
-/// the whole array alive.
+/// Returns one entry of `array`. A small entry is copied, so that it does not keep the whole array in memory.
 fn cut(array: &Bytes, entry: Range<usize>) -> Bytes {
     if entry.len() < array.len() / 4 { Bytes::copy_from_slice(&array[entry]) } else { array.slice(entry) }
 }
@@ -115,7 +114,7 @@ fn cut(array: &Bytes, entry: Range<usize>) -> Bytes {
 mod tests {
     use super::*;
 
-    /// What becomes of each entry: its kind, or the id and code of its answer.
+    /// Checks what is done with each entry: its kind, or the id and code of its answer.
     #[track_caller]
     fn check(line: &str, expected: Result<&[&str], Fault>) {
         let frame = Frame::parse(Bytes::copy_from_slice(line.as_bytes()));
@@ -158,7 +157,7 @@ mod tests {
             &format!(" [ {notification} ,\"x\",{request},[{request}],{response} ] "),
             Ok(&["Notification", "null -32600", "Request", "null -32600", "Response"]),
         );
-        // An id that could be read is not told apart from one that could not.
+        // A readable id is answered like an unreadable one.
         check(r#"[{"id":5,"method":"m"},{"jsonrpc":"2.0","id":null,"method":"m"}]"#, Ok(&["null -32600"; 2]));
         check(r#"[{"jsonrpc":"2.0","id":1,"i\u0064":1,"method":"m"}]"#, Ok(&["null -32600"]));
         check(r#"[{"id":5,"result":1}]"#, Ok(&["Invalid(BadResponse)"]));

@@ -1,11 +1,11 @@
-//! What a scan finds: the kind of a message, and where its fields stand.
+//! The result of a scan: the kind of a message and the positions of its fields.
 
 use crate::fault::Fault;
 
-/// The longest id that is kept: ids wait in tables, so they must not be as long as a line may be.
+/// Limit of an id, because ids are stored in tables.
 const MAX_ID: usize = 4096;
 
-/// What a line is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A method and an id.
@@ -14,13 +14,13 @@ pub enum Kind {
     Notification,
     /// A result or an error, and an id.
     Response,
-    /// An array; its entries have their own kinds.
+    /// An array. Its entries have their own kinds.
     Batch,
-    /// Something that may neither be acted on nor forwarded.
+    /// Must be neither handled nor forwarded.
     Invalid(Fault),
 }
 
-/// A stretch of a message. The default means absent.
+/// A byte range of a message. The default means absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     start: u32,
@@ -34,7 +34,7 @@ impl Span {
         Self { start: start as u32, end: end as u32 }
     }
 
-    /// The same with each end that is at `from` or behind it moved as far as `from` is from `to`.
+    /// Returns the span with each position at or behind `from` shifted by `to - from`.
     #[inline(always)]
     pub(crate) fn moved(self, from: usize, to: usize) -> Self {
         let at = |position: u32| {
@@ -44,21 +44,21 @@ impl Span {
         Self::new(at(self.start), at(self.end))
     }
 
-    /// Whether the field is there. Where only the head of a message is known, its value may be cut off.
+    /// Returns `true` if the field is present. In the head of an overlong message its value may be incomplete.
     #[must_use]
     #[inline]
     pub fn is_some(self) -> bool {
         self.end != 0
     }
 
-    /// Its bytes in `text`, if all of it is there.
+    /// Returns the bytes of the span, if `text` contains all of them.
     #[must_use]
     #[inline]
     pub fn of(self, text: &[u8]) -> Option<&[u8]> {
         (self.start < self.end).then(|| &text[self.range()])
     }
 
-    /// Where it stands; where it is absent, an empty range.
+    /// Returns the byte range; it is empty if the field is absent.
     #[must_use]
     #[inline]
     pub fn range(self) -> core::ops::Range<usize> {
@@ -66,7 +66,7 @@ impl Span {
     }
 }
 
-/// Where the fields of a message stand, values with their quotes.
+/// Positions of the fields of a message. Values include their quotes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Envelope {
     /// `jsonrpc`.
@@ -96,7 +96,7 @@ pub struct Envelope {
     pub has_other_members: bool,
 }
 
-/// Whether `raw` may be the id of a request.
+/// Returns `true` if `raw` is a valid id of a request.
 #[inline(always)]
 pub(crate) fn is_id(raw: &[u8]) -> bool {
     matches!(raw, [b'"' | b'-' | b'0'..=b'9', ..]) && raw.len() <= MAX_ID

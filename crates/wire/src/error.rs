@@ -1,46 +1,46 @@
-//! JSON-RPC errors: the codes, and the object that carries one.
+//! JSON-RPC errors: the codes and the error object.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// Every code that Narrows sends.
+/// Every error code that Narrows sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
     /// Not JSON.
     ParseError,
-    /// JSON, but no valid message.
+    /// JSON, but not a valid message.
     InvalidRequest,
     /// No such method.
     MethodNotFound,
     /// The method does not take these parameters.
     InvalidParams,
-    /// Our fault.
+    /// A defect of this program.
     Internal,
     /// The agent wants the user to log in first.
     AuthRequired,
     /// No such session or resource.
     NotFound,
-    /// The asker has cancelled the request.
+    /// The sender has cancelled the request.
     Cancelled,
     /// No common protocol version.
     UnsupportedVersion,
-    /// The process that was to answer is gone.
+    /// The process that had the request exited.
     WorkerLost,
-    /// No answer in time.
+    /// The request timed out.
     Deadline,
-    /// No room now.
+    /// A limit or a full queue; try again later.
     Backpressure,
     /// The line was longer than allowed.
     MessageTooLarge,
-    /// The id is that of another request in flight.
+    /// The id belongs to another request in flight.
     DuplicateId,
     /// A rule forbids it.
     PolicyDenied,
-    /// Shutting down; no new work.
+    /// Shutting down: no new work is accepted.
     Draining,
-    /// The decision could not be recorded, so nothing was done.
+    /// The decision could not be recorded, so it was not carried out.
     AuditUnavailable,
     /// The model endpoint failed.
     UpstreamError,
@@ -51,7 +51,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// All of them.
+    /// All codes.
     pub const ALL: [Self; 20] = [
         Self::ParseError,
         Self::InvalidRequest,
@@ -75,7 +75,7 @@ impl Code {
         Self::OutcomeUnknown,
     ];
 
-    /// The number on the wire.
+    /// The number in `code`.
     #[must_use]
     pub fn number(self) -> i32 {
         self.row().0
@@ -87,7 +87,7 @@ impl Code {
         self.row().1
     }
 
-    /// Whether the same request may succeed later.
+    /// Returns `true` if the same request may succeed later.
     #[must_use]
     pub fn retryable(self) -> bool {
         self.row().2
@@ -119,33 +119,33 @@ impl Code {
     }
 }
 
-/// Whether the failed request may have changed something.
+/// Whether a failed request may have changed something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Effects {
-    /// Nothing happened.
+    /// The request had no effect.
     None,
-    /// Something may have happened: do not simply send it again.
+    /// The request may have had an effect: do not repeat it blindly.
     Possible,
 }
 
 /// The `error` object of a response.
 ///
-/// One made here carries `data: {condition, retryable, effects}`; one read from a peer carries what it carried.
+/// [`RpcError::new`] sets `data` to `{condition, retryable, effects}`; an error from a peer keeps its own `data`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message} ({code})")]
 pub struct RpcError {
-    /// The number; [`Code`] has ours, a peer may use any.
+    /// The number; one of [`Code`] or any number of a peer.
     pub code: i64,
-    /// One line for people.
+    /// One line for users.
     pub message: Cow<'static, str>,
-    /// More, for programs.
+    /// Details for programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
 }
 
 impl RpcError {
-    /// An error before anything was done.
+    /// Creates an error of a request that had no effects.
     #[must_use]
     pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
         let data =
@@ -153,13 +153,13 @@ impl RpcError {
         Self { code: code.number().into(), message: message.into(), data: Some(data) }
     }
 
-    /// The same, saying what may have happened.
+    /// Sets `data.effects`.
     #[must_use]
     pub fn effects(self, effects: Effects) -> Self {
         self.with("effects", json!(effects))
     }
 
-    /// The same, with one more field in `data`.
+    /// Adds a field to `data`.
     #[must_use]
     pub fn with(mut self, key: &str, value: Value) -> Self {
         if let Value::Object(fields) = self.data.get_or_insert_with(|| Value::Object(Map::new())) {
@@ -168,7 +168,7 @@ impl RpcError {
         self
     }
 
-    /// Whether this is the error `code`.
+    /// Returns `true` if the error has this code.
     #[must_use]
     pub fn is(&self, code: Code) -> bool {
         self.code == i64::from(code.number())

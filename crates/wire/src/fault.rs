@@ -1,11 +1,11 @@
-//! What can be wrong with a line, and how each wrong is answered.
+//! The faults a line can have, and how each is answered.
 
 use crate::error::Code;
 
-/// Why a line is not a message that may be acted on or forwarded.
+/// Why a line must be neither handled nor forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Fault {
-    /// Not JSON. A byte order mark and a NUL are this, too.
+    /// Not JSON. A byte order mark and a NUL are syntax errors too.
     #[error("not valid JSON")]
     Syntax,
     /// Not UTF-8.
@@ -14,13 +14,13 @@ pub enum Fault {
     /// More than [`crate::MAX_DEPTH`] levels.
     #[error("nested too deeply")]
     TooDeep,
-    /// Longer than the limit of the peer it came from.
+    /// Longer than the limit of the peer that sent it.
     #[error("line too long")]
     TooLong,
     /// Neither an object nor an array.
     #[error("not a JSON-RPC message")]
     NotAMessage,
-    /// A key that decides where a message goes stands there twice, or in another case: some readers ignore case.
+    /// A key that decides where a message goes occurs twice, or in another case: some readers ignore case.
     #[error("a routing key is repeated")]
     RepeatedKey,
     /// `jsonrpc` is missing or not `"2.0"`.
@@ -32,19 +32,19 @@ pub enum Fault {
     /// `method` is not a string.
     #[error("method must be a string")]
     BadMethod,
-    /// The id of a request is neither a string nor a number, or absurdly long.
+    /// The id of a request is neither a string nor a number, or too long.
     #[error("id must be a string or a number, of at most 4096 bytes")]
     BadId,
     /// `params` is neither an object nor an array.
     #[error("params must be an object or an array")]
     BadParams,
-    /// A request and a response in one.
+    /// Both a request and a response.
     #[error("a message cannot have both a method and a result or error")]
     Mixed,
-    /// Looks like a response but is not a valid one. Never answered: its id belongs to our requests.
+    /// A malformed response. Never answered: its id belongs to a request of the receiver.
     #[error("malformed response")]
     BadResponse,
-    /// A response longer than the limit of the peer it came from. Never answered, like [`Fault::BadResponse`].
+    /// A response over the limit of the peer that sent it. Never answered, like [`Fault::BadResponse`].
     #[error("response too long")]
     LongResponse,
     /// A batch without entries.
@@ -56,7 +56,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The JSON-RPC code this is answered with.
+    /// The JSON-RPC error code for this fault.
     #[must_use]
     pub fn code(self) -> Code {
         match self {
@@ -76,18 +76,19 @@ impl Fault {
         }
     }
 
-    /// Whether the peer is told. What looks like a response is not: its id belongs to our requests.
+    /// Returns `true` if the fault is answered. A malformed response is not: its id belongs to a request of the
+    /// receiver.
     #[must_use]
     pub fn is_answered(self) -> bool {
         !matches!(self, Self::BadResponse | Self::LongResponse)
     }
 
-    /// Whether nothing that stands in the line can be relied on.
+    /// Returns `true` if no field of the line can be relied on.
     pub(crate) fn is_unreadable(self) -> bool {
         matches!(self, Self::Syntax | Self::Utf8 | Self::TooDeep | Self::TooLong)
     }
 
-    /// Whether the line was readable enough for its id to be trusted in the answer.
+    /// Returns `true` if the answer carries the id of the line.
     #[must_use]
     pub(crate) fn echoes_id(self) -> bool {
         matches!(

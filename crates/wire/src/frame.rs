@@ -1,4 +1,4 @@
-//! One message: its bytes, and what the scan found in them.
+//! An owned message: its bytes and the result of its scan.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::view::{Part, View};
 #[cfg(test)]
 mod tests;
 
-/// The id of a request exactly as it stood on the wire: `1`, `"1"` and `1.0` are three ids.
+/// The id of a request as written on the wire: `1`, `"1"` and `1.0` are three ids.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct RawId(Bytes);
 
@@ -24,7 +24,7 @@ impl RawId {
         Self(Bytes::copy_from_slice(raw))
     }
 
-    /// The bytes, with quotes if it is a string.
+    /// The bytes, including the quotes of a string.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -37,7 +37,7 @@ impl fmt::Debug for RawId {
     }
 }
 
-/// One message as it came, without its line end.
+/// One message as received, without its line end.
 #[derive(Clone)]
 pub struct Frame {
     bytes: Bytes,
@@ -46,134 +46,134 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Scans a line and checks all of it. Never fails: what is wrong becomes [`Kind::Invalid`].
+    /// Scans and checks a line. Never fails: a fault becomes [`Kind::Invalid`].
     #[must_use]
     pub fn parse(line: Bytes) -> Self {
         let (kind, envelope) = found(View::parse(&line));
         Self { bytes: line, kind, envelope }
     }
 
-    /// What is left of a line that was longer than allowed: its first bytes, scanned for its id.
+    /// Scans the head of a line over the limit for its id.
     #[must_use]
     pub fn too_long(head: Bytes) -> Self {
         let (kind, envelope) = found(View::too_long(&head));
         Self { bytes: head, kind, envelope }
     }
 
-    /// An entry of a batch, whose grammar was checked with the whole.
+    /// A batch entry, whose grammar was checked with the batch.
     pub(crate) fn entry(bytes: Bytes) -> Self {
         let (kind, envelope) = found(View::entry(&bytes));
         Self { bytes, kind, envelope }
     }
 
-    /// The same, borrowed.
+    /// Returns a borrowed view of the frame.
     #[must_use]
     #[inline]
     pub fn view(&self) -> View<'_> {
         View::known(&self.bytes, self.kind, self.envelope)
     }
 
-    /// What it is.
+    /// The kind of the message.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Where its fields stand.
+    /// The positions of its fields.
     #[must_use]
     pub fn envelope(&self) -> &Envelope {
         &self.envelope
     }
 
-    /// The line.
+    /// The bytes of the line.
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// The line, given up.
+    /// Returns the bytes of the line.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         self.bytes
     }
 
-    /// As [`View::id`].
+    /// See [`View::id`].
     #[must_use]
     pub fn id(&self) -> Option<&[u8]> {
         self.view().id()
     }
 
-    /// As [`View::method`].
+    /// See [`View::method`].
     #[must_use]
     pub fn method(&self) -> Option<Cow<'_, str>> {
         self.view().method()
     }
 
-    /// As [`View::session`].
+    /// See [`View::session`].
     #[must_use]
     pub fn session(&self) -> Option<Cow<'_, str>> {
         self.view().session()
     }
 
-    /// As [`View::request_id`].
+    /// See [`View::request_id`].
     #[must_use]
     pub fn request_id(&self) -> Option<&[u8]> {
         self.view().request_id()
     }
 
-    /// As [`View::top_session`].
+    /// See [`View::top_session`].
     #[must_use]
     pub fn top_session(&self) -> Option<Cow<'_, str>> {
         self.view().top_session()
     }
 
-    /// As [`View::tag`].
+    /// See [`View::tag`].
     #[must_use]
     pub fn tag(&self) -> Option<&[u8]> {
         self.view().tag()
     }
 
-    /// As [`View::pool`].
+    /// See [`View::pool`].
     #[must_use]
     pub fn pool(&self) -> Option<Cow<'_, str>> {
         self.view().pool()
     }
 
-    /// As [`View::params`].
+    /// See [`View::params`].
     #[must_use]
     pub fn params(&self) -> Option<&[u8]> {
         self.view().params()
     }
 
-    /// As [`View::result`].
+    /// See [`View::result`].
     #[must_use]
     pub fn result(&self) -> Option<&[u8]> {
         self.view().result()
     }
 
-    /// `params` as a type; absent and `null` are read as `{}`, since many methods have only optional ones.
+    /// Deserializes `params`. Absent and `null` params count as `{}`, because many methods have only optional ones.
     ///
     /// # Errors
-    /// When they are not of that type.
+    /// If the params do not have that type.
     pub fn read_params<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(self.params().filter(|params| *params != b"null").unwrap_or(b"{}"))
     }
 
-    /// As [`View::error`].
+    /// See [`View::error`].
     #[must_use]
     pub fn error(&self) -> Option<RpcError> {
         self.view().error()
     }
 
-    /// As [`View::refusal`].
+    /// See [`View::refusal`].
     #[must_use]
     pub fn refusal(&self) -> Option<Bytes> {
         self.view().refusal()
     }
 
-    /// The line with one field replaced by `raw`, which must be JSON, and nothing else touched.
+    /// Returns the line with one field replaced by `raw`, which must be JSON. All other bytes stay.
     ///
-    /// `None` if the field is not there.
+    /// Returns `None` if the field is absent.
     #[must_use]
     pub fn splice(&self, part: Part, raw: &[u8]) -> Option<Bytes> {
         let (before, behind) = self.view().around(part)?;
@@ -190,7 +190,7 @@ fn found(view: View<'_>) -> (Kind, Envelope) {
 }
 
 impl fmt::Debug for Frame {
-    /// The envelope, never the content: a log must not hold what people said.
+    /// Shows the envelope only: logs must not contain message content.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Frame")
             .field("kind", &self.kind)

@@ -1,18 +1,18 @@
-//! The JSON grammar, checked without recursion and without allocation.
+//! Checks the JSON grammar without recursion or allocation.
 
 use crate::fault::Fault;
 use crate::skip::{Job, Skip};
 
-/// How many containers may be open at once.
+/// Limit of containers open at once.
 pub const MAX_DEPTH: u32 = 128;
 
-/// The byte at `at`, or NUL past the end: NUL is valid nowhere, so every end of input falls into the error arm.
+/// Returns the byte at `at`, or NUL past the end. NUL is valid nowhere, so every end of input ends in an error arm.
 #[inline(always)]
 pub(crate) fn byte(text: &[u8], at: usize) -> u8 {
     if at < text.len() { text[at] } else { 0 }
 }
 
-/// The first index from `at` on that is not white space.
+/// Returns the first index from `at` on that is not white space.
 #[inline(always)]
 pub(crate) fn blank(text: &[u8], at: usize) -> usize {
     let mut at = at;
@@ -22,7 +22,7 @@ pub(crate) fn blank(text: &[u8], at: usize) -> usize {
     at
 }
 
-/// The index after the number, `true`, `false` or `null` at `at`.
+/// Returns the index after the number, `true`, `false` or `null` at `at`.
 #[inline(always)]
 pub(crate) fn scalar(text: &[u8], at: usize) -> Result<usize, Fault> {
     match byte(text, at) {
@@ -33,14 +33,14 @@ pub(crate) fn scalar(text: &[u8], at: usize) -> Result<usize, Fault> {
     }
 }
 
-/// The index after `expected`, which should stand at `at`.
+/// Returns the index after `expected`, which must be at `at`.
 #[inline(always)]
 fn word<const N: usize>(text: &[u8], at: usize, expected: &[u8; N]) -> Result<usize, Fault> {
-    // With the length in its type this is one or two comparisons of whole words.
+    // Because the length is part of the type, this compiles to one or two comparisons of words.
     if text[at..].first_chunk() == Some(expected) { Ok(at + N) } else { Err(Fault::Syntax) }
 }
 
-/// The index after the number at `at`.
+/// Returns the index after the number at `at`.
 #[inline(always)]
 fn number(text: &[u8], at: usize) -> Result<usize, Fault> {
     let at = if byte(text, at) == b'-' { at + 1 } else { at };
@@ -77,11 +77,11 @@ fn some_digits(text: &[u8], at: usize) -> Result<usize, Fault> {
     if end > at { Ok(end) } else { Err(Fault::Syntax) }
 }
 
-/// The index after the container whose opening bracket is at `at`, every byte of it checked.
+/// A job that checks the container whose opening bracket is at `at` and returns the index after it.
 pub(crate) struct Container<'a> {
     pub(crate) text: &'a [u8],
     pub(crate) at: usize,
-    /// How many containers may be open at once, this one included; at most [`MAX_DEPTH`].
+    /// Limit of containers open at once, this one included; at most [`MAX_DEPTH`].
     pub(crate) levels: u32,
 }
 
@@ -112,7 +112,7 @@ fn container<S: Skip>(skip: S, text: &[u8], at: usize, levels: u32) -> Result<us
                 kinds = kinds << 1 | u128::from(object);
                 at = blank(text, at + 1);
                 if byte(text, at) == opening + 2 {
-                    // Empty: fall through to where every container closes.
+                    // Empty: fall through to the code that closes every container.
                 } else if object {
                     at = key(skip, text, at)?;
                     continue 'value;
@@ -147,7 +147,7 @@ fn container<S: Skip>(skip: S, text: &[u8], at: usize, levels: u32) -> Result<us
     }
 }
 
-/// The index of the value that belongs to the key whose opening quote should be at `at`.
+/// Returns the index of the value of the key whose opening quote must be at `at`.
 #[inline(always)]
 fn key<S: Skip>(skip: S, text: &[u8], at: usize) -> Result<usize, Fault> {
     if byte(text, at) != b'"' {
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
     use crate::{Check, Kind, scan, scan_portable};
 
-    /// Whether `text` is JSON is what serde_json says, which neither decodes nor limits what it ignores.
+    /// Compares the result with serde_json, which neither decodes nor limits what it ignores.
     #[track_caller]
     fn check(text: &[u8]) {
         let json = serde_json::from_slice::<IgnoredAny>(text).is_ok();
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// A value alone, in an array, under a key, and both ends of it where a vector ends.
+    /// Checks a value alone, in an array, under a key, and with each of its ends at the end of a vector.
     #[track_caller]
     fn check_value(value: &str) {
         check(value.as_bytes());

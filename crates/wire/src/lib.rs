@@ -1,11 +1,11 @@
-//! Bytes to frames and back.
+//! Message framing: bytes to JSON-RPC messages and back.
 //!
-//! A [`Splitter`] cuts a byte stream into lines, [`websocket`] cuts one into messages, a [`Frame`] is one of them with
-//! what a single pass over it found ([`scan()`]), a [`Batch`] is an array of them, [`message`] writes new ones, and
-//! [`RpcError`] is how anything goes wrong. No I/O, no async, no knowledge of any method: those live in the crates above.
+//! A [`Splitter`] cuts a byte stream into lines, and [`websocket`] cuts one into messages. A [`Frame`] is a message
+//! with the field positions that one scan found ([`scan()`]). A [`Batch`] is an array of messages, [`message`] writes
+//! new messages, and [`RpcError`] is the error object. The crate does no I/O, is not async and knows no methods.
 //!
-//! Two promises hold for every [`Frame`] whose kind is not [`Kind::Invalid`]: its bytes are valid UTF-8 and valid
-//! JSON throughout, and every key that decides where it goes stands there at most once. It may be forwarded as it is.
+//! For every [`Frame`] whose kind is not [`Kind::Invalid`], the bytes are valid UTF-8 and valid JSON, and every key
+//! that routes the message occurs at most once. The frame may be forwarded as it is.
 
 mod alike;
 mod batch;

@@ -1,18 +1,18 @@
-//! Keys that are not the one that is looked for, and that some readers take for it.
+//! Detects keys that some readers take for a routing key although they are spelled differently.
 //!
-//! Several JSON libraries match keys without regard to case, and some agents also accept `session_id` for `sessionId`. What is
-//! routed by one key and read by another would reach a session or a method that nobody checked.
+//! Several JSON libraries ignore the case of keys, and some agents accept `session_id` for `sessionId`. A message
+//! routed by one key and read by another would reach a session or method that was not checked.
 
-/// The keys of a message, in lower case.
+/// The top-level keys of a message, in lower case.
 const TOP: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
 
-/// The keys of `params` that decide where a message goes, in lower case.
+/// The keys of `params` that route a message, in lower case.
 const ROUTING: [&str; 2] = ["sessionid", "requestid"];
 
 /// The length of each of [`ROUTING`]. No other spelling is shorter.
 const MIN_ROUTING_BYTES: usize = 9;
 
-/// Returns `true` if the content of a key, which is none of [`TOP`] as it stands, is one of them without regard to case.
+/// Returns `true` if a key, which is not in [`TOP`] as written, is in it when case is ignored.
 #[inline(always)]
 pub(crate) fn is_like_top_key(key: &[u8]) -> bool {
     match key.first() {
@@ -23,14 +23,13 @@ pub(crate) fn is_like_top_key(key: &[u8]) -> bool {
     }
 }
 
-/// Returns `true` if the content of a key is one of [`ROUTING`] without regard to case, `_` and `-`, and not as the protocol
-/// spells it.
+/// Returns `true` if a key is in [`ROUTING`] when case, `_` and `-` are ignored, and is not spelled as in the protocol.
 #[inline(always)]
 pub(crate) fn is_like_routing_key(key: &[u8]) -> bool {
     match key {
-        // Both begin with a letter and an `e`, and have nine letters. A key may have separators and escapes as well.
+        // Both begin with a letter and an `e`, and have nine letters. A key may also have separators and escapes.
         [b's' | b'S' | b'r' | b'R', b'e' | b'E' | b'_' | b'-' | b'\\', ..]
-        // The last is the first byte of a letter that is an `s` without regard to case.
+        // 0xc5 is the first byte of `ſ`, which equals `s` when case is ignored.
         | [b'_' | b'-' | b'\\' | 0xc5, ..]
             if key.len() >= MIN_ROUTING_BYTES =>
         {
@@ -46,14 +45,15 @@ fn is_like(key: &[u8], names: &[&str], ignores_separators: bool) -> bool {
     !is_exact && names.iter().any(|name| fold(Letters(key), ignores_separators).eq(name.chars()))
 }
 
-/// Returns `true` if `key` is `name`, which is in lower case, without regard to case, and to `_` and `-` if these are ignored.
+/// Returns `true` if `key` equals `name` (lower case) when case is ignored, and `_` and `-` too if
+/// `ignores_separators`.
 #[must_use]
 pub fn folds_to(key: &str, name: &str, ignores_separators: bool) -> bool {
     fold(key.chars(), ignores_separators).eq(name.chars())
 }
 
-/// The same of a key as it is written in JSON, with its quotes, and a name in ASCII. Nothing is allocated, and nothing is read behind
-/// the first letter that differs: a message may have millions of keys.
+/// Like [`folds_to`], for a key as written in JSON, with its quotes, and an ASCII name. Does not allocate and stops at
+/// the first letter that differs, because a message may have millions of keys.
 #[must_use]
 pub fn written_key_folds_to(key: &[u8], name: &str, ignores_separators: bool) -> bool {
     let content = key.strip_prefix(b"\"").and_then(|key| key.strip_suffix(b"\""));
@@ -63,15 +63,15 @@ pub fn written_key_folds_to(key: &[u8], name: &str, ignores_separators: bool) ->
 fn fold(letters: impl Iterator<Item = char>, ignores_separators: bool) -> impl Iterator<Item = char> {
     let letters = letters.filter(move |c| !(ignores_separators && matches!(c, '_' | '-')));
     letters.map(|c| match c {
-        // The two letters outside ASCII that are equal to one within it without regard to case.
+        // `ſ` and `K` (Kelvin) are the two letters outside ASCII that equal an ASCII letter when case is ignored.
         '\u{17f}' => 's',
         '\u{212a}' => 'k',
         c => c.to_ascii_lowercase(),
     })
 }
 
-/// The letters of a key as it is written in JSON, without its quotes. Those that are neither in ASCII nor equal to one within it
-/// without regard to case are all U+FFFD, and so is what is no letter, such as half of a surrogate pair.
+/// The letters of a key as written in JSON, without its quotes. All letters that neither are ASCII nor equal an ASCII
+/// letter when case is ignored are U+FFFD, as are lone surrogates.
 #[derive(Clone)]
 pub(crate) struct Letters<'a>(pub(crate) &'a [u8]);
 
@@ -94,7 +94,7 @@ impl Iterator for Letters<'_> {
     }
 }
 
-/// The letter that four hexadecimal digits stand for.
+/// Returns the letter that four hexadecimal digits encode.
 fn escaped(digits: &[u8]) -> char {
     let mut digits = digits.iter().take(4);
     let number = digits.try_fold(0, |number, digit| Some(number * 16 + char::from(*digit).to_digit(16)?));
@@ -163,12 +163,12 @@ mod tests {
         // Longer than the buffer in which the scan unescapes keys.
         let text = r#"{"jsonrpc":"2.0","method":"a","params":{"_________\u0053ession_id":"t"}}"#;
         assert!(scanned(text).1.ambiguous);
-        // An escaped backslash begins no escape.
+        // An escaped backslash does not begin an escape.
         for key in [r"\u005cu0053essionId", r"\\u0053essionId", r"\u005cessionId"] {
             let text = format!(r#"{{"jsonrpc":"2.0","method":"a","params":{{"{key}":"t"}},"{key}":"t"}}"#);
             assert_eq!((scanned(&text).0, scanned(&text).1.ambiguous), (Kind::Notification, false), "{key}");
         }
-        // Deeper down nobody looks for one.
+        // Deeper keys are not searched.
         let text = r#"{"jsonrpc":"2.0","method":"a","params":{"_meta":{"session_id":"t"},"list":[{"SessionId":1}]}}"#;
         assert!(!scanned(text).1.ambiguous);
     }
@@ -211,7 +211,7 @@ mod tests {
                 );
             }
         }
-        // Half of a surrogate pair is no text, and no reader finds a key in it.
+        // A lone surrogate is not text, and no reader finds a key in it.
         assert!(!super::written_key_folds_to(br#""\ud83dsessionid""#, "sessionid", true));
         assert!(super::written_key_folds_to("\"to\u{212a}en\"".as_bytes(), "token", false));
     }

@@ -1,19 +1,19 @@
-//! Members, entries and keys of JSON text, found without building a value of it.
+//! Finds members, elements and keys in JSON text without building a value.
 
 use std::ops::Range;
 
 use crate::lookalike::Letters;
 
-/// A key stands there twice: two readers may choose differently.
+/// A key occurs twice: two readers may choose different values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a key stands there twice")]
 pub struct Doubled;
 
-/// Where the value of `key` stands in an object, of text that is known to be JSON; `None` if it is no object or has no
-/// such key.
+/// Returns the position of the value of `key` in `text`, which must be valid JSON. Returns `None` if `text` is not an
+/// object or lacks the key.
 ///
 /// # Errors
-/// When the key stands there twice.
+/// If the key occurs twice.
 #[inline]
 pub fn member(text: &[u8], key: &str) -> Result<Option<Range<usize>>, Doubled> {
     let mut found = None;
@@ -25,8 +25,8 @@ pub fn member(text: &[u8], key: &str) -> Result<Option<Range<usize>>, Doubled> {
     Ok(found)
 }
 
-/// Iterates over the members of an object, of text that is known to be JSON: where each key stands, its quotes included, and
-/// where its value stands. Yields nothing if the text is not an object.
+/// Iterates over the members of an object: the range of each key, including its quotes, and of its value. `text` must
+/// be valid JSON. Yields nothing if it is not an object.
 #[inline]
 pub fn members(text: &[u8]) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + '_ {
     let mut next = opened(text, b'{');
@@ -45,7 +45,7 @@ pub fn members(text: &[u8]) -> impl Iterator<Item = (Range<usize>, Range<usize>)
     })
 }
 
-/// Iterates over the entries of an array, of text that is known to be JSON. Yields nothing if the text is not an array.
+/// Iterates over the elements of an array. `text` must be valid JSON. Yields nothing if it is not an array.
 pub fn elements(text: &[u8]) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut next = opened(text, b'[');
     std::iter::from_fn(move || {
@@ -60,7 +60,7 @@ pub fn elements(text: &[u8]) -> impl Iterator<Item = Range<usize>> + '_ {
     })
 }
 
-/// Iterates over all keys at any depth, of text that is known to be JSON, each with its quotes and as it is written.
+/// Iterates over all keys at any depth, as written, with quotes. `text` must be valid JSON.
 pub fn keys(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -76,13 +76,13 @@ pub fn keys(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Behind the bracket with which `text` begins, if it is this one.
+/// Returns the index after the opening `bracket`, if `text` begins with it.
 fn opened(text: &[u8], bracket: u8) -> Option<usize> {
     let at = blank(text, 0);
     (text.get(at) == Some(&bracket)).then_some(at + 1)
 }
 
-/// Behind the comma that follows a value which ends at `end`, if one does.
+/// Returns the index after the comma that follows a value which ends at `end`.
 fn behind_comma(text: &[u8], end: usize) -> Option<usize> {
     let at = blank(text, end);
     (text.get(at) == Some(&b',')).then_some(at + 1)
@@ -97,13 +97,13 @@ fn is_key(raw: &[u8], key: &str) -> bool {
     }
 }
 
-/// The first place from `at` on that is not blank.
+/// Returns the first index from `at` on that is not white space.
 fn blank(text: &[u8], at: usize) -> usize {
     let blanks = text.iter().skip(at).take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
     at + blanks.count()
 }
 
-/// Behind the string that begins at `at`.
+/// Returns the index after the string that begins at `at`.
 fn string_end(text: &[u8], at: usize) -> usize {
     let mut at = at + 1;
     while let Some(next) = text.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
@@ -115,7 +115,7 @@ fn string_end(text: &[u8], at: usize) -> usize {
     text.len()
 }
 
-/// Behind the value that begins at `at`.
+/// Returns the index after the value that begins at `at`.
 fn value_end(text: &[u8], at: usize) -> usize {
     let mut depth = 0_usize;
     let mut now = at;

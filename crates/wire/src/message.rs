@@ -1,20 +1,20 @@
-//! Writing new messages, each one line without its line end.
+//! Writes new messages, each on one line without its line end.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Serialize;
 
 use crate::error::RpcError;
 
-/// How long most messages are at most.
+/// Initial capacity: most messages are shorter.
 const USUAL: usize = 256;
 
-/// How much room is made at once for a series of messages.
+/// Capacity of the buffer that several messages of a series share.
 const ROOM: usize = 4 << 10;
 
-/// A request.
+/// Writes a request.
 ///
 /// # Errors
-/// When `params` cannot be written as JSON.
+/// If `params` cannot be serialized.
 pub fn request<P: Serialize + ?Sized>(
     id: &[u8],
     method: &str,
@@ -25,20 +25,20 @@ pub fn request<P: Serialize + ?Sized>(
     call(line, method, params)
 }
 
-/// A notification.
+/// Writes a notification.
 ///
 /// # Errors
-/// When `params` cannot be written as JSON.
+/// If `params` cannot be serialized.
 pub fn notification<P: Serialize + ?Sized>(method: &str, params: &P) -> Result<Bytes, serde_json::Error> {
     let mut line = Vec::with_capacity(USUAL);
     line.extend_from_slice(br#"{"jsonrpc":"2.0","#);
     call(line, method, params)
 }
 
-/// A successful response.
+/// Writes a successful response.
 ///
 /// # Errors
-/// When `result` cannot be written as JSON.
+/// If `result` cannot be serialized.
 pub fn response<R: Serialize + ?Sized>(id: &[u8], result: &R) -> Result<Bytes, serde_json::Error> {
     let mut line = begin(id);
     line.extend_from_slice(br#","result":"#);
@@ -46,7 +46,7 @@ pub fn response<R: Serialize + ?Sized>(id: &[u8], result: &R) -> Result<Bytes, s
     Ok(finish(line))
 }
 
-/// A failed response.
+/// Writes an error response.
 #[must_use]
 pub fn error(id: &[u8], error: &RpcError) -> Bytes {
     let mut line = begin(id);
@@ -55,9 +55,9 @@ pub fn error(id: &[u8], error: &RpcError) -> Bytes {
     finish(line)
 }
 
-/// The message `line` with `sessionId` at its top level, where routers that know nothing of `params` look for it.
+/// Adds `sessionId` to the top level of `line`, for routers that do not read `params`.
 ///
-/// `raw` must be a JSON string, quotes included, and `line` an object with at least one member.
+/// `raw` must be a JSON string with quotes, and `line` an object with at least one member.
 #[must_use]
 pub fn tagged(line: &[u8], raw: &[u8]) -> Bytes {
     const KEY: &[u8] = br#"{"sessionId":"#;
@@ -69,8 +69,7 @@ pub fn tagged(line: &[u8], raw: &[u8]) -> Bytes {
     tagged.into()
 }
 
-/// Messages that differ in one string and in nothing else. Many of them share the memory they are written to, which is
-/// free when all of them have gone.
+/// A message in which one string varies. Several results share a buffer, which is freed with the last of them.
 #[derive(Debug)]
 pub struct Series {
     start: Vec<u8>,
@@ -79,21 +78,21 @@ pub struct Series {
 }
 
 impl Series {
-    /// Those like `line` with a string in the place of an empty one, behind which nothing but brackets stands. `None`
-    /// if it has none there.
+    /// Creates a template from `line`, which must contain an empty string that only brackets follow. Otherwise returns
+    /// `None`.
     #[must_use]
     pub fn like(line: &[u8]) -> Option<Self> {
         let is_bracket = |byte: &u8| matches!(byte, b'}' | b']');
         let closed = line.iter().rposition(|byte| !is_bracket(byte))? + 1;
         let start = line[..closed].strip_suffix(b"\"\"")?;
-        // What else can stand before two quotes is an escape, and the first of them no beginning.
+        // A backslash before the two quotes means that the first one is escaped and opens no string.
         if !matches!(start.last(), Some(b':' | b',' | b'[')) {
             return None;
         }
         Some(Self { start: start.to_vec(), end: line[closed..].to_vec(), room: BytesMut::new() })
     }
 
-    /// The one with `text`.
+    /// Returns the message with `text` in place of the empty string.
     #[must_use]
     pub fn with(&mut self, text: &str) -> Bytes {
         let length = self.start.len() + text.len() + 2 + self.end.len();
@@ -126,11 +125,11 @@ fn call<P: Serialize + ?Sized>(
     Ok(finish(line))
 }
 
-/// Closes the object and makes sure that it is one line.
+/// Closes the object and replaces line ends.
 fn finish(mut line: Vec<u8>) -> Bytes {
     line.push(b'}');
-    // Raw JSON handed in by a caller may be spread over lines. A line end inside a string is always escaped, so
-    // those that stand here are white space.
+    // Raw JSON of a caller may span several lines. Line ends inside strings are always escaped, so those found here are
+    // white space.
     if memchr::memchr2(b'\n', b'\r', &line).is_some() {
         for byte in &mut line {
             if matches!(byte, b'\n' | b'\r') {
@@ -184,7 +183,7 @@ mod tests {
         let long = "long ".repeat(ROOM);
         let texts = ["a", "", "\"quoted\"\n\u{1}", "é", &long, "b"];
         let texts: Vec<&str> = texts.into_iter().chain(["again"; 99]).collect();
-        // All are kept, so that none is written over.
+        // All results are kept, to show that none is overwritten.
         let lines: Vec<Bytes> = texts.iter().map(|text| series.with(text)).collect();
         for (text, found) in texts.iter().zip(lines) {
             assert_eq!(found, line(text), "{text}");

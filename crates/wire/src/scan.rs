@@ -1,8 +1,8 @@
-//! One pass over a message: what kind it is, and where its routing fields stand.
+//! One pass over a message that finds its kind and the positions of its routing fields.
 //!
-//! The top level and one level into `params` and `result` are read; everything else is skipped, with its grammar
-//! checked ([`Check::Grammar`]) or only its brackets counted ([`Check::Envelope`], for bytes that have been
-//! checked before, such as the entries of a batch).
+//! Reads the top level and one level of `params` and `result`. Everything else is skipped: its grammar is checked
+//! ([`Check::Grammar`]), or only its brackets are counted ([`Check::Envelope`], for bytes that were checked before,
+//! such as batch entries).
 
 use std::borrow::Cow;
 
@@ -15,19 +15,19 @@ use crate::skip::{self, ContainerFault, Job, Scalar, Skip};
 #[cfg(test)]
 mod tests;
 
-/// How much of a message is checked on the way.
+/// How much of a message is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// The whole grammar: for everything that comes from outside.
+    /// The whole grammar: for everything received from outside.
     Grammar,
-    /// The envelope alone: for bytes whose grammar is known to be right.
+    /// The envelope only: for bytes whose grammar was checked before.
     Envelope,
 }
 
-/// What `text` is and where its fields are. Never fails: what is wrong becomes [`Kind::Invalid`].
+/// Returns the kind of `text` and the positions of its fields. Never fails: a fault becomes [`Kind::Invalid`].
 ///
-/// Bytes that are not UTF-8 are no JSON either ([`crate::Frame::parse`] tells which of the two it is). Of a text that is not
-/// JSON no fields are given.
+/// Bytes that are not UTF-8 count as a syntax error; [`crate::Frame::parse`] distinguishes the two. Text that is not
+/// JSON has no fields.
 #[must_use]
 #[inline]
 pub fn scan(text: &[u8], check: Check) -> (Kind, Envelope) {
@@ -39,7 +39,7 @@ pub fn scan(text: &[u8], check: Check) -> (Kind, Envelope) {
     conclude(outcome, &found)
 }
 
-/// The same without vector instructions, as it runs where the processor has none.
+/// Like [`scan`], without vector instructions.
 #[must_use]
 pub fn scan_portable(text: &[u8], check: Check) -> (Kind, Envelope) {
     let mut found = Found::default();
@@ -59,27 +59,27 @@ fn conclude(outcome: Result<Kind, Fault>, found: &Found) -> (Kind, Envelope) {
     }
 }
 
-/// What can be told from the beginning of a message whose rest is not there.
+/// Returns the fields in the head of a message whose rest is missing.
 ///
-/// A field whose value is cut is there, but empty. The id is there only if it is whole and the only one.
+/// A field whose value is cut off is present but empty. The id is present only if it is complete and unique.
 #[must_use]
 pub(crate) fn scan_head(text: &[u8]) -> Envelope {
     let mut found = Found::default();
-    // The outcome is that of a message cut short; what was found before the cut is what counts.
+    // The message is incomplete, so its outcome is ignored; the fields before the cut count.
     let _ = skip::run(Scan::<true> { text, found: &mut found });
     let Found { mut envelope, repeated } = found;
-    // A number that touches the cut may go on after it.
+    // A number that touches the cut may continue behind it.
     if repeated || envelope.id.range().end == text.len() {
         envelope.id = Span::default();
     }
     envelope
 }
 
-/// What a scan has come upon so far.
+/// The fields found so far.
 #[derive(Default)]
 struct Found {
     envelope: Envelope,
-    /// A routing key stands there twice. Reported only if nothing worse is wrong.
+    /// A routing key occurs twice. Reported only if there is no worse fault.
     repeated: bool,
 }
 
@@ -115,7 +115,7 @@ impl<const STRICT: bool> Job for Scan<'_, STRICT> {
     }
 }
 
-/// Reads the members of the top-level object from `at` on, and returns the index after its end.
+/// Reads the members of the top-level object from `at` on. Returns the index after its end.
 #[inline(always)]
 fn message<S: Skip, const STRICT: bool>(
     skip: S,
@@ -160,7 +160,7 @@ fn message<S: Skip, const STRICT: bool>(
             }
         };
         *repeated |= slot.is_some();
-        // Until its end is known the field is empty: the head of a cut message still shows which keys it has.
+        // The field is empty until its end is known, so that the head of a cut message shows which keys it has.
         *slot = Span::new(at, at);
         members.at = match routed {
             Some(request_id) if byte(text, at) == b'{' => {
@@ -174,7 +174,7 @@ fn message<S: Skip, const STRICT: bool>(
     Ok(members.at)
 }
 
-/// What is looked for in `params` and `result`.
+/// The fields to find in `params` or `result`.
 struct Routed<'a> {
     session: &'a mut Span,
     request_id: Option<&'a mut Span>,
@@ -182,7 +182,7 @@ struct Routed<'a> {
     ambiguous: &'a mut bool,
 }
 
-/// Reads the members of `params` or `result` from `at` on, and returns the index after its end.
+/// Reads the members of `params` or `result` from `at` on. Returns the index after its end.
 #[inline(always)]
 fn inner<S: Skip, const STRICT: bool>(
     skip: S,
@@ -212,24 +212,24 @@ fn inner<S: Skip, const STRICT: bool>(
     Ok(members.at)
 }
 
-/// Walks the members of an object. Whoever is given a key moves `at` from its value to the index after that.
+/// Iterates over the members of an object. The caller moves `at` from the value to the index after it.
 struct Members {
     at: usize,
     first: bool,
 }
 
 impl Members {
-    /// From after the opening bracket.
+    /// Starts after the opening bracket.
     #[inline(always)]
     fn new(at: usize) -> Self {
         Self { at, first: true }
     }
 
-    /// The next key, with `at` at its value; or `None`, with `at` after the closing bracket.
+    /// Returns the next key, with `at` at its value, or `None`, with `at` after the closing bracket.
     ///
-    /// A key with escapes is unescaped into `plain` if it could be a routing key, and comes back as it stands otherwise. No routing
-    /// key has a backslash, so one result serves the comparison with routing keys and the search for keys like them. Keeping the
-    /// position of the key in `self` for that search made the scan of a short message 4 % slower.
+    /// A key with escapes is unescaped into `plain` if it can be a routing key; otherwise it is returned as written. No
+    /// routing key has a backslash, so one result serves the comparison with routing keys and the search for similar
+    /// keys. Storing the position of the key in `self` for that search made the scan of a short message 4 % slower.
     #[inline(always)]
     fn next<'a, S: Skip, const STRICT: bool>(
         &mut self,
@@ -267,7 +267,7 @@ fn string<S: Skip, const STRICT: bool>(skip: S, text: &[u8], at: usize) -> Resul
     if STRICT { skip.strict_string(text, at) } else { skip.string(text, at) }.ok_or(Fault::Syntax)
 }
 
-/// The index after the value at `at`.
+/// Returns the index after the value at `at`.
 #[inline(always)]
 fn value<S: Skip, const STRICT: bool>(skip: S, text: &[u8], at: usize, levels: u32) -> Result<usize, Fault> {
     match byte(text, at) {
@@ -281,11 +281,11 @@ fn value<S: Skip, const STRICT: bool>(skip: S, text: &[u8], at: usize, levels: u
     }
 }
 
-/// Room for any routing key, and then some.
+/// A buffer that holds any routing key.
 const PLAIN: [u8; 16] = [0; 16];
 
-/// Returns a key without its escapes. Keys that cannot be a routing key (too long, not ASCII, with a backslash) come back as they
-/// stand, so a backslash in the result always begins an escape.
+/// Returns a key without its escapes. Keys that cannot be routing keys (too long, not ASCII, with a backslash) are
+/// returned as written, so a backslash in the result always begins an escape.
 #[cold]
 fn unescape_short<'a>(key: &'a [u8], plain: &'a mut [u8; 16]) -> &'a [u8] {
     let mut length = 0;
@@ -296,7 +296,7 @@ fn unescape_short<'a>(key: &'a [u8], plain: &'a mut [u8; 16]) -> &'a [u8] {
                 Some(character) if character != b'\\' => (character, 6),
                 _ => return key,
             },
-            // None of the other escapes gives a character of a routing key.
+            // No other escape encodes a character of a routing key.
             (b'\\', _) => return key,
             (other, _) => (other, 1),
         };
@@ -308,14 +308,14 @@ fn unescape_short<'a>(key: &'a [u8], plain: &'a mut [u8; 16]) -> &'a [u8] {
     &plain[..length]
 }
 
-/// The ASCII character whose code four hexadecimal digits give.
+/// Returns the ASCII character with this code of four hexadecimal digits.
 fn ascii(digits: Option<&[u8]>) -> Option<u8> {
     let [b'0', b'0', high @ b'0'..=b'7', low] = digits? else { return None };
     let low = char::from(*low).to_digit(16)?;
     Some((high - b'0') << 4 | u8::try_from(low).ok()?)
 }
 
-/// What the fields that were found make of a message.
+/// Derives the kind of a message from its fields.
 #[inline(always)]
 fn judge(text: &[u8], envelope: &Envelope) -> Result<Kind, Fault> {
     let answers = envelope.result.is_some() || envelope.error.is_some();
@@ -341,7 +341,7 @@ fn judge(text: &[u8], envelope: &Envelope) -> Result<Kind, Fault> {
     }
 }
 
-/// Whether `raw` is a string that can be read: half of a surrogate pair is grammatical and yet no text.
+/// Returns `true` if `raw` is a string that decodes: a lone surrogate is grammatical but does not.
 #[inline(always)]
 fn is_text(raw: &[u8]) -> bool {
     raw[0] == b'"' && (memchr::memchr(b'\\', raw).is_none() || unescapes(raw))
@@ -352,7 +352,7 @@ fn unescapes(raw: &[u8]) -> bool {
     serde_json::from_slice::<Cow<'_, str>>(raw).is_ok()
 }
 
-/// Where the entries of an array whose grammar has been checked stand, up to `most` of them.
+/// Returns the ranges of up to `most` elements of an array whose grammar was checked.
 pub(crate) fn entries(text: &[u8], most: usize) -> Vec<core::ops::Range<usize>> {
     skip::run(Entries { text, most })
 }

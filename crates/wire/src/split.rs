@@ -1,41 +1,41 @@
-//! Cutting a byte stream into lines, whatever the boundaries of its reads.
+//! Cuts a byte stream into lines, independent of the boundaries of its reads.
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// The longest line a peer may send unless it is configured otherwise: 64 MiB.
+/// Default limit of a line: 64 MiB.
 pub const MAX_LINE: usize = 64 << 20;
 
-/// How much of an overlong line is kept, to find its id in.
+/// How much of an overlong line is kept, to find its id.
 pub const HEAD: usize = 64 << 10;
 
-/// How much is read at a time.
+/// Minimum capacity for one read.
 const CHUNK: usize = 64 << 10;
 
-/// Lines up to this length are copied out, so that one short line in a queue does not keep a whole chunk alive.
+/// Shorter lines are copied out, so that a short line in a queue does not keep a whole chunk in memory.
 const COPIED: usize = CHUNK / 4;
 
-/// What a [`Splitter`] finds.
+/// A result of [`Splitter::next_line`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// A line without its end, never blank.
+    /// A line without its line end, never blank.
     Whole(Bytes),
-    /// The first bytes of a line over the limit. The rest is skipped as it comes.
+    /// The first bytes of a line over the limit. The rest is skipped.
     TooLong(Bytes),
 }
 
-/// What [`Splitter::feed`] finds, in memory that belongs to somebody else.
+/// A result of [`Splitter::feed`], borrowed from the splitter or its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// As [`Line::Whole`].
+    /// See [`Line::Whole`].
     Whole(&'a [u8]),
-    /// As [`Line::TooLong`].
+    /// See [`Line::TooLong`].
     TooLong(&'a [u8]),
 }
 
-/// Makes a message one line, for every reader: there are some for whom a carriage return ends a line too.
+/// Makes a message a single line for every reader: some treat a carriage return as a line end.
 ///
-/// Between the parts of a message a tab is as blank as both of them, and within a string it is as wrong, so it takes their place:
-/// what was JSON still is, and what was not is not.
+/// Line ends become tabs. Between tokens a tab is white space too, and within a string it is invalid too, so valid JSON
+/// stays valid and invalid JSON stays invalid.
 pub fn make_line(message: &mut [u8]) {
     for byte in message {
         if matches!(byte, b'\n' | b'\r') {
@@ -44,7 +44,7 @@ pub fn make_line(message: &mut [u8]) {
     }
 }
 
-/// Whether a line is one for every reader.
+/// Returns `true` if every reader takes `line` for a single line.
 #[must_use]
 #[inline]
 pub fn is_one_line(line: &[u8]) -> bool {
@@ -53,40 +53,40 @@ pub fn is_one_line(line: &[u8]) -> bool {
 
 /// Cuts a byte stream into lines of bounded length.
 ///
-/// Feed it through [`Splitter::buffer`], then take lines with [`Splitter::next_line`] until there are none; or hand it
-/// what was read with [`Splitter::feed`] and see the lines where they stand.
+/// Append input to [`Splitter::buffer`] and take lines with [`Splitter::next_line`] until it returns `None`, or pass
+/// input to [`Splitter::feed`], which hands out borrowed lines.
 #[derive(Debug)]
 pub struct Splitter {
     buffer: BytesMut,
-    /// How much of the buffer is known to hold no line end.
+    /// Length of the prefix of the buffer that has no line end.
     searched: usize,
     limit: usize,
-    /// Inside a line that was reported as too long.
+    /// The current line was reported as too long.
     skipping: bool,
 }
 
 impl Splitter {
-    /// For a peer whose lines may have up to `limit` bytes.
+    /// Creates a splitter with a limit of `limit` bytes per line.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { buffer: BytesMut::new(), searched: 0, limit, skipping: false }
     }
 
-    /// Lines may have up to `limit` bytes from now on. One that is unfinished and longer is reported when more of it comes;
-    /// one that was reported stays so.
+    /// Changes the limit. An unfinished line over it is reported when more of it arrives; a line reported before stays
+    /// reported.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// Where to append what was read, with room for a good read.
+    /// The buffer to append input to, with room for a read.
     pub fn buffer(&mut self) -> &mut BytesMut {
         let length = self.buffer.len();
         if self.buffer.capacity() - length < CHUNK / 4 {
             if length < CHUNK {
                 self.buffer.reserve(CHUNK);
             } else {
-                // A long line. Its buffer doubles, and from a quarter of the limit on goes to the limit and a read
-                // more at once: with the old one beside the new, that is less than twice the limit.
+                // A long line. The buffer doubles; from a quarter of the limit on it grows at once to the limit plus
+                // one read. The old and the new buffer together then need less than twice the limit.
                 let room = if length > self.limit / 4 { self.limit.saturating_sub(length) } else { length };
                 let mut larger = BytesMut::with_capacity(length + room.max(CHUNK) + CHUNK);
                 larger.extend_from_slice(&self.buffer);
@@ -96,7 +96,7 @@ impl Splitter {
         &mut self.buffer
     }
 
-    /// The next line, if one is complete or over the limit.
+    /// Returns the next line that is complete or over the limit.
     pub fn next_line(&mut self) -> Option<Line> {
         loop {
             let found = memchr::memchr(b'\n', &self.buffer[self.searched..]);
@@ -117,7 +117,7 @@ impl Splitter {
             }
             let Some(end) = found.map(|end| self.searched + end) else {
                 self.searched = self.buffer.len();
-                // A carriage return before the line end that may come next does not count.
+                // A carriage return that may belong to the line end does not count.
                 let length = self.buffer.len() - usize::from(self.buffer.ends_with(b"\r"));
                 return (length > self.limit).then(|| self.start_skipping());
             };
@@ -136,10 +136,10 @@ impl Splitter {
         }
     }
 
-    /// Shows every line that `read` completes. Only what is left unfinished is copied, so whoever sends whole lines
-    /// has no buffer here.
+    /// Hands out every line that `read` completes. Copies only an unfinished line, so that a peer that sends whole
+    /// lines needs no buffer.
     pub fn feed(&mut self, mut read: &[u8], mut each: impl FnMut(Piece<'_>)) {
-        // What is held is the beginning of a line: its end comes to it, not it to its end.
+        // If the beginning of a line is stored, its end is appended to it, and not the other way round.
         while self.skipping || !self.buffer.is_empty() {
             let Some(end) = memchr::memchr(b'\n', read) else {
                 self.keep(read, &mut each);
@@ -165,7 +165,7 @@ impl Splitter {
         }
     }
 
-    /// Takes a copy of `piece`, which has a line end at its end or none at all.
+    /// Stores a copy of `piece`, which has either one line end, at its end, or none.
     fn keep(&mut self, piece: &[u8], each: &mut impl FnMut(Piece<'_>)) {
         if self.buffer.capacity() - self.buffer.len() < piece.len() && !self.buffer.is_empty() {
             self.buffer();
@@ -182,7 +182,7 @@ impl Splitter {
         }
     }
 
-    /// Gives up the line that is being read, if one is: its first bytes, and the rest is skipped as it comes.
+    /// Abandons the unfinished line: returns its first bytes and skips the rest.
     pub fn give_up(&mut self) -> Option<Bytes> {
         if self.skipping || self.buffer.is_empty() {
             return None;
@@ -196,19 +196,19 @@ impl Splitter {
         }
     }
 
-    /// How many bytes of an unfinished line are held. At the end of the stream this is what was cut off.
+    /// Number of bytes of the unfinished line. At the end of the stream these bytes are lost.
     #[must_use]
     pub fn partial(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Whether the line being read has been reported as too long.
+    /// Returns `true` if the unfinished line was reported as too long.
     #[must_use]
     pub fn is_skipping(&self) -> bool {
         self.skipping
     }
 
-    /// The first `length` bytes, with everything before `next` taken out of the buffer.
+    /// Takes the first `length` bytes and removes everything before `next` from the buffer.
     fn cut(&mut self, length: usize, next: usize) -> Bytes {
         if length <= COPIED {
             let line = Bytes::copy_from_slice(&self.buffer[..length]);
@@ -217,7 +217,7 @@ impl Splitter {
         }
         let mut line = self.buffer.split_to(next);
         if self.buffer.len() <= length {
-            // The line takes the room with it, so that a few bytes after it do not keep all of that alive.
+            // The line takes the memory with it, so that a few bytes behind it do not keep all of it.
             self.buffer = BytesMut::from(&self.buffer[..]);
         }
         line.truncate(length);
@@ -231,7 +231,7 @@ impl Splitter {
         Line::TooLong(head)
     }
 
-    /// Gives the room of a long line back once it has gone.
+    /// Frees the memory of a long line that was taken.
     fn shrink(&mut self) {
         if self.buffer.is_empty() && self.buffer.capacity() > 4 * CHUNK {
             self.buffer = BytesMut::new();
@@ -247,7 +247,7 @@ fn is_blank(line: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// The same as [`feed`], through [`Splitter::feed`].
+    /// Like [`feed`], through [`Splitter::feed`].
     fn feed_in_place<'a>(splitter: &mut Splitter, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
         let mut lines = Vec::new();
         for piece in pieces {
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(feed_in_place(&mut splitter, [&b"o"[..], b"\nthree\n"]), ["three"]);
     }
 
-    /// Feeds `pieces` and takes every line as soon as it is there, shown as text; `!` marks the head of an overlong one.
+    /// Feeds `pieces` and takes every line as soon as it is complete, as text; `!` marks the head of an overlong one.
     fn feed<'a>(splitter: &mut Splitter, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
         let mut lines = Vec::new();
         for piece in pieces {
@@ -287,7 +287,7 @@ mod tests {
         lines
     }
 
-    /// The lines of `stream` with a limit of eight bytes, and what is left: for every way to cut it in three.
+    /// Checks the lines of `stream` with a limit of eight bytes, and the rest, for every way to cut it in three.
     #[track_caller]
     fn check(stream: &str, expected: &[&str], partial: usize) {
         let stream = stream.as_bytes();
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn another_limit_holds_for_what_comes_then() {
-        /// What is found before the limit is changed from `limits.0` to `limits.1`, and after.
+        /// Checks what is found before the limit changes from `limits.0` to `limits.1`, and after.
         #[track_caller]
         fn check(limits: (usize, usize), stream: (&str, &str), expected: (&[&str], &[&str])) {
             for feed in [feed, feed_in_place] {
@@ -347,7 +347,7 @@ mod tests {
         }
         check((4, 8), ("12345\n", "12345678\n123456789\n"), (&["!1234"], &["12345678", "!12345678"]));
         check((4, 8), ("123", "45678\n"), (&[], &["12345678"]));
-        // What was reported as too long is not taken up in its middle.
+        // A line that was reported as too long is not resumed in its middle.
         check((4, 8), ("12345", "678\n9\n"), (&["!1234"], &["9"]));
         check((8, 4), ("12345\n", "1234\n12345\n1\n"), (&["12345"], &["1234", "!1234", "1"]));
         check((8, 4), ("123456", "7\n8\n"), (&[], &["!1234", "8"]));
@@ -374,7 +374,7 @@ mod tests {
         for _ in 0..16 * LIMIT / chunk.len() {
             let before = splitter.buffer.capacity();
             let buffer = splitter.buffer();
-            // When it has grown, the old one was there beside the new one.
+            // While the buffer grew, the old one existed beside the new one.
             let grown = if buffer.capacity() == before { 0 } else { before };
             buffer.extend_from_slice(&chunk);
             most = most.max(grown + buffer.capacity());
@@ -446,7 +446,7 @@ mod tests {
         let mut splitter = Splitter::new(200_000);
         splitter.buffer().extend_from_slice(&[b'x'; 200_001]);
         assert_eq!(splitter.next_line(), Some(Line::TooLong(Bytes::from(vec![b'x'; 65_536]))));
-        // An id that ends with the head is found, one that the head cuts is not.
+        // An id that ends with the head is found; one that the head cuts is not.
         for (padding, id) in [(65_536 - 25, Some(&b"77"[..])), (65_536 - 24, None)] {
             let line = format!(r#"{{"jsonrpc":"2.0",{}"id":77,"method":"x","params":""#, " ".repeat(padding));
             let head = Bytes::from(line.into_bytes()).slice(..HEAD);

@@ -1,21 +1,21 @@
-//! Whether bytes are UTF-8: what is plain ASCII, as most is, at the speed of memory.
+//! A UTF-8 check with a fast path for ASCII.
 
 use crate::skip::{Job, Skip, run};
 
-/// Shorter texts are not worth the choice of a processor's own way.
+/// Shorter texts are not worth the dispatch to vector instructions.
 const LONG: usize = 256;
-/// How much is looked at in one go.
+/// Bytes per step.
 const STEP: usize = 128;
 
-/// Whether `text` is UTF-8.
+/// Returns `true` if `text` is UTF-8.
 #[inline]
 pub(crate) fn is_utf8(text: &[u8]) -> bool {
-    // What stands before the first byte that is not ASCII ends with a whole character.
+    // The part before the first byte that is not ASCII ends with a whole character.
     let plain = if text.len() < LONG { 0 } else { run(Plain(text)) };
     std::str::from_utf8(&text[plain..]).is_ok()
 }
 
-/// How many bytes at the beginning are ASCII for certain.
+/// Counts the bytes of an ASCII prefix, in whole steps.
 struct Plain<'a>(&'a [u8]);
 
 impl Job for Plain<'_> {
@@ -24,7 +24,7 @@ impl Job for Plain<'_> {
     #[inline(always)]
     fn run<S: Skip>(self, _: S) -> usize {
         let (steps, _) = self.0.as_chunks::<STEP>();
-        // Without an exit inside a step, so that it becomes a few wide instructions.
+        // No exit inside a step, so that it compiles to a few wide instructions.
         let plain = |step: &[u8; STEP]| step.iter().fold(0, |all, byte| all | byte) < 0x80;
         steps.iter().position(|step| !plain(step)).unwrap_or(steps.len()) * STEP
     }

@@ -1,4 +1,4 @@
-//! A message in memory that belongs to somebody else: a router looks at each for a moment and keeps none.
+//! A borrowed message and the result of its scan, for routers that keep no messages.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -17,7 +17,7 @@ use crate::message;
 use crate::scan::{self, Check, scan};
 use crate::utf8::is_utf8;
 
-/// One message as it came, without its line end, and what the scan found in it.
+/// One message as received, without its line end.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     bytes: &'a [u8],
@@ -26,7 +26,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Scans a line and checks all of it. Never fails: what is wrong becomes [`Kind::Invalid`].
+    /// Scans and checks a line. Never fails: a fault becomes [`Kind::Invalid`].
     #[must_use]
     pub fn parse(line: &'a [u8]) -> Self {
         let (kind, envelope) = scan(line, Check::Grammar);
@@ -36,7 +36,7 @@ impl<'a> View<'a> {
         Self { bytes: line, kind, envelope }
     }
 
-    /// A line with something wrong, and the worst if that is not all.
+    /// A line with a fault. If there are several, the worst one counts.
     #[cold]
     fn invalid(bytes: &'a [u8], kind: Kind, envelope: Envelope) -> Self {
         match is_utf8(bytes) {
@@ -45,17 +45,17 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What is left of a line that was longer than allowed: its first bytes, scanned for its id.
+    /// Scans the head of a line over the limit for its id.
     #[must_use]
     pub fn too_long(head: &'a [u8]) -> Self {
         let envelope = scan::scan_head(head);
-        // Keys seen in the head tell a response, whose id is one of ours, from a request, whose id is the peer's.
+        // A response has an id of ours, a request one of the peer. The keys in the head tell which it is.
         let answers = envelope.result.is_some() || envelope.error.is_some();
         let fault = if answers && !envelope.method.is_some() { Fault::LongResponse } else { Fault::TooLong };
         Self { bytes: head, kind: Kind::Invalid(fault), envelope }
     }
 
-    /// An entry of a batch, whose grammar was checked with the whole.
+    /// A batch entry, whose grammar was checked with the batch.
     pub(crate) fn entry(bytes: &'a [u8]) -> Self {
         let (kind, envelope) = scan(bytes, Check::Envelope);
         let kind = if kind == Kind::Batch { Kind::Invalid(Fault::NotAMessage) } else { kind };
@@ -66,42 +66,42 @@ impl<'a> View<'a> {
         Self { bytes, kind, envelope }
     }
 
-    /// What it is.
+    /// The kind of the message.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Where its fields stand.
+    /// The positions of its fields.
     #[must_use]
     pub fn envelope(&self) -> &Envelope {
         &self.envelope
     }
 
-    /// The line.
+    /// The bytes of the line.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Its id, if it has one that may be answered: a string or a number.
+    /// The id, if it is valid: a string or a number.
     #[must_use]
     pub fn id(&self) -> Option<&'a [u8]> {
         self.envelope.id.of(self.bytes).filter(|id| is_id(id))
     }
 
-    /// Its method, without escapes.
+    /// The method, unescaped.
     #[must_use]
     pub fn method(&self) -> Option<Cow<'a, str>> {
         self.text(self.envelope.method)
     }
 
-    /// Returns `true` if its method is `name`, which is ASCII that JSON needs no escapes for.
+    /// Returns `true` if the method is `name`, which must be ASCII without characters that JSON escapes.
     #[must_use]
     #[inline]
     pub fn is_method(&self, name: &str) -> bool {
         let Some(raw) = self.envelope.method.of(self.bytes) else { return false };
-        // Escapes only make it longer, by more than the two quotes.
+        // Escapes only make it longer.
         match raw.len().cmp(&(name.len() + 2)) {
             Ordering::Less => false,
             Ordering::Equal => raw[1..].starts_with(name.as_bytes()),
@@ -109,51 +109,50 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The session it belongs to, without escapes: `params.sessionId` or `result.sessionId`.
+    /// The session, unescaped: `params.sessionId` or `result.sessionId`.
     #[must_use]
     pub fn session(&self) -> Option<Cow<'a, str>> {
         self.text(self.envelope.session)
     }
 
-    /// `params.requestId` as it stands there.
+    /// `params.requestId` as written.
     #[must_use]
     pub fn request_id(&self) -> Option<&'a [u8]> {
         self.envelope.request_id.of(self.bytes)
     }
 
-    /// `sessionId` at the top level, without escapes.
+    /// `sessionId` at the top level, unescaped.
     #[must_use]
     pub fn top_session(&self) -> Option<Cow<'a, str>> {
         self.text(self.envelope.top_session)
     }
 
-    /// `sessionId` at the top level as it stands there, if it is a string that is worth keeping: a tag waits in tables
-    /// as an id does.
+    /// `sessionId` at the top level as written, if it is a string and not too long to store.
     #[must_use]
     pub fn tag(&self) -> Option<&'a [u8]> {
         self.envelope.top_session.of(self.bytes).filter(|tag| tag[0] == b'"' && is_id(tag))
     }
 
-    /// `pool` at the top level, without escapes.
+    /// `pool` at the top level, unescaped.
     #[must_use]
     pub fn pool(&self) -> Option<Cow<'a, str>> {
         self.text(self.envelope.pool)
     }
 
-    /// `params` as they stand there.
+    /// `params` as written.
     #[must_use]
     pub fn params(&self) -> Option<&'a [u8]> {
         self.envelope.params.of(self.bytes)
     }
 
-    /// `result` as it stands there.
+    /// `result` as written.
     #[must_use]
     pub fn result(&self) -> Option<&'a [u8]> {
         self.envelope.result.of(self.bytes)
     }
 
-    /// `error` as an object; what is no such object becomes one that says so. `data` with more than [`MAX_PEER_VALUES`]
-    /// values is left out.
+    /// The error object. A malformed one is replaced by an error that says so. `data` with more than
+    /// [`MAX_PEER_VALUES`] values is dropped.
     #[must_use]
     pub fn error(&self) -> Option<RpcError> {
         #[derive(Deserialize)]
@@ -177,7 +176,7 @@ impl<'a> View<'a> {
         }))
     }
 
-    /// The answer that a fault demands, or `None` if this line must not be answered.
+    /// The error response that the fault requires, or `None` if the line must not be answered.
     #[must_use]
     pub fn refusal(&self) -> Option<Bytes> {
         let Kind::Invalid(fault) = self.kind else { return None };
@@ -188,16 +187,16 @@ impl<'a> View<'a> {
         Some(message::error(id, &fault.into()))
     }
 
-    /// The line before the value of `part` and the line behind it, to be put together with another value between.
+    /// Returns the line before and after the value of `part`, to insert another value.
     ///
-    /// `None` if the field is not there.
+    /// Returns `None` if the field is absent.
     #[must_use]
     pub fn around(&self, part: Part) -> Option<(&'a [u8], &'a [u8])> {
         let hole = self.place(part)?;
         Some((&self.bytes[..hole.start], &self.bytes[hole.end..]))
     }
 
-    /// Where the value of `part` stands, if it is there.
+    /// Returns the range of the value of `part`, if it is present.
     #[must_use]
     #[inline]
     pub fn place(&self, part: Part) -> Option<Range<usize>> {
@@ -210,7 +209,7 @@ impl<'a> View<'a> {
         Some(span.range())
     }
 
-    /// The string at `span`, without escapes; `None` if there is none or it is no string.
+    /// Returns the string at `span`, unescaped, or `None` if it is absent or not a string.
     fn text(&self, span: Span) -> Option<Cow<'a, str>> {
         let raw = span.of(self.bytes)?;
         let inner = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
@@ -222,7 +221,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// A field that can be replaced by another value: [`View::around`], [`View::place`], [`Frame::splice`](crate::Frame::splice).
+/// A field whose value can be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// `id`.
@@ -234,7 +233,7 @@ pub enum Part {
 }
 
 impl fmt::Debug for View<'_> {
-    /// The envelope, never the content: a log must not hold what people said.
+    /// Shows the envelope only: logs must not contain message content.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("View")
             .field("kind", &self.kind)

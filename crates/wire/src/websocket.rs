@@ -1,26 +1,26 @@
-//! WebSocket as a server sees it: bytes of a client to messages, and messages to bytes.
+//! The server side of WebSocket framing: decodes frames of a client, encodes messages to it.
 //!
-//! No buffers but for what is unfinished, so a connection on which nothing moves costs nothing here.
+//! Only unfinished frames and messages are buffered, so an idle connection holds no memory here.
 
-/// Why a client is not listened to any longer.
+/// Why the connection to a client must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// It broke the rules of the protocol.
+    /// It violated the WebSocket protocol.
     #[error("not WebSocket")]
     Protocol,
-    /// It sent bytes; messages are text.
+    /// It sent a binary message; only text is accepted.
     #[error("binary messages are not taken")]
     Binary,
-    /// It sent text that is none.
+    /// It sent text that is not UTF-8.
     #[error("not UTF-8")]
     Utf8,
-    /// It sent more than a message may have.
+    /// It sent a message over the limit.
     #[error("the message is too long")]
     TooLong,
 }
 
 impl Fault {
-    /// The code to close with.
+    /// The close code.
     #[must_use]
     pub fn code(self) -> u16 {
         match self {
@@ -32,16 +32,16 @@ impl Fault {
     }
 }
 
-/// What a client sent.
+/// An event on a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// A whole message: UTF-8, of any content. It may be changed where it stands.
+    /// A whole message: valid UTF-8, any content. It may be modified in place.
     Message(&'a mut [u8]),
-    /// To be answered with the same bytes.
+    /// Must be answered with the same payload.
     Ping(&'a [u8]),
     /// An answer to a ping.
     Pong,
-    /// The end, and its code if it had one.
+    /// The close frame, with its code if it had one.
     Close(Option<u16>),
 }
 
@@ -53,39 +53,40 @@ const PING: u8 = 0x9;
 const PONG: u8 = 0xa;
 const FIN: u8 = 0x80;
 const MASKED: u8 = 0x80;
-/// The longest payload of a control frame.
+/// Limit of the payload of a control frame.
 const MAX_CONTROL: usize = 125;
 
-/// Reads what a client sends.
+/// Decodes the frames of a client.
 #[derive(Debug)]
 pub struct Decoder {
-    /// The beginning of a frame, as it came.
+    /// An incomplete frame, as received.
     held: Vec<u8>,
-    /// The beginning of a message in several frames.
+    /// The fragments of an incomplete message.
     message: Vec<u8>,
-    /// Whether such a message has begun.
+    /// A fragmented message has begun.
     begun: bool,
     limit: usize,
 }
 
 impl Decoder {
-    /// For messages of up to `limit` bytes.
+    /// Creates a decoder for messages of up to `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { held: Vec::new(), message: Vec::new(), begun: false, limit }
     }
 
-    /// How many bytes of an unfinished message are held.
+    /// Number of bytes of unfinished messages.
     #[must_use]
     #[inline]
     pub fn partial(&self) -> usize {
         self.held.len() + self.message.len()
     }
 
-    /// Shows what `read` completes, where it stands. After a fault or a close nothing more may be fed.
+    /// Decodes `read` in place and reports every event that it completes. Must not be called again after an error or a
+    /// close.
     ///
     /// # Errors
-    /// When the client is not to be listened to any longer; what it sent before was shown.
+    /// If the connection must be closed. Events before the error were reported.
     pub fn feed(&mut self, read: &mut [u8], mut each: impl FnMut(Event<'_>)) -> Result<(), Fault> {
         if self.held.is_empty() {
             let used = self.frames(read, &mut each)?;
@@ -99,14 +100,14 @@ impl Decoder {
             return Ok(());
         }
         if used > 0 {
-            // Not drained: the room of a long message goes with it.
+            // Replaced, not drained, so that the memory of a long message is freed.
             held = held[used..].to_vec();
         }
         self.held = held;
         Ok(())
     }
 
-    /// Takes whole frames off the front of `bytes` and tells how many bytes they were.
+    /// Decodes the complete frames at the front of `bytes`. Returns their length.
     fn frames(&mut self, bytes: &mut [u8], each: &mut impl FnMut(Event<'_>)) -> Result<usize, Fault> {
         let mut at = 0;
         while let Some(head) = Head::read(&bytes[at..])? {
@@ -181,21 +182,21 @@ fn close_code(payload: &[u8]) -> Result<Option<u16>, Fault> {
     }
 }
 
-/// What stands before a payload.
+/// The header of a frame.
 struct Head {
     fin: bool,
     opcode: u8,
     mask: [u8; 4],
     length: usize,
-    /// How long the head itself is.
+    /// Length of the header itself.
     size: usize,
 }
 
 impl Head {
-    /// The head at the beginning of `bytes`, if all of it is there.
+    /// Reads the header at the beginning of `bytes`, if it is complete.
     fn read(bytes: &[u8]) -> Result<Option<Self>, Fault> {
         let &[first, second, ref rest @ ..] = bytes else { return Ok(None) };
-        // No extension was agreed on, and a client masks.
+        // No extension was negotiated, and a client must mask.
         if first & 0x70 != 0 || second & MASKED == 0 {
             return Err(Fault::Protocol);
         }
@@ -215,12 +216,12 @@ impl Head {
         Ok(Some(Self { fin: first & FIN != 0, opcode: first & 0x0f, mask: *mask, length, size: size + 4 }))
     }
 
-    /// Whether it stands between messages, and belongs to none.
+    /// Returns `true` for control frames, which may come between the fragments of a message.
     fn is_control(&self) -> bool {
         matches!(self.opcode, CLOSE | PING | PONG)
     }
 
-    /// Whether it may come now.
+    /// Checks that the frame is allowed in this state.
     fn check(&self, begun: bool) -> Result<(), Fault> {
         match self.opcode {
             TEXT if !begun => Ok(()),
@@ -246,7 +247,7 @@ fn unmask(payload: &mut [u8], mask: [u8; 4]) {
     }
 }
 
-/// Appends a message.
+/// Appends a text message.
 pub fn put_text(out: &mut Vec<u8>, text: &[u8]) {
     put(out, TEXT, text);
 }
@@ -256,16 +257,16 @@ pub fn put_ping(out: &mut Vec<u8>) {
     put(out, PING, b"");
 }
 
-/// Appends the answer to a ping.
+/// Appends a pong.
 pub fn put_pong(out: &mut Vec<u8>, payload: &[u8]) {
     put(out, PONG, payload);
 }
 
-/// Appends the end.
+/// Appends a close frame.
 pub fn put_close(out: &mut Vec<u8>, code: u16, reason: &str) {
     let mut payload = code.to_be_bytes().to_vec();
     payload.extend_from_slice(reason.as_bytes());
-    // Reasons are ours, and ASCII.
+    // Reasons are constants of this program, in ASCII.
     payload.truncate(MAX_CONTROL);
     put(out, CLOSE, &payload);
 }
@@ -276,10 +277,10 @@ fn put(out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// The longest head of a frame of ours.
+/// Limit of the header of an unmasked frame.
 pub const MAX_HEAD: usize = 10;
 
-/// What stands before a message of so many bytes.
+/// Writes the header of a text message with a payload of `length` bytes to `room`.
 #[inline]
 pub fn text_head(length: usize, room: &mut [u8; MAX_HEAD]) -> &[u8] {
     head(TEXT, length, room)

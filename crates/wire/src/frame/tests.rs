@@ -7,7 +7,7 @@ fn frame(line: impl AsRef<[u8]>) -> Frame {
     Frame::parse(Bytes::copy_from_slice(line.as_ref()))
 }
 
-/// A line and the id and code of the answer it gets, or `None` if it gets none.
+/// Checks the id and code of the answer to a line, or `None` if it gets none.
 #[track_caller]
 fn check(line: impl AsRef<[u8]>, expected: Option<(&str, i64)>) {
     check_answer(&frame(line), expected);
@@ -162,7 +162,7 @@ fn a_splice_touches_nothing_else() {
     for part in [Part::Id, Part::RequestId, Part::Session] {
         assert_eq!(bare.splice(part, b"1"), None);
     }
-    // What is not JSON has no fields at all.
+    // A line that is not JSON has no fields.
     assert_eq!(
         self::frame(r#"{"id":1,"method":"m","params":{"sessionId":"s"}"#).splice(Part::Id, b"2"),
         None

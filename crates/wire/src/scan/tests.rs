@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use super::*;
 
-/// Kind and fields of a message, one per line, as both implementations and both checks find them.
+/// Checks the kind and fields of a message with both implementations and both checks.
 #[track_caller]
 fn check(text: &str, kind: Kind, fields: &[(&str, &str)]) {
     let bytes = text.as_bytes();
@@ -17,7 +17,7 @@ fn check(text: &str, kind: Kind, fields: &[(&str, &str)]) {
     }
 }
 
-/// The fields that are there, by name.
+/// The fields that are present, by name.
 fn list<'a>(text: &'a str, envelope: &Envelope) -> Vec<(&'static str, &'a str)> {
     let Envelope {
         version, id, method, params, result, error, session, request_id, top_session, pool, ..
@@ -39,7 +39,7 @@ fn list<'a>(text: &'a str, envelope: &Envelope) -> Vec<(&'static str, &'a str)> 
     .collect()
 }
 
-/// A message that is refused for `fault`.
+/// Checks that a message is refused for `fault`.
 #[track_caller]
 fn refused(text: &str, fault: Fault) {
     let bytes = text.as_bytes();
@@ -150,7 +150,7 @@ fn a_repeated_routing_key_in_any_spelling() {
         for spelling in spellings(key) {
             refused(&format!(r#"{{{good},"{spelling}":1}}"#), Fault::RepeatedKey);
             refused(&format!(r#"{{"{spelling}":1,{good}}}"#), Fault::RepeatedKey);
-            // What is wrong with the rest is worse.
+            // A fault in the rest of the message is worse.
             refused(&format!(r#"{{{good},"{spelling}":1"#), Fault::Syntax);
         }
     }
@@ -165,7 +165,7 @@ fn a_repeated_routing_key_in_any_spelling() {
     refused(r#"{"jsonrpc":"2.0","id":1,"result":{"sessionId":"a","sessionId":"a"}}"#, Fault::RepeatedKey);
     refused(r#"{"jsonrpc":"2.0","id":1,"result":{},"result":{}}"#, Fault::RepeatedKey);
     refused(r#"{"jsonrpc":"2.0","id":1,"error":{},"error":{}}"#, Fault::RepeatedKey);
-    // Other keys may be repeated: they decide nothing here.
+    // Other keys may be repeated: they route nothing.
     let harmless =
         r#"{"jsonrpc":"2.0","method":"m","x":1,"x":2,"params":{"id":1,"id":2,"method":1,"method":2}}"#;
     assert_eq!(scan(harmless.as_bytes(), Check::Grammar).0, Kind::Notification);
@@ -176,7 +176,7 @@ fn check_good(members: &str) {
     assert_eq!(scan(format!("{{{members}}}").as_bytes(), Check::Grammar).0, Kind::Request);
 }
 
-/// A key plain, with one character escaped, and with all of them.
+/// A key as it is, with one character escaped, and with all of them escaped.
 fn spellings(key: &str) -> [String; 4] {
     let escape = |escaped: fn(usize) -> bool| {
         let mut spelled = String::new();

@@ -14,7 +14,7 @@ use core::arch::x86_64::{
 use super::{ContainerFault, Job, Scalar, Skip, StringEnd, four_hex};
 use crate::utf8::is_utf8;
 
-/// The proof that this processor has AVX2 and what came with it: only [`Avx2::detect`] makes one.
+/// Proof that this processor has AVX2 and the features used with it: only [`Avx2::detect`] creates one.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
 
@@ -145,7 +145,7 @@ fn table(t: [i8; 16]) -> __m256i {
 struct Block {
     low: __m256i,
     high: __m256i,
-    /// How many bytes at the beginning were seen before.
+    /// Number of bytes at the beginning that were seen before.
     seen: u32,
 }
 
@@ -165,7 +165,7 @@ impl Block {
         Self { low: load(&tail, 0), high: load(&tail, LANE), seen: 0 }
     }
 
-    /// One bit per byte from `at` on; none for what lies behind the end of the text.
+    /// One bit per byte from `at` on; zero behind the end of the text.
     #[target_feature(enable = "avx2")]
     #[inline]
     fn bits(self, low: u32, high: u32) -> u64 {
@@ -246,7 +246,7 @@ fn string<const STRICT: bool>(text: &[u8], at: usize) -> Option<StringEnd> {
 #[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1,bmi2")]
 #[inline(never)]
 fn long_string<const STRICT: bool>(text: &[u8], start: usize) -> Option<StringEnd> {
-    // The bits of all bytes together, of some beside the string too.
+    // The OR of all bytes, including some beside the string.
     let mut all = _mm256_setzero_si256();
     let mut at = if STRICT { ascii_blocks(text, start) } else { start };
     at = plain_blocks::<STRICT>(text, at, &mut all);
@@ -277,7 +277,7 @@ fn long_string<const STRICT: bool>(text: &[u8], start: usize) -> Option<StringEn
     (!STRICT || wide(all) == 0 || is_utf8(&text[start..end.quote])).then_some(end)
 }
 
-/// As [`plain_blocks`] with `STRICT`, where all is ASCII: then the lowest bytes, taken as signed, tell of what is not, too.
+/// Like [`plain_blocks`] with `STRICT`, for ASCII only: the signed minimum then also reveals bytes that are not ASCII.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn ascii_blocks(text: &[u8], start: usize) -> usize {
@@ -296,7 +296,7 @@ fn ascii_blocks(text: &[u8], start: usize) -> usize {
     at
 }
 
-/// Passes over four vectors at a time as long as nothing in them needs a look, and tells where that ends.
+/// Skips four vectors at a time while none of their bytes needs a closer look. Returns where that ends.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn plain_blocks<const STRICT: bool>(text: &[u8], start: usize, all: &mut __m256i) -> usize {
@@ -306,7 +306,7 @@ fn plain_blocks<const STRICT: bool>(text: &[u8], start: usize, all: &mut __m256i
         let (c, d) = (load(text, at + 2 * LANE), load(text, at + 3 * LANE));
         let mut stops = _mm256_or_si256(_mm256_or_si256(ends(a), ends(b)), _mm256_or_si256(ends(c), ends(d)));
         if STRICT {
-            // The lowest bytes of all four tell whether any is a control character.
+            // The minimum of all four vectors shows whether any byte is a control character.
             let lowest = _mm256_min_epu8(_mm256_min_epu8(a, b), _mm256_min_epu8(c, d));
             stops = _mm256_or_si256(stops, controls(lowest));
         }
@@ -319,9 +319,9 @@ fn plain_blocks<const STRICT: bool>(text: &[u8], start: usize, all: &mut __m256i
     at
 }
 
-/// The rest of a string from its first backslash on, a block at a time, with the bits of its bytes put into `all`.
+/// Scans the rest of a string from its first backslash on, one block at a time, and adds its bits to `all`.
 ///
-/// With `STRICT`, control characters and malformed escapes make it `None`.
+/// With `STRICT`, returns `None` for control characters and malformed escapes.
 #[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1,bmi2")]
 #[inline]
 fn escaped_string<const STRICT: bool>(text: &[u8], backslash: usize, all: &mut __m256i) -> Option<StringEnd> {
@@ -368,7 +368,7 @@ fn container(text: &[u8], at: usize, levels: u32) -> Result<usize, ContainerFaul
         let block = Block::load(text, at);
         let (quotes, backslashes) = (block.equal(b'"'), block.equal(b'\\'));
         if in_string & !(quotes | backslashes | carry) == u64::MAX {
-            // All of it inside one string.
+            // The whole block is inside one string.
             at += BLOCK;
             continue;
         }

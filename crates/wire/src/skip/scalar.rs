@@ -52,7 +52,8 @@ impl Skip for Scalar {
         loop {
             match *text.get(at).ok_or(ContainerFault::Unclosed)? {
                 b'"' => at = self.string(text, at + 1).ok_or(ContainerFault::Unclosed)?.quote,
-                // Not JSON out here. Vectors do not see where an escape stands, and all must agree on any bytes.
+                // Not JSON here. Vectors do not see where an escape is, and all implementations must agree on any
+                // bytes.
                 b'\\' if matches!(text.get(at + 1), Some(b'"' | b'\\')) => at += 1,
                 b'{' | b'[' => {
                     open += 1;
@@ -78,7 +79,7 @@ impl Skip for Scalar {
     }
 }
 
-/// The first quote, backslash or control character from `at` on, looked for eight bytes at a time.
+/// Returns the first quote, backslash or control character from `at` on, searching eight bytes at a time.
 #[inline]
 fn stop(text: &[u8], at: usize) -> Option<usize> {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);

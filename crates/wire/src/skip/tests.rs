@@ -1,8 +1,8 @@
-//! Every implementation against a naive one, which goes byte by byte and knows no tricks.
+//! Compares every implementation with a naive one, which reads byte by byte.
 
 use super::{ContainerFault, Job, Scalar, Skip, StringEnd, run};
 
-/// What a naive reading of a string gives.
+/// The end of a string, read naively.
 fn naive_string(text: &[u8], at: usize, strict: bool) -> Option<StringEnd> {
     let mut bytes = text.iter().enumerate().skip(at);
     let mut escaped = false;
@@ -28,7 +28,7 @@ fn naive_string(text: &[u8], at: usize, strict: bool) -> Option<StringEnd> {
     }
 }
 
-/// What a naive reading of a container gives.
+/// The end of a container, read naively.
 fn naive_container(text: &[u8], at: usize, levels: u32) -> Result<usize, ContainerFault> {
     let (mut open, mut in_string, mut escaped) = (1, false, false);
     if levels == 0 {
@@ -53,7 +53,7 @@ fn naive_container(text: &[u8], at: usize, levels: u32) -> Result<usize, Contain
     Err(ContainerFault::Unclosed)
 }
 
-/// Everything a [`Skip`] can say about one place in a text.
+/// The results of every [`Skip`] method at one place in a text.
 #[derive(Debug, PartialEq)]
 struct Answers {
     string: Option<StringEnd>,
@@ -82,7 +82,7 @@ impl Job for Ask<'_> {
     }
 }
 
-/// All implementations give the same answers about `text` from `at` on.
+/// Checks that all implementations agree about `text` from `at` on.
 #[track_caller]
 fn check(text: &[u8], at: usize) {
     let naive = Answers {
@@ -95,7 +95,7 @@ fn check(text: &[u8], at: usize) {
     assert_eq!(run(Ask { text, at }), naive, "fastest, from {at} of {shown}");
 }
 
-/// Numbers without a pattern, the same in every run.
+/// Pseudorandom numbers, equal in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -116,7 +116,7 @@ fn a_quote_or_bracket_at_every_place_of_every_length() {
             for at in (0..text.len()).step_by(7).chain([text.len()]) {
                 check(&text, at);
             }
-            // And cut in the middle of what ends it.
+            // Also cut in the middle of the closing bytes.
             for cut in 1..end.len() {
                 check(&text[..length + cut], 0);
             }

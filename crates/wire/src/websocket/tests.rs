@@ -1,4 +1,4 @@
-//! Frames against an independent implementation of the same protocol.
+//! Compares the framing with an independent implementation of the protocol.
 
 use proptest::prelude::*;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Control, Data, OpCode};
@@ -10,7 +10,7 @@ use super::*;
 
 const LIMIT: usize = 1 << 17;
 
-/// One frame of a client, by the other implementation.
+/// One frame of a client, encoded by the other implementation.
 fn frame(opcode: OpCode, fin: bool, payload: &[u8]) -> Vec<u8> {
     let header = FrameHeader { is_final: fin, opcode, mask: Some([1, 2, 0xfe, 4]), ..FrameHeader::default() };
     let mut bytes = Vec::new();
@@ -18,7 +18,7 @@ fn frame(opcode: OpCode, fin: bool, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What comes out of `stream`, read in pieces of `size`.
+/// Decodes `stream`, read in pieces of `size`.
 fn read(stream: &[u8], size: usize) -> (Vec<String>, Result<(), Fault>) {
     let mut decoder = Decoder::new(LIMIT);
     let mut events = Vec::new();
@@ -76,11 +76,11 @@ fn messages() {
         &["message one", "message x"],
         Ok(()),
     );
-    // Control frames come between the parts of a message.
+    // Control frames may come between the fragments of a message.
     let parts =
         [text(false, "o"), control(Control::Ping, b"p"), more(true, "ne"), control(Control::Pong, b"")];
     check(&parts.concat(), &["ping p", "message one", "pong"], Ok(()));
-    // A character may be cut by a frame.
+    // A frame boundary may split a character.
     let cut =
         [frame(OpCode::Data(Data::Text), false, &[0xc3]), frame(OpCode::Data(Data::Continue), true, &[0xa9])];
     check(&cut.concat(), &["message \\xc3\\xa9"], Ok(()));
@@ -107,7 +107,7 @@ fn faults() {
     check(&frame(OpCode::Data(Data::Reserved(3)), true, b""), &[], Err(Fault::Protocol));
     check(&[0x81, 0x01, b'x'], &[], Err(Fault::Protocol));
     check(&[0xc1, 0x81, 0, 0, 0, 0, b'x'], &[], Err(Fault::Protocol));
-    // Refused by what it claims, before any of it is there.
+    // Refused by the announced length, before the payload arrives.
     let claim = |length: u64| [&[0x81, 0xff][..], &length.to_be_bytes(), &[0; 4]].concat();
     check(&claim(LIMIT as u64 + 1), &[], Err(Fault::TooLong));
     check(&claim(u64::MAX), &[], Err(Fault::TooLong));
@@ -130,7 +130,7 @@ fn nothing_is_held_when_nothing_is_unfinished() {
     assert_eq!(decoder.message.capacity(), 0);
 }
 
-/// A stream that has what was written for it and goes nowhere.
+/// A stream that returns the bytes it was given and discards what is written.
 struct Tape(std::io::Cursor<Vec<u8>>);
 
 impl std::io::Read for Tape {
@@ -205,7 +205,7 @@ proptest! {
     fn garbage_is_judged_as_the_other_implementation_judges_it(bytes in prop::collection::vec(any::<u8>(), 0..200), masked: bool) {
         let mut bytes = bytes;
         if masked {
-            // Else nearly nothing gets past the first two bytes.
+            // Otherwise almost no input gets past the first two bytes.
             for (at, byte) in [(0, 0x81), (1, 0x85)] {
                 if let Some(place) = bytes.get_mut(at) {
                     *place = byte;
@@ -220,7 +220,7 @@ proptest! {
                 Ok(Message::Text(text)) => theirs.push(format!("message {}", text.as_bytes().escape_ascii())),
                 Ok(Message::Ping(payload)) => theirs.push(format!("ping {}", payload.escape_ascii())),
                 Ok(Message::Pong(_)) => theirs.push("pong".to_owned()),
-                // What comes after the end is nobody's business.
+                // Bytes after the close frame are ignored.
                 Ok(Message::Close(_)) | Err(Error::ConnectionClosed) => return Ok(()),
                 Ok(_) => {
                     prop_assert_eq!(end, Err(Fault::Binary));
