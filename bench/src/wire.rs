@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::hint::black_box;
 
 use bytes::Bytes;
-use narrows_wire::{Check, Frame, Kind, Line, MAX_LINE, Splitter, scan, scan_portable};
+use narrows_wire::{Check, DEFAULT_MAX_LINE_BYTES, Frame, Kind, Line, Splitter, scan, scan_portable};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -35,7 +35,7 @@ pub(crate) fn run() -> Report {
     bars.push(Bar {
         name: MEMORY_BAR.to_owned(),
         value: memory,
-        demand: Demand::AtMost(((2 * MAX_LINE) >> 20) as f64),
+        demand: Demand::AtMost(((2 * DEFAULT_MAX_LINE_BYTES) >> 20) as f64),
     });
     Report {
         title: "wire: ns per message, best of the rounds",
@@ -177,7 +177,7 @@ fn objects(piece: &mut String) {
 fn endless_line() -> f64 {
     const READ: usize = 64 << 10;
     let chunk = vec![b'x'; READ];
-    let mut splitter = Splitter::new(MAX_LINE);
+    let mut splitter = Splitter::new(DEFAULT_MAX_LINE_BYTES);
     reset_peak_memory();
     let start = peak_memory();
     let mut reports = 0;

@@ -13,7 +13,7 @@ use narrows_bus::core::{
 };
 use narrows_bus::driver::Router;
 use narrows_bus::{Bus, Ended};
-use narrows_wire::Piece;
+use narrows_wire::LineRef;
 
 use super::message::{TAG, TAIL, Tag, number};
 
@@ -87,8 +87,8 @@ impl Router for Null {
     }
 
     #[inline]
-    fn client_line(&mut self, _: Time, client: ClientId, line: Piece<'_>, out: &mut impl CoreOutput) {
-        let Piece::Whole(line) = line else { return };
+    fn client_line(&mut self, _: Time, client: ClientId, line: LineRef<'_>, out: &mut impl CoreOutput) {
+        let LineRef::Whole(line) = line else { return };
         self.introduce(client, line);
         out.to_worker(WorkerId(client.0 % self.pool.instances), &[line]);
     }
@@ -106,8 +106,8 @@ impl Router for Null {
     fn worker_up(&mut self, _: Time, _: WorkerId, _: u32, _: &mut impl CoreOutput) {}
 
     #[inline]
-    fn worker_line(&mut self, _: Time, _: WorkerId, line: Piece<'_>, out: &mut impl CoreOutput) {
-        let Piece::Whole(line) = line else { return };
+    fn worker_line(&mut self, _: Time, _: WorkerId, line: LineRef<'_>, out: &mut impl CoreOutput) {
+        let LineRef::Whole(line) = line else { return };
         if let Some(slot) = client_of(line).and_then(|client| self.slots.get(client)) {
             out.to_client(ClientId(*slot), &[line]);
         }

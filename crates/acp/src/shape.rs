@@ -35,7 +35,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use narrows_wire::{Doubled, elements, member, members};
+use narrows_wire::{DuplicateKey, elements, member, members};
 
 use self::common::IMPLEMENTATION;
 use crate::method::Side;
@@ -194,7 +194,7 @@ impl Tagged {
                 let untagged = self.untagged.first();
                 return untagged.map_or(Kept::None, |shape| shape.keep(text, names));
             }
-            Err(Doubled) => None,
+            Err(DuplicateKey) => None,
         };
         let Some(tag) = tag else { return Kept::None };
         let mut keep = |known| keep_members(text, names, finder(known, Some(self.tag)));

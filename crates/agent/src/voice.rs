@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use narrows_acp::Version;
 use narrows_acp::method::SESSION_UPDATE;
 use narrows_rpc::{CallError, Peer};
-use narrows_wire::message::{self, Series};
+use narrows_wire::message::{self, MessageTemplate};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ struct Open {
     /// How much of the text has been sent.
     sent: usize,
     /// Its updates: a message has thousands, and they differ in nothing but their text.
-    updates: Series,
+    updates: MessageTemplate,
 }
 
 impl Open {
@@ -48,7 +48,7 @@ impl Open {
         let chunk = Chunk { session_update, message_id: &id, content: Text { text: "" }, meta: None };
         let line = message::notification(SESSION_UPDATE, &Params { session_id: session, update: chunk });
         // The text is the last thing in it, and empty.
-        let updates = Series::like(&line.map_err(unwritable)?);
+        let updates = MessageTemplate::from_line(&line.map_err(unwritable)?);
         let updates = updates.ok_or_else(|| CallError::Unwritable("no place for text".to_owned()))?;
         Ok(Self { thought, id, text: String::new(), sent: 0, updates })
     }
@@ -155,7 +155,7 @@ impl Voice {
             return Ok(());
         }
         self.said.fetch_add(1, Ordering::Relaxed);
-        let update = open.updates.with(&open.text[open.sent..]);
+        let update = open.updates.fill(&open.text[open.sent..]);
         self.peer.notify_line(update).await?;
         open.sent = open.text.len();
         Ok(())
@@ -312,7 +312,7 @@ mod tests {
             let mut open = Open::new(thought, "a \"session\"").unwrap();
             open.text = "said and \"quoted\"\n".to_owned();
             let session_update = if thought { "agent_thought_chunk" } else { "agent_message_chunk" };
-            let update = open.updates.with(&open.text[5..]);
+            let update = open.updates.fill(&open.text[5..]);
             let content = Text { text: &open.text[5..] };
             let chunk = Chunk { session_update, message_id: &open.id, content, meta: None };
             let params = Params { session_id: "a \"session\"", update: chunk };

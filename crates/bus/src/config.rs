@@ -292,8 +292,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            max_line: narrows_wire::MAX_LINE,
-            max_batch: narrows_wire::MAX_ENTRIES,
+            max_line: narrows_wire::DEFAULT_MAX_LINE_BYTES,
+            max_batch: narrows_wire::DEFAULT_MAX_BATCH_ENTRIES,
             max_connections: 20_000,
             max_connections_per_identity: 1_000,
             max_anonymous_connections: 18_000,

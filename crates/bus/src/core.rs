@@ -56,7 +56,7 @@ mod worker_lost;
 
 use std::time::Duration;
 
-use narrows_wire::{Piece, View};
+use narrows_wire::{LineRef, View};
 
 use crate::config::{Config, Limits, Listen};
 
@@ -263,14 +263,14 @@ impl Core {
         &mut self,
         now: Time,
         worker: WorkerId,
-        piece: Piece<'_>,
+        piece: LineRef<'_>,
         out: &mut O,
     ) {
         let state = self.workers.key_at(worker.0).and_then(|worker| self.worker(worker));
         let message = match (piece, state) {
-            (Piece::Whole(line), Some(state)) => state.alike.view(line),
-            (Piece::Whole(line), None) => View::parse(line),
-            (Piece::TooLong(head), _) => View::too_long(head),
+            (LineRef::Whole(line), Some(state)) => state.alike.view(line),
+            (LineRef::Whole(line), None) => View::parse(line),
+            (LineRef::TooLong(head), _) => View::too_long(head),
         };
         self.worker_line(now, worker, message, out);
     }

@@ -53,7 +53,7 @@ pub(crate) struct RequestBudget {
 
 impl RequestBudget {
     /// How many bytes the open requests of a session may have: room for the longest message.
-    pub(crate) const MAX_REQUEST_BYTES: usize = narrows_wire::MAX_LINE;
+    pub(crate) const MAX_REQUEST_BYTES: usize = narrows_wire::DEFAULT_MAX_LINE_BYTES;
 
     /// How many answers with a file or the output of a command are made at once.
     const MAX_LARGE_ANSWERS: usize = 2;

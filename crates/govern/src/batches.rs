@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use narrows_acp::method;
-use narrows_wire::{Batch, Frame, Kind, MAX_ENTRIES, RpcError, Step, View, message};
+use narrows_wire::{Batch, BatchStep, DEFAULT_MAX_BATCH_ENTRIES, Frame, Kind, RpcError, View, message};
 
 /// The arrays of one end that are not answered yet.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(crate) struct Batches {
 #[derive(Debug)]
 struct Open {
     batch: Batch,
-    rest: VecDeque<Step>,
+    rest: VecDeque<BatchStep>,
     /// The id of the request that the rest waits for.
     barrier: Option<Box<[u8]>>,
 }
@@ -40,7 +40,7 @@ impl Batches {
 
     /// Takes an array apart.
     pub(crate) fn take(&mut self, frame: &Frame) -> Outcome {
-        let (batch, steps) = match Batch::open(frame, MAX_ENTRIES) {
+        let (batch, steps) = match Batch::open(frame, DEFAULT_MAX_BATCH_ENTRIES) {
             Ok(opened) => opened,
             Err(fault) => {
                 let line = message::error(b"null", &RpcError::from(fault));
@@ -64,10 +64,10 @@ impl Batches {
         while open.barrier.is_none() {
             match open.rest.pop_front() {
                 None => break,
-                Some(Step::Answer { answer, .. }) => {
+                Some(BatchStep::Answer { answer, .. }) => {
                     outcome.line = open.batch.answer(answer).or(outcome.line);
                 }
-                Some(Step::Deliver(frame)) => {
+                Some(BatchStep::Deliver(frame)) => {
                     if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
                         self.of.insert(id.into(), key);
                         let first = frame.method().is_some_and(|method| method::is_lifecycle(&method));

@@ -136,7 +136,7 @@ fn whole(object: &[u8], value: Range<usize>) -> Range<usize> {
 fn holder(message: View<'_>) -> Option<(usize, &[u8])> {
     let envelope = message.envelope();
     let span = if envelope.params.is_some() { envelope.params } else { envelope.result };
-    let text = span.of(message.bytes())?;
+    let text = span.slice(message.bytes())?;
     (text.first() == Some(&b'{')).then(|| (span.range().start, text))
 }
 

@@ -8,7 +8,9 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use narrows_acp::method;
-use narrows_wire::{Batch, Code, Frame, Kind, MAX_ENTRIES, Part, RpcError, Step, member, message};
+use narrows_wire::{
+    Batch, BatchStep, Code, DEFAULT_MAX_BATCH_ENTRIES, Frame, Kind, Part, RpcError, member, message,
+};
 
 use crate::batches::Batches;
 
@@ -56,8 +58,8 @@ pub fn is_for_proxy(frame: &Frame) -> bool {
     if frame.kind() != Kind::Batch {
         return is_it(frame);
     }
-    let steps = Batch::open(frame, MAX_ENTRIES).map(|(_, steps)| steps).unwrap_or_default();
-    steps.iter().any(|step| matches!(step, Step::Deliver(entry) if is_it(entry)))
+    let steps = Batch::open(frame, DEFAULT_MAX_BATCH_ENTRIES).map(|(_, steps)| steps).unwrap_or_default();
+    steps.iter().any(|step| matches!(step, BatchStep::Deliver(entry) if is_it(entry)))
 }
 
 impl Place {
@@ -206,7 +208,7 @@ fn as_initialize(frame: &Frame) -> Bytes {
 /// A message in an envelope.
 fn wrap(id: Option<&str>, frame: &Frame) -> Bytes {
     let id = id.map(|id| format!("\"id\":{id},")).unwrap_or_default();
-    let method = frame.envelope().method.of(frame.bytes()).unwrap_or(b"\"\"");
+    let method = frame.envelope().method.slice(frame.bytes()).unwrap_or(b"\"\"");
     let mut line =
         format!("{{\"jsonrpc\":\"2.0\",{id}\"method\":\"{}\",", method::PROXY_SUCCESSOR).into_bytes();
     line.extend_from_slice(b"\"params\":{\"method\":");

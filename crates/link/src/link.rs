@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use narrows_wire::{Frame, MAX_LINE};
+use narrows_wire::{DEFAULT_MAX_LINE_BYTES, Frame};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
 
@@ -26,7 +26,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { max_line: MAX_LINE, queue_bytes: 1 << 20, guard_first_line: false }
+        Self { max_line: DEFAULT_MAX_LINE_BYTES, queue_bytes: 1 << 20, guard_first_line: false }
     }
 }
 

@@ -73,7 +73,7 @@ async fn carry_all(
         let written = line.len() as u64 + 1;
         let frame = if line.len() > max_line {
             receiver.too_long.fetch_add(1, Ordering::Relaxed);
-            Frame::too_long(line.slice(..narrows_wire::HEAD.min(max_line)))
+            Frame::too_long(line.slice(..narrows_wire::OVERLONG_HEAD_BYTES.min(max_line)))
         } else {
             Frame::parse(line)
         };

@@ -146,7 +146,7 @@ impl<R: AsyncRead + Unpin> Reading<R> {
 
     /// Gives up the unfinished line: its head goes on as that of a line that is too long.
     async fn give_up(&mut self, watch: Pin<&mut impl Future<Output = Infallible>>) -> Option<Ended> {
-        let head = self.splitter.give_up()?;
+        let head = self.splitter.abandon_line()?;
         self.shared.too_long.fetch_add(1, Ordering::Relaxed);
         self.hand_on(Frame::too_long(head), watch).await
     }

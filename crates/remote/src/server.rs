@@ -49,7 +49,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use narrows_link::Upgraded;
-use narrows_wire::websocket::Fault;
+use narrows_wire::websocket::Violation;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -208,7 +208,7 @@ pub trait Backend: Send + Sync {
 }
 
 /// What [`Served::ended`] returns.
-pub type Ended<'a> = Pin<Box<dyn Future<Output = Option<Fault>> + Send + 'a>>;
+pub type Ended<'a> = Pin<Box<dyn Future<Output = Option<Violation>> + Send + 'a>>;
 
 /// A WebSocket that the backend serves.
 pub trait Served: Send {

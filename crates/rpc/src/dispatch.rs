@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use narrows_acp::method::{CANCEL_REQUEST, SESSION_UPDATE};
 use narrows_link::{CloseReason, Link, Receiver, Sender, queue};
-use narrows_wire::{Batch, Code, Fault, Frame, Kind, RawId, RpcError, Step, message};
+use narrows_wire::{Batch, BatchStep, Code, Fault, Frame, Kind, RawId, RpcError, message};
 use tokio::time::sleep;
 
 use crate::call::Response;
@@ -313,19 +313,19 @@ impl Dispatch {
     }
 
     /// Answers the requests among the entries that there is no room to keep waiting.
-    fn give_up(&self, steps: std::vec::IntoIter<Step>, reply: &ReplyTo) {
+    fn give_up(&self, steps: std::vec::IntoIter<BatchStep>, reply: &ReplyTo) {
         let error =
             RpcError::new(Code::Backpressure, "too many batches are waiting for one of their entries");
         for step in steps {
             match step {
-                Step::Answer { answer, entry } => {
+                BatchStep::Answer { answer, entry } => {
                     self.settle_broken(&entry);
                     reply.send(&self.shared, answer);
                 }
-                Step::Deliver(entry) if entry.kind() == Kind::Request => {
+                BatchStep::Deliver(entry) if entry.kind() == Kind::Request => {
                     reply.send(&self.shared, message::error(entry.id().unwrap_or(b"null"), &error));
                 }
-                Step::Deliver(_) => count(&self.shared.counters.ignored),
+                BatchStep::Deliver(_) => count(&self.shared.counters.ignored),
             }
         }
     }
@@ -333,16 +333,16 @@ impl Dispatch {
     /// Takes entries up to one that the rest must wait for.
     async fn batch_until_barrier(
         &self,
-        steps: &mut std::vec::IntoIter<Step>,
+        steps: &mut std::vec::IntoIter<BatchStep>,
         reply: &ReplyTo,
     ) -> Option<Arc<Progress>> {
         for step in steps.by_ref() {
             match step {
-                Step::Answer { answer, entry } => {
+                BatchStep::Answer { answer, entry } => {
                     self.settle_broken(&entry);
                     reply.send(&self.shared, answer);
                 }
-                Step::Deliver(entry) => {
+                BatchStep::Deliver(entry) => {
                     if let Kind::Invalid(fault) = entry.kind() {
                         self.refuse(&entry, fault);
                         continue;

@@ -1,6 +1,6 @@
 //! How one end of a conversation behaves.
 
-use narrows_wire::MAX_ENTRIES;
+use narrows_wire::DEFAULT_MAX_BATCH_ENTRIES;
 
 /// What to do with lines that are not JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Options {
             max_requests: 1024,
             inbox_bytes: 1 << 20,
             held_sessions: 0,
-            max_batch: MAX_ENTRIES,
+            max_batch: DEFAULT_MAX_BATCH_ENTRIES,
         }
     }
 

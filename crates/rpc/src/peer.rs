@@ -198,7 +198,7 @@ impl Peer {
 
     fn dressed(&self, line: Bytes) -> Bytes {
         match &self.tag {
-            Some(tag) => message::tagged(&line, tag),
+            Some(tag) => message::with_session_tag(&line, tag),
             None => line,
         }
     }

@@ -42,7 +42,7 @@ impl ReplyTo {
     /// Sends `line` where it belongs.
     pub(crate) fn send(&self, shared: &Shared, line: Bytes) {
         let line = match &self.tag {
-            Some(tag) => message::tagged(&line, tag),
+            Some(tag) => message::with_session_tag(&line, tag),
             None => line,
         };
         let line = match &self.batch {

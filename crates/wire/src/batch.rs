@@ -13,11 +13,11 @@ use crate::message;
 use crate::scan;
 
 /// Default for the number of entries in a batch.
-pub const MAX_ENTRIES: usize = 100;
+pub const DEFAULT_MAX_BATCH_ENTRIES: usize = 100;
 
 /// What to do with one entry of a batch.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub enum BatchStep {
     /// Handle the entry as a single message. Includes malformed responses ([`Fault::BadResponse`]), which are never
     /// answered.
     Deliver(Frame),
@@ -45,7 +45,7 @@ impl Batch {
     ///
     /// # Errors
     /// If the batch is empty or has more than `max` entries: it is answered as a whole.
-    pub fn open(frame: &Frame, max: usize) -> Result<(Self, Vec<Step>), Fault> {
+    pub fn open(frame: &Frame, max: usize) -> Result<(Self, Vec<BatchStep>), Fault> {
         debug_assert_eq!(frame.kind(), Kind::Batch);
         let entries = scan::entries(frame.bytes(), max.saturating_add(1));
         if entries.is_empty() {
@@ -59,22 +59,22 @@ impl Batch {
         let steps = entries
             .into_iter()
             .map(|range| {
-                let entry = Frame::entry(cut(frame.bytes(), range));
+                let entry = Frame::entry(slice_entry(frame.bytes(), range));
                 match entry.kind() {
                     // Inside an array the response has a null id even if the id is readable.
                     Kind::Invalid(fault) if fault.is_answered() => {
                         expected += 1;
-                        return Step::Answer { answer: message::error(b"null", &fault.into()), entry };
+                        return BatchStep::Answer { answer: message::error(b"null", &fault.into()), entry };
                     }
                     Kind::Request => expected += 1,
-                    _ => return Step::Deliver(entry),
+                    _ => return BatchStep::Deliver(entry),
                 }
                 let id = entry.id().unwrap_or(b"null");
                 if ids.insert(id.to_vec()) {
-                    Step::Deliver(entry)
+                    BatchStep::Deliver(entry)
                 } else {
                     let error = RpcError::new(Code::DuplicateId, "the id is used twice in one batch");
-                    Step::Answer { answer: message::error(id, &error), entry }
+                    BatchStep::Answer { answer: message::error(id, &error), entry }
                 }
             })
             .collect();
@@ -106,7 +106,7 @@ impl Batch {
 }
 
 /// Returns one entry of `array`. A small entry is copied, so that it does not keep the whole array in memory.
-fn cut(array: &Bytes, entry: Range<usize>) -> Bytes {
+fn slice_entry(array: &Bytes, entry: Range<usize>) -> Bytes {
     if entry.len() < array.len() / 4 { Bytes::copy_from_slice(&array[entry]) } else { array.slice(entry) }
 }
 
@@ -122,19 +122,19 @@ mod tests {
         let steps = Batch::open(&frame, 5).map(|(_, steps)| steps.iter().map(show).collect::<Vec<_>>());
         assert_eq!(
             steps.as_ref().map(Vec::as_slice).map_err(|fault| *fault),
-            own(expected).as_deref().map_err(|fault| *fault),
+            to_owned_steps(expected).as_deref().map_err(|fault| *fault),
             "{line}"
         );
     }
 
-    fn own(expected: Result<&[&str], Fault>) -> Result<Vec<String>, Fault> {
+    fn to_owned_steps(expected: Result<&[&str], Fault>) -> Result<Vec<String>, Fault> {
         expected.map(|steps| steps.iter().map(|&step| step.to_owned()).collect())
     }
 
-    fn show(step: &Step) -> String {
+    fn show(step: &BatchStep) -> String {
         match step {
-            Step::Deliver(frame) => format!("{:?}", frame.kind()),
-            Step::Answer { answer, .. } => {
+            BatchStep::Deliver(frame) => format!("{:?}", frame.kind()),
+            BatchStep::Answer { answer, .. } => {
                 let answer = Frame::parse(answer.clone());
                 let id = answer.id().unwrap_or(b"null");
                 format!("{} {}", id.escape_ascii(), answer.error().unwrap().code)
@@ -173,17 +173,17 @@ mod tests {
     #[test]
     fn the_answer_is_one_array_once_all_are_there() {
         let line = r#"[1,{"jsonrpc":"2.0","id":"a","method":"m"},{"jsonrpc":"2.0","method":"n"},{"jsonrpc":"2.0","id":2,"method":"m"}]"#;
-        let (mut batch, steps) = Batch::open(&Frame::parse(line.into()), MAX_ENTRIES).unwrap();
+        let (mut batch, steps) = Batch::open(&Frame::parse(line.into()), DEFAULT_MAX_BATCH_ENTRIES).unwrap();
         assert!(!batch.is_silent());
         let mut whole = Vec::new();
         for step in steps {
             match step {
-                Step::Answer { answer, .. } => whole.extend(batch.answer(answer)),
-                Step::Deliver(frame) if frame.kind() == Kind::Request => {
+                BatchStep::Answer { answer, .. } => whole.extend(batch.answer(answer)),
+                BatchStep::Deliver(frame) if frame.kind() == Kind::Request => {
                     let answer = message::response(frame.id().unwrap(), &frame.method()).unwrap();
                     whole.extend(batch.answer(answer));
                 }
-                Step::Deliver(_) => {}
+                BatchStep::Deliver(_) => {}
             }
         }
         let [whole] = whole.as_slice() else { panic!("{} answers", whole.len()) };
@@ -198,9 +198,9 @@ mod tests {
     fn notifications_and_responses_alone_are_not_answered() {
         let line =
             r#"[{"jsonrpc":"2.0","method":"n"},{"jsonrpc":"2.0","id":1,"result":2},{"id":1,"error":2}]"#;
-        let (batch, steps) = Batch::open(&Frame::parse(line.into()), MAX_ENTRIES).unwrap();
+        let (batch, steps) = Batch::open(&Frame::parse(line.into()), DEFAULT_MAX_BATCH_ENTRIES).unwrap();
         assert!(batch.is_silent());
-        assert!(steps.iter().all(|step| matches!(step, Step::Deliver(_))));
+        assert!(steps.iter().all(|step| matches!(step, BatchStep::Deliver(_))));
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
         let line = format!(r#"[{{"jsonrpc":"2.0","method":"n"}},"{filler}"]"#);
         let frame = Frame::parse(line.into());
         let (_, steps) = Batch::open(&frame, 5).unwrap();
-        let Some(Step::Deliver(entry)) = steps.first() else { panic!("a notification is delivered") };
+        let Some(BatchStep::Deliver(entry)) = steps.first() else { panic!("a notification is delivered") };
         assert!(entry.bytes().is_unique());
     }
 }

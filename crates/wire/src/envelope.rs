@@ -3,7 +3,7 @@
 use crate::fault::Fault;
 
 /// Limit of an id, because ids are stored in tables.
-const MAX_ID: usize = 4096;
+const MAX_ID_BYTES: usize = 4096;
 
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,7 +36,7 @@ impl Span {
 
     /// Returns the span with each position at or behind `from` shifted by `to - from`.
     #[inline(always)]
-    pub(crate) fn moved(self, from: usize, to: usize) -> Self {
+    pub(crate) fn shifted(self, from: usize, to: usize) -> Self {
         let at = |position: u32| {
             let position = position as usize;
             if position >= from { position - from + to } else { position }
@@ -54,7 +54,7 @@ impl Span {
     /// Returns the bytes of the span, if `text` contains all of them.
     #[must_use]
     #[inline]
-    pub fn of(self, text: &[u8]) -> Option<&[u8]> {
+    pub fn slice(self, text: &[u8]) -> Option<&[u8]> {
         (self.start < self.end).then(|| &text[self.range()])
     }
 
@@ -99,5 +99,5 @@ pub struct Envelope {
 /// Returns `true` if `raw` is a valid id of a request.
 #[inline(always)]
 pub(crate) fn is_id(raw: &[u8]) -> bool {
-    matches!(raw, [b'"' | b'-' | b'0'..=b'9', ..]) && raw.len() <= MAX_ID
+    matches!(raw, [b'"' | b'-' | b'0'..=b'9', ..]) && raw.len() <= MAX_ID_BYTES
 }

@@ -49,20 +49,20 @@ impl Frame {
     /// Scans and checks a line. Never fails: a fault becomes [`Kind::Invalid`].
     #[must_use]
     pub fn parse(line: Bytes) -> Self {
-        let (kind, envelope) = found(View::parse(&line));
+        let (kind, envelope) = into_scan(View::parse(&line));
         Self { bytes: line, kind, envelope }
     }
 
     /// Scans the head of a line over the limit for its id.
     #[must_use]
     pub fn too_long(head: Bytes) -> Self {
-        let (kind, envelope) = found(View::too_long(&head));
+        let (kind, envelope) = into_scan(View::too_long(&head));
         Self { bytes: head, kind, envelope }
     }
 
     /// A batch entry, whose grammar was checked with the batch.
     pub(crate) fn entry(bytes: Bytes) -> Self {
-        let (kind, envelope) = found(View::entry(&bytes));
+        let (kind, envelope) = into_scan(View::entry(&bytes));
         Self { bytes, kind, envelope }
     }
 
@@ -70,7 +70,7 @@ impl Frame {
     #[must_use]
     #[inline]
     pub fn view(&self) -> View<'_> {
-        View::known(&self.bytes, self.kind, self.envelope)
+        View::from_parts(&self.bytes, self.kind, self.envelope)
     }
 
     /// The kind of the message.
@@ -176,7 +176,7 @@ impl Frame {
     /// Returns `None` if the field is absent.
     #[must_use]
     pub fn splice(&self, part: Part, raw: &[u8]) -> Option<Bytes> {
-        let (before, behind) = self.view().around(part)?;
+        let (before, behind) = self.view().split_around(part)?;
         let mut spliced = BytesMut::with_capacity(before.len() + raw.len() + behind.len());
         for piece in [before, raw, behind] {
             spliced.extend_from_slice(piece);
@@ -185,7 +185,7 @@ impl Frame {
     }
 }
 
-fn found(view: View<'_>) -> (Kind, Envelope) {
+fn into_scan(view: View<'_>) -> (Kind, Envelope) {
     (view.kind(), *view.envelope())
 }
 

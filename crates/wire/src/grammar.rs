@@ -14,7 +14,7 @@ pub(crate) fn byte(text: &[u8], at: usize) -> u8 {
 
 /// Returns the first index from `at` on that is not white space.
 #[inline(always)]
-pub(crate) fn blank(text: &[u8], at: usize) -> usize {
+pub(crate) fn skip_blank(text: &[u8], at: usize) -> usize {
     let mut at = at;
     while matches!(byte(text, at), b' ' | b'\t' | b'\n' | b'\r') {
         at += 1;
@@ -24,46 +24,46 @@ pub(crate) fn blank(text: &[u8], at: usize) -> usize {
 
 /// Returns the index after the number, `true`, `false` or `null` at `at`.
 #[inline(always)]
-pub(crate) fn scalar(text: &[u8], at: usize) -> Result<usize, Fault> {
+pub(crate) fn scalar_end(text: &[u8], at: usize) -> Result<usize, Fault> {
     match byte(text, at) {
-        b't' => word(text, at, b"true"),
-        b'f' => word(text, at, b"false"),
-        b'n' => word(text, at, b"null"),
-        _ => number(text, at),
+        b't' => literal_end(text, at, b"true"),
+        b'f' => literal_end(text, at, b"false"),
+        b'n' => literal_end(text, at, b"null"),
+        _ => number_end(text, at),
     }
 }
 
 /// Returns the index after `expected`, which must be at `at`.
 #[inline(always)]
-fn word<const N: usize>(text: &[u8], at: usize, expected: &[u8; N]) -> Result<usize, Fault> {
+fn literal_end<const N: usize>(text: &[u8], at: usize, expected: &[u8; N]) -> Result<usize, Fault> {
     // Because the length is part of the type, this compiles to one or two comparisons of words.
     if text[at..].first_chunk() == Some(expected) { Ok(at + N) } else { Err(Fault::Syntax) }
 }
 
 /// Returns the index after the number at `at`.
 #[inline(always)]
-fn number(text: &[u8], at: usize) -> Result<usize, Fault> {
+fn number_end(text: &[u8], at: usize) -> Result<usize, Fault> {
     let at = if byte(text, at) == b'-' { at + 1 } else { at };
     let mut at = match byte(text, at) {
         b'0' => at + 1,
-        b'1'..=b'9' => digits(text, at + 1),
+        b'1'..=b'9' => digits_end(text, at + 1),
         _ => return Err(Fault::Syntax),
     };
     if byte(text, at) == b'.' {
-        at = some_digits(text, at + 1)?;
+        at = required_digits_end(text, at + 1)?;
     }
     if matches!(byte(text, at), b'e' | b'E') {
         at += 1;
         if matches!(byte(text, at), b'+' | b'-') {
             at += 1;
         }
-        at = some_digits(text, at)?;
+        at = required_digits_end(text, at)?;
     }
     Ok(at)
 }
 
 #[inline(always)]
-fn digits(text: &[u8], at: usize) -> usize {
+fn digits_end(text: &[u8], at: usize) -> usize {
     let mut at = at;
     while byte(text, at).is_ascii_digit() {
         at += 1;
@@ -72,8 +72,8 @@ fn digits(text: &[u8], at: usize) -> usize {
 }
 
 #[inline(always)]
-fn some_digits(text: &[u8], at: usize) -> Result<usize, Fault> {
-    let end = digits(text, at);
+fn required_digits_end(text: &[u8], at: usize) -> Result<usize, Fault> {
+    let end = digits_end(text, at);
     if end > at { Ok(end) } else { Err(Fault::Syntax) }
 }
 
@@ -90,12 +90,12 @@ impl Job for Container<'_> {
 
     #[inline(always)]
     fn run<S: Skip>(self, skip: S) -> Self::Out {
-        container(skip, self.text, self.at, self.levels)
+        container_end(skip, self.text, self.at, self.levels)
     }
 }
 
 #[inline(always)]
-fn container<S: Skip>(skip: S, text: &[u8], at: usize, levels: u32) -> Result<usize, Fault> {
+fn container_end<S: Skip>(skip: S, text: &[u8], at: usize, levels: u32) -> Result<usize, Fault> {
     // One bit per open container, the innermost lowest: set for an object, clear for an array.
     let mut kinds: u128 = 0;
     let mut open = 0;
@@ -110,26 +110,26 @@ fn container<S: Skip>(skip: S, text: &[u8], at: usize, levels: u32) -> Result<us
                 open += 1;
                 let object = opening == b'{';
                 kinds = kinds << 1 | u128::from(object);
-                at = blank(text, at + 1);
+                at = skip_blank(text, at + 1);
                 if byte(text, at) == opening + 2 {
                     // Empty: fall through to the code that closes every container.
                 } else if object {
-                    at = key(skip, text, at)?;
+                    at = key_value(skip, text, at)?;
                     continue 'value;
                 } else {
                     continue 'value;
                 }
             }
-            _ => at = scalar(text, at)?,
+            _ => at = scalar_end(text, at)?,
         }
         loop {
-            at = blank(text, at);
+            at = skip_blank(text, at);
             let object = kinds & 1 == 1;
             match byte(text, at) {
                 b',' => {
-                    at = blank(text, at + 1);
+                    at = skip_blank(text, at + 1);
                     if object {
-                        at = key(skip, text, at)?;
+                        at = key_value(skip, text, at)?;
                     }
                     continue 'value;
                 }
@@ -149,13 +149,13 @@ fn container<S: Skip>(skip: S, text: &[u8], at: usize, levels: u32) -> Result<us
 
 /// Returns the index of the value of the key whose opening quote must be at `at`.
 #[inline(always)]
-fn key<S: Skip>(skip: S, text: &[u8], at: usize) -> Result<usize, Fault> {
+fn key_value<S: Skip>(skip: S, text: &[u8], at: usize) -> Result<usize, Fault> {
     if byte(text, at) != b'"' {
         return Err(Fault::Syntax);
     }
     let end = skip.strict_string(text, at + 1).ok_or(Fault::Syntax)?;
-    let at = blank(text, end.quote + 1);
-    if byte(text, at) == b':' { Ok(blank(text, at + 1)) } else { Err(Fault::Syntax) }
+    let at = skip_blank(text, end.quote + 1);
+    if byte(text, at) == b':' { Ok(skip_blank(text, at + 1)) } else { Err(Fault::Syntax) }
 }
 
 #[cfg(test)]

@@ -81,7 +81,7 @@ impl Iterator for Letters<'_> {
     fn next(&mut self) -> Option<char> {
         let (letter, length) = match self.0 {
             [] => return None,
-            [b'\\', b'u', digits @ ..] => (escaped(digits), 6),
+            [b'\\', b'u', digits @ ..] => (decode_escape(digits), 6),
             [b'\\', letter @ (b'"' | b'\\' | b'/'), ..] => (char::from(*letter), 2),
             [b'\\', ..] => (char::REPLACEMENT_CHARACTER, 2),
             [0xc5, 0xbf, ..] => ('\u{17f}', 2),
@@ -95,7 +95,7 @@ impl Iterator for Letters<'_> {
 }
 
 /// Returns the letter that four hexadecimal digits encode.
-fn escaped(digits: &[u8]) -> char {
+fn decode_escape(digits: &[u8]) -> char {
     let mut digits = digits.iter().take(4);
     let number = digits.try_fold(0, |number, digit| Some(number * 16 + char::from(*digit).to_digit(16)?));
     match number.and_then(char::from_u32) {

@@ -7,7 +7,7 @@ use crate::lookalike::Letters;
 /// A key occurs twice: two readers may choose different values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a key stands there twice")]
-pub struct Doubled;
+pub struct DuplicateKey;
 
 /// Returns the position of the value of `key` in `text`, which must be valid JSON. Returns `None` if `text` is not an
 /// object or lacks the key.
@@ -15,11 +15,11 @@ pub struct Doubled;
 /// # Errors
 /// If the key occurs twice.
 #[inline]
-pub fn member(text: &[u8], key: &str) -> Result<Option<Range<usize>>, Doubled> {
+pub fn member(text: &[u8], key: &str) -> Result<Option<Range<usize>>, DuplicateKey> {
     let mut found = None;
     for (name, value) in members(text) {
-        if is_key(text.get(name).unwrap_or_default(), key) && found.replace(value).is_some() {
-            return Err(Doubled);
+        if key_equals(text.get(name).unwrap_or_default(), key) && found.replace(value).is_some() {
+            return Err(DuplicateKey);
         }
     }
     Ok(found)
@@ -29,33 +29,33 @@ pub fn member(text: &[u8], key: &str) -> Result<Option<Range<usize>>, Doubled> {
 /// be valid JSON. Yields nothing if it is not an object.
 #[inline]
 pub fn members(text: &[u8]) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + '_ {
-    let mut next = opened(text, b'{');
+    let mut next = after_bracket(text, b'{');
     std::iter::from_fn(move || {
-        let name = blank(text, next?);
+        let name = skip_blank(text, next?);
         if text.get(name) != Some(&b'"') {
             next = None;
             return None;
         }
         let behind = string_end(text, name);
         // Behind the colon.
-        let start = blank(text, blank(text, behind) + 1);
+        let start = skip_blank(text, skip_blank(text, behind) + 1);
         let end = value_end(text, start);
-        next = behind_comma(text, end);
+        next = after_comma(text, end);
         Some((name..behind, start..end))
     })
 }
 
 /// Iterates over the elements of an array. `text` must be valid JSON. Yields nothing if it is not an array.
 pub fn elements(text: &[u8]) -> impl Iterator<Item = Range<usize>> + '_ {
-    let mut next = opened(text, b'[');
+    let mut next = after_bracket(text, b'[');
     std::iter::from_fn(move || {
-        let start = blank(text, next?);
+        let start = skip_blank(text, next?);
         if matches!(text.get(start), None | Some(b']')) {
             next = None;
             return None;
         }
         let end = value_end(text, start);
-        next = behind_comma(text, end);
+        next = after_comma(text, end);
         Some(start..end)
     })
 }
@@ -68,7 +68,7 @@ pub fn keys(text: &[u8]) -> impl Iterator<Item = &[u8]> {
             let start = at + quote;
             at = string_end(text, start);
             // Only a key is followed by a colon.
-            if text.get(blank(text, at)) == Some(&b':') {
+            if text.get(skip_blank(text, at)) == Some(&b':') {
                 return text.get(start..at);
             }
         }
@@ -77,18 +77,18 @@ pub fn keys(text: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Returns the index after the opening `bracket`, if `text` begins with it.
-fn opened(text: &[u8], bracket: u8) -> Option<usize> {
-    let at = blank(text, 0);
+fn after_bracket(text: &[u8], bracket: u8) -> Option<usize> {
+    let at = skip_blank(text, 0);
     (text.get(at) == Some(&bracket)).then_some(at + 1)
 }
 
 /// Returns the index after the comma that follows a value which ends at `end`.
-fn behind_comma(text: &[u8], end: usize) -> Option<usize> {
-    let at = blank(text, end);
+fn after_comma(text: &[u8], end: usize) -> Option<usize> {
+    let at = skip_blank(text, end);
     (text.get(at) == Some(&b',')).then_some(at + 1)
 }
 
-fn is_key(raw: &[u8], key: &str) -> bool {
+fn key_equals(raw: &[u8], key: &str) -> bool {
     let content = raw.get(1..raw.len().saturating_sub(1)).unwrap_or_default();
     match content.contains(&b'\\') {
         true if key.is_ascii() => Letters(content).eq(key.chars()),
@@ -98,7 +98,7 @@ fn is_key(raw: &[u8], key: &str) -> bool {
 }
 
 /// Returns the first index from `at` on that is not white space.
-fn blank(text: &[u8], at: usize) -> usize {
+fn skip_blank(text: &[u8], at: usize) -> usize {
     let blanks = text.iter().skip(at).take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
     at + blanks.count()
 }
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_doubled_key_is_no_member() {
-        assert_eq!(member(br#"{"a":1,"b":2,"\u0061":3}"#, "a"), Err(Doubled));
+        assert_eq!(member(br#"{"a":1,"b":2,"\u0061":3}"#, "a"), Err(DuplicateKey));
         assert_eq!(member(br#"{"a":1,"b":2,"\u0061":3}"#, "b"), Ok(Some(11..12)));
     }
 }

@@ -6,10 +6,10 @@ use serde::Serialize;
 use crate::error::RpcError;
 
 /// Initial capacity: most messages are shorter.
-const USUAL: usize = 256;
+const TYPICAL_MESSAGE_BYTES: usize = 256;
 
 /// Capacity of the buffer that several messages of a series share.
-const ROOM: usize = 4 << 10;
+const TEMPLATE_BUFFER_BYTES: usize = 4 << 10;
 
 /// Writes a request.
 ///
@@ -20,9 +20,9 @@ pub fn request<P: Serialize + ?Sized>(
     method: &str,
     params: &P,
 ) -> Result<Bytes, serde_json::Error> {
-    let mut line = begin(id);
+    let mut line = begin_response(id);
     line.push(b',');
-    call(line, method, params)
+    write_call(line, method, params)
 }
 
 /// Writes a notification.
@@ -30,9 +30,9 @@ pub fn request<P: Serialize + ?Sized>(
 /// # Errors
 /// If `params` cannot be serialized.
 pub fn notification<P: Serialize + ?Sized>(method: &str, params: &P) -> Result<Bytes, serde_json::Error> {
-    let mut line = Vec::with_capacity(USUAL);
+    let mut line = Vec::with_capacity(TYPICAL_MESSAGE_BYTES);
     line.extend_from_slice(br#"{"jsonrpc":"2.0","#);
-    call(line, method, params)
+    write_call(line, method, params)
 }
 
 /// Writes a successful response.
@@ -40,26 +40,26 @@ pub fn notification<P: Serialize + ?Sized>(method: &str, params: &P) -> Result<B
 /// # Errors
 /// If `result` cannot be serialized.
 pub fn response<R: Serialize + ?Sized>(id: &[u8], result: &R) -> Result<Bytes, serde_json::Error> {
-    let mut line = begin(id);
+    let mut line = begin_response(id);
     line.extend_from_slice(br#","result":"#);
     serde_json::to_writer(&mut line, result)?;
-    Ok(finish(line))
+    Ok(close_line(line))
 }
 
 /// Writes an error response.
 #[must_use]
 pub fn error(id: &[u8], error: &RpcError) -> Bytes {
-    let mut line = begin(id);
+    let mut line = begin_response(id);
     line.extend_from_slice(br#","error":"#);
     serde_json::to_writer(&mut line, error).expect("an error is plain data with string keys");
-    finish(line)
+    close_line(line)
 }
 
 /// Adds `sessionId` to the top level of `line`, for routers that do not read `params`.
 ///
 /// `raw` must be a JSON string with quotes, and `line` an object with at least one member.
 #[must_use]
-pub fn tagged(line: &[u8], raw: &[u8]) -> Bytes {
+pub fn with_session_tag(line: &[u8], raw: &[u8]) -> Bytes {
     const KEY: &[u8] = br#"{"sessionId":"#;
     let mut tagged = Vec::with_capacity(line.len() + KEY.len() + raw.len() + 1);
     tagged.extend_from_slice(KEY);
@@ -71,17 +71,17 @@ pub fn tagged(line: &[u8], raw: &[u8]) -> Bytes {
 
 /// A message in which one string varies. Several results share a buffer, which is freed with the last of them.
 #[derive(Debug)]
-pub struct Series {
+pub struct MessageTemplate {
     start: Vec<u8>,
     end: Vec<u8>,
     room: BytesMut,
 }
 
-impl Series {
+impl MessageTemplate {
     /// Creates a template from `line`, which must contain an empty string that only brackets follow. Otherwise returns
     /// `None`.
     #[must_use]
-    pub fn like(line: &[u8]) -> Option<Self> {
+    pub fn from_line(line: &[u8]) -> Option<Self> {
         let is_bracket = |byte: &u8| matches!(byte, b'}' | b']');
         let closed = line.iter().rposition(|byte| !is_bracket(byte))? + 1;
         let start = line[..closed].strip_suffix(b"\"\"")?;
@@ -94,10 +94,10 @@ impl Series {
 
     /// Returns the message with `text` in place of the empty string.
     #[must_use]
-    pub fn with(&mut self, text: &str) -> Bytes {
+    pub fn fill(&mut self, text: &str) -> Bytes {
         let length = self.start.len() + text.len() + 2 + self.end.len();
         if self.room.capacity() < length {
-            self.room.reserve(length.max(ROOM));
+            self.room.reserve(length.max(TEMPLATE_BUFFER_BYTES));
         }
         self.room.extend_from_slice(&self.start);
         serde_json::to_writer((&mut self.room).writer(), text).expect("text is plain data");
@@ -106,14 +106,14 @@ impl Series {
     }
 }
 
-fn begin(id: &[u8]) -> Vec<u8> {
-    let mut line = Vec::with_capacity(USUAL);
+fn begin_response(id: &[u8]) -> Vec<u8> {
+    let mut line = Vec::with_capacity(TYPICAL_MESSAGE_BYTES);
     line.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
     line.extend_from_slice(id);
     line
 }
 
-fn call<P: Serialize + ?Sized>(
+fn write_call<P: Serialize + ?Sized>(
     mut line: Vec<u8>,
     method: &str,
     params: &P,
@@ -122,11 +122,11 @@ fn call<P: Serialize + ?Sized>(
     serde_json::to_writer(&mut line, method)?;
     line.extend_from_slice(br#","params":"#);
     serde_json::to_writer(&mut line, params)?;
-    Ok(finish(line))
+    Ok(close_line(line))
 }
 
 /// Closes the object and replaces line ends.
-fn finish(mut line: Vec<u8>) -> Bytes {
+fn close_line(mut line: Vec<u8>) -> Bytes {
     line.push(b'}');
     // Raw JSON of a caller may span several lines. Line ends inside strings are always escaped, so those found here are
     // white space.
@@ -179,23 +179,24 @@ mod tests {
     #[test]
     fn a_series_differs_in_its_text() {
         let line = |text: &str| notification("x", &json!({"a": "b", "b": [{"text": text}]})).unwrap();
-        let mut series = Series::like(&line("")).unwrap();
-        let long = "long ".repeat(ROOM);
+        let mut template = MessageTemplate::from_line(&line("")).unwrap();
+        let long = "long ".repeat(TEMPLATE_BUFFER_BYTES);
         let texts = ["a", "", "\"quoted\"\n\u{1}", "é", &long, "b"];
         let texts: Vec<&str> = texts.into_iter().chain(["again"; 99]).collect();
         // All results are kept, to show that none is overwritten.
-        let lines: Vec<Bytes> = texts.iter().map(|text| series.with(text)).collect();
+        let lines: Vec<Bytes> = texts.iter().map(|text| template.fill(text)).collect();
         for (text, found) in texts.iter().zip(lines) {
             assert_eq!(found, line(text), "{text}");
         }
         for other in [&*line("something"), &line("\""), br#"{"a":"","b":1}"#, b"{}", b""] {
-            assert!(Series::like(other).is_none(), "{}", String::from_utf8_lossy(other));
+            assert!(MessageTemplate::from_line(other).is_none(), "{}", String::from_utf8_lossy(other));
         }
     }
 
     #[test]
     fn a_tag_stands_at_the_top_level() {
-        let line = tagged(&notification("x", &json!({"sessionId": "inner"})).unwrap(), br#""out\"er""#);
+        let line =
+            with_session_tag(&notification("x", &json!({"sessionId": "inner"})).unwrap(), br#""out\"er""#);
         let frame = Frame::parse(line);
         assert_eq!(frame.kind(), Kind::Notification);
         assert_eq!(frame.top_session().as_deref(), Some("out\"er"));

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use crate::envelope::{Envelope, Kind, Span, is_id};
 use crate::fault::Fault;
-use crate::grammar::{self, Container, MAX_DEPTH, blank, byte};
+use crate::grammar::{self, Container, MAX_DEPTH, byte, skip_blank};
 use crate::lookalike;
 use crate::skip::{self, ContainerFault, Job, Scalar, Skip};
 
@@ -36,7 +36,7 @@ pub fn scan(text: &[u8], check: Check) -> (Kind, Envelope) {
         Check::Grammar => skip::run(Scan::<true> { text, found: &mut found }),
         Check::Envelope => skip::run(Scan::<false> { text, found: &mut found }),
     };
-    conclude(outcome, &found)
+    into_result(outcome, &found)
 }
 
 /// Like [`scan`], without vector instructions.
@@ -47,11 +47,11 @@ pub fn scan_portable(text: &[u8], check: Check) -> (Kind, Envelope) {
         Check::Grammar => Scan::<true> { text, found: &mut found }.run(Scalar),
         Check::Envelope => Scan::<false> { text, found: &mut found }.run(Scalar),
     };
-    conclude(outcome, &found)
+    into_result(outcome, &found)
 }
 
 #[inline(always)]
-fn conclude(outcome: Result<Kind, Fault>, found: &Found) -> (Kind, Envelope) {
+fn into_result(outcome: Result<Kind, Fault>, found: &Found) -> (Kind, Envelope) {
     match outcome {
         Ok(kind) => (kind, found.envelope),
         Err(fault) if fault.is_unreadable() => (Kind::Invalid(fault), Envelope::default()),
@@ -97,18 +97,18 @@ impl<const STRICT: bool> Job for Scan<'_, STRICT> {
         if u32::try_from(text.len()).is_err() {
             return Err(Fault::TooLong);
         }
-        let start = blank(text, 0);
+        let start = skip_blank(text, 0);
         let first = byte(text, start);
         let end = match first {
             b'{' => message::<S, STRICT>(skip, text, start + 1, found)?,
-            _ => value::<S, STRICT>(skip, text, start, MAX_DEPTH)?,
+            _ => value_end::<S, STRICT>(skip, text, start, MAX_DEPTH)?,
         };
-        if blank(text, end) != text.len() {
+        if skip_blank(text, end) != text.len() {
             return Err(Fault::Syntax);
         }
         match first {
             b'{' if found.repeated => Err(Fault::RepeatedKey),
-            b'{' => judge(text, &found.envelope),
+            b'{' => classify(text, &found.envelope),
             b'[' => Ok(Kind::Batch),
             _ => Err(Fault::NotAMessage),
         }
@@ -139,7 +139,7 @@ fn message<S: Skip, const STRICT: bool>(
         has_other_members,
     } = envelope;
     let mut members = Members::new(at);
-    let mut plain = PLAIN;
+    let mut plain = EMPTY_KEY_BUFFER;
     while let Some(key) = members.next::<S, STRICT>(skip, text, &mut plain)? {
         let at = members.at;
         let (slot, routed) = match key {
@@ -155,7 +155,7 @@ fn message<S: Skip, const STRICT: bool>(
                 *has_other_members = true;
                 *repeated |= lookalike::is_like_top_key(key);
                 *ambiguous |= lookalike::is_like_routing_key(key);
-                members.at = value::<S, STRICT>(skip, text, at, MAX_DEPTH - 1)?;
+                members.at = value_end::<S, STRICT>(skip, text, at, MAX_DEPTH - 1)?;
                 continue;
             }
         };
@@ -164,10 +164,10 @@ fn message<S: Skip, const STRICT: bool>(
         *slot = Span::new(at, at);
         members.at = match routed {
             Some(request_id) if byte(text, at) == b'{' => {
-                let routed = Routed { session, request_id, repeated, ambiguous };
-                inner::<S, STRICT>(skip, text, at + 1, routed)?
+                let routed = RoutingFields { session, request_id, repeated, ambiguous };
+                scan_fields::<S, STRICT>(skip, text, at + 1, routed)?
             }
-            _ => value::<S, STRICT>(skip, text, at, MAX_DEPTH - 1)?,
+            _ => value_end::<S, STRICT>(skip, text, at, MAX_DEPTH - 1)?,
         };
         *slot = Span::new(at, members.at);
     }
@@ -175,7 +175,7 @@ fn message<S: Skip, const STRICT: bool>(
 }
 
 /// The fields to find in `params` or `result`.
-struct Routed<'a> {
+struct RoutingFields<'a> {
     session: &'a mut Span,
     request_id: Option<&'a mut Span>,
     repeated: &'a mut bool,
@@ -184,15 +184,15 @@ struct Routed<'a> {
 
 /// Reads the members of `params` or `result` from `at` on. Returns the index after its end.
 #[inline(always)]
-fn inner<S: Skip, const STRICT: bool>(
+fn scan_fields<S: Skip, const STRICT: bool>(
     skip: S,
     text: &[u8],
     at: usize,
-    routed: Routed<'_>,
+    routed: RoutingFields<'_>,
 ) -> Result<usize, Fault> {
-    let Routed { session, mut request_id, repeated, ambiguous } = routed;
+    let RoutingFields { session, mut request_id, repeated, ambiguous } = routed;
     let mut members = Members::new(at);
-    let mut plain = PLAIN;
+    let mut plain = EMPTY_KEY_BUFFER;
     while let Some(key) = members.next::<S, STRICT>(skip, text, &mut plain)? {
         let at = members.at;
         let slot = match key {
@@ -203,7 +203,7 @@ fn inner<S: Skip, const STRICT: bool>(
                 None
             }
         };
-        members.at = value::<S, STRICT>(skip, text, at, MAX_DEPTH - 2)?;
+        members.at = value_end::<S, STRICT>(skip, text, at, MAX_DEPTH - 2)?;
         if let Some(slot) = slot {
             *repeated |= slot.is_some();
             *slot = Span::new(at, members.at);
@@ -237,13 +237,13 @@ impl Members {
         text: &'a [u8],
         plain: &'a mut [u8; 16],
     ) -> Result<Option<&'a [u8]>, Fault> {
-        let mut at = blank(text, self.at);
+        let mut at = skip_blank(text, self.at);
         match byte(text, at) {
             b'}' => {
                 self.at = at + 1;
                 return Ok(None);
             }
-            b',' if !self.first => at = blank(text, at + 1),
+            b',' if !self.first => at = skip_blank(text, at + 1),
             _ if !self.first => return Err(Fault::Syntax),
             _ => self.first = false,
         }
@@ -251,38 +251,47 @@ impl Members {
             return Err(Fault::Syntax);
         }
         let start = at + 1;
-        let end = string::<S, STRICT>(skip, text, start)?;
-        at = blank(text, end.quote + 1);
+        let end = string_end::<S, STRICT>(skip, text, start)?;
+        at = skip_blank(text, end.quote + 1);
         if byte(text, at) != b':' {
             return Err(Fault::Syntax);
         }
-        self.at = blank(text, at + 1);
+        self.at = skip_blank(text, at + 1);
         let key = &text[start..end.quote];
         Ok(Some(if end.escaped { unescape_short(key, plain) } else { key }))
     }
 }
 
 #[inline(always)]
-fn string<S: Skip, const STRICT: bool>(skip: S, text: &[u8], at: usize) -> Result<skip::StringEnd, Fault> {
+fn string_end<S: Skip, const STRICT: bool>(
+    skip: S,
+    text: &[u8],
+    at: usize,
+) -> Result<skip::StringEnd, Fault> {
     if STRICT { skip.strict_string(text, at) } else { skip.string(text, at) }.ok_or(Fault::Syntax)
 }
 
 /// Returns the index after the value at `at`.
 #[inline(always)]
-fn value<S: Skip, const STRICT: bool>(skip: S, text: &[u8], at: usize, levels: u32) -> Result<usize, Fault> {
+fn value_end<S: Skip, const STRICT: bool>(
+    skip: S,
+    text: &[u8],
+    at: usize,
+    levels: u32,
+) -> Result<usize, Fault> {
     match byte(text, at) {
-        b'"' => Ok(string::<S, STRICT>(skip, text, at + 1)?.quote + 1),
+        b'"' => Ok(string_end::<S, STRICT>(skip, text, at + 1)?.quote + 1),
         b'{' | b'[' if STRICT => skip.run(Container { text, at, levels }),
         b'{' | b'[' => skip.container(text, at + 1, levels).map_err(|fault| match fault {
             ContainerFault::Unclosed => Fault::Syntax,
             ContainerFault::TooDeep => Fault::TooDeep,
         }),
-        _ => grammar::scalar(text, at),
+        _ => grammar::scalar_end(text, at),
     }
 }
 
 /// A buffer that holds any routing key.
-const PLAIN: [u8; 16] = [0; 16];
+const EMPTY_KEY_BUFFER: [u8; 16] = [0; 16];
 
 /// Returns a key without its escapes. Keys that cannot be routing keys (too long, not ASCII, with a backslash) are
 /// returned as written, so a backslash in the result always begins an escape.
@@ -292,7 +301,7 @@ fn unescape_short<'a>(key: &'a [u8], plain: &'a mut [u8; 16]) -> &'a [u8] {
     let mut at = 0;
     while let Some(&first) = key.get(at) {
         let (character, width) = match (first, key.get(at + 1)) {
-            (b'\\', Some(b'u')) => match ascii(key.get(at + 2..at + 6)) {
+            (b'\\', Some(b'u')) => match decode_ascii(key.get(at + 2..at + 6)) {
                 Some(character) if character != b'\\' => (character, 6),
                 _ => return key,
             },
@@ -309,7 +318,7 @@ fn unescape_short<'a>(key: &'a [u8], plain: &'a mut [u8; 16]) -> &'a [u8] {
 }
 
 /// Returns the ASCII character with this code of four hexadecimal digits.
-fn ascii(digits: Option<&[u8]>) -> Option<u8> {
+fn decode_ascii(digits: Option<&[u8]>) -> Option<u8> {
     let [b'0', b'0', high @ b'0'..=b'7', low] = digits? else { return None };
     let low = char::from(*low).to_digit(16)?;
     Some((high - b'0') << 4 | u8::try_from(low).ok()?)
@@ -317,11 +326,11 @@ fn ascii(digits: Option<&[u8]>) -> Option<u8> {
 
 /// Derives the kind of a message from its fields.
 #[inline(always)]
-fn judge(text: &[u8], envelope: &Envelope) -> Result<Kind, Fault> {
+fn classify(text: &[u8], envelope: &Envelope) -> Result<Kind, Fault> {
     let answers = envelope.result.is_some() || envelope.error.is_some();
-    let version = envelope.version.of(text) == Some(b"\"2.0\"");
-    let id = envelope.id.of(text);
-    match envelope.method.of(text) {
+    let version = envelope.version.slice(text) == Some(b"\"2.0\"");
+    let id = envelope.id.slice(text);
+    match envelope.method.slice(text) {
         None if answers => match id {
             Some(id) if version && (is_id(id) || id == b"null") => Ok(Kind::Response),
             _ => Err(Fault::BadResponse),
@@ -333,7 +342,7 @@ fn judge(text: &[u8], envelope: &Envelope) -> Result<Kind, Fault> {
         Some(_) => match id {
             None => Ok(Kind::Notification),
             Some(id) if !is_id(id) => Err(Fault::BadId),
-            Some(_) => match envelope.params.of(text) {
+            Some(_) => match envelope.params.slice(text) {
                 None | Some([b'{' | b'[', ..] | b"null") => Ok(Kind::Request),
                 Some(_) => Err(Fault::BadParams),
             },
@@ -344,22 +353,22 @@ fn judge(text: &[u8], envelope: &Envelope) -> Result<Kind, Fault> {
 /// Returns `true` if `raw` is a string that decodes: a lone surrogate is grammatical but does not.
 #[inline(always)]
 fn is_text(raw: &[u8]) -> bool {
-    raw[0] == b'"' && (memchr::memchr(b'\\', raw).is_none() || unescapes(raw))
+    raw[0] == b'"' && (memchr::memchr(b'\\', raw).is_none() || can_unescape(raw))
 }
 
 #[cold]
-fn unescapes(raw: &[u8]) -> bool {
+fn can_unescape(raw: &[u8]) -> bool {
     serde_json::from_slice::<Cow<'_, str>>(raw).is_ok()
 }
 
-/// Returns the ranges of up to `most` elements of an array whose grammar was checked.
-pub(crate) fn entries(text: &[u8], most: usize) -> Vec<core::ops::Range<usize>> {
-    skip::run(Entries { text, most })
+/// Returns the ranges of up to `max` elements of an array whose grammar was checked.
+pub(crate) fn entries(text: &[u8], max: usize) -> Vec<core::ops::Range<usize>> {
+    skip::run(Entries { text, max })
 }
 
 struct Entries<'a> {
     text: &'a [u8],
-    most: usize,
+    max: usize,
 }
 
 impl Job for Entries<'_> {
@@ -367,14 +376,14 @@ impl Job for Entries<'_> {
 
     #[inline(always)]
     fn run<S: Skip>(self, skip: S) -> Self::Out {
-        let Self { text, most } = self;
+        let Self { text, max } = self;
         let mut entries = Vec::new();
-        let mut at = blank(text, blank(text, 0) + 1);
-        while entries.len() < most
-            && let Ok(end) = value::<S, false>(skip, text, at, MAX_DEPTH)
+        let mut at = skip_blank(text, skip_blank(text, 0) + 1);
+        while entries.len() < max
+            && let Ok(end) = value_end::<S, false>(skip, text, at, MAX_DEPTH)
         {
             entries.push(at..end);
-            at = blank(text, blank(text, end) + 1);
+            at = skip_blank(text, skip_blank(text, end) + 1);
         }
         entries
     }

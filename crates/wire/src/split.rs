@@ -3,16 +3,16 @@
 use bytes::{Buf, Bytes, BytesMut};
 
 /// Default limit of a line: 64 MiB.
-pub const MAX_LINE: usize = 64 << 20;
+pub const DEFAULT_MAX_LINE_BYTES: usize = 64 << 20;
 
 /// How much of an overlong line is kept, to find its id.
-pub const HEAD: usize = 64 << 10;
+pub const OVERLONG_HEAD_BYTES: usize = 64 << 10;
 
 /// Minimum capacity for one read.
-const CHUNK: usize = 64 << 10;
+const READ_BYTES: usize = 64 << 10;
 
 /// Shorter lines are copied out, so that a short line in a queue does not keep a whole chunk in memory.
-const COPIED: usize = CHUNK / 4;
+const MAX_COPIED_BYTES: usize = READ_BYTES / 4;
 
 /// A result of [`Splitter::next_line`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Line {
 
 /// A result of [`Splitter::feed`], borrowed from the splitter or its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece<'a> {
+pub enum LineRef<'a> {
     /// See [`Line::Whole`].
     Whole(&'a [u8]),
     /// See [`Line::TooLong`].
@@ -81,14 +81,14 @@ impl Splitter {
     /// The buffer to append input to, with room for a read.
     pub fn buffer(&mut self) -> &mut BytesMut {
         let length = self.buffer.len();
-        if self.buffer.capacity() - length < CHUNK / 4 {
-            if length < CHUNK {
-                self.buffer.reserve(CHUNK);
+        if self.buffer.capacity() - length < READ_BYTES / 4 {
+            if length < READ_BYTES {
+                self.buffer.reserve(READ_BYTES);
             } else {
                 // A long line. The buffer doubles; from a quarter of the limit on it grows at once to the limit plus
                 // one read. The old and the new buffer together then need less than twice the limit.
                 let room = if length > self.limit / 4 { self.limit.saturating_sub(length) } else { length };
-                let mut larger = BytesMut::with_capacity(length + room.max(CHUNK) + CHUNK);
+                let mut larger = BytesMut::with_capacity(length + room.max(READ_BYTES) + READ_BYTES);
                 larger.extend_from_slice(&self.buffer);
                 self.buffer = larger;
             }
@@ -130,7 +130,7 @@ impl Splitter {
                 self.buffer.advance(end + 1);
                 continue;
             }
-            let line = self.cut(length, end + 1);
+            let line = self.take_line(length, end + 1);
             self.shrink();
             return Some(Line::Whole(line));
         }
@@ -138,16 +138,16 @@ impl Splitter {
 
     /// Hands out every line that `read` completes. Copies only an unfinished line, so that a peer that sends whole
     /// lines needs no buffer.
-    pub fn feed(&mut self, mut read: &[u8], mut each: impl FnMut(Piece<'_>)) {
+    pub fn feed(&mut self, mut read: &[u8], mut each: impl FnMut(LineRef<'_>)) {
         // If the beginning of a line is stored, its end is appended to it, and not the other way round.
         while self.skipping || !self.buffer.is_empty() {
             let Some(end) = memchr::memchr(b'\n', read) else {
-                self.keep(read, &mut each);
+                self.store_partial(read, &mut each);
                 return;
             };
             let (line, rest) = read.split_at(end + 1);
             read = rest;
-            self.keep(line, &mut each);
+            self.store_partial(line, &mut each);
         }
         let mut start = 0;
         for end in memchr::memchr_iter(b'\n', read) {
@@ -155,26 +155,26 @@ impl Splitter {
             start = end + 1;
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             if line.len() > self.limit {
-                each(Piece::TooLong(&line[..HEAD.min(self.limit)]));
+                each(LineRef::TooLong(&line[..OVERLONG_HEAD_BYTES.min(self.limit)]));
             } else if !is_blank(line) {
-                each(Piece::Whole(line));
+                each(LineRef::Whole(line));
             }
         }
         if start < read.len() {
-            self.keep(&read[start..], &mut each);
+            self.store_partial(&read[start..], &mut each);
         }
     }
 
     /// Stores a copy of `piece`, which has either one line end, at its end, or none.
-    fn keep(&mut self, piece: &[u8], each: &mut impl FnMut(Piece<'_>)) {
+    fn store_partial(&mut self, piece: &[u8], each: &mut impl FnMut(LineRef<'_>)) {
         if self.buffer.capacity() - self.buffer.len() < piece.len() && !self.buffer.is_empty() {
             self.buffer();
         }
         self.buffer.extend_from_slice(piece);
         while let Some(line) = self.next_line() {
             match &line {
-                Line::Whole(line) => each(Piece::Whole(line)),
-                Line::TooLong(head) => each(Piece::TooLong(head)),
+                Line::Whole(line) => each(LineRef::Whole(line)),
+                Line::TooLong(head) => each(LineRef::TooLong(head)),
             }
         }
         if self.buffer.is_empty() {
@@ -183,7 +183,7 @@ impl Splitter {
     }
 
     /// Abandons the unfinished line: returns its first bytes and skips the rest.
-    pub fn give_up(&mut self) -> Option<Bytes> {
+    pub fn abandon_line(&mut self) -> Option<Bytes> {
         if self.skipping || self.buffer.is_empty() {
             return None;
         }
@@ -209,8 +209,8 @@ impl Splitter {
     }
 
     /// Takes the first `length` bytes and removes everything before `next` from the buffer.
-    fn cut(&mut self, length: usize, next: usize) -> Bytes {
-        if length <= COPIED {
+    fn take_line(&mut self, length: usize, next: usize) -> Bytes {
+        if length <= MAX_COPIED_BYTES {
             let line = Bytes::copy_from_slice(&self.buffer[..length]);
             self.buffer.advance(next);
             return line;
@@ -225,7 +225,9 @@ impl Splitter {
     }
 
     fn start_skipping(&mut self) -> Line {
-        let head = Bytes::copy_from_slice(&self.buffer[..HEAD.min(self.buffer.len()).min(self.limit)]);
+        let head = Bytes::copy_from_slice(
+            &self.buffer[..OVERLONG_HEAD_BYTES.min(self.buffer.len()).min(self.limit)],
+        );
         self.skipping = true;
         self.searched = 0;
         Line::TooLong(head)
@@ -233,7 +235,7 @@ impl Splitter {
 
     /// Frees the memory of a long line that was taken.
     fn shrink(&mut self) {
-        if self.buffer.is_empty() && self.buffer.capacity() > 4 * CHUNK {
+        if self.buffer.is_empty() && self.buffer.capacity() > 4 * READ_BYTES {
             self.buffer = BytesMut::new();
         }
     }
@@ -253,8 +255,8 @@ mod tests {
         for piece in pieces {
             splitter.feed(piece, |line| {
                 lines.push(match line {
-                    Piece::Whole(line) => line.escape_ascii().to_string(),
-                    Piece::TooLong(head) => format!("!{}", head.escape_ascii()),
+                    LineRef::Whole(line) => line.escape_ascii().to_string(),
+                    LineRef::TooLong(head) => format!("!{}", head.escape_ascii()),
                 });
             });
         }
@@ -264,11 +266,11 @@ mod tests {
     #[test]
     fn a_line_that_is_given_up_is_skipped_to_its_end() {
         let mut splitter = Splitter::new(100);
-        assert_eq!(splitter.give_up(), None);
+        assert_eq!(splitter.abandon_line(), None);
         assert_eq!(feed_in_place(&mut splitter, [&b"one\ntw"[..]]), ["one"]);
         assert_eq!(splitter.partial(), 2);
-        assert_eq!(splitter.give_up().as_deref(), Some(&b"tw"[..]));
-        assert_eq!((splitter.partial(), splitter.give_up()), (0, None));
+        assert_eq!(splitter.abandon_line().as_deref(), Some(&b"tw"[..]));
+        assert_eq!((splitter.partial(), splitter.abandon_line()), (0, None));
         assert_eq!(feed_in_place(&mut splitter, [&b"o"[..], b"\nthree\n"]), ["three"]);
     }
 
@@ -380,29 +382,29 @@ mod tests {
             most = most.max(grown + buffer.capacity());
             while let Some(line) = splitter.next_line() {
                 let Line::TooLong(head) = line else { panic!("a whole line") };
-                assert_eq!(head.len(), HEAD);
+                assert_eq!(head.len(), OVERLONG_HEAD_BYTES);
                 heads += 1;
             }
         }
         assert_eq!(heads, 1);
         assert!(most < 2 * LIMIT, "{most}");
         assert_eq!(splitter.partial(), 0);
-        assert!(splitter.buffer.capacity() <= 4 * CHUNK);
+        assert!(splitter.buffer.capacity() <= 4 * READ_BYTES);
         assert_eq!(feed(&mut splitter, [&b"\nnext\n"[..]]), ["next"]);
     }
 
     #[test]
     fn a_long_line_takes_its_room_with_it() {
         let long = vec![b'x'; 5 << 20];
-        let mut splitter = Splitter::new(MAX_LINE);
-        for chunk in long.chunks(CHUNK) {
+        let mut splitter = Splitter::new(DEFAULT_MAX_LINE_BYTES);
+        for chunk in long.chunks(READ_BYTES) {
             splitter.buffer().extend_from_slice(chunk);
             assert_eq!(splitter.next_line(), None);
         }
         splitter.buffer().extend_from_slice(b"\nrest");
         assert_eq!(splitter.next_line(), Some(Line::Whole(long.into())));
         assert_eq!(splitter.partial(), 4);
-        assert!(splitter.buffer.capacity() < CHUNK, "{}", splitter.buffer.capacity());
+        assert!(splitter.buffer.capacity() < READ_BYTES, "{}", splitter.buffer.capacity());
         assert_eq!(feed(&mut splitter, [&b"\n"[..]]), ["rest"]);
     }
 
@@ -411,24 +413,24 @@ mod tests {
         let lines: Vec<Vec<u8>> = [
             1,
             100,
-            COPIED - 1,
-            COPIED,
-            COPIED + 1,
-            CHUNK,
-            CHUNK + 1,
-            3 * CHUNK,
+            MAX_COPIED_BYTES - 1,
+            MAX_COPIED_BYTES,
+            MAX_COPIED_BYTES + 1,
+            READ_BYTES,
+            READ_BYTES + 1,
+            3 * READ_BYTES,
             50,
-            10 * CHUNK,
+            10 * READ_BYTES,
             2,
-            2 * COPIED,
+            2 * MAX_COPIED_BYTES,
         ]
         .into_iter()
         .enumerate()
         .map(|(index, length)| vec![b'a' + index as u8; length])
         .collect();
         let stream = lines.join(&b'\n');
-        for chunk in [1000, COPIED, CHUNK, 3 * CHUNK, stream.len()] {
-            let mut splitter = Splitter::new(MAX_LINE);
+        for chunk in [1000, MAX_COPIED_BYTES, READ_BYTES, 3 * READ_BYTES, stream.len()] {
+            let mut splitter = Splitter::new(DEFAULT_MAX_LINE_BYTES);
             let mut found = Vec::new();
             for piece in stream.chunks(chunk).chain([&b"\n"[..]]) {
                 splitter.buffer().extend_from_slice(piece);
@@ -442,21 +444,21 @@ mod tests {
 
     #[test]
     fn a_line_may_have_64_mib_unless_told_otherwise_and_shows_its_first_64_kib() {
-        assert_eq!((MAX_LINE, HEAD), (64 * 1024 * 1024, 64 * 1024));
+        assert_eq!((DEFAULT_MAX_LINE_BYTES, OVERLONG_HEAD_BYTES), (64 * 1024 * 1024, 64 * 1024));
         let mut splitter = Splitter::new(200_000);
         splitter.buffer().extend_from_slice(&[b'x'; 200_001]);
         assert_eq!(splitter.next_line(), Some(Line::TooLong(Bytes::from(vec![b'x'; 65_536]))));
         // An id that ends with the head is found; one that the head cuts is not.
         for (padding, id) in [(65_536 - 25, Some(&b"77"[..])), (65_536 - 24, None)] {
             let line = format!(r#"{{"jsonrpc":"2.0",{}"id":77,"method":"x","params":""#, " ".repeat(padding));
-            let head = Bytes::from(line.into_bytes()).slice(..HEAD);
+            let head = Bytes::from(line.into_bytes()).slice(..OVERLONG_HEAD_BYTES);
             assert_eq!(crate::Frame::too_long(head).id(), id);
         }
     }
 
     #[test]
     fn a_short_line_does_not_keep_what_was_read_with_it() {
-        let mut splitter = Splitter::new(MAX_LINE);
+        let mut splitter = Splitter::new(DEFAULT_MAX_LINE_BYTES);
         splitter.buffer().extend_from_slice(b"short\nand more");
         let Some(Line::Whole(line)) = splitter.next_line() else { panic!("a line is there") };
         assert!(line.is_unique());

@@ -3,30 +3,30 @@
 use crate::skip::{Job, Skip, run};
 
 /// Shorter texts are not worth the dispatch to vector instructions.
-const LONG: usize = 256;
+const MIN_VECTOR_BYTES: usize = 256;
 /// Bytes per step.
-const STEP: usize = 128;
+const STEP_BYTES: usize = 128;
 
 /// Returns `true` if `text` is UTF-8.
 #[inline]
 pub(crate) fn is_utf8(text: &[u8]) -> bool {
     // The part before the first byte that is not ASCII ends with a whole character.
-    let plain = if text.len() < LONG { 0 } else { run(Plain(text)) };
+    let plain = if text.len() < MIN_VECTOR_BYTES { 0 } else { run(AsciiPrefix(text)) };
     std::str::from_utf8(&text[plain..]).is_ok()
 }
 
 /// Counts the bytes of an ASCII prefix, in whole steps.
-struct Plain<'a>(&'a [u8]);
+struct AsciiPrefix<'a>(&'a [u8]);
 
-impl Job for Plain<'_> {
+impl Job for AsciiPrefix<'_> {
     type Out = usize;
 
     #[inline(always)]
     fn run<S: Skip>(self, _: S) -> usize {
-        let (steps, _) = self.0.as_chunks::<STEP>();
+        let (steps, _) = self.0.as_chunks::<STEP_BYTES>();
         // No exit inside a step, so that it compiles to a few wide instructions.
-        let plain = |step: &[u8; STEP]| step.iter().fold(0, |all, byte| all | byte) < 0x80;
-        steps.iter().position(|step| !plain(step)).unwrap_or(steps.len()) * STEP
+        let plain = |step: &[u8; STEP_BYTES]| step.iter().fold(0, |all, byte| all | byte) < 0x80;
+        steps.iter().position(|step| !plain(step)).unwrap_or(steps.len()) * STEP_BYTES
     }
 }
 

@@ -62,7 +62,7 @@ impl<'a> View<'a> {
         Self { bytes, kind, envelope }
     }
 
-    pub(crate) fn known(bytes: &'a [u8], kind: Kind, envelope: Envelope) -> Self {
+    pub(crate) fn from_parts(bytes: &'a [u8], kind: Kind, envelope: Envelope) -> Self {
         Self { bytes, kind, envelope }
     }
 
@@ -87,7 +87,7 @@ impl<'a> View<'a> {
     /// The id, if it is valid: a string or a number.
     #[must_use]
     pub fn id(&self) -> Option<&'a [u8]> {
-        self.envelope.id.of(self.bytes).filter(|id| is_id(id))
+        self.envelope.id.slice(self.bytes).filter(|id| is_id(id))
     }
 
     /// The method, unescaped.
@@ -100,7 +100,7 @@ impl<'a> View<'a> {
     #[must_use]
     #[inline]
     pub fn is_method(&self, name: &str) -> bool {
-        let Some(raw) = self.envelope.method.of(self.bytes) else { return false };
+        let Some(raw) = self.envelope.method.slice(self.bytes) else { return false };
         // Escapes only make it longer.
         match raw.len().cmp(&(name.len() + 2)) {
             Ordering::Less => false,
@@ -118,7 +118,7 @@ impl<'a> View<'a> {
     /// `params.requestId` as written.
     #[must_use]
     pub fn request_id(&self) -> Option<&'a [u8]> {
-        self.envelope.request_id.of(self.bytes)
+        self.envelope.request_id.slice(self.bytes)
     }
 
     /// `sessionId` at the top level, unescaped.
@@ -130,7 +130,7 @@ impl<'a> View<'a> {
     /// `sessionId` at the top level as written, if it is a string and not too long to store.
     #[must_use]
     pub fn tag(&self) -> Option<&'a [u8]> {
-        self.envelope.top_session.of(self.bytes).filter(|tag| tag[0] == b'"' && is_id(tag))
+        self.envelope.top_session.slice(self.bytes).filter(|tag| tag[0] == b'"' && is_id(tag))
     }
 
     /// `pool` at the top level, unescaped.
@@ -142,13 +142,13 @@ impl<'a> View<'a> {
     /// `params` as written.
     #[must_use]
     pub fn params(&self) -> Option<&'a [u8]> {
-        self.envelope.params.of(self.bytes)
+        self.envelope.params.slice(self.bytes)
     }
 
     /// `result` as written.
     #[must_use]
     pub fn result(&self) -> Option<&'a [u8]> {
-        self.envelope.result.of(self.bytes)
+        self.envelope.result.slice(self.bytes)
     }
 
     /// The error object. A malformed one is replaced by an error that says so. `data` with more than
@@ -160,7 +160,7 @@ impl<'a> View<'a> {
             code: i64,
             message: String,
         }
-        let raw = self.envelope.error.of(self.bytes)?;
+        let raw = self.envelope.error.slice(self.bytes)?;
         let error = match has_more_values_than(raw, MAX_PEER_VALUES) {
             true => serde_json::from_slice(raw).map(|Bare { code, message }| RpcError {
                 code,
@@ -191,27 +191,27 @@ impl<'a> View<'a> {
     ///
     /// Returns `None` if the field is absent.
     #[must_use]
-    pub fn around(&self, part: Part) -> Option<(&'a [u8], &'a [u8])> {
-        let hole = self.place(part)?;
+    pub fn split_around(&self, part: Part) -> Option<(&'a [u8], &'a [u8])> {
+        let hole = self.part_range(part)?;
         Some((&self.bytes[..hole.start], &self.bytes[hole.end..]))
     }
 
     /// Returns the range of the value of `part`, if it is present.
     #[must_use]
     #[inline]
-    pub fn place(&self, part: Part) -> Option<Range<usize>> {
+    pub fn part_range(&self, part: Part) -> Option<Range<usize>> {
         let span = match part {
             Part::Id => self.envelope.id,
             Part::RequestId => self.envelope.request_id,
             Part::Session => self.envelope.session,
         };
-        span.of(self.bytes)?;
+        span.slice(self.bytes)?;
         Some(span.range())
     }
 
     /// Returns the string at `span`, unescaped, or `None` if it is absent or not a string.
     fn text(&self, span: Span) -> Option<Cow<'a, str>> {
-        let raw = span.of(self.bytes)?;
+        let raw = span.slice(self.bytes)?;
         let inner = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
         if memchr::memchr(b'\\', inner).is_some() {
             serde_json::from_slice(raw).ok().map(Cow::Owned)

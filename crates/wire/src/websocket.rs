@@ -4,7 +4,7 @@
 
 /// Why the connection to a client must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum Violation {
     /// It violated the WebSocket protocol.
     #[error("not WebSocket")]
     Protocol,
@@ -19,7 +19,7 @@ pub enum Fault {
     TooLong,
 }
 
-impl Fault {
+impl Violation {
     /// The close code.
     #[must_use]
     pub fn code(self) -> u16 {
@@ -54,7 +54,7 @@ const PONG: u8 = 0xa;
 const FIN: u8 = 0x80;
 const MASKED: u8 = 0x80;
 /// Limit of the payload of a control frame.
-const MAX_CONTROL: usize = 125;
+const MAX_CONTROL_BYTES: usize = 125;
 
 /// Decodes the frames of a client.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub struct Decoder {
     /// The fragments of an incomplete message.
     message: Vec<u8>,
     /// A fragmented message has begun.
-    begun: bool,
+    in_fragments: bool,
     limit: usize,
 }
 
@@ -72,7 +72,7 @@ impl Decoder {
     /// Creates a decoder for messages of up to `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { held: Vec::new(), message: Vec::new(), begun: false, limit }
+        Self { held: Vec::new(), message: Vec::new(), in_fragments: false, limit }
     }
 
     /// Number of bytes of unfinished messages.
@@ -87,7 +87,7 @@ impl Decoder {
     ///
     /// # Errors
     /// If the connection must be closed. Events before the error were reported.
-    pub fn feed(&mut self, read: &mut [u8], mut each: impl FnMut(Event<'_>)) -> Result<(), Fault> {
+    pub fn feed(&mut self, read: &mut [u8], mut each: impl FnMut(Event<'_>)) -> Result<(), Violation> {
         if self.held.is_empty() {
             let used = self.frames(read, &mut each)?;
             self.held.extend_from_slice(&read[used..]);
@@ -108,13 +108,13 @@ impl Decoder {
     }
 
     /// Decodes the complete frames at the front of `bytes`. Returns their length.
-    fn frames(&mut self, bytes: &mut [u8], each: &mut impl FnMut(Event<'_>)) -> Result<usize, Fault> {
+    fn frames(&mut self, bytes: &mut [u8], each: &mut impl FnMut(Event<'_>)) -> Result<usize, Violation> {
         let mut at = 0;
         while let Some(head) = Head::read(&bytes[at..])? {
-            head.check(self.begun)?;
+            head.check(self.in_fragments)?;
             let before = if head.is_control() { 0 } else { self.message.len() };
             if head.length > self.limit || before + head.length > self.limit {
-                return Err(Fault::TooLong);
+                return Err(Violation::TooLong);
             }
             let start = at + head.size;
             let Some(payload) = bytes.get_mut(start..start + head.length) else { break };
@@ -130,11 +130,11 @@ impl Decoder {
         head: &Head,
         payload: &mut [u8],
         each: &mut impl FnMut(Event<'_>),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Violation> {
         match head.opcode {
             TEXT if head.fin => message(payload, each),
             TEXT => {
-                self.begun = true;
+                self.in_fragments = true;
                 self.message.extend_from_slice(payload);
                 Ok(())
             }
@@ -143,7 +143,7 @@ impl Decoder {
                 if !head.fin {
                     return Ok(());
                 }
-                self.begun = false;
+                self.in_fragments = false;
                 message(&mut std::mem::take(&mut self.message), each)
             }
             PING => {
@@ -162,23 +162,23 @@ impl Decoder {
     }
 }
 
-fn message(payload: &mut [u8], each: &mut impl FnMut(Event<'_>)) -> Result<(), Fault> {
+fn message(payload: &mut [u8], each: &mut impl FnMut(Event<'_>)) -> Result<(), Violation> {
     if std::str::from_utf8(payload).is_err() {
-        return Err(Fault::Utf8);
+        return Err(Violation::Utf8);
     }
     each(Event::Message(payload));
     Ok(())
 }
 
-fn close_code(payload: &[u8]) -> Result<Option<u16>, Fault> {
+fn close_code(payload: &[u8]) -> Result<Option<u16>, Violation> {
     let Some((code, reason)) = payload.split_first_chunk::<2>() else {
-        return if payload.is_empty() { Ok(None) } else { Err(Fault::Protocol) };
+        return if payload.is_empty() { Ok(None) } else { Err(Violation::Protocol) };
     };
     let code = u16::from_be_bytes(*code);
     let known = matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999);
     match std::str::from_utf8(reason) {
         Ok(_) if known => Ok(Some(code)),
-        _ => Err(Fault::Protocol),
+        _ => Err(Violation::Protocol),
     }
 }
 
@@ -194,11 +194,11 @@ struct Head {
 
 impl Head {
     /// Reads the header at the beginning of `bytes`, if it is complete.
-    fn read(bytes: &[u8]) -> Result<Option<Self>, Fault> {
+    fn read(bytes: &[u8]) -> Result<Option<Self>, Violation> {
         let &[first, second, ref rest @ ..] = bytes else { return Ok(None) };
         // No extension was negotiated, and a client must mask.
         if first & 0x70 != 0 || second & MASKED == 0 {
-            return Err(Fault::Protocol);
+            return Err(Violation::Protocol);
         }
         let (length, size) = match second & !MASKED {
             126 => match rest.first_chunk::<2>() {
@@ -211,7 +211,7 @@ impl Head {
             },
             length => (u64::from(length), 2),
         };
-        let Ok(length) = usize::try_from(length) else { return Err(Fault::TooLong) };
+        let Ok(length) = usize::try_from(length) else { return Err(Violation::TooLong) };
         let Some(mask) = bytes.get(size..).and_then(<[u8]>::first_chunk::<4>) else { return Ok(None) };
         Ok(Some(Self { fin: first & FIN != 0, opcode: first & 0x0f, mask: *mask, length, size: size + 4 }))
     }
@@ -222,13 +222,13 @@ impl Head {
     }
 
     /// Checks that the frame is allowed in this state.
-    fn check(&self, begun: bool) -> Result<(), Fault> {
+    fn check(&self, in_fragments: bool) -> Result<(), Violation> {
         match self.opcode {
-            TEXT if !begun => Ok(()),
-            CONTINUED if begun => Ok(()),
-            BINARY if !begun => Err(Fault::Binary),
-            CLOSE | PING | PONG if self.fin && self.length <= MAX_CONTROL => Ok(()),
-            _ => Err(Fault::Protocol),
+            TEXT if !in_fragments => Ok(()),
+            CONTINUED if in_fragments => Ok(()),
+            BINARY if !in_fragments => Err(Violation::Binary),
+            CLOSE | PING | PONG if self.fin && self.length <= MAX_CONTROL_BYTES => Ok(()),
+            _ => Err(Violation::Protocol),
         }
     }
 }
@@ -267,27 +267,27 @@ pub fn put_close(out: &mut Vec<u8>, code: u16, reason: &str) {
     let mut payload = code.to_be_bytes().to_vec();
     payload.extend_from_slice(reason.as_bytes());
     // Reasons are constants of this program, in ASCII.
-    payload.truncate(MAX_CONTROL);
+    payload.truncate(MAX_CONTROL_BYTES);
     put(out, CLOSE, &payload);
 }
 
 fn put(out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {
-    let mut room = [0; MAX_HEAD];
+    let mut room = [0; MAX_HEAD_BYTES];
     out.extend_from_slice(head(opcode, payload.len(), &mut room));
     out.extend_from_slice(payload);
 }
 
 /// Limit of the header of an unmasked frame.
-pub const MAX_HEAD: usize = 10;
+pub const MAX_HEAD_BYTES: usize = 10;
 
 /// Writes the header of a text message with a payload of `length` bytes to `room`.
 #[inline]
-pub fn text_head(length: usize, room: &mut [u8; MAX_HEAD]) -> &[u8] {
+pub fn text_frame_head(length: usize, room: &mut [u8; MAX_HEAD_BYTES]) -> &[u8] {
     head(TEXT, length, room)
 }
 
 #[inline]
-fn head(opcode: u8, length: usize, room: &mut [u8; MAX_HEAD]) -> &[u8] {
+fn head(opcode: u8, length: usize, room: &mut [u8; MAX_HEAD_BYTES]) -> &[u8] {
     room[0] = FIN | opcode;
     #[expect(clippy::cast_possible_truncation, reason = "each arm holds what it casts")]
     let size = match length {
@@ -303,7 +303,7 @@ fn head(opcode: u8, length: usize, room: &mut [u8; MAX_HEAD]) -> &[u8] {
         _ => {
             room[1] = 127;
             room[2..].copy_from_slice(&(length as u64).to_be_bytes());
-            MAX_HEAD
+            MAX_HEAD_BYTES
         }
     };
     &room[..size]

@@ -14,8 +14,8 @@ pub use manifest::manifest;
 use model::Model;
 use narrows_model::{Completion, Event, Finish, Limits, read_recorded};
 use narrows_wire::{
-    Batch, Check, Code, Envelope, Fault, Frame, HEAD, Kind, Line, MAX_DEPTH, Part, Splitter, Step, scan,
-    scan_portable,
+    Batch, BatchStep, Check, Code, Envelope, Fault, Frame, Kind, Line, MAX_DEPTH, OVERLONG_HEAD_BYTES, Part,
+    Splitter, scan, scan_portable,
 };
 pub use redact::redact;
 use serde::de::IgnoredAny;
@@ -81,7 +81,7 @@ pub fn batch(text: &[u8]) {
             kind => kind,
         };
         match (step, kind) {
-            (Step::Deliver(frame), Kind::Request) => {
+            (BatchStep::Deliver(frame), Kind::Request) => {
                 assert_eq!((frame.kind(), &frame.bytes()[..]), (kind, entry.as_bytes()));
                 let id = frame.id().expect("a request has one").to_vec();
                 assert!(!asked.contains(&id));
@@ -89,20 +89,20 @@ pub fn batch(text: &[u8]) {
                 asked.push(id);
                 due += 1;
             }
-            (Step::Answer { answer, .. }, Kind::Request) => {
+            (BatchStep::Answer { answer, .. }, Kind::Request) => {
                 let refusal = Frame::parse(answer.clone());
                 assert!(asked.iter().any(|id| Some(&id[..]) == refusal.id()));
                 assert!(refusal.error().is_some_and(|error| error.is(Code::DuplicateId)));
                 answers.push(answer);
                 due += 1;
             }
-            (Step::Answer { answer, .. }, Kind::Invalid(fault)) => {
+            (BatchStep::Answer { answer, .. }, Kind::Invalid(fault)) => {
                 assert!(fault.is_answered());
                 assert_eq!(Frame::parse(answer.clone()).id(), None);
                 answers.push(answer);
                 due += 1;
             }
-            (Step::Deliver(frame), kind) => {
+            (BatchStep::Deliver(frame), kind) => {
                 assert_eq!((frame.kind(), &frame.bytes()[..]), (kind, entry.as_bytes()));
                 assert!(!matches!(kind, Kind::Invalid(fault) if fault.is_answered()));
             }
@@ -184,7 +184,7 @@ fn lines(stream: &[u8], limit: usize) -> Lines {
     let mut pieces: Vec<&[u8]> = stream.split(|&byte| byte == b'\n').collect();
     let last = pieces.pop().unwrap_or_default();
     let skipping = last.strip_suffix(b"\r").unwrap_or(last).len() > limit;
-    let head = |line: &[u8]| Line::TooLong(Bytes::copy_from_slice(&line[..limit.min(HEAD)]));
+    let head = |line: &[u8]| Line::TooLong(Bytes::copy_from_slice(&line[..limit.min(OVERLONG_HEAD_BYTES)]));
     for piece in pieces {
         let line = piece.strip_suffix(b"\r").unwrap_or(piece);
         if line.len() > limit {
@@ -252,7 +252,7 @@ fn splice(frame: &Frame) {
     };
     for part in [Part::Id, Part::RequestId, Part::Session] {
         let raw = br#""a new one, and longer than most""#;
-        let Some(old) = span(frame, part).of(frame.bytes()) else {
+        let Some(old) = span(frame, part).slice(frame.bytes()) else {
             assert_eq!(frame.splice(part, raw), None);
             continue;
         };
@@ -260,7 +260,7 @@ fn splice(frame: &Frame) {
         let spliced = Frame::parse(line);
         if matches!(frame.kind(), Kind::Request | Kind::Notification | Kind::Response) {
             assert_eq!(spliced.kind(), frame.kind());
-            assert_eq!(span(&spliced, part).of(spliced.bytes()), Some(&raw[..]));
+            assert_eq!(span(&spliced, part).slice(spliced.bytes()), Some(&raw[..]));
             // And back again.
             assert_eq!(spliced.splice(part, old).as_ref(), Some(frame.bytes()));
         }

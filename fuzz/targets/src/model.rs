@@ -69,7 +69,7 @@ impl<'a> Model<'a> {
 
 /// The span is the very stretch of the text that serde_json borrowed.
 fn same_place(text: &str, span: Span, expected: Option<&str>) {
-    let found = span.of(text.as_bytes());
+    let found = span.slice(text.as_bytes());
     let place = |bytes: &[u8]| (bytes.as_ptr() as usize - text.as_ptr() as usize, bytes.len());
     assert_eq!(found.map(place), expected.map(|raw| place(raw.as_bytes())), "{text:?}");
 }

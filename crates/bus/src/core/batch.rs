@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use narrows_acp::method;
-use narrows_wire::{Batch, Code, Effects, Fault, Frame, Kind, RpcError, Step, View, message};
+use narrows_wire::{Batch, BatchStep, Code, Effects, Fault, Frame, Kind, RpcError, View, message};
 
 use super::Ctx;
 use super::api::CoreOutput;
@@ -35,7 +35,7 @@ pub(super) struct Open {
     sender: Sender,
     batch: Batch,
     /// Entries that wait for one before them.
-    rest: VecDeque<Step>,
+    rest: VecDeque<BatchStep>,
     /// The id of the request that the rest waits for.
     barrier: Option<Box<[u8]>>,
     /// Ids of a client's requests that have answers here: in use until the whole array is sent.
@@ -191,13 +191,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 return;
             };
             match step {
-                Step::Answer { answer, entry } => {
+                BatchStep::Answer { answer, entry } => {
                     if let (Sender::Worker(worker), Kind::Invalid(_)) = (sender, entry.kind()) {
                         self.misdelivered(worker, entry.view());
                     }
                     self.answer_in_batch(key, answer);
                 }
-                Step::Deliver(frame) => {
+                BatchStep::Deliver(frame) => {
                     let is_request = frame.kind() == Kind::Request;
                     if is_request
                         && matches!(sender, Sender::Client(_))
@@ -227,7 +227,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         for step in &open.rest {
-            if let Step::Deliver(frame) = step
+            if let BatchStep::Deliver(frame) = step
                 && frame.kind() == Kind::Request
                 && let Some(id) = frame.id()
                 && !state.inflight.contains_key(id)
@@ -330,8 +330,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         for step in steps {
             let answer = match step {
-                Step::Answer { answer, .. } => answer,
-                Step::Deliver(frame) if frame.kind() == Kind::Request => {
+                BatchStep::Answer { answer, .. } => answer,
+                BatchStep::Deliver(frame) if frame.kind() == Kind::Request => {
                     let id = frame.id().unwrap_or(b"null");
                     let doubled =
                         self.core.client(client).is_some_and(|state| state.inflight.contains_key(id));
@@ -339,7 +339,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                         RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
                     message::error(id, if doubled { &taken } else { error })
                 }
-                Step::Deliver(frame) => {
+                BatchStep::Deliver(frame) => {
                     // An answer is nobody's successor, and somebody waits for it.
                     match frame.kind() {
                         Kind::Response | Kind::Invalid(_) => self.take_client(client, frame.view(), None),
@@ -363,12 +363,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
 }
 
 /// Returns `true` if an entry answers a worker, or was meant to.
-fn is_answer(step: &Step) -> bool {
-    matches!(step, Step::Deliver(frame) if matches!(frame.kind(), Kind::Response | Kind::Invalid(_)))
+fn is_answer(step: &BatchStep) -> bool {
+    matches!(step, BatchStep::Deliver(frame) if matches!(frame.kind(), Kind::Response | Kind::Invalid(_)))
 }
 
-fn entry_of(step: &Step) -> &Frame {
+fn entry_of(step: &BatchStep) -> &Frame {
     match step {
-        Step::Deliver(entry) | Step::Answer { entry, .. } => entry,
+        BatchStep::Deliver(entry) | BatchStep::Answer { entry, .. } => entry,
     }
 }

@@ -112,7 +112,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         line: Bytes,
     ) {
         let line = match tag {
-            Some(tag) => message::tagged(&line, tag),
+            Some(tag) => message::with_session_tag(&line, tag),
             None => line,
         };
         match batch {

@@ -1,6 +1,6 @@
 //! Sending a client's request to a worker under an id of ours, and the worker's answer back under the client's.
 
-use narrows_wire::{Code, Doubled, Effects, Part, RpcError, View};
+use narrows_wire::{Code, DuplicateKey, Effects, Part, RpcError, View};
 
 use super::Ctx;
 use super::api::CoreOutput;
@@ -69,7 +69,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let token = match self.exchanges_tokens(worker).then(|| progress::token_of_request(message)) {
             None => None,
             Some(Ok(place)) => place,
-            Some(Err(Doubled)) => {
+            Some(Err(DuplicateKey)) => {
                 let error = RpcError::new(Code::InvalidParams, "the progress token stands there twice");
                 self.refuse(client, id, batch, tag, &error);
                 return;

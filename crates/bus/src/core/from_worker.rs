@@ -258,7 +258,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let state = self.core.workers.get(worker)?;
         let key = state.recent?;
         let session = self.core.sessions.get(key)?;
-        let raw = message.bytes().get(message.place(Part::Session)?)?;
+        let raw = message.bytes().get(message.part_range(Part::Session)?)?;
         let named = match &session.wire {
             Some(wire) => **wire == *raw,
             // A name with a backslash is never written as it is.

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use narrows_wire::{Doubled, View, member};
+use narrows_wire::{DuplicateKey, View, member};
 
 use super::Ctx;
 use super::api::{CoreOutput, Note};
@@ -19,7 +19,7 @@ const META: &str = "_meta";
 const TOKEN: &str = "progressToken";
 
 /// Where the token of a request stands in its line, if it has one.
-pub(super) fn token_of_request(message: View<'_>) -> Result<Option<Range<usize>>, Doubled> {
+pub(super) fn token_of_request(message: View<'_>) -> Result<Option<Range<usize>>, DuplicateKey> {
     let Some(params) = message.params() else { return Ok(None) };
     // A key may be written with escapes.
     if memchr::memmem::find(params, TOKEN.as_bytes()).is_none()
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(line: &str, expected: Result<Option<&str>, Doubled>) {
+    fn check(line: &str, expected: Result<Option<&str>, DuplicateKey>) {
         let place = token_of_request(View::parse(line.as_bytes()));
         assert_eq!(place.map(|place| place.map(|place| &line[place])), expected, "{line}");
     }
@@ -117,8 +117,8 @@ mod tests {
         check(&request(r#"{"_meta":{"x":"progressToken"}}"#), Ok(None));
         check(&request(r#"{"_meta":["progressToken"]}"#), Ok(None));
         check(&request(r#"[{"_meta":{"progressToken":1}}]"#), Ok(None));
-        check(&request(r#"{"_meta":{"progressToken":1,"progress\u0054oken":2}}"#), Err(Doubled));
-        check(&request(r#"{"_meta":{},"_meta":{"progressToken":2}}"#), Err(Doubled));
+        check(&request(r#"{"_meta":{"progressToken":1,"progress\u0054oken":2}}"#), Err(DuplicateKey));
+        check(&request(r#"{"_meta":{},"_meta":{"progressToken":2}}"#), Err(DuplicateKey));
         check(r#"{"jsonrpc":"2.0","id":1,"method":"progressToken"}"#, Ok(None));
     }
 

@@ -44,7 +44,7 @@ impl<'a> Parts<'a> {
         }
         let mut holes: [Option<(Range<usize>, &'a [u8])>; 3] = [None, None, None];
         for (hole, (part, value)) in holes.iter_mut().zip(edits) {
-            *hole = message.place(*part).map(|place| (place, *value));
+            *hole = message.part_range(*part).map(|place| (place, *value));
         }
         if edits.len() > 1 {
             // Fields stand in any order; what is absent goes to the end.
@@ -124,7 +124,7 @@ pub(super) struct KeptLine {
 
 impl KeptLine {
     pub(super) fn id(&self) -> Option<&[u8]> {
-        self.id.of(&self.bytes)
+        self.id.slice(&self.bytes)
     }
 }
 

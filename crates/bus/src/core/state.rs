@@ -360,7 +360,7 @@ pub(super) struct WorkerState {
     /// The session it spoke of last.
     pub(super) recent: Option<SessionKey>,
     /// Its last line, to know lines like it by.
-    pub(super) alike: narrows_wire::Alike,
+    pub(super) alike: narrows_wire::ScanCache,
     /// How many requests that create sessions it has not answered.
     pub(super) creating: u32,
     /// What it said about sessions that are not known yet.

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use narrows_wire::{Code, Fault, Kind, Piece, RpcError, Splitter, View, is_one_line, make_line, message};
+use narrows_wire::{Code, Fault, Kind, LineRef, RpcError, Splitter, View, is_one_line, make_line, message};
 use rustix::io::Errno;
 
 use crate::core::{ANYONE, ClientId, ClientInfo, Time};
@@ -287,7 +287,7 @@ impl<B: Router> Driver<B> {
         let handled = catch_unwind(AssertUnwindSafe(|| {
             for read in [&begun[..], b"\n"] {
                 lines.feed(read, |piece| match piece {
-                    Piece::Whole(line) if !matches!(View::parse(line).kind(), Kind::Invalid(_)) => {
+                    LineRef::Whole(line) if !matches!(View::parse(line).kind(), Kind::Invalid(_)) => {
                         show(brain, ports, now, slot, piece);
                     }
                     _ => tracing::debug!(client = slot, "a client ended its input within a line"),
@@ -361,16 +361,16 @@ impl<B: Router> Driver<B> {
 
 /// Shows the brain a line of a client, unless that is being hung up on.
 #[inline]
-fn show<B: Router>(brain: &mut B, ports: &mut Connections, now: Time, slot: u32, piece: Piece<'_>) {
+fn show<B: Router>(brain: &mut B, ports: &mut Connections, now: Time, slot: u32, piece: LineRef<'_>) {
     if !ports.is_heard(slot) {
         return;
     }
     match piece {
         // For some workers it would be more than one, and the others nobody has looked at.
-        Piece::Whole(line) if !is_one_line(line) => {
+        LineRef::Whole(line) if !is_one_line(line) => {
             let mut line = line.to_vec();
             make_line(&mut line);
-            brain.client_line(now, ClientId(slot), Piece::Whole(&line), ports);
+            brain.client_line(now, ClientId(slot), LineRef::Whole(&line), ports);
         }
         piece => brain.client_line(now, ClientId(slot), piece, ports),
     }

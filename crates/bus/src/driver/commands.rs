@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use mio::Waker;
 use narrows_base::sync::lock;
 use narrows_link::Upgraded;
-use narrows_wire::websocket::Fault;
+use narrows_wire::websocket::Violation;
 use tokio::sync::oneshot;
 
 use super::queue_stats::Queues;
@@ -69,7 +69,7 @@ pub(super) struct Upgrade {
     pub(super) upgraded: Upgraded,
     pub(super) from: IncomingClient,
     pub(super) number: u64,
-    pub(super) ended: oneshot::Sender<Option<Fault>>,
+    pub(super) ended: oneshot::Sender<Option<Violation>>,
 }
 
 /// The end of such a client, as whoever let it in wants it.
@@ -84,12 +84,12 @@ pub(super) struct CloseRequest {
 #[derive(Debug)]
 pub struct WebSocketHandle {
     number: u64,
-    ended: oneshot::Receiver<Option<Fault>>,
+    ended: oneshot::Receiver<Option<Violation>>,
 }
 
 impl WebSocketHandle {
     /// Ends when the client is gone, with what it did if that was why.
-    pub async fn ended(&mut self) -> Option<Fault> {
+    pub async fn ended(&mut self) -> Option<Violation> {
         // It is gone as well when there is nobody to say so.
         (&mut self.ended).await.ok().flatten()
     }

@@ -38,7 +38,7 @@ pub(super) enum Framing {
 }
 
 /// Where the head of a frame is put together.
-pub(super) type Room = [u8; websocket::MAX_HEAD];
+pub(super) type Room = [u8; websocket::MAX_HEAD_BYTES];
 
 impl Framing {
     /// What stands before and behind a message of so many bytes.
@@ -46,7 +46,7 @@ impl Framing {
     pub(super) fn around(self, length: usize, room: &mut Room) -> (&[u8], &'static [u8]) {
         match self {
             Self::Lines => (b"", b"\n"),
-            Self::Frames => (websocket::text_head(length, room), b""),
+            Self::Frames => (websocket::text_frame_head(length, room), b""),
         }
     }
 }

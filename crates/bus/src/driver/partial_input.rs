@@ -123,7 +123,7 @@ impl<B: Router> Driver<B> {
         let (bytes, is_fresh) = (conn.unfinished, conn.fresh.take().is_some());
         tracing::warn!(client = slot, bytes, "unfinished input over the limit, the message is refused");
         let head = match self.client_cutters.get_mut(slot as usize) {
-            Some(ClientDecoder::Lines(lines)) => lines.give_up(),
+            Some(ClientDecoder::Lines(lines)) => lines.abandon_line(),
             _ => None,
         };
         match head {

@@ -1,6 +1,6 @@
 //! Who decides: the core of a bus, or something simpler in its place.
 
-use narrows_wire::{Piece, View};
+use narrows_wire::{LineRef, View};
 
 use crate::config::{Config, Pool};
 use crate::core::{
@@ -20,10 +20,10 @@ pub trait Router: Send + 'static {
     /// Counts a connection that was refused because its user may not connect.
     fn count_refused_user(&mut self) {}
     /// A client sent a line, which nobody has looked into: a router that only copies need not.
-    fn client_line(&mut self, now: Time, client: ClientId, line: Piece<'_>, out: &mut impl CoreOutput);
+    fn client_line(&mut self, now: Time, client: ClientId, line: LineRef<'_>, out: &mut impl CoreOutput);
     /// Refuses a message that begins with `head` and is not finished, because too much input of clients is not.
     fn refuse_unfinished(&mut self, now: Time, client: ClientId, head: &[u8], out: &mut impl CoreOutput) {
-        self.client_line(now, client, Piece::TooLong(head), out);
+        self.client_line(now, client, LineRef::TooLong(head), out);
     }
     /// A client sends no more, but may still read.
     fn client_eof(&mut self, now: Time, client: ClientId, out: &mut impl CoreOutput);
@@ -34,7 +34,7 @@ pub trait Router: Send + 'static {
     /// A worker's process runs.
     fn worker_up(&mut self, now: Time, worker: WorkerId, pid: u32, out: &mut impl CoreOutput);
     /// A worker sent a line.
-    fn worker_line(&mut self, now: Time, worker: WorkerId, line: Piece<'_>, out: &mut impl CoreOutput);
+    fn worker_line(&mut self, now: Time, worker: WorkerId, line: LineRef<'_>, out: &mut impl CoreOutput);
     /// There is room again in a queue that was full.
     fn worker_drained(&mut self, now: Time, worker: WorkerId, out: &mut impl CoreOutput);
     /// A worker is of no more use.
@@ -79,10 +79,10 @@ pub trait Router: Send + 'static {
 
 /// A line as the core sees it.
 #[inline]
-fn view(line: Piece<'_>) -> View<'_> {
+fn view(line: LineRef<'_>) -> View<'_> {
     match line {
-        Piece::Whole(line) => View::parse(line),
-        Piece::TooLong(head) => View::too_long(head),
+        LineRef::Whole(line) => View::parse(line),
+        LineRef::TooLong(head) => View::too_long(head),
     }
 }
 
@@ -107,7 +107,7 @@ impl Router for Core {
     }
 
     #[inline]
-    fn client_line(&mut self, now: Time, client: ClientId, line: Piece<'_>, out: &mut impl CoreOutput) {
+    fn client_line(&mut self, now: Time, client: ClientId, line: LineRef<'_>, out: &mut impl CoreOutput) {
         self.client_line(now, client, view(line), out);
     }
 
@@ -132,7 +132,7 @@ impl Router for Core {
     }
 
     #[inline]
-    fn worker_line(&mut self, now: Time, worker: WorkerId, line: Piece<'_>, out: &mut impl CoreOutput) {
+    fn worker_line(&mut self, now: Time, worker: WorkerId, line: LineRef<'_>, out: &mut impl CoreOutput) {
         self.worker_piece(now, worker, line, out);
     }
 

@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use narrows_link::Upgraded;
-use narrows_wire::websocket::{self, Decoder, Event, Fault};
-use narrows_wire::{Piece, Splitter, make_line};
+use narrows_wire::websocket::{self, Decoder, Event, Violation};
+use narrows_wire::{LineRef, Splitter, make_line};
 use tokio::sync::oneshot;
 
 use crate::core::{ClientId, Reason, Time};
@@ -48,8 +48,8 @@ pub(super) struct Framed {
     closed: bool,
     /// What the last ping was that is still to be answered.
     pong: Option<Box<[u8]>>,
-    fault: Option<Fault>,
-    ended: oneshot::Sender<Option<Fault>>,
+    fault: Option<Violation>,
+    ended: oneshot::Sender<Option<Violation>>,
 }
 
 /// What is to be done about a client that may be gone.
@@ -61,7 +61,12 @@ enum Sign {
 }
 
 impl Framed {
-    pub(super) fn new(now: Time, idle: Duration, number: u64, ended: oneshot::Sender<Option<Fault>>) -> Self {
+    pub(super) fn new(
+        now: Time,
+        idle: Duration,
+        number: u64,
+        ended: oneshot::Sender<Option<Violation>>,
+    ) -> Self {
         Self { number, idle, since: now, pings: 0, closed: false, pong: None, fault: None, ended }
     }
 
@@ -273,7 +278,7 @@ pub(super) fn refusal(message: &[u8]) -> Vec<u8> {
 /// Shows the core one message.
 fn take<B: Router>(brain: &mut B, ports: &mut Connections, now: Time, slot: u32, message: &mut [u8]) {
     make_line(message);
-    brain.client_line(now, ClientId(slot), Piece::Whole(message), ports);
+    brain.client_line(now, ClientId(slot), LineRef::Whole(message), ports);
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use narrows_bus::core::{
     Action, ClientId, ClientInfo, CoreOutput, PoolId, Reason, Stuck, Time, WorkerExit, WorkerId,
 };
 use narrows_bus::driver::Router;
-use narrows_wire::Piece;
+use narrows_wire::LineRef;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// What a [`Simple`] does with lines.
@@ -109,8 +109,8 @@ impl Router for Simple {
         Some(ClientId(slot))
     }
 
-    fn client_line(&mut self, _: Time, client: ClientId, line: Piece<'_>, out: &mut impl CoreOutput) {
-        let Piece::Whole(line) = line else { panic!("too long") };
+    fn client_line(&mut self, _: Time, client: ClientId, line: LineRef<'_>, out: &mut impl CoreOutput) {
+        let LineRef::Whole(line) = line else { panic!("too long") };
         assert!(!line.ends_with(b"\"panic\"]"), "as asked for");
         if let Some(fuse) = line.strip_prefix(b"[\"fuse\",\"") {
             self.fuse = Some(String::from_utf8(fuse[..fuse.len() - 2].to_vec()).unwrap());
@@ -167,8 +167,8 @@ impl Router for Simple {
         self.tell(Event::Up(worker.0, pid));
     }
 
-    fn worker_line(&mut self, _: Time, worker: WorkerId, line: Piece<'_>, out: &mut impl CoreOutput) {
-        let Piece::Whole(line) = line else { panic!("too long") };
+    fn worker_line(&mut self, _: Time, worker: WorkerId, line: LineRef<'_>, out: &mut impl CoreOutput) {
+        let LineRef::Whole(line) = line else { panic!("too long") };
         out.to_client(ClientId(worker.0), &[line]);
     }
 

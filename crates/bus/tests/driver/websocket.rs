@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use narrows_bus::{IncomingClient, WebSocketHandle};
 use narrows_link::Upgraded;
-use narrows_wire::websocket::{Decoder, Fault};
+use narrows_wire::websocket::{Decoder, Violation};
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocket};
@@ -49,7 +49,7 @@ fn hear(page: &mut Page) -> Result<String, u16> {
     }
 }
 
-fn ended(mut served: WebSocketHandle) -> Option<Fault> {
+fn ended(mut served: WebSocketHandle) -> Option<Violation> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(PATIENCE, served.ended()).await.unwrap() })
 }
@@ -145,14 +145,14 @@ fn who_breaks_the_rules_is_told_which() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let long = "1".repeat(LIMIT + 1);
     for (message, fault, code) in [
-        (Message::binary("[1]"), Fault::Binary, 1003),
-        (Message::text(long), Fault::TooLong, 1009),
+        (Message::binary("[1]"), Violation::Binary, 1003),
+        (Message::text(long), Violation::TooLong, 1009),
         (
             Message::Frame(Frame::message(vec![b'"', 0xff, b'"'], OpCode::Data(Data::Text), true)),
-            Fault::Utf8,
+            Violation::Utf8,
             1007,
         ),
-        (Message::Frame(Frame::message("1", OpCode::Data(Data::Continue), true)), Fault::Protocol, 1002),
+        (Message::Frame(Frame::message("1", OpCode::Data(Data::Continue), true)), Violation::Protocol, 1002),
     ] {
         let (mut page, served) = rig.upgrade(&[], PATIENCE);
         page.send(Message::text("[7]")).unwrap();

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use narrows_audit::Event;
 use narrows_policy::Class;
-use narrows_wire::{Doubled, View, member};
+use narrows_wire::{DuplicateKey, View, member};
 use serde_json::{Value, json};
 
 use super::Pass;
@@ -366,7 +366,7 @@ fn course(case: &Case) -> Course {
 }
 
 /// What kind of update this is, and the update itself.
-fn kind_of<'a>(message: View<'a>) -> Result<(Cow<'a, str>, &'a [u8]), Doubled> {
+fn kind_of<'a>(message: View<'a>) -> Result<(Cow<'a, str>, &'a [u8]), DuplicateKey> {
     let params = message.params().unwrap_or_default();
     let Some(update) = member(params, "update")? else { return Ok((Cow::Borrowed(""), b"{}")) };
     let update = &params[update];

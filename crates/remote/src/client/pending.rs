@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use narrows_wire::{
-    Batch, Check, Code, Effects, Frame, Kind, MAX_ENTRIES, RawId, RpcError, Step, message, scan,
+    Batch, BatchStep, Check, Code, DEFAULT_MAX_BATCH_ENTRIES, Effects, Frame, Kind, RawId, RpcError, message,
+    scan,
 };
 use serde_json::json;
 
@@ -25,7 +26,7 @@ impl Open {
     pub(super) fn asked(&mut self, line: &Bytes, number: u64) {
         let (kind, envelope) = scan(line, Check::Envelope);
         match kind {
-            Kind::Request => self.note(envelope.id.of(line), number),
+            Kind::Request => self.note(envelope.id.slice(line), number),
             Kind::Batch => each(&Frame::parse(line.clone()), |entry| {
                 if entry.kind() == Kind::Request {
                     self.note(entry.id(), number);
@@ -113,9 +114,9 @@ fn each(frame: &Frame, mut show: impl FnMut(&Frame)) {
     if frame.kind() != Kind::Batch {
         return;
     }
-    if let Ok((_, steps)) = Batch::open(frame, MAX_ENTRIES) {
+    if let Ok((_, steps)) = Batch::open(frame, DEFAULT_MAX_BATCH_ENTRIES) {
         for step in steps {
-            if let Step::Deliver(entry) = step {
+            if let BatchStep::Deliver(entry) = step {
                 show(&entry);
             }
         }

@@ -133,7 +133,7 @@ fn marked(object: &[u8]) -> Option<&[u8]> {
 
 /// `line` with the stretch `span` changed.
 fn within(line: &[u8], span: Span, change: impl FnOnce(&[u8]) -> Option<Vec<u8>>) -> Option<Bytes> {
-    let new = change(span.of(line)?)?;
+    let new = change(span.slice(line)?)?;
     Some(splice::replace(line, &span.range(), &new).into())
 }
 

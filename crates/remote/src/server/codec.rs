@@ -1,8 +1,8 @@
 //! How messages stand on a socket: one per frame, or one per line.
 
 use bytes::Bytes;
-use narrows_wire::websocket::{self, Decoder, Event, Fault};
-use narrows_wire::{Code, Kind, Piece, RpcError, Splitter, View, make_line, message};
+use narrows_wire::websocket::{self, Decoder, Event, Violation};
+use narrows_wire::{Code, Kind, LineRef, RpcError, Splitter, View, make_line, message};
 
 /// Either of both ways.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Codec {
     }
 
     /// Shows everything that `read` completes.
-    pub(super) fn feed(&mut self, read: &mut [u8], mut each: impl FnMut(Heard<'_>)) -> Result<(), Fault> {
+    pub(super) fn feed(&mut self, read: &mut [u8], mut each: impl FnMut(Heard<'_>)) -> Result<(), Violation> {
         match self {
             Self::Frames(decoder) => decoder.feed(read, |event| match event {
                 Event::Message(text) => each(Heard::Message(text)),
@@ -48,8 +48,8 @@ impl Codec {
             }),
             Self::Lines(splitter) => {
                 splitter.feed(read, |piece| match piece {
-                    Piece::Whole(line) => each(Heard::Message(line)),
-                    Piece::TooLong(head) => each(Heard::TooLong(View::too_long(head))),
+                    LineRef::Whole(line) => each(Heard::Message(line)),
+                    LineRef::TooLong(head) => each(Heard::TooLong(View::too_long(head))),
                 });
                 Ok(())
             }

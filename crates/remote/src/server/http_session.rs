@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use narrows_base::sync::lock;
-use narrows_wire::{MAX_LINE, Piece, RpcError, Splitter};
+use narrows_wire::{DEFAULT_MAX_LINE_BYTES, LineRef, RpcError, Splitter};
 use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -201,7 +201,7 @@ impl HttpSession {
 
     /// Reads what the agents say, as fast as those who listen let it.
     async fn listen(&self, shared: &Shared, mut backend: OwnedReadHalf) {
-        let mut splitter = Splitter::new(MAX_LINE);
+        let mut splitter = Splitter::new(DEFAULT_MAX_LINE_BYTES);
         loop {
             while self.with(|exchange| exchange.is_full()) {
                 if timeout(shared.limits.idle_timeout, self.room.notified()).await.is_err() {
@@ -212,7 +212,7 @@ impl HttpSession {
                 let now = Instant::now().into_std();
                 self.with(|exchange| {
                     splitter.feed(read, |piece| {
-                        if let Piece::Whole(line) = piece {
+                        if let LineRef::Whole(line) = piece {
                             exchange.said(line, now);
                         }
                     });

@@ -6,7 +6,7 @@
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use narrows_wire::{Kind, Piece, Splitter, View};
+use narrows_wire::{Kind, LineRef, Splitter, View};
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 
@@ -64,7 +64,7 @@ pub(super) struct Line {
 impl Line {
     /// To a backend.
     pub(super) fn new(backend: UnixStream) -> Self {
-        let splitter = Splitter::new(narrows_wire::MAX_LINE);
+        let splitter = Splitter::new(narrows_wire::DEFAULT_MAX_LINE_BYTES);
         Self { backend, splitter, to_backend: Outbox::default(), ended: false, deaf: false, memory: None }
     }
 
@@ -275,7 +275,7 @@ impl Line {
         let polled = scratch.poll_read(cx, backend, |read| {
             splitter.feed(read, |piece| {
                 // Longer than any line may be: nobody could read it.
-                let Piece::Whole(line) = piece else { return };
+                let LineRef::Whole(line) = piece else { return };
                 match (&mut *memory, &mut socket) {
                     (Some(memory), _) => memory.keep(line),
                     (None, Some(socket)) => socket.put(line, scratch),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use narrows_link::Upgraded;
-use narrows_wire::websocket::{Fault, put_pong};
+use narrows_wire::websocket::{Violation, put_pong};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -32,7 +32,7 @@ pub(super) enum SocketEnd {
     /// The client said goodbye, with this code.
     Left(Option<u16>),
     /// The client sent what it may not.
-    Fault(Fault),
+    Fault(Violation),
     /// There is no room for the rest of its message now.
     Crowded,
     /// The client sends messages without a meaning and does not read the replies.

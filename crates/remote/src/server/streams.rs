@@ -13,7 +13,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use bytes::Bytes;
-use narrows_wire::{Alike, Kind, RpcError, message};
+use narrows_wire::{Kind, RpcError, ScanCache, message};
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -158,7 +158,7 @@ pub(super) struct Streams {
     children: Children,
     pending: HashMap<Bytes, Waits>,
     /// What the agent said last: more of the same is known at a glance.
-    alike: Alike,
+    alike: ScanCache,
     readers: u64,
     ended: bool,
     /// An error that was about no request.
@@ -176,7 +176,7 @@ impl Streams {
             sessions: HashMap::new(),
             children: Children::default(),
             pending: HashMap::new(),
-            alike: Alike::default(),
+            alike: ScanCache::default(),
             readers: 0,
             ended: false,
             last_words: None,

@@ -20,7 +20,7 @@ fn check_answer(frame: &Frame, expected: Option<(&str, i64)>) {
         let response = Frame::parse(answer.clone());
         assert_eq!(response.kind(), Kind::Response);
         assert!(!answer.contains(&b'\n'));
-        let id = response.envelope().id.of(answer).unwrap();
+        let id = response.envelope().id.slice(answer).unwrap();
         (std::str::from_utf8(id).unwrap().to_owned(), response.error().unwrap().code)
     });
     let expected = expected.map(|(id, code)| (id.to_owned(), code));

@@ -35,7 +35,7 @@ fn list<'a>(text: &'a str, envelope: &Envelope) -> Vec<(&'static str, &'a str)> 
         ("pool", pool),
     ]
     .into_iter()
-    .filter_map(|(name, span)| Some((name, std::str::from_utf8(span.of(text.as_bytes())?).ok()?)))
+    .filter_map(|(name, span)| Some((name, std::str::from_utf8(span.slice(text.as_bytes())?).ok()?)))
     .collect()
 }
 
@@ -200,9 +200,9 @@ fn the_head_of_a_cut_message() {
         let head = &whole.as_bytes()[..cut];
         let envelope = scan_head(head);
         let expected = (cut > id_ends).then_some(&br#""abc\n""#[..]);
-        assert_eq!(envelope.id.of(head), expected, "{}", head.escape_ascii());
+        assert_eq!(envelope.id.slice(head), expected, "{}", head.escape_ascii());
     }
-    let id = |head: &[u8]| scan_head(head).id.of(head).map(<[u8]>::to_vec);
+    let id = |head: &[u8]| scan_head(head).id.slice(head).map(<[u8]>::to_vec);
     assert_eq!(id(br#"{"id":12"#), None, "more digits may follow");
     assert_eq!(id(br#"{"id":12,"#), Some(b"12".to_vec()));
     assert_eq!(id(br#"{"id":1,"id":2,"x":""#), None, "which one is not known");
@@ -216,8 +216,8 @@ fn the_head_of_a_cut_message() {
 
 #[test]
 fn entries_of_an_array() {
-    let list = |text: &str, most| -> Vec<String> {
-        entries(text.as_bytes(), most).into_iter().map(|range| text[range].to_owned()).collect()
+    let list = |text: &str, max| -> Vec<String> {
+        entries(text.as_bytes(), max).into_iter().map(|range| text[range].to_owned()).collect()
     };
     assert_eq!(list("[]", 9), [""; 0]);
     assert_eq!(list(" [ ] ", 9), [""; 0]);

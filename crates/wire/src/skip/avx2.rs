@@ -11,7 +11,7 @@ use core::arch::x86_64::{
     _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_srli_epi16,
 };
 
-use super::{ContainerFault, Job, Scalar, Skip, StringEnd, four_hex};
+use super::{ContainerFault, Job, Scalar, Skip, StringEnd, has_four_hex_digits};
 use crate::utf8::is_utf8;
 
 /// Proof that this processor has AVX2 and the features used with it: only [`Avx2::detect`] creates one.
@@ -61,15 +61,15 @@ impl Skip for Avx2 {
 }
 
 /// Bytes of one vector.
-const LANE: usize = 32;
+const VECTOR_BYTES: usize = 32;
 /// Bytes of one block: two vectors, one bit each in a `u64`.
-const BLOCK: usize = 64;
+const BLOCK_BYTES: usize = 64;
 
 /// One vector of `text` at `at`.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn load(text: &[u8], at: usize) -> __m256i {
-    assert!(at < text.len() && text.len() - at >= LANE);
+    assert!(at < text.len() && text.len() - at >= VECTOR_BYTES);
     // SAFETY: the assertion keeps all 32 bytes inside `text`; the load has no alignment demand.
     unsafe { _mm256_loadu_si256(text.as_ptr().add(at).cast()) }
 }
@@ -153,16 +153,16 @@ impl Block {
     #[target_feature(enable = "avx2")]
     #[inline]
     fn load(text: &[u8], at: usize) -> Self {
-        if text.len() - at >= BLOCK {
-            return Self { low: load(text, at), high: load(text, at + LANE), seen: 0 };
+        if text.len() - at >= BLOCK_BYTES {
+            return Self { low: load(text, at), high: load(text, at + VECTOR_BYTES), seen: 0 };
         }
-        if let Some(start) = text.len().checked_sub(BLOCK) {
+        if let Some(start) = text.len().checked_sub(BLOCK_BYTES) {
             let seen = (at - start) as u32;
-            return Self { low: load(text, start), high: load(text, start + LANE), seen };
+            return Self { low: load(text, start), high: load(text, start + VECTOR_BYTES), seen };
         }
-        let mut tail = [0; BLOCK];
+        let mut tail = [0; BLOCK_BYTES];
         tail[..text.len() - at].copy_from_slice(&text[at..]);
-        Self { low: load(&tail, 0), high: load(&tail, LANE), seen: 0 }
+        Self { low: load(&tail, 0), high: load(&tail, VECTOR_BYTES), seen: 0 }
     }
 
     /// One bit per byte from `at` on; zero behind the end of the text.
@@ -231,7 +231,7 @@ fn inside(quotes: u64) -> u64 {
 #[inline]
 fn string<const STRICT: bool>(text: &[u8], at: usize) -> Option<StringEnd> {
     // Most strings end in their first vector. This much is inlined wherever a string is skipped.
-    if text.len().checked_sub(at)? >= LANE {
+    if text.len().checked_sub(at)? >= VECTOR_BYTES {
         let vector = load(text, at);
         let stops = string_stops::<STRICT>(vector);
         let stop = at + stops.trailing_zeros() as usize;
@@ -251,13 +251,13 @@ fn long_string<const STRICT: bool>(text: &[u8], start: usize) -> Option<StringEn
     let mut at = if STRICT { ascii_blocks(text, start) } else { start };
     at = plain_blocks::<STRICT>(text, at, &mut all);
     let end = loop {
-        let (stops, width) = if text.len().checked_sub(at)? >= LANE {
+        let (stops, width) = if text.len().checked_sub(at)? >= VECTOR_BYTES {
             let vector = load(text, at);
             all = _mm256_or_si256(all, vector);
-            (string_stops::<STRICT>(vector), LANE)
-        } else if text.len() >= LANE && at < text.len() {
+            (string_stops::<STRICT>(vector), VECTOR_BYTES)
+        } else if text.len() >= VECTOR_BYTES && at < text.len() {
             // The last bytes: look at the last whole vector and drop what came before `at`.
-            let last = text.len() - LANE;
+            let last = text.len() - VECTOR_BYTES;
             let vector = load(text, last);
             all = _mm256_or_si256(all, vector);
             (string_stops::<STRICT>(vector) >> (at - last), text.len() - at)
@@ -282,16 +282,16 @@ fn long_string<const STRICT: bool>(text: &[u8], start: usize) -> Option<StringEn
 #[inline]
 fn ascii_blocks(text: &[u8], start: usize) -> usize {
     let mut at = start;
-    while at < text.len() && text.len() - at >= 4 * LANE {
-        let (a, b) = (load(text, at), load(text, at + LANE));
-        let (c, d) = (load(text, at + 2 * LANE), load(text, at + 3 * LANE));
+    while at < text.len() && text.len() - at >= 4 * VECTOR_BYTES {
+        let (a, b) = (load(text, at), load(text, at + VECTOR_BYTES));
+        let (c, d) = (load(text, at + 2 * VECTOR_BYTES), load(text, at + 3 * VECTOR_BYTES));
         let ends = _mm256_or_si256(_mm256_or_si256(ends(a), ends(b)), _mm256_or_si256(ends(c), ends(d)));
         let lowest = _mm256_min_epi8(_mm256_min_epi8(a, b), _mm256_min_epi8(c, d));
         let others = _mm256_cmpgt_epi8(_mm256_set1_epi8(0x20), lowest);
         if _mm256_movemask_epi8(_mm256_or_si256(ends, others)) != 0 {
             break;
         }
-        at += 4 * LANE;
+        at += 4 * VECTOR_BYTES;
     }
     at
 }
@@ -301,9 +301,9 @@ fn ascii_blocks(text: &[u8], start: usize) -> usize {
 #[inline]
 fn plain_blocks<const STRICT: bool>(text: &[u8], start: usize, all: &mut __m256i) -> usize {
     let mut at = start;
-    while at < text.len() && text.len() - at >= 4 * LANE {
-        let (a, b) = (load(text, at), load(text, at + LANE));
-        let (c, d) = (load(text, at + 2 * LANE), load(text, at + 3 * LANE));
+    while at < text.len() && text.len() - at >= 4 * VECTOR_BYTES {
+        let (a, b) = (load(text, at), load(text, at + VECTOR_BYTES));
+        let (c, d) = (load(text, at + 2 * VECTOR_BYTES), load(text, at + 3 * VECTOR_BYTES));
         let mut stops = _mm256_or_si256(_mm256_or_si256(ends(a), ends(b)), _mm256_or_si256(ends(c), ends(d)));
         if STRICT {
             // The minimum of all four vectors shows whether any byte is a control character.
@@ -314,7 +314,7 @@ fn plain_blocks<const STRICT: bool>(text: &[u8], start: usize, all: &mut __m256i
             break;
         }
         *all = _mm256_or_si256(*all, _mm256_or_si256(_mm256_or_si256(a, b), _mm256_or_si256(c, d)));
-        at += 4 * LANE;
+        at += 4 * VECTOR_BYTES;
     }
     at
 }
@@ -340,7 +340,7 @@ fn escaped_string<const STRICT: bool>(text: &[u8], backslash: usize, all: &mut _
             }
             let mut unicode = escaped & block.equal(b'u') & within;
             while unicode != 0 {
-                if !four_hex(text, at + unicode.trailing_zeros() as usize + 1) {
+                if !has_four_hex_digits(text, at + unicode.trailing_zeros() as usize + 1) {
                     return None;
                 }
                 unicode &= unicode - 1;
@@ -349,7 +349,7 @@ fn escaped_string<const STRICT: bool>(text: &[u8], backslash: usize, all: &mut _
         if quotes != 0 {
             return Some(StringEnd { quote: at + quotes.trailing_zeros() as usize, escaped: true });
         }
-        at += BLOCK;
+        at += BLOCK_BYTES;
     }
     None
 }
@@ -369,7 +369,7 @@ fn container(text: &[u8], at: usize, levels: u32) -> Result<usize, ContainerFaul
         let (quotes, backslashes) = (block.equal(b'"'), block.equal(b'\\'));
         if in_string & !(quotes | backslashes | carry) == u64::MAX {
             // The whole block is inside one string.
-            at += BLOCK;
+            at += BLOCK_BYTES;
             continue;
         }
         let quotes = quotes & !escaped(backslashes, &mut carry);
@@ -399,7 +399,7 @@ fn container(text: &[u8], at: usize, levels: u32) -> Result<usize, ContainerFaul
         if open > levels {
             return Err(ContainerFault::TooDeep);
         }
-        at += BLOCK;
+        at += BLOCK_BYTES;
     }
     Err(ContainerFault::Unclosed)
 }

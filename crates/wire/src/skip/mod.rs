@@ -50,7 +50,7 @@ pub(crate) trait Skip: Copy {
 
 /// Returns `true` if there are four hexadecimal digits at `at`.
 #[inline]
-fn four_hex(text: &[u8], at: usize) -> bool {
+fn has_four_hex_digits(text: &[u8], at: usize) -> bool {
     text.get(at..at + 4).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
 }
 

@@ -1,6 +1,6 @@
 //! Skipping without vector instructions, for every processor.
 
-use super::{ContainerFault, Job, Skip, StringEnd, four_hex};
+use super::{ContainerFault, Job, Skip, StringEnd, has_four_hex_digits};
 use crate::utf8::is_utf8;
 
 #[derive(Clone, Copy)]
@@ -26,14 +26,14 @@ impl Skip for Scalar {
         let mut at = start;
         let mut escaped = false;
         loop {
-            at = stop(text, at)?;
+            at = find_string_stop(text, at)?;
             match text[at] {
                 b'"' => return is_utf8(&text[start..at]).then_some(StringEnd { quote: at, escaped }),
                 b'\\' => {
                     escaped = true;
                     match *text.get(at + 1)? {
                         b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => at += 2,
-                        b'u' if four_hex(text, at + 2) => at += 6,
+                        b'u' if has_four_hex_digits(text, at + 2) => at += 6,
                         _ => return None,
                     }
                 }
@@ -81,7 +81,7 @@ impl Skip for Scalar {
 
 /// Returns the first quote, backslash or control character from `at` on, searching eight bytes at a time.
 #[inline]
-fn stop(text: &[u8], at: usize) -> Option<usize> {
+fn find_string_stop(text: &[u8], at: usize) -> Option<usize> {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const TOPS: u64 = ONES << 7;
     let mut at = at;

@@ -19,7 +19,7 @@ fn frame(opcode: OpCode, fin: bool, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Decodes `stream`, read in pieces of `size`.
-fn read(stream: &[u8], size: usize) -> (Vec<String>, Result<(), Fault>) {
+fn read(stream: &[u8], size: usize) -> (Vec<String>, Result<(), Violation>) {
     let mut decoder = Decoder::new(LIMIT);
     let mut events = Vec::new();
     for piece in stream.chunks(size.max(1)) {
@@ -39,7 +39,7 @@ fn read(stream: &[u8], size: usize) -> (Vec<String>, Result<(), Fault>) {
 }
 
 #[track_caller]
-fn check(stream: &[u8], expected: &[&str], end: Result<(), Fault>) {
+fn check(stream: &[u8], expected: &[&str], end: Result<(), Violation>) {
     for size in [1, 2, 3, 5, 7, 64, stream.len()] {
         let (events, ended) = read(stream, size);
         assert_eq!(
@@ -92,29 +92,29 @@ fn ends() {
     check(&control(Control::Close, &[0x03, 0xe8]), &["close Some(1000)"], Ok(()));
     check(&control(Control::Close, &[0x11, 0x31, b'x']), &["close Some(4401)"], Ok(()));
     for wrong in [&[0x03][..], &[0x03, 0xed], &[0, 0], &[0x03, 0xe8, 0xff]] {
-        check(&control(Control::Close, wrong), &[], Err(Fault::Protocol));
+        check(&control(Control::Close, wrong), &[], Err(Violation::Protocol));
     }
 }
 
 #[test]
 fn faults() {
-    check(&frame(OpCode::Data(Data::Binary), true, b"x"), &[], Err(Fault::Binary));
-    check(&frame(OpCode::Data(Data::Text), true, &[b'a', 0xff]), &[], Err(Fault::Utf8));
-    check(&more(true, "x"), &[], Err(Fault::Protocol));
-    check(&[text(false, "x"), text(true, "y")].concat(), &[], Err(Fault::Protocol));
-    check(&frame(OpCode::Control(Control::Ping), false, b""), &[], Err(Fault::Protocol));
-    check(&control(Control::Ping, &[0; 126]), &[], Err(Fault::Protocol));
-    check(&frame(OpCode::Data(Data::Reserved(3)), true, b""), &[], Err(Fault::Protocol));
-    check(&[0x81, 0x01, b'x'], &[], Err(Fault::Protocol));
-    check(&[0xc1, 0x81, 0, 0, 0, 0, b'x'], &[], Err(Fault::Protocol));
+    check(&frame(OpCode::Data(Data::Binary), true, b"x"), &[], Err(Violation::Binary));
+    check(&frame(OpCode::Data(Data::Text), true, &[b'a', 0xff]), &[], Err(Violation::Utf8));
+    check(&more(true, "x"), &[], Err(Violation::Protocol));
+    check(&[text(false, "x"), text(true, "y")].concat(), &[], Err(Violation::Protocol));
+    check(&frame(OpCode::Control(Control::Ping), false, b""), &[], Err(Violation::Protocol));
+    check(&control(Control::Ping, &[0; 126]), &[], Err(Violation::Protocol));
+    check(&frame(OpCode::Data(Data::Reserved(3)), true, b""), &[], Err(Violation::Protocol));
+    check(&[0x81, 0x01, b'x'], &[], Err(Violation::Protocol));
+    check(&[0xc1, 0x81, 0, 0, 0, 0, b'x'], &[], Err(Violation::Protocol));
     // Refused by the announced length, before the payload arrives.
     let claim = |length: u64| [&[0x81, 0xff][..], &length.to_be_bytes(), &[0; 4]].concat();
-    check(&claim(LIMIT as u64 + 1), &[], Err(Fault::TooLong));
-    check(&claim(u64::MAX), &[], Err(Fault::TooLong));
+    check(&claim(LIMIT as u64 + 1), &[], Err(Violation::TooLong));
+    check(&claim(u64::MAX), &[], Err(Violation::TooLong));
     check(&claim(LIMIT as u64), &[], Ok(()));
     let half = "x".repeat(LIMIT / 2 + 1);
     let (_, end) = read(&[text(false, &half), more(true, &half)].concat(), 1 << 16);
-    assert_eq!(end, Err(Fault::TooLong));
+    assert_eq!(end, Err(Violation::TooLong));
 }
 
 #[test]
@@ -223,7 +223,7 @@ proptest! {
                 // Bytes after the close frame are ignored.
                 Ok(Message::Close(_)) | Err(Error::ConnectionClosed) => return Ok(()),
                 Ok(_) => {
-                    prop_assert_eq!(end, Err(Fault::Binary));
+                    prop_assert_eq!(end, Err(Violation::Binary));
                     return Ok(());
                 }
                 Err(_) => break,

@@ -20,7 +20,7 @@ pub(crate) fn number_in(line: &[u8]) -> Option<usize> {
 pub(crate) fn stripped(view: View<'_>) -> Vec<u8> {
     let line = view.bytes();
     let mut holes: Vec<_> =
-        [Part::Id, Part::RequestId, Part::Session].iter().filter_map(|part| view.place(*part)).collect();
+        [Part::Id, Part::RequestId, Part::Session].iter().filter_map(|part| view.part_range(*part)).collect();
     let announces = b"\"subagent_update\",\"sessionId\":";
     if let Some(at) = memchr::memmem::find(line, announces).map(|at| at + announces.len()) {
         holes.push(at..at + memchr::memchr(b',', &line[at..]).unwrap_or(0));

@@ -12,7 +12,7 @@ use narrows_bus::config::{Door, Limits, Listen};
 use narrows_bus::listen::{Listener, bind};
 use narrows_govern::{Method, Principal};
 use narrows_link::{InputBudget, InputShare, Link, Options};
-use narrows_wire::{Code as Problem, Frame, Kind, MAX_LINE, RpcError, message};
+use narrows_wire::{Code as Problem, DEFAULT_MAX_LINE_BYTES, Frame, Kind, RpcError, message};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -112,7 +112,10 @@ pub(super) async fn serve(
     }
     let [lookups, not_admitted, refusals] =
         [MAX_LOOKUPS, MAX_NOT_ADMITTED, REFUSALS].map(|count| Arc::new(Semaphore::new(count)));
-    let input = InputBudget::new(limits.unfinished_input, limits.unfinished_input_per_identity.max(MAX_LINE));
+    let input = InputBudget::new(
+        limits.unfinished_input,
+        limits.unfinished_input_per_identity.max(DEFAULT_MAX_LINE_BYTES),
+    );
     let reception = Arc::new(Reception { host, slots, input, lookups, not_admitted, refusals, leaving });
     let mut receiving = JoinSet::new();
     for place in open {

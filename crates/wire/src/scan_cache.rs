@@ -10,14 +10,14 @@ use crate::skip::{self, Job, Skip};
 use crate::view::View;
 
 /// Longer lines are not cached: comparing them costs as much as scanning, and they are not chunks of a stream.
-const LONGEST: usize = 4 << 10;
+const MAX_CACHED_LINE_BYTES: usize = 4 << 10;
 
 /// Length of the prefix that two lines must share before they are compared in full.
-const SHARED: usize = 32;
+const SHARED_PREFIX_BYTES: usize = 32;
 
 /// The last line of one source and its scan.
 #[derive(Clone, Debug, Default)]
-pub struct Alike {
+pub struct ScanCache {
     line: Vec<u8>,
     kind: Option<Kind>,
     envelope: Envelope,
@@ -25,10 +25,10 @@ pub struct Alike {
     text: Option<Range<usize>>,
 }
 
-impl Alike {
+impl ScanCache {
     /// Returns what [`View::parse`] returns.
     pub fn view<'a>(&mut self, line: &'a [u8]) -> View<'a> {
-        if let Some(view) = self.recognise(line) {
+        if let Some(view) = self.recognize(line) {
             return view;
         }
         let view = View::parse(line);
@@ -38,32 +38,35 @@ impl Alike {
 
     /// Returns the scan of `line` if it equals the last line except for the known string.
     #[inline]
-    fn recognise<'a>(&self, line: &'a [u8]) -> Option<View<'a>> {
+    fn recognize<'a>(&self, line: &'a [u8]) -> Option<View<'a>> {
         let text = self.text.as_ref()?;
         let (head, tail) = (&self.line[..text.start], &self.line[text.end..]);
         let new = text.start..line.len().checked_sub(tail.len())?;
         if new.start > new.end
             || !line.starts_with(head)
             || !line.ends_with(tail)
-            || string_end(line, new.start) != Some(new.end)
+            || valid_string_end(line, new.start) != Some(new.end)
         {
             return None;
         }
-        let moved = self.envelope.moved(text.end, new.end);
-        Some(View::known(line, self.kind?, moved))
+        let shifted = self.envelope.shifted(text.end, new.end);
+        Some(View::from_parts(line, self.kind?, shifted))
     }
 
     /// Remembers a line and the string in which it differs from the last one.
     fn learn(&mut self, view: &View<'_>) {
         let line = view.bytes();
         self.text = None;
-        if line.len() > LONGEST || !matches!(view.kind(), Kind::Notification | Kind::Request | Kind::Response)
+        if line.len() > MAX_CACHED_LINE_BYTES
+            || !matches!(view.kind(), Kind::Notification | Kind::Request | Kind::Response)
         {
             self.kind = None;
             return;
         }
-        if self.kind == Some(view.kind()) && line.get(..SHARED) == self.line.get(..SHARED) {
-            self.text = changed(&self.line, line).filter(|text| view.envelope().leaves_alone(text));
+        if self.kind == Some(view.kind())
+            && line.get(..SHARED_PREFIX_BYTES) == self.line.get(..SHARED_PREFIX_BYTES)
+        {
+            self.text = changed_string(&self.line, line).filter(|text| view.envelope().has_no_field_in(text));
         }
         self.line.clear();
         self.line.extend_from_slice(line);
@@ -73,20 +76,20 @@ impl Alike {
 }
 
 /// Returns the content of the only string value in which `line` differs from `last`.
-fn changed(last: &[u8], line: &[u8]) -> Option<Range<usize>> {
+fn changed_string(last: &[u8], line: &[u8]) -> Option<Range<usize>> {
     let shared = last.iter().zip(line).take_while(|(one, other)| one == other).count();
     // The start of the string is in the shared prefix, unless the lines differ outside of strings.
     let start = memchr::memrchr(b'"', &line[..shared])? + 1;
     // The string must be a value, not a key, and the quote must open it: a string can end in a colon.
-    if line.get(start.checked_sub(2)?) != Some(&b':') || is_inside(&line[..start - 1]) {
+    if line.get(start.checked_sub(2)?) != Some(&b':') || ends_inside_string(&line[..start - 1]) {
         return None;
     }
-    let (end, last_end) = (string_end(line, start)?, string_end(last, start)?);
+    let (end, last_end) = (valid_string_end(line, start)?, valid_string_end(last, start)?);
     (line[end..] == last[last_end..]).then_some(start..end)
 }
 
 /// Returns `true` if the prefix `text` of a line ends within a string.
-fn is_inside(text: &[u8]) -> bool {
+fn ends_inside_string(text: &[u8]) -> bool {
     let (mut inside, mut escaped) = (false, false);
     for &byte in text {
         match byte {
@@ -101,7 +104,7 @@ fn is_inside(text: &[u8]) -> bool {
 
 /// Returns the position of the closing quote of the string that begins at `at`, if the string is valid.
 #[inline]
-fn string_end(line: &[u8], at: usize) -> Option<usize> {
+fn valid_string_end(line: &[u8], at: usize) -> Option<usize> {
     struct End<'a>(&'a [u8], usize);
     impl Job for End<'_> {
         type Out = Option<usize>;
@@ -134,21 +137,21 @@ impl Envelope {
     }
 
     /// Returns `true` if no recorded field lies in `text`. A field may contain all of it.
-    fn leaves_alone(&self, text: &Range<usize>) -> bool {
+    fn has_no_field_in(&self, text: &Range<usize>) -> bool {
         self.spans().into_iter().filter(|span| span.is_some()).all(|span| {
-            let place = span.range();
+            let range = span.range();
             // A span includes the quotes, `text` does not.
-            place.end < text.start
-                || place.start > text.end
-                || place.start + 1 < text.start && place.end > text.end + 1
+            range.end < text.start
+                || range.start > text.end
+                || range.start + 1 < text.start && range.end > text.end + 1
         })
     }
 
     /// Returns the envelope with every position behind `from` shifted by `to - from`. Absent spans are at 0 and stay.
     #[inline]
-    fn moved(&self, from: usize, to: usize) -> Self {
+    fn shifted(&self, from: usize, to: usize) -> Self {
         let [version, id, method, params, result, error, session, request_id, top_session, pool] =
-            self.spans().map(|span| span.moved(from, to));
+            self.spans().map(|span| span.shifted(from, to));
         // The keys are unchanged, and so are the flags about them.
         Self {
             version,
@@ -176,18 +179,18 @@ mod tests {
     /// Checks whether the last line is recognized after those before it.
     #[track_caller]
     fn check(lines: &[&str], known: bool) {
-        let mut alike = Alike::default();
+        let mut cache = ScanCache::default();
         let (last, before) = lines.split_last().unwrap();
         for line in before {
-            same(&mut alike, line.as_bytes());
+            check_view(&mut cache, line.as_bytes());
         }
-        assert_eq!(alike.recognise(last.as_bytes()).is_some(), known, "{last}");
-        same(&mut alike, last.as_bytes());
+        assert_eq!(cache.recognize(last.as_bytes()).is_some(), known, "{last}");
+        check_view(&mut cache, last.as_bytes());
     }
 
     #[track_caller]
-    fn same(alike: &mut Alike, line: &[u8]) {
-        let (seen, real) = (alike.view(line), View::parse(line));
+    fn check_view(cache: &mut ScanCache, line: &[u8]) {
+        let (seen, real) = (cache.view(line), View::parse(line));
         assert_eq!((seen.kind(), seen.envelope()), (real.kind(), real.envelope()), "{}", line.escape_ascii());
         assert_eq!(seen.bytes(), line);
     }
@@ -239,7 +242,7 @@ mod tests {
         /// In any order of lines, the result equals that of a scan.
         #[test]
         fn it_is_always_what_a_scan_says(picks in prop::collection::vec((0usize..7, "[a-c\"\\\\:{}, é\u{1}]{0,4}"), 1..12)) {
-            let mut alike = Alike::default();
+            let mut cache = ScanCache::default();
             for (shape, text) in picks {
                 let line = match shape {
                     0 => chunk("s", &text),
@@ -250,7 +253,7 @@ mod tests {
                     4 => format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"a":"x"}},"{text}":"y"}}"#),
                     _ => format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"a":["{text}",{{"b":"{text}"}}]}}}}"#),
                 };
-                same(&mut alike, line.as_bytes());
+                check_view(&mut cache, line.as_bytes());
             }
         }
     }
