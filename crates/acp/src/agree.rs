@@ -1,8 +1,7 @@
 //! The agent's side of version negotiation.
 //!
-//! A request for exactly a version we speak is read as strictly as its schema says. A request for a newer
-//! one was written to rules we do not know, so nothing in it but its version number can be wrong: what does
-//! not parse is dropped.
+//! A request for a supported version must match its schema. A request for a newer version follows unknown rules, so
+//! only its version number must be valid: members that do not parse are dropped.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +13,9 @@ use crate::raw::{ReadError, read, read_object};
 use crate::version::{Version, Versions};
 use crate::{ProtocolVersion, v1, v2};
 
-/// An `initialize` request that was understood, in the version the connection now speaks.
+/// An accepted `initialize` request, in the version that the connection now speaks.
 ///
-/// The request's own `protocol_version` stays what the client asked for.
+/// Its `protocol_version` is still the one that the client requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Agreed {
     /// The connection speaks version 1.
@@ -26,7 +25,7 @@ pub enum Agreed {
 }
 
 impl Agreed {
-    /// The version the connection speaks, to be put into the answer.
+    /// The version of the connection, for the answer.
     pub fn version(&self) -> Version {
         match self {
             Self::V1(_) => Version::V1,
@@ -34,7 +33,7 @@ impl Agreed {
         }
     }
 
-    /// The version number the client asked for.
+    /// The version number that the client requested.
     pub fn requested(&self) -> u16 {
         match self {
             Self::V1(request) => request.protocol_version,
@@ -44,24 +43,24 @@ impl Agreed {
     }
 }
 
-/// Why a request was refused by the rules of connecting. The words are the message of the error.
+/// Why `initialize` or an early request is refused. `Display` is the message of the error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The params of `initialize` cannot be read.
+    /// The params of `initialize` are malformed.
     #[error("initialize: {0}")]
     Params(#[from] ReadError),
-    /// Every version we speak is above the one asked for. The connection stays open for another try.
+    /// Every supported version is newer than the requested one. The client may try again on this connection.
     #[error("protocol version {requested} is not supported, only {supported}")]
     Version {
-        /// The version asked for.
+        /// The requested version.
         requested: u16,
-        /// The versions we speak.
+        /// The supported versions.
         supported: Versions,
     },
-    /// `initialize` came again after another request.
+    /// `initialize` was repeated after another request.
     #[error("initialize cannot be repeated after another request: open a new connection")]
     Late,
-    /// Another request came before `initialize`.
+    /// Another request preceded `initialize`.
     #[error("the first request of a connection must be initialize")]
     Early,
 }
@@ -77,7 +76,7 @@ impl Refusal {
         .into()
     }
 
-    /// The `data` the protocol asks for with that code.
+    /// The `data` that the protocol requires for this code.
     pub fn data(&self) -> Option<Value> {
         let Self::Version { requested, supported } = self else { return None };
         let supported: Vec<_> = supported.all().iter().map(|version| version.number()).collect();
@@ -85,7 +84,7 @@ impl Refusal {
     }
 }
 
-/// Settles the version of a connection from the params of `initialize`.
+/// Negotiates the version of a connection from the params of `initialize`.
 ///
 /// # Errors
 /// [`Refusal::Params`] or [`Refusal::Version`].
@@ -107,10 +106,10 @@ pub fn agree(params: Option<&RawValue>, supported: Versions) -> Result<Agreed, R
     })
 }
 
-/// The members of an object, each still text, so that one that does not parse harms no other.
+/// The members of an object as text, so that one that does not parse does not affect the others.
 type Members<'a> = BTreeMap<String, &'a RawValue>;
 
-/// A member's typed view, or nothing.
+/// Deserializes a member, if it is present and valid.
 fn member<'a, T: Deserialize<'a>>(members: &Members<'a>, name: &str) -> Option<T> {
     members.get(name).and_then(|text| read(text.get()).ok())
 }
@@ -123,11 +122,11 @@ fn newer_as_v2(requested: ProtocolVersion, params: &RawValue) -> Result<v2::Init
         .meta(member::<v2::Meta>(&params, "_meta")))
 }
 
-/// Stands for the name and version of a newer client that gave none we can read.
+/// Replaces the name and version of a newer client if they are missing or malformed.
 const UNKNOWN: &str = "unknown";
 
-/// Reads the members that v2 and v1 share. `clientCapabilities` is not one of them: v2 does not define it,
-/// and a member of unknown meaning must not open the client's files and terminals to an agent.
+/// Reads the members that v1 and v2 share. `clientCapabilities` is not one of them: v2 does not define it, and a member
+/// of unknown meaning must not grant an agent access to the client's files and terminals.
 fn newer_as_v1(requested: ProtocolVersion, params: &RawValue) -> Result<v1::InitializeRequest, ReadError> {
     let params: Members<'_> = read_object(params)?;
     let shared: Members<'_> = member(&params, "capabilities").unwrap_or_default();
@@ -142,10 +141,10 @@ fn newer_as_v1(requested: ProtocolVersion, params: &RawValue) -> Result<v1::Init
         .meta(member::<v1::Meta>(&params, "_meta")))
 }
 
-/// Where one connection of an agent stands: which version it speaks, and whether that can still change.
+/// The version state of an agent's connection.
 ///
-/// `initialize` may be repeated until the first other request, and the latest success counts. After that a
-/// v2 connection refuses it. A v1 connection, whose version has no such rule, answers it again and stays v1.
+/// `initialize` may be repeated until the first other request, and the last success counts. After that a v2 connection
+/// refuses it. A v1 connection, whose specification lacks that rule, answers it again and stays v1.
 #[derive(Debug, Clone)]
 pub struct Handshake {
     supported: Versions,
@@ -160,12 +159,12 @@ enum State {
 }
 
 impl Handshake {
-    /// A connection on which nothing has come yet.
+    /// Creates the state of a new connection.
     pub fn new(supported: Versions) -> Self {
         Self { supported, state: State::Fresh }
     }
 
-    /// The version the connection speaks, once it speaks one.
+    /// The version of the connection, once it is negotiated.
     pub fn version(&self) -> Option<Version> {
         match self.state {
             State::Fresh => None,
@@ -173,10 +172,10 @@ impl Handshake {
         }
     }
 
-    /// Takes an `initialize` request. What it returns is agreed; all that is left is to answer.
+    /// Handles an `initialize` request. The returned agreement is in force; the caller only has to answer.
     ///
     /// # Errors
-    /// What [`agree`] refuses, or [`Refusal::Late`]. A refusal leaves an earlier agreement in force.
+    /// If [`agree`] refuses, or with [`Refusal::Late`]. A refusal leaves an earlier agreement in force.
     pub fn initialize(&mut self, params: Option<&RawValue>) -> Result<Agreed, Refusal> {
         match self.state {
             State::Fresh | State::Agreed(_) => {
@@ -189,10 +188,10 @@ impl Handshake {
         }
     }
 
-    /// Takes note of any other request, and says in which version it is to be read.
+    /// Records any other request. Returns the version in which to read it.
     ///
     /// # Errors
-    /// [`Refusal::Early`] before the first success of `initialize`.
+    /// [`Refusal::Early`] before the first successful `initialize`.
     pub fn other_request(&mut self) -> Result<Version, Refusal> {
         let version = self.version().ok_or(Refusal::Early)?;
         self.state = State::Settled(version);

@@ -1,4 +1,4 @@
-//! The rules of connecting, case by case, and that no input breaks them.
+//! Version negotiation: tables of cases, and properties over any input.
 
 use proptest::prelude::*;
 
@@ -138,8 +138,8 @@ fn a_refused_version_says_what_there_is() {
     assert_eq!(Refusal::Late.data(), None);
 }
 
-/// Plays `i1`, `i2` (initialize with that version), `bad` (initialize refused) and `other` requests, and
-/// checks what each gets: the version, or the code of the refusal.
+/// Runs `i1`, `i2` (initialize with that version), `bad` (initialize refused) and `other` requests, and checks the
+/// version or the error code that each gets.
 #[track_caller]
 fn play(supported: Versions, events: &[(&str, i32)]) {
     let two = format!(r#"{{"protocolVersion":2,{INFO}}}"#);
@@ -163,7 +163,7 @@ fn initialize_may_be_repeated_until_the_first_other_request() {
     play(Both, &[("i2", 2), ("i1", 1), ("i2", 2), ("bad", -32602), ("other", 2)]);
     play(Both, &[("i1", 1), ("i2", 2), ("other", 2)]);
     play(Both, &[("bad", -32602), ("other", -32600), ("i1", 1), ("other", 1)]);
-    // Version 1 knows no late initialize, but a connection does not change its version under way.
+    // Version 1 does not forbid a late initialize, but a connection never changes its version.
     play(Both, &[("i1", 1), ("other", 1), ("i1", 1), ("i2", 1), ("bad", -32602), ("other", 1)]);
     play(OnlyV2, &[("i2", 2), ("i1", -32022), ("other", 2), ("bad", -32600)]);
     play(OnlyV1, &[("i2", 1), ("other", 1), ("i1", 1)]);

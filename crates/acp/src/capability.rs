@@ -1,19 +1,19 @@
-//! What the other side can do, in one form for both versions.
+//! Capabilities of the peer, in one form for both versions.
 //!
-//! Version 1 mixes booleans and object markers, version 2 has markers only: `{}` is yes, `null` and absence
-//! are no, and so is anything else, `true` included. The schema's types settle that; what is settled here is
-//! what a version takes for granted.
+//! Version 1 mixes booleans and object markers; version 2 has markers only: `{}` is yes, while `null`, absence and
+//! everything else (`true` included) are no. The schema types decide that; this module adds the defaults of each
+//! version.
 
 use crate::{v1, v2};
 
-/// A key of `_meta` in the capabilities of a client, in each of its prompts (version 1), and in its MCP servers of the type
-/// `acp`. `true` in capabilities and prompt says that the client decides about each `terminal/create` itself and asks its
-/// user where that is needed, so that an agent that runs commands nowhere else need not request permission first. `true` in
-/// capabilities and server says the same of the tools of that server. The capabilities alone are not enough: on a bus
-/// another client may go on with a session.
+/// A key of `_meta` in a client's capabilities, its prompts (version 1) and its MCP servers of type `acp`. `true` in
+/// capabilities and prompt means that the client authorizes each `terminal/create` itself and asks its user if needed,
+/// so an agent that runs commands only through the client need not request permission. `true` in capabilities and
+/// server means the same for that server's tools. The capabilities alone are not enough: on a bus, another client may
+/// continue the session.
 pub const AUTHORIZES: &str = "narrows/authorizes";
 
-/// What a client can do for an agent.
+/// Capabilities of a client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ClientCan {
     /// Serve `fs/read_text_file`.
@@ -22,7 +22,7 @@ pub struct ClientCan {
     pub write_text_file: bool,
     /// Serve the five `terminal/*` methods of v1.
     pub terminal: bool,
-    /// Log in by running the agent in a terminal; without it, no such method may be advertised.
+    /// Log in by running the agent in a terminal; without it, such an auth method must not be offered.
     pub terminal_login: bool,
     /// Show a form for `elicitation/create`.
     pub elicit_form: bool,
@@ -30,13 +30,13 @@ pub struct ClientCan {
     pub elicit_url: bool,
     /// Show configuration options that are booleans.
     pub boolean_options: bool,
-    /// Take `notice` updates.
+    /// Accept `notice` updates.
     pub notices: bool,
-    /// Take `compaction_update` and `compaction_summary_chunk`.
+    /// Accept `compaction_update` and `compaction_summary_chunk`.
     pub compaction: bool,
-    /// Take `plan_update`, plans with an id.
+    /// Accept `plan_update`, plans with an id.
     pub plan_updates: bool,
-    /// Decide itself about each `terminal/create` and each tool of its MCP servers ([`AUTHORIZES`]).
+    /// Authorize each `terminal/create` and each tool of its MCP servers itself ([`AUTHORIZES`]).
     pub authorizes: bool,
 }
 
@@ -80,12 +80,12 @@ impl From<&v2::ClientCapabilities> for ClientCan {
     }
 }
 
-/// Returns `true` if the mark is there.
+/// Returns `true` if the `_meta` has the [`AUTHORIZES`] mark.
 fn is_marked(meta: Option<&serde_json::Map<String, serde_json::Value>>) -> bool {
     meta.and_then(|meta| meta.get(AUTHORIZES)) == Some(&true.into())
 }
 
-/// What an agent can do for a client. New sessions, prompts and their cancellation are a matter of course.
+/// Capabilities of an agent. Every agent can create and prompt sessions and cancel prompts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AgentCan {
     /// Serve `session/load`: v1 only, v2 replays on `session/resume`.
@@ -100,23 +100,23 @@ pub struct AgentCan {
     pub delete: bool,
     /// Serve `session/fork`.
     pub fork: bool,
-    /// Work in more directories than one.
+    /// Use several directories.
     pub additional_directories: bool,
     /// Serve `logout` (v1) or `auth/logout` (v2).
     pub logout: bool,
-    /// Take images in a prompt.
+    /// Accept images in a prompt.
     pub image: bool,
-    /// Take audio in a prompt.
+    /// Accept audio in a prompt.
     pub audio: bool,
-    /// Take embedded resources in a prompt.
+    /// Accept embedded resources in a prompt.
     pub embedded_context: bool,
-    /// Use MCP servers it starts itself.
+    /// Use MCP servers that it starts itself.
     pub mcp_stdio: bool,
     /// Use MCP servers over HTTP.
     pub mcp_http: bool,
     /// Use MCP servers over SSE: v1 only.
     pub mcp_sse: bool,
-    /// Use MCP servers that live in the client.
+    /// Use MCP servers that run in the client.
     pub mcp_acp: bool,
 }
 
@@ -146,7 +146,7 @@ impl From<&v1::InitializeResponse> for AgentCan {
 
 impl From<&v2::InitializeResponse> for AgentCan {
     fn from(answer: &v2::InitializeResponse) -> Self {
-        // Login and logout come as a pair, announced by there being a way to log in.
+        // Login and logout come as a pair; auth methods announce both.
         let logout = !answer.auth_methods.is_empty();
         let Some(session) = &answer.capabilities.session else {
             return Self { logout, ..Self::default() };

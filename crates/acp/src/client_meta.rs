@@ -1,7 +1,7 @@
-//! What a client may tell an agent in `_meta`.
+//! Removes members from `_meta` in a client's messages unless they are listed.
 //!
-//! Agents take settings from there: programs to start, directories, a mode in which nothing is asked. That would be a way
-//! around every rule, so the bus and the gate let only members pass that are listed.
+//! Agents take settings from `_meta`: programs to start, directories, a mode without permission requests. That would
+//! bypass every rule, so the bus and the gate forward only listed members.
 
 use std::ops::Range;
 
@@ -11,40 +11,40 @@ use crate::method;
 
 const META: &str = "_meta";
 
-/// What the official Python SDK reads as `_meta` too, without separators.
+/// The official Python SDK also accepts this as `_meta`, ignoring separators.
 const META_ALIAS: &str = "fieldmeta";
 
-/// The capabilities of a client, in both versions.
+/// The capabilities of a client, by version.
 const CAPABILITIES: [&str; 2] = ["clientCapabilities", "capabilities"];
 
-/// How deep the objects of the protocol are nested, and then some.
+/// Deeper than the objects of the protocol are nested.
 const MAX_DEPTH: usize = 8;
 
-/// The most names of members that are recorded for a message, and how many characters of each.
+/// Limits of the recorded member names of a message, in number and in characters of each.
 const MAX_NAMES: usize = 16;
 const MAX_NAME_CHARS: usize = 128;
 
-/// A message without the members that were taken out of its `_meta`.
+/// A message from whose `_meta` members were removed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StrippedMeta {
-    /// The message.
+    /// The message without them.
     pub line: Vec<u8>,
-    /// The names of those members.
+    /// The names of the removed members.
     pub names: Vec<String>,
 }
 
-/// Takes members out of `_meta`, at any depth of a request or a notification of a client, but those that `listed` names and
-/// those that have a fixed meaning. Returns `None` if nothing is to be taken out.
+/// Removes members from `_meta`, at any depth of a client's request or notification, except those in `listed` and those
+/// with a fixed meaning. Returns `None` if there is nothing to remove.
 pub fn strip_client_meta(message: View<'_>, listed: &[String]) -> Option<StrippedMeta> {
     let method = message.method()?;
-    // Its `_meta` belongs to MCP, and is for the agent as a user of the server.
+    // Its `_meta` belongs to MCP and addresses the agent as a user of the server.
     if method == method::MCP_MESSAGE {
         return None;
     }
     let (bytes, params) = (message.bytes(), message.params()?);
-    // Most messages have no such key, however it is written.
+    // Most messages have no such key in any spelling.
     memchr::memchr2(b'_', b'\\', params)?;
-    // What a client can show stands in `_meta` of its capabilities.
+    // `_meta` of the capabilities says what a client can display.
     let kept: &[&str] = if method == method::INITIALIZE { &CAPABILITIES } else { &[] };
     let mut edits = Edits { listed, kept, bytes, replaced: Vec::new(), names: Vec::new() };
     edits.walk(message.envelope().params.range(), MAX_DEPTH);
@@ -64,10 +64,10 @@ pub fn strip_client_meta(message: View<'_>, listed: &[String]) -> Option<Strippe
 
 struct Edits<'a> {
     listed: &'a [String],
-    /// Members of the parameters in which nothing is taken out.
+    /// Members of the parameters from which nothing is removed.
     kept: &'a [&'a str],
     bytes: &'a [u8],
-    /// What stands in place of some parts of the message, in the order of these.
+    /// Replacements of ranges of the message, in order.
     replaced: Vec<(Range<usize>, Vec<u8>)>,
     names: Vec<String>,
 }
@@ -80,7 +80,7 @@ impl Edits<'_> {
             Some(b'{') => {
                 for (key, inner) in members(value) {
                     let key = value.get(key).unwrap_or_default();
-                    // Some readers do not tell cases apart.
+                    // Some readers ignore the case of keys.
                     let is_meta =
                         written_key_folds_to(key, META, false) || written_key_folds_to(key, META_ALIAS, true);
                     if is_meta {
@@ -103,11 +103,11 @@ impl Edits<'_> {
         decoded(key).is_some_and(|key| self.kept.contains(&&*key))
     }
 
-    /// Keeps of a `_meta` what is permitted.
+    /// Replaces a `_meta` by its permitted members.
     fn judge(&mut self, range: Range<usize>) {
         let value = self.bytes.get(range.clone()).unwrap_or_default();
         if value.first() != Some(&b'{') {
-            // Not an object, so no member of it can be listed.
+            // Not an object, so it has no listed member.
             if value != b"null" {
                 self.note(META);
                 self.replaced.push((range, b"null".to_vec()));
@@ -141,13 +141,13 @@ impl Edits<'_> {
     }
 }
 
-/// Members of this project, of the protocol and of tracing.
+/// Returns `true` for members of this project, of the protocol and of tracing.
 fn is_own(name: &str) -> bool {
     matches!(name, "narrows" | "aip44" | "traceparent" | "tracestate" | "baggage" | "progressToken")
         || name.starts_with("narrows/")
 }
 
-/// The text of a key that is written with its quotes.
+/// Decodes a key that is written with its quotes.
 fn decoded(raw: &[u8]) -> Option<String> {
     serde_json::from_slice(raw).ok()
 }
@@ -180,7 +180,7 @@ mod tests {
             Some((r#"{"_meta":{"traceparent":"t"},"cwd":"/w"}"#, &["a", "b", "c"]))
         });
         check(r#"{"_meta":{"x":{}}}"#, Some((r#"{"_meta":{}}"#, &["x"])));
-        // However it is written.
+        // In any spelling.
         check(r#"{"\u005fmeta":{"\u0078":1}}"#, Some((r#"{"\u005fmeta":{}}"#, &["x"])));
         check(r#"{"_Meta":{"x":1},"_META":{"y":1}}"#, Some((r#"{"_Meta":{},"_META":{}}"#, &["x", "y"])));
         check(r#"{"field_meta":{"x":1},"Field-Meta":{"y":1}}"#, {

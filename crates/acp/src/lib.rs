@@ -1,11 +1,11 @@
-//! The Agent Client Protocol, versions 1 and 2, as every other crate here sees it.
+//! The types and rules of the Agent Client Protocol, versions 1 and 2.
 //!
-//! The types are those of the pinned official schema crate, under [`v1`] and [`v2`]. Around them stand the
-//! few things the schema does not say: who may send which [`method`], which version a connection speaks
-//! ([`agree`] for an agent, [`offer`] for a client), and how to keep what the schema does not know
-//! ([`raw`], [`union`](mod@union)), and which members a receiver may find in a message ([`shape`]).
+//! The types are those of the pinned official schema crate, under [`v1`] and [`v2`]. This crate adds what the schema
+//! does not contain: who may send which [`method`], how a version is negotiated ([`agree`] for an agent, [`offer`] for
+//! a client), how to keep unknown data ([`raw`], [`union`](mod@union)), and which members a message may have
+//! ([`shape`]).
 //!
-//! Nothing here reads or writes a byte of transport, knows a clock, or converts one version into the other.
+//! The crate does no I/O, has no clock, and does not convert one version into the other.
 
 pub mod agree;
 pub mod capability;

@@ -1,12 +1,12 @@
-//! Every method of both versions: who may send it, whether it is answered, and what it belongs to.
+//! Every method of both versions: its direction, kind and scope.
 //!
-//! The table is about the protocol, not about what a role implements: a request for a method that
-//! [`find`] does not know, or that the role does not serve, is answered with -32601, and such a notification
-//! is passed over. `proxy/*` has no rows, because neither end of a conversation serves it.
+//! The table describes the protocol, not what a role implements: a request for a method that [`find`] does not know, or
+//! that the role does not serve, is answered with -32601, and such a notification is ignored. `proxy/*` has no rows,
+//! because neither agents nor clients serve it.
 
 use crate::version::{Version, Versions};
 
-/// Opens a connection and settles its version.
+/// Opens a connection and negotiates its version.
 pub const INITIALIZE: &str = "initialize";
 /// Logs in (v1).
 pub const AUTHENTICATE: &str = "authenticate";
@@ -16,15 +16,15 @@ pub const LOGOUT: &str = "logout";
 pub const AUTH_LOGIN: &str = "auth/login";
 /// Logs out (v2).
 pub const AUTH_LOGOUT: &str = "auth/logout";
-/// Asks who is logged in.
+/// Returns the login status.
 pub const AUTH_STATUS: &str = "auth/status";
-/// Tells that who is logged in has changed.
+/// Reports that the login status has changed.
 pub const AUTH_STATUS_UPDATE: &str = "auth/status_update";
 /// Lists the model providers of an agent.
 pub const PROVIDERS_LIST: &str = "providers/list";
 /// Configures a model provider of an agent.
 pub const PROVIDERS_SET: &str = "providers/set";
-/// Switches a model provider of an agent off.
+/// Disables a model provider of an agent.
 pub const PROVIDERS_DISABLE: &str = "providers/disable";
 /// Creates a session.
 pub const SESSION_NEW: &str = "session/new";
@@ -40,31 +40,31 @@ pub const SESSION_LIST: &str = "session/list";
 pub const SESSION_CLOSE: &str = "session/close";
 /// Deletes a stored session.
 pub const SESSION_DELETE: &str = "session/delete";
-/// Puts a stored session away.
+/// Archives a stored session.
 pub const SESSION_ARCHIVE: &str = "session/archive";
-/// Takes a stored session out again.
+/// Restores a session from the archive.
 pub const SESSION_UNARCHIVE: &str = "session/unarchive";
-/// Asks whether a session is open or stored.
+/// Returns whether a session is open or stored.
 pub const SESSION_STATUS: &str = "session/status";
-/// Names a session.
+/// Sets the title of a session.
 pub const SESSION_SET_TITLE: &str = "session/set_title";
 /// Chooses a mode (v1).
 pub const SESSION_SET_MODE: &str = "session/set_mode";
-/// Chooses a model. Gone from the schema, still sent by v1 clients in the field.
+/// Chooses a model. No longer in the schema, but some v1 clients still send it.
 pub const SESSION_SET_MODEL: &str = "session/set_model";
 /// Sets a configuration option.
 pub const SESSION_SET_CONFIG_OPTION: &str = "session/set_config_option";
-/// Sends a prompt. Its answer ends the turn in v1, and says that the message was inserted in v2.
+/// Sends a prompt. The answer ends the turn in v1; in v2 it says that the message was inserted.
 pub const SESSION_PROMPT: &str = "session/prompt";
-/// Stops the work of a session.
+/// Cancels the work of a session.
 pub const SESSION_CANCEL: &str = "session/cancel";
-/// Stops one tool call (v2).
+/// Cancels one tool call (v2).
 pub const TOOL_CALL_CANCEL: &str = "tool_call/cancel";
-/// Stops the process of one of the agent's terminals (v2); no relation of [`TERMINAL_KILL`].
+/// Ends the process of one of the agent's terminals (v2). Unrelated to [`TERMINAL_KILL`].
 pub const TERMINAL_CANCEL: &str = "terminal/cancel";
-/// Reports what happens in a session.
+/// Reports an event of a session.
 pub const SESSION_UPDATE: &str = "session/update";
-/// Asks the user whether an operation may run.
+/// Requests the user's permission for an operation.
 pub const SESSION_REQUEST_PERMISSION: &str = "session/request_permission";
 /// Reads a file through the client (v1).
 pub const FS_READ_TEXT_FILE: &str = "fs/read_text_file";
@@ -78,26 +78,26 @@ pub const TERMINAL_OUTPUT: &str = "terminal/output";
 pub const TERMINAL_WAIT_FOR_EXIT: &str = "terminal/wait_for_exit";
 /// Kills a command and keeps its terminal (v1).
 pub const TERMINAL_KILL: &str = "terminal/kill";
-/// Gives a terminal back (v1).
+/// Releases a terminal (v1).
 pub const TERMINAL_RELEASE: &str = "terminal/release";
 /// Asks the user for input.
 pub const ELICITATION_CREATE: &str = "elicitation/create";
-/// Tells that input asked for by URL has arrived.
+/// Reports that input requested by URL has arrived.
 pub const ELICITATION_COMPLETE: &str = "elicitation/complete";
-/// Carries a message of an MCP server that lives in the client.
+/// Carries a message of an MCP server that runs in the client.
 pub const MCP_MESSAGE: &str = "mcp/message";
 /// Opens such a server, in an older form of MCP over ACP.
 pub const MCP_CONNECT: &str = "mcp/connect";
 /// Closes such a server, in an older form of MCP over ACP.
 pub const MCP_DISCONNECT: &str = "mcp/disconnect";
-/// Introduces a conductor to a proxy, which has somebody behind it.
+/// Introduces a conductor to a proxy that has a successor.
 pub const PROXY_INITIALIZE: &str = "proxy/initialize";
-/// Carries a message between a proxy and whoever is behind it, through their conductor.
+/// Carries a message between a proxy and its successor, through their conductor.
 pub const PROXY_SUCCESSOR: &str = "proxy/successor";
-/// Asks the other side to give up on a request, which is answered all the same.
+/// Cancels a request, which is still answered.
 pub const CANCEL_REQUEST: &str = "$/cancel_request";
 
-/// One end of a conversation.
+/// The role of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
     /// The end that runs turns.
@@ -106,7 +106,7 @@ pub enum Side {
     Client,
 }
 
-/// Which way a method travels.
+/// The direction in which a method is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From client to agent.
@@ -120,9 +120,9 @@ pub enum Direction {
 /// Whether a method is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It has an id and gets exactly one response.
+    /// Has an id and gets exactly one response.
     Request,
-    /// It has none. Some clients send one with an id all the same; that is still a request to be answered.
+    /// Has no id. If a client sends one, it is a request and must be answered.
     Notification,
 }
 
@@ -137,36 +137,36 @@ pub enum Scope {
     ByParams,
 }
 
-/// How settled a method is.
+/// Stability of a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     /// Part of the version.
     Stable,
     /// Behind a feature of the schema crate.
     Unstable,
-    /// Dropped from the schema, but met in the field.
+    /// Dropped from the schema, but still in use.
     Legacy,
 }
 
-/// A row of the table.
+/// A row of the method table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Method {
     /// The name on the wire.
     pub name: &'static str,
-    /// Which way it travels.
+    /// The direction in which it is sent.
     pub direction: Direction,
-    /// Whether it is answered.
+    /// Request or notification.
     pub kind: Kind,
     /// What it belongs to.
     pub scope: Scope,
     /// The versions that have it.
     pub versions: Versions,
-    /// How settled it is.
+    /// Its stability.
     pub status: Status,
 }
 
 impl Method {
-    /// Whether `side` may be sent this method.
+    /// Returns `true` if `side` may receive this method.
     pub fn received_by(&self, side: Side) -> bool {
         match self.direction {
             Direction::ToAgent => side == Side::Agent,
@@ -175,7 +175,7 @@ impl Method {
         }
     }
 
-    /// The side that owes a response: the receiver of a request, nobody for a notification.
+    /// The side that answers: the receiver of a request; `None` for a notification.
     pub fn answered_by(&self) -> Option<Side> {
         match (self.kind, self.direction) {
             (Kind::Request, Direction::ToAgent) => Some(Side::Agent),
@@ -185,26 +185,26 @@ impl Method {
     }
 }
 
-/// The row of what `side` receives under `name` on a connection of `version`.
+/// Returns the row for `name` that `side` receives on a connection of `version`.
 pub fn find(side: Side, version: Version, name: &str) -> Option<&'static Method> {
     METHODS
         .iter()
         .find(|method| method.name == name && method.received_by(side) && method.versions.contains(version))
 }
 
-/// Whether `version` lets `side` receive a method of this name, extensions aside.
+/// Returns `true` if `side` may receive a method of this name in `version`, extensions aside.
 pub fn knows(side: Side, version: Version, name: &str) -> bool {
     find(side, version, name).is_some()
 }
 
-/// Whether the name is one of those the protocol leaves to implementations.
+/// Returns `true` if the protocol reserves the name for extensions.
 pub fn is_extension(name: &str) -> bool {
     name.starts_with('_')
 }
 
-/// Whether later entries of a batch wait for this method.
+/// Returns `true` if later entries of a batch wait for this method.
 ///
-/// Those that change what the rest of the connection means. Never a prompt: it may wait for entries after it.
+/// These methods change what later messages mean. A prompt never does: it may wait for entries behind it.
 pub fn is_lifecycle(name: &str) -> bool {
     matches!(
         name,
@@ -218,7 +218,7 @@ pub fn is_lifecycle(name: &str) -> bool {
     )
 }
 
-/// All methods. A name has a second row only where the two directions differ in kind.
+/// All methods. A name has two rows only if its kind depends on the direction.
 pub static METHODS: &[Method] = {
     use Direction::{Both as EitherWay, ToAgent, ToClient};
     use Kind::{Notification, Request};
@@ -293,7 +293,7 @@ mod tests {
     use super::*;
     use crate::{v1, v2};
 
-    /// The names in one of the schema crate's own lists, which grow with the features it is built with.
+    /// The names in a list of the schema crate, which depend on its features.
     fn exported(names: &impl Serialize) -> BTreeSet<String> {
         let names = serde_json::to_value(names).unwrap();
         names.as_object().unwrap().values().map(|name| name.as_str().unwrap().to_owned()).collect()

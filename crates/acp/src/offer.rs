@@ -1,7 +1,7 @@
 //! The client's side of version negotiation.
 //!
-//! A client offers the highest version it speaks and judges the answer. Each judgement ends the attempt,
-//! asks for another connection with a lower version, or is final, so the attempts always come to an end.
+//! A client offers its highest version and evaluates the answer. Each result ends the attempt, asks for another
+//! connection with a lower version, or is final, so the attempts always end.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -10,15 +10,15 @@ use crate::raw::{ReadError, read_object};
 use crate::version::{Version, Versions};
 use crate::{v1, v2};
 
-/// What to do with a connection whose agent has answered `initialize`.
+/// What to do after an agent has answered `initialize`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Go on: the agent speaks the version that was offered.
+    /// Continue: the agent accepted the offered version.
     Accepted(Answer),
-    /// Close it, and open another that starts with an `initialize` written in this lower version.
+    /// Disconnect, and open another connection with an `initialize` in this lower version.
     ///
-    /// The connection itself will not do: the agent has read a request of the higher version, in which the
-    /// client's files and terminals do not appear.
+    /// The same connection cannot be used: the agent has read a request of the higher version, which does not mention
+    /// the client's files and terminals.
     Reconnect(Version),
 }
 
@@ -31,31 +31,31 @@ pub enum Answer {
     V2(Box<v2::InitializeResponse>),
 }
 
-/// Why no connection with this agent is possible. The words are for the user.
+/// Why the client cannot use this agent. `Display` is for the user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// The agent chose a version we do not speak, or one above what was offered.
+    /// The agent chose an unsupported version, or one above the offer.
     #[error("the agent chose protocol version {chosen}; this client offered {offered} and speaks {spoken}")]
     Chosen {
-        /// The version it chose.
+        /// The version that the agent chose.
         chosen: u16,
-        /// The version it was offered.
+        /// The version that the client offered.
         offered: Version,
-        /// The versions we speak.
+        /// The versions that the client supports.
         spoken: Versions,
     },
-    /// The agent has no version at or below the one that was offered.
+    /// The agent has no version at or below the offered one.
     #[error("the agent supports protocol versions {supported:?}; this client speaks {spoken}")]
     Unsupported {
-        /// The versions it says it has; empty if it did not say.
+        /// The versions that the agent reports; empty if it reports none.
         supported: Vec<u16>,
-        /// The versions we speak.
+        /// The versions that the client supports.
         spoken: Versions,
     },
-    /// The answer cannot be read.
+    /// The answer is malformed.
     #[error("the agent's answer to initialize cannot be read: {0}")]
     Answer(#[from] ReadError),
-    /// The agent refused for a reason of its own.
+    /// The agent refused for another reason.
     #[error("the agent refused initialize with error {code}")]
     Refused {
         /// The JSON-RPC error code.
@@ -63,10 +63,10 @@ pub enum Unfit {
     },
 }
 
-/// Judges the result of an `initialize` that offered `offered`.
+/// Evaluates the result of an `initialize` that offered `offered`.
 ///
 /// # Errors
-/// [`Unfit`]: disconnect, and tell the user.
+/// [`Unfit`]: disconnect, and report it to the user.
 pub fn judge_result(spoken: Versions, offered: Version, result: &RawValue) -> Result<Verdict, Unfit> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -84,10 +84,10 @@ pub fn judge_result(spoken: Versions, offered: Version, result: &RawValue) -> Re
     }
 }
 
-/// Judges an error, by its `code` and `data`, in answer to an `initialize` that offered `offered`.
+/// Evaluates the error, by `code` and `data`, of an `initialize` that offered `offered`.
 ///
 /// # Errors
-/// [`Unfit`]: disconnect, and tell the user.
+/// [`Unfit`]: disconnect, and report it to the user.
 pub fn judge_error(
     spoken: Versions,
     offered: Version,
@@ -107,7 +107,7 @@ pub fn judge_error(
                 None => Err(Unfit::Unsupported { supported, spoken }),
             }
         }
-        // A v1 agent that reads its params strictly chokes on those of v2 instead of answering 1.
+        // A v1 agent with strict params rejects those of v2 instead of answering 1.
         v2::ErrorCode::InvalidRequest | v2::ErrorCode::InvalidParams | v2::ErrorCode::InternalError
             if lower(&Version::V1) =>
         {
@@ -125,7 +125,7 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
-    /// An answer in a few words, for tables of cases.
+    /// Describes a result in a few words.
     fn told(verdict: Result<Verdict, Unfit>) -> String {
         match verdict {
             Ok(Verdict::Accepted(Answer::V1(answer))) => format!("accepted {}", answer.protocol_version),
@@ -195,7 +195,7 @@ mod tests {
             "the agent supports protocol versions [2]; this client speaks 1",
         );
         check(Both, V2, -32022, Some(r#"{"requested":2,"supported":[0,1]}"#), "reconnect 1");
-        // Never back up: the two could send each other to and fro.
+        // Never a higher version again, or the two could alternate without end.
         check(
             Both,
             V1,

@@ -1,8 +1,7 @@
-//! What an answer to `session/request_permission` allows, and all it does not.
+//! Evaluates the answer to `session/request_permission`: only a clear approval allows anything.
 //!
-//! Both versions write options and outcomes alike, so one reader serves both. It reads the text and not the
-//! schema's types, because the outcomes of v1 are a closed set: there, an unknown outcome would be an
-//! unreadable answer instead of a refusal.
+//! Options and outcomes have the same form in both versions. The text is read directly, because the outcomes of v1 are
+//! a closed enum: an unknown one would make the answer malformed instead of a refusal.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -10,12 +9,12 @@ use serde_json::value::RawValue;
 use crate::raw::read_object;
 use crate::{v1, v2};
 
-/// An option that was offered, of either version.
+/// An offered option, in either version.
 pub trait Offered {
-    /// Its id.
+    /// The id of the option.
     fn id(&self) -> &str;
 
-    /// Whether choosing it allows the operation. A kind that says neither does not.
+    /// Returns `true` if choosing the option allows the operation. Unknown kinds do not.
     fn allows(&self) -> bool;
 }
 
@@ -41,10 +40,10 @@ impl Offered for v2::PermissionOption {
     }
 }
 
-/// The offered option that `result`, the answer to a permission request, selects.
+/// Returns the offered option that `result`, the answer to a permission request, selects.
 ///
-/// Nothing is selected by an unknown outcome, an id that was not offered or was offered twice, a doubled
-/// member, or an answer that cannot be read.
+/// Nothing is selected by an unknown outcome, an id that was not offered or was offered twice, a repeated member, or a
+/// malformed answer.
 pub fn selected<'o, O: Offered>(result: &RawValue, offered: &'o [O]) -> Option<&'o O> {
     #[derive(Deserialize)]
     struct Answer<'a> {
@@ -65,9 +64,9 @@ pub fn selected<'o, O: Offered>(result: &RawValue, offered: &'o [O]) -> Option<&
     named.next().is_none().then_some(option)
 }
 
-/// The offered option that `result` selects, if it is one that allows the operation.
+/// Returns the selected option if it allows the operation.
 ///
-/// `None` is the only other outcome: whatever is not clearly an approval is none.
+/// Returns `None` for everything that is not clearly an approval.
 pub fn approved<'o, O: Offered>(result: &RawValue, offered: &'o [O]) -> Option<&'o O> {
     selected(result, offered).filter(|option| option.allows())
 }
@@ -83,7 +82,7 @@ mod tests {
         {"optionId":"twice","name":"Allow","kind":"allow_once"},
         {"optionId":"twice","name":"Reject","kind":"reject_once"}]"#;
 
-    /// Checks an answer in both versions, by the id it selects and the id it approves.
+    /// Checks the ids of the selected and of the approved option, in both versions.
     #[track_caller]
     fn check(result: &str, expected: (Option<&str>, Option<&str>)) {
         let result: &RawValue = serde_json::from_str(result).unwrap();

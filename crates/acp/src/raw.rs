@@ -1,7 +1,7 @@
-//! JSON kept exactly as it came, with a typed view read on demand.
+//! JSON kept as received, with a typed view on demand.
 //!
-//! A typed value forgets what its type does not know. Whoever stores or passes on a message therefore keeps
-//! a [`Raw`], and whoever needs to understand it reads a view of it.
+//! A typed value drops what its type does not know. Code that stores or forwards a message keeps a [`Raw`] and reads a
+//! view of it.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,8 +14,8 @@ use serde_json::value::RawValue;
 
 /// The exact text of a JSON value that is expected to be a `T`.
 ///
-/// Equality is equality of the text. Clones share it. Like [`RawValue`] it can only be read from and written
-/// to JSON text by `serde_json`, and not from inside a flattened, untagged or internally tagged type.
+/// Two values are equal if their texts are. Clones share the text. Like [`RawValue`], it can only be read from and
+/// written to JSON text by `serde_json`, and not inside a flattened, untagged or internally tagged type.
 pub struct Raw<T> {
     text: Arc<RawValue>,
     // `fn() -> T`: a Raw owns no T, so it is Send and Sync whatever T is.
@@ -23,10 +23,10 @@ pub struct Raw<T> {
 }
 
 impl<T> Raw<T> {
-    /// Checks that `text` is one JSON value, and keeps it.
+    /// Keeps `text`, which must be one JSON value.
     ///
     /// # Errors
-    /// [`ReadError::Json`] if it is not.
+    /// [`ReadError::Json`] otherwise.
     pub fn parse(text: &str) -> Result<Self, ReadError> {
         serde_json::from_str::<&RawValue>(text)
             .map(Self::from)
@@ -38,16 +38,16 @@ impl<T> Raw<T> {
         self.text.get()
     }
 
-    /// The text, in the form `serde_json` embeds verbatim.
+    /// The text, as `serde_json` embeds it.
     pub fn as_raw(&self) -> &RawValue {
         &self.text
     }
 }
 
 impl<T: DeserializeOwned> Raw<T> {
-    /// Reads the text as a `T`.
+    /// Deserializes the text.
     ///
-    /// For a type with variants, [`reading`](Self::reading) tells a variant nobody knows from a broken one.
+    /// For a type with variants, [`reading`](Self::reading) distinguishes unknown variants from malformed ones.
     ///
     /// # Errors
     /// [`ReadError::Shape`] if it is not a `T`.
@@ -100,52 +100,51 @@ impl<'de, T> Deserialize<'de> for Raw<T> {
     }
 }
 
-/// Why a typed view could not be had. The text is not harmed by it.
+/// Why a value could not be deserialized. Its text is still valid.
 ///
-/// What the peer wrote appears in the words only escaped and shortened, so they may go to a log or into the
-/// message of an answer.
+/// Text of the peer appears escaped and shortened, so the message may be logged or sent in an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// The text is not one JSON value.
     #[error("not JSON: {reason}")]
     Json {
-        /// What the parser met.
+        /// The parser's message.
         reason: String,
     },
-    /// The value does not have the form its type asks for.
+    /// The value does not match its type.
     #[error("unexpected form: {reason}")]
     Shape {
-        /// What did not fit.
+        /// The parser's message.
         reason: String,
     },
-    /// The value is not an object in which exactly one string names the variant.
+    /// The value is not an object with exactly one string that names the variant.
     #[error("no usable `{field}`: {reason}")]
     Tag {
         /// The member that should name the variant.
         field: &'static str,
-        /// What was there in its place.
+        /// The parser's message.
         reason: String,
     },
-    /// The variant is one the schema knows, but the rest does not fit it. Never to be taken for "other".
+    /// The variant is known, but its content is malformed. Must not be treated as unknown.
     #[error("`{field}` is `{tag}`, but the rest does not fit: {reason}")]
     Payload {
         /// The member that names the variant.
         field: &'static str,
         /// The variant.
         tag: String,
-        /// What did not fit.
+        /// The parser's message.
         reason: String,
     },
 }
 
-/// Reads JSON text as a `T`.
+/// Deserializes JSON text.
 pub(crate) fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, ReadError> {
     serde_json::from_str(text).map_err(|error| ReadError::Shape { reason: words(&error) })
 }
 
-/// Reads JSON text as a `T` if it is an object.
+/// Deserializes JSON text if it is an object.
 ///
-/// A derived struct also takes an array of its fields, which no peer may send and only this check refuses.
+/// A derived struct also accepts an array of its fields, which no peer may send.
 pub(crate) fn read_object<'a, T: Deserialize<'a>>(text: &'a RawValue) -> Result<T, ReadError> {
     if text.get().starts_with('{') {
         read(text.get())
@@ -154,9 +153,9 @@ pub(crate) fn read_object<'a, T: Deserialize<'a>>(text: &'a RawValue) -> Result<
     }
 }
 
-/// What `error` says, in one line of bounded length without control characters.
+/// Formats `error` as one line of bounded length without control characters.
 ///
-/// A parser quotes the peer: a whole string, unescaped where it was to be the name of a variant.
+/// Parsers quote the peer: a whole string, unescaped, where a variant name was expected.
 pub(crate) fn words(error: &dyn fmt::Display) -> String {
     const MAX_CHARS: usize = 200;
     one_line(&error.to_string(), MAX_CHARS)

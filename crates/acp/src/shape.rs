@@ -1,11 +1,11 @@
-//! The members of every message of the protocol, and their types.
+//! The members of every protocol message and their types.
 //!
-//! A program that judges a message and passes it on must know that the receiver finds nothing else in it. A [`Shape`] says
-//! which members the receiver may find. [`Shape::fit`] compares JSON text with it, without building a value: most messages
-//! fit, and those that do are not copied.
+//! A program that checks and forwards a message must know that the receiver finds nothing else in it. A [`Shape`] lists
+//! the members that the receiver may find. [`Shape::fit`] compares JSON text with it without building a value, and
+//! copies only messages that do not fit.
 //!
-//! `null` fits everywhere, as readers take it for a missing member. `_meta` may hold anything in every object, because it
-//! belongs to extensions. Values of strings, such as the names of kinds and states, are not compared.
+//! `null` fits everywhere, because readers treat it as a missing member. `_meta` may hold anything in every object,
+//! because it belongs to extensions. String values, such as names of kinds and states, are not compared.
 
 /// Defines objects: `NAME { "member": SHAPE, … }`.
 macro_rules! objects {
@@ -43,11 +43,11 @@ use crate::version::Version;
 
 const META: &str = "_meta";
 
-/// The most names that are told of what does not fit, and how many characters of each.
+/// Limits of the reported names that do not fit, in number and in characters of each.
 const MAX_NAMES: usize = 16;
 const MAX_NAME_CHARS: usize = 128;
 
-/// What a value of the protocol is.
+/// The type of a protocol value.
 #[derive(Debug)]
 pub enum Shape {
     /// Any JSON value. The protocol does not define its content.
@@ -62,29 +62,29 @@ pub enum Shape {
     Integer,
     /// A number.
     Number,
-    /// An id of a request: a string or an integer.
+    /// The id of a request: a string or an integer.
     Id,
     /// An array.
     List(&'static Shape),
-    /// An object with any names.
+    /// An object with arbitrary keys.
     Map(&'static Shape),
-    /// An object with these members at most.
+    /// An object with no other members than these.
     Object(&'static [Member]),
-    /// An object one of whose members says which others it has.
+    /// An object with one member that determines the others.
     Tagged(Tagged),
 }
 
-/// The name of a member, and what it is.
+/// The name and type of a member.
 type Member = (&'static str, &'static Shape);
 
-/// An object one of whose members says which others it has.
+/// An object with one member that determines the others.
 #[derive(Debug)]
 pub struct Tagged {
     tag: &'static str,
     variants: &'static [(&'static str, &'static [Member])],
-    /// What it is without the tag: one shape, or none.
+    /// The shape without the tag: none or one.
     untagged: &'static [&'static Shape],
-    /// What it is with an unknown tag: the first that has such a variant, or that has no variants.
+    /// The shapes for an unknown tag: the first that has such a variant, or that has no variants.
     others: &'static [&'static Shape],
 }
 
@@ -98,7 +98,7 @@ static ID: Shape = Shape::Id;
 /// An object that has at most `_meta`.
 static EMPTY: Shape = Shape::Object(&[]);
 
-/// Which version a connection speaks is only known after this, so a client may say what both of them have.
+/// The version is only known after this request, so a client may send the members of both.
 static INITIALIZE_PARAMS: Shape = Shape::Object(&[
     ("protocolVersion", &UINT),
     ("clientCapabilities", &v1::CLIENT_CAPABILITIES),
@@ -107,17 +107,18 @@ static INITIALIZE_PARAMS: Shape = Shape::Object(&[
     ("info", &IMPLEMENTATION),
 ]);
 
-/// A method, who receives it, its parameters and its result.
+/// A method, its receiver, its parameters and its result.
 type Row = (&'static str, Side, &'static Shape, &'static Shape);
 
-/// Returns the parameters of a method that `receiver` receives on a connection of `version`. `None`: no version has it.
+/// Returns the parameters of a method that `receiver` receives on a connection of `version`, or `None` if no version
+/// has it.
 ///
-/// A method that only the other version has is that of the other version.
+/// If only the other version has the method, returns its shape there.
 pub fn params(version: Version, receiver: Side, method: &str) -> Option<&'static Shape> {
     find(version, receiver, method).map(|(_, _, params, _)| *params)
 }
 
-/// Returns the result of a method that `receiver` has received. See [`params`].
+/// Returns the result of a method that `receiver` received. See [`params`].
 pub fn result(version: Version, receiver: Side, method: &str) -> Option<&'static Shape> {
     find(version, receiver, method).map(|(.., result)| *result)
 }
@@ -134,22 +135,22 @@ fn find(version: Version, receiver: Side, method: &str) -> Option<&'static Row> 
 /// The result of [`Shape::fit`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// The text has the shape.
+    /// The text fits.
     Whole,
-    /// The text has the shape without some members and entries.
+    /// The text fits after some members and elements were removed.
     Part {
-        /// The text without them.
+        /// The remaining text.
         text: Vec<u8>,
-        /// Where they were, such as `update.content.x`. Not all of them, if they are many.
+        /// Paths of what was removed, such as `update.content.x`. Limited in number.
         names: Vec<String>,
     },
-    /// The text is something else altogether.
+    /// The text does not fit at all.
     Nothing,
 }
 
 impl Shape {
-    /// Compares text, which is known to be JSON, with the shape. What does not fit is left out: unknown members, values of
-    /// another type, unknown variants, and all but the first of members that have the same name.
+    /// Compares valid JSON text with the shape. Removes unknown members, values of another type, unknown variants, and
+    /// all but the first of members with equal names.
     pub fn fit(&self, text: &[u8]) -> Fit {
         let mut names = Vec::new();
         match self.keep(text, &mut names) {
@@ -219,7 +220,7 @@ impl Tagged {
     }
 }
 
-/// What is kept of a value.
+/// What remains of a value.
 enum Kept {
     All,
     Some(Vec<u8>),
@@ -237,11 +238,11 @@ fn keep_entries(text: &[u8], shape: &Shape, names: &mut Vec<String>) -> Kept {
     edit.finish(b']')
 }
 
-/// What a member of an object is.
+/// How a member of an object is treated.
 enum Found {
     Known(&'static Shape),
     Unknown,
-    /// A member of the same name stands before it: readers choose one of the two.
+    /// An earlier member has the name: readers differ in which one they use.
     Repeated,
 }
 
@@ -252,7 +253,7 @@ fn keep_members(text: &[u8], names: &mut Vec<String>, mut find: impl FnMut(&str)
         let name = decoded(&text[key.clone()]).unwrap_or_default();
         let kept = match find(&name) {
             Found::Known(shape) => shape.keep(&text[value.clone()], names),
-            // Readers take it for a missing one.
+            // Readers treat `null` as a missing member.
             Found::Unknown if &text[value.clone()] == b"null" => Kept::All,
             Found::Unknown | Found::Repeated => Kept::None,
         };
@@ -261,9 +262,9 @@ fn keep_members(text: &[u8], names: &mut Vec<String>, mut find: impl FnMut(&str)
     edit.finish(b'}')
 }
 
-/// Finds members of an object that has these, `_meta`, and the tag if there is one.
+/// Returns a function that finds members of an object: these, `_meta`, and the tag if there is one.
 fn finder(known: &'static [Member], tag: Option<&'static str>) -> impl FnMut(&str) -> Found {
-    // One bit for each: no object of the protocol has that many members.
+    // One bit per member: no object of the protocol has more.
     let mut seen = 0_u64;
     move |name| {
         let (bit, shape) = match known.iter().position(|(known, _)| *known == name) {
@@ -279,12 +280,12 @@ fn finder(known: &'static [Member], tag: Option<&'static str>) -> impl FnMut(&st
     }
 }
 
-/// An object or an array of which a part is kept.
+/// An object or array that is being reduced to what fits.
 struct Edit<'a> {
     text: &'a [u8],
-    /// The text without what does not fit. `None` while everything does.
+    /// The text without what does not fit. `None` while everything fits.
     kept: Option<Vec<u8>>,
-    /// Up to where the text is kept as it is.
+    /// End of the text that was handled.
     end: usize,
     is_empty: bool,
 }
@@ -294,8 +295,8 @@ impl<'a> Edit<'a> {
         Self { text, kept: None, end: 1, is_empty: true }
     }
 
-    /// Takes in one part that stands at `place`, of whose value, which begins at `value`, this is kept. `before` is how many
-    /// names there were before those of the value.
+    /// Adds the part at `place`, whose value begins at `value` and is reduced to `kept`. `before` is the number of
+    /// recorded names before that value.
     fn put<'n>(
         &mut self,
         place: Range<usize>,
@@ -347,7 +348,7 @@ impl<'a> Edit<'a> {
     }
 }
 
-/// The text of a string that is written with its quotes. `None` if it is something else.
+/// Decodes a string that is written with its quotes. Returns `None` for other values.
 fn decoded(raw: &[u8]) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     if inner.contains(&b'\\') {

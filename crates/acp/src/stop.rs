@@ -9,24 +9,24 @@ use crate::{v1, v2};
 /// Why a turn ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopReason {
-    /// The agent was done.
+    /// The agent finished.
     EndTurn,
-    /// The limit of tokens was reached.
+    /// The token limit was reached.
     MaxTokens,
-    /// The limit of model requests in one turn was reached.
+    /// The limit of model requests per turn was reached.
     MaxTurnRequests,
-    /// The agent refused. In v1 the prompt and what followed leave the history.
+    /// The agent refused. In v1 the prompt and everything behind it leave the history.
     Refusal,
-    /// The client stopped it.
+    /// The client cancelled the turn.
     Cancelled,
-    /// Something failed. A reason of v2 only; v1 has no word for it.
+    /// The turn failed. v1 has no such reason.
     Error(Option<Box<v2::Error>>),
-    /// A custom or future reason, by its name on the wire.
+    /// A custom or future reason, with its name on the wire.
     Other(String),
 }
 
 impl StopReason {
-    /// The reason with this name on the wire.
+    /// Returns the reason with this name on the wire.
     pub fn from_name(name: &str) -> Self {
         match name {
             "end_turn" => Self::EndTurn,
@@ -39,7 +39,7 @@ impl StopReason {
         }
     }
 
-    /// Its name on the wire.
+    /// The name on the wire.
     pub fn name(&self) -> &str {
         match self {
             Self::EndTurn => "end_turn",
@@ -52,13 +52,12 @@ impl StopReason {
         }
     }
 
-    /// The reason in the result of a v1 `session/prompt`.
+    /// Reads the reason from the result of a v1 `session/prompt`.
     ///
-    /// The schema's enum is closed: with it, a reason from a newer agent would turn a turn that ended into
-    /// an unreadable answer.
+    /// The schema's enum is closed: it would turn a turn that ended for a newer reason into a malformed answer.
     ///
     /// # Errors
-    /// [`ReadError::Shape`] if there is none.
+    /// [`ReadError::Shape`] if there is no reason.
     pub fn of_v1_result(result: &RawValue) -> Result<Self, ReadError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -68,7 +67,7 @@ impl StopReason {
         read_object(result).map(|Result { stop_reason }| Self::from_name(&stop_reason))
     }
 
-    /// The same reason in v1, where there is one.
+    /// Returns the reason in v1, which lacks some.
     pub fn to_v1(&self) -> Option<v1::StopReason> {
         match self {
             Self::EndTurn => Some(v1::StopReason::EndTurn),
@@ -80,7 +79,7 @@ impl StopReason {
         }
     }
 
-    /// The same reason in v2, which has room for all of them.
+    /// Returns the reason in v2, which has all of them.
     pub fn to_v2(&self) -> v2::StopReason {
         match self {
             Self::EndTurn => v2::StopReason::EndTurn,
@@ -104,7 +103,7 @@ impl From<&v2::StopReason> for StopReason {
             v2::StopReason::Cancelled => Self::Cancelled,
             v2::StopReason::Error(reason) => Self::Error(reason.error.clone()),
             v2::StopReason::Other(reason) => Self::from_name(&reason.stop_reason),
-            // A variant this pinned schema does not have; not a success, whatever it is.
+            // A variant that the pinned schema lacks. It is never a success.
             _ => Self::Other(String::new()),
         }
     }

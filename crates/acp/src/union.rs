@@ -1,8 +1,8 @@
-//! Types with variants, read so that a variant nobody knows is neither lost nor an error.
+//! Reads types with variants so that an unknown variant is neither lost nor an error.
 //!
-//! The unions of v1 are closed: an unknown variant fails to parse like a broken one. Those of v2 have a
-//! catch-all. [`Raw::reading`] gives both the same three outcomes: known, unknown, and an error for a known
-//! variant whose payload does not fit.
+//! The unions of v1 are closed: an unknown variant fails to parse like a malformed one. Those of v2 have a catch-all.
+//! [`Raw::reading`] gives both the same three outcomes: known, unknown, and an error for a known variant with malformed
+//! content.
 
 use std::fmt;
 
@@ -13,39 +13,39 @@ use serde::{Deserializer, de::Error as _};
 use crate::raw::{Raw, ReadError, read, words};
 use crate::{v1, v2};
 
-/// A schema type whose variants are told apart by one string member.
+/// A schema type whose variants are named by one string member.
 pub trait Union: DeserializeOwned {
     /// The member that names the variant.
     const TAG: &'static str;
 
-    /// Whether this is the schema's own catch-all for variants it does not know.
+    /// Returns `true` for the schema's own catch-all variant.
     fn is_other(&self) -> bool;
 }
 
-/// What a [`Union`] turned out to be.
+/// A [`Union`] as read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reading<T> {
     /// A variant of the schema.
     Known(T),
-    /// A custom or future variant: to be shown generically or passed over, and passed on as it is.
+    /// A custom or future variant: display it generically or ignore it, and forward it unchanged.
     Unknown {
-        /// Its name.
+        /// The name of the variant.
         tag: String,
-        /// All of it.
+        /// The whole value.
         raw: Raw<T>,
     },
 }
 
 impl<T: Union> Raw<T> {
-    /// Reads the variant, if it is one the schema knows.
+    /// Reads the variant.
     ///
     /// # Errors
-    /// [`ReadError::Tag`] if no variant is named, [`ReadError::Payload`] if a known one does not fit. In v1
-    /// that includes a known variant with an unknown one inside, such as a message chunk of an unknown
-    /// content type. An error concerns this value alone, never the run it belongs to.
+    /// [`ReadError::Tag`] if no variant is named, [`ReadError::Payload`] if a known one is malformed. In v1 that
+    /// includes a known variant with an unknown one inside, such as a message chunk of an unknown content type. The
+    /// error concerns this value only, never the turn it belongs to.
     pub fn reading(&self) -> Result<Reading<T>, ReadError> {
-        // The common case costs one parse; only what is not plainly known is looked at again. Text that is no
-        // object goes the long way round, because the schema would also take an array of members.
+        // The common case costs one parse; other values are examined again. Text that is not an object takes the slow
+        // path, because the schema would also accept an array of members.
         let reason = match read::<T>(self.text()) {
             Ok(value) if self.text().starts_with('{') && !value.is_other() => {
                 return Ok(Reading::Known(value));
@@ -63,10 +63,10 @@ impl<T: Union> Raw<T> {
         }
     }
 
-    /// The name of the variant, whatever else the value holds.
+    /// Returns the name of the variant, whatever else the value holds.
     ///
     /// # Errors
-    /// [`ReadError::Tag`] if the value is not an object in which exactly one string has the name's place.
+    /// [`ReadError::Tag`] if the value is not an object with exactly one string under the tag's name.
     pub fn tag(&self) -> Result<String, ReadError> {
         let mut text = serde_json::Deserializer::from_str(self.text());
         TagOf(T::TAG)
@@ -100,10 +100,10 @@ unions!("type": closed v1::ContentBlock, open v2::ContentBlock);
 unions!("type": closed v1::ToolCallContent, open v2::ToolCallContent);
 unions!("outcome": closed v1::RequestPermissionOutcome, open v2::RequestPermissionOutcome);
 
-/// Whether the schema has a variant of this name.
+/// Returns `true` if the schema has a variant of this name.
 ///
-/// The type itself is asked, with a value that holds nothing but the name: a list of names kept here would
-/// drift from the schema and from the features it was built with.
+/// Asks the type itself with a value that has only the tag: a list of names would become outdated and would ignore the
+/// features of the schema crate.
 fn knows<T: Union>(tag: &str) -> bool {
     let nothing_but_the_name = MapDeserializer::new(std::iter::once((T::TAG, tag)));
     match T::deserialize(nothing_but_the_name) {
@@ -113,7 +113,7 @@ fn knows<T: Union>(tag: &str) -> bool {
     }
 }
 
-/// The error of that question; all that matters of it is whether the name was the problem.
+/// The error of [`knows`]. Only whether the name was the problem matters.
 #[derive(Debug)]
 enum Probe {
     UnknownVariant,
@@ -138,7 +138,7 @@ impl de::Error for Probe {
     }
 }
 
-/// Finds the string member of this name. A second one is an error: two readers could disagree on it.
+/// Finds the string member of this name. A second one is an error: two readers could choose differently.
 struct TagOf(&'static str);
 
 impl<'de> DeserializeSeed<'de> for TagOf {

@@ -1,4 +1,4 @@
-//! The envelope of `session/update`, read without judging the update inside.
+//! The envelope of `session/update`, read without the update inside.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use serde_json::value::RawValue;
 
 use crate::raw::{Raw, ReadError, read_object};
 
-/// A view of the params of `session/update`, with `U` the update type of the connection's version.
+/// A view of the params of `session/update`. `U` is the update type of the connection's version.
 ///
-/// The schema's own notification types cannot be read at all when the update is of an unknown v1 variant.
-/// This is a view for readers: what is stored or passed on is the notification's text.
+/// The schema's notification types fail to parse if the update is an unknown v1 variant. Code that stores or forwards a
+/// notification keeps its text instead of this view.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", bound = "")]
 pub struct Update<U> {
-    /// The session it belongs to.
+    /// The session.
     pub session_id: Arc<str>,
-    /// The update, whatever it is.
+    /// The update, of any kind.
     pub update: Raw<U>,
 }
 
@@ -24,7 +24,7 @@ impl<U> Update<U> {
     /// Reads the envelope.
     ///
     /// # Errors
-    /// [`ReadError::Shape`] if there is no session or no update in it.
+    /// [`ReadError::Shape`] if the session or the update is missing.
     pub fn of(params: &RawValue) -> Result<Self, ReadError> {
         read_object(params)
     }

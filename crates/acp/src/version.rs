@@ -1,10 +1,10 @@
-//! The two protocol versions, and sets of them that are never empty.
+//! The two protocol versions, and non-empty sets of them.
 
 use std::fmt;
 
 use agent_client_protocol_schema::ProtocolVersion;
 
-/// A protocol version this crate has types for.
+/// A protocol version with types in this crate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
     /// Version 1, the stable one.
@@ -22,7 +22,7 @@ impl Version {
         }
     }
 
-    /// The version with this number, if it is one of ours.
+    /// Returns the version with this number, if there is one.
     pub const fn from_number(number: u16) -> Option<Self> {
         match number {
             1 => Some(Self::V1),
@@ -44,7 +44,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// A set of versions: what a peer speaks, or where a method exists.
+/// A non-empty set of versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Versions {
     /// Version 1 alone.
@@ -65,12 +65,12 @@ impl Versions {
         }
     }
 
-    /// Whether `version` is a member.
+    /// Returns `true` if `version` is a member.
     pub fn contains(self, version: Version) -> bool {
         self.all().contains(&version)
     }
 
-    /// The highest member: what a client offers first.
+    /// The highest member, which a client offers first.
     pub const fn highest(self) -> Version {
         match self {
             Self::OnlyV1 => Version::V1,
@@ -78,10 +78,10 @@ impl Versions {
         }
     }
 
-    /// What an agent with these versions answers to a client that asks for `requested`.
+    /// The version with which an agent answers a client that requests `requested`.
     ///
-    /// Whoever speaks v2 follows its rule: the highest member that is not above the request, or none. An
-    /// agent of v1 alone follows the older rule, which has no refusal: its own version, whatever was asked.
+    /// An agent that supports v2 follows its rule: the highest member that is not above the request, or none. A pure v1
+    /// agent follows the older rule, which has no refusal: it always answers its own version.
     pub fn answer_to(self, requested: u16) -> Option<Version> {
         match self {
             Self::OnlyV1 => Some(Version::V1),

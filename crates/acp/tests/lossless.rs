@@ -1,4 +1,4 @@
-//! What the schema does not know survives, and what it knows is not taken for unknown.
+//! Unknown data survives reading, and known data is not taken for unknown.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 use std::fmt::Debug;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// What a text is expected to be.
+/// The expected result of reading a text.
 #[derive(Clone, Copy)]
 enum Is {
     Known,
@@ -20,7 +20,7 @@ enum Is {
 }
 use Is::{Known, Malformed, Unknown};
 
-/// Something that stores values it does not look into.
+/// A type that stores values without reading them.
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 struct Stored<T> {
@@ -29,7 +29,7 @@ struct Stored<T> {
     after: Vec<Raw<T>>,
 }
 
-/// Checks how `text` reads, and that reading and storing it keeps every byte.
+/// Checks how `text` is read, and that reading and storing it keeps every byte.
 #[track_caller]
 fn check<T: Union + Debug + Clone>(text: &str, expected: Is) {
     let raw = Raw::<T>::parse(text).unwrap();
@@ -175,7 +175,7 @@ fn an_envelope_is_readable_whatever_it_holds() {
     assert!(matches!(update.update.reading(), Ok(Reading::Unknown { tag, .. }) if tag == "turn_end"));
 }
 
-/// JSON text with the liberties a peer may take: spaces, escapes, doubled members, numbers of any spelling.
+/// JSON text in any form a peer may send: spaces, escapes, repeated members, numbers of any spelling.
 fn any_text() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         Just(r#""type""#.to_owned()),

@@ -1,4 +1,4 @@
-//! What the roles rely on in the pinned schema crate, so that a new pin that changes it is noticed here.
+//! Properties of the pinned schema crate that other crates rely on.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 use narrows_acp::{MaybeUndefined, Raw, v1, v2};

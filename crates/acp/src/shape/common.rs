@@ -1,4 +1,4 @@
-//! Shapes that are the same in both versions.
+//! Shapes that both versions share.
 
 use super::Shape::{List, Map};
 use super::{ANY, BOOL, EMPTY, ID, INT, NUMBER, Shape, TEXT, UINT};

@@ -12,7 +12,7 @@ fn shape(version: Version, receiver: Side, name: &str) -> &'static Shape {
     params(version, receiver, name).unwrap_or_else(|| panic!("{name} has no shape"))
 }
 
-/// `expected` is what is kept, and what is left out.
+/// `expected` is the remaining text and the removed names.
 #[track_caller]
 fn check(shape: &Shape, text: &str, expected: (&str, &[&str])) {
     let (kept, names) = match shape.fit(text.as_bytes()) {
@@ -82,11 +82,11 @@ fn what_it_does_not_have_is_left_out() {
     check(new, r#"{"additionalDirectories":["/a",1,"/b"]}"#, {
         (r#"{"additionalDirectories":["/a","/b"]}"#, &["additionalDirectories.1"])
     });
-    // Twice, however it is written.
+    // Repeated, in any spelling.
     check(new, r#"{"cwd":"/w","c\u0077d":"/"}"#, (r#"{"cwd":"/w"}"#, &["cwd"]));
     check(new, r#"{"cwd":"/w","cwd":null}"#, (r#"{"cwd":"/w"}"#, &["cwd"]));
     check(new, r#"{"_meta":{},"_meta":{"x":1}}"#, (r#"{"_meta":{}}"#, &["_meta"]));
-    // Further down.
+    // Nested.
     check(new, r#"{"mcpServers":[{"type":"http","name":"a","command":"sh"}],"cwd":"/w"}"#, {
         (r#"{"mcpServers":[{"type":"http","name":"a"}],"cwd":"/w"}"#, &["mcpServers.0.command"])
     });
@@ -136,7 +136,7 @@ fn names_are_few_and_short() {
     assert!(names.iter().all(|name| name.len() <= MAX_NAME_CHARS));
 }
 
-/// The members of the types of the schema crate, as it writes them with every member that this build has.
+/// Builds the types of the schema crate with every member that this build has.
 #[test]
 fn what_the_schema_crate_writes_fits() {
     use crate::v1::*;
