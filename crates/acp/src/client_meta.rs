@@ -9,13 +9,13 @@ use narrows_wire::{View, elements, members, written_key_folds_to};
 
 use crate::method;
 
-const META: &str = "_meta";
+const META_KEY: &str = "_meta";
 
 /// The official Python SDK also accepts this as `_meta`, ignoring separators.
 const META_ALIAS: &str = "fieldmeta";
 
 /// The capabilities of a client, by version.
-const CAPABILITIES: [&str; 2] = ["clientCapabilities", "capabilities"];
+const CAPABILITIES_KEYS: [&str; 2] = ["clientCapabilities", "capabilities"];
 
 /// Deeper than the objects of the protocol are nested.
 const MAX_DEPTH: usize = 8;
@@ -45,8 +45,8 @@ pub fn strip_client_meta(message: View<'_>, listed: &[String]) -> Option<Strippe
     // Most messages have no such key in any spelling.
     memchr::memchr2(b'_', b'\\', params)?;
     // `_meta` of the capabilities says what a client can display.
-    let kept: &[&str] = if method == method::INITIALIZE { &CAPABILITIES } else { &[] };
-    let mut edits = Edits { listed, kept, bytes, replaced: Vec::new(), names: Vec::new() };
+    let kept: &[&str] = if method == method::INITIALIZE { &CAPABILITIES_KEYS } else { &[] };
+    let mut edits = MetaFilter { listed, kept, bytes, replaced: Vec::new(), names: Vec::new() };
     edits.walk(message.envelope().params.range(), MAX_DEPTH);
     if edits.names.is_empty() {
         return None;
@@ -62,7 +62,7 @@ pub fn strip_client_meta(message: View<'_>, listed: &[String]) -> Option<Strippe
     Some(StrippedMeta { line, names: edits.names })
 }
 
-struct Edits<'a> {
+struct MetaFilter<'a> {
     listed: &'a [String],
     /// Members of the parameters from which nothing is removed.
     kept: &'a [&'a str],
@@ -72,7 +72,7 @@ struct Edits<'a> {
     names: Vec<String>,
 }
 
-impl Edits<'_> {
+impl MetaFilter<'_> {
     fn walk(&mut self, range: Range<usize>, levels: usize) {
         let Some(value) = self.bytes.get(range.clone()).filter(|_| levels > 0) else { return };
         let inside = |part: Range<usize>| range.start + part.start..range.start + part.end;
@@ -81,10 +81,10 @@ impl Edits<'_> {
                 for (key, inner) in members(value) {
                     let key = value.get(key).unwrap_or_default();
                     // Some readers ignore the case of keys.
-                    let is_meta =
-                        written_key_folds_to(key, META, false) || written_key_folds_to(key, META_ALIAS, true);
+                    let is_meta = written_key_folds_to(key, META_KEY, false)
+                        || written_key_folds_to(key, META_ALIAS, true);
                     if is_meta {
-                        self.judge(inside(inner));
+                        self.filter_meta(inside(inner));
                     } else if levels < MAX_DEPTH || !self.is_kept(key) {
                         self.walk(inside(inner), levels - 1);
                     }
@@ -100,16 +100,16 @@ impl Edits<'_> {
     }
 
     fn is_kept(&self, key: &[u8]) -> bool {
-        decoded(key).is_some_and(|key| self.kept.contains(&&*key))
+        decode_key(key).is_some_and(|key| self.kept.contains(&&*key))
     }
 
     /// Replaces a `_meta` by its permitted members.
-    fn judge(&mut self, range: Range<usize>) {
+    fn filter_meta(&mut self, range: Range<usize>) {
         let value = self.bytes.get(range.clone()).unwrap_or_default();
         if value.first() != Some(&b'{') {
             // Not an object, so it has no listed member.
             if value != b"null" {
-                self.note(META);
+                self.record_name(META_KEY);
                 self.replaced.push((range, b"null".to_vec()));
             }
             return;
@@ -117,12 +117,12 @@ impl Edits<'_> {
         let mut kept: Vec<&[u8]> = Vec::new();
         let mut is_changed = false;
         for (key, inner) in members(value) {
-            let name = decoded(value.get(key.clone()).unwrap_or_default()).unwrap_or_default();
-            if self.permits(&name) {
+            let name = decode_key(value.get(key.clone()).unwrap_or_default()).unwrap_or_default();
+            if self.is_permitted(&name) {
                 kept.extend(value.get(key.start..inner.end));
             } else {
                 is_changed = true;
-                self.note(&name);
+                self.record_name(&name);
             }
         }
         if is_changed {
@@ -130,11 +130,11 @@ impl Edits<'_> {
         }
     }
 
-    fn permits(&self, name: &str) -> bool {
+    fn is_permitted(&self, name: &str) -> bool {
         is_own(name) || self.listed.iter().any(|listed| listed == name)
     }
 
-    fn note(&mut self, name: &str) {
+    fn record_name(&mut self, name: &str) {
         if self.names.len() < MAX_NAMES {
             self.names.push(name.chars().take(MAX_NAME_CHARS).collect());
         }
@@ -148,7 +148,7 @@ fn is_own(name: &str) -> bool {
 }
 
 /// Decodes a key that is written with its quotes.
-fn decoded(raw: &[u8]) -> Option<String> {
+fn decode_key(raw: &[u8]) -> Option<String> {
     serde_json::from_slice(raw).ok()
 }
 

@@ -23,5 +23,5 @@ pub mod version;
 pub use agent_client_protocol_schema::{IntoOption, MaybeUndefined, ProtocolVersion, v1, v2};
 pub use client_meta::{StrippedMeta, strip_client_meta};
 pub use raw::{Raw, ReadError};
-pub use union::Reading;
+pub use union::VariantReading;
 pub use version::{Version, Versions};

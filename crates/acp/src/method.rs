@@ -167,7 +167,7 @@ pub struct Method {
 
 impl Method {
     /// Returns `true` if `side` may receive this method.
-    pub fn received_by(&self, side: Side) -> bool {
+    pub fn is_received_by(&self, side: Side) -> bool {
         match self.direction {
             Direction::ToAgent => side == Side::Agent,
             Direction::ToClient => side == Side::Client,
@@ -176,7 +176,7 @@ impl Method {
     }
 
     /// The side that answers: the receiver of a request; `None` for a notification.
-    pub fn answered_by(&self) -> Option<Side> {
+    pub fn answering_side(&self) -> Option<Side> {
         match (self.kind, self.direction) {
             (Kind::Request, Direction::ToAgent) => Some(Side::Agent),
             (Kind::Request, Direction::ToClient) => Some(Side::Client),
@@ -187,9 +187,9 @@ impl Method {
 
 /// Returns the row for `name` that `side` receives on a connection of `version`.
 pub fn find(side: Side, version: Version, name: &str) -> Option<&'static Method> {
-    METHODS
-        .iter()
-        .find(|method| method.name == name && method.received_by(side) && method.versions.contains(version))
+    METHODS.iter().find(|method| {
+        method.name == name && method.is_received_by(side) && method.versions.contains(version)
+    })
 }
 
 /// Returns `true` if `side` may receive a method of this name in `version`, extensions aside.
@@ -306,7 +306,7 @@ mod tests {
             assert_ne!(method.status, Status::Legacy, "{name} is in the schema");
         }
         for method in METHODS {
-            let here = method.received_by(side) && method.versions.contains(version);
+            let here = method.is_received_by(side) && method.versions.contains(version);
             let required =
                 method.status == Status::Stable || method.name == SESSION_FORK || method.name == MCP_MESSAGE;
             if here && required && method.direction != Direction::Both {
@@ -329,7 +329,7 @@ mod tests {
     fn no_side_finds_two_rows_for_a_name() {
         for side in [Side::Agent, Side::Client] {
             let mut seen = BTreeSet::new();
-            for method in METHODS.iter().filter(|method| method.received_by(side)) {
+            for method in METHODS.iter().filter(|method| method.is_received_by(side)) {
                 assert!(seen.insert(method.name), "{} twice", method.name);
             }
         }
@@ -385,8 +385,8 @@ mod tests {
     fn requests_are_answered_by_their_receiver() {
         for method in METHODS {
             let expected = (method.kind == Kind::Request)
-                .then(|| if method.received_by(Side::Agent) { Side::Agent } else { Side::Client });
-            assert_eq!(method.answered_by(), expected, "{}", method.name);
+                .then(|| if method.is_received_by(Side::Agent) { Side::Agent } else { Side::Client });
+            assert_eq!(method.answering_side(), expected, "{}", method.name);
         }
     }
 

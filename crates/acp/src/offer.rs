@@ -12,9 +12,9 @@ use crate::{v1, v2};
 
 /// What to do after an agent has answered `initialize`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Negotiation {
     /// Continue: the agent accepted the offered version.
-    Accepted(Answer),
+    Accepted(InitializeAnswer),
     /// Disconnect, and open another connection with an `initialize` in this lower version.
     ///
     /// The same connection cannot be used: the agent has read a request of the higher version, which does not mention
@@ -24,7 +24,7 @@ pub enum Verdict {
 
 /// The agent's answer, in the version of the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum InitializeAnswer {
     /// The connection speaks version 1.
     V1(Box<v1::InitializeResponse>),
     /// The connection speaks version 2.
@@ -33,7 +33,7 @@ pub enum Answer {
 
 /// Why the client cannot use this agent. `Display` is for the user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
+pub enum NegotiationError {
     /// The agent chose an unsupported version, or one above the offer.
     #[error("the agent chose protocol version {chosen}; this client offered {offered} and speaks {spoken}")]
     Chosen {
@@ -66,8 +66,12 @@ pub enum Unfit {
 /// Evaluates the result of an `initialize` that offered `offered`.
 ///
 /// # Errors
-/// [`Unfit`]: disconnect, and report it to the user.
-pub fn judge_result(spoken: Versions, offered: Version, result: &RawValue) -> Result<Verdict, Unfit> {
+/// [`NegotiationError`]: disconnect, and report it to the user.
+pub fn judge_result(
+    spoken: Versions,
+    offered: Version,
+    result: &RawValue,
+) -> Result<Negotiation, NegotiationError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Chosen {
@@ -75,25 +79,25 @@ pub fn judge_result(spoken: Versions, offered: Version, result: &RawValue) -> Re
     }
     let Chosen { protocol_version: chosen } = read_object(result)?;
     match Version::from_number(chosen) {
-        Some(version) if version == offered => Ok(Verdict::Accepted(match version {
-            Version::V1 => Answer::V1(read_object(result)?),
-            Version::V2 => Answer::V2(read_object(result)?),
+        Some(version) if version == offered => Ok(Negotiation::Accepted(match version {
+            Version::V1 => InitializeAnswer::V1(read_object(result)?),
+            Version::V2 => InitializeAnswer::V2(read_object(result)?),
         })),
-        Some(version) if version < offered && spoken.contains(version) => Ok(Verdict::Reconnect(version)),
-        _ => Err(Unfit::Chosen { chosen, offered, spoken }),
+        Some(version) if version < offered && spoken.contains(version) => Ok(Negotiation::Reconnect(version)),
+        _ => Err(NegotiationError::Chosen { chosen, offered, spoken }),
     }
 }
 
 /// Evaluates the error, by `code` and `data`, of an `initialize` that offered `offered`.
 ///
 /// # Errors
-/// [`Unfit`]: disconnect, and report it to the user.
+/// [`NegotiationError`]: disconnect, and report it to the user.
 pub fn judge_error(
     spoken: Versions,
     offered: Version,
     code: i32,
     data: Option<&RawValue>,
-) -> Result<Verdict, Unfit> {
+) -> Result<Negotiation, NegotiationError> {
     let lower = |version: &Version| *version < offered && spoken.contains(*version);
     match code.into() {
         v2::ErrorCode::UnsupportedProtocolVersion => {
@@ -103,17 +107,17 @@ pub fn judge_error(
             });
             let ours = supported.iter().copied().filter_map(Version::from_number);
             match ours.filter(lower).max() {
-                Some(version) => Ok(Verdict::Reconnect(version)),
-                None => Err(Unfit::Unsupported { supported, spoken }),
+                Some(version) => Ok(Negotiation::Reconnect(version)),
+                None => Err(NegotiationError::Unsupported { supported, spoken }),
             }
         }
         // A v1 agent with strict params rejects those of v2 instead of answering 1.
         v2::ErrorCode::InvalidRequest | v2::ErrorCode::InvalidParams | v2::ErrorCode::InternalError
             if lower(&Version::V1) =>
         {
-            Ok(Verdict::Reconnect(Version::V1))
+            Ok(Negotiation::Reconnect(Version::V1))
         }
-        _ => Err(Unfit::Refused { code }),
+        _ => Err(NegotiationError::Refused { code }),
     }
 }
 
@@ -126,13 +130,15 @@ mod tests {
     }
 
     /// Describes a result in a few words.
-    fn told(verdict: Result<Verdict, Unfit>) -> String {
+    fn describe(verdict: Result<Negotiation, NegotiationError>) -> String {
         match verdict {
-            Ok(Verdict::Accepted(Answer::V1(answer))) => format!("accepted {}", answer.protocol_version),
-            Ok(Verdict::Accepted(Answer::V2(answer))) => {
+            Ok(Negotiation::Accepted(InitializeAnswer::V1(answer))) => {
+                format!("accepted {}", answer.protocol_version)
+            }
+            Ok(Negotiation::Accepted(InitializeAnswer::V2(answer))) => {
                 format!("accepted {} {}", answer.protocol_version, answer.info.name)
             }
-            Ok(Verdict::Reconnect(version)) => format!("reconnect {version}"),
+            Ok(Negotiation::Reconnect(version)) => format!("reconnect {version}"),
             Err(unfit) => unfit.to_string(),
         }
     }
@@ -141,7 +147,7 @@ mod tests {
     fn results_are_judged_by_their_version() {
         #[track_caller]
         fn check(spoken: Versions, offered: Version, result: &str, expected: &str) {
-            assert_eq!(told(judge_result(spoken, offered, raw(result))), expected, "{result}");
+            assert_eq!(describe(judge_result(spoken, offered, raw(result))), expected, "{result}");
         }
         use Version::{V1, V2};
         use Versions::{Both, OnlyV1, OnlyV2};
@@ -170,10 +176,10 @@ mod tests {
             r#"{"protocolVersion":65536}"#,
             r#"{"protocolVersion":2}"#,
         ] {
-            let told = told(judge_result(Both, V2, raw(unreadable)));
+            let line = describe(judge_result(Both, V2, raw(unreadable)));
             assert!(
-                told.starts_with("the agent's answer to initialize cannot be read"),
-                "{unreadable}: {told}"
+                line.starts_with("the agent's answer to initialize cannot be read"),
+                "{unreadable}: {line}"
             );
         }
     }
@@ -182,8 +188,8 @@ mod tests {
     fn errors_are_judged_by_code_and_data() {
         #[track_caller]
         fn check(spoken: Versions, offered: Version, code: i32, data: Option<&str>, expected: &str) {
-            let told = told(judge_error(spoken, offered, code, data.map(raw)));
-            assert_eq!(told, expected, "{code} {data:?}");
+            let line = describe(judge_error(spoken, offered, code, data.map(raw)));
+            assert_eq!(line, expected, "{code} {data:?}");
         }
         use Version::{V1, V2};
         use Versions::{Both, OnlyV1, OnlyV2};

@@ -44,7 +44,7 @@ impl Offered for v2::PermissionOption {
 ///
 /// Nothing is selected by an unknown outcome, an id that was not offered or was offered twice, a repeated member, or a
 /// malformed answer.
-pub fn selected<'o, O: Offered>(result: &RawValue, offered: &'o [O]) -> Option<&'o O> {
+pub fn selected_option<'o, O: Offered>(result: &RawValue, offered: &'o [O]) -> Option<&'o O> {
     #[derive(Deserialize)]
     struct Answer<'a> {
         #[serde(borrow)]
@@ -67,8 +67,8 @@ pub fn selected<'o, O: Offered>(result: &RawValue, offered: &'o [O]) -> Option<&
 /// Returns the selected option if it allows the operation.
 ///
 /// Returns `None` for everything that is not clearly an approval.
-pub fn approved<'o, O: Offered>(result: &RawValue, offered: &'o [O]) -> Option<&'o O> {
-    selected(result, offered).filter(|option| option.allows())
+pub fn approved_option<'o, O: Offered>(result: &RawValue, offered: &'o [O]) -> Option<&'o O> {
+    selected_option(result, offered).filter(|option| option.allows())
 }
 
 #[cfg(test)]
@@ -88,8 +88,10 @@ mod tests {
         let result: &RawValue = serde_json::from_str(result).unwrap();
         let v1: Vec<v1::PermissionOption> = serde_json::from_str(OPTIONS).unwrap();
         let v2: Vec<v2::PermissionOption> = serde_json::from_str(OPTIONS).unwrap();
-        let in_v1 = (selected(result, &v1).map(Offered::id), approved(result, &v1).map(Offered::id));
-        let in_v2 = (selected(result, &v2).map(Offered::id), approved(result, &v2).map(Offered::id));
+        let in_v1 =
+            (selected_option(result, &v1).map(Offered::id), approved_option(result, &v1).map(Offered::id));
+        let in_v2 =
+            (selected_option(result, &v2).map(Offered::id), approved_option(result, &v2).map(Offered::id));
         assert_eq!(in_v1, expected, "v1: {result}");
         assert_eq!(in_v2, expected, "v2: {result}");
     }
@@ -136,7 +138,7 @@ mod tests {
             serde_json::from_str(r#"[{"optionId":"x","name":"X","kind":"_allow_today"}]"#).unwrap();
         let result: &RawValue =
             serde_json::from_str(r#"{"outcome":{"outcome":"selected","optionId":"x"}}"#).unwrap();
-        assert_eq!(selected(result, &offered).map(Offered::id), Some("x"));
-        assert_eq!(approved(result, &offered), None);
+        assert_eq!(selected_option(result, &offered).map(Offered::id), Some("x"));
+        assert_eq!(approved_option(result, &offered), None);
     }
 }

@@ -30,7 +30,7 @@ impl<T> Raw<T> {
     pub fn parse(text: &str) -> Result<Self, ReadError> {
         serde_json::from_str::<&RawValue>(text)
             .map(Self::from)
-            .map_err(|error| ReadError::Json { reason: words(&error) })
+            .map_err(|error| ReadError::Json { reason: bounded_line(&error) })
     }
 
     /// The text.
@@ -47,7 +47,7 @@ impl<T> Raw<T> {
 impl<T: DeserializeOwned> Raw<T> {
     /// Deserializes the text.
     ///
-    /// For a type with variants, [`reading`](Self::reading) distinguishes unknown variants from malformed ones.
+    /// For a type with variants, [`read_variant`](Self::read_variant) distinguishes unknown variants from malformed ones.
     ///
     /// # Errors
     /// [`ReadError::Shape`] if it is not a `T`.
@@ -139,7 +139,7 @@ pub enum ReadError {
 
 /// Deserializes JSON text.
 pub(crate) fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, ReadError> {
-    serde_json::from_str(text).map_err(|error| ReadError::Shape { reason: words(&error) })
+    serde_json::from_str(text).map_err(|error| ReadError::Shape { reason: bounded_line(&error) })
 }
 
 /// Deserializes JSON text if it is an object.
@@ -156,7 +156,7 @@ pub(crate) fn read_object<'a, T: Deserialize<'a>>(text: &'a RawValue) -> Result<
 /// Formats `error` as one line of bounded length without control characters.
 ///
 /// Parsers quote the peer: a whole string, unescaped, where a variant name was expected.
-pub(crate) fn words(error: &dyn fmt::Display) -> String {
+pub(crate) fn bounded_line(error: &dyn fmt::Display) -> String {
     const MAX_CHARS: usize = 200;
     one_line(&error.to_string(), MAX_CHARS)
 }
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn words_are_one_short_line() {
-        assert_eq!(words(&"a\nb\u{1b}[2J\u{202e}"), "a b\\u{1b}[2J\\u{202e}");
-        assert_eq!(words(&"é".repeat(300)).chars().count(), 201);
+        assert_eq!(bounded_line(&"a\nb\u{1b}[2J\u{202e}"), "a b\\u{1b}[2J\\u{202e}");
+        assert_eq!(bounded_line(&"é".repeat(300)).chars().count(), 201);
     }
 }

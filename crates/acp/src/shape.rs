@@ -179,7 +179,9 @@ impl Shape {
                     false => Found::Repeated,
                 });
             }
-            Self::Object(known) if first == b'{' => return keep_members(text, names, finder(known, None)),
+            Self::Object(known) if first == b'{' => {
+                return keep_members(text, names, member_finder(known, None));
+            }
             Self::Tagged(tagged) if first == b'{' => return tagged.keep(text, names),
             Self::List(_) | Self::Map(_) | Self::Object(_) | Self::Tagged(_) => false,
         };
@@ -190,7 +192,7 @@ impl Shape {
 impl Tagged {
     fn keep(&self, text: &[u8], names: &mut Vec<String>) -> Kept {
         let tag = match member(text, self.tag) {
-            Ok(Some(tag)) => decoded(text.get(tag).unwrap_or_default()),
+            Ok(Some(tag)) => decode_string(text.get(tag).unwrap_or_default()),
             Ok(None) => {
                 let untagged = self.untagged.first();
                 return untagged.map_or(Kept::None, |shape| shape.keep(text, names));
@@ -198,7 +200,7 @@ impl Tagged {
             Err(DuplicateKey) => None,
         };
         let Some(tag) = tag else { return Kept::None };
-        let mut keep = |known| keep_members(text, names, finder(known, Some(self.tag)));
+        let mut keep = |known| keep_members(text, names, member_finder(known, Some(self.tag)));
         if let Some(known) = self.variant(&tag) {
             return keep(known);
         }
@@ -250,7 +252,7 @@ fn keep_members(text: &[u8], names: &mut Vec<String>, mut find: impl FnMut(&str)
     let mut edit = Edit::new(text);
     for (key, value) in members(text) {
         let before = names.len();
-        let name = decoded(&text[key.clone()]).unwrap_or_default();
+        let name = decode_string(&text[key.clone()]).unwrap_or_default();
         let kept = match find(&name) {
             Found::Known(shape) => shape.keep(&text[value.clone()], names),
             // Readers treat `null` as a missing member.
@@ -263,7 +265,7 @@ fn keep_members(text: &[u8], names: &mut Vec<String>, mut find: impl FnMut(&str)
 }
 
 /// Returns a function that finds members of an object: these, `_meta`, and the tag if there is one.
-fn finder(known: &'static [Member], tag: Option<&'static str>) -> impl FnMut(&str) -> Found {
+fn member_finder(known: &'static [Member], tag: Option<&'static str>) -> impl FnMut(&str) -> Found {
     // One bit per member: no object of the protocol has more.
     let mut seen = 0_u64;
     move |name| {
@@ -349,7 +351,7 @@ impl<'a> Edit<'a> {
 }
 
 /// Decodes a string that is written with its quotes. Returns `None` for other values.
-fn decoded(raw: &[u8]) -> Option<Cow<'_, str>> {
+fn decode_string(raw: &[u8]) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     if inner.contains(&b'\\') {
         return serde_json::from_slice(raw).ok().map(Cow::Owned);

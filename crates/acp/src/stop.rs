@@ -58,7 +58,7 @@ impl StopReason {
     ///
     /// # Errors
     /// [`ReadError::Shape`] if there is no reason.
-    pub fn of_v1_result(result: &RawValue) -> Result<Self, ReadError> {
+    pub fn from_v1_result(result: &RawValue) -> Result<Self, ReadError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Result {
@@ -148,7 +148,7 @@ mod tests {
         #[track_caller]
         fn check(result: &str, expected: Option<&str>) {
             let result: &RawValue = serde_json::from_str(result).unwrap();
-            let reason = StopReason::of_v1_result(result);
+            let reason = StopReason::from_v1_result(result);
             assert_eq!(reason.as_ref().ok().map(StopReason::name), expected, "{result}");
         }
         check(r#"{"stopReason":"end_turn"}"#, Some("end_turn"));

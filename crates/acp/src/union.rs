@@ -1,7 +1,7 @@
 //! Reads types with variants so that an unknown variant is neither lost nor an error.
 //!
 //! The unions of v1 are closed: an unknown variant fails to parse like a malformed one. Those of v2 have a catch-all.
-//! [`Raw::reading`] gives both the same three outcomes: known, unknown, and an error for a known variant with malformed
+//! [`Raw::read_variant`] gives both the same three outcomes: known, unknown, and an error for a known variant with malformed
 //! content.
 
 use std::fmt;
@@ -10,7 +10,7 @@ use serde::de::value::MapDeserializer;
 use serde::de::{self, DeserializeOwned, DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserializer, de::Error as _};
 
-use crate::raw::{Raw, ReadError, read, words};
+use crate::raw::{Raw, ReadError, bounded_line, read};
 use crate::{v1, v2};
 
 /// A schema type whose variants are named by one string member.
@@ -24,7 +24,7 @@ pub trait Union: DeserializeOwned {
 
 /// A [`Union`] as read.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Reading<T> {
+pub enum VariantReading<T> {
     /// A variant of the schema.
     Known(T),
     /// A custom or future variant: display it generically or ignore it, and forward it unchanged.
@@ -43,12 +43,12 @@ impl<T: Union> Raw<T> {
     /// [`ReadError::Tag`] if no variant is named, [`ReadError::Payload`] if a known one is malformed. In v1 that
     /// includes a known variant with an unknown one inside, such as a message chunk of an unknown content type. The
     /// error concerns this value only, never the turn it belongs to.
-    pub fn reading(&self) -> Result<Reading<T>, ReadError> {
+    pub fn read_variant(&self) -> Result<VariantReading<T>, ReadError> {
         // The common case costs one parse; other values are examined again. Text that is not an object takes the slow
         // path, because the schema would also accept an array of members.
         let reason = match read::<T>(self.text()) {
             Ok(value) if self.text().starts_with('{') && !value.is_other() => {
-                return Ok(Reading::Known(value));
+                return Ok(VariantReading::Known(value));
             }
             Ok(_) => None,
             Err(ReadError::Shape { reason }) => Some(reason),
@@ -57,9 +57,9 @@ impl<T: Union> Raw<T> {
         let tag = self.tag()?;
         match reason {
             Some(reason) if knows::<T>(&tag) => {
-                Err(ReadError::Payload { field: T::TAG, tag: words(&tag), reason })
+                Err(ReadError::Payload { field: T::TAG, tag: bounded_line(&tag), reason })
             }
-            _ => Ok(Reading::Unknown { tag, raw: self.clone() }),
+            _ => Ok(VariantReading::Unknown { tag, raw: self.clone() }),
         }
     }
 
@@ -69,9 +69,9 @@ impl<T: Union> Raw<T> {
     /// [`ReadError::Tag`] if the value is not an object with exactly one string under the tag's name.
     pub fn tag(&self) -> Result<String, ReadError> {
         let mut text = serde_json::Deserializer::from_str(self.text());
-        TagOf(T::TAG)
+        TagVisitor(T::TAG)
             .deserialize(&mut text)
-            .map_err(|error| ReadError::Tag { field: T::TAG, reason: words(&error) })
+            .map_err(|error| ReadError::Tag { field: T::TAG, reason: bounded_line(&error) })
     }
 }
 
@@ -139,9 +139,9 @@ impl de::Error for Probe {
 }
 
 /// Finds the string member of this name. A second one is an error: two readers could choose differently.
-struct TagOf(&'static str);
+struct TagVisitor(&'static str);
 
-impl<'de> DeserializeSeed<'de> for TagOf {
+impl<'de> DeserializeSeed<'de> for TagVisitor {
     type Value = String;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
@@ -149,7 +149,7 @@ impl<'de> DeserializeSeed<'de> for TagOf {
     }
 }
 
-impl<'de> Visitor<'de> for TagOf {
+impl<'de> Visitor<'de> for TagVisitor {
     type Value = String;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

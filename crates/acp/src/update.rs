@@ -25,7 +25,7 @@ impl<U> Update<U> {
     ///
     /// # Errors
     /// [`ReadError::Shape`] if the session or the update is missing.
-    pub fn of(params: &RawValue) -> Result<Self, ReadError> {
+    pub fn from_params(params: &RawValue) -> Result<Self, ReadError> {
         read_object(params)
     }
 }
@@ -39,7 +39,7 @@ mod tests {
     fn any_update_of_a_named_session_is_taken() {
         #[track_caller]
         fn check(params: &str, expected: Option<(&str, &str)>) {
-            let update = Update::<v1::SessionUpdate>::of(serde_json::from_str(params).unwrap());
+            let update = Update::<v1::SessionUpdate>::from_params(serde_json::from_str(params).unwrap());
             let found = update.as_ref().ok().map(|update| (&*update.session_id, update.update.text()));
             assert_eq!(found, expected, "{params}");
         }

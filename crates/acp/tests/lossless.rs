@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use narrows_acp::stop::StopReason;
 use narrows_acp::union::Union;
 use narrows_acp::update::Update;
-use narrows_acp::{Raw, ReadError, Reading, v1, v2};
+use narrows_acp::{Raw, ReadError, VariantReading, v1, v2};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -33,9 +33,9 @@ struct Stored<T> {
 #[track_caller]
 fn check<T: Union + Debug + Clone>(text: &str, expected: Is) {
     let raw = Raw::<T>::parse(text).unwrap();
-    match (raw.reading(), expected) {
-        (Ok(Reading::Known(_)), Known) | (Err(ReadError::Payload { .. }), Malformed) => {}
-        (Ok(Reading::Unknown { tag, raw }), Unknown(expected)) => {
+    match (raw.read_variant(), expected) {
+        (Ok(VariantReading::Known(_)), Known) | (Err(ReadError::Payload { .. }), Malformed) => {}
+        (Ok(VariantReading::Unknown { tag, raw }), Unknown(expected)) => {
             assert_eq!(tag, expected);
             assert_eq!(raw.text(), text);
         }
@@ -124,8 +124,8 @@ fn permission_outcomes() {
 #[test]
 fn a_value_without_a_name_is_an_error_of_its_own() {
     for text in ["null", "7", "[]", "{}", r#"{"type":5}"#, r#"{"type":"text","type":"text","text":"a"}"#] {
-        let v1 = Raw::<v1::ContentBlock>::parse(text).unwrap().reading();
-        let v2 = Raw::<v2::ContentBlock>::parse(text).unwrap().reading();
+        let v1 = Raw::<v1::ContentBlock>::parse(text).unwrap().read_variant();
+        let v2 = Raw::<v2::ContentBlock>::parse(text).unwrap().read_variant();
         assert!(matches!(v1, Err(ReadError::Tag { field: "type", .. })), "{text}: {v1:?}");
         assert!(matches!(v2, Err(ReadError::Tag { field: "type", .. })), "{text}: {v2:?}");
     }
@@ -134,13 +134,13 @@ fn a_value_without_a_name_is_an_error_of_its_own() {
 #[test]
 fn an_array_of_members_is_no_variant() {
     let raw = Raw::<v1::RequestPermissionOutcome>::parse(r#"["selected","a"]"#).unwrap();
-    assert!(matches!(raw.reading(), Err(ReadError::Tag { .. })));
+    assert!(matches!(raw.read_variant(), Err(ReadError::Tag { .. })));
 }
 
 #[test]
 fn errors_quote_the_peer_in_one_line() {
     let text = r#"{"sessionUpdate":"agent_message_chunk","content":{"type":"a\nb\u001b[2J"}}"#;
-    let error = Raw::<v1::SessionUpdate>::parse(text).unwrap().reading().unwrap_err().to_string();
+    let error = Raw::<v1::SessionUpdate>::parse(text).unwrap().read_variant().unwrap_err().to_string();
     assert!(
         error.starts_with("`sessionUpdate` is `agent_message_chunk`, but the rest does not fit"),
         "{error}"
@@ -152,12 +152,13 @@ fn errors_quote_the_peer_in_one_line() {
 fn stop_reasons() {
     let text = r#"{"stopReason":"_paused","resumeAt":"noon","_meta":{}}"#;
     let result: &RawValue = serde_json::from_str(text).unwrap();
-    assert_eq!(StopReason::of_v1_result(result), Ok(StopReason::Other("_paused".into())));
+    assert_eq!(StopReason::from_v1_result(result), Ok(StopReason::Other("_paused".into())));
     assert_eq!(Raw::<v1::PromptResponse>::from(result).text(), text);
 
     let idle = format!(r#"{{"sessionUpdate":"state_update","state":"idle",{}"#, &text[1..]);
     let raw = Raw::<v2::SessionUpdate>::parse(&idle).unwrap();
-    let Ok(Reading::Known(v2::SessionUpdate::StateUpdate(v2::StateUpdate::Idle(state)))) = raw.reading()
+    let Ok(VariantReading::Known(v2::SessionUpdate::StateUpdate(v2::StateUpdate::Idle(state)))) =
+        raw.read_variant()
     else {
         panic!("{raw:?}")
     };
@@ -170,9 +171,11 @@ fn stop_reasons() {
 fn an_envelope_is_readable_whatever_it_holds() {
     let params = r#"{"sessionId":"s","update":{"sessionUpdate":"turn_end"},"_meta":{"k":1}}"#;
     assert!(Raw::<v1::SessionNotification>::parse(params).unwrap().read().is_err());
-    let update = Update::<v1::SessionUpdate>::of(serde_json::from_str(params).unwrap()).unwrap();
+    let update = Update::<v1::SessionUpdate>::from_params(serde_json::from_str(params).unwrap()).unwrap();
     assert_eq!(&*update.session_id, "s");
-    assert!(matches!(update.update.reading(), Ok(Reading::Unknown { tag, .. }) if tag == "turn_end"));
+    assert!(
+        matches!(update.update.read_variant(), Ok(VariantReading::Unknown { tag, .. }) if tag == "turn_end")
+    );
 }
 
 /// JSON text in any form a peer may send: spaces, escapes, repeated members, numbers of any spelling.
@@ -202,7 +205,7 @@ fn any_text() -> impl Strategy<Value = String> {
 #[track_caller]
 fn survives<T: Union + Debug + Clone>(text: &str) {
     let raw = Raw::<T>::parse(text).unwrap();
-    if let Ok(Reading::Unknown { tag, raw }) = raw.reading() {
+    if let Ok(VariantReading::Unknown { tag, raw }) = raw.read_variant() {
         assert_eq!(raw.tag().unwrap(), tag);
         assert_eq!(raw.text(), text);
     }
@@ -224,8 +227,8 @@ proptest! {
     fn a_name_nobody_knows_is_never_an_error(tag in "_[a-z/]{1,12}", rest in any_text()) {
         let text = format!(r#"{{"rest":{rest},"sessionUpdate":"{tag}"}}"#);
         for reading in [
-            Raw::<v1::SessionUpdate>::parse(&text).unwrap().reading().map(|r| matches!(r, Reading::Unknown { .. })),
-            Raw::<v2::SessionUpdate>::parse(&text).unwrap().reading().map(|r| matches!(r, Reading::Unknown { .. })),
+            Raw::<v1::SessionUpdate>::parse(&text).unwrap().read_variant().map(|r| matches!(r, VariantReading::Unknown { .. })),
+            Raw::<v2::SessionUpdate>::parse(&text).unwrap().read_variant().map(|r| matches!(r, VariantReading::Unknown { .. })),
         ] {
             prop_assert_eq!(reading, Ok(true));
         }

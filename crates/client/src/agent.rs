@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use narrows_acp::capability::{AUTHORIZES, AgentCan};
 use narrows_acp::method::INITIALIZE;
-use narrows_acp::offer::{Answer, Unfit, Verdict, judge_error, judge_result};
+use narrows_acp::offer::{InitializeAnswer, Negotiation, NegotiationError, judge_error, judge_result};
 use narrows_acp::{ProtocolVersion, Version, Versions, v1, v2};
 use narrows_link::Link;
 use narrows_link::child::{self, Process};
@@ -258,32 +258,32 @@ async fn initialize(peer: &Peer, offered: Version, offer: Offer, agent: &Agent) 
         }
         Err(CallError::Refused(error)) => match refused(offered, &error) {
             // The agent's own words say more than the number.
-            Err(Unfit::Refused { .. }) => return Err(Problem::Refused(error)),
+            Err(NegotiationError::Refused { .. }) => return Err(Problem::Refused(error)),
             verdict => (verdict, Value::Null),
         },
         Err(error) => return Err(error.into()),
     };
     let verdict = match verdict {
         // Some echo whatever version they are offered, and answer in the one they know.
-        Err(Unfit::Answer(_)) if offered == Version::V2 => Ok(Verdict::Reconnect(Version::V1)),
+        Err(NegotiationError::Answer(_)) if offered == Version::V2 => Ok(Negotiation::Reconnect(Version::V1)),
         verdict => verdict,
     };
     match verdict.map_err(Problem::Unfit)? {
-        Verdict::Accepted(answer) => Ok(Opening::Agreed(introduced(&answer, raw, &agent.spec))),
-        Verdict::Reconnect(version) => Ok(Opening::Again(version)),
+        Negotiation::Accepted(answer) => Ok(Opening::Agreed(introduced(&answer, raw, &agent.spec))),
+        Negotiation::Reconnect(version) => Ok(Opening::Again(version)),
     }
 }
 
-fn refused(offered: Version, error: &RpcError) -> Result<Verdict, Unfit> {
+fn refused(offered: Version, error: &RpcError) -> Result<Negotiation, NegotiationError> {
     let data = error.data.as_ref().and_then(|data| to_raw_value(data).ok());
     let code = i32::try_from(error.code).unwrap_or(Code::Internal.number());
     judge_error(Versions::Both, offered, code, data.as_deref())
 }
 
-fn introduced(answer: &Answer, raw: Value, spec: &Spec) -> Introduced {
+fn introduced(answer: &InitializeAnswer, raw: Value, spec: &Spec) -> Introduced {
     let logins = logins(&raw, spec);
     match answer {
-        Answer::V1(answer) => Introduced {
+        InitializeAnswer::V1(answer) => Introduced {
             version: Version::V1,
             info: answer
                 .agent_info
@@ -293,7 +293,7 @@ fn introduced(answer: &Answer, raw: Value, spec: &Spec) -> Introduced {
             logins,
             raw,
         },
-        Answer::V2(answer) => Introduced {
+        InitializeAnswer::V2(answer) => Introduced {
             version: Version::V2,
             info: Some(Info { name: answer.info.name.clone(), version: answer.info.version.clone() }),
             can: AgentCan::from(&**answer),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use narrows_acp::offer::Unfit;
+use narrows_acp::offer::NegotiationError;
 use narrows_link::CloseReason;
 use narrows_process::SpawnError;
 use narrows_rpc::CallError;
@@ -90,7 +90,7 @@ pub enum Problem {
     /// The agent's answer makes no sense.
     Malformed(String),
     /// There is no version both speak.
-    Unfit(Unfit),
+    Unfit(NegotiationError),
     /// Our own message could not be written.
     Unwritable(String),
     /// The agent cannot do what was asked for.

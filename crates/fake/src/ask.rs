@@ -1,6 +1,6 @@
 //! Requests for permission.
 
-use narrows_acp::permission::selected;
+use narrows_acp::permission::selected_option;
 use narrows_acp::{Version, method, v1};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ impl Player {
         let offered: Vec<v1::PermissionOption> = ask.options.iter().filter_map(option).collect();
         let answer = answer.and_then(|answer| to_raw_value(&answer).map_err(|error| error.to_string()));
         let chosen = match &answer {
-            Ok(answer) => selected(answer, &offered)
+            Ok(answer) => selected_option(answer, &offered)
                 .and_then(|chosen| ask.options.iter().find(|choice| *choice.id == *chosen.option_id.0)),
             Err(_) => None,
         };

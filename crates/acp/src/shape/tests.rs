@@ -29,7 +29,7 @@ fn check(shape: &Shape, text: &str, expected: (&str, &[&str])) {
 #[test]
 fn every_method_has_a_shape_in_its_versions() {
     for row in method::METHODS {
-        for side in [Side::Agent, Side::Client].into_iter().filter(|side| row.received_by(*side)) {
+        for side in [Side::Agent, Side::Client].into_iter().filter(|side| row.is_received_by(*side)) {
             for version in [Version::V1, Version::V2] {
                 assert!(params(version, side, row.name).is_some(), "{} {side:?} {version:?}", row.name);
                 assert!(result(version, side, row.name).is_some(), "{} {side:?} {version:?}", row.name);
@@ -39,7 +39,7 @@ fn every_method_has_a_shape_in_its_versions() {
     for table in [v1::METHODS, v2::METHODS] {
         for (name, side, ..) in table {
             assert!(
-                method::METHODS.iter().any(|row| row.name == *name && row.received_by(*side)),
+                method::METHODS.iter().any(|row| row.name == *name && row.is_received_by(*side)),
                 "{name} {side:?}"
             );
         }

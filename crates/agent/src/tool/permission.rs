@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use narrows_acp::method::SESSION_REQUEST_PERMISSION;
-use narrows_acp::permission::{Offered, approved};
+use narrows_acp::permission::{Offered, approved_option};
 use narrows_acp::{Version, v1, v2};
 use narrows_rpc::CallError;
 use serde_json::value::RawValue;
@@ -81,5 +81,5 @@ impl Turn {
 /// The id of the option that allows, if one was chosen.
 fn choice<O: Offered + serde::de::DeserializeOwned>(answer: &RawValue, options: &Value) -> Option<String> {
     let options: Vec<O> = serde_json::from_value(options.clone()).ok()?;
-    approved(answer, &options).map(|option| option.id().to_owned())
+    approved_option(answer, &options).map(|option| option.id().to_owned())
 }

@@ -268,7 +268,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 /// sessions of several clients could apply it to any of them if it names none.
 fn needs_session(message: View<'_>) -> bool {
     message.method().is_some_and(|name| {
-        let mut methods = METHODS.iter().filter(|method| method.received_by(Side::Agent));
+        let mut methods = METHODS.iter().filter(|method| method.is_received_by(Side::Agent));
         methods.any(|method| method.name == name && method.scope == Scope::Session)
     })
 }

@@ -246,7 +246,7 @@ impl Actor {
                 let result = serde_json::from_slice::<&RawValue>(response.raw());
                 let reason = result
                     .map_err(|error| error.to_string())
-                    .and_then(|result| StopReason::of_v1_result(result).map_err(|error| error.to_string()));
+                    .and_then(|result| StopReason::from_v1_result(result).map_err(|error| error.to_string()));
                 match reason {
                     Ok(reason) => Some(reason),
                     Err(problem) => {

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use narrows_acp::{Raw, Reading, v1, v2};
+use narrows_acp::{Raw, VariantReading, v1, v2};
 use narrows_fake::{Ended, Script, options, run};
 use narrows_testkit::hand::{Hand, stage};
 use serde_json::{Value, json};
@@ -169,12 +169,12 @@ impl Talk {
         let text = update.to_string();
         let known = match self.version {
             1 => matches!(
-                Raw::<v1::SessionUpdate>::parse(&text).map(|raw| raw.reading()),
-                Ok(Ok(Reading::Known(_)))
+                Raw::<v1::SessionUpdate>::parse(&text).map(|raw| raw.read_variant()),
+                Ok(Ok(VariantReading::Known(_)))
             ),
             _ => matches!(
-                Raw::<v2::SessionUpdate>::parse(&text).map(|raw| raw.reading()),
-                Ok(Ok(Reading::Known(_)))
+                Raw::<v2::SessionUpdate>::parse(&text).map(|raw| raw.read_variant()),
+                Ok(Ok(VariantReading::Known(_)))
             ),
         };
         assert!(known, "not an update of v{}: {text}", self.version);

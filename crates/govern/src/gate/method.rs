@@ -52,7 +52,7 @@ fn misuse(sender: Sender, form: method::Kind, name: &str) -> Option<&'static str
     }
     let mut rows = method::METHODS.iter().filter(|row| row.name == name).peekable();
     rows.peek()?;
-    let Some(row) = rows.find(|row| row.received_by(receiver)) else { return Some("wrong_direction") };
+    let Some(row) = rows.find(|row| row.is_received_by(receiver)) else { return Some("wrong_direction") };
     let is_tolerated = match sender {
         // Some clients send it with an id. It only ever stops something.
         Sender::Client => name == method::SESSION_CANCEL,

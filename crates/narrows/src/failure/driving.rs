@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use narrows_acp::offer::Unfit;
+use narrows_acp::offer::NegotiationError;
 use narrows_base::suggest::nearest;
 use narrows_link::CloseReason;
 use narrows_process::SpawnError;
@@ -287,14 +287,14 @@ fn login(logins: &[Login]) -> Failure {
     })
 }
 
-fn versions(unfit: &Unfit) -> Failure {
+fn versions(unfit: &NegotiationError) -> Failure {
     let failure = Failure::new(Code::Protocol, unfit.to_string());
     match unfit {
-        Unfit::Chosen { chosen: 2, .. } => failure.hint("offer version 2: --protocol 2"),
-        Unfit::Unsupported { supported, .. } if supported.contains(&2) => {
+        NegotiationError::Chosen { chosen: 2, .. } => failure.hint("offer version 2: --protocol 2"),
+        NegotiationError::Unsupported { supported, .. } if supported.contains(&2) => {
             failure.hint("offer version 2: --protocol 2")
         }
-        Unfit::Answer(_) => failure.hint(NOT_AN_AGENT),
+        NegotiationError::Answer(_) => failure.hint(NOT_AN_AGENT),
         _ => failure,
     }
 }

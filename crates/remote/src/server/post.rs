@@ -225,7 +225,7 @@ fn addressed(view: &View<'_>, named: Option<&str>) -> Result<(Bytes, Option<Stri
         return Err("the session of the header is not that of the message\n");
     }
     let scope =
-        METHODS.iter().find(|row| row.name == method && row.received_by(Side::Agent)).map(|row| row.scope);
+        METHODS.iter().find(|row| row.name == method && row.is_received_by(Side::Agent)).map(|row| row.scope);
     let (scoped, unknown) = (scope == Some(Scope::Session), scope.is_none() && !method.starts_with("$/"));
     match (own, named) {
         (Some(own), _) => Ok((line(view.bytes()), Some(own.into_owned()))),

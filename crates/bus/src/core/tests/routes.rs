@@ -39,7 +39,7 @@ fn a_shared_pool_answers_initialize_itself_with_what_every_worker_can() {
 #[test]
 fn a_session_method_that_names_no_session_does_not_reach_shared_agents() {
     let methods = narrows_acp::method::METHODS.iter().filter(|method| {
-        method.received_by(narrows_acp::method::Side::Agent)
+        method.is_received_by(narrows_acp::method::Side::Agent)
             && method.scope == narrows_acp::method::Scope::Session
     });
     let names: Vec<&str> = methods.map(|method| method.name).collect();

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use narrows_acp::Version::{V1, V2};
 use narrows_acp::union::Union;
-use narrows_acp::{Raw, Reading, v1, v2};
+use narrows_acp::{Raw, VariantReading, v1, v2};
 use serde::de::value::MapDeserializer;
 
 use super::*;
@@ -92,7 +92,11 @@ fn walk<T: Union + PartialEq + std::fmt::Debug>(version: Version) {
     for name in names {
         let sample = sample(name);
         let raw = Raw::<T>::parse(&sample.to_string()).unwrap();
-        assert!(matches!(raw.reading(), Ok(Reading::Known(_))), "{sample}: {:?}", raw.reading());
+        assert!(
+            matches!(raw.read_variant(), Ok(VariantReading::Known(_))),
+            "{sample}: {:?}",
+            raw.read_variant()
+        );
         let mut stage = Stage::new(version);
         stage.update(&sample);
         let told: Vec<&str> = stage.events.iter().map(RuntimeEvent::name).collect();
