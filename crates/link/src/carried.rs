@@ -1,4 +1,4 @@
-//! A link that something outside this crate carries: over a protocol of its own, or over one connection after another.
+//! A link whose transport is in another crate.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use crate::close::CloseReason;
 use crate::link::{Link, Options, Outgoing, Shared};
 use crate::queue::{self, Closed};
 
-/// A link, what its holder sends, and where to put what comes for it.
+/// Creates a link whose frames the caller transports: the link, what it sends, and the queue for what it receives.
 #[must_use]
 pub fn carried(options: &Options) -> (Link, Outlet, Inlet) {
     let (link, to_write, was_read, shared) = Link::new(options);
@@ -20,18 +20,19 @@ pub fn carried(options: &Options) -> (Link, Outlet, Inlet) {
     (link, outlet, Inlet { queue: was_read, shared })
 }
 
-/// What the holder of a carried link sends. While it is there, [`Sender::written`](crate::Sender::written) waits.
+/// The lines that the holder of an external link sends. While it exists, [`Sender::written`](crate::Sender::written)
+/// waits.
 pub struct Outlet {
     queue: queue::Receiver<Outgoing>,
-    /// Taken from the queue, but not yet from here.
+    /// Removed from the queue, but not yet returned.
     taken: Vec<Outgoing>,
-    /// Who waits until everything before is written.
+    /// Callers that wait until everything before them is written.
     waiting: Vec<oneshot::Sender<()>>,
     shared: Arc<Shared>,
 }
 
 impl Outlet {
-    /// Moves the lines there are to `lines`, waiting for the first; `false` at the end. Safe to cancel.
+    /// Moves all available lines to `lines`, waiting for the first. Returns `false` at the end. Cancel-safe.
     pub async fn take(&mut self, lines: &mut Vec<Bytes>) -> bool {
         loop {
             if !self.queue.recv_all(&mut self.taken).await {
@@ -44,7 +45,7 @@ impl Outlet {
         }
     }
 
-    /// The same without waiting.
+    /// Like [`recv_lines`](Self::recv_lines), without waiting.
     pub fn take_now(&mut self, lines: &mut Vec<Bytes>) {
         self.taken.extend(std::iter::from_fn(|| self.queue.try_recv()));
         self.sort(lines);
@@ -59,7 +60,7 @@ impl Outlet {
         }
     }
 
-    /// Notes that writing begins.
+    /// Marks the link as writing.
     pub fn begins(&self) {
         self.shared.writing.store(true, Ordering::Relaxed);
     }
@@ -70,21 +71,21 @@ impl Outlet {
         self.shared.bytes_out.fetch_add(line.len() as u64 + 1, Ordering::Relaxed);
     }
 
-    /// Notes that everything taken so far has been handed to the system.
+    /// Marks everything received so far as handed to the system.
     pub fn flushed(&mut self) {
         self.shared.writing.store(false, Ordering::Relaxed);
         for done in self.waiting.drain(..) {
-            // Whoever no longer waits for it need not know.
+            // A flush that was dropped needs no reply.
             let _ = done.send(());
         }
     }
 
-    /// Waits until the holder sends nothing more, though something may still be there.
+    /// Waits until the holder sends nothing more. Lines may still be queued.
     pub fn ended(&self) -> impl Future<Output = ()> + use<> {
         self.queue.ended()
     }
 
-    /// Waits until what waits is not to be written.
+    /// Waits until the link is abandoned: queued lines must not be written.
     pub fn abandoned(&self) -> impl Future<Output = ()> + use<> {
         let shared = Arc::clone(&self.shared);
         async move { shared.abandoned().await }
@@ -97,17 +98,17 @@ impl std::fmt::Debug for Outlet {
     }
 }
 
-/// Where to put what comes for the holder of a carried link.
+/// Where frames for the holder of an external link are put.
 pub struct Inlet {
     queue: queue::Sender<Frame>,
     shared: Arc<Shared>,
 }
 
 impl Inlet {
-    /// Hands a frame on as soon as there is room. When it is given up before, the frame was not handed on.
+    /// Passes a frame on as soon as there is room. Cancel-safe: a dropped call has not passed it on.
     ///
     /// # Errors
-    /// When nobody takes it any more.
+    /// If the receiver is dropped.
     pub async fn put(&self, frame: Frame) -> Result<(), Closed> {
         let size = frame.bytes().len();
         self.queue.send(frame, size).await?;
@@ -115,7 +116,7 @@ impl Inlet {
         Ok(())
     }
 
-    /// Ends the link for this reason, once the holder has taken what is there.
+    /// Ends the link with this reason after the queued frames are received.
     pub fn close(self, reason: CloseReason) {
         self.shared.close(reason);
         self.shared.hang_up();

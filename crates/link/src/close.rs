@@ -4,36 +4,36 @@ use std::io;
 
 use narrows_process::Exit;
 
-/// Why a link ended. The first reason stays.
+/// Why a link ended. The first reason counts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseReason {
     /// The peer closed its end.
     #[error("the peer closed the connection")]
     Eof,
-    /// The peer no longer reads what it is sent.
+    /// The peer no longer reads.
     #[error("the peer no longer reads")]
     Deaf,
-    /// The child process that was the peer has ended.
+    /// The child process exited.
     #[error("the process ended: {exit}")]
     Exited {
-        /// How.
+        /// How it ended.
         exit: Exit,
-        /// The last it wrote to stderr, made safe to show.
+        /// The last lines of its stderr, escaped.
         stderr: String,
     },
     /// Reading or writing failed.
     #[error("the connection failed: {message}")]
     Io {
-        /// What kind of failure.
+        /// The kind of failure.
         kind: io::ErrorKind,
-        /// In the words of the system.
+        /// The system's message.
         message: String,
     },
-    /// The first line was no JSON object or array: something else than one of us has connected.
+    /// The first line was not a JSON object or array, so the peer is not an ACP program.
     #[error("the peer does not speak JSON-RPC")]
     NotJson,
-    /// We closed it.
+    /// This side closed it.
     #[error("the connection was closed on this side")]
     Local,
 }
@@ -41,7 +41,7 @@ pub enum CloseReason {
 impl From<io::Error> for CloseReason {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            // Whoever goes away while we write to it has simply gone.
+            // A write to a peer that has left is not a failure.
             io::ErrorKind::BrokenPipe => Self::Deaf,
             io::ErrorKind::ConnectionReset => Self::Eof,
             kind => Self::Io { kind, message: error.to_string() },

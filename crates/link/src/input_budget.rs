@@ -1,8 +1,8 @@
-//! A budget for input that is no whole line yet, shared by many links.
+//! A shared budget for unfinished input lines of many links.
 //!
-//! Every link may hold one long line. Without a common bound, clients that begin long lines and never end them make a process
-//! hold the longest line once for each of them. Where the budget is exceeded the longest unfinished line is given up, so that
-//! whoever holds most makes room, and not whoever comes next.
+//! Each link may buffer one long line. Without a common bound, clients that start long lines and never end them would
+//! make a process buffer the longest line once per link. If the budget is exceeded, the longest unfinished line is
+//! abandoned, so the client that holds most makes room, not the one that comes next.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex};
 use narrows_base::sync::lock;
 use tokio::sync::Notify;
 
-/// What a link may hold without being counted, so that short lines get through when there is no room.
+/// Bytes of a link that are not counted, so that short lines get through when the budget is full.
 const FREE_BYTES: usize = 16 << 10;
 
-/// How much unfinished input may be held: of all links, and of those of one identity.
+/// Limits of buffered unfinished input: of all links, and per identity.
 #[derive(Debug)]
 pub struct InputBudget {
     max: usize,
@@ -34,12 +34,12 @@ struct Held {
 #[derive(Debug)]
 struct Line {
     identity: Arc<str>,
-    /// What is counted of it.
+    /// Its counted bytes.
     bytes: usize,
     over: Arc<Over>,
 }
 
-/// Says that a line is to be given up.
+/// Tells a link to abandon its line.
 #[derive(Debug, Default)]
 struct Over {
     is_set: AtomicBool,
@@ -47,7 +47,7 @@ struct Over {
 }
 
 impl InputBudget {
-    /// Allows `max` bytes, and `max_per_identity` of one identity.
+    /// Creates a budget of `max` bytes in total and `max_per_identity` per identity.
     #[must_use]
     pub fn new(max: usize, max_per_identity: usize) -> Arc<Self> {
         Arc::new(Self { max: max.max(max_per_identity), max_per_identity, held: Mutex::default() })
@@ -67,7 +67,7 @@ impl InputBudget {
 }
 
 impl Held {
-    /// Counts `bytes` for a link.
+    /// Sets the bytes that a link holds.
     fn set(&mut self, number: u64, bytes: usize) {
         let Some(line) = self.links.get_mut(&number) else { return };
         let before = std::mem::replace(&mut line.bytes, bytes);
@@ -79,7 +79,7 @@ impl Held {
         }
     }
 
-    /// Gives up the longest line, of one identity or of all.
+    /// Abandons the longest line, of one identity or of all.
     fn give_up_longest(&mut self, identity: Option<&str>) {
         let is_meant = |line: &Line| identity.is_none_or(|identity| *line.identity == *identity);
         let longest = self.links.iter().filter(|(_, line)| is_meant(line)).max_by_key(|(_, line)| line.bytes);
@@ -92,7 +92,7 @@ impl Held {
     }
 }
 
-/// The part of an [`InputBudget`] that one link holds, given back when this is dropped.
+/// The part of an [`InputBudget`] that one link uses. Returned on drop.
 #[derive(Debug)]
 pub struct InputShare {
     budget: Arc<InputBudget>,
@@ -101,11 +101,11 @@ pub struct InputShare {
 }
 
 impl InputShare {
-    /// The link holds so much of an unfinished line now. Beyond the budget the longest line is given up, this or another.
+    /// Sets the bytes of the unfinished line. Over budget, the longest line of any link is abandoned.
     pub(crate) fn set(&self, bytes: usize) {
         let bytes = if bytes <= FREE_BYTES { 0 } else { bytes };
         if bytes == 0 {
-            // The line that was to be given up has come to its end, and the next is another.
+            // The line that was to be abandoned has ended; the next one is another.
             self.over.is_set.store(false, Ordering::Relaxed);
         }
         let InputBudget { max, max_per_identity, held } = &*self.budget;
@@ -121,7 +121,7 @@ impl InputShare {
         }
     }
 
-    /// Waits until the unfinished line is to be given up. Cancel-safe.
+    /// Waits until the unfinished line must be abandoned. Cancel-safe.
     pub(crate) async fn over(&self) {
         while !self.over.is_set.swap(false, Ordering::Relaxed) {
             self.over.changed.notified().await;
@@ -170,7 +170,7 @@ mod tests {
         assert!(held.bytes == 0 && held.by_identity.is_empty() && held.links.is_empty(), "{held:?}");
     }
 
-    /// A link whose input is written by the test.
+    /// A link whose input the test writes.
     fn link(share: InputShare) -> (Link, tokio::io::DuplexStream) {
         let (near, far) = tokio::io::duplex(64 << 10);
         let (reader, writer) = tokio::io::split(near);

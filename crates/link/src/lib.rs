@@ -1,10 +1,11 @@
-//! How frames travel.
+//! Bidirectional transport of frames.
 //!
-//! A [`Link`] is two bounded queues of frames and the reason why it ended, whatever carries them: a pair in memory
-//! ([`memory`]), our own stdin and stdout ([`stdio`]), a child process ([`child`]), TCP and unix sockets
-//! ([`socket`]), or what another crate knows ([`carried`]). Whoever holds a link sees no difference but the [`CloseReason`].
+//! A [`Link`] is two bounded queues of frames and the reason why it ended. The transport can be a pair in memory
+//! ([`memory`]), this process's stdin and stdout ([`stdio`]), a child process ([`child`]), TCP and unix sockets
+//! ([`socket`]), or code of another crate ([`carried`]). The holder of a link sees no difference but the
+//! [`CloseReason`].
 //!
-//! Back-pressure is the same everywhere: a full outgoing queue makes [`Sender::send`] wait, a full incoming queue
+//! Backpressure works the same everywhere: a full outgoing queue makes [`Sender::send`] wait, and a full incoming queue
 //! stops reading from the peer.
 
 mod carried;

@@ -1,4 +1,4 @@
-//! The two ends of a link, and what travels between them and their driver.
+//! The two ends of a link and the items between them and their driver.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,14 +13,14 @@ use crate::close::CloseReason;
 use crate::input_budget::InputShare;
 use crate::queue;
 
-/// What a link may hold.
+/// Limits of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The longest line the peer may send.
+    /// Limit of a line from the peer, in bytes.
     pub max_line: usize,
-    /// How many bytes may wait in each direction; one longer frame is admitted when nothing waits.
+    /// Limit of each queue in bytes; a larger frame is admitted when the queue is empty.
     pub queue_bytes: usize,
-    /// Hang up on a peer whose first line is no JSON object or array, such as a web page that guessed the port.
+    /// Disconnect a peer whose first line is not a JSON object or array, such as a web page that guessed the port.
     pub guard_first_line: bool,
 }
 
@@ -30,7 +30,7 @@ impl Default for Options {
     }
 }
 
-/// How often it is looked for a standstill before it is one.
+/// Number of checks during the period of a standstill.
 const LOOKS: u32 = 10;
 
 /// The link has ended; [`Sender::reason`] says why.
@@ -39,49 +39,49 @@ pub use crate::queue::Closed;
 /// What happened on a link so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Frames that came.
+    /// Frames received.
     pub frames_in: u64,
-    /// Frames that were written, each counted once the whole of it was.
+    /// Frames written completely.
     pub frames_out: u64,
-    /// Bytes that were written, the ends of lines included: counted as the system takes them, so that a long line
-    /// which is read slowly shows that it is.
+    /// Bytes written, line ends included, counted as the system accepts them, so that slow reading of a long line is
+    /// visible.
     pub bytes_out: u64,
-    /// Lines longer than allowed.
+    /// Lines over the limit.
     pub too_long: u64,
-    /// Unfinished lines at the end of the stream: counted, never acted on.
+    /// Unfinished lines at the end of the stream. They are never handled.
     pub partial: u64,
 }
 
-/// What the ends and the driver of a link share.
+/// State shared by the ends and the driver of a link.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     reason: OnceLock<CloseReason>,
-    /// The peer no longer reads: the reason while there is no better one.
+    /// The peer no longer reads: the reason if there is no better one.
     deaf: AtomicBool,
-    /// Something is being written at the moment.
+    /// Something is being written.
     pub(crate) writing: AtomicBool,
-    /// The peer has closed its end, though what it said before may still be on the way.
+    /// The peer has closed its end. Data sent before may still arrive.
     hung_up: watch::Sender<bool>,
-    /// What waits is not to be written.
+    /// Queued lines must not be written.
     abandoned: watch::Sender<bool>,
     pub(crate) frames_in: AtomicU64,
     pub(crate) frames_out: AtomicU64,
     pub(crate) bytes_out: AtomicU64,
     pub(crate) too_long: AtomicU64,
     pub(crate) partial: AtomicU64,
-    /// What the unfinished line is counted in.
+    /// The budget in which the unfinished line is counted.
     input: OnceLock<InputShare>,
 }
 
 impl Shared {
-    /// Counts what is held of an unfinished line.
+    /// Counts the bytes of an unfinished line.
     pub(crate) fn count_input(&self, bytes: usize) {
         if let Some(share) = self.input.get() {
             share.set(bytes);
         }
     }
 
-    /// Waits until the unfinished line is to be given up. Cancel-safe.
+    /// Waits until the unfinished line must be abandoned. Cancel-safe.
     pub(crate) async fn input_over(&self) {
         match self.input.get() {
             Some(share) => share.over().await,
@@ -89,13 +89,13 @@ impl Shared {
         }
     }
 
-    /// Notes why the link ended, unless that is known already.
+    /// Sets the close reason, if none is set.
     pub(crate) fn close(&self, reason: CloseReason) {
-        // The first reason is the cause; what follows are its consequences.
+        // The first reason is the cause; later ones are its consequences.
         let _ = self.reason.set(reason);
     }
 
-    /// Notes that writing failed.
+    /// Records that writing failed.
     pub(crate) fn close_writing(&self, error: std::io::Error) {
         tracing::debug!(%error, "writing to the peer failed");
         match error.into() {
@@ -104,18 +104,17 @@ impl Shared {
         }
     }
 
-    /// Notes that the peer no longer reads. That is seldom the whole story: the reading side may still learn how the
-    /// peer ended.
+    /// Records that the peer no longer reads. The reading side may still learn how the peer ended.
     pub(crate) fn close_deaf(&self) {
         self.deaf.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that nothing more is on the way than what has been sent already.
+    /// Records that the peer has closed its end.
     pub(crate) fn hang_up(&self) {
         self.hung_up.send_replace(true);
     }
 
-    /// Waits until what waits is not to be written.
+    /// Waits until queued lines must not be written.
     pub(crate) async fn abandoned(&self) {
         raised(&self.abandoned).await;
     }
@@ -136,32 +135,32 @@ impl Shared {
     }
 }
 
-/// Waits until a flag is raised, which happens once.
+/// Waits until a flag is set.
 async fn raised(flag: &watch::Sender<bool>) {
-    // It cannot close before: whoever waits borrows the other end.
+    // The channel cannot close earlier: the caller borrows its sender.
     let _ = flag.subscribe().wait_for(|raised| *raised).await;
 }
 
-/// What waits to be written.
+/// An item of the outgoing queue.
 #[derive(Debug)]
 pub(crate) enum Outgoing {
-    /// One line.
+    /// A line.
     Line(Bytes),
-    /// Tell when everything before this has been written.
+    /// Reply when everything before this item is written.
     Flush(oneshot::Sender<()>),
 }
 
-/// One end of a conversation: frames out, frames in.
+/// One end of a connection: outgoing and incoming frames.
 #[derive(Debug)]
 pub struct Link {
-    /// Where frames go out.
+    /// Sends frames.
     pub sender: Sender,
-    /// Where frames come in.
+    /// Receives frames.
     pub receiver: Receiver,
 }
 
 impl Link {
-    /// A link and the ends that its driver holds: what to write, where to put what was read.
+    /// Creates a link and the queue ends for its driver: lines to write, frames that were read.
     pub(crate) fn new(
         options: &Options,
     ) -> (Self, queue::Receiver<Outgoing>, queue::Sender<Frame>, Arc<Shared>) {
@@ -175,14 +174,14 @@ impl Link {
         (link, to_write, was_read, shared)
     }
 
-    /// Counts the unfinished input of the peer in a budget from now on. A line that is given up comes as one that is too long.
-    /// Only the first share counts.
+    /// Counts the unfinished input of the peer in a budget. An abandoned line is received as one that is too long. Only
+    /// the first call has an effect.
     pub fn limit_input(&self, share: InputShare) {
         let _ = self.sender.shared.input.set(share);
     }
 }
 
-/// Where frames go out. When the last clone goes, what waits is written and the peer sees the end of the stream.
+/// The sending end. When the last clone is dropped, queued lines are written and the peer sees the end of the stream.
 #[derive(Clone)]
 pub struct Sender {
     queue: queue::Sender<Outgoing>,
@@ -190,60 +189,60 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Sends one line as soon as there is room.
+    /// Sends a line as soon as there is room.
     ///
     /// # Errors
-    /// When the link has ended.
+    /// If the link has ended.
     pub async fn send(&self, line: Bytes) -> Result<(), Closed> {
         let size = line.len();
         self.queue.send(Outgoing::Line(line), size).await
     }
 
-    /// Sends one line without waiting, behind what was sent before: for answers and cancellations.
-    /// See [`crate::queue`] for what keeps this bounded.
+    /// Sends a line without waiting, in order: for answers and cancellations. See [`crate::queue`] for what keeps this
+    /// bounded.
     ///
     /// # Errors
-    /// When the link has ended.
+    /// If the link has ended.
     pub fn push(&self, line: Bytes) -> Result<(), Closed> {
         let size = line.len();
         self.queue.push(Outgoing::Line(line), size)
     }
 
-    /// Waits until what was pushed is within its bound (see [`crate::queue`]), or the link has ended.
+    /// Waits until pushed lines are within their bound (see [`crate::queue`]), or the link has ended.
     pub async fn room(&self) {
         self.queue.room().await;
     }
 
-    /// Waits until everything sent so far has been handed to the system.
+    /// Waits until everything sent so far is handed to the system.
     ///
     /// # Errors
-    /// When the link ended before that.
+    /// If the link ended before.
     pub async fn flush(&self) -> Result<(), Closed> {
         let (done, written) = oneshot::channel();
         self.queue.push(Outgoing::Flush(done), 0)?;
         written.await.map_err(|_| Closed)
     }
 
-    /// Ends the link from this side: what waits is written, then the peer sees the end of the stream.
+    /// Ends the link from this side: queued lines are written, then the peer sees the end of the stream.
     pub fn close(&self) {
         self.shared.close(CloseReason::Local);
         self.queue.close();
     }
 
-    /// Ends the link from this side without writing what waits, for a peer that takes nothing of it.
+    /// Ends the link from this side without writing queued lines, for a peer that does not read.
     pub fn abandon(&self) {
         self.shared.close_deaf();
         self.shared.abandoned.send_replace(true);
         self.queue.close();
     }
 
-    /// Waits until the peer has closed its end. What it said before may still be on the way: this shows also while a
-    /// full queue stops the reading, on stdio and in memory; elsewhere once it has been read to the end.
+    /// Waits until the peer has closed its end. Data sent before may still arrive. On stdio and in memory this also
+    /// works while a full queue stops reading; elsewhere only after everything was read.
     pub async fn hung_up(&self) {
         raised(&self.shared.hung_up).await;
     }
 
-    /// Waits until something waits to be written and for `patience` no byte of it could be.
+    /// Waits until data is queued and none of its bytes could be written for `patience`.
     pub async fn standstill(&self, patience: Duration) {
         let (mut before, mut since) = (self.stats().bytes_out, Instant::now());
         loop {
@@ -257,13 +256,13 @@ impl Sender {
         }
     }
 
-    /// Waits until nothing will be written any more: the link was closed and everything is out, or the peer no longer
+    /// Waits until nothing more will be written: the link was closed and everything is written, or the peer no longer
     /// reads.
     pub async fn written(&self) {
         self.queue.gone().await;
     }
 
-    /// Whether nothing can be sent any more.
+    /// Returns `true` if nothing can be sent any more.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.queue.is_closed()
@@ -275,7 +274,7 @@ impl Sender {
         self.shared.reason()
     }
 
-    /// What happened so far.
+    /// The counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared.stats()
@@ -288,16 +287,16 @@ impl std::fmt::Debug for Sender {
     }
 }
 
-/// Where frames come in.
+/// The receiving end.
 pub struct Receiver {
     queue: queue::Receiver<Frame>,
-    /// What was looked at and not taken yet.
+    /// A frame that was peeked but not received.
     front: Option<Frame>,
     shared: Arc<Shared>,
 }
 
 impl Receiver {
-    /// The next frame, invalid ones included, or `None` at the end. Safe to cancel.
+    /// Receives the next frame, invalid ones included, or `None` at the end. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Frame> {
         match self.front.take() {
             Some(frame) => Some(frame),
@@ -305,7 +304,7 @@ impl Receiver {
         }
     }
 
-    /// The frame that comes next, which stays where it is. Safe to cancel.
+    /// Returns the next frame without removing it. Cancel-safe.
     pub async fn peek(&mut self) -> Option<&Frame> {
         if self.front.is_none() {
             self.front = self.queue.recv().await;
@@ -313,7 +312,7 @@ impl Receiver {
         self.front.as_ref()
     }
 
-    /// Moves every frame there is to `frames`, waiting for the first; `false` at the end. Safe to cancel.
+    /// Moves all available frames to `frames`, waiting for the first. Returns `false` at the end. Cancel-safe.
     pub async fn recv_all(&mut self, frames: &mut Vec<Frame>) -> bool {
         if let Some(frame) = self.front.take() {
             frames.push(frame);

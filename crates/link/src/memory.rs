@@ -1,4 +1,4 @@
-//! Two links that are each other's peer, without any system between them: for tests and for agents in process.
+//! Two connected links in memory, for tests and for agents in the same process.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,9 +9,9 @@ use crate::close::CloseReason;
 use crate::link::{Link, Options, Outgoing, Shared};
 use crate::queue;
 
-/// Two connected links. Must be called inside a runtime.
+/// Creates two connected links. Must be called inside a runtime.
 ///
-/// Frames are scanned on arrival as on any other link, and lines over the limit are refused the same way.
+/// Frames are scanned on arrival and limits apply, as on every other link.
 #[must_use]
 pub fn pair(options: &Options) -> (Link, Link) {
     let (one, one_writes, one_reads, one_shared) = Link::new(options);
@@ -54,7 +54,7 @@ async fn carry(
     }
 }
 
-/// Carries what is queued until nobody can send any more, or nobody takes it: then it is `false`.
+/// Moves queued frames until the senders are dropped, or the receiver is: then returns `false`.
 async fn carry_all(
     from: &mut queue::Receiver<Outgoing>,
     to: &queue::Sender<Frame>,
@@ -85,7 +85,7 @@ async fn carry_all(
         }
         sender.writing.store(false, Ordering::Relaxed);
         sender.frames_out.fetch_add(1, Ordering::Relaxed);
-        // As if there were a wire, on which a line has an end.
+        // Like on a byte stream, where the line end separates messages.
         sender.bytes_out.fetch_add(written, Ordering::Relaxed);
     }
     true

@@ -1,7 +1,7 @@
-//! What the system tells of the other end of a descriptor beside the bytes.
+//! Events of the peer that the operating system reports beside the bytes.
 //!
-//! Both need a handle of their own, which must go with the one that is read or written: only then does the other end
-//! see that we have gone. Where the system tells nothing, as of files, both wait for ever.
+//! Both functions need their own handle, which must be dropped with the one that is read or written: otherwise the peer
+//! would not see that this side has left. Where the system reports nothing, such as for files, both wait forever.
 
 use std::future::pending;
 use std::io;
@@ -10,20 +10,20 @@ use std::os::fd::OwnedFd;
 use tokio::io::{Interest, Ready};
 use tokio::net::unix::pipe;
 
-/// Waits until nobody can write any more to what `ear` reads from, though something unread may still be in it.
+/// Waits until no process can write to the pipe or socket any more. Unread data may remain.
 pub(crate) async fn hung_up(ear: io::Result<OwnedFd>) {
-    // "Unchecked" means that it may be something else than a pipe: sockets and terminals tell the same way.
+    // "Unchecked" allows descriptors that are not pipes: sockets and terminals report in the same way.
     let Ok(ear) = ear.and_then(pipe::Receiver::from_owned_fd_unchecked) else { return pending().await };
-    // Nothing is urgent on a pipe. What is left of this interest is the end: to wait until it is readable would end at
-    // once while there is something to read.
+    // A pipe has no urgent data, so this interest leaves only the end of the stream. Waiting for readability would
+    // return at once while data is unread.
     while !told(ear.ready(Interest::PRIORITY).await).await.is_read_closed() {}
 }
 
-/// Waits until nobody can read any more what is written to `ear`. Otherwise that shows only at the next write.
+/// Waits until no process can read from the pipe or socket any more. Otherwise only the next write would show it.
 pub(crate) async fn deaf(ear: io::Result<OwnedFd>) {
     let Ok(ear) = ear.and_then(pipe::Sender::from_owned_fd_unchecked) else { return pending().await };
-    // A pipe without a reader is an error; of a socket that both sides have done with, the system says that it hung
-    // up. One that its peer has only stopped writing to is neither, because what is read is not listened to here.
+    // A pipe without a reader is in an error state; a socket that both sides have closed is reported as hung up. A
+    // socket whose peer only stopped writing is neither, because readability is not polled here.
     let gone = Interest::ERROR | Interest::PRIORITY;
     loop {
         let ready = told(ear.ready(gone).await).await;
@@ -33,7 +33,7 @@ pub(crate) async fn deaf(ear: io::Result<OwnedFd>) {
     }
 }
 
-/// What was told. An error means that the runtime is ending, which no task should hold up by asking again.
+/// The reported readiness. An error means that the runtime is shutting down, so wait forever instead of polling again.
 async fn told(ready: io::Result<Ready>) -> Ready {
     match ready {
         Ok(ready) => ready,
@@ -52,10 +52,10 @@ mod tests {
 
     use super::*;
 
-    /// Long enough for what has happened already to be told.
+    /// Long enough for events that have already happened.
     const MOMENT: Duration = Duration::from_millis(50);
 
-    /// Asserts that `sign` comes when `act` has been done, and not before.
+    /// Checks that `sign` completes after `act`, and not before.
     async fn check(what: &str, sign: impl Future<Output = ()>, act: impl FnOnce()) {
         tokio::pin!(sign);
         assert!(timeout(MOMENT, &mut sign).await.is_err(), "{what}: nothing has happened");

@@ -1,17 +1,17 @@
-//! Which user is at the other end of a loopback connection, as far as the system tells.
+//! The user at the other end of a loopback connection, as far as the system reports it.
 //!
-//! The kernel is asked for the one socket (`sock_diag`), which takes microseconds however many connections there are, so
-//! an event loop may ask. Only where the kernel lacks that, its tables in `/proc` are read.
+//! The kernel is asked for one socket (`sock_diag`), which takes microseconds regardless of the number of connections,
+//! so an event loop may ask. Kernels without it are served from the tables in `/proc`.
 
 mod diag;
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-/// Where the system lists its TCP connections.
+/// The kernel's tables of TCP connections.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 
-/// Returns the user at the other end of a connected TCP socket; `None` if it is not on this machine or cannot be determined.
+/// Returns the user at the other end of a connected TCP socket, or `None` if it is remote or unknown.
 #[must_use]
 pub fn user_of(socket: BorrowedFd<'_>) -> Option<u32> {
     let peer = SocketAddr::try_from(rustix::net::getpeername(socket).ok()??).ok()?;
@@ -19,7 +19,7 @@ pub fn user_of(socket: BorrowedFd<'_>) -> Option<u32> {
     of_connection(peer, local)
 }
 
-/// Returns the user whose socket the other end of a loopback connection is; `None` if the system does not tell.
+/// Returns the user who owns the other end of a loopback connection, or `None` if it is unknown.
 #[must_use]
 pub fn of_connection(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     match diag::owner(peer, local) {
@@ -28,22 +28,22 @@ pub fn of_connection(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     }
 }
 
-/// The user of the connection from `from` to `to` in a table of them.
+/// Finds the user of the connection from `from` to `to` in a table.
 fn owner(table: &str, from: SocketAddr, to: SocketAddr) -> Option<u32> {
-    // One of IPv4 may stand among those of IPv6.
+    // The IPv6 table may contain an IPv4 connection.
     let forms = [(plain(from), plain(to)), (mapped(from), mapped(to))];
     let mut found = table.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (local, remote) = (*fields.get(1)?, *fields.get(2)?);
         let is_it = forms.iter().any(|(from, to)| local == from && remote == to);
-        // Of a socket that no process has any more the user is not known, and told as 0.
+        // The kernel reports user 0 for a socket without a process, which means unknown.
         let is_held = fields.get(9).is_some_and(|inode| *inode != "0");
         if is_it && is_held { fields.get(7)?.parse().ok() } else { None }
     });
     found.next().filter(|_| found.next().is_none())
 }
 
-/// An address as such a table has it: the words of the address as the processor has them, and the port.
+/// Formats an address as in such a table: the address in words of the processor's byte order, and the port.
 fn plain(address: SocketAddr) -> String {
     match address.ip() {
         IpAddr::V4(ip) => written(&ip.octets(), address.port()),
@@ -89,9 +89,9 @@ mod tests {
             |table: &str, expected: Option<u32>| assert_eq!(owner(table, from, to), expected, "{table}");
         check(&line(&f, &t, "1000", "77"), Some(1000));
         check(&line(&mapped(from), &mapped(to), "7", "77"), Some(7));
-        // The same seen from the other side.
+        // The other direction of the connection.
         check(&line(&t, &f, "1000", "77"), None);
-        // Nobody has it any more, and what is told of it is not true.
+        // No process has the socket, so the reported user is wrong.
         check(&line(&f, &t, "0", "0"), None);
         check(&(line(&f, &t, "1", "7") + &line(&f, &t, "2", "8")), None);
         check("", None);

@@ -1,9 +1,9 @@
 //! A first-in first-out queue that is bounded in bytes.
 //!
-//! [`Sender::send`] waits for room; that is how back-pressure travels from a slow reader to its source.
-//! [`Sender::push`] does not wait: it is for answers and cancellations, which must get through when the queue is full
-//! of other things, yet stay behind what was sent before them. Whoever causes pushes must wait with
-//! [`Sender::room`] before it causes more, so that the queue exceeds its bound by a bounded amount only.
+//! [`Sender::send`] waits for room, which carries backpressure from a slow reader to its source. [`Sender::push`] does
+//! not wait: it is for answers and cancellations, which must get through a full queue but stay in order. A task that
+//! causes pushes must wait with [`Sender::room`] before it causes more, so that the queue exceeds its limit by a
+//! bounded amount.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,25 +11,25 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use narrows_base::sync::lock;
 use tokio::sync::Notify;
 
-/// How many times the budget pushes may fill before [`Sender::room`] waits. Two ends that wait for room before they
-/// read on stop each other for good once both owe more than this; with one budget that is soon, with eight it takes
-/// two peers that ask for much and take nothing.
+/// Number of budgets that pushed items may fill before [`Sender::room`] waits. Two peers that wait for room before
+/// reading on deadlock if both have more to send than this. With one budget that happens soon; with eight, both must
+/// send many requests and read nothing.
 const PUSHED: usize = 8;
 
-/// What an item costs beside its bytes.
+/// Cost of an item in addition to its bytes.
 const OVERHEAD: usize = 128;
 
-/// The other end of a queue has gone.
+/// The other end of the queue is dropped or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the queue is closed")]
 pub struct Closed;
 
-/// Why [`Sender::try_send`] did not take an item.
+/// Why [`Sender::try_send`] did not accept an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused<T> {
-    /// No room now; here it is back.
+    /// The queue is full; returns the item.
     Full(T),
-    /// The receiver has gone.
+    /// The receiver is dropped.
     Closed,
 }
 
@@ -37,9 +37,9 @@ struct State<T> {
     items: VecDeque<(usize, T)>,
     bytes: usize,
     senders: usize,
-    /// A sender has said that nothing more comes.
+    /// A sender has closed the queue.
     finished: bool,
-    /// The receiver has gone.
+    /// The receiver is dropped.
     gone: bool,
 }
 
@@ -56,9 +56,9 @@ impl<T> State<T> {
 struct Shared<T> {
     state: Mutex<State<T>>,
     budget: usize,
-    /// Something to take, or no sender left.
+    /// An item is available, or no sender is left.
     ready: Notify,
-    /// Room to send, or no receiver left.
+    /// There is room, or no receiver is left.
     room: Notify,
     /// Nothing more will be sent.
     end: Notify,
@@ -66,12 +66,12 @@ struct Shared<T> {
 
 impl<T> Shared<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
-        // No code panics while it holds the lock; were it so, the queue would still be consistent.
+        // No code panics while it holds the lock, and the queue would still be consistent.
         lock(&self.state)
     }
 }
 
-/// A queue that holds up to `budget` bytes; a single larger item is admitted when it is empty.
+/// Creates a queue of up to `budget` bytes. A larger item is admitted when the queue is empty.
 #[must_use]
 pub fn bounded<T>(budget: usize) -> (Sender<T>, Receiver<T>) {
     let shared = Arc::new(Shared {
@@ -90,16 +90,16 @@ pub fn bounded<T>(budget: usize) -> (Sender<T>, Receiver<T>) {
     (Sender { shared: Arc::clone(&shared) }, Receiver { shared })
 }
 
-/// The end that puts items in. Clones share the queue.
+/// The sending end. Clones share the queue.
 pub struct Sender<T> {
     shared: Arc<Shared<T>>,
 }
 
 impl<T> Sender<T> {
-    /// Puts `item` of `size` bytes in as soon as there is room.
+    /// Sends `item` of `size` bytes as soon as there is room.
     ///
     /// # Errors
-    /// When the receiver has gone.
+    /// If the receiver is dropped.
     pub async fn send(&self, item: T, size: usize) -> Result<(), Closed> {
         let mut item = item;
         loop {
@@ -112,10 +112,10 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Puts `item` in if there is room now.
+    /// Sends `item` if there is room now.
     ///
     /// # Errors
-    /// When there is none, or the receiver has gone.
+    /// If the queue is full, or the receiver is dropped.
     pub fn try_send(&self, item: T, size: usize) -> Result<(), Refused<T>> {
         let state = self.shared.state();
         if state.takes_no_more() {
@@ -128,10 +128,10 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Puts `item` in at once, over the budget if need be.
+    /// Sends `item` at once, even over the budget.
     ///
     /// # Errors
-    /// When the receiver has gone.
+    /// If the receiver is dropped.
     pub fn push(&self, item: T, size: usize) -> Result<(), Closed> {
         let state = self.shared.state();
         if state.takes_no_more() {
@@ -141,7 +141,7 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Waits until what was pushed is within its bound again, or the queue closed.
+    /// Waits until pushed items are within their bound, or the queue is closed.
     pub async fn room(&self) {
         self.wait_until(|state| state.bytes <= self.shared.budget.saturating_mul(PUSHED)).await;
     }
@@ -151,12 +151,12 @@ impl<T> Sender<T> {
         self.wait_until(|_| false).await;
     }
 
-    /// Waits until the receiver has gone: everything has been taken that ever will be.
+    /// Waits until the receiver is dropped: no more items will be received.
     pub async fn gone(&self) {
         loop {
             let room = self.shared.room.notified();
             tokio::pin!(room);
-            // Listen before looking, or a wake-up between the two is lost.
+            // Register before checking, or a wake-up between the two is lost.
             room.as_mut().enable();
             if self.shared.state().gone {
                 return;
@@ -165,7 +165,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Lets nobody send any more; the receiver still gets what is there.
+    /// Closes the queue. The receiver still gets the queued items.
     pub fn close(&self) {
         self.shared.state().finished = true;
         self.shared.ready.notify_one();
@@ -173,7 +173,7 @@ impl<T> Sender<T> {
         self.shared.end.notify_waiters();
     }
 
-    /// Whether nothing can be sent any more.
+    /// Returns `true` if nothing can be sent any more.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared.state().takes_no_more()
@@ -197,7 +197,7 @@ impl<T> Sender<T> {
         loop {
             let room = self.shared.room.notified();
             tokio::pin!(room);
-            // Listen before looking, or a wake-up between the two is lost.
+            // Register before checking, or a wake-up between the two is lost.
             room.as_mut().enable();
             {
                 let state = self.shared.state();
@@ -231,13 +231,13 @@ impl<T> Drop for Sender<T> {
     }
 }
 
-/// The end that takes items out.
+/// The receiving end.
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
 }
 
 impl<T> Receiver<T> {
-    /// The next item, or `None` once every sender has gone and nothing is left. Safe to cancel.
+    /// Receives the next item, or `None` when the queue is empty and every sender is dropped. Cancel-safe.
     pub async fn recv(&mut self) -> Option<T> {
         loop {
             {
@@ -253,13 +253,13 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// The next item if there is one now.
+    /// Receives the next item if there is one now.
     pub fn try_recv(&mut self) -> Option<T> {
         self.take(&mut self.shared.state())
     }
 
-    /// Moves everything there is to `items`, waiting for the first; `false` when there will be nothing more.
-    /// Safe to cancel.
+    /// Moves all available items to `items`, waiting for the first. Returns `false` when nothing more will come.
+    /// Cancel-safe.
     pub async fn recv_all(&mut self, items: &mut Vec<T>) -> bool {
         loop {
             {
@@ -279,13 +279,13 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Waits until nothing more will be sent, though something may still be there.
+    /// Waits until nothing more will be sent. Items may still be queued.
     pub fn ended(&self) -> impl Future<Output = ()> + use<T> {
         let shared = Arc::clone(&self.shared);
         async move {
             let end = shared.end.notified();
             tokio::pin!(end);
-            // Listen before looking, or the end between the two is missed.
+            // Register before checking, or the end between the two is missed.
             end.as_mut().enable();
             if !shared.state().gives_no_more() {
                 end.await;
@@ -297,7 +297,7 @@ impl<T> Receiver<T> {
         let (cost, item) = state.items.pop_front()?;
         let was_over = state.bytes + OVERHEAD > self.shared.budget / 2;
         state.bytes -= cost;
-        // Waking senders once half is free, not at each item, lets them send in bursts.
+        // Waking senders when half of the queue is free, not for each item, lets them send in bursts.
         if was_over && state.bytes + OVERHEAD <= self.shared.budget / 2 || state.items.is_empty() {
             self.shared.room.notify_waiters();
         }

@@ -1,7 +1,8 @@
-//! Links over TCP and unix sockets, on both sides.
+//! Links over TCP and unix sockets, for both sides.
 //!
-//! Safe by default: only loopback addresses may be listened on, a unix socket is for its owner alone, and a peer on
-//! TCP whose first line is not JSON is hung up on (a web page can reach a loopback port, but cannot speak to it).
+//! Safe by default: only loopback addresses can be listened on, a unix socket belongs to its owner alone, and a TCP
+//! peer whose first line is not JSON is disconnected (a web page can reach a loopback port, but cannot send JSON
+//! first).
 
 use std::fmt;
 use std::future::{pending, ready};
@@ -20,16 +21,16 @@ use crate::link::{Link, Options};
 use crate::other_end;
 use crate::stream::{Signs, stream, stream_until};
 
-/// Where a link leads, as a user writes it: `tcp://127.0.0.1:9000` or `unix:/run/narrows.sock`.
+/// An address as a user writes it: `tcp://127.0.0.1:9000` or `unix:/run/narrows.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A host and a port.
+    /// Host and port.
     Tcp(String),
     /// The path of a unix socket.
     Unix(PathBuf),
 }
 
-/// What is wrong with an address.
+/// Why an address is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Neither `tcp://` nor `unix:`.
@@ -68,7 +69,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(host) => write!(f, "tcp://{host}"),
-            // Two slashes in front of a path would be taken for those behind a scheme.
+            // Two slashes before a path would be parsed as those of a scheme.
             Self::Unix(path) if path.as_os_str().as_encoded_bytes().starts_with(b"//") => {
                 write!(f, "unix://{}", path.display())
             }
@@ -77,32 +78,32 @@ impl fmt::Display for Address {
     }
 }
 
-/// Why a listener could not be had.
+/// Why listening failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Everybody on the network could have connected.
+    /// The address is reachable from the network.
     #[error("{0} is not a loopback address")]
     NotLoopback(SocketAddr),
-    /// Another process listens there.
+    /// Another process is listening there.
     #[error("{0} is in use by another process")]
     InUse(Address),
-    /// The path is taken by something that is no socket.
+    /// The path exists and is not a socket.
     #[error("{0:?} exists and is not a socket")]
     NotASocket(PathBuf),
-    /// The system said no.
+    /// The system refused.
     #[error("cannot listen on {address}: {source}")]
     Io {
-        /// Where.
+        /// The address.
         address: Address,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Connects to whoever listens at `address`.
+/// Connects to the listener at `address`.
 ///
 /// # Errors
-/// When nobody does.
+/// If there is none.
 pub async fn connect(address: &Address, options: &Options) -> io::Result<Link> {
     match address {
         Address::Tcp(host) => tcp_link(TcpStream::connect(host.as_str()).await?, options),
@@ -110,7 +111,7 @@ pub async fn connect(address: &Address, options: &Options) -> io::Result<Link> {
     }
 }
 
-/// Waits for peers at one address.
+/// A bound address that accepts peers.
 #[derive(Debug)]
 pub struct Listener {
     kind: Kind,
@@ -127,7 +128,7 @@ impl Listener {
     /// Listens at `address`.
     ///
     /// # Errors
-    /// When that is not possible, or not safe.
+    /// If that is impossible or unsafe.
     pub async fn bind(address: &Address, options: &Options) -> Result<Self, ListenError> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::AddrInUse => ListenError::InUse(address.clone()),
@@ -151,10 +152,10 @@ impl Listener {
         Ok(Self { kind, options: *options })
     }
 
-    /// Where it listens; a port 0 has become a real one.
+    /// Returns the bound address; port 0 is replaced by the real one.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// If the system does not report it.
     pub fn address(&self) -> io::Result<Address> {
         match &self.kind {
             Kind::Tcp(listener) => Ok(Address::Tcp(listener.local_addr()?.to_string())),
@@ -162,10 +163,10 @@ impl Listener {
         }
     }
 
-    /// The next peer. Safe to cancel.
+    /// Accepts the next peer. Cancel-safe.
     ///
     /// # Errors
-    /// When the system refuses, for instance for want of descriptors; trying again later is right.
+    /// If the system refuses, for instance for lack of descriptors. The caller should retry later.
     pub async fn accept(&self) -> io::Result<Link> {
         match &self.kind {
             Kind::Tcp(listener) => {
@@ -174,7 +175,7 @@ impl Listener {
             }
             Kind::Unix { listener, .. } => loop {
                 let (peer, _) = listener.accept().await?;
-                // The mode of the socket says the same, but not on every file system.
+                // The mode of the socket restricts access too, but not on every file system.
                 let user = peer.peer_cred()?.uid();
                 if user == rustix::process::geteuid().as_raw() || user == 0 {
                     return Ok(unix(peer, &self.options));
@@ -193,7 +194,7 @@ impl Drop for Listener {
     }
 }
 
-/// Removes a socket that a dead process left behind; one that somebody listens on is an error.
+/// Removes the socket of a dead process. Fails if a process listens on it.
 async fn remove_stale(path: &Path, address: &Address) -> Result<(), ListenError> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -207,9 +208,9 @@ async fn remove_stale(path: &Path, address: &Address) -> Result<(), ListenError>
     }
 }
 
-/// A socket at `path` that only its owner can connect to, from its first moment on.
+/// Binds a socket at `path` that only its owner can connect to from the start.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
-    // Bound under a name in a private directory and moved into place, it never stands there with another mode.
+    // Bound in a private directory and moved into place, so it never exists at `path` with another mode.
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -228,14 +229,14 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
 }
 
 fn tcp_link(peer: TcpStream, options: &Options) -> io::Result<Link> {
-    // Lines are gathered before they are written: waiting for more would only add delay.
+    // Lines are gathered before they are written, so waiting for more would only add delay.
     peer.set_nodelay(true)?;
     let (reader, writer) = peer.into_split();
     Ok(stream(reader, writer, options))
 }
 
-/// A link over a unix socket. Unlike a port it tells when its peer has gone altogether, and not only has nothing more to say.
-/// Must be called inside a runtime.
+/// Creates a link over a unix socket. Unlike TCP, it reports when the peer has closed the socket completely, not only
+/// its sending side. Must be called inside a runtime.
 pub fn unix(peer: UnixStream, options: &Options) -> Link {
     let deaf = other_end::deaf(peer.as_fd().try_clone_to_owned());
     let (reader, writer) = peer.into_split();

@@ -1,7 +1,7 @@
-//! Our own stdin and stdout as a link, taken away from everybody else.
+//! This process's stdin and stdout as a link, hidden from all other code.
 //!
-//! After [`take`], descriptor 1 is stderr and descriptor 0 is empty: no `println!` of any library can corrupt the
-//! wire, and no child that inherits them can eat its input.
+//! After [`take`], descriptor 1 is stderr and descriptor 0 is empty: a `println!` in a library cannot corrupt the
+//! protocol, and a child that inherits them cannot consume its input.
 
 use std::fs::File;
 use std::future::ready;
@@ -19,10 +19,10 @@ use crate::link::{Link, Options};
 use crate::other_end;
 use crate::stream::{Signs, stream_until};
 
-/// Takes stdin and stdout for the protocol. Must be called inside a runtime, once, before anything is read.
+/// Takes stdin and stdout for the protocol. Must be called once, inside a runtime, before anything is read.
 ///
 /// # Errors
-/// When they cannot be duplicated or replaced: they are closed, or there is no descriptor left.
+/// If they cannot be duplicated or replaced: they are closed, or no descriptor is left.
 pub fn take(options: &Options) -> io::Result<Link> {
     let (input, output) = take_descriptors()?;
     let (input, output) = (Descriptor::new(input, OFlags::RDONLY)?, Descriptor::new(output, OFlags::WRONLY)?);
@@ -34,9 +34,9 @@ pub fn take(options: &Options) -> io::Result<Link> {
     Ok(stream_until(input.into_reader()?, output.into_writer()?, options, signs))
 }
 
-/// Moves descriptors 0 and 1 to private ones and puts `/dev/null` and stderr in their places.
+/// Moves descriptors 0 and 1 to private ones and replaces them by `/dev/null` and stderr.
 fn take_descriptors() -> io::Result<(OwnedFd, OwnedFd)> {
-    // 3 and up: a low number would be taken for a standard stream by whatever is started later.
+    // At least 3: a lower number could become a standard stream of a child.
     let input = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let output = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
     rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
@@ -45,13 +45,13 @@ fn take_descriptors() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((input, output))
 }
 
-/// One of the two, and how it can be used without blocking and without harm to others.
+/// A standard stream and how to use it without blocking or affecting other processes.
 enum Descriptor {
-    /// Non-blocking, and ours alone.
+    /// Non-blocking and not shared.
     Own(OwnedFd),
-    /// Non-blocking only once we set it so, for everybody who shares it; these are the flags to put back.
+    /// Shared with other processes and made non-blocking; holds the flags to restore.
     Shared(OwnedFd, OFlags),
-    /// Only to be used from another thread.
+    /// Must be used from another thread.
     Blocking(OwnedFd),
 }
 
@@ -61,15 +61,15 @@ impl Descriptor {
         if kind == FileType::RegularFile {
             return Ok(Self::Blocking(fd));
         }
-        // Non-blocking mode belongs to the open file, which parents and siblings share. Opening it anew gives us
-        // one of our own; that works for pipes and terminals, but not for sockets, nor for another user's pipe.
+        // Non-blocking mode belongs to the open file, which parents and siblings share. Reopening gives this process
+        // its own open file. That works for pipes and terminals, but not for sockets or another user's pipe.
         let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
         let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         if let Ok(own) = rustix::fs::open(path, flags, Mode::empty()) {
             return Ok(Self::Own(own));
         }
         let flags = rustix::fs::fcntl_getfl(&fd)?;
-        // A terminal that cannot be opened anew stays as it is: a shell must find it blocking.
+        // A terminal that cannot be reopened stays blocking: the shell requires it.
         Ok(if matches!(kind, FileType::Fifo | FileType::Socket) {
             Self::Shared(fd, flags)
         } else {
@@ -84,11 +84,11 @@ impl Descriptor {
     }
 
     fn into_reader(self) -> io::Result<Box<dyn AsyncRead + Send + Unpin>> {
-        // "Unchecked" means that it may be something else than a pipe: a socket or a terminal is read the same way.
+        // "Unchecked" allows descriptors that are not pipes: a socket or a terminal is read in the same way.
         Ok(match self {
             Self::Own(fd) => match fd.try_clone().and_then(pipe::Receiver::from_owned_fd_unchecked) {
                 Ok(reader) => Box::new(reader),
-                // Not everything can be polled; `/dev/null` cannot.
+                // Some files cannot be polled, such as `/dev/null`.
                 Err(_) => Box::new(blocking(fd)),
             },
             Self::Shared(fd, flags) => {
@@ -121,7 +121,7 @@ fn blocking(fd: OwnedFd) -> tokio::fs::File {
     tokio::fs::File::from_std(File::from(fd))
 }
 
-/// Puts the flags of a shared descriptor back.
+/// Restores the flags of a shared descriptor on drop.
 struct Restore {
     fd: OwnedFd,
     flags: OFlags,
@@ -141,7 +141,7 @@ impl Drop for Restore {
     }
 }
 
-/// A stream that leaves its descriptor as it found it.
+/// A stream that restores its descriptor on drop.
 struct Restoring<S> {
     stream: S,
     _restore: Restore,

@@ -1,4 +1,4 @@
-//! A link over any byte stream: one task that reads lines, one that writes them.
+//! A link over any byte stream: one task reads lines, another writes them.
 
 use std::convert::Infallible;
 use std::future::{Future, pending, ready};
@@ -17,16 +17,16 @@ use crate::close::CloseReason;
 use crate::link::{Link, Options, Outgoing, Sender, Shared};
 use crate::queue;
 
-/// How much is put together for one write. A longer line is written by itself, without being copied.
+/// Size of a batch of lines for one write. A longer line is written by itself, without a copy.
 const GATHER: usize = 64 << 10;
 
-/// How long a peer may take to read the rest once nothing more will be sent.
+/// How long a peer may take to read the rest after the link is closed.
 const GOODBYE: Duration = Duration::from_secs(30);
 
-/// How long a peer that does not speak JSON-RPC may take to read that it has been hung up on.
+/// How long a peer that does not speak JSON-RPC may take to read the refusal.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// A link whose lines come from `reader` and go to `writer`. Must be called inside a runtime.
+/// Creates a link that reads lines from `reader` and writes to `writer`. Must be called inside a runtime.
 pub fn stream<R, W>(reader: R, writer: W, options: &Options) -> Link
 where
     R: AsyncRead + Unpin + Send + 'static,
@@ -36,18 +36,18 @@ where
     stream_until(reader, writer, options, signs)
 }
 
-/// What a stream does not tell by itself.
+/// Events of the peer that a byte stream itself does not show.
 pub(crate) struct Signs<F, D, H> {
-    /// At the end of the stream: the reason, such as how a process ended.
+    /// Returns the close reason at the end of the stream, such as how a process ended.
     pub(crate) why: F,
-    /// Ready when the peer no longer reads, which otherwise shows only at the next write.
+    /// Completes when the peer no longer reads; otherwise only the next write shows it.
     pub(crate) deaf: D,
-    /// Ready when the peer has closed its end, which otherwise shows only when all it said has been read. It is asked
-    /// only while that must wait.
+    /// Completes when the peer has closed its end; otherwise only the end of the stream shows it. Polled only while
+    /// reading must wait.
     pub(crate) hung_up: H,
 }
 
-/// The same, with more to go by.
+/// Like [`stream`], with events of the peer.
 pub(crate) fn stream_until<R, W, F, D, H>(
     reader: R,
     writer: W,
@@ -67,7 +67,7 @@ where
     let splitter = Splitter::new(options.max_line);
     let to_read = Reading { reader, splitter, frames: was_read, guard, shared: Arc::clone(&shared) };
     tokio::spawn(async move {
-        // The receiver learns of the end when the last frame sender goes, so the reason must stand before that.
+        // The receiver sees the end when the last frame sender is dropped, so the reason must be set before.
         let (frames, shared, ended) = to_read.run(hung_up).await;
         shared.close(match ended {
             Ended::Stream => why.await,
@@ -82,7 +82,7 @@ where
 
 /// How reading ended.
 enum Ended {
-    /// The stream did.
+    /// The stream ended.
     Stream,
     /// For another reason.
     Because(CloseReason),
@@ -92,7 +92,7 @@ struct Reading<R> {
     reader: R,
     splitter: Splitter,
     frames: queue::Sender<Frame>,
-    /// Until the first line has been seen: where to send the refusal.
+    /// Until the first line is read: where to send the refusal.
     guard: Option<Sender>,
     shared: Arc<Shared>,
 }
@@ -112,7 +112,7 @@ impl<R: AsyncRead + Unpin> Reading<R> {
         let ended = loop {
             let read = tokio::select! {
                 biased;
-                // A peer that says nothing must not keep its descriptor open once nobody listens.
+                // A silent peer must not keep its descriptor open when the receiver is dropped.
                 () = &mut abandoned => break Ended::Because(CloseReason::Local),
                 () = shared.input_over() => {
                     if let Some(ended) = self.give_up(watch.as_mut()).await {
@@ -144,14 +144,14 @@ impl<R: AsyncRead + Unpin> Reading<R> {
         self.shared.count_input(if is_held { self.splitter.partial() } else { 0 });
     }
 
-    /// Gives up the unfinished line: its head goes on as that of a line that is too long.
+    /// Abandons the unfinished line. Its head is delivered as that of an overlong line.
     async fn give_up(&mut self, watch: Pin<&mut impl Future<Output = Infallible>>) -> Option<Ended> {
         let head = self.splitter.abandon_line()?;
         self.shared.too_long.fetch_add(1, Ordering::Relaxed);
         self.hand_on(Frame::too_long(head), watch).await
     }
 
-    /// Hands every whole line on; waits while the queue is full, which is what stops the reading.
+    /// Delivers complete lines. Waits while the queue is full, which stops reading.
     async fn deliver(&mut self, mut watch: Pin<&mut impl Future<Output = Infallible>>) -> Option<Ended> {
         while let Some(line) = self.splitter.next_line() {
             let frame = match line {
@@ -170,7 +170,7 @@ impl<R: AsyncRead + Unpin> Reading<R> {
                     let _ = sender.push(refusal);
                 }
                 sender.close();
-                // Closing a socket with unread input resets it, and the answer would be lost on the way.
+                // Closing a socket with unread input resets it, and the answer would be lost.
                 let _ = timeout(LINGER, self.discard()).await;
                 return Some(Ended::Because(CloseReason::NotJson));
             }
@@ -194,18 +194,18 @@ impl<R: AsyncRead + Unpin> Reading<R> {
             sent = self.frames.send(frame, size) => sent,
             never = &mut watch => match never {},
         };
-        // Nobody listens any more: what comes is no longer our business.
+        // The receiver is dropped, so input is ignored.
         sent.is_err().then_some(Ended::Because(CloseReason::Local))
     }
 
-    /// Reads the rest of a short message and throws it away.
+    /// Reads and discards the rest of a short message.
     async fn discard(&mut self) {
         let mut rest = [0; 16 << 10];
         while matches!(self.reader.read(&mut rest).await, Ok(1..)) {}
     }
 }
 
-/// Writes what is queued until nobody can send any more or the peer has gone.
+/// Writes queued lines until the senders are dropped or the peer no longer reads.
 async fn write<W: AsyncWrite + Unpin>(
     mut writer: W,
     mut queue: queue::Receiver<Outgoing>,
@@ -220,7 +220,7 @@ async fn write<W: AsyncWrite + Unpin>(
     tokio::select! {
         biased;
         result = write_all(&mut writer, &mut queue, &shared) => match result {
-            // Nobody is left to care whether the goodbye arrives.
+            // The final write needs no receiver.
             Ok(()) => drop(timeout(GOODBYE, writer.shutdown()).await),
             Err(error) => shared.close_writing(error),
         },
@@ -233,7 +233,7 @@ async fn write<W: AsyncWrite + Unpin>(
     shared.writing.store(false, Ordering::Relaxed);
 }
 
-/// Writes what is queued, as much as there is at a time.
+/// Writes queued lines, as many at a time as are available.
 async fn write_all<W: AsyncWrite + Unpin>(
     writer: &mut W,
     queue: &mut queue::Receiver<Outgoing>,
@@ -248,7 +248,7 @@ async fn write_all<W: AsyncWrite + Unpin>(
                 Outgoing::Line(line) => writing.line(&line).await?,
                 Outgoing::Flush(done) => {
                     writing.send_off().await?;
-                    // Whoever no longer waits for it need not know.
+                    // A flush that was dropped needs no reply.
                     let _ = done.send(());
                 }
             }
@@ -261,9 +261,9 @@ async fn write_all<W: AsyncWrite + Unpin>(
 
 struct Writing<'a, W> {
     writer: &'a mut W,
-    /// What is put together for the next write.
+    /// The batch for the next write.
     gathered: BytesMut,
-    /// How many lines end in it.
+    /// Number of lines that end in it.
     frames: u64,
     shared: &'a Shared,
 }
@@ -284,7 +284,7 @@ impl<W: AsyncWrite + Unpin> Writing<'_, W> {
         Ok(())
     }
 
-    /// Writes what is gathered.
+    /// Writes the batch.
     async fn send_off(&mut self) -> io::Result<()> {
         if self.gathered.is_empty() {
             return Ok(());
@@ -297,7 +297,7 @@ impl<W: AsyncWrite + Unpin> Writing<'_, W> {
     }
 }
 
-/// Writes `bytes`, and counts them as they are taken.
+/// Writes `bytes` and counts them as the system accepts them.
 async fn put<W: AsyncWrite + Unpin>(writer: &mut W, mut bytes: &[u8], shared: &Shared) -> io::Result<()> {
     while !bytes.is_empty() {
         let length = writer.write(bytes).await?;

@@ -1,4 +1,4 @@
-//! A WebSocket that whoever let it in leaves to another.
+//! An upgraded WebSocket that is handed to another owner.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -6,15 +6,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use narrows_wire::websocket::Decoder;
 
-/// A socket without TLS on which WebSocket is spoken, and what has been read from it.
+/// A WebSocket without TLS, and what was already read from it.
 #[derive(Debug)]
 pub struct Upgraded {
     /// The socket.
     pub socket: OwnedFd,
-    /// What reads it from here on; it may hold the beginning of a frame.
+    /// Its decoder, which may hold an incomplete frame.
     pub decoder: Decoder,
-    /// The messages that have come already.
+    /// The messages received so far.
     pub messages: Vec<Bytes>,
-    /// Within which time it is to be noticed that nobody is there.
+    /// How soon a missing peer must be noticed.
     pub idle: Duration,
 }

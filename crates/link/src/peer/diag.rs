@@ -1,7 +1,7 @@
-//! One question to the kernel: whose is the socket with these two addresses?
+//! Asks the kernel for the owner of the socket with two given addresses.
 //!
-//! A request of `sock_diag` without `NLM_F_DUMP` names one connection and is answered from the table that packets are
-//! looked up in. The answer is ready when the request has been sent.
+//! A `sock_diag` request without `NLM_F_DUMP` names one connection and is answered from the table that routes packets.
+//! The answer is ready when the request is sent.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,32 +9,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
-/// `SOCK_DIAG_BY_FAMILY`, and the type of a message that is an error.
+/// Message types of `sock_diag`.
 const BY_FAMILY: u16 = 20;
 const ERROR: u16 = 2;
-/// `NLM_F_REQUEST`.
+/// Request flag.
 const REQUEST: u16 = 1;
-/// `IPPROTO_TCP`, and the families as the kernel numbers them.
+/// Protocol and address families.
 const TCP: u8 = 6;
 const INET: u8 = 2;
 const INET6: u8 = 10;
 
-/// Bytes of the header of every message, of a request, and of an answer up to the socket's inode.
+/// Sizes of a message header, a request, and a reply up to the inode.
 const HEADER: usize = 16;
 const QUESTION: usize = 56;
 const ANSWER: usize = 72;
-/// Where the user and the inode stand in an answer.
+/// Offsets of the user and the inode in a reply.
 const USER: usize = 64;
 const INODE: usize = 68;
 
-/// Whether the kernel has ever answered. Then a socket that it does not find is not there.
+/// The kernel has answered before, so "not found" means that there is no such socket.
 static ANSWERS: AtomicBool = AtomicBool::new(false);
 
-/// Returns the user of the socket that is connected from `from` to `to`; `None` if there is no such socket, or no process
-/// has it any more.
+/// Returns the user of the socket connected from `from` to `to`, or `None` if there is no such socket or it has no
+/// process.
 ///
 /// # Errors
-/// When the kernel cannot be asked.
+/// If the kernel cannot be asked.
 pub(super) fn owner(from: SocketAddr, to: SocketAddr) -> Result<Option<u32>, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let kind = SocketType::DGRAM;
@@ -46,25 +46,25 @@ pub(super) fn owner(from: SocketAddr, to: SocketAddr) -> Result<Option<u32>, Err
     let found = read(buffer.get(..length).unwrap_or_default());
     match found {
         Ok(_) => ANSWERS.store(true, Ordering::Relaxed),
-        // Either there is no such socket, or the kernel has nothing that could look for it.
+        // Either there is no such socket, or the kernel lacks the lookup.
         Err(Errno::NOENT) if ANSWERS.load(Ordering::Relaxed) => return Ok(None),
         Err(_) => {}
     }
     found
 }
 
-/// The request for the socket at `from` that is connected to `to`.
+/// Encodes the request for the socket at `from` that is connected to `to`.
 fn question(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     let (from_ip, to_ip) = (from.ip().to_canonical(), to.ip().to_canonical());
     let family = if from_ip.is_ipv4() && to_ip.is_ipv4() { INET } else { INET6 };
     let mut bytes = Vec::with_capacity(HEADER + QUESTION);
-    // The length is that of a small message.
+    // The message is small, so its length fits.
     bytes.extend_from_slice(&((HEADER + QUESTION) as u32).to_ne_bytes());
     bytes.extend_from_slice(&BY_FAMILY.to_ne_bytes());
     bytes.extend_from_slice(&REQUEST.to_ne_bytes());
-    // A number of the request, and ours: each socket has one request.
+    // Sequence number and sender; each socket has one request, so both are zero.
     bytes.extend_from_slice(&[0; 8]);
-    // No extensions, in whatever state.
+    // No extensions, any state.
     bytes.extend_from_slice(&[family, TCP, 0, 0]);
     bytes.extend_from_slice(&u32::MAX.to_ne_bytes());
     bytes.extend_from_slice(&from.port().to_be_bytes());
@@ -77,13 +77,13 @@ fn question(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
         }
         bytes.extend_from_slice(&address);
     }
-    // Any interface, and no cookie.
+    // Any interface, no cookie.
     bytes.extend_from_slice(&0_u32.to_ne_bytes());
     bytes.extend_from_slice(&[0xff; 8]);
     bytes
 }
 
-/// Reads an answer.
+/// Decodes a reply.
 fn read(answer: &[u8]) -> Result<Option<u32>, Errno> {
     let word = |at: usize| {
         let bytes = answer.get(at..at + 4)?;
@@ -92,7 +92,7 @@ fn read(answer: &[u8]) -> Result<Option<u32>, Errno> {
     let kind = answer.get(4..6).map(|bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
     match kind {
         Some(BY_FAMILY) if answer.len() >= HEADER + ANSWER => {
-            // Of a socket that no process has any more the user is not known, and told as 0.
+            // The kernel reports user 0 for a socket without a process, which means unknown.
             let is_held = word(HEADER + INODE).is_some_and(|inode| inode != 0);
             Ok(word(HEADER + USER).filter(|_| is_held))
         }
@@ -121,12 +121,12 @@ mod tests {
             let ours = rustix::process::geteuid().as_raw();
             let found = match owner(peer, local) {
                 Ok(found) => found,
-                // This kernel cannot be asked.
+                // This kernel lacks the lookup.
                 Err(_) => return,
             };
             assert_eq!(found, Some(ours), "{bound}");
             drop(stream);
-            // Nobody has its other end any more, or there is none.
+            // The other end has no process, or does not exist.
             assert_eq!(owner(peer, local).unwrap(), None, "{bound}");
             let other = SocketAddr::new(peer.ip(), 1);
             assert_eq!(owner(other, local).unwrap(), None, "{bound}");
