@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use fixed_listeners::Standing;
 use mio::{Poll, Waker};
 use narrows_base::sync::lock;
-use narrows_link::Upgraded;
+use narrows_link::WebSocketHandoff;
 use narrows_process::{Controller, Limits, SpawnError, Unenforceable};
 use tokio::sync::watch;
 
@@ -329,9 +329,9 @@ impl<B: Router> Handle<B> {
     /// When it has ended, or too many wait to be let in; then the socket comes back as it was.
     pub fn connect_upgraded(
         &self,
-        upgraded: Upgraded,
+        upgraded: WebSocketHandoff,
         from: IncomingClient,
-    ) -> Result<WebSocketHandle, Upgraded> {
+    ) -> Result<WebSocketHandle, WebSocketHandoff> {
         self.mailbox.connect_upgraded(upgraded, from)
     }
 

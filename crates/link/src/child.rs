@@ -12,14 +12,14 @@ pub use narrows_process::{AllowList, Environment, Exit, ExitClass, Ladder, Spawn
 
 use crate::close::CloseReason;
 use crate::link::{Link, Options};
-use crate::other_end;
-use crate::stream::{Signs, stream_until};
+use crate::peer_events;
+use crate::stream::{PeerSignals, stream_until};
 
 /// How long a process that has closed its stdout may take to exit, so that its exit explains the end.
-const EXPLAIN: Duration = Duration::from_millis(500);
+const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Number of stderr lines that explain an end.
-const TAIL_LINES: usize = 20;
+const STDERR_TAIL_LINES: usize = 20;
 
 /// The process at the other end of a link. Dropping it ends the process tree.
 #[derive(Debug)]
@@ -40,23 +40,23 @@ pub async fn spawn(spec: Spec, options: &Options) -> Result<(Link, Process), Spa
         return Err(SpawnError::Guardian);
     };
     let gateway = child.take_gateway();
-    let deaf = other_end::deaf(stdin.as_fd().try_clone_to_owned());
+    let reader_gone = peer_events::reader_gone(stdin.as_fd().try_clone_to_owned());
     let child = Arc::new(child);
     // The reader must not keep the process alive, because the end of the process ends the reader.
     let watched = Arc::downgrade(&child);
     let why = async move {
         let Some(child) = watched.upgrade() else { return CloseReason::Local };
         // When the whole tree has ended, stderr is complete. If only the process itself has, take what is there.
-        let exit = match tokio::time::timeout(EXPLAIN, child.wait()).await {
+        let exit = match tokio::time::timeout(EXIT_TIMEOUT, child.wait()).await {
             Ok(exit) => Some(exit),
             Err(_) => tokio::time::timeout(Duration::ZERO, child.worker_ended()).await.ok(),
         };
         match exit {
-            Some(exit) => CloseReason::Exited { exit, stderr: child.stderr().tail(TAIL_LINES) },
+            Some(exit) => CloseReason::Exited { exit, stderr: child.stderr().tail(STDERR_TAIL_LINES) },
             None => CloseReason::Eof,
         }
     };
-    let signs = Signs { why, deaf, hung_up: pending() };
+    let signs = PeerSignals { why, reader_gone, peer_closed: pending() };
     Ok((stream_until(stdout, stdin, options, signs), Process { child, gateway }))
 }
 
@@ -79,7 +79,7 @@ impl Process {
     }
 
     /// Kills the process tree if it is still running after `limit`. The task returns `true` if it did.
-    pub fn end_after(&self, limit: Duration) -> tokio::task::JoinHandle<bool> {
+    pub fn kill_after(&self, limit: Duration) -> tokio::task::JoinHandle<bool> {
         let child = Arc::downgrade(&self.child);
         tokio::spawn(async move {
             tokio::time::sleep(limit).await;

@@ -13,7 +13,7 @@ pub enum CloseReason {
     Eof,
     /// The peer no longer reads.
     #[error("the peer no longer reads")]
-    Deaf,
+    NotReading,
     /// The child process exited.
     #[error("the process ended: {exit}")]
     Exited {
@@ -42,7 +42,7 @@ impl From<io::Error> for CloseReason {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             // A write to a peer that has left is not a failure.
-            io::ErrorKind::BrokenPipe => Self::Deaf,
+            io::ErrorKind::BrokenPipe => Self::NotReading,
             io::ErrorKind::ConnectionReset => Self::Eof,
             kind => Self::Io { kind, message: error.to_string() },
         }

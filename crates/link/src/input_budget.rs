@@ -19,29 +19,29 @@ const FREE_BYTES: usize = 16 << 10;
 pub struct InputBudget {
     max: usize,
     max_per_identity: usize,
-    held: Mutex<Held>,
+    held: Mutex<BudgetUse>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct BudgetUse {
     next: u64,
     bytes: usize,
     by_identity: HashMap<Arc<str>, usize>,
-    links: HashMap<u64, Line>,
+    links: HashMap<u64, HeldLine>,
 }
 
 /// The unfinished line of one link.
 #[derive(Debug)]
-struct Line {
+struct HeldLine {
     identity: Arc<str>,
     /// Its counted bytes.
     bytes: usize,
-    over: Arc<Over>,
+    over: Arc<AbandonSignal>,
 }
 
 /// Tells a link to abandon its line.
 #[derive(Debug, Default)]
-struct Over {
+struct AbandonSignal {
     is_set: AtomicBool,
     changed: Notify,
 }
@@ -59,14 +59,14 @@ impl InputBudget {
         let mut held = lock(&self.held);
         let number = held.next;
         held.next += 1;
-        let over = Arc::new(Over::default());
-        let line = Line { identity: identity.into(), bytes: 0, over: Arc::clone(&over) };
+        let over = Arc::new(AbandonSignal::default());
+        let line = HeldLine { identity: identity.into(), bytes: 0, over: Arc::clone(&over) };
         held.links.insert(number, line);
         InputShare { budget: Arc::clone(self), number, over }
     }
 }
 
-impl Held {
+impl BudgetUse {
     /// Sets the bytes that a link holds.
     fn set(&mut self, number: u64, bytes: usize) {
         let Some(line) = self.links.get_mut(&number) else { return };
@@ -80,8 +80,8 @@ impl Held {
     }
 
     /// Abandons the longest line, of one identity or of all.
-    fn give_up_longest(&mut self, identity: Option<&str>) {
-        let is_meant = |line: &Line| identity.is_none_or(|identity| *line.identity == *identity);
+    fn abandon_longest(&mut self, identity: Option<&str>) {
+        let is_meant = |line: &HeldLine| identity.is_none_or(|identity| *line.identity == *identity);
         let longest = self.links.iter().filter(|(_, line)| is_meant(line)).max_by_key(|(_, line)| line.bytes);
         let Some((number, line)) = longest else { return };
         let (number, over) = (*number, Arc::clone(&line.over));
@@ -97,7 +97,7 @@ impl Held {
 pub struct InputShare {
     budget: Arc<InputBudget>,
     number: u64,
-    over: Arc<Over>,
+    over: Arc<AbandonSignal>,
 }
 
 impl InputShare {
@@ -114,15 +114,15 @@ impl InputShare {
         let identity = Arc::clone(&line.identity);
         held.set(self.number, bytes);
         while held.by_identity.get(&identity).is_some_and(|own| own > max_per_identity) {
-            held.give_up_longest(Some(&identity));
+            held.abandon_longest(Some(&identity));
         }
         while held.bytes > *max {
-            held.give_up_longest(None);
+            held.abandon_longest(None);
         }
     }
 
     /// Waits until the unfinished line must be abandoned. Cancel-safe.
-    pub(crate) async fn over(&self) {
+    pub(crate) async fn abandon_requested(&self) {
         while !self.over.is_set.swap(false, Ordering::Relaxed) {
             self.over.changed.notified().await;
         }

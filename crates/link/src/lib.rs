@@ -2,29 +2,29 @@
 //!
 //! A [`Link`] is two bounded queues of frames and the reason why it ended. The transport can be a pair in memory
 //! ([`memory`]), this process's stdin and stdout ([`stdio`]), a child process ([`child`]), TCP and unix sockets
-//! ([`socket`]), or code of another crate ([`carried`]). The holder of a link sees no difference but the
+//! ([`socket`]), or code of another crate ([`external_link`]). The holder of a link sees no difference but the
 //! [`CloseReason`].
 //!
 //! Backpressure works the same everywhere: a full outgoing queue makes [`Sender::send`] wait, and a full incoming queue
 //! stops reading from the peer.
 
-mod carried;
 pub mod child;
 mod close;
+mod external;
 mod input_budget;
 mod link;
 pub mod memory;
-mod other_end;
 pub mod peer;
+mod peer_events;
 pub mod queue;
 pub mod socket;
 pub mod stdio;
 mod stream;
-mod upgraded;
+mod websocket_handoff;
 
-pub use carried::{Inlet, Outlet, carried};
 pub use close::CloseReason;
+pub use external::{IncomingFrames, OutgoingLines, external_link};
 pub use input_budget::{InputBudget, InputShare};
 pub use link::{Closed, Link, Options, Receiver, Sender, Stats};
 pub use stream::stream;
-pub use upgraded::Upgraded;
+pub use websocket_handoff::WebSocketHandoff;

@@ -31,7 +31,7 @@ impl Default for Options {
 }
 
 /// Number of checks during the period of a standstill.
-const LOOKS: u32 = 10;
+const STANDSTILL_CHECKS: u32 = 10;
 
 /// The link has ended; [`Sender::reason`] says why.
 pub use crate::queue::Closed;
@@ -57,11 +57,11 @@ pub struct Stats {
 pub(crate) struct Shared {
     reason: OnceLock<CloseReason>,
     /// The peer no longer reads: the reason if there is no better one.
-    deaf: AtomicBool,
+    not_reading: AtomicBool,
     /// Something is being written.
     pub(crate) writing: AtomicBool,
     /// The peer has closed its end. Data sent before may still arrive.
-    hung_up: watch::Sender<bool>,
+    peer_closed: watch::Sender<bool>,
     /// Queued lines must not be written.
     abandoned: watch::Sender<bool>,
     pub(crate) frames_in: AtomicU64,
@@ -82,9 +82,9 @@ impl Shared {
     }
 
     /// Waits until the unfinished line must be abandoned. Cancel-safe.
-    pub(crate) async fn input_over(&self) {
+    pub(crate) async fn input_abandoned(&self) {
         match self.input.get() {
-            Some(share) => share.over().await,
+            Some(share) => share.abandon_requested().await,
             None => std::future::pending().await,
         }
     }
@@ -99,19 +99,19 @@ impl Shared {
     pub(crate) fn close_writing(&self, error: std::io::Error) {
         tracing::debug!(%error, "writing to the peer failed");
         match error.into() {
-            CloseReason::Deaf | CloseReason::Eof => self.close_deaf(),
+            CloseReason::NotReading | CloseReason::Eof => self.mark_not_reading(),
             reason => self.close(reason),
         }
     }
 
     /// Records that the peer no longer reads. The reading side may still learn how the peer ended.
-    pub(crate) fn close_deaf(&self) {
-        self.deaf.store(true, Ordering::Relaxed);
+    pub(crate) fn mark_not_reading(&self) {
+        self.not_reading.store(true, Ordering::Relaxed);
     }
 
     /// Records that the peer has closed its end.
-    pub(crate) fn hang_up(&self) {
-        self.hung_up.send_replace(true);
+    pub(crate) fn mark_peer_closed(&self) {
+        self.peer_closed.send_replace(true);
     }
 
     /// Waits until queued lines must not be written.
@@ -120,8 +120,12 @@ impl Shared {
     }
 
     fn reason(&self) -> CloseReason {
-        let deaf = self.deaf.load(Ordering::Relaxed);
-        self.reason.get().cloned().unwrap_or(if deaf { CloseReason::Deaf } else { CloseReason::Eof })
+        let not_reading = self.not_reading.load(Ordering::Relaxed);
+        self.reason.get().cloned().unwrap_or(if not_reading {
+            CloseReason::NotReading
+        } else {
+            CloseReason::Eof
+        })
     }
 
     fn stats(&self) -> Stats {
@@ -231,22 +235,22 @@ impl Sender {
 
     /// Ends the link from this side without writing queued lines, for a peer that does not read.
     pub fn abandon(&self) {
-        self.shared.close_deaf();
+        self.shared.mark_not_reading();
         self.shared.abandoned.send_replace(true);
         self.queue.close();
     }
 
     /// Waits until the peer has closed its end. Data sent before may still arrive. On stdio and in memory this also
     /// works while a full queue stops reading; elsewhere only after everything was read.
-    pub async fn hung_up(&self) {
-        raised(&self.shared.hung_up).await;
+    pub async fn peer_closed(&self) {
+        raised(&self.shared.peer_closed).await;
     }
 
     /// Waits until data is queued and none of its bytes could be written for `patience`.
     pub async fn standstill(&self, patience: Duration) {
         let (mut before, mut since) = (self.stats().bytes_out, Instant::now());
         loop {
-            sleep(patience / LOOKS).await;
+            sleep(patience / STANDSTILL_CHECKS).await;
             let now = self.stats().bytes_out;
             if now != before || !self.shared.writing.load(Ordering::Relaxed) {
                 (before, since) = (now, Instant::now());
@@ -259,7 +263,7 @@ impl Sender {
     /// Waits until nothing more will be written: the link was closed and everything is written, or the peer no longer
     /// reads.
     pub async fn written(&self) {
-        self.queue.gone().await;
+        self.queue.receiver_dropped().await;
     }
 
     /// Returns `true` if nothing can be sent any more.

@@ -37,7 +37,7 @@ async fn carry(
     let ended = from.ended();
     let overdue = async {
         ended.await;
-        receiver.hang_up();
+        receiver.mark_peer_closed();
         sender.abandoned().await;
     };
     let taken = tokio::select! {
@@ -48,9 +48,9 @@ async fn carry(
     sender.writing.store(false, Ordering::Relaxed);
     if taken {
         receiver.close(CloseReason::Eof);
-        receiver.hang_up();
+        receiver.mark_peer_closed();
     } else {
-        sender.close_deaf();
+        sender.mark_not_reading();
     }
 }
 

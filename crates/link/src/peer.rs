@@ -16,12 +16,12 @@ const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 pub fn user_of(socket: BorrowedFd<'_>) -> Option<u32> {
     let peer = SocketAddr::try_from(rustix::net::getpeername(socket).ok()??).ok()?;
     let local = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
-    of_connection(peer, local)
+    user_of_connection(peer, local)
 }
 
 /// Returns the user who owns the other end of a loopback connection, or `None` if it is unknown.
 #[must_use]
-pub fn of_connection(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
+pub fn user_of_connection(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     match diag::owner(peer, local) {
         Ok(user) => user,
         Err(_) => TABLES.iter().find_map(|path| owner(&std::fs::read_to_string(path).ok()?, peer, local)),
@@ -31,7 +31,8 @@ pub fn of_connection(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
 /// Finds the user of the connection from `from` to `to` in a table.
 fn owner(table: &str, from: SocketAddr, to: SocketAddr) -> Option<u32> {
     // The IPv6 table may contain an IPv4 connection.
-    let forms = [(plain(from), plain(to)), (mapped(from), mapped(to))];
+    let forms =
+        [(table_address(from), table_address(to)), (mapped_table_address(from), mapped_table_address(to))];
     let mut found = table.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (local, remote) = (*fields.get(1)?, *fields.get(2)?);
@@ -44,21 +45,21 @@ fn owner(table: &str, from: SocketAddr, to: SocketAddr) -> Option<u32> {
 }
 
 /// Formats an address as in such a table: the address in words of the processor's byte order, and the port.
-fn plain(address: SocketAddr) -> String {
+fn table_address(address: SocketAddr) -> String {
     match address.ip() {
-        IpAddr::V4(ip) => written(&ip.octets(), address.port()),
-        IpAddr::V6(ip) => written(&ip.octets(), address.port()),
+        IpAddr::V4(ip) => hex_address(&ip.octets(), address.port()),
+        IpAddr::V6(ip) => hex_address(&ip.octets(), address.port()),
     }
 }
 
-fn mapped(address: SocketAddr) -> String {
+fn mapped_table_address(address: SocketAddr) -> String {
     match address.ip() {
-        IpAddr::V4(ip) => written(&ip.to_ipv6_mapped().octets(), address.port()),
-        IpAddr::V6(ip) => written(&ip.octets(), address.port()),
+        IpAddr::V4(ip) => hex_address(&ip.to_ipv6_mapped().octets(), address.port()),
+        IpAddr::V6(ip) => hex_address(&ip.octets(), address.port()),
     }
 }
 
-fn written(octets: &[u8], port: u16) -> String {
+fn hex_address(octets: &[u8], port: u16) -> String {
     let words = octets.chunks_exact(4).map(|chunk| {
         let word = u32::from_ne_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
         format!("{word:08X}")
@@ -84,11 +85,11 @@ mod tests {
     fn a_connection_is_whose_socket_it_is() {
         let (from, to): (SocketAddr, SocketAddr) =
             ("127.0.0.1:4660".parse().expect("one"), "127.0.0.1:80".parse().expect("one"));
-        let (f, t) = (plain(from), plain(to));
+        let (f, t) = (table_address(from), table_address(to));
         let check =
             |table: &str, expected: Option<u32>| assert_eq!(owner(table, from, to), expected, "{table}");
         check(&line(&f, &t, "1000", "77"), Some(1000));
-        check(&line(&mapped(from), &mapped(to), "7", "77"), Some(7));
+        check(&line(&mapped_table_address(from), &mapped_table_address(to), "7", "77"), Some(7));
         // The other direction of the connection.
         check(&line(&t, &f, "1000", "77"), None);
         // No process has the socket, so the reported user is wrong.
@@ -107,7 +108,7 @@ mod tests {
             let (accepted, peer) = listener.accept().expect("a connection");
             let local = accepted.local_addr().expect("an address");
             let ours = rustix::process::geteuid().as_raw();
-            assert_eq!(of_connection(peer, local), Some(ours));
+            assert_eq!(user_of_connection(peer, local), Some(ours));
             drop(stream);
             drop(accepted);
         }

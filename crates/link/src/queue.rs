@@ -14,10 +14,10 @@ use tokio::sync::Notify;
 /// Number of budgets that pushed items may fill before [`Sender::room`] waits. Two peers that wait for room before
 /// reading on deadlock if both have more to send than this. With one budget that happens soon; with eight, both must
 /// send many requests and read nothing.
-const PUSHED: usize = 8;
+const MAX_PUSHED_BUDGETS: usize = 8;
 
 /// Cost of an item in addition to its bytes.
-const OVERHEAD: usize = 128;
+const ITEM_OVERHEAD_BYTES: usize = 128;
 
 /// The other end of the queue is dropped or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,7 +26,7 @@ pub struct Closed;
 
 /// Why [`Sender::try_send`] did not accept an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused<T> {
+pub enum TrySendError<T> {
     /// The queue is full; returns the item.
     Full(T),
     /// The receiver is dropped.
@@ -40,15 +40,15 @@ struct State<T> {
     /// A sender has closed the queue.
     finished: bool,
     /// The receiver is dropped.
-    gone: bool,
+    receiver_gone: bool,
 }
 
 impl<T> State<T> {
-    fn takes_no_more(&self) -> bool {
-        self.finished || self.gone
+    fn is_closed_for_sending(&self) -> bool {
+        self.finished || self.receiver_gone
     }
 
-    fn gives_no_more(&self) -> bool {
+    fn is_exhausted(&self) -> bool {
         self.finished || self.senders == 0
     }
 }
@@ -80,7 +80,7 @@ pub fn bounded<T>(budget: usize) -> (Sender<T>, Receiver<T>) {
             bytes: 0,
             senders: 1,
             finished: false,
-            gone: false,
+            receiver_gone: false,
         }),
         budget,
         ready: Notify::new(),
@@ -105,8 +105,8 @@ impl<T> Sender<T> {
         loop {
             match self.try_send(item, size) {
                 Ok(()) => return Ok(()),
-                Err(Refused::Closed) => return Err(Closed),
-                Err(Refused::Full(back)) => item = back,
+                Err(TrySendError::Closed) => return Err(Closed),
+                Err(TrySendError::Full(back)) => item = back,
             }
             self.wait_until(|state| Self::admits(state, self.shared.budget, size)).await;
         }
@@ -116,13 +116,13 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     /// If the queue is full, or the receiver is dropped.
-    pub fn try_send(&self, item: T, size: usize) -> Result<(), Refused<T>> {
+    pub fn try_send(&self, item: T, size: usize) -> Result<(), TrySendError<T>> {
         let state = self.shared.state();
-        if state.takes_no_more() {
-            return Err(Refused::Closed);
+        if state.is_closed_for_sending() {
+            return Err(TrySendError::Closed);
         }
         if !Self::admits(&state, self.shared.budget, size) {
-            return Err(Refused::Full(item));
+            return Err(TrySendError::Full(item));
         }
         self.put(state, item, size);
         Ok(())
@@ -134,7 +134,7 @@ impl<T> Sender<T> {
     /// If the receiver is dropped.
     pub fn push(&self, item: T, size: usize) -> Result<(), Closed> {
         let state = self.shared.state();
-        if state.takes_no_more() {
+        if state.is_closed_for_sending() {
             return Err(Closed);
         }
         self.put(state, item, size);
@@ -143,7 +143,7 @@ impl<T> Sender<T> {
 
     /// Waits until pushed items are within their bound, or the queue is closed.
     pub async fn room(&self) {
-        self.wait_until(|state| state.bytes <= self.shared.budget.saturating_mul(PUSHED)).await;
+        self.wait_until(|state| state.bytes <= self.shared.budget.saturating_mul(MAX_PUSHED_BUDGETS)).await;
     }
 
     /// Waits until nothing can be sent any more.
@@ -152,13 +152,13 @@ impl<T> Sender<T> {
     }
 
     /// Waits until the receiver is dropped: no more items will be received.
-    pub async fn gone(&self) {
+    pub async fn receiver_dropped(&self) {
         loop {
             let room = self.shared.room.notified();
             tokio::pin!(room);
             // Register before checking, or a wake-up between the two is lost.
             room.as_mut().enable();
-            if self.shared.state().gone {
+            if self.shared.state().receiver_gone {
                 return;
             }
             room.await;
@@ -176,16 +176,16 @@ impl<T> Sender<T> {
     /// Returns `true` if nothing can be sent any more.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.shared.state().takes_no_more()
+        self.shared.state().is_closed_for_sending()
     }
 
     fn admits(state: &State<T>, budget: usize, size: usize) -> bool {
-        state.items.is_empty() || state.bytes + size + OVERHEAD <= budget
+        state.items.is_empty() || state.bytes + size + ITEM_OVERHEAD_BYTES <= budget
     }
 
     fn put(&self, mut state: MutexGuard<'_, State<T>>, item: T, size: usize) {
-        state.bytes += size + OVERHEAD;
-        state.items.push_back((size + OVERHEAD, item));
+        state.bytes += size + ITEM_OVERHEAD_BYTES;
+        state.items.push_back((size + ITEM_OVERHEAD_BYTES, item));
         let first = state.items.len() == 1;
         drop(state);
         if first {
@@ -201,7 +201,7 @@ impl<T> Sender<T> {
             room.as_mut().enable();
             {
                 let state = self.shared.state();
-                if state.takes_no_more() || ready(&state) {
+                if state.is_closed_for_sending() || ready(&state) {
                     return;
                 }
             }
@@ -245,7 +245,7 @@ impl<T> Receiver<T> {
                 if let Some(item) = self.take(&mut state) {
                     return Some(item);
                 }
-                if state.gives_no_more() {
+                if state.is_exhausted() {
                     return None;
                 }
             }
@@ -271,7 +271,7 @@ impl<T> Receiver<T> {
                     self.shared.room.notify_waiters();
                     return true;
                 }
-                if state.gives_no_more() {
+                if state.is_exhausted() {
                     return false;
                 }
             }
@@ -287,7 +287,7 @@ impl<T> Receiver<T> {
             tokio::pin!(end);
             // Register before checking, or the end between the two is missed.
             end.as_mut().enable();
-            if !shared.state().gives_no_more() {
+            if !shared.state().is_exhausted() {
                 end.await;
             }
         }
@@ -295,10 +295,10 @@ impl<T> Receiver<T> {
 
     fn take(&self, state: &mut State<T>) -> Option<T> {
         let (cost, item) = state.items.pop_front()?;
-        let was_over = state.bytes + OVERHEAD > self.shared.budget / 2;
+        let was_over = state.bytes + ITEM_OVERHEAD_BYTES > self.shared.budget / 2;
         state.bytes -= cost;
         // Waking senders when half of the queue is free, not for each item, lets them send in bursts.
-        if was_over && state.bytes + OVERHEAD <= self.shared.budget / 2 || state.items.is_empty() {
+        if was_over && state.bytes + ITEM_OVERHEAD_BYTES <= self.shared.budget / 2 || state.items.is_empty() {
             self.shared.room.notify_waiters();
         }
         Some(item)
@@ -309,7 +309,7 @@ impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         let left = {
             let mut state = self.shared.state();
-            state.gone = true;
+            state.receiver_gone = true;
             state.bytes = 0;
             std::mem::take(&mut state.items)
         };
@@ -332,7 +332,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn items_come_out_in_order_whichever_way_they_went_in() {
-        let (sender, mut receiver) = bounded(10 * OVERHEAD);
+        let (sender, mut receiver) = bounded(10 * ITEM_OVERHEAD_BYTES);
         for number in 0..3 {
             sender.send(number, 0).await.unwrap();
         }
@@ -346,10 +346,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_full_queue_makes_senders_wait_until_there_is_room() {
-        let (sender, mut receiver) = bounded(2 * OVERHEAD + 100);
+        let (sender, mut receiver) = bounded(2 * ITEM_OVERHEAD_BYTES + 100);
         sender.send("a", 50).await.unwrap();
         sender.send("b", 50).await.unwrap();
-        assert_eq!(sender.try_send("c", 1), Err(Refused::Full("c")));
+        assert_eq!(sender.try_send("c", 1), Err(TrySendError::Full("c")));
         assert!(timeout(NEVER, sender.send("c", 1)).await.is_err());
         let waiting = tokio::spawn(async move { sender.send("d", 1).await });
         assert_eq!(receiver.recv().await, Some("a"));
@@ -363,14 +363,14 @@ mod tests {
     async fn one_item_larger_than_the_budget_passes_alone() {
         let (sender, mut receiver) = bounded(1000);
         sender.send(1, 5000).await.unwrap();
-        assert_eq!(sender.try_send(2, 0), Err(Refused::Full(2)));
+        assert_eq!(sender.try_send(2, 0), Err(TrySendError::Full(2)));
         assert_eq!(receiver.recv().await, Some(1));
         sender.try_send(2, 5000).unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn pushes_exceed_the_budget_and_room_waits_for_them_to_go() {
-        let (sender, mut receiver) = bounded(OVERHEAD);
+        let (sender, mut receiver) = bounded(ITEM_OVERHEAD_BYTES);
         for number in 0..10 {
             sender.push(number, 100).unwrap();
         }
@@ -384,7 +384,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_end_learns_that_the_other_has_gone() {
-        let (sender, receiver) = bounded(OVERHEAD);
+        let (sender, receiver) = bounded(ITEM_OVERHEAD_BYTES);
         sender.push(1, 0).unwrap();
         let other = sender.clone();
         let waiting = tokio::spawn(async move { other.send(2, 0).await });
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(sender.push(3, 0), Err(Closed));
         assert!(sender.is_closed());
 
-        let (sender, mut receiver) = bounded(OVERHEAD);
+        let (sender, mut receiver) = bounded(ITEM_OVERHEAD_BYTES);
         sender.push(1, 0).unwrap();
         let keeper = sender.clone();
         sender.close();
@@ -405,7 +405,7 @@ mod tests {
 
     #[tokio::test]
     async fn many_senders_and_a_small_queue_lose_nothing() {
-        let (sender, mut receiver) = bounded(3 * OVERHEAD);
+        let (sender, mut receiver) = bounded(3 * ITEM_OVERHEAD_BYTES);
         let tasks: Vec<_> = (0..8)
             .map(|task| {
                 let sender = sender.clone();

@@ -18,8 +18,8 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::close::CloseReason;
 use crate::link::{Link, Options};
-use crate::other_end;
-use crate::stream::{Signs, stream, stream_until};
+use crate::peer_events;
+use crate::stream::{PeerSignals, stream, stream_until};
 
 /// An address as a user writes it: `tcp://127.0.0.1:9000` or `unix:/run/narrows.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -238,7 +238,12 @@ fn tcp_link(peer: TcpStream, options: &Options) -> io::Result<Link> {
 /// Creates a link over a unix socket. Unlike TCP, it reports when the peer has closed the socket completely, not only
 /// its sending side. Must be called inside a runtime.
 pub fn unix(peer: UnixStream, options: &Options) -> Link {
-    let deaf = other_end::deaf(peer.as_fd().try_clone_to_owned());
+    let reader_gone = peer_events::reader_gone(peer.as_fd().try_clone_to_owned());
     let (reader, writer) = peer.into_split();
-    stream_until(reader, writer, options, Signs { why: ready(CloseReason::Eof), deaf, hung_up: pending() })
+    stream_until(
+        reader,
+        writer,
+        options,
+        PeerSignals { why: ready(CloseReason::Eof), reader_gone, peer_closed: pending() },
+    )
 }

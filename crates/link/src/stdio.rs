@@ -16,8 +16,8 @@ use tokio::net::unix::pipe;
 
 use crate::close::CloseReason;
 use crate::link::{Link, Options};
-use crate::other_end;
-use crate::stream::{Signs, stream_until};
+use crate::peer_events;
+use crate::stream::{PeerSignals, stream_until};
 
 /// Takes stdin and stdout for the protocol. Must be called once, inside a runtime, before anything is read.
 ///
@@ -26,10 +26,10 @@ use crate::stream::{Signs, stream_until};
 pub fn take(options: &Options) -> io::Result<Link> {
     let (input, output) = take_descriptors()?;
     let (input, output) = (Descriptor::new(input, OFlags::RDONLY)?, Descriptor::new(output, OFlags::WRONLY)?);
-    let signs = Signs {
+    let signs = PeerSignals {
         why: ready(CloseReason::Eof),
-        deaf: other_end::deaf(output.fd().try_clone()),
-        hung_up: other_end::hung_up(input.fd().try_clone()),
+        reader_gone: peer_events::reader_gone(output.fd().try_clone()),
+        peer_closed: peer_events::peer_closed(input.fd().try_clone()),
     };
     Ok(stream_until(input.into_reader()?, output.into_writer()?, options, signs))
 }
@@ -92,8 +92,8 @@ impl Descriptor {
                 Err(_) => Box::new(blocking(fd)),
             },
             Self::Shared(fd, flags) => {
-                let restore = Restore::after_setting_nonblocking(&fd, flags)?;
-                Box::new(Restoring {
+                let restore = RestoreFlags::after_setting_nonblocking(&fd, flags)?;
+                Box::new(RestoringStream {
                     stream: pipe::Receiver::from_owned_fd_unchecked(fd)?,
                     _restore: restore,
                 })
@@ -109,8 +109,11 @@ impl Descriptor {
                 Err(_) => Box::new(blocking(fd)),
             },
             Self::Shared(fd, flags) => {
-                let restore = Restore::after_setting_nonblocking(&fd, flags)?;
-                Box::new(Restoring { stream: pipe::Sender::from_owned_fd_unchecked(fd)?, _restore: restore })
+                let restore = RestoreFlags::after_setting_nonblocking(&fd, flags)?;
+                Box::new(RestoringStream {
+                    stream: pipe::Sender::from_owned_fd_unchecked(fd)?,
+                    _restore: restore,
+                })
             }
             Self::Blocking(fd) => Box::new(blocking(fd)),
         })
@@ -122,12 +125,12 @@ fn blocking(fd: OwnedFd) -> tokio::fs::File {
 }
 
 /// Restores the flags of a shared descriptor on drop.
-struct Restore {
+struct RestoreFlags {
     fd: OwnedFd,
     flags: OFlags,
 }
 
-impl Restore {
+impl RestoreFlags {
     fn after_setting_nonblocking(fd: &OwnedFd, flags: OFlags) -> io::Result<Self> {
         let restore = Self { fd: fd.try_clone()?, flags };
         rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK)?;
@@ -135,19 +138,19 @@ impl Restore {
     }
 }
 
-impl Drop for Restore {
+impl Drop for RestoreFlags {
     fn drop(&mut self) {
         let _ = rustix::fs::fcntl_setfl(&self.fd, self.flags);
     }
 }
 
 /// A stream that restores its descriptor on drop.
-struct Restoring<S> {
+struct RestoringStream<S> {
     stream: S,
-    _restore: Restore,
+    _restore: RestoreFlags,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Restoring<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for RestoringStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -157,7 +160,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Restoring<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Restoring<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for RestoringStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }

@@ -18,13 +18,13 @@ use crate::link::{Link, Options, Outgoing, Sender, Shared};
 use crate::queue;
 
 /// Size of a batch of lines for one write. A longer line is written by itself, without a copy.
-const GATHER: usize = 64 << 10;
+const WRITE_BATCH_BYTES: usize = 64 << 10;
 
 /// How long a peer may take to read the rest after the link is closed.
-const GOODBYE: Duration = Duration::from_secs(30);
+const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a peer that does not speak JSON-RPC may take to read the refusal.
-const LINGER: Duration = Duration::from_millis(500);
+const REFUSAL_LINGER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Creates a link that reads lines from `reader` and writes to `writer`. Must be called inside a runtime.
 pub fn stream<R, W>(reader: R, writer: W, options: &Options) -> Link
@@ -32,19 +32,19 @@ where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
-    let signs = Signs { why: ready(CloseReason::Eof), deaf: pending(), hung_up: pending() };
+    let signs = PeerSignals { why: ready(CloseReason::Eof), reader_gone: pending(), peer_closed: pending() };
     stream_until(reader, writer, options, signs)
 }
 
 /// Events of the peer that a byte stream itself does not show.
-pub(crate) struct Signs<F, D, H> {
+pub(crate) struct PeerSignals<F, D, H> {
     /// Returns the close reason at the end of the stream, such as how a process ended.
     pub(crate) why: F,
     /// Completes when the peer no longer reads; otherwise only the next write shows it.
-    pub(crate) deaf: D,
+    pub(crate) reader_gone: D,
     /// Completes when the peer has closed its end; otherwise only the end of the stream shows it. Polled only while
     /// reading must wait.
-    pub(crate) hung_up: H,
+    pub(crate) peer_closed: H,
 }
 
 /// Like [`stream`], with events of the peer.
@@ -52,7 +52,7 @@ pub(crate) fn stream_until<R, W, F, D, H>(
     reader: R,
     writer: W,
     options: &Options,
-    signs: Signs<F, D, H>,
+    signs: PeerSignals<F, D, H>,
 ) -> Link
 where
     R: AsyncRead + Unpin + Send + 'static,
@@ -61,34 +61,34 @@ where
     D: Future<Output = ()> + Send + 'static,
     H: Future<Output = ()> + Send + 'static,
 {
-    let Signs { why, deaf, hung_up } = signs;
+    let PeerSignals { why, reader_gone, peer_closed } = signs;
     let (link, to_write, was_read, shared) = Link::new(options);
     let guard = options.guard_first_line.then(|| link.sender.clone());
     let splitter = Splitter::new(options.max_line);
-    let to_read = Reading { reader, splitter, frames: was_read, guard, shared: Arc::clone(&shared) };
+    let to_read = LineReader { reader, splitter, frames: was_read, guard, shared: Arc::clone(&shared) };
     tokio::spawn(async move {
         // The receiver sees the end when the last frame sender is dropped, so the reason must be set before.
-        let (frames, shared, ended) = to_read.run(hung_up).await;
+        let (frames, shared, ended) = to_read.run(peer_closed).await;
         shared.close(match ended {
-            Ended::Stream => why.await,
-            Ended::Because(reason) => reason,
+            ReadEnd::Stream => why.await,
+            ReadEnd::Because(reason) => reason,
         });
-        shared.hang_up();
+        shared.mark_peer_closed();
         drop(frames);
     });
-    tokio::spawn(write(writer, to_write, shared, deaf));
+    tokio::spawn(write(writer, to_write, shared, reader_gone));
     link
 }
 
 /// How reading ended.
-enum Ended {
+enum ReadEnd {
     /// The stream ended.
     Stream,
     /// For another reason.
     Because(CloseReason),
 }
 
-struct Reading<R> {
+struct LineReader<R> {
     reader: R,
     splitter: Splitter,
     frames: queue::Sender<Frame>,
@@ -97,12 +97,15 @@ struct Reading<R> {
     shared: Arc<Shared>,
 }
 
-impl<R: AsyncRead + Unpin> Reading<R> {
-    async fn run(mut self, hung_up: impl Future<Output = ()>) -> (queue::Sender<Frame>, Arc<Shared>, Ended) {
+impl<R: AsyncRead + Unpin> LineReader<R> {
+    async fn run(
+        mut self,
+        peer_closed: impl Future<Output = ()>,
+    ) -> (queue::Sender<Frame>, Arc<Shared>, ReadEnd) {
         let shared = Arc::clone(&self.shared);
         let watch = async {
-            hung_up.await;
-            shared.hang_up();
+            peer_closed.await;
+            shared.mark_peer_closed();
             pending().await
         };
         tokio::pin!(watch);
@@ -113,9 +116,9 @@ impl<R: AsyncRead + Unpin> Reading<R> {
             let read = tokio::select! {
                 biased;
                 // A silent peer must not keep its descriptor open when the receiver is dropped.
-                () = &mut abandoned => break Ended::Because(CloseReason::Local),
-                () = shared.input_over() => {
-                    if let Some(ended) = self.give_up(watch.as_mut()).await {
+                () = &mut abandoned => break ReadEnd::Because(CloseReason::Local),
+                () = shared.input_abandoned() => {
+                    if let Some(ended) = self.abandon_line(watch.as_mut()).await {
                         break ended;
                     }
                     continue;
@@ -123,9 +126,9 @@ impl<R: AsyncRead + Unpin> Reading<R> {
                 read = self.reader.read_buf(self.splitter.buffer()) => read,
             };
             match read {
-                Ok(0) => break Ended::Stream,
+                Ok(0) => break ReadEnd::Stream,
                 Ok(_) => {}
-                Err(error) => break Ended::Because(error.into()),
+                Err(error) => break ReadEnd::Because(error.into()),
             }
             if let Some(ended) = self.deliver(watch.as_mut()).await {
                 break ended;
@@ -145,14 +148,14 @@ impl<R: AsyncRead + Unpin> Reading<R> {
     }
 
     /// Abandons the unfinished line. Its head is delivered as that of an overlong line.
-    async fn give_up(&mut self, watch: Pin<&mut impl Future<Output = Infallible>>) -> Option<Ended> {
+    async fn abandon_line(&mut self, watch: Pin<&mut impl Future<Output = Infallible>>) -> Option<ReadEnd> {
         let head = self.splitter.abandon_line()?;
         self.shared.too_long.fetch_add(1, Ordering::Relaxed);
-        self.hand_on(Frame::too_long(head), watch).await
+        self.forward(Frame::too_long(head), watch).await
     }
 
     /// Delivers complete lines. Waits while the queue is full, which stops reading.
-    async fn deliver(&mut self, mut watch: Pin<&mut impl Future<Output = Infallible>>) -> Option<Ended> {
+    async fn deliver(&mut self, mut watch: Pin<&mut impl Future<Output = Infallible>>) -> Option<ReadEnd> {
         while let Some(line) = self.splitter.next_line() {
             let frame = match line {
                 Line::Whole(line) => Frame::parse(line),
@@ -171,10 +174,10 @@ impl<R: AsyncRead + Unpin> Reading<R> {
                 }
                 sender.close();
                 // Closing a socket with unread input resets it, and the answer would be lost.
-                let _ = timeout(LINGER, self.discard()).await;
-                return Some(Ended::Because(CloseReason::NotJson));
+                let _ = timeout(REFUSAL_LINGER_TIMEOUT, self.discard()).await;
+                return Some(ReadEnd::Because(CloseReason::NotJson));
             }
-            let ended = self.hand_on(frame, watch.as_mut()).await;
+            let ended = self.forward(frame, watch.as_mut()).await;
             if ended.is_some() {
                 return ended;
             }
@@ -182,11 +185,11 @@ impl<R: AsyncRead + Unpin> Reading<R> {
         None
     }
 
-    async fn hand_on(
+    async fn forward(
         &mut self,
         frame: Frame,
         mut watch: Pin<&mut impl Future<Output = Infallible>>,
-    ) -> Option<Ended> {
+    ) -> Option<ReadEnd> {
         self.shared.frames_in.fetch_add(1, Ordering::Relaxed);
         let size = frame.bytes().len();
         let sent = tokio::select! {
@@ -195,7 +198,7 @@ impl<R: AsyncRead + Unpin> Reading<R> {
             never = &mut watch => match never {},
         };
         // The receiver is dropped, so input is ignored.
-        sent.is_err().then_some(Ended::Because(CloseReason::Local))
+        sent.is_err().then_some(ReadEnd::Because(CloseReason::Local))
     }
 
     /// Reads and discards the rest of a short message.
@@ -210,24 +213,24 @@ async fn write<W: AsyncWrite + Unpin>(
     mut writer: W,
     mut queue: queue::Receiver<Outgoing>,
     shared: Arc<Shared>,
-    deaf: impl Future<Output = ()>,
+    reader_gone: impl Future<Output = ()>,
 ) {
     let ended = queue.ended();
     let overdue = async {
         ended.await;
-        let _ = timeout(GOODBYE, shared.abandoned()).await;
+        let _ = timeout(FINAL_WRITE_TIMEOUT, shared.abandoned()).await;
     };
     tokio::select! {
         biased;
         result = write_all(&mut writer, &mut queue, &shared) => match result {
             // The final write needs no receiver.
-            Ok(()) => drop(timeout(GOODBYE, writer.shutdown()).await),
+            Ok(()) => drop(timeout(FINAL_WRITE_TIMEOUT, writer.shutdown()).await),
             Err(error) => shared.close_writing(error),
         },
         () = overdue => {}
-        () = deaf => {
+        () = reader_gone => {
             tracing::debug!("the peer no longer reads");
-            shared.close_deaf();
+            shared.mark_not_reading();
         }
     }
     shared.writing.store(false, Ordering::Relaxed);
@@ -240,57 +243,58 @@ async fn write_all<W: AsyncWrite + Unpin>(
     shared: &Shared,
 ) -> io::Result<()> {
     let mut waiting = Vec::new();
-    let mut writing = Writing { writer, gathered: BytesMut::with_capacity(GATHER), frames: 0, shared };
+    let mut writing =
+        LineWriter { writer, batch: BytesMut::with_capacity(WRITE_BATCH_BYTES), frames: 0, shared };
     while queue.recv_all(&mut waiting).await {
         shared.writing.store(true, Ordering::Relaxed);
         for outgoing in waiting.drain(..) {
             match outgoing {
                 Outgoing::Line(line) => writing.line(&line).await?,
                 Outgoing::Flush(done) => {
-                    writing.send_off().await?;
+                    writing.flush_batch().await?;
                     // A flush that was dropped needs no reply.
                     let _ = done.send(());
                 }
             }
         }
-        writing.send_off().await?;
+        writing.flush_batch().await?;
         shared.writing.store(false, Ordering::Relaxed);
     }
     Ok(())
 }
 
-struct Writing<'a, W> {
+struct LineWriter<'a, W> {
     writer: &'a mut W,
     /// The batch for the next write.
-    gathered: BytesMut,
+    batch: BytesMut,
     /// Number of lines that end in it.
     frames: u64,
     shared: &'a Shared,
 }
 
-impl<W: AsyncWrite + Unpin> Writing<'_, W> {
+impl<W: AsyncWrite + Unpin> LineWriter<'_, W> {
     async fn line(&mut self, line: &[u8]) -> io::Result<()> {
-        if line.len() < GATHER {
-            self.gathered.extend_from_slice(line);
+        if line.len() < WRITE_BATCH_BYTES {
+            self.batch.extend_from_slice(line);
         } else {
-            self.send_off().await?;
-            put(self.writer, line, self.shared).await?;
+            self.flush_batch().await?;
+            write_counted(self.writer, line, self.shared).await?;
         }
-        self.gathered.put_u8(b'\n');
+        self.batch.put_u8(b'\n');
         self.frames += 1;
-        if self.gathered.len() >= GATHER {
-            self.send_off().await?;
+        if self.batch.len() >= WRITE_BATCH_BYTES {
+            self.flush_batch().await?;
         }
         Ok(())
     }
 
     /// Writes the batch.
-    async fn send_off(&mut self) -> io::Result<()> {
-        if self.gathered.is_empty() {
+    async fn flush_batch(&mut self) -> io::Result<()> {
+        if self.batch.is_empty() {
             return Ok(());
         }
-        put(self.writer, &self.gathered, self.shared).await?;
-        self.gathered.clear();
+        write_counted(self.writer, &self.batch, self.shared).await?;
+        self.batch.clear();
         self.writer.flush().await?;
         self.shared.frames_out.fetch_add(std::mem::take(&mut self.frames), Ordering::Relaxed);
         Ok(())
@@ -298,7 +302,11 @@ impl<W: AsyncWrite + Unpin> Writing<'_, W> {
 }
 
 /// Writes `bytes` and counts them as the system accepts them.
-async fn put<W: AsyncWrite + Unpin>(writer: &mut W, mut bytes: &[u8], shared: &Shared) -> io::Result<()> {
+async fn write_counted<W: AsyncWrite + Unpin>(
+    writer: &mut W,
+    mut bytes: &[u8],
+    shared: &Shared,
+) -> io::Result<()> {
     while !bytes.is_empty() {
         let length = writer.write(bytes).await?;
         if length == 0 {

@@ -52,7 +52,7 @@ async fn a_process_that_only_stops_listening_is_noticed_without_a_write() {
     assert!(link.receiver.recv().await.is_some());
     link.sender.written().await;
     assert!(link.sender.is_closed());
-    assert_eq!(link.sender.reason(), CloseReason::Deaf);
+    assert_eq!(link.sender.reason(), CloseReason::NotReading);
     let ladder = Ladder { eof_grace: std::time::Duration::ZERO, ..Ladder::default() };
     process.stop(ladder).await;
 }

@@ -171,7 +171,7 @@ async fn a_peer_that_reads_slowly_is_no_standstill_and_one_that_stops_is() {
     link.sender.abandon();
     link.sender.written().await;
     assert!(since.elapsed() < PATIENCE * 2);
-    assert_eq!(link.sender.reason(), CloseReason::Deaf);
+    assert_eq!(link.sender.reason(), CloseReason::NotReading);
     assert!(timeout(NEVER, link.sender.standstill(PATIENCE)).await.is_err(), "nothing waits any more");
     drop(link);
     let mut rest = Vec::new();
@@ -186,9 +186,9 @@ async fn a_peer_that_hangs_up_is_noticed_though_nobody_takes_what_it_said() {
     for number in 0..100 {
         one.sender.push(note(number)).unwrap();
     }
-    assert!(timeout(NEVER, other.sender.hung_up()).await.is_err());
+    assert!(timeout(NEVER, other.sender.peer_closed()).await.is_err());
     one.sender.close();
-    other.sender.hung_up().await;
+    other.sender.peer_closed().await;
     // It still has something to say.
     assert!(timeout(NEVER, one.sender.written()).await.is_err());
     one.sender.abandon();
@@ -196,9 +196,9 @@ async fn a_peer_that_hangs_up_is_noticed_though_nobody_takes_what_it_said() {
 
     let (link, mut peer) = rig(1000, &Options::default());
     peer.write_all(&[&note(1)[..], b"\n"].concat()).await.unwrap();
-    assert!(timeout(NEVER, link.sender.hung_up()).await.is_err());
+    assert!(timeout(NEVER, link.sender.peer_closed()).await.is_err());
     peer.shutdown().await.unwrap();
-    link.sender.hung_up().await;
+    link.sender.peer_closed().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -113,11 +113,11 @@ pub async fn connect(target: &Target, options: Options) -> Result<Connected, Dia
     let (told, lost) = oneshot::channel();
     let watch = state::Watch::new();
     let standing = watch.standing();
-    let (link, outlet, inlet) = narrows_link::carried(&options.link);
+    let (link, outgoing, incoming) = narrows_link::external_link(&options.link);
     match target {
         Target::Http(url) => {
             let http = http::Client::new(url, &options, watch)?;
-            tokio::spawn(async move { tell(told, http.run(outlet, inlet).await) });
+            tokio::spawn(async move { tell(told, http.run(outgoing, incoming).await) });
         }
         Target::WebSocket(_) | Target::Lines(_) => {
             let dialler = connect::Connector::new(target, options)?;
@@ -128,7 +128,7 @@ pub async fn connect(target: &Target, options: Options) -> Result<Connected, Dia
                 Err(error @ DialError::Unanswered(_)) => Err(error.to_string()),
                 Err(error) => return Err(error),
             };
-            let keeper = reconnect::ReconnectingClient::new(dialler, outlet, inlet, watch);
+            let keeper = reconnect::ReconnectingClient::new(dialler, outgoing, incoming, watch);
             tokio::spawn(async move { tell(told, keeper.run(first).await) });
         }
     }

@@ -48,7 +48,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use narrows_link::Upgraded;
+use narrows_link::WebSocketHandoff;
 use narrows_wire::websocket::Violation;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
@@ -200,8 +200,8 @@ pub trait Backend: Send + Sync {
         &self,
         identity: Identity,
         listener: usize,
-        socket: Upgraded,
-    ) -> Result<Box<dyn Served>, Upgraded> {
+        socket: WebSocketHandoff,
+    ) -> Result<Box<dyn Served>, WebSocketHandoff> {
         _ = (identity, listener);
         Err(socket)
     }

@@ -84,7 +84,7 @@ async fn silent(sender: &Sender) {
 /// Waits until a peer that has closed its end takes nothing of what waits for it. While its answers fill the link
 /// nothing more is read from it, so the end of the stream behind its last questions would not be seen.
 async fn stuck(sender: &Sender) {
-    sender.hung_up().await;
+    sender.peer_closed().await;
     sender.standstill(STANDSTILL).await;
 }
 

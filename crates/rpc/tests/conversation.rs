@@ -448,9 +448,9 @@ async fn a_peer_that_no_longer_reads_is_lost_and_what_it_said_is_not() {
     drop(receiver);
     let _ = client.notify("n", &json!({})).await;
     let outcome = client.request::<_, Value>("a", &json!({}), NEVER).await;
-    assert!(matches!(outcome, Err(CallError::Lost { reason: CloseReason::Deaf, .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(CallError::Lost { reason: CloseReason::NotReading, .. })), "{outcome:?}");
     assert_eq!(next_update(&mut session).await, 1);
-    assert_eq!(client.closed().await, CloseReason::Deaf);
+    assert_eq!(client.closed().await, CloseReason::NotReading);
     assert!(session.recv().await.is_none());
 }
 

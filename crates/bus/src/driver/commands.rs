@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use mio::Waker;
 use narrows_base::sync::lock;
-use narrows_link::Upgraded;
+use narrows_link::WebSocketHandoff;
 use narrows_wire::websocket::Violation;
 use tokio::sync::oneshot;
 
@@ -66,7 +66,7 @@ impl IncomingClient {
 /// A client that comes in over a WebSocket.
 #[derive(Debug)]
 pub(super) struct Upgrade {
-    pub(super) upgraded: Upgraded,
+    pub(super) upgraded: WebSocketHandoff,
     pub(super) from: IncomingClient,
     pub(super) number: u64,
     pub(super) ended: oneshot::Sender<Option<Violation>>,
@@ -174,9 +174,9 @@ impl<S> CommandQueue<S> {
     /// Asks to let somebody in over a WebSocket, which comes back if that is not taken.
     pub(crate) fn connect_upgraded(
         &self,
-        upgraded: Upgraded,
+        upgraded: WebSocketHandoff,
         from: IncomingClient,
-    ) -> Result<WebSocketHandle, Upgraded> {
+    ) -> Result<WebSocketHandle, WebSocketHandoff> {
         self.put(|mail| {
             if mail.closed || mail.upgrades.len() >= NEWCOMERS {
                 return Err(upgraded);

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use narrows_link::Upgraded;
+use narrows_link::WebSocketHandoff;
 use narrows_wire::websocket::{self, Decoder, Event, Violation};
 use narrows_wire::{LineRef, Splitter, make_line};
 use tokio::sync::oneshot;
@@ -164,11 +164,11 @@ impl<B: Router> Driver<B> {
     pub(super) fn admit_upgraded(
         &mut self,
         now: Time,
-        upgraded: Upgraded,
+        upgraded: WebSocketHandoff,
         from: &IncomingClient,
         framed: Framed,
     ) {
-        let Upgraded { socket, decoder, messages, idle } = upgraded;
+        let WebSocketHandoff { socket, decoder, messages, idle } = upgraded;
         let from = from.arrival();
         let mut conn = ClientConn::new(Stream::socket(socket), None, false, false);
         conn.framed = Some(Box::new(framed));

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use narrows_bus::{IncomingClient, WebSocketHandle};
-use narrows_link::Upgraded;
+use narrows_link::WebSocketHandoff;
 use narrows_wire::websocket::{Decoder, Violation};
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
@@ -25,7 +25,7 @@ impl Rig {
         ours.set_read_timeout(Some(PATIENCE)).unwrap();
         ours.set_nodelay(true).unwrap();
         let (theirs, _) = door.accept().unwrap();
-        let upgraded = Upgraded {
+        let upgraded = WebSocketHandoff {
             socket: theirs.into(),
             decoder: Decoder::new(LIMIT),
             messages: messages.iter().map(|message| (*message).into()).collect(),

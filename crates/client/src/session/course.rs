@@ -383,7 +383,7 @@ fn gone(reason: &CloseReason) -> String {
     match reason {
         CloseReason::Exited { exit, .. } => format!("the agent ended in the middle of the turn: {exit}"),
         CloseReason::Eof => "the agent closed its output in the middle of the turn".to_owned(),
-        CloseReason::Deaf => "the agent closed its input in the middle of the turn".to_owned(),
+        CloseReason::NotReading => "the agent closed its input in the middle of the turn".to_owned(),
         reason => format!("the agent was lost in the middle of the turn: {reason}"),
     }
 }

@@ -10,25 +10,25 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
 /// Message types of `sock_diag`.
-const BY_FAMILY: u16 = 20;
-const ERROR: u16 = 2;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLMSG_ERROR: u16 = 2;
 /// Request flag.
-const REQUEST: u16 = 1;
+const NLM_F_REQUEST: u16 = 1;
 /// Protocol and address families.
-const TCP: u8 = 6;
-const INET: u8 = 2;
-const INET6: u8 = 10;
+const IPPROTO_TCP: u8 = 6;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
 
 /// Sizes of a message header, a request, and a reply up to the inode.
-const HEADER: usize = 16;
-const QUESTION: usize = 56;
-const ANSWER: usize = 72;
+const HEADER_BYTES: usize = 16;
+const REQUEST_BYTES: usize = 56;
+const REPLY_BYTES: usize = 72;
 /// Offsets of the user and the inode in a reply.
-const USER: usize = 64;
-const INODE: usize = 68;
+const UID_OFFSET: usize = 64;
+const INODE_OFFSET: usize = 68;
 
 /// The kernel has answered before, so "not found" means that there is no such socket.
-static ANSWERS: AtomicBool = AtomicBool::new(false);
+static KERNEL_ANSWERS: AtomicBool = AtomicBool::new(false);
 
 /// Returns the user of the socket connected from `from` to `to`, or `None` if there is no such socket or it has no
 /// process.
@@ -40,32 +40,32 @@ pub(super) fn owner(from: SocketAddr, to: SocketAddr) -> Result<Option<u32>, Err
     let kind = SocketType::DGRAM;
     let socket = rustix::net::socket_with(AddressFamily::NETLINK, kind, flags, Some(netlink::SOCK_DIAG))?;
     let kernel = netlink::SocketAddrNetlink::new(0, 0);
-    rustix::net::sendto(&socket, &question(from, to), SendFlags::empty(), &kernel)?;
+    rustix::net::sendto(&socket, &build_request(from, to), SendFlags::empty(), &kernel)?;
     let mut buffer = [0; 1024];
     let (length, _) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::empty())?;
-    let found = read(buffer.get(..length).unwrap_or_default());
+    let found = parse_reply(buffer.get(..length).unwrap_or_default());
     match found {
-        Ok(_) => ANSWERS.store(true, Ordering::Relaxed),
+        Ok(_) => KERNEL_ANSWERS.store(true, Ordering::Relaxed),
         // Either there is no such socket, or the kernel lacks the lookup.
-        Err(Errno::NOENT) if ANSWERS.load(Ordering::Relaxed) => return Ok(None),
+        Err(Errno::NOENT) if KERNEL_ANSWERS.load(Ordering::Relaxed) => return Ok(None),
         Err(_) => {}
     }
     found
 }
 
 /// Encodes the request for the socket at `from` that is connected to `to`.
-fn question(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+fn build_request(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     let (from_ip, to_ip) = (from.ip().to_canonical(), to.ip().to_canonical());
-    let family = if from_ip.is_ipv4() && to_ip.is_ipv4() { INET } else { INET6 };
-    let mut bytes = Vec::with_capacity(HEADER + QUESTION);
+    let family = if from_ip.is_ipv4() && to_ip.is_ipv4() { AF_INET } else { AF_INET6 };
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + REQUEST_BYTES);
     // The message is small, so its length fits.
-    bytes.extend_from_slice(&((HEADER + QUESTION) as u32).to_ne_bytes());
-    bytes.extend_from_slice(&BY_FAMILY.to_ne_bytes());
-    bytes.extend_from_slice(&REQUEST.to_ne_bytes());
+    bytes.extend_from_slice(&((HEADER_BYTES + REQUEST_BYTES) as u32).to_ne_bytes());
+    bytes.extend_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    bytes.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
     // Sequence number and sender; each socket has one request, so both are zero.
     bytes.extend_from_slice(&[0; 8]);
     // No extensions, any state.
-    bytes.extend_from_slice(&[family, TCP, 0, 0]);
+    bytes.extend_from_slice(&[family, IPPROTO_TCP, 0, 0]);
     bytes.extend_from_slice(&u32::MAX.to_ne_bytes());
     bytes.extend_from_slice(&from.port().to_be_bytes());
     bytes.extend_from_slice(&to.port().to_be_bytes());
@@ -84,20 +84,20 @@ fn question(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
 }
 
 /// Decodes a reply.
-fn read(answer: &[u8]) -> Result<Option<u32>, Errno> {
+fn parse_reply(answer: &[u8]) -> Result<Option<u32>, Errno> {
     let word = |at: usize| {
         let bytes = answer.get(at..at + 4)?;
         Some(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     };
     let kind = answer.get(4..6).map(|bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
     match kind {
-        Some(BY_FAMILY) if answer.len() >= HEADER + ANSWER => {
+        Some(SOCK_DIAG_BY_FAMILY) if answer.len() >= HEADER_BYTES + REPLY_BYTES => {
             // The kernel reports user 0 for a socket without a process, which means unknown.
-            let is_held = word(HEADER + INODE).is_some_and(|inode| inode != 0);
-            Ok(word(HEADER + USER).filter(|_| is_held))
+            let is_held = word(HEADER_BYTES + INODE_OFFSET).is_some_and(|inode| inode != 0);
+            Ok(word(HEADER_BYTES + UID_OFFSET).filter(|_| is_held))
         }
-        Some(ERROR) => {
-            let code = word(HEADER).map_or(0, |code| (code as i32).wrapping_neg());
+        Some(NLMSG_ERROR) => {
+            let code = word(HEADER_BYTES).map_or(0, |code| (code as i32).wrapping_neg());
             Err(Errno::from_raw_os_error(code))
         }
         _ => Err(Errno::PROTO),
@@ -135,16 +135,17 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_none_names_nobody() {
-        assert_eq!(read(b""), Err(Errno::PROTO));
-        let mut message = vec![0; HEADER + ANSWER];
-        message[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
-        assert_eq!(read(&message), Ok(None), "without an inode");
-        message[HEADER + INODE] = 1;
-        message[HEADER + USER..HEADER + USER + 4].copy_from_slice(&1000_u32.to_ne_bytes());
-        assert_eq!(read(&message), Ok(Some(1000)));
-        assert_eq!(read(&message[..HEADER + ANSWER - 1]), Err(Errno::PROTO));
-        message[4..6].copy_from_slice(&ERROR.to_ne_bytes());
-        message[HEADER..HEADER + 4].copy_from_slice(&(-2_i32).to_ne_bytes());
-        assert_eq!(read(&message), Err(Errno::NOENT));
+        assert_eq!(parse_reply(b""), Err(Errno::PROTO));
+        let mut message = vec![0; HEADER_BYTES + REPLY_BYTES];
+        message[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        assert_eq!(parse_reply(&message), Ok(None), "without an inode");
+        message[HEADER_BYTES + INODE_OFFSET] = 1;
+        message[HEADER_BYTES + UID_OFFSET..HEADER_BYTES + UID_OFFSET + 4]
+            .copy_from_slice(&1000_u32.to_ne_bytes());
+        assert_eq!(parse_reply(&message), Ok(Some(1000)));
+        assert_eq!(parse_reply(&message[..HEADER_BYTES + REPLY_BYTES - 1]), Err(Errno::PROTO));
+        message[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
+        message[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&(-2_i32).to_ne_bytes());
+        assert_eq!(parse_reply(&message), Err(Errno::NOENT));
     }
 }

@@ -74,7 +74,7 @@ pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
             tracing::warn!("the client no longer reads; what it was answered last is lost");
         }
         match reason {
-            CloseReason::Eof | CloseReason::Deaf => Ok(Code::Success.exit()),
+            CloseReason::Eof | CloseReason::NotReading => Ok(Code::Success.exit()),
             reason => Err(Failure::client_lost(&reason)),
         }
     })?

@@ -65,7 +65,7 @@ fn play(script: Script) -> Result<ExitCode, Failure> {
             let reason = peer.closed().await;
             // A client that has nothing more to ask may still read what it was answered.
             peer.finish().await;
-            if !matches!(reason, CloseReason::Eof | CloseReason::Deaf) {
+            if !matches!(reason, CloseReason::Eof | CloseReason::NotReading) {
                 return Err(Failure::client_lost(&reason));
             }
         }

@@ -177,7 +177,7 @@ fn lost(stage: Stage, reason: &CloseReason) -> Failure {
     let failure = match reason {
         CloseReason::Exited { exit, .. } => Failure::new(code, format!("the agent ended {when}: {exit}")),
         CloseReason::Eof => Failure::new(code, format!("the agent closed its output {when}")),
-        CloseReason::Deaf => Failure::new(code, format!("the agent closed its input {when}")),
+        CloseReason::NotReading => Failure::new(code, format!("the agent closed its input {when}")),
         reason => Failure::new(code, format!("the agent was lost {when}")).because(reason),
     };
     Failure { is_gone: true, ..failure }

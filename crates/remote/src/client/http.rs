@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
-use narrows_link::{CloseReason, Inlet, Outlet};
+use narrows_link::{CloseReason, IncomingFrames, OutgoingLines};
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, COOKIE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, redirect};
 use tokio::time::{Instant, sleep, timeout};
@@ -74,19 +74,23 @@ impl Client {
     }
 
     /// Carries until the holder has done, or it cannot be done any more.
-    pub(super) async fn run(self, mut outlet: Outlet, inlet: Inlet) -> Result<(), ConnectionLost> {
+    pub(super) async fn run(
+        self,
+        mut outgoing: OutgoingLines,
+        incoming: IncomingFrames,
+    ) -> Result<(), ConnectionLost> {
         let wire = Arc::clone(&self.wire);
         let mut talk = Conversation::new(self.wire);
-        let abandoned = outlet.abandoned();
+        let abandoned = outgoing.abandoned();
         let talked = tokio::select! {
             biased;
             () = abandoned => Ok(()),
-            talked = talk.run(&mut outlet, &inlet) => talked,
+            talked = talk.run(&mut outgoing, &incoming) => talked,
         };
         match talked {
             Ok(()) => {
                 talk.leave().await;
-                inlet.close(CloseReason::Local);
+                incoming.close(CloseReason::Local);
                 Ok(())
             }
             Err(lost) => {
@@ -96,7 +100,7 @@ impl Client {
                 };
                 let lost = if talk.is_begun() { lost.later() } else { lost };
                 let answers = talk.fail(&lost);
-                reconnect::give_up(&lost, answers, &mut outlet, inlet).await;
+                reconnect::give_up(&lost, answers, &mut outgoing, incoming).await;
                 Err(lost)
             }
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use narrows_base::sync::lock;
-use narrows_link::{Inlet, Outlet};
+use narrows_link::{IncomingFrames, OutgoingLines};
 use narrows_wire::{Code, Frame, Kind, RawId, RpcError, View, message};
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -148,28 +148,28 @@ pub(super) enum End {
 /// Carries until the holder has done or the socket is lost. `silence`: how long nothing may be heard.
 pub(super) async fn pump(
     shared: &Shared,
-    outlet: &mut Outlet,
-    inlet: &Inlet,
+    outgoing: &mut OutgoingLines,
+    incoming: &IncomingFrames,
     socket: Socket,
     silence: Duration,
 ) -> End {
     let Socket { mut reader, mut writer } = socket;
     let heard = writer.pings().then_some(silence);
-    let abandoned = outlet.abandoned();
+    let abandoned = outgoing.abandoned();
     let end = tokio::select! {
         biased;
         () = abandoned => return End::Done,
-        written = write(shared, outlet, &mut writer, silence / 3) => match written {
+        written = write(shared, outgoing, &mut writer, silence / 3) => match written {
             Ok(()) => return End::Done,
             Err(broken) => {
                 // Whoever turns us away says why and hears nothing: that is there though nothing can be written.
-                match timeout(LAST_WORDS, read(shared, inlet, &mut reader, None)).await {
+                match timeout(LAST_WORDS, read(shared, incoming, &mut reader, None)).await {
                     Ok(Broken::Oversized) => Broken::Oversized,
                     _ => broken,
                 }
             }
         },
-        broken = read(shared, inlet, &mut reader, heard) => broken,
+        broken = read(shared, incoming, &mut reader, heard) => broken,
     };
     if shared.state().leaving {
         return End::Done;
@@ -178,7 +178,12 @@ pub(super) async fn pump(
 }
 
 /// Takes what comes until the socket is lost.
-async fn read(shared: &Shared, inlet: &Inlet, reader: &mut Reader, silence: Option<Duration>) -> Broken {
+async fn read(
+    shared: &Shared,
+    incoming: &IncomingFrames,
+    reader: &mut Reader,
+    silence: Option<Duration>,
+) -> Broken {
     loop {
         let next = match silence {
             Some(limit) => timeout(limit, reader.next()).await.unwrap_or(Err(Broken::Silent)),
@@ -196,7 +201,7 @@ async fn read(shared: &Shared, inlet: &Inlet, reader: &mut Reader, silence: Opti
         let (mode, frame) =
             shared.state().verdict(&frame).map_or((None, frame), |(mode, frame)| (Some(mode), frame));
         // Whoever takes nothing any more may still want to say something.
-        let _ = inlet.put(frame.clone()).await;
+        let _ = incoming.send(frame.clone()).await;
         // It counts once it is handed on, and from then on nothing may come between.
         let mut state = shared.state();
         state.held.took();
@@ -219,7 +224,7 @@ fn last_words(frame: &Frame) -> Option<String> {
 /// Writes what is to be written until the holder has done.
 async fn write(
     shared: &Shared,
-    outlet: &mut Outlet,
+    outgoing: &mut OutgoingLines,
     writer: &mut Writer,
     every: Duration,
 ) -> Result<(), Broken> {
@@ -229,11 +234,11 @@ async fn write(
     // The first comes at once.
     signs.tick().await;
     loop {
-        outlet.begins();
+        outgoing.mark_writing();
         loop {
             let Some(line) = shared.state().next() else { break };
             writer.put(line.clone()).await?;
-            outlet.wrote(&line);
+            outgoing.count_written(&line);
         }
         writer.flush().await?;
         let (drained, full, ended) = {
@@ -242,13 +247,13 @@ async fn write(
             (state.held.ring().is_drained(), state.held.ring().is_full(), state.ended)
         };
         if drained {
-            outlet.flushed();
+            outgoing.mark_flushed();
         }
         if drained && ended {
             break;
         }
         tokio::select! {
-            more = outlet.take(&mut lines), if !full && !ended => {
+            more = outgoing.recv_lines(&mut lines), if !full && !ended => {
                 let mut state = shared.state();
                 state.ended = !more;
                 lines.drain(..).for_each(|line| state.sends(line));

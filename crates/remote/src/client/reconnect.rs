@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use narrows_link::{CloseReason, Inlet, Outlet};
+use narrows_link::{CloseReason, IncomingFrames, OutgoingLines};
 use narrows_wire::{Frame, View};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -49,8 +49,8 @@ const MOST_LATE: u32 = 3;
 /// Keeps one connection.
 pub(super) struct ReconnectingClient {
     dialler: Connector,
-    outlet: Outlet,
-    inlet: Inlet,
+    outgoing: OutgoingLines,
+    incoming: IncomingFrames,
     shared: Shared,
     backoff: Backoff,
     watch: Watch,
@@ -88,13 +88,18 @@ impl From<Broken> for Failed {
 }
 
 impl ReconnectingClient {
-    pub(super) fn new(dialler: Connector, outlet: Outlet, inlet: Inlet, watch: Watch) -> Self {
+    pub(super) fn new(
+        dialler: Connector,
+        outgoing: OutgoingLines,
+        incoming: IncomingFrames,
+        watch: Watch,
+    ) -> Self {
         let shared = Shared::new(dialler.options.keep);
         let (backoff, now) = (Backoff::new(), Instant::now());
         Self {
             dialler,
-            outlet,
-            inlet,
+            outgoing,
+            incoming,
             shared,
             backoff,
             watch,
@@ -126,18 +131,18 @@ impl ReconnectingClient {
                             let answers = state.open.fail(&lost, reached);
                             (lost, answers)
                         };
-                        give_up(&lost, answers, &mut self.outlet, self.inlet).await;
+                        give_up(&lost, answers, &mut self.outgoing, self.incoming).await;
                         return Err(lost);
                     }
                 },
             };
             let (silence, began) = (self.dialler.options.silence, Instant::now());
-            match pump(&self.shared, &mut self.outlet, &self.inlet, socket, silence).await {
+            match pump(&self.shared, &mut self.outgoing, &self.incoming, socket, silence).await {
                 End::Done => break,
                 End::Broken(broken) => next = Err((broken, began.elapsed())),
             }
         }
-        self.inlet.close(CloseReason::Local);
+        self.incoming.close(CloseReason::Local);
         Ok(())
     }
 
@@ -217,14 +222,14 @@ impl ReconnectingClient {
         let socket = tokio::select! {
             biased;
             socket = attempts => socket?,
-            () = parting(shared, &mut self.outlet) => None,
+            () = parting(shared, &mut self.outgoing) => None,
         };
         if socket.is_some() && matches!(broken, Broken::Oversized) {
             // The server has said how far it has come: the next is the one.
             let answers = self.shared.state().take_back(&broken.to_string());
             for answer in answers {
                 // Whoever takes nothing any more may still want to say something.
-                let _ = self.inlet.put(answer).await;
+                let _ = self.incoming.send(answer).await;
             }
         }
         Ok(socket)
@@ -252,10 +257,10 @@ fn plain(state: &State, broken: &Broken) -> ConnectionLost {
 }
 
 /// Waits until the holder has gone, and a little longer if there is something to say.
-async fn parting(shared: &Shared, outlet: &mut Outlet) {
-    outlet.ended().await;
+async fn parting(shared: &Shared, outgoing: &mut OutgoingLines) {
+    outgoing.ended().await;
     let mut lines = Vec::new();
-    outlet.take_now(&mut lines);
+    outgoing.try_recv_lines(&mut lines);
     let is_drained = {
         let mut state = shared.state();
         lines.drain(..).for_each(|line| state.sends(line));
@@ -329,23 +334,23 @@ async fn attempt(
 pub(super) async fn give_up(
     lost: &ConnectionLost,
     mut answers: Vec<Frame>,
-    outlet: &mut Outlet,
-    inlet: Inlet,
+    outgoing: &mut OutgoingLines,
+    incoming: IncomingFrames,
 ) {
     let why = words(lost);
     let mut lines = Vec::new();
-    outlet.take_now(&mut lines);
+    outgoing.try_recv_lines(&mut lines);
     let mut unsent = Open::default();
     for (number, line) in (1..).zip(&lines) {
         unsent.asked(line, number);
     }
     answers.extend(unsent.fail(lost, 0));
     for answer in answers {
-        if inlet.put(answer).await.is_err() {
+        if incoming.send(answer).await.is_err() {
             break;
         }
     }
-    inlet.close(CloseReason::Io { kind: std::io::ErrorKind::ConnectionAborted, message: why });
+    incoming.close(CloseReason::Io { kind: std::io::ErrorKind::ConnectionAborted, message: why });
 }
 
 /// What happened, and why.

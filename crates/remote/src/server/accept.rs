@@ -236,8 +236,9 @@ async fn last_word(mut stream: TcpStream) -> io::Result<()> {
 /// The user whose socket the other end is. Looked up elsewhere: the system has a long list.
 async fn user(stream: &TcpStream, from: SocketAddr) -> Option<Identity> {
     let to = stream.local_addr().ok()?;
-    let uid =
-        tokio::task::spawn_blocking(move || narrows_link::peer::of_connection(from, to)).await.ok()??;
+    let uid = tokio::task::spawn_blocking(move || narrows_link::peer::user_of_connection(from, to))
+        .await
+        .ok()??;
     Some(Identity::new(Proof::User, uid.to_string()))
 }
 

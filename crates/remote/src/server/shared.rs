@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use narrows_base::sync::lock;
-use narrows_link::Upgraded;
+use narrows_link::WebSocketHandoff;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -96,8 +96,8 @@ impl Shared {
     pub(super) fn serve(
         &self,
         guest: &AdmittedClient,
-        socket: Upgraded,
-    ) -> Result<Box<dyn Served>, Upgraded> {
+        socket: WebSocketHandoff,
+    ) -> Result<Box<dyn Served>, WebSocketHandoff> {
         self.backend.serve(guest.identity().clone(), guest.listener(), socket)
     }
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use narrows_link::Upgraded;
+use narrows_link::WebSocketHandoff;
 use narrows_wire::websocket::{Violation, put_pong};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -113,7 +113,7 @@ impl Socket {
     pub(super) fn leave<T>(
         self,
         messages: &[Bytes],
-        take: impl FnOnce(Upgraded) -> Result<T, Upgraded>,
+        take: impl FnOnce(WebSocketHandoff) -> Result<T, WebSocketHandoff>,
     ) -> io::Result<Left<T>> {
         match self {
             Self {
@@ -129,9 +129,9 @@ impl Socket {
                 ..
             } if head.is_empty() && out.is_empty() => {
                 let socket = stream.into_std()?.into();
-                match take(Upgraded { socket, decoder, messages: messages.to_vec(), idle }) {
+                match take(WebSocketHandoff { socket, decoder, messages: messages.to_vec(), idle }) {
                     Ok(taken) => Ok(Left::Taken(taken, place)),
-                    Err(Upgraded { socket, decoder, .. }) => {
+                    Err(WebSocketHandoff { socket, decoder, .. }) => {
                         let stream = TcpStream::from_std(socket.into())?;
                         let codec = Codec::Frames(decoder);
                         let socket = Self::new(Io::Tcp(stream), codec, Bytes::new(), idle, place, part);

@@ -16,7 +16,7 @@ use narrows_bus::admin::Network;
 use narrows_bus::config::{self, Config, Door, Listen};
 use narrows_bus::core::ANYONE;
 use narrows_bus::{Handle, Handoff, IncomingClient};
-use narrows_link::Upgraded;
+use narrows_link::WebSocketHandoff;
 use narrows_remote::identity::{Identity, Proof};
 use narrows_remote::server::{self, Adopted, Auth, Backend, Ended, HttpServer, Opening};
 use tokio::sync::{mpsc, watch};
@@ -203,8 +203,8 @@ impl Backend for Way {
         &self,
         identity: Identity,
         listener: usize,
-        socket: Upgraded,
-    ) -> Result<Box<dyn server::Served>, Upgraded> {
+        socket: WebSocketHandoff,
+    ) -> Result<Box<dyn server::Served>, WebSocketHandoff> {
         let Some(bus) = self.bus.get() else { return Err(socket) };
         let served = bus.connect_upgraded(socket, newcomer(identity, listener))?;
         Ok(Box::new(Served { bus: bus.clone(), served }))

@@ -120,7 +120,7 @@ impl Prepared {
             }
             None => None,
         };
-        let overdue = cage.lifetime.map(|limit| process.end_after(limit));
+        let overdue = cage.lifetime.map(|limit| process.kill_after(limit));
         Ok((link, Running { process, _way_out: way_out, overdue, spec: spec.clone() }))
     }
 }

@@ -202,8 +202,9 @@ impl Stream {
         let (user, method) = match self {
             Self::Tcp(stream, from) => {
                 let (from, to) = (*from, stream.local_addr());
-                let asking =
-                    tokio::task::spawn_blocking(move || narrows_link::peer::of_connection(from, to.ok()?));
+                let asking = tokio::task::spawn_blocking(move || {
+                    narrows_link::peer::user_of_connection(from, to.ok()?)
+                });
                 (asking.await.unwrap_or_default(), Method::SocketOwner)
             }
             Self::Unix(stream) => (stream.peer_cred().ok().map(|peer| peer.uid()), Method::UnixPeer),

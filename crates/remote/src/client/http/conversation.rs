@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use narrows_acp::method;
-use narrows_link::{Inlet, Outlet};
+use narrows_link::{IncomingFrames, OutgoingLines};
 use narrows_wire::{Code, Frame, Kind, RawId, RpcError, message};
 use reqwest::Response;
 use tokio::sync::mpsc;
@@ -113,7 +113,11 @@ impl Conversation {
     }
 
     /// Carries until the holder has done.
-    pub(super) async fn run(&mut self, outlet: &mut Outlet, inlet: &Inlet) -> Result<(), ConnectionLost> {
+    pub(super) async fn run(
+        &mut self,
+        outgoing: &mut OutgoingLines,
+        incoming: &IncomingFrames,
+    ) -> Result<(), ConnectionLost> {
         let mut lines = Vec::new();
         let mut ended = false;
         // Until when it is tried to say the rest, and answers are waited for, once the holder has nothing more to ask.
@@ -121,24 +125,24 @@ impl Conversation {
         loop {
             let idle = self.doing.is_empty();
             if idle {
-                outlet.flushed();
+                outgoing.mark_flushed();
             }
             let patience = if self.unsaid == 0 { last } else { said };
             let room = self.waiting < self.wire.options.keep.bytes;
             tokio::select! {
                 biased;
                 Some(done) = self.doing.next(), if !idle => {
-                    self.done(done, inlet).await?;
+                    self.done(done, incoming).await?;
                     last = Instant::now() + ANSWERS_TIMEOUT;
                 }
-                Some(news) = self.news.1.recv() => self.hear(news, inlet).await?,
-                more = outlet.take(&mut lines), if !ended && room => {
+                Some(news) = self.news.1.recv() => self.hear(news, incoming).await?,
+                more = outgoing.recv_lines(&mut lines), if !ended && room => {
                     ended = !more;
                     (said, last) = (Instant::now() + PARTING, Instant::now() + ANSWERS_TIMEOUT);
-                    outlet.begins();
+                    outgoing.mark_writing();
                     for line in lines.drain(..) {
-                        outlet.wrote(&line);
-                        self.admit(line, outlet, inlet).await?;
+                        outgoing.count_written(&line);
+                        self.admit(line, outgoing, incoming).await?;
                     }
                 }
                 () = sleep_until(patience), if ended => return Ok(()),
@@ -151,13 +155,18 @@ impl Conversation {
     }
 
     /// Takes in what the holder sends.
-    async fn admit(&mut self, line: Bytes, outlet: &Outlet, inlet: &Inlet) -> Result<(), ConnectionLost> {
+    async fn admit(
+        &mut self,
+        line: Bytes,
+        outgoing: &OutgoingLines,
+        incoming: &IncomingFrames,
+    ) -> Result<(), ConnectionLost> {
         let frame = Frame::parse(line.clone());
         if self.connection.is_none() {
-            return self.begin(&frame, outlet, inlet).await;
+            return self.begin(&frame, outgoing, incoming).await;
         }
         if frame.kind() == Kind::Batch {
-            return self.refuse_batch(&frame, inlet).await;
+            return self.refuse_batch(&frame, incoming).await;
         }
         let method = frame.method().unwrap_or_default();
         let session = match frame.kind() {
@@ -177,18 +186,23 @@ impl Conversation {
     }
 
     /// Begins the connection by `initialize`; anything else has no place yet.
-    async fn begin(&mut self, frame: &Frame, outlet: &Outlet, inlet: &Inlet) -> Result<(), ConnectionLost> {
+    async fn begin(
+        &mut self,
+        frame: &Frame,
+        outgoing: &OutgoingLines,
+        incoming: &IncomingFrames,
+    ) -> Result<(), ConnectionLost> {
         if frame.kind() != Kind::Request || frame.method().as_deref() != Some(method::INITIALIZE) {
             if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
                 let error = RpcError::new(Code::InvalidRequest, "a conversation begins with `initialize`");
-                hand_on(inlet, Frame::parse(message::error(id, &error))).await;
+                hand_on(incoming, Frame::parse(message::error(id, &error))).await;
             }
             return Ok(());
         }
         self.open.asked(frame.bytes(), 1);
         let reached = self.attempted(frame);
         let given_up = async {
-            outlet.ended().await;
+            outgoing.ended().await;
             sleep(ANSWERS_TIMEOUT).await;
         };
         let begun = tokio::select! {
@@ -221,17 +235,17 @@ impl Conversation {
             let why = "it names no connection (`Acp-Connection-Id`)".to_owned();
             return Err(ConnectionLost::Dial(DialError::Protocol(why)));
         }
-        hand_on(inlet, answer).await;
+        hand_on(incoming, answer).await;
         Ok(())
     }
 
     /// The transport knows no arrays: one that asks for something is answered here.
-    async fn refuse_batch(&mut self, frame: &Frame, inlet: &Inlet) -> Result<(), ConnectionLost> {
+    async fn refuse_batch(&mut self, frame: &Frame, incoming: &IncomingFrames) -> Result<(), ConnectionLost> {
         let mut asked = Open::default();
         asked.asked(frame.bytes(), 1);
         if !asked.is_empty() {
             let error = RpcError::new(Code::InvalidRequest, "no batches over HTTP: send each message alone");
-            hand_on(inlet, Frame::parse(message::error(b"null", &error))).await;
+            hand_on(incoming, Frame::parse(message::error(b"null", &error))).await;
         }
         Ok(())
     }
@@ -289,7 +303,7 @@ impl Conversation {
         reached
     }
 
-    async fn done(&mut self, done: Done, inlet: &Inlet) -> Result<(), ConnectionLost> {
+    async fn done(&mut self, done: Done, incoming: &IncomingFrames) -> Result<(), ConnectionLost> {
         let Done { lane, stream, id, posted } = done;
         if let Some(now) = self.lanes.get_mut(&lane) {
             now.busy = false;
@@ -316,7 +330,7 @@ impl Conversation {
         }
         match posted {
             Some(Posted::Taken(Some(answer)) | Posted::Failed(Some(answer))) => {
-                self.deliver(answer, inlet).await;
+                self.deliver(answer, incoming).await;
             }
             Some(Posted::Lost(lost)) => return Err(lost),
             Some(Posted::Taken(None) | Posted::Failed(None)) | None => {}
@@ -325,9 +339,9 @@ impl Conversation {
         Ok(())
     }
 
-    async fn hear(&mut self, news: News, inlet: &Inlet) -> Result<(), ConnectionLost> {
+    async fn hear(&mut self, news: News, incoming: &IncomingFrames) -> Result<(), ConnectionLost> {
         match news {
-            News::Frame(frame) => self.deliver(frame, inlet).await,
+            News::Frame(frame) => self.deliver(frame, incoming).await,
             News::Over(session) => drop(self.streams.remove(&session)),
             News::Lost(lost) => return Err(lost),
         }
@@ -335,7 +349,7 @@ impl Conversation {
     }
 
     /// Hands a message on, and remembers what it means for the streams.
-    async fn deliver(&mut self, frame: Frame, inlet: &Inlet) {
+    async fn deliver(&mut self, frame: Frame, incoming: &IncomingFrames) {
         self.open.answered(&frame);
         // A server that counts posts has what a child says on the stream of its parent. Others may have it on a stream of its own.
         if !self.wire.counts()
@@ -361,7 +375,7 @@ impl Conversation {
             }
             _ => {}
         }
-        hand_on(inlet, frame).await;
+        hand_on(incoming, frame).await;
     }
 
     /// Listens to a stream from now on.
@@ -394,7 +408,7 @@ impl Conversation {
     }
 }
 
-async fn hand_on(inlet: &Inlet, frame: Frame) {
+async fn hand_on(incoming: &IncomingFrames, frame: Frame) {
     // Whoever takes nothing any more may still want to say something.
-    let _ = inlet.put(frame).await;
+    let _ = incoming.send(frame).await;
 }

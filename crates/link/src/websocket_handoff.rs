@@ -8,7 +8,7 @@ use narrows_wire::websocket::Decoder;
 
 /// A WebSocket without TLS, and what was already read from it.
 #[derive(Debug)]
-pub struct Upgraded {
+pub struct WebSocketHandoff {
     /// The socket.
     pub socket: OwnedFd,
     /// Its decoder, which may hold an incomplete frame.

@@ -13,16 +13,20 @@ use crate::queue::{self, Closed};
 
 /// Creates a link whose frames the caller transports: the link, what it sends, and the queue for what it receives.
 #[must_use]
-pub fn carried(options: &Options) -> (Link, Outlet, Inlet) {
+pub fn external_link(options: &Options) -> (Link, OutgoingLines, IncomingFrames) {
     let (link, to_write, was_read, shared) = Link::new(options);
-    let outlet =
-        Outlet { queue: to_write, taken: Vec::new(), waiting: Vec::new(), shared: Arc::clone(&shared) };
-    (link, outlet, Inlet { queue: was_read, shared })
+    let outgoing = OutgoingLines {
+        queue: to_write,
+        taken: Vec::new(),
+        waiting: Vec::new(),
+        shared: Arc::clone(&shared),
+    };
+    (link, outgoing, IncomingFrames { queue: was_read, shared })
 }
 
 /// The lines that the holder of an external link sends. While it exists, [`Sender::written`](crate::Sender::written)
 /// waits.
-pub struct Outlet {
+pub struct OutgoingLines {
     queue: queue::Receiver<Outgoing>,
     /// Removed from the queue, but not yet returned.
     taken: Vec<Outgoing>,
@@ -31,14 +35,14 @@ pub struct Outlet {
     shared: Arc<Shared>,
 }
 
-impl Outlet {
+impl OutgoingLines {
     /// Moves all available lines to `lines`, waiting for the first. Returns `false` at the end. Cancel-safe.
-    pub async fn take(&mut self, lines: &mut Vec<Bytes>) -> bool {
+    pub async fn recv_lines(&mut self, lines: &mut Vec<Bytes>) -> bool {
         loop {
             if !self.queue.recv_all(&mut self.taken).await {
                 return false;
             }
-            self.sort(lines);
+            self.split_lines(lines);
             if !lines.is_empty() || !self.waiting.is_empty() {
                 return true;
             }
@@ -46,12 +50,12 @@ impl Outlet {
     }
 
     /// Like [`recv_lines`](Self::recv_lines), without waiting.
-    pub fn take_now(&mut self, lines: &mut Vec<Bytes>) {
+    pub fn try_recv_lines(&mut self, lines: &mut Vec<Bytes>) {
         self.taken.extend(std::iter::from_fn(|| self.queue.try_recv()));
-        self.sort(lines);
+        self.split_lines(lines);
     }
 
-    fn sort(&mut self, lines: &mut Vec<Bytes>) {
+    fn split_lines(&mut self, lines: &mut Vec<Bytes>) {
         for outgoing in self.taken.drain(..) {
             match outgoing {
                 Outgoing::Line(line) => lines.push(line),
@@ -61,18 +65,18 @@ impl Outlet {
     }
 
     /// Marks the link as writing.
-    pub fn begins(&self) {
+    pub fn mark_writing(&self) {
         self.shared.writing.store(true, Ordering::Relaxed);
     }
 
     /// Counts a line as written.
-    pub fn wrote(&self, line: &[u8]) {
+    pub fn count_written(&self, line: &[u8]) {
         self.shared.frames_out.fetch_add(1, Ordering::Relaxed);
         self.shared.bytes_out.fetch_add(line.len() as u64 + 1, Ordering::Relaxed);
     }
 
     /// Marks everything received so far as handed to the system.
-    pub fn flushed(&mut self) {
+    pub fn mark_flushed(&mut self) {
         self.shared.writing.store(false, Ordering::Relaxed);
         for done in self.waiting.drain(..) {
             // A flush that was dropped needs no reply.
@@ -92,24 +96,24 @@ impl Outlet {
     }
 }
 
-impl std::fmt::Debug for Outlet {
+impl std::fmt::Debug for OutgoingLines {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Outlet").finish_non_exhaustive()
     }
 }
 
 /// Where frames for the holder of an external link are put.
-pub struct Inlet {
+pub struct IncomingFrames {
     queue: queue::Sender<Frame>,
     shared: Arc<Shared>,
 }
 
-impl Inlet {
+impl IncomingFrames {
     /// Passes a frame on as soon as there is room. Cancel-safe: a dropped call has not passed it on.
     ///
     /// # Errors
     /// If the receiver is dropped.
-    pub async fn put(&self, frame: Frame) -> Result<(), Closed> {
+    pub async fn send(&self, frame: Frame) -> Result<(), Closed> {
         let size = frame.bytes().len();
         self.queue.send(frame, size).await?;
         self.shared.frames_in.fetch_add(1, Ordering::Relaxed);
@@ -119,11 +123,11 @@ impl Inlet {
     /// Ends the link with this reason after the queued frames are received.
     pub fn close(self, reason: CloseReason) {
         self.shared.close(reason);
-        self.shared.hang_up();
+        self.shared.mark_peer_closed();
     }
 }
 
-impl std::fmt::Debug for Inlet {
+impl std::fmt::Debug for IncomingFrames {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inlet").finish_non_exhaustive()
     }
@@ -135,23 +139,23 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_sent_can_be_taken_and_what_comes_is_received() {
-        let (mut link, mut outlet, inlet) = carried(&Options::default());
+        let (mut link, mut outgoing, incoming) = external_link(&Options::default());
         let mut lines = Vec::new();
         link.sender.push("1".into()).unwrap();
         link.sender.push("2".into()).unwrap();
         let sender = link.sender.clone();
         let flush = tokio::spawn(async move { sender.flush().await });
-        while lines.len() < 2 || outlet.waiting.is_empty() {
-            assert!(outlet.take(&mut lines).await);
+        while lines.len() < 2 || outgoing.waiting.is_empty() {
+            assert!(outgoing.recv_lines(&mut lines).await);
         }
         assert_eq!(lines, ["1", "2"]);
         assert!(!flush.is_finished());
-        outlet.begins();
-        outlet.wrote(b"1");
-        outlet.flushed();
+        outgoing.mark_writing();
+        outgoing.count_written(b"1");
+        outgoing.mark_flushed();
         flush.await.unwrap().unwrap();
-        inlet.put(Frame::parse("{}".into())).await.unwrap();
-        inlet.close(CloseReason::NotJson);
+        incoming.send(Frame::parse("{}".into())).await.unwrap();
+        incoming.close(CloseReason::NotJson);
         assert_eq!(link.receiver.recv().await.unwrap().bytes(), "{}");
         assert!(link.receiver.recv().await.is_none());
         assert_eq!(link.receiver.reason(), CloseReason::NotJson);
@@ -159,11 +163,11 @@ mod tests {
         assert_eq!((stats.frames_in, stats.frames_out, stats.bytes_out), (1, 1, 2));
         link.sender.push("3".into()).unwrap();
         link.sender.close();
-        outlet.ended().await;
-        outlet.take_now(&mut lines);
+        outgoing.ended().await;
+        outgoing.try_recv_lines(&mut lines);
         assert_eq!(lines, ["1", "2", "3"]);
-        assert!(!outlet.take(&mut lines).await);
-        drop(outlet);
+        assert!(!outgoing.recv_lines(&mut lines).await);
+        drop(outgoing);
         link.sender.written().await;
     }
 }

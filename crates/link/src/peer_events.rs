@@ -11,22 +11,26 @@ use tokio::io::{Interest, Ready};
 use tokio::net::unix::pipe;
 
 /// Waits until no process can write to the pipe or socket any more. Unread data may remain.
-pub(crate) async fn hung_up(ear: io::Result<OwnedFd>) {
+pub(crate) async fn peer_closed(descriptor: io::Result<OwnedFd>) {
     // "Unchecked" allows descriptors that are not pipes: sockets and terminals report in the same way.
-    let Ok(ear) = ear.and_then(pipe::Receiver::from_owned_fd_unchecked) else { return pending().await };
+    let Ok(descriptor) = descriptor.and_then(pipe::Receiver::from_owned_fd_unchecked) else {
+        return pending().await;
+    };
     // A pipe has no urgent data, so this interest leaves only the end of the stream. Waiting for readability would
     // return at once while data is unread.
-    while !told(ear.ready(Interest::PRIORITY).await).await.is_read_closed() {}
+    while !ready_state(descriptor.ready(Interest::PRIORITY).await).await.is_read_closed() {}
 }
 
 /// Waits until no process can read from the pipe or socket any more. Otherwise only the next write would show it.
-pub(crate) async fn deaf(ear: io::Result<OwnedFd>) {
-    let Ok(ear) = ear.and_then(pipe::Sender::from_owned_fd_unchecked) else { return pending().await };
+pub(crate) async fn reader_gone(descriptor: io::Result<OwnedFd>) {
+    let Ok(descriptor) = descriptor.and_then(pipe::Sender::from_owned_fd_unchecked) else {
+        return pending().await;
+    };
     // A pipe without a reader is in an error state; a socket that both sides have closed is reported as hung up. A
     // socket whose peer only stopped writing is neither, because readability is not polled here.
     let gone = Interest::ERROR | Interest::PRIORITY;
     loop {
-        let ready = told(ear.ready(gone).await).await;
+        let ready = ready_state(descriptor.ready(gone).await).await;
         if ready.is_error() || ready.is_read_closed() {
             return;
         }
@@ -34,7 +38,7 @@ pub(crate) async fn deaf(ear: io::Result<OwnedFd>) {
 }
 
 /// The reported readiness. An error means that the runtime is shutting down, so wait forever instead of polling again.
-async fn told(ready: io::Result<Ready>) -> Ready {
+async fn ready_state(ready: io::Result<Ready>) -> Ready {
     match ready {
         Ok(ready) => ready,
         Err(_) => pending().await,
@@ -53,12 +57,12 @@ mod tests {
     use super::*;
 
     /// Long enough for events that have already happened.
-    const MOMENT: Duration = Duration::from_millis(50);
+    const SETTLE_TIME: Duration = Duration::from_millis(50);
 
     /// Checks that `sign` completes after `act`, and not before.
     async fn check(what: &str, sign: impl Future<Output = ()>, act: impl FnOnce()) {
         tokio::pin!(sign);
-        assert!(timeout(MOMENT, &mut sign).await.is_err(), "{what}: nothing has happened");
+        assert!(timeout(SETTLE_TIME, &mut sign).await.is_err(), "{what}: nothing has happened");
         act();
         timeout(Duration::from_secs(10), sign).await.expect(what);
     }
@@ -67,33 +71,33 @@ mod tests {
     async fn a_writer_that_goes_has_hung_up_though_something_is_unread() {
         let (reader, mut writer) = io::pipe().unwrap();
         writer.write_all(b"unread").unwrap();
-        check("a pipe", hung_up(Ok(reader.into())), || drop(writer)).await;
+        check("a pipe", peer_closed(Ok(reader.into())), || drop(writer)).await;
 
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(b"unread").unwrap();
-        check("a socket", hung_up(Ok(ours.into())), || drop(theirs)).await;
+        check("a socket", peer_closed(Ok(ours.into())), || drop(theirs)).await;
 
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(b"unread").unwrap();
         let half = || theirs.shutdown(Shutdown::Write).unwrap();
-        check("half a socket", hung_up(Ok(ours.into())), half).await;
+        check("half a socket", peer_closed(Ok(ours.into())), half).await;
     }
 
     #[tokio::test]
     async fn a_reader_that_goes_is_deaf_and_one_that_has_nothing_more_to_say_is_not() {
         let (reader, mut writer) = io::pipe().unwrap();
         writer.write_all(b"unread").unwrap();
-        check("a pipe", deaf(Ok(writer.into())), || drop(reader)).await;
+        check("a pipe", reader_gone(Ok(writer.into())), || drop(reader)).await;
 
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.shutdown(Shutdown::Write).unwrap();
-        check("a socket", deaf(Ok(ours.into())), || drop(theirs)).await;
+        check("a socket", reader_gone(Ok(ours.into())), || drop(theirs)).await;
     }
 
     #[tokio::test]
     async fn of_files_nothing_is_told() {
         let file = || tempfile::tempfile().map(Into::into);
-        assert!(timeout(MOMENT, hung_up(file())).await.is_err());
-        assert!(timeout(MOMENT, deaf(file())).await.is_err());
+        assert!(timeout(SETTLE_TIME, peer_closed(file())).await.is_err());
+        assert!(timeout(SETTLE_TIME, reader_gone(file())).await.is_err());
     }
 }
