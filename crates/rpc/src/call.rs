@@ -1,4 +1,4 @@
-//! A request of ours, from when it is sent to when it settles.
+//! An outgoing request, from sending to settling.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use tokio::sync::oneshot;
 use crate::error::CallError;
 use crate::shared::Shared;
 
-/// A successful answer.
+/// A successful response.
 #[derive(Clone, Debug)]
 pub struct Response {
     frame: Frame,
 }
 
 impl Response {
-    /// What `frame`, a response, says: a result, an error, or nothing sensible.
+    /// Reads a response frame: a result, an error, or a malformed response.
     pub(crate) fn read_from(frame: Frame) -> Result<Self, CallError> {
         match (frame.result(), frame.error()) {
             (Some(_), None) => Ok(Self { frame }),
@@ -32,16 +32,16 @@ impl Response {
         &self.frame
     }
 
-    /// The result as it stands there.
+    /// The result as written.
     #[must_use]
     pub fn raw(&self) -> &[u8] {
         self.frame.result().unwrap_or(b"null")
     }
 
-    /// The result as a type. Where an empty object is expected, `null` will do: many agents send it.
+    /// Deserializes the result. `null` counts as an empty object: many agents send it.
     ///
     /// # Errors
-    /// When it is not of that type.
+    /// If it does not have that type.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, CallError> {
         let raw = self.raw();
         serde_json::from_slice(raw)
@@ -50,12 +50,12 @@ impl Response {
     }
 }
 
-/// A request of ours on its way. Dropped before it settles, it tells the peer to give up (`$/cancel_request`).
+/// A pending request to the peer. Dropping it before it settles cancels it (`$/cancel_request`).
 pub struct Call {
     shared: Arc<Shared>,
     id: u64,
     answer: oneshot::Receiver<Result<Response, CallError>>,
-    /// Whether it has been handed to the link: what was never sent need not be cancelled.
+    /// The request was handed to the link; otherwise it need not be cancelled.
     sent: bool,
 }
 
@@ -72,13 +72,13 @@ impl Call {
         self.sent = true;
     }
 
-    /// Its id on the wire.
+    /// The id on the wire.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Asks the peer to give up. The answer still comes, and may still be a result.
+    /// Asks the peer to cancel. The answer still comes, and may still be a result.
     pub fn cancel(&self) {
         cancel(&self.shared, self.id);
     }
@@ -86,11 +86,11 @@ impl Call {
     /// Waits for the answer.
     ///
     /// # Errors
-    /// When it is an error, or the peer is lost first.
+    /// If it is an error, or the peer is lost first.
     pub async fn response(mut self) -> Result<Response, CallError> {
         match (&mut self.answer).await {
             Ok(outcome) => outcome,
-            // The sender is only dropped by `forget`, which is only called when this is dropped.
+            // Only `forget` drops the sender, and only the drop of this value calls it.
             Err(_) => Err(self.shared.lost_unsent()),
         }
     }
@@ -110,7 +110,7 @@ impl std::fmt::Debug for Call {
     }
 }
 
-/// Asks the peer to give up on request `id` of ours.
+/// Asks the peer to cancel our request `id`.
 pub(crate) fn cancel(shared: &Shared, id: u64) {
     #[derive(serde::Serialize)]
     #[serde(rename_all = "camelCase")]
@@ -118,7 +118,7 @@ pub(crate) fn cancel(shared: &Shared, id: u64) {
         request_id: u64,
     }
     if let Ok(line) = message::notification(narrows_acp::method::CANCEL_REQUEST, &Params { request_id: id }) {
-        // A peer that has gone has given up already.
+        // A lost peer needs no cancellation.
         let _ = shared.sender.push(line);
     }
 }

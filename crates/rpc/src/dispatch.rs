@@ -1,4 +1,4 @@
-//! The loop that takes what comes from the link and hands it to whom it concerns.
+//! The dispatch loop: reads frames from the link and delivers them.
 
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
@@ -20,16 +20,16 @@ use crate::request::{Progress, ReplyTo, Request, Responder};
 use crate::sessions::Route;
 use crate::shared::{Shared, count};
 
-/// How much of a line that is no message a log shows.
+/// Bytes of an invalid line that a log shows.
 const SHOWN: usize = 100;
 
-/// How long a peer that no longer reads may be silent before it counts as lost.
+/// A peer that no longer reads is lost after being silent for this long.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// How long a peer that has closed its end may take nothing of what waits for it before it counts as lost.
+/// A peer that has closed its end is lost after accepting no data for this long.
 const STANDSTILL: Duration = Duration::from_millis(200);
 
-/// How many batches may wait for one of their entries at once: the rest of each stays in memory meanwhile.
+/// Limit of batches that wait for one of their entries, because the rest of each stays in memory.
 const MAX_WAITING: usize = 8;
 
 /// Starts a conversation on `link`. Must be called inside a runtime.
@@ -52,7 +52,7 @@ async fn run(dispatch: Dispatch, mut receiver: Receiver) {
         () = silent(&shared.sender) => {}
         () = stuck(&shared.sender) => {
             tracing::warn!("the peer has hung up and reads nothing; what it was answered last is lost");
-            // Whoever waits for room to tell it something need not wait any longer.
+            // Senders that wait for room need not wait any longer.
             shared.sender.abandon();
         }
     }
@@ -63,13 +63,13 @@ async fn run(dispatch: Dispatch, mut receiver: Receiver) {
     shared.end(&reason);
     // A batch that waits for one of its entries still holds the queue.
     dispatch.main.close();
-    // A peer that has nothing more to say may still read what was answered meanwhile.
+    // A peer that sends nothing more may still read the answers.
     shared.stop.wait().await;
     shared.sender.close();
 }
 
-/// Waits until the peer no longer reads and says nothing either. It may still have something to say, or end and so
-/// explain itself; once it has been silent for a while it has not understood what it was asked.
+/// Waits until the peer neither reads nor sends. It may still have data to send, or exit and thereby explain itself;
+/// after a period of silence it has not understood its input.
 async fn silent(sender: &Sender) {
     sender.written().await;
     loop {
@@ -81,14 +81,14 @@ async fn silent(sender: &Sender) {
     }
 }
 
-/// Waits until a peer that has closed its end takes nothing of what waits for it. While its answers fill the link
-/// nothing more is read from it, so the end of the stream behind its last questions would not be seen.
+/// Waits until a peer that has closed its end accepts no data. While answers fill the link, its input is not read, so
+/// the end of the stream behind its last requests would not be seen.
 async fn stuck(sender: &Sender) {
     sender.peer_closed().await;
     sender.standstill(STANDSTILL).await;
 }
 
-/// What the loop works with; a batch that waits for one of its entries takes a clone along.
+/// State of the loop. A batch that waits for one of its entries takes a clone.
 #[derive(Clone)]
 struct Dispatch {
     shared: Arc<Shared>,
@@ -96,19 +96,19 @@ struct Dispatch {
 }
 
 impl Dispatch {
-    /// Takes what comes until the link ends.
+    /// Reads frames until the link ends.
     async fn read(&self, receiver: &mut Receiver) {
         let mut frames = Vec::new();
         while receiver.recv_all(&mut frames).await {
             for frame in frames.drain(..) {
                 self.accept(frame).await;
             }
-            // Answers do not wait for room, so whoever asks faster than it reads is not read from any more.
+            // Answers do not wait for room, so a peer that sends requests faster than it reads answers is paused.
             self.shared.sender.room().await;
         }
     }
 
-    /// Takes one line.
+    /// Handles one line.
     async fn accept(&self, frame: Frame) {
         tracing::trace!(?frame, "came");
         match frame.kind() {
@@ -120,20 +120,20 @@ impl Dispatch {
         }
     }
 
-    /// Takes one valid message. For a request that was handed on, returns what becomes of it.
+    /// Handles a valid message. For a request that was delivered, returns its progress.
     async fn message(&self, frame: Frame, reply: &ReplyTo) -> Option<Arc<Progress>> {
         if frame.kind() == Kind::Response {
             self.response(&frame);
             return None;
         }
-        // A request or a notification always has a method.
+        // Requests and notifications always have a method.
         let method = frame.method().unwrap_or(Cow::Borrowed(""));
         if frame.kind() == Kind::Notification {
             if method == CANCEL_REQUEST {
                 self.cancel(&frame);
             } else if (self.shared.options.serves)(&method) && has_named_params(&frame) {
                 if method == SESSION_UPDATE && frame.session().is_none() {
-                    // Counted here, so that whoever reads the answer behind it finds it counted.
+                    // Counted before delivery, so that a caller that has read the answer behind it finds it counted.
                     count(&self.shared.counters.nameless);
                     if may_be_answer(&frame) {
                         count(&self.shared.counters.nameless_answers);
@@ -161,7 +161,7 @@ impl Dispatch {
         }
     }
 
-    /// Notes a request as being answered, or says why not.
+    /// Registers an incoming request, or returns its refusal.
     fn admit(
         &self,
         frame: &Frame,
@@ -202,7 +202,7 @@ impl Dispatch {
         Ok((Request { frame: frame.clone(), responder }, progress))
     }
 
-    /// Puts `item` into the inbox where `frame` belongs, waiting for room.
+    /// Puts `item` into the inbox for `frame`, waiting for room.
     async fn deliver(&self, item: Item, frame: &Frame) {
         let size = frame.bytes().len();
         let route = match (frame.session(), &item) {
@@ -240,23 +240,23 @@ impl Dispatch {
         }
     }
 
-    /// The peer wants us to give up on a request of its own.
+    /// The peer cancels one of its requests.
     fn cancel(&self, frame: &Frame) {
         let Some(id) = frame.request_id() else { return count(&self.shared.counters.ignored) };
         match self.shared.tables().answering.get(&RawId::copy(id)) {
             Some(progress) => progress.cancelled.raise(),
-            // It has been answered in the meantime, or never was: both are in order.
+            // It was answered meanwhile, or never existed.
             None => count(&self.shared.counters.ignored),
         }
     }
 
-    /// Answers what is no valid message, if it is to be answered.
+    /// Answers an invalid message, if it must be answered.
     fn refuse(&self, frame: &Frame, fault: Fault) {
         let counters = &self.shared.counters;
         let noise = matches!(fault, Fault::Syntax | Fault::Utf8 | Fault::TooDeep);
         count(if noise { &counters.noise } else { &counters.invalid });
-        // The beginning of what is no message: without it nobody finds out who prints into the protocol. Not of what
-        // was meant to be one, for a log must not hold what people said.
+        // The beginning of the line shows which code prints into the protocol. Not logged if the line looks like a
+        // message, because logs must not contain message content.
         let shown = if frame.bytes().starts_with(b"{") { 0 } else { frame.bytes().len().min(SHOWN) };
         let head = frame.bytes()[..shown].escape_ascii().to_string();
         tracing::debug!(%fault, bytes = frame.bytes().len(), %head, "no valid message");
@@ -267,12 +267,12 @@ impl Dispatch {
             return;
         }
         if let Some(refusal) = frame.refusal() {
-            // A peer that has gone needs no answer.
+            // A lost peer needs no answer.
             let _ = self.shared.sender.push(refusal);
         }
     }
 
-    /// What might be a broken answer to a request of ours settles that request. Tells whether it does.
+    /// Settles a request to which `frame` may be a malformed answer. Returns `true` if there is one.
     fn settle_broken(&self, frame: &Frame) -> bool {
         let Kind::Invalid(fault @ (Fault::BadResponse | Fault::LongResponse | Fault::NoMethod)) =
             frame.kind()
@@ -294,7 +294,7 @@ impl Dispatch {
         let mut steps = steps.into_iter();
         let reply = ReplyTo::batch(batch);
         if let Some(barrier) = self.batch_until_barrier(&mut steps, &reply).await {
-            // The loop must go on while the rest waits: what answers the entry may need messages from the peer.
+            // The loop must continue while the rest waits: the answer to the entry may need messages of the peer.
             let dispatch = self.clone();
             let waiting = &self.shared.waiting_batches;
             if waiting.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
@@ -312,7 +312,7 @@ impl Dispatch {
         }
     }
 
-    /// Answers the requests among the entries that there is no room to keep waiting.
+    /// Refuses the requests among the remaining entries, because too many batches are waiting.
     fn give_up(&self, steps: std::vec::IntoIter<BatchStep>, reply: &ReplyTo) {
         let error =
             RpcError::new(Code::Backpressure, "too many batches are waiting for one of their entries");
@@ -330,7 +330,7 @@ impl Dispatch {
         }
     }
 
-    /// Takes entries up to one that the rest must wait for.
+    /// Handles entries up to one that the rest must wait for.
     async fn batch_until_barrier(
         &self,
         steps: &mut std::vec::IntoIter<BatchStep>,
@@ -361,7 +361,7 @@ impl Dispatch {
     }
 }
 
-/// Returns `true` if an update may be a piece of the answer: the agent's words, or what cannot be told.
+/// Returns `true` if an update may be part of the agent's answer.
 fn may_be_answer(frame: &Frame) -> bool {
     let params = frame.params().unwrap_or(b"{}");
     match serde_json::from_slice::<serde_json::Value>(params) {
@@ -375,8 +375,8 @@ fn may_be_answer(frame: &Frame) -> bool {
     }
 }
 
-/// Whether the params are an object or absent. JSON-RPC allows an array, ACP has no method that takes one; read as
-/// a type it would pass all the same, with a session that no router has seen.
+/// Returns `true` if the params are an object or absent. JSON-RPC allows an array, which no ACP method uses;
+/// deserialized, it would pass with a session that no router has seen.
 fn has_named_params(frame: &Frame) -> bool {
     frame.params().is_none_or(|params| params[0] == b'{' || params == b"null")
 }

@@ -1,38 +1,38 @@
-//! How a request of ours can fail.
+//! Errors of outgoing requests.
 
 use std::time::Duration;
 
 use narrows_link::CloseReason;
 use narrows_wire::{Code, Effects, RpcError};
 
-/// Why a request of ours has no result.
+/// Why a request has no result.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// The peer answered with an error.
     #[error("{0}")]
     Refused(RpcError),
-    /// The peer answered with something that is no valid response, or not of the expected type.
+    /// The answer is malformed or not of the expected type.
     #[error("the answer is malformed: {0}")]
     Malformed(String),
-    /// No answer in time; the peer has been told to give up.
+    /// The request timed out and was cancelled.
     #[error("no answer within {0:?}")]
     Deadline(Duration),
     /// The peer was lost first.
     #[error("{reason}")]
     Lost {
-        /// Why.
+        /// Why the peer was lost.
         reason: CloseReason,
-        /// Whether the request may have had effects: it had been sent.
+        /// `Possible` if the request had been sent.
         effects: Effects,
     },
-    /// The parameters could not be written as JSON.
+    /// The parameters could not be serialized.
     #[error("the parameters cannot be written as JSON: {0}")]
     Unwritable(String),
 }
 
 impl CallError {
-    /// What to tell somebody else on whose behalf the request was made.
+    /// The error to send to a peer on whose behalf the request was made.
     #[must_use]
     pub fn to_rpc(&self) -> RpcError {
         match self {

@@ -1,4 +1,4 @@
-//! What comes from the peer, in order.
+//! Incoming messages, in order.
 
 use std::sync::Arc;
 
@@ -10,31 +10,31 @@ use crate::error::CallError;
 use crate::peer::Alive;
 use crate::request::Request;
 
-/// Something that came.
+/// An incoming item.
 #[derive(Debug)]
 pub enum Item {
-    /// The peer asks; it wants an answer.
+    /// A request, which must be answered.
     Request(Request),
-    /// The peer tells.
+    /// A notification.
     Notification(Frame),
     /// The answer to a request made with [`crate::Peer::call_in`].
     Answer(Answer),
 }
 
-/// The answer to a request made with [`crate::Peer::call_in`], in its place among the messages of the session.
+/// The answer to a request made with [`crate::Peer::call_in`], in order among the messages of its session.
 #[derive(Debug)]
 pub struct Answer {
-    /// What [`crate::Peer::call_in`] returned.
+    /// The id that [`crate::Peer::call_in`] returned.
     pub id: u64,
     /// The answer.
     pub outcome: Result<Response, CallError>,
 }
 
-/// Everything that belongs to no claimed session.
+/// Incoming items that belong to no claimed session.
 ///
-/// Read it, or drop it: one that is kept and not read stops the whole conversation when it is full. Once dropped, what
-/// would have come in it is passed over, and requests are answered with an error. Dropping it and every
-/// [`crate::Peer`] and [`Session`] ends the conversation.
+/// Read it, or drop it: an inbox that is kept but not read stops the conversation when it is full. After it is dropped
+/// its notifications are ignored and its requests are answered with an error. Dropping it and every [`crate::Peer`] and
+/// [`Session`] ends the conversation.
 pub struct Inbox {
     queue: queue::Receiver<Item>,
     alive: Arc<Alive>,
@@ -45,7 +45,7 @@ impl Inbox {
         Self { queue, alive }
     }
 
-    /// What comes next, or `None` when the conversation is over. Safe to cancel.
+    /// Receives the next item, or `None` when the conversation is over. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Item> {
         self.queue.recv().await
     }
@@ -63,10 +63,10 @@ impl std::fmt::Debug for Inbox {
     }
 }
 
-/// Everything that belongs to one session, in the order in which the peer sent it.
+/// Incoming items of one session, in the order in which the peer sent them.
 ///
-/// When it is dropped the session counts as closed on this side: what still comes for it is passed over, and requests
-/// that come for it are answered with -32002.
+/// Dropping it closes the session on this side: later notifications for it are ignored, and requests are answered with
+/// -32002.
 pub struct Session {
     id: Box<str>,
     queue: queue::Receiver<Item>,
@@ -78,18 +78,18 @@ impl Session {
         Self { id: id.into(), queue, alive }
     }
 
-    /// Its id.
+    /// The session's id.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// What comes next, or `None` when the conversation is over. Safe to cancel.
+    /// Receives the next item, or `None` when the conversation is over. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Item> {
         self.queue.recv().await
     }
 
-    /// What is there already.
+    /// Receives the next item if there is one now.
     pub fn try_recv(&mut self) -> Option<Item> {
         self.queue.try_recv()
     }

@@ -1,9 +1,9 @@
-//! One end of one conversation.
+//! One end of a JSON-RPC conversation over a link.
 //!
-//! [`start`] puts a conversation on a [`Link`](narrows_link::Link) and returns its two handles: a [`Peer`] to speak
-//! with, and an [`Inbox`] of what the peer asks and tells. Messages of a session that has been claimed with
-//! [`Peer::session`] come in that session's own [`Session`] inbox instead, in the order in which they were sent, the
-//! answer that ends a turn included ([`Peer::call_in`]).
+//! [`start`] starts a conversation on a [`Link`](narrows_link::Link) and returns its two handles: a [`Peer`] that
+//! sends, and an [`Inbox`] that receives. Messages of a session claimed with [`Peer::session`] go to that session's own
+//! [`Session`] inbox instead, in the order in which they were sent, including the answer that ends a turn
+//! ([`Peer::call_in`]).
 //!
 //! ```
 //! use std::time::Duration;
@@ -30,11 +30,12 @@
 //!
 //! `examples/one_turn.rs` drives a real agent.
 //!
-//! What holds, whatever the peer does:
-//! - Every request that comes in gets exactly one answer: from its [`Responder`], or for it when that is dropped.
-//! - Every request that goes out settles: with the answer, at its deadline, or when the peer is lost.
-//! - The dispatch loop waits for nothing but room: a full inbox stops the reading, and that is all it can do.
-//! - What is not JSON, not a message, not known or sent twice is answered as JSON-RPC demands, and nothing breaks.
+//! Guarantees, whatever the peer does:
+//! - Every incoming request gets exactly one answer: from its [`Responder`], or automatically when that is dropped.
+//! - Every outgoing request settles: with the answer, at its deadline, or when the peer is lost.
+//! - The dispatch loop waits only for room in an inbox: a full inbox stops reading and nothing else.
+//! - Messages that are not JSON, invalid, unknown or duplicates are answered as JSON-RPC requires, without further
+//!   effect.
 
 mod call;
 mod dispatch;

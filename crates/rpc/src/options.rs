@@ -1,42 +1,43 @@
-//! How one end of a conversation behaves.
+//! Options of a conversation.
 
 use narrows_wire::DEFAULT_MAX_BATCH_ENTRIES;
 
-/// What to do with lines that are not JSON.
+/// The treatment of lines that are not JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noise {
     /// Answer each with -32700, as an agent does.
     Answer,
-    /// Count and pass over them, as a client does: what an agent prints by mistake is not a message, and an agent
+    /// Count and ignore them, as a client does: output that an agent prints by mistake is not a message, and an agent
     /// that prints much and reads little would be blocked by the answers.
     Ignore,
 }
 
-/// How one end of a conversation behaves.
+/// Options of one end of a conversation.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Which methods this end serves, **notifications included**: a request for another is answered with -32601, a
-    /// notification passed over. A client that does not serve `session/update` hears nothing of a turn but its end.
+    /// The methods that this end serves, **notifications included**. A request for another method is answered with
+    /// -32601, and such a notification is ignored. A client that does not serve `session/update` receives nothing of a
+    /// turn but its end.
     pub serves: fn(&str) -> bool,
-    /// Which requests change what later messages mean: the rest of a batch waits for their answers.
+    /// The requests that change what later messages mean: the rest of a batch waits for their answers.
     pub lifecycle: fn(&str) -> bool,
-    /// What to do with lines that are not JSON.
+    /// The treatment of lines that are not JSON.
     pub noise: Noise,
-    /// How many requests of the peer may be unanswered at once; one more is answered with -32012.
+    /// Limit of unanswered requests of the peer; more are answered with -32012.
     pub max_requests: usize,
-    /// How many bytes may wait in each inbox.
+    /// Limit of each inbox in bytes.
     pub inbox_bytes: usize,
-    /// For how many sessions that nobody has claimed yet notifications are held; 0 hands them to the
-    /// [`crate::Inbox`], where requests of such sessions always go.
+    /// Limit of unclaimed sessions for which notifications are held; with 0 they go to the [`crate::Inbox`], as
+    /// requests of such sessions always do.
     ///
-    /// A client needs it: an agent may speak in a session before the client has seen the answer that names it.
+    /// A client needs it: an agent may send messages of a session before the client has read the answer that names it.
     pub held_sessions: usize,
-    /// How many entries a batch may have.
+    /// Limit of entries in a batch.
     pub max_batch: usize,
 }
 
 impl Options {
-    /// For the end that is the agent.
+    /// Options of an agent.
     #[must_use]
     pub fn agent(serves: fn(&str) -> bool) -> Self {
         Self {
@@ -50,7 +51,7 @@ impl Options {
         }
     }
 
-    /// For the end that is the client.
+    /// Options of a client.
     #[must_use]
     pub fn client(serves: fn(&str) -> bool) -> Self {
         Self { noise: Noise::Ignore, held_sessions: 64, ..Self::agent(serves) }

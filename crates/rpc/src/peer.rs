@@ -1,4 +1,4 @@
-//! The handle to speak with.
+//! The sending handle of a conversation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::inbox::Session;
 use crate::sessions::AlreadyClaimed;
 use crate::shared::{Pending, Shared, Stats};
 
-/// Kept by every handle; when the last goes, so does the conversation.
+/// Shared by all handles; the conversation ends when the last one is dropped.
 pub(crate) struct Alive {
     pub(crate) shared: Arc<Shared>,
 }
@@ -27,11 +27,11 @@ impl Drop for Alive {
     }
 }
 
-/// The other end, as this end sees it. Clones speak in the same conversation.
+/// The peer of a conversation. Clones belong to the same conversation.
 #[derive(Clone)]
 pub struct Peer {
     alive: Arc<Alive>,
-    /// What stands as `sessionId` at the top level of what this handle sends, if anything.
+    /// The value of the top-level `sessionId` that this handle sends.
     tag: Option<Bytes>,
 }
 
@@ -40,8 +40,8 @@ impl Peer {
         Self { alive, tag: None }
     }
 
-    /// A handle whose notifications and requests carry `tag`, a JSON string with its quotes, as `sessionId` at their
-    /// top level: for routers that look for it there. See [`narrows_wire::Frame::tag`].
+    /// Returns a handle whose messages carry `tag`, a JSON string with quotes, as top-level `sessionId`, for routers
+    /// that read it. See [`narrows_wire::Frame::tag`].
     #[must_use]
     pub fn tagged(&self, tag: Option<&[u8]>) -> Self {
         Self { alive: Arc::clone(&self.alive), tag: tag.map(Bytes::copy_from_slice) }
@@ -51,41 +51,41 @@ impl Peer {
         &self.alive.shared
     }
 
-    /// Tells the peer something, as soon as there is room.
+    /// Sends a notification as soon as there is room.
     ///
     /// # Errors
-    /// When the peer is lost.
+    /// If the peer is lost.
     pub async fn notify<P: Serialize + ?Sized>(&self, method: &str, params: &P) -> Result<(), CallError> {
         let line = message::notification(method, params).map_err(unwritable)?;
         self.send(line).await
     }
 
-    /// The same with a notification that has been written already: for streams of them that differ little.
+    /// Sends a notification that is already serialized: for streams of similar ones.
     ///
     /// # Errors
-    /// When the peer is lost.
+    /// If the peer is lost.
     pub async fn notify_line(&self, line: Bytes) -> Result<(), CallError> {
         self.send(line).await
     }
 
-    /// Tells the peer something at once, behind what was sent before, though there be no room: for cancellations,
-    /// which must not wait for a peer that reads slowly. Whoever calls it must do so a bounded number of times.
+    /// Sends a notification at once, in order, even without room: for cancellations, which must not wait for a slow
+    /// peer. Callers must bound the number of calls.
     ///
     /// # Errors
-    /// When the peer is lost.
+    /// If the peer is lost.
     pub fn notify_now<P: Serialize + ?Sized>(&self, method: &str, params: &P) -> Result<(), CallError> {
         let line = message::notification(method, params).map_err(unwritable)?;
         self.shared().sender.push(self.dressed(line)).map_err(|_| self.shared().lost_unsent())
     }
 
-    /// Asks the peer something: sends the request as soon as there is room, and returns without the answer.
+    /// Sends a request as soon as there is room, and returns without the answer.
     ///
     /// # Errors
-    /// When the peer is lost.
+    /// If the peer is lost.
     pub async fn call<P: Serialize + ?Sized>(&self, method: &str, params: &P) -> Result<Call, CallError> {
         let (answer, waiting) = oneshot::channel();
         let id = self.shared().expect(Pending::Caller(answer))?;
-        // From here on dropping `call` forgets the request, also when this future is dropped while it waits for room.
+        // From here on, dropping `call` forgets the request, also if this future is dropped while it waits for room.
         let mut call = Call::new(Arc::clone(self.shared()), id, waiting);
         let line = message::request(id.to_string().as_bytes(), method, params).map_err(unwritable)?;
         self.send(line).await?;
@@ -93,10 +93,10 @@ impl Peer {
         Ok(call)
     }
 
-    /// Asks the peer something and waits for the answer, `deadline` from now at the latest.
+    /// Sends a request and waits for the answer, at most `deadline`.
     ///
     /// # Errors
-    /// When the answer is an error or not of the expected type, does not come in time, or the peer is lost.
+    /// If the answer is an error or has another type, the request times out, or the peer is lost.
     pub async fn request<P, R>(&self, method: &str, params: &P, deadline: Duration) -> Result<R, CallError>
     where
         P: Serialize + ?Sized,
@@ -109,13 +109,13 @@ impl Peer {
         }
     }
 
-    /// Asks the peer something whose answer comes in the inbox of `session`, as [`crate::Item::Answer`] with the id
-    /// that is returned here: behind everything the peer sent before it, so that a turn's updates precede its end.
+    /// Sends a request whose answer arrives in the inbox of `session`, as [`crate::Item::Answer`] with the returned id:
+    /// after everything the peer sent before it, so that a turn's updates precede its end.
     ///
-    /// It has no deadline of its own: put one on [`Session::recv`], and then [`Peer::cancel`] the id.
+    /// It has no deadline: set one on [`Session::recv`], then [`Peer::cancel`] the id.
     ///
     /// # Errors
-    /// When the peer is lost.
+    /// If the peer is lost.
     pub async fn call_in<P: Serialize + ?Sized>(
         &self,
         session: &Session,
@@ -133,60 +133,59 @@ impl Peer {
         Ok(id)
     }
 
-    /// Asks the peer to give up on a request made with [`Peer::call_in`]. The answer still comes.
+    /// Asks the peer to cancel a request made with [`Peer::call_in`]. The answer still comes.
     pub fn cancel(&self, id: u64) {
         call::cancel(self.shared(), id);
     }
 
-    /// The inbox of one session, with what has come for it already.
+    /// Claims the inbox of a session, including what was held for it.
     ///
     /// # Errors
-    /// When somebody holds it already.
+    /// If it is already claimed.
     pub fn session(&self, id: &str) -> Result<Session, AlreadyClaimed> {
         let queue = self.shared().tables().sessions.claim(id)?;
         Ok(Session::new(id, queue, Arc::clone(&self.alive)))
     }
 
-    /// Waits until everything sent so far has been handed to the system.
+    /// Waits until everything sent so far is handed to the system.
     ///
     /// # Errors
-    /// When the peer is lost first.
+    /// If the peer is lost first.
     pub async fn flush(&self) -> Result<(), CallError> {
         self.shared().sender.flush().await.map_err(|_| self.shared().lost_unsent())
     }
 
-    /// Ends the conversation from this side: what waits is written, then the peer sees the end of the stream.
+    /// Ends the conversation from this side: queued messages are written, then the peer sees the end of the stream.
     pub fn close(&self) {
         self.shared().stop.raise();
     }
 
-    /// Ends the conversation from this side and waits until what was sent before is written, or the peer no longer
-    /// reads. A program that leaves without this may take its last answers along.
+    /// Ends the conversation and waits until everything sent is written, or the peer no longer reads. A program that
+    /// exits without it may lose its last answers.
     pub async fn finish(&self) {
         self.close();
         self.shared().sender.written().await;
     }
 
-    /// Waits until the conversation is over and everything is settled.
+    /// Waits until the conversation is over and every request is settled.
     pub async fn closed(&self) -> CloseReason {
         self.shared().ended.wait().await;
         self.shared().sender.reason()
     }
 
-    /// What happened so far.
+    /// The counters of the conversation.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared().stats()
     }
 
-    /// The beginnings of the first lines that came and were not even JSON, escaped: for whoever wants to know who prints
-    /// into the protocol.
+    /// The beginnings of the first lines that were not JSON, escaped, to find the code that prints into the protocol.
     #[must_use]
     pub fn strays(&self) -> Vec<String> {
         self.shared().strays()
     }
 
-    /// What happened on the link so far.
+    /// The counters of the link.
     #[must_use]
     pub fn link_stats(&self) -> narrows_link::Stats {
         self.shared().sender.stats()
@@ -210,7 +209,7 @@ impl std::fmt::Debug for Peer {
     }
 }
 
-/// Forgets a request whose sending was given up.
+/// Forgets a request whose sending was cancelled.
 struct Forget<'a> {
     shared: &'a Shared,
     id: u64,

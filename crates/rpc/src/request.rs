@@ -1,4 +1,4 @@
-//! A request of the peer, and the duty to answer it.
+//! An incoming request and the obligation to answer it.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,36 +10,36 @@ use serde::Serialize;
 use crate::shared::Shared;
 use crate::signal::Signal;
 
-/// What becomes of a request of the peer.
+/// The state of an incoming request.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// The peer has asked to give up on it, or has gone.
+    /// The peer has cancelled it or is lost.
     pub(crate) cancelled: Signal,
     /// It has been answered.
     pub(crate) answered: Signal,
 }
 
-/// Where an answer goes.
+/// The destination of an answer.
 #[derive(Clone, Default)]
 pub(crate) struct ReplyTo {
-    /// The batch the request came in, if it did: the answer goes into the answer to that.
+    /// The batch that contained the request: the answer becomes part of the batch's answer.
     batch: Option<Arc<Mutex<Batch>>>,
-    /// `sessionId` at the top level of the request, which a router that put it there wants to find on the answer.
+    /// The top-level `sessionId` of the request. The router that added it expects it in the answer.
     tag: Option<Bytes>,
 }
 
 impl ReplyTo {
-    /// Into the answer to this batch.
+    /// The destination of answers in this batch.
     pub(crate) fn batch(batch: Batch) -> Self {
         Self { batch: Some(Arc::new(Mutex::new(batch))), tag: None }
     }
 
-    /// The same for the request `frame`.
+    /// The destination of the answer to `frame`.
     pub(crate) fn to(&self, frame: &Frame) -> Self {
         Self { batch: self.batch.clone(), tag: frame.tag().map(Bytes::copy_from_slice) }
     }
 
-    /// Sends `line` where it belongs.
+    /// Sends `line` to its destination.
     pub(crate) fn send(&self, shared: &Shared, line: Bytes) {
         let line = match &self.tag {
             Some(tag) => message::with_session_tag(&line, tag),
@@ -50,22 +50,22 @@ impl ReplyTo {
             Some(batch) => lock(batch).answer(line),
         };
         if let Some(line) = line {
-            // A peer that has gone needs no answer.
+            // A lost peer needs no answer.
             let _ = shared.sender.push(line);
         }
     }
 }
 
-/// A request of the peer.
+/// An incoming request.
 #[derive(Debug)]
 pub struct Request {
     /// The message.
     pub frame: Frame,
-    /// Where its answer goes.
+    /// Sends its answer.
     pub responder: Responder,
 }
 
-/// The duty to answer one request. Dropped unused, it answers with -32603 by itself.
+/// The obligation to answer one request. Dropping it answers with -32603.
 pub struct Responder {
     shared: Arc<Shared>,
     id: RawId,
@@ -103,20 +103,20 @@ impl Responder {
         self.finish(line);
     }
 
-    /// Whether the peer has asked to give up on the request, or has gone. It wants an answer all the same.
+    /// Returns `true` if the peer has cancelled the request or is lost. The request must be answered all the same.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.progress.cancelled.is_raised()
     }
 
-    /// Waits until the peer asks to give up on the request, or goes.
+    /// Waits until the peer cancels the request or is lost.
     pub fn cancelled(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let progress = Arc::clone(&self.progress);
         async move { progress.cancelled.wait().await }
     }
 
-    /// Waits until the answers that wait for the peer are within their bound, or the peer has gone. Whoever answers many requests with
-    /// much data waits for it first: answers are queued without waiting.
+    /// Waits until the queued answers are within their bound, or the peer is lost. Answers are queued without waiting,
+    /// so a caller that sends many large answers must wait first.
     pub fn room(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let sender = self.shared.sender.clone();
         async move { sender.room().await }
@@ -128,7 +128,7 @@ impl Responder {
 
     fn answer(&mut self, line: Bytes) {
         self.answered = true;
-        // The id is free before the peer can see the answer: it may use it again at once.
+        // The id is freed before the peer can see the answer, because the peer may reuse it at once.
         self.shared.tables().answering.remove(&self.id);
         self.reply.send(&self.shared, line);
         self.progress.answered.raise();

@@ -1,4 +1,4 @@
-//! Which inbox the messages of a session go to.
+//! The table of sessions and their inboxes.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -6,41 +6,41 @@ use narrows_link::queue;
 
 use crate::inbox::Item;
 
-/// The longest id of a session that is kept: longer ones would fill the tables, and no agent has them.
+/// Longer session ids are not stored: they would fill the tables, and no agent uses them.
 const MAX_ID: usize = 4096;
 
-/// What holding a message costs beside its bytes.
+/// Memory cost of a held message in addition to its bytes.
 const OVERHEAD: usize = 256;
 
-/// How many closed sessions are remembered, so that what still comes for them is passed over.
+/// Number of closed sessions that are remembered, so that late messages for them are ignored.
 const REMEMBERED: usize = 1024;
 
-/// Somebody else holds the inbox of this session.
+/// The inbox of this session is already claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the session has been claimed already")]
 pub struct AlreadyClaimed;
 
-/// Where a message goes.
+/// The destination of a message.
 pub(crate) enum Route {
-    /// To the inbox of its session.
+    /// The inbox of its session.
     Session(queue::Sender<Item>),
-    /// To an inbox nobody has claimed yet: nobody makes room there, so it must not be waited for.
+    /// An unclaimed inbox. It may never be read, so sending must not wait for room.
     Held(queue::Sender<Item>),
-    /// Nowhere: what is held for sessions that nobody has claimed has reached its bound.
+    /// Dropped: the bound of messages for unclaimed sessions is reached.
     Full,
-    /// To the inbox of the conversation.
+    /// The inbox of the conversation.
     Main,
-    /// Nowhere: its session is closed.
+    /// Dropped: its session is closed.
     Closed,
 }
 
 /// An open session.
 struct Slot {
     queue: queue::Sender<Item>,
-    /// The other end, until somebody claims it. Until then only notifications are put in, so that dropping it
-    /// answers nothing, which would lock the tables that this lives in.
+    /// The receiving end until the session is claimed. Until then the queue holds notifications only, so dropping it
+    /// answers nothing; an answer would lock the tables that contain it.
     unclaimed: Option<queue::Receiver<Item>>,
-    /// What is held for it until then.
+    /// Bytes held until then.
     held_bytes: usize,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Sessions {
     /// Unclaimed sessions, oldest first.
     held: VecDeque<Box<str>>,
     max_held: usize,
-    /// What is held for all of them together: as much as one inbox may have.
+    /// Bytes held for all unclaimed sessions together: at most those of one inbox.
     held_bytes: usize,
     closed: HashSet<Box<str>>,
     closed_order: VecDeque<Box<str>>,
@@ -69,7 +69,7 @@ impl Sessions {
         }
     }
 
-    /// Where a notification of `session` of `size` bytes goes.
+    /// Returns the destination of a notification of `session` with `size` bytes.
     pub(crate) fn route(&mut self, session: &str, size: usize) -> Route {
         match self.route_request(session) {
             Route::Main if self.max_held > 0 && session.len() <= MAX_ID => self.hold(session, size),
@@ -77,8 +77,8 @@ impl Sessions {
         }
     }
 
-    /// Where requests of `session` go. They are never held: whoever asks waits for the answer, and nobody may ever
-    /// claim the session.
+    /// Returns the destination of requests of `session`. Requests are never held: the peer waits for the answer, and
+    /// the session may never be claimed.
     pub(crate) fn route_request(&self, session: &str) -> Route {
         match self.open.get(session) {
             Some(Slot { queue, unclaimed: None, .. }) => Route::Session(queue.clone()),
@@ -115,7 +115,7 @@ impl Sessions {
         }
     }
 
-    /// The inbox of `session`, with what was held for it.
+    /// Claims the inbox of `session`, including what was held for it.
     pub(crate) fn claim(&mut self, session: &str) -> Result<queue::Receiver<Item>, AlreadyClaimed> {
         if self.closed.remove(session) {
             self.closed_order.retain(|closed| &**closed != session);
@@ -130,12 +130,12 @@ impl Sessions {
         Ok(receiver)
     }
 
-    /// The queue into the inbox of `session`, if it is claimed.
+    /// The queue of the inbox of `session`, if it is claimed.
     pub(crate) fn queue(&self, session: &str) -> Option<queue::Sender<Item>> {
         self.open.get(session).map(|slot| slot.queue.clone())
     }
 
-    /// Forgets `session`, which has been claimed; what still comes for it is passed over.
+    /// Closes a claimed session. Later messages for it are ignored.
     pub(crate) fn close(&mut self, session: &str) {
         self.open.remove(session);
         if self.closed_order.len() == REMEMBERED
@@ -148,7 +148,7 @@ impl Sessions {
         }
     }
 
-    /// Lets go of every inbox: their holders see the end after what is in them.
+    /// Closes every inbox. Holders still receive what is queued.
     pub(crate) fn clear(&mut self) {
         self.held.clear();
         self.held_bytes = 0;

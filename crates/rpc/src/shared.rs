@@ -1,4 +1,4 @@
-//! What the handles of a conversation and its dispatch loop share.
+//! State shared by the handles and the dispatch loop.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,28 +18,28 @@ use crate::request::Progress;
 use crate::sessions::Sessions;
 use crate::signal::Signal;
 
-/// What happened in a conversation so far beside what its link counts.
+/// Counters of a conversation; the link has its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Lines that were not JSON.
     pub noise: u64,
-    /// JSON that was no valid message, entries of batches not counted.
+    /// JSON that was not a valid message, not counting batch entries.
     pub invalid: u64,
-    /// Answers to requests we never made.
+    /// Answers to unknown requests.
     pub unasked: u64,
-    /// Answers to requests we had given up on.
+    /// Answers to requests that were cancelled or timed out.
     pub late: u64,
-    /// Messages passed over: notifications nobody serves, or for a session that is closed.
+    /// Ignored messages: notifications that are not served, or for a closed session.
     pub ignored: u64,
-    /// Messages dropped because too much was held for sessions that nobody claimed.
+    /// Messages dropped because too much was held for unclaimed sessions.
     pub unclaimed: u64,
-    /// Updates that named no session, so that they belong to nobody.
+    /// Updates without a session.
     pub nameless: u64,
-    /// Those of them that may be a piece of an agent's answer.
+    /// Of these, updates that may be part of an agent's answer.
     pub nameless_answers: u64,
 }
 
-/// How many lines that are no messages are kept to be shown.
+/// Number of lines that were not JSON that are kept.
 const STRAYS: usize = 3;
 
 #[derive(Debug, Default)]
@@ -54,23 +54,23 @@ pub(crate) struct Counters {
     pub(crate) nameless_answers: AtomicU64,
 }
 
-/// Counts one more.
+/// Increments a counter.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Where the answer to a request of ours goes.
+/// The destination of an answer.
 pub(crate) enum Pending {
-    /// To whoever waits for it.
+    /// The caller that waits for it.
     Caller(oneshot::Sender<Result<Response, CallError>>),
-    /// Into the inbox of a session, behind everything that came before it.
+    /// The inbox of a session, behind everything received before it.
     Session(queue::Sender<Item>),
 }
 
 pub(crate) struct Tables {
     next_id: u64,
     pending: HashMap<u64, Pending>,
-    /// The requests of the peer that are being answered.
+    /// Requests of the peer that are not answered yet.
     pub(crate) answering: HashMap<RawId, Arc<Progress>>,
     pub(crate) sessions: Sessions,
     /// Set when the conversation is over.
@@ -81,13 +81,13 @@ pub(crate) struct Shared {
     pub(crate) sender: Sender,
     pub(crate) options: Options,
     pub(crate) counters: Counters,
-    /// The beginnings of the first lines that were no messages.
+    /// The beginnings of the first lines that were not JSON.
     strays: Mutex<Vec<String>>,
-    /// Batches that wait for one of their entries.
+    /// Number of batches that wait for one of their entries.
     pub(crate) waiting_batches: AtomicUsize,
-    /// Raised to end the dispatch loop from this side.
+    /// Raised to end the dispatch loop.
     pub(crate) stop: Signal,
-    /// Raised when the dispatch loop has ended and everything is settled.
+    /// Raised when the dispatch loop has ended and every request is settled.
     pub(crate) ended: Signal,
     tables: Mutex<Tables>,
 }
@@ -114,11 +114,11 @@ impl Shared {
     }
 
     pub(crate) fn tables(&self) -> MutexGuard<'_, Tables> {
-        // No code panics while it holds the lock; were it so, the tables would still be consistent.
+        // No code panics while it holds the lock, and the tables would still be consistent.
         lock(&self.tables)
     }
 
-    /// Keeps a line that is no message, if few have been.
+    /// Keeps a line that is not JSON, if few were kept.
     pub(crate) fn keep_stray(&self, line: impl fmt::Display) {
         let mut strays = lock(&self.strays);
         if strays.len() < STRAYS {
@@ -144,13 +144,13 @@ impl Shared {
         }
     }
 
-    /// The error of a request that cannot be sent, with nothing done.
+    /// The error of a request that was not sent and had no effects.
     pub(crate) fn lost_unsent(&self) -> CallError {
         let reason = self.tables().over.clone().unwrap_or_else(|| self.sender.reason());
         CallError::Lost { reason, effects: Effects::None }
     }
 
-    /// Takes an id for a request of ours, and notes where its answer goes.
+    /// Allocates an id for a request and registers the destination of its answer.
     pub(crate) fn expect(&self, pending: Pending) -> Result<u64, CallError> {
         let mut tables = self.tables();
         if tables.over.is_some() {
@@ -163,12 +163,12 @@ impl Shared {
         Ok(id)
     }
 
-    /// Gives up on a request of ours; `false` if it was settled already.
+    /// Removes a request. Returns `false` if it was already settled.
     pub(crate) fn forget(&self, id: u64) -> bool {
         self.tables().pending.remove(&id).is_some()
     }
 
-    /// Settles the request that `frame` answers, if it is one of ours; `None` if it is not.
+    /// Settles the request that `frame` answers. Returns `None` if there is none.
     pub(crate) fn settle(&self, frame: &Frame, outcome: Result<Response, CallError>) -> Option<()> {
         let id: u64 = std::str::from_utf8(frame.id()?).ok()?.parse().ok()?;
         let (pending, minted) = {
@@ -183,7 +183,7 @@ impl Shared {
         Some(())
     }
 
-    /// Ends the conversation: settles everything that waits for the peer and closes every inbox.
+    /// Ends the conversation: settles every request and closes every inbox.
     pub(crate) fn end(&self, reason: &CloseReason) {
         let (pending, answering) = {
             let mut tables = self.tables();
@@ -195,7 +195,7 @@ impl Shared {
             let lost = CallError::Lost { reason: reason.clone(), effects: Effects::Possible };
             deliver(id, pending, Err(lost));
         }
-        // Whoever still works on a request of a peer that has gone works for nobody.
+        // Work on requests of a lost peer is useless, so it is cancelled.
         for progress in answering.into_values() {
             progress.cancelled.raise();
         }
@@ -205,11 +205,11 @@ impl Shared {
 
 fn deliver(id: u64, pending: Pending, outcome: Result<Response, CallError>) {
     match pending {
-        // A caller that has gone needs no answer.
+        // A caller that was dropped needs no answer.
         Pending::Caller(caller) => drop(caller.send(outcome)),
         Pending::Session(inbox) => {
             let size = outcome.as_ref().map_or(0, |response| response.frame().bytes().len());
-            // A session that has been given up needs no answer.
+            // A session that was dropped needs no answer.
             let _ = inbox.push(Item::Answer(Answer { id, outcome }), size);
         }
     }

@@ -1,4 +1,4 @@
-//! A flag that is raised once and can be waited for by many.
+//! A flag that is raised once and that many tasks can wait for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,7 +23,7 @@ impl Signal {
     pub(crate) async fn wait(&self) {
         let notified = self.waiters.notified();
         tokio::pin!(notified);
-        // Listen before looking, or a signal between the two is lost.
+        // Register before checking, or a signal between the two is lost.
         notified.as_mut().enable();
         if !self.is_raised() {
             notified.await;

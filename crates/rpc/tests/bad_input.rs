@@ -1,4 +1,4 @@
-//! What a peer gets for what it should not have sent, and that the connection stays usable after each.
+//! Responses to invalid input. The connection stays usable after each.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use narrows_link::{Link, Options as LinkOptions, memory};
 use narrows_rpc::{Item, Options, start};
 use serde_json::{Value, json};
 
-/// An agent that answers every `ok` with its params, and the bare link to it.
+/// An agent that echoes the params of `ok`, and the link to it.
 fn agent(options: &LinkOptions) -> Link {
     let (ours, theirs) = memory::pair(options);
     let serves = |method: &str| matches!(method, "ok" | "initialize" | "session/update");
@@ -23,7 +23,7 @@ fn agent(options: &LinkOptions) -> Link {
     ours
 }
 
-/// What comes back for one line: everything before the answer to a request that follows it.
+/// The responses to a line: everything before the response to a request that follows it.
 async fn answers(line: impl Into<Bytes>) -> Vec<Value> {
     let mut link = agent(&LinkOptions::default());
     exchange(&mut link, line.into()).await
@@ -45,7 +45,7 @@ async fn exchange(link: &mut Link, line: Bytes) -> Vec<Value> {
     }
 }
 
-/// Asserts that `line` is answered with one error of this id and code.
+/// Checks that `line` is answered with one error of this id and code.
 async fn check(line: impl Into<Bytes>, id: Value, code: i64) {
     let line = line.into();
     let shown = String::from_utf8_lossy(&line[..line.len().min(120)]).into_owned();

@@ -51,7 +51,7 @@ async fn mixed_entries_get_one_array_once_all_are_answered() {
     assert!(matches!(inbox.recv().await, Some(Item::Notification(_))));
     let second = request(&mut inbox).await;
     second.responder.respond(&json!({}));
-    // Nothing is sent before the last is answered: another request overtakes the batch.
+    // Nothing is sent before the last answer: another request overtakes the batch.
     send(&link, &call(9, "alone")).await;
     request(&mut inbox).await.responder.respond(&json!({}));
     assert_eq!(recv(&mut link).await["id"], 9);

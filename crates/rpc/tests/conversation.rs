@@ -62,7 +62,7 @@ async fn both_ends_ask_and_answer_at_the_same_time() {
     };
     let serve = async {
         let up = request(&mut agent_inbox).await;
-        // Asking back before answering: the loop must not be held up by either.
+        // Sends a request before answering: neither may block the loop.
         let back: Value = agent.request("back", &json!({}), SOON).await.unwrap();
         assert_eq!(back, json!("back"));
         up.responder.respond(&json!({"y": 2}));
@@ -81,7 +81,7 @@ async fn a_deadline_settles_the_request_and_tells_the_peer_to_give_up() {
     assert_eq!(sent(&mut link).await["id"], 1);
     let cancel = sent(&mut link).await;
     assert_eq!(cancel, json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}}));
-    // The late answer is dropped, and one to a request never made is told apart from it.
+    // The late answer is dropped, and counted separately from one to an unknown request.
     send(&link, &json!({"jsonrpc": "2.0", "id": 1, "result": {}})).await;
     send(&link, &json!({"jsonrpc": "2.0", "id": 2, "result": {}})).await;
     send(&link, &json!({"jsonrpc": "2.0", "id": "1", "result": {}})).await;
@@ -101,7 +101,7 @@ async fn a_call_that_is_dropped_is_cancelled_and_one_that_was_never_sent_is_not(
     drop(client.call("a", &json!({})).await.unwrap());
     assert_eq!(sent(&mut link).await["method"], "a");
     assert_eq!(sent(&mut link).await["method"], "$/cancel_request");
-    // Nobody reads: the queues fill up, and a call that waits for room is given up.
+    // The peer does not read: the queues fill up, and a call that waits for room is dropped.
     let params = json!({"x": "y".repeat(100)});
     let flood = async { while client.notify("n", &params).await.is_ok() {} };
     assert!(timeout(NEVER, flood).await.is_err());
@@ -215,7 +215,7 @@ async fn the_answer_that_ends_a_turn_comes_after_its_updates() {
             agent.notify("session/update", &json!({"sessionId": "s", "n": n})).await.unwrap();
         }
         prompt.responder.respond(&json!({"stopReason": "end_turn"}));
-        // Keep the conversation up until the other side has gone.
+        // Keep the conversation until the other side is gone.
         agent.closed().await;
     });
     for n in 0..20_000 {
@@ -266,7 +266,7 @@ async fn what_nobody_claims_is_bounded_and_blocks_nobody() {
         send(&link, &update("second", n)).await;
     }
     send(&link, &update("third", 0)).await;
-    // Whoever asks waits for the answer, so a request is not held.
+    // Requests are not held, because the peer waits for the answer.
     let ask = json!({"jsonrpc": "2.0", "id": 1, "method": "ask", "params": {"sessionId": "third"}});
     send(&link, &ask).await;
     request(&mut inbox).await.responder.respond(&json!({}));
@@ -283,7 +283,7 @@ async fn what_is_held_for_unclaimed_sessions_is_bounded_together() {
     let (client, mut inbox) = start(one, Options { inbox_bytes: 10_000, ..Options::client(|_| true) });
     let long = "x".repeat(5000);
     send(&link, &update("first", 1)).await;
-    // Too large for what is left, and sessions whose names alone would fill the tables.
+    // Too large for the rest of the budget, and sessions whose names alone would fill the tables.
     send(
         &link,
         &json!({"jsonrpc": "2.0", "method": "n", "params": {"sessionId": "second", "x": "y".repeat(20_000)}}),
@@ -317,7 +317,7 @@ async fn a_full_inbox_stops_the_reading_and_loses_nothing() {
     for expected in 0..n {
         assert_eq!(next_update(&mut session).await, u64::from(expected));
     }
-    // The one whose sending was given up may or may not have gone through.
+    // The call that was dropped while sending may or may not have been sent.
     while session.recv().await.is_some() {}
 }
 
