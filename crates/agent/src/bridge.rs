@@ -43,7 +43,7 @@ impl Bridge for ClientServers {
             if params.is_object() {
                 message.insert("params".to_owned(), params);
             }
-            let asked = agent.peer.tagged(tag.as_deref()).request(MCP_MESSAGE, &message, PATIENCE).await;
+            let asked = agent.peer.with_tag(tag.as_deref()).request(MCP_MESSAGE, &message, PATIENCE).await;
             asked.map_err(|error| match error {
                 CallError::Refused(error) => {
                     BridgeError { code: error.code, message: error.message.into_owned() }

@@ -149,7 +149,7 @@ async fn answer_at_once(agent: Arc<Agent>, begun: Begun, responder: Responder) {
 /// The whole turn, its place in the history included.
 async fn play(agent: &Arc<Agent>, begun: Begun) -> (End, TurnGuard) {
     let Begun { session, guard, message, blocks, content, version, authorizes } = begun;
-    let peer = agent.peer.tagged(session.state().tag.as_deref());
+    let peer = agent.peer.with_tag(session.state().tag.as_deref());
     let mut voice = Voice::new(peer.clone(), Arc::clone(&session.id), version);
     if version == Version::V2 {
         let said = json!({"sessionUpdate": "user_message", "messageId": message, "content": content});

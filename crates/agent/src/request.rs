@@ -207,7 +207,7 @@ pub(crate) fn note_tag(session: &Session, call: &Call) {
 
 /// Says `updates` in a session.
 pub(crate) async fn tell(agent: &Agent, session: &Session, updates: Vec<Value>) {
-    let peer = agent.peer.tagged(session.state().tag.as_deref());
+    let peer = agent.peer.with_tag(session.state().tag.as_deref());
     for update in updates {
         let mut params = Map::new();
         params.insert("sessionId".to_owned(), Value::from(&*session.id));

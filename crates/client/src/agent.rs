@@ -207,13 +207,13 @@ pub(crate) async fn end(peer: &Peer, process: Process, ladder: Ladder) -> Seen {
     if exit.survivors > 0 {
         tracing::warn!(%exit, "the agent has left processes behind");
     }
-    Seen { stray_lines: stray_lines(peer), strays: peer.strays(), stderr: stderr.tail(STDERR_LINES) }
+    Seen { stray_lines: stray_lines(peer), strays: peer.stray_lines(), stderr: stderr.tail(STDERR_LINES) }
 }
 
 /// What can be seen of an agent that runs.
 pub(crate) fn seen(peer: &Peer, process: Option<&Process>) -> Seen {
     let stderr = process.map(|process| process.stderr().tail(STDERR_LINES));
-    Seen { stray_lines: stray_lines(peer), strays: peer.strays(), stderr: stderr.unwrap_or_default() }
+    Seen { stray_lines: stray_lines(peer), strays: peer.stray_lines(), stderr: stderr.unwrap_or_default() }
 }
 
 fn stray_lines(peer: &Peer) -> u64 {

@@ -15,22 +15,22 @@ use crate::call::Response;
 use crate::error::CallError;
 use crate::inbox::{Inbox, Item};
 use crate::options::{Noise, Options};
-use crate::peer::{Alive, Peer};
+use crate::peer::{EndOnDrop, Peer};
 use crate::request::{Progress, ReplyTo, Request, Responder};
-use crate::sessions::Route;
+use crate::sessions::InboxRoute;
 use crate::shared::{Shared, count};
 
 /// Bytes of an invalid line that a log shows.
-const SHOWN: usize = 100;
+const MAX_LOGGED_BYTES: usize = 100;
 
 /// A peer that no longer reads is lost after being silent for this long.
-const SILENCE: Duration = Duration::from_secs(5);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A peer that has closed its end is lost after accepting no data for this long.
-const STANDSTILL: Duration = Duration::from_millis(200);
+const STANDSTILL_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Limit of batches that wait for one of their entries, because the rest of each stays in memory.
-const MAX_WAITING: usize = 8;
+const MAX_WAITING_BATCHES: usize = 8;
 
 /// Starts a conversation on `link`. Must be called inside a runtime.
 #[must_use]
@@ -38,7 +38,7 @@ pub fn start(link: Link, options: Options) -> (Peer, Inbox) {
     let Link { sender, receiver } = link;
     let (main, inbox) = queue::bounded(options.inbox_bytes);
     let shared = Arc::new(Shared::new(sender, options));
-    let alive = Arc::new(Alive { shared: Arc::clone(&shared) });
+    let alive = Arc::new(EndOnDrop { shared: Arc::clone(&shared) });
     tokio::spawn(run(Dispatch { shared, main }, receiver));
     (Peer::new(Arc::clone(&alive)), Inbox::new(inbox, alive))
 }
@@ -49,8 +49,8 @@ async fn run(dispatch: Dispatch, mut receiver: Receiver) {
         biased;
         () = shared.stop.wait() => {}
         () = dispatch.read(&mut receiver) => {}
-        () = silent(&shared.sender) => {}
-        () = stuck(&shared.sender) => {
+        () = wait_silent(&shared.sender) => {}
+        () = wait_stuck(&shared.sender) => {
             tracing::warn!("the peer has hung up and reads nothing; what it was answered last is lost");
             // Senders that wait for room need not wait any longer.
             shared.sender.abandon();
@@ -70,11 +70,11 @@ async fn run(dispatch: Dispatch, mut receiver: Receiver) {
 
 /// Waits until the peer neither reads nor sends. It may still have data to send, or exit and thereby explain itself;
 /// after a period of silence it has not understood its input.
-async fn silent(sender: &Sender) {
+async fn wait_silent(sender: &Sender) {
     sender.written().await;
     loop {
         let before = sender.stats().frames_in;
-        sleep(SILENCE).await;
+        sleep(SILENCE_TIMEOUT).await;
         if sender.stats().frames_in == before {
             return;
         }
@@ -83,9 +83,9 @@ async fn silent(sender: &Sender) {
 
 /// Waits until a peer that has closed its end accepts no data. While answers fill the link, its input is not read, so
 /// the end of the stream behind its last requests would not be seen.
-async fn stuck(sender: &Sender) {
+async fn wait_stuck(sender: &Sender) {
     sender.peer_closed().await;
-    sender.standstill(STANDSTILL).await;
+    sender.standstill(STANDSTILL_TIMEOUT).await;
 }
 
 /// State of the loop. A batch that waits for one of its entries takes a clone.
@@ -206,20 +206,20 @@ impl Dispatch {
     async fn deliver(&self, item: Item, frame: &Frame) {
         let size = frame.bytes().len();
         let route = match (frame.session(), &item) {
-            (None, _) => Route::Main,
+            (None, _) => InboxRoute::Main,
             (Some(session), Item::Request(_)) => self.shared.tables().sessions.route_request(&session),
             (Some(session), _) => self.shared.tables().sessions.route(&session, size),
         };
         let undelivered = match route {
-            Route::Session(inbox) => inbox.send(item, size).await.is_err(),
-            Route::Main => self.main.send(item, size).await.is_err(),
-            Route::Held(inbox) => inbox.push(item, size).is_err(),
-            Route::Full => {
+            InboxRoute::Session(inbox) => inbox.send(item, size).await.is_err(),
+            InboxRoute::Main => self.main.send(item, size).await.is_err(),
+            InboxRoute::Held(inbox) => inbox.push(item, size).is_err(),
+            InboxRoute::Full => {
                 tracing::debug!(?frame, "dropped: too much is held for sessions that nobody has claimed");
                 count(&self.shared.counters.unclaimed);
                 false
             }
-            Route::Closed => {
+            InboxRoute::Closed => {
                 if let Item::Request(request) = item {
                     request.responder.fail(&RpcError::new(Code::NotFound, "the session is closed"));
                 }
@@ -257,11 +257,12 @@ impl Dispatch {
         count(if noise { &counters.noise } else { &counters.invalid });
         // The beginning of the line shows which code prints into the protocol. Not logged if the line looks like a
         // message, because logs must not contain message content.
-        let shown = if frame.bytes().starts_with(b"{") { 0 } else { frame.bytes().len().min(SHOWN) };
+        let shown =
+            if frame.bytes().starts_with(b"{") { 0 } else { frame.bytes().len().min(MAX_LOGGED_BYTES) };
         let head = frame.bytes()[..shown].escape_ascii().to_string();
         tracing::debug!(%fault, bytes = frame.bytes().len(), %head, "no valid message");
         if noise && shown > 0 {
-            self.shared.keep_stray(&head);
+            self.shared.keep_stray_line(&head);
         }
         if self.settle_broken(frame) || noise && self.shared.options.noise == Noise::Ignore {
             return;
@@ -297,9 +298,9 @@ impl Dispatch {
             // The loop must continue while the rest waits: the answer to the entry may need messages of the peer.
             let dispatch = self.clone();
             let waiting = &self.shared.waiting_batches;
-            if waiting.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
+            if waiting.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING_BATCHES {
                 waiting.fetch_sub(1, Ordering::Relaxed);
-                return self.give_up(steps, &reply);
+                return self.refuse_rest(steps, &reply);
             }
             tokio::spawn(async move {
                 let mut barrier = Some(barrier);
@@ -313,7 +314,7 @@ impl Dispatch {
     }
 
     /// Refuses the requests among the remaining entries, because too many batches are waiting.
-    fn give_up(&self, steps: std::vec::IntoIter<BatchStep>, reply: &ReplyTo) {
+    fn refuse_rest(&self, steps: std::vec::IntoIter<BatchStep>, reply: &ReplyTo) {
         let error =
             RpcError::new(Code::Backpressure, "too many batches are waiting for one of their entries");
         for step in steps {

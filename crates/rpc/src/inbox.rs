@@ -7,7 +7,7 @@ use narrows_wire::Frame;
 
 use crate::call::Response;
 use crate::error::CallError;
-use crate::peer::Alive;
+use crate::peer::EndOnDrop;
 use crate::request::Request;
 
 /// An incoming item.
@@ -37,11 +37,11 @@ pub struct Answer {
 /// [`Session`] ends the conversation.
 pub struct Inbox {
     queue: queue::Receiver<Item>,
-    alive: Arc<Alive>,
+    alive: Arc<EndOnDrop>,
 }
 
 impl Inbox {
-    pub(crate) fn new(queue: queue::Receiver<Item>, alive: Arc<Alive>) -> Self {
+    pub(crate) fn new(queue: queue::Receiver<Item>, alive: Arc<EndOnDrop>) -> Self {
         Self { queue, alive }
     }
 
@@ -70,11 +70,11 @@ impl std::fmt::Debug for Inbox {
 pub struct Session {
     id: Box<str>,
     queue: queue::Receiver<Item>,
-    alive: Arc<Alive>,
+    alive: Arc<EndOnDrop>,
 }
 
 impl Session {
-    pub(crate) fn new(id: &str, queue: queue::Receiver<Item>, alive: Arc<Alive>) -> Self {
+    pub(crate) fn new(id: &str, queue: queue::Receiver<Item>, alive: Arc<EndOnDrop>) -> Self {
         Self { id: id.into(), queue, alive }
     }
 

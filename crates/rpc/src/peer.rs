@@ -17,11 +17,11 @@ use crate::sessions::AlreadyClaimed;
 use crate::shared::{Pending, Shared, Stats};
 
 /// Shared by all handles; the conversation ends when the last one is dropped.
-pub(crate) struct Alive {
+pub(crate) struct EndOnDrop {
     pub(crate) shared: Arc<Shared>,
 }
 
-impl Drop for Alive {
+impl Drop for EndOnDrop {
     fn drop(&mut self) {
         self.shared.stop.raise();
     }
@@ -30,20 +30,20 @@ impl Drop for Alive {
 /// The peer of a conversation. Clones belong to the same conversation.
 #[derive(Clone)]
 pub struct Peer {
-    alive: Arc<Alive>,
+    alive: Arc<EndOnDrop>,
     /// The value of the top-level `sessionId` that this handle sends.
     tag: Option<Bytes>,
 }
 
 impl Peer {
-    pub(crate) fn new(alive: Arc<Alive>) -> Self {
+    pub(crate) fn new(alive: Arc<EndOnDrop>) -> Self {
         Self { alive, tag: None }
     }
 
     /// Returns a handle whose messages carry `tag`, a JSON string with quotes, as top-level `sessionId`, for routers
     /// that read it. See [`narrows_wire::Frame::tag`].
     #[must_use]
-    pub fn tagged(&self, tag: Option<&[u8]>) -> Self {
+    pub fn with_tag(&self, tag: Option<&[u8]>) -> Self {
         Self { alive: Arc::clone(&self.alive), tag: tag.map(Bytes::copy_from_slice) }
     }
 
@@ -75,7 +75,7 @@ impl Peer {
     /// If the peer is lost.
     pub fn notify_now<P: Serialize + ?Sized>(&self, method: &str, params: &P) -> Result<(), CallError> {
         let line = message::notification(method, params).map_err(unwritable)?;
-        self.shared().sender.push(self.dressed(line)).map_err(|_| self.shared().lost_unsent())
+        self.shared().sender.push(self.add_tag(line)).map_err(|_| self.shared().lost_unsent())
     }
 
     /// Sends a request as soon as there is room, and returns without the answer.
@@ -126,7 +126,7 @@ impl Peer {
             return Err(self.shared().lost_unsent());
         };
         let id = self.shared().expect(Pending::Session(inbox))?;
-        let forget = Forget { shared: self.shared(), id };
+        let forget = ForgetOnDrop { shared: self.shared(), id };
         let line = message::request(id.to_string().as_bytes(), method, params).map_err(unwritable)?;
         self.send(line).await?;
         std::mem::forget(forget);
@@ -181,8 +181,8 @@ impl Peer {
 
     /// The beginnings of the first lines that were not JSON, escaped, to find the code that prints into the protocol.
     #[must_use]
-    pub fn strays(&self) -> Vec<String> {
-        self.shared().strays()
+    pub fn stray_lines(&self) -> Vec<String> {
+        self.shared().stray_lines()
     }
 
     /// The counters of the link.
@@ -192,10 +192,10 @@ impl Peer {
     }
 
     async fn send(&self, line: Bytes) -> Result<(), CallError> {
-        self.shared().sender.send(self.dressed(line)).await.map_err(|_| self.shared().lost_unsent())
+        self.shared().sender.send(self.add_tag(line)).await.map_err(|_| self.shared().lost_unsent())
     }
 
-    fn dressed(&self, line: Bytes) -> Bytes {
+    fn add_tag(&self, line: Bytes) -> Bytes {
         match &self.tag {
             Some(tag) => message::with_session_tag(&line, tag),
             None => line,
@@ -210,12 +210,12 @@ impl std::fmt::Debug for Peer {
 }
 
 /// Forgets a request whose sending was cancelled.
-struct Forget<'a> {
+struct ForgetOnDrop<'a> {
     shared: &'a Shared,
     id: u64,
 }
 
-impl Drop for Forget<'_> {
+impl Drop for ForgetOnDrop<'_> {
     fn drop(&mut self) {
         self.shared.forget(self.id);
     }

@@ -7,13 +7,13 @@ use narrows_link::queue;
 use crate::inbox::Item;
 
 /// Longer session ids are not stored: they would fill the tables, and no agent uses them.
-const MAX_ID: usize = 4096;
+const MAX_SESSION_ID_BYTES: usize = 4096;
 
 /// Memory cost of a held message in addition to its bytes.
-const OVERHEAD: usize = 256;
+const HELD_MESSAGE_OVERHEAD_BYTES: usize = 256;
 
 /// Number of closed sessions that are remembered, so that late messages for them are ignored.
-const REMEMBERED: usize = 1024;
+const MAX_CLOSED_SESSIONS: usize = 1024;
 
 /// The inbox of this session is already claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,7 +21,7 @@ const REMEMBERED: usize = 1024;
 pub struct AlreadyClaimed;
 
 /// The destination of a message.
-pub(crate) enum Route {
+pub(crate) enum InboxRoute {
     /// The inbox of its session.
     Session(queue::Sender<Item>),
     /// An unclaimed inbox. It may never be read, so sending must not wait for room.
@@ -35,7 +35,7 @@ pub(crate) enum Route {
 }
 
 /// An open session.
-struct Slot {
+struct SessionSlot {
     queue: queue::Sender<Item>,
     /// The receiving end until the session is claimed. Until then the queue holds notifications only, so dropping it
     /// answers nothing; an answer would lock the tables that contain it.
@@ -45,7 +45,7 @@ struct Slot {
 }
 
 pub(crate) struct Sessions {
-    open: HashMap<Box<str>, Slot>,
+    open: HashMap<Box<str>, SessionSlot>,
     /// Unclaimed sessions, oldest first.
     held: VecDeque<Box<str>>,
     max_held: usize,
@@ -70,24 +70,26 @@ impl Sessions {
     }
 
     /// Returns the destination of a notification of `session` with `size` bytes.
-    pub(crate) fn route(&mut self, session: &str, size: usize) -> Route {
+    pub(crate) fn route(&mut self, session: &str, size: usize) -> InboxRoute {
         match self.route_request(session) {
-            Route::Main if self.max_held > 0 && session.len() <= MAX_ID => self.hold(session, size),
+            InboxRoute::Main if self.max_held > 0 && session.len() <= MAX_SESSION_ID_BYTES => {
+                self.hold(session, size)
+            }
             route => route,
         }
     }
 
     /// Returns the destination of requests of `session`. Requests are never held: the peer waits for the answer, and
     /// the session may never be claimed.
-    pub(crate) fn route_request(&self, session: &str) -> Route {
+    pub(crate) fn route_request(&self, session: &str) -> InboxRoute {
         match self.open.get(session) {
-            Some(Slot { queue, unclaimed: None, .. }) => Route::Session(queue.clone()),
-            None if self.closed.contains(session) => Route::Closed,
-            _ => Route::Main,
+            Some(SessionSlot { queue, unclaimed: None, .. }) => InboxRoute::Session(queue.clone()),
+            None if self.closed.contains(session) => InboxRoute::Closed,
+            _ => InboxRoute::Main,
         }
     }
 
-    fn hold(&mut self, session: &str, size: usize) -> Route {
+    fn hold(&mut self, session: &str, size: usize) -> InboxRoute {
         let known = self.open.contains_key(session);
         if !known
             && self.held.len() == self.max_held
@@ -96,22 +98,22 @@ impl Sessions {
         {
             self.held_bytes -= slot.held_bytes;
         }
-        let cost = size + OVERHEAD + if known { 0 } else { 2 * session.len() };
+        let cost = size + HELD_MESSAGE_OVERHEAD_BYTES + if known { 0 } else { 2 * session.len() };
         if self.held_bytes + cost > self.inbox_bytes {
-            return Route::Full;
+            return InboxRoute::Full;
         }
         if !known {
             let (queue, receiver) = queue::bounded(self.inbox_bytes);
             self.held.push_back(session.into());
-            self.open.insert(session.into(), Slot { queue, unclaimed: Some(receiver), held_bytes: 0 });
+            self.open.insert(session.into(), SessionSlot { queue, unclaimed: Some(receiver), held_bytes: 0 });
         }
         match self.open.get_mut(session) {
             Some(slot) => {
                 slot.held_bytes += cost;
                 self.held_bytes += cost;
-                Route::Held(slot.queue.clone())
+                InboxRoute::Held(slot.queue.clone())
             }
-            None => Route::Full,
+            None => InboxRoute::Full,
         }
     }
 
@@ -126,7 +128,7 @@ impl Sessions {
             return slot.unclaimed.take().ok_or(AlreadyClaimed);
         }
         let (queue, receiver) = queue::bounded(self.inbox_bytes);
-        self.open.insert(session.into(), Slot { queue, unclaimed: None, held_bytes: 0 });
+        self.open.insert(session.into(), SessionSlot { queue, unclaimed: None, held_bytes: 0 });
         Ok(receiver)
     }
 
@@ -138,7 +140,7 @@ impl Sessions {
     /// Closes a claimed session. Later messages for it are ignored.
     pub(crate) fn close(&mut self, session: &str) {
         self.open.remove(session);
-        if self.closed_order.len() == REMEMBERED
+        if self.closed_order.len() == MAX_CLOSED_SESSIONS
             && let Some(oldest) = self.closed_order.pop_front()
         {
             self.closed.remove(&oldest);

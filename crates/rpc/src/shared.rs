@@ -40,7 +40,7 @@ pub struct Stats {
 }
 
 /// Number of lines that were not JSON that are kept.
-const STRAYS: usize = 3;
+const MAX_STRAY_LINES: usize = 3;
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -82,7 +82,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) counters: Counters,
     /// The beginnings of the first lines that were not JSON.
-    strays: Mutex<Vec<String>>,
+    stray_lines: Mutex<Vec<String>>,
     /// Number of batches that wait for one of their entries.
     pub(crate) waiting_batches: AtomicUsize,
     /// Raised to end the dispatch loop.
@@ -105,7 +105,7 @@ impl Shared {
             sender,
             options,
             counters: Counters::default(),
-            strays: Mutex::default(),
+            stray_lines: Mutex::default(),
             waiting_batches: AtomicUsize::new(0),
             stop: Signal::default(),
             ended: Signal::default(),
@@ -119,15 +119,15 @@ impl Shared {
     }
 
     /// Keeps a line that is not JSON, if few were kept.
-    pub(crate) fn keep_stray(&self, line: impl fmt::Display) {
-        let mut strays = lock(&self.strays);
-        if strays.len() < STRAYS {
-            strays.push(line.to_string());
+    pub(crate) fn keep_stray_line(&self, line: impl fmt::Display) {
+        let mut stray_lines = lock(&self.stray_lines);
+        if stray_lines.len() < MAX_STRAY_LINES {
+            stray_lines.push(line.to_string());
         }
     }
 
-    pub(crate) fn strays(&self) -> Vec<String> {
-        lock(&self.strays).clone()
+    pub(crate) fn stray_lines(&self) -> Vec<String> {
+        lock(&self.stray_lines).clone()
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -44,7 +44,7 @@ async fn an_answer_carries_the_tag_of_its_request() {
 #[tokio::test(start_paused = true)]
 async fn a_tagged_handle_marks_what_it_sends() {
     let (peer, _inbox, mut link) = agent();
-    let tagged = peer.tagged(Some(br#""x""#));
+    let tagged = peer.with_tag(Some(br#""x""#));
     tagged.notify("session/update", &json!({"sessionId": "inner"})).await.unwrap();
     let message = sent(&mut link).await;
     assert_eq!((&message["sessionId"], &message["params"]["sessionId"]), (&json!("x"), &json!("inner")));

@@ -147,7 +147,7 @@ impl Hosted {
             return;
         };
         let shared = self.shared.clone();
-        let peer = peer.tagged(frame.tag());
+        let peer = peer.with_tag(frame.tag());
         tokio::spawn(async move {
             let _held = (permit, bytes);
             let gave_up = responder.cancelled();
