@@ -407,7 +407,7 @@ impl<B: Router> fmt::Debug for Bus<B> {
 /// Which settings that limit a worker and all it starts this machine can enforce, and why not the others. Whoever sets one
 /// of those is refused.
 pub fn worker_limits() -> [(Controller, Result<(), Unenforceable>); 2] {
-    [Controller::Memory, Controller::Pids].map(|controller| (controller, Limits::look(controller)))
+    [Controller::Memory, Controller::Pids].map(|controller| (controller, Limits::check(controller)))
 }
 
 /// Whether the workers of every pool could be started.

@@ -12,17 +12,17 @@ use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::guardian_handle::{Guardian, Progress};
 use crate::record::Order;
-use crate::watch::{Guardian, Progress};
 use crate::{Exit, Ladder, StderrTail};
 
 /// How often a guardian is continued while somebody waits for it, in case its worker stops it.
-const WAKE_EVERY: Duration = Duration::from_millis(500);
+const WAKE_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a guardian may take for what it was told to do at once. It reports what does not die well before
 /// that, so it is not being slow: something keeps it from running.
-const PATIENCE: Duration = Duration::from_secs(10);
+const GUARDIAN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the end of a killed guardian may take to be seen.
-const FORCED_GRACE: Duration = Duration::from_secs(2);
+const FORCED_END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A worker and the tree under it.
 ///
@@ -32,7 +32,7 @@ const FORCED_GRACE: Duration = Duration::from_secs(2);
 pub struct Child {
     lifeline: Lifeline,
     progress: watch::Receiver<Progress>,
-    asked: Arc<AtomicBool>,
+    stop_requested: Arc<AtomicBool>,
     pid: u32,
     guardian: Guardian,
     patience: Duration,
@@ -48,7 +48,7 @@ impl Child {
     pub(crate) fn new(
         lifeline: Lifeline,
         progress: watch::Receiver<Progress>,
-        asked: Arc<AtomicBool>,
+        stop_requested: Arc<AtomicBool>,
         pid: Option<i32>,
         guardian: Guardian,
         stdin: pipe::Sender,
@@ -58,10 +58,10 @@ impl Child {
         Self {
             lifeline,
             progress,
-            asked,
+            stop_requested,
             pid: pid.unwrap_or(0).cast_unsigned(),
             guardian,
-            patience: PATIENCE,
+            patience: GUARDIAN_TIMEOUT,
             stdin: Mutex::new(Some(stdin)),
             stdout: Some(stdout),
             stderr,
@@ -104,13 +104,13 @@ impl Child {
     ///
     /// Processes that outlive the worker are ended as described for [`Child`].
     pub async fn wait(&self) -> Exit {
-        self.until(|progress| progress.tree).await
+        self.wait_until(|progress| progress.tree).await
     }
 
     /// Waits until the worker itself has ended. The rest of its tree is then being ended, and `swept` and
     /// `survivors` are not known yet.
     pub async fn worker_ended(&self) -> Exit {
-        self.until(|progress| progress.worker).await
+        self.wait_until(|progress| progress.worker).await
     }
 
     /// The result of [`wait`](Self::wait), if it is there already.
@@ -118,10 +118,10 @@ impl Child {
         self.progress.borrow().tree
     }
 
-    async fn until(&self, reached: impl Fn(&Progress) -> Option<Exit>) -> Exit {
+    async fn wait_until(&self, reached: impl Fn(&Progress) -> Option<Exit>) -> Exit {
         let mut progress = self.progress.clone();
         loop {
-            match timeout(WAKE_EVERY, progress.wait_for(|progress| reached(progress).is_some())).await {
+            match timeout(WAKE_INTERVAL, progress.wait_for(|progress| reached(progress).is_some())).await {
                 Ok(Ok(progress)) => return reached(&progress).unwrap_or(Exit::LOST),
                 // Nobody watches the guardian any more: there was not even a thread to be had.
                 Ok(Err(_)) => return Exit::LOST,
@@ -140,7 +140,7 @@ impl Child {
     /// The end of input needs the caller to drop the end it has taken with [`take_stdin`](Self::take_stdin).
     /// An abandoned call can be repeated.
     pub async fn stop(&self, ladder: Ladder) -> Exit {
-        self.asked.store(true, Ordering::SeqCst);
+        self.stop_requested.store(true, Ordering::SeqCst);
         drop(lock(&self.stdin).take());
         if let Ok(exit) = timeout(ladder.eof_grace, self.wait()).await {
             return exit;
@@ -155,7 +155,7 @@ impl Child {
         }
         let guardian = self.guardian.clone();
         _ = tokio::task::spawn_blocking(move || guardian.end_by_force()).await;
-        match timeout(FORCED_GRACE, self.wait()).await {
+        match timeout(FORCED_END_TIMEOUT, self.wait()).await {
             Ok(exit) => exit,
             // It is dying, and so is at least one process that has its end of the socket.
             Err(_elapsed) => Exit { survivors: self.guardian.survivors().max(1), ..Exit::LOST },
@@ -164,13 +164,13 @@ impl Child {
 
     /// Sends `SIGTERM` to the worker's process group.
     pub fn terminate(&self) {
-        self.asked.store(true, Ordering::SeqCst);
+        self.stop_requested.store(true, Ordering::SeqCst);
         self.lifeline.send(Order::Terminate);
     }
 
     /// Sends `SIGKILL` to every process of the tree. [`wait`](Self::wait) tells when they are gone.
     pub fn kill(&self) {
-        self.asked.store(true, Ordering::SeqCst);
+        self.stop_requested.store(true, Ordering::SeqCst);
         self.lifeline.send(Order::Kill);
     }
 }
@@ -210,9 +210,9 @@ mod tests {
 
     use super::*;
     use crate::ExitClass;
-    use crate::watch::Watcher;
+    use crate::guardian_handle::Watcher;
 
-    const AT_ONCE: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
+    const IMMEDIATE: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
 
     fn is_dead(pid: &str) -> bool {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -221,7 +221,7 @@ mod tests {
 
     /// A guardian that heeds no order, with two children of which one has left its session. Also what would be
     /// its end of the control socket, and the children's pids.
-    async fn deaf() -> (Child, OwnedFd, Vec<String>) {
+    async fn unresponsive_guardian() -> (Child, OwnedFd, Vec<String>) {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let mut stand_in = Command::new("sh");
@@ -233,13 +233,13 @@ mod tests {
         let guardian = Guardian::new(pid, pidfd);
         let control = Arc::new(ours);
         let watcher = Watcher::new(control.clone(), guardian.clone(), None, None);
-        let (progress, asked) = (watcher.progress(), watcher.asked());
+        let (progress, stop_requested) = (watcher.progress(), watcher.stop_requested());
         tokio::spawn(watcher.run(tokio::spawn(async {})));
         let (stdout, stdin) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let mut child = Child::new(
             Lifeline::new(control),
             progress,
-            asked,
+            stop_requested,
             None,
             guardian,
             pipe::Sender::from_owned_fd(stdin).unwrap(),
@@ -256,9 +256,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_guardian_that_does_not_answer_is_replaced() {
-        let (child, theirs, children) = deaf().await;
+        let (child, theirs, children) = unresponsive_guardian().await;
         drop(theirs);
-        let exit = timeout(3 * PATIENCE, child.stop(AT_ONCE)).await.unwrap();
+        let exit = timeout(3 * GUARDIAN_TIMEOUT, child.stop(IMMEDIATE)).await.unwrap();
         assert_eq!(exit, Exit::LOST);
         assert!(children.iter().all(|pid| is_dead(pid)), "{children:?}");
         assert!(!fs::exists(format!("/proc/{}", child.guardian_pid())).unwrap(), "it is reaped");
@@ -267,11 +267,11 @@ mod tests {
     /// What a process that hangs in the kernel between fork and exec would do.
     #[tokio::test]
     async fn an_end_that_cannot_be_seen_is_not_waited_for() {
-        let (child, theirs, children) = deaf().await;
-        let exit = timeout(3 * PATIENCE, child.stop(AT_ONCE)).await.unwrap();
+        let (child, theirs, children) = unresponsive_guardian().await;
+        let exit = timeout(3 * GUARDIAN_TIMEOUT, child.stop(IMMEDIATE)).await.unwrap();
         assert_eq!((exit.class, exit.survivors), (ExitClass::Lost, 1));
         assert!(children.iter().all(|pid| is_dead(pid)), "{children:?}");
         drop(theirs);
-        assert_eq!(timeout(3 * PATIENCE, child.wait()).await.unwrap(), Exit::LOST);
+        assert_eq!(timeout(3 * GUARDIAN_TIMEOUT, child.wait()).await.unwrap(), Exit::LOST);
     }
 }

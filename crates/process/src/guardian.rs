@@ -22,19 +22,19 @@ use rustix::process::{
 use rustix::thread::UnshareFlags;
 
 use crate::CwdLinks;
-use crate::cage::CagePlan;
+use crate::enter_sandbox::SandboxPlan;
 use crate::init::InitPlan;
-use crate::memory::MapsParser;
-use crate::record::{Order, RECORD_LEN, Record, Stage};
+use crate::memory_map::MapsParser;
+use crate::record::{Order, RECORD_BYTES, Record, Stage};
 use crate::sys::{self, Stack, StringArray};
 use crate::tree::{Member, Tree, open_proc};
 
 /// How long the tree may resist `SIGKILL` before the supervisor is told.
 const STUCK_AFTER_MS: u64 = 3_000;
 /// The pause between two rounds of `SIGKILL` doubles from the first to the second.
-const RETRY_MS: Range<u64> = 10..500;
+const KILL_RETRY_MS: Range<u64> = 10..500;
 /// Around the C library's per-thread state, which stays.
-const THREAD_STATE_MARGIN: usize = 64 << 10;
+const THREAD_STATE_MARGIN_BYTES: usize = 64 << 10;
 
 /// All the guardian knows. It lives in the arena, and so does everything it refers to.
 pub(crate) struct GuardPlan<'a> {
@@ -64,7 +64,7 @@ pub(crate) struct WorkerPlan<'a> {
     pub(crate) envp: StringArray<'a>,
     pub(crate) cwd: Option<&'a CStr>,
     pub(crate) cwd_links: CwdLinks,
-    pub(crate) cage: CagePlan<'a>,
+    pub(crate) cage: SandboxPlan<'a>,
     /// The control groups that limit the tree: who writes a zero there moves in.
     pub(crate) groups: [Option<BorrowedFd<'a>>; 2],
     /// How many descriptors it may have, if not as many as we.
@@ -98,10 +98,10 @@ impl ReadySignal {
     }
 }
 
-// SAFETY: `live` and all it calls make system calls on memory of the plan and of the stack, nothing else.
+// SAFETY: `run_plan` and all it calls make system calls on memory of the plan and of the stack, nothing else.
 unsafe impl sys::Program for GuardPlan<'_> {
     fn run(&mut self) -> c_int {
-        match self.live() {
+        match self.run_plan() {
             Ok(()) => 0,
             Err((stage, errno)) => {
                 report(self.worker.report, Record::Failed { stage, errno: errno.raw_os_error() });
@@ -146,7 +146,7 @@ impl WorkerPlan<'_> {
         }
         report(self.report, Record::Started { pid: getpid().as_raw_pid() });
         self.attach()?;
-        self.enter_view()?;
+        self.enter_mounts()?;
         self.confine()
     }
 
@@ -164,11 +164,11 @@ impl WorkerPlan<'_> {
     }
 
     /// Moves this process and its children into the mounts of the sandbox, and into the working directory.
-    pub(crate) fn enter_view(&self) -> Result<(), (Stage, Errno)> {
+    pub(crate) fn enter_mounts(&self) -> Result<(), (Stage, Errno)> {
         if let Some(cwd) = self.cwd {
             at(Stage::Chdir, chdir(cwd).and_then(|()| self.check_directory(cwd)))?;
         }
-        at(Stage::Confine, self.cage.make_view(self.cwd))?;
+        at(Stage::Confine, self.cage.make_mounts(self.cwd))?;
         // The mounts were entered by the same path once more.
         self.cwd.map_or(Ok(()), |cwd| at(Stage::Chdir, self.check_directory(cwd)))
     }
@@ -206,7 +206,7 @@ impl WorkerPlan<'_> {
 }
 
 impl GuardPlan<'_> {
-    fn live(&mut self) -> Result<(), (Stage, Errno)> {
+    fn run_plan(&mut self) -> Result<(), (Stage, Errno)> {
         sys::default_signals();
         let me = at(Stage::Isolate, setsid())?;
         at(Stage::Isolate, set_child_subreaper(Some(me)))?;
@@ -261,7 +261,7 @@ impl GuardPlan<'_> {
 
         let root = init.as_ref().map_or(me, |init| init.pid);
         let tree = Tree::new(proc.as_fd(), root.as_raw_pid(), self.members);
-        let mut watch = Watch {
+        let mut watch = GuardianLoop {
             control: self.control,
             leader,
             leader_ended: false,
@@ -292,7 +292,8 @@ impl GuardPlan<'_> {
 
     fn release_memory(&self) {
         let [errno, thread] = sys::thread_state().map(|address| {
-            address.saturating_sub(THREAD_STATE_MARGIN)..address.saturating_add(THREAD_STATE_MARGIN)
+            address.saturating_sub(THREAD_STATE_MARGIN_BYTES)
+                ..address.saturating_add(THREAD_STATE_MARGIN_BYTES)
         });
         let keep = [self.arena.clone(), errno, thread];
         let mut parser = MapsParser::new(&keep);
@@ -333,7 +334,7 @@ struct Init {
     is_counted: bool,
 }
 
-struct Watch<'a> {
+struct GuardianLoop<'a> {
     control: BorrowedFd<'a>,
     /// The worker; `None` if init has not forked it yet.
     leader: Option<Pid>,
@@ -346,7 +347,7 @@ struct Watch<'a> {
     swept: u32,
 }
 
-impl Watch<'_> {
+impl GuardianLoop<'_> {
     /// Returns when no process of the tree is left.
     fn run(&mut self, supervisor: BorrowedFd<'_>, signals: BorrowedFd<'_>) {
         let mut supervised = true;
@@ -379,7 +380,7 @@ impl Watch<'_> {
             // Before the orders: who gives one knows of a worker that has started, and so must we.
             self.receive_status();
             if supervised && (order || death) {
-                supervised = self.obey() && !death;
+                supervised = self.handle_orders() && !death;
                 if !supervised && self.phase == Phase::Running {
                     self.terminate_all();
                 }
@@ -418,7 +419,7 @@ impl Watch<'_> {
 
     /// Takes what has been reported from the PID namespace.
     fn receive_status(&mut self) {
-        let mut bytes = [0; RECORD_LEN];
+        let mut bytes = [0; RECORD_BYTES];
         while let Some(status) = self.init.as_ref().and_then(|init| init.status.as_ref()) {
             match recv(status, &mut bytes, RecvFlags::DONTWAIT) {
                 Err(Errno::INTR) => {}
@@ -475,7 +476,7 @@ impl Watch<'_> {
                     told = true;
                 }
                 let next = sys::now_ms().saturating_add(pause);
-                let pause = pause.saturating_mul(2).min(RETRY_MS.end);
+                let pause = pause.saturating_mul(2).min(KILL_RETRY_MS.end);
                 self.phase = Phase::Killing { since, next, pause, told };
                 Some(next)
             }
@@ -483,7 +484,7 @@ impl Watch<'_> {
     }
 
     /// Takes the supervisor's orders, and says whether there may be more.
-    fn obey(&mut self) -> bool {
+    fn handle_orders(&mut self) -> bool {
         let mut order = [0; 1];
         match recv(self.control, &mut order, RecvFlags::DONTWAIT) {
             Ok((0, _)) => return false,
@@ -517,7 +518,7 @@ impl Watch<'_> {
     fn start_killing(&mut self) {
         if !matches!(self.phase, Phase::Killing { .. }) {
             let now = sys::now_ms();
-            self.phase = Phase::Killing { since: now, next: now, pause: RETRY_MS.start, told: false };
+            self.phase = Phase::Killing { since: now, next: now, pause: KILL_RETRY_MS.start, told: false };
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::record::{Record, Stage};
 use crate::sys::{self, Stack};
 use crate::tree;
 
-const NAME: &core::ffi::CStr = c"narrows-init";
+const PROCESS_NAME: &core::ffi::CStr = c"narrows-init";
 
 /// All that init knows.
 pub(crate) struct InitPlan<'a, 'b> {
@@ -44,7 +44,7 @@ struct ProgramPlan<'a, 'b> {
 // SAFETY: as for the guardian.
 unsafe impl sys::Program for InitPlan<'_, '_> {
     fn run(&mut self) -> c_int {
-        match self.live() {
+        match self.run_plan() {
             Ok(()) => 0,
             Err((stage, errno)) => {
                 report(self.worker.report, Record::Failed { stage, errno: errno.raw_os_error() });
@@ -65,7 +65,7 @@ unsafe impl sys::Program for ProgramPlan<'_, '_> {
 }
 
 impl InitPlan<'_, '_> {
-    fn live(&mut self) -> Result<(), (Stage, Errno)> {
+    fn run_plan(&mut self) -> Result<(), (Stage, Errno)> {
         // SAFETY: it is the guardian's, and nothing here uses it.
         unsafe { sys::close(self.guardian_status) };
         at(Stage::Isolate, set_parent_process_death_signal(Some(Signal::KILL)))?;
@@ -73,13 +73,13 @@ impl InitPlan<'_, '_> {
         if is_hung_up(self.status) {
             return Err((Stage::Isolate, Errno::SRCH));
         }
-        _ = rustix::thread::set_name(NAME);
+        _ = rustix::thread::set_name(PROCESS_NAME);
         if let Some(arguments) = tree::own_arguments(self.proc) {
             // The program can read them, and is not to learn how its supervisor was started.
             // SAFETY: they are on the stack of a thread that this copy does not have.
-            unsafe { sys::overwrite(&arguments, NAME.to_bytes()) };
+            unsafe { sys::overwrite(&arguments, PROCESS_NAME.to_bytes()) };
         }
-        self.worker.enter_view()?;
+        self.worker.enter_mounts()?;
 
         let mut program = ProgramPlan { worker: &mut *self.worker, proc: self.proc, status: self.status };
         let program = sys::fork_child(self.program_stack, &mut program, UnshareFlags::empty());

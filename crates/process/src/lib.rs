@@ -49,35 +49,35 @@
 //! Needs Linux 5.9 (`close_range`, pidfd) with `/proc` mounted, and a tokio runtime with I/O and time
 //! enabled.
 
-mod adopt;
-mod cage;
 mod child;
-mod code;
+mod enter_sandbox;
 mod env;
 mod error;
 mod exit;
 mod guardian;
+mod guardian_handle;
 mod init;
 mod limits;
 mod lookup;
-mod memory;
+mod memory_map;
+mod orphans;
 mod record;
+mod release_memory;
 mod sandbox;
 mod spawn;
 mod spec;
 mod stderr;
 mod sys;
 mod tree;
-mod watch;
 
-pub use adopt::adopt_orphans;
 pub use child::Child;
-pub use code::{release_code, release_heap};
 pub use env::{AllowList, Environment};
 pub use error::SpawnError;
 pub use exit::{Exit, ExitClass};
 pub use limits::{Controller, Limits, Unenforceable};
 pub use lookup::program as find;
+pub use orphans::adopt_orphans;
+pub use release_memory::{release_code, release_heap};
 pub use sandbox::{Confined, Mount, Sandbox, Support, is_missing};
 pub use spawn::spawn;
 pub use spec::{CwdLinks, Ladder, Spec};

@@ -1,12 +1,12 @@
 //! What a worker's tree may use of this machine, and what the kernel lets us enforce of it.
 
-mod group;
-mod place;
+mod cgroup;
+mod cgroup_root;
 
 use std::fmt;
 
-pub(crate) use self::group::Group;
-use self::place::Place;
+pub(crate) use self::cgroup::TreeCgroups;
+use self::cgroup_root::CgroupRoot;
 
 /// What a worker and all it starts may use together. The kernel keeps them to it by control groups, from the first
 /// instruction of the worker on.
@@ -61,9 +61,9 @@ impl Limits {
     ///
     /// # Errors
     /// When it cannot.
-    pub fn look(controller: Controller) -> Result<(), Unenforceable> {
-        Place::find(controller)
-            .and_then(|place| place.look())
+    pub fn check(controller: Controller) -> Result<(), Unenforceable> {
+        CgroupRoot::find(controller)
+            .and_then(|place| place.check())
             .map_err(|why| Unenforceable { controller, why })
     }
 
@@ -73,7 +73,7 @@ impl Limits {
     /// # Errors
     /// When one cannot.
     pub fn try_out(&self) -> Result<(), Unenforceable> {
-        Group::new(self).map(drop)
+        TreeCgroups::new(self).map(drop)
     }
 
     /// What is limited, and to how much.

@@ -1,7 +1,7 @@
 //! The fixed-size messages between guardian, init, worker and supervisor, readable without allocation.
 
 /// The length of an encoded [`Record`].
-pub(crate) const RECORD_LEN: usize = 12;
+pub(crate) const RECORD_BYTES: usize = 12;
 
 /// What the forked side tells the supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Record {
         }
     }
 
-    pub(crate) fn encode(self) -> [u8; RECORD_LEN] {
+    pub(crate) fn encode(self) -> [u8; RECORD_BYTES] {
         let [kind, a, b] = match self {
             Self::Started { pid } => [1, pid, 0],
             Self::Failed { stage, errno } => [2, stage as i32, errno],
@@ -85,7 +85,7 @@ impl Record {
             Self::Finished { swept } => [6, swept.cast_signed(), 0],
         }
         .map(i32::to_ne_bytes);
-        let mut bytes = [0; RECORD_LEN];
+        let mut bytes = [0; RECORD_BYTES];
         for (to, from) in bytes.iter_mut().zip(kind.into_iter().chain(a).chain(b)) {
             *to = from;
         }
@@ -143,10 +143,10 @@ mod tests {
     #[test]
     fn short_and_unknown_records_are_refused() {
         let bytes = Record::Finished { swept: 0 }.encode();
-        assert_eq!(Record::decode(&bytes[..RECORD_LEN - 1]), None);
+        assert_eq!(Record::decode(&bytes[..RECORD_BYTES - 1]), None);
         let failed = |stage: i32| [2i32, stage, 0].map(i32::to_ne_bytes).concat();
         assert_eq!(Record::decode(&failed(10)), None);
         assert_eq!(Record::decode(&failed(-1)), None);
-        assert_eq!(Record::decode(&[9; RECORD_LEN]), None);
+        assert_eq!(Record::decode(&[9; RECORD_BYTES]), None);
     }
 }

@@ -4,11 +4,11 @@ mod bubblewrap;
 pub(crate) mod filter;
 mod landlock;
 pub(crate) mod mounts;
-mod places;
+mod private_root;
 mod probe;
+mod protected_paths;
 pub(crate) mod scratch;
 mod secrets;
-mod view;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -23,14 +23,14 @@ use rustix::process::getuid;
 use self::filter::{Families, Pids};
 use self::landlock::Readable;
 use self::mounts::{Mounts, Namespaces, Right};
-pub use self::places::is_missing;
+pub use self::private_root::Mount;
+use self::private_root::{Layout, PRIVATE_HOME};
 use self::probe::{ProbeError, probe, probe_mounts};
+pub use self::protected_paths::is_missing;
 use self::scratch::Scratch;
 use self::secrets::Hidden;
-pub use self::view::Mount;
-use self::view::{HOME, Layout};
-use crate::cage::{GATEWAY_PORT, Processes};
-use crate::spawn::{Start, above_stdio};
+use crate::enter_sandbox::{GATEWAY_PORT, Processes};
+use crate::spawn::{WorkerCommand, above_stdio};
 use crate::sys::Instruction;
 use crate::{SpawnError, sys};
 
@@ -108,7 +108,7 @@ impl Sandbox {
         if kernel.confined().files {
             return kernel;
         }
-        Support::none(format!("{launcher}, {kernel}"))
+        Support::unsupported(format!("{launcher}, {kernel}"))
     }
 
     /// Whether this sandbox can be had, by starting a program in it that does nothing.
@@ -168,9 +168,9 @@ pub struct Confined {
 impl Support {
     /// Bubblewrap, from the places where systems install it, if it works here.
     pub async fn bubblewrap() -> Self {
-        match bubblewrap::PLACES.iter().map(Path::new).find(|path| path.is_file()) {
+        match bubblewrap::INSTALL_PATHS.iter().map(Path::new).find(|path| path.is_file()) {
             Some(path) => Self::bubblewrap_at(path).await,
-            None => Self::none("bubblewrap is not installed"),
+            None => Self::unsupported("bubblewrap is not installed"),
         }
     }
 
@@ -187,7 +187,7 @@ impl Support {
                 Err(ProbeError::Untried(why)) => return Self { mechanism: Mechanism::Untried { why } },
             }
         }
-        Self::none(format!("bubblewrap does not work here ({reason})"))
+        Self::unsupported(format!("bubblewrap does not work here ({reason})"))
     }
 
     /// Landlock in a mount namespace of its own, in which all but the writable places is read-only, and so are the
@@ -210,21 +210,21 @@ impl Support {
                 Err(ProbeError::Untried(why)) => return Self { mechanism: Mechanism::Untried { why } },
             }
         }
-        Self::none(format!("a mount namespace cannot be had here ({reason})"))
+        Self::unsupported(format!("a mount namespace cannot be had here ({reason})"))
     }
 
     /// Landlock, with a filter of system calls for what it does not cover, if this kernel has both.
     pub fn landlock() -> Self {
         match sys::landlock_version() {
-            Some(version) if version < landlock::OLDEST => Self::none(format!(
+            Some(version) if version < landlock::MIN_VERSION => Self::unsupported(format!(
                 "this kernel's Landlock has version {version} and needs {}",
-                landlock::OLDEST
+                landlock::MIN_VERSION
             )),
-            Some(_) if !filter::KNOWN || !sys::filters_available() => {
-                Self::none("this kernel has no seccomp filters to go with Landlock")
+            Some(_) if !filter::IS_SUPPORTED || !sys::filters_available() => {
+                Self::unsupported("this kernel has no seccomp filters to go with Landlock")
             }
             Some(version) => Self { mechanism: Mechanism::Landlock { version, mounts: None } },
-            None => Self::none("this kernel has no Landlock"),
+            None => Self::unsupported("this kernel has no Landlock"),
         }
     }
 
@@ -246,7 +246,7 @@ impl Support {
         self
     }
 
-    fn none(why: impl Into<String>) -> Self {
+    fn unsupported(why: impl Into<String>) -> Self {
         Self { mechanism: Mechanism::None { why: why.into() } }
     }
 
@@ -265,7 +265,7 @@ impl Support {
                 files: true,
                 network: true,
                 protected: mounts.is_some(),
-                guardian: version >= landlock::SIGNALS_SINCE
+                guardian: version >= landlock::SIGNAL_SCOPE_VERSION
                     || mounts.is_some_and(|namespaces| namespaces.processes == Processes::Own),
                 view: mounts.is_some(),
                 gateway: mounts.is_some(),
@@ -306,7 +306,7 @@ impl fmt::Display for Support {
 
 /// A sandbox that is ready for a fork.
 #[derive(Debug)]
-pub(crate) enum Cage {
+pub(crate) enum PreparedSandbox {
     /// The worker confines itself before its exec.
     Landlock {
         ruleset: OwnedFd,
@@ -342,7 +342,7 @@ impl Gateway {
     }
 }
 
-impl Cage {
+impl PreparedSandbox {
     /// What its plan takes in the arena.
     pub(crate) fn size(&self) -> usize {
         match self {
@@ -354,23 +354,23 @@ impl Cage {
 
 impl Sandbox {
     /// Makes the sandbox, and changes what is started so that it starts in there.
-    pub(crate) fn prepare(&self, start: &mut Start) -> Result<Cage, SpawnError> {
-        let writable = places::outermost(&self.writable)?;
+    pub(crate) fn prepare(&self, start: &mut WorkerCommand) -> Result<PreparedSandbox, SpawnError> {
+        let writable = protected_paths::outermost(&self.writable)?;
         let pieces = match &self.view {
-            Some(view) => Some(view::pieces(view, &self.protected)?),
+            Some(view) => Some(private_root::pieces(view, &self.protected)?),
             None => None,
         };
         let can = self.support.confined();
         if (pieces.is_some() && !can.view) || (self.gateway && !can.gateway) {
-            return Err(SpawnError::NoSandbox { why: self.lacking() });
+            return Err(SpawnError::NoSandbox { why: self.describe_missing() });
         }
         if let Some(pieces) = &pieces {
-            self.see(pieces, start)?;
+            self.ensure_visible(pieces, start)?;
         }
         let pieces = match pieces {
             Some(mut pieces) => {
                 let mut hidden = hidden(&pieces)?;
-                hidden.extend(view::hide(&mut pieces, &self.hidden));
+                hidden.extend(private_root::hide(&mut pieces, &self.hidden));
                 Some(Pieces { hidden, mounts: pieces })
             }
             None => None,
@@ -389,7 +389,7 @@ impl Sandbox {
     }
 
     /// Why there can be no view or no gateway.
-    fn lacking(&self) -> String {
+    fn describe_missing(&self) -> String {
         match self.mechanism() {
             Mechanism::Bubblewrap { .. } => "bubblewrap cannot have a gateway in its network".to_owned(),
             Mechanism::Landlock { .. } => {
@@ -401,7 +401,7 @@ impl Sandbox {
     }
 
     /// Makes sure that what is started can be seen inside, and is told where it is at home.
-    fn see(&self, pieces: &[Mount], start: &mut Start) -> Result<(), SpawnError> {
+    fn ensure_visible(&self, pieces: &[Mount], start: &mut WorkerCommand) -> Result<(), SpawnError> {
         if !self.writable.is_empty() {
             return Err(setup("show a part of this machine")(io::Error::other(
                 "its mounts say what is writable",
@@ -409,7 +409,7 @@ impl Sandbox {
         }
         let program = start.program.canonicalize().unwrap_or_else(|_| start.program.clone());
         for path in [&start.program, &program].into_iter().chain(&start.cwd) {
-            if !view::shows(pieces, path) {
+            if !private_root::shows(pieces, path) {
                 return Err(SpawnError::SandboxPlace {
                     path: path.clone(),
                     source: io::Error::other("the sandbox does not show it"),
@@ -419,7 +419,7 @@ impl Sandbox {
         if start.cwd.is_none() {
             return Err(setup("show a part of this machine")(io::Error::other("it starts nowhere in it")));
         }
-        start.env.set("HOME", HOME);
+        start.env.set("HOME", PRIVATE_HOME);
         Ok(())
     }
 
@@ -429,8 +429,8 @@ impl Sandbox {
         namespaces: Option<Namespaces>,
         writable: &[PathBuf],
         pieces: Option<&Pieces>,
-        start: &mut Start,
-    ) -> Result<Cage, SpawnError> {
+        start: &mut WorkerCommand,
+    ) -> Result<PreparedSandbox, SpawnError> {
         let scratch = Scratch::new(&self.temp)
             .map_err(|source| SpawnError::SandboxPlace { path: self.temp.clone(), source })?;
         let network = self.network || self.gateway;
@@ -466,7 +466,7 @@ impl Sandbox {
         let filters = Filters { main: filter::program(families, Pids::Own), without_ipc };
         let gateway =
             self.gateway.then(Gateway::new).transpose().map_err(setup("make a gateway for the sandbox"))?;
-        Ok(Cage::Landlock { ruleset, filters: Box::new(filters), scratch, mounts, gateway })
+        Ok(PreparedSandbox::Landlock { ruleset, filters: Box::new(filters), scratch, mounts, gateway })
     }
 
     fn mechanism(&self) -> &Mechanism {
@@ -478,8 +478,8 @@ impl Sandbox {
         (launcher, nesting): (&Path, Nesting),
         writable: &[PathBuf],
         pieces: Option<&Pieces>,
-        start: &mut Start,
-    ) -> Result<Cage, SpawnError> {
+        start: &mut WorkerCommand,
+    ) -> Result<PreparedSandbox, SpawnError> {
         if let Some(Pieces { mounts, hidden }) = pieces {
             bubblewrap::check_pieces(mounts, hidden)?;
         }
@@ -490,12 +490,12 @@ impl Sandbox {
         };
         let cwd = cwd.map_err(setup("find the working directory"))?;
         let private: Vec<&str> =
-            bubblewrap::PRIVATE.into_iter().filter(|path| Path::new(path).is_dir()).collect();
+            bubblewrap::PRIVATE_DIRECTORIES.into_iter().filter(|path| Path::new(path).is_dir()).collect();
         // Also without the network: then it has one of its own with nothing in it.
         let filter = filter::program(Families::Internet, Pids::Namespace);
-        let filter = descriptor(&filter::bytes(&filter))?;
-        let system = pieces.map(|_| view::system()).unwrap_or_default();
-        let view = bubblewrap::View {
+        let filter = memory_file(&filter::bytes(&filter))?;
+        let system = pieces.map(|_| private_root::system()).unwrap_or_default();
+        let view = bubblewrap::BubblewrapPlan {
             pieces: pieces.map(|Pieces { mounts, hidden }| (&*system, &**hidden, &**mounts)),
             writable,
             private: &private,
@@ -517,19 +517,19 @@ impl Sandbox {
         }
         let options = view.options();
         let option_count = options.len();
-        let options = descriptor(&bubblewrap::encode(&options))?;
+        let options = memory_file(&bubblewrap::encode(&options))?;
         let mut argv = vec![OsString::from("bwrap"), "--args".into()];
         argv.extend([options.as_raw_fd().to_string().into(), "--".into(), start.program.clone().into()]);
         argv.extend(start.argv.drain(..).skip(1));
         bubblewrap::check_count(option_count + argv.len())?;
         // Nothing of the environment acts on the launcher itself: a preloaded library would run outside.
-        *start = Start {
+        *start = WorkerCommand {
             program: launcher.to_owned(),
             argv,
             env: crate::Environment::empty(),
             cwd: start.cwd.take(),
         };
-        Ok(Cage::Launcher { options, filter })
+        Ok(PreparedSandbox::Launcher { options, filter })
     }
 }
 
@@ -548,7 +548,7 @@ fn hidden(mounts: &[Mount]) -> Result<Vec<Hidden>, SpawnError> {
 }
 
 /// Programs look at several variables; those besides the first matter only where they are in use.
-fn set_temp(start: &mut Start, path: &Path) {
+fn set_temp(start: &mut WorkerCommand, path: &Path) {
     start.env.set("TMPDIR", path);
     for name in ["TMP", "TEMP", "TEMPDIR"] {
         if start.env.get(name).is_some() {
@@ -558,7 +558,7 @@ fn set_temp(start: &mut Start, path: &Path) {
 }
 
 /// A file in memory, to be read from its start.
-fn descriptor(contents: &[u8]) -> Result<OwnedFd, SpawnError> {
+fn memory_file(contents: &[u8]) -> Result<OwnedFd, SpawnError> {
     let write = || -> io::Result<OwnedFd> {
         let mut file = std::fs::File::from(memfd_create(c"narrows-sandbox", MemfdFlags::CLOEXEC)?);
         file.write_all(contents)?;

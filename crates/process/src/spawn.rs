@@ -20,23 +20,23 @@ use rustix::thread::capabilities;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-use crate::cage::CagePlan;
 use crate::child::{Child, Lifeline};
+use crate::enter_sandbox::SandboxPlan;
 use crate::guardian::{GuardPlan, WorkerPlan};
-use crate::limits::Group;
-use crate::record::{RECORD_LEN, Record, Stage};
-use crate::sandbox::{Cage, Gateway};
+use crate::guardian_handle::{Guardian, Watcher};
+use crate::limits::TreeCgroups;
+use crate::record::{RECORD_BYTES, Record, Stage};
+use crate::sandbox::{Gateway, PreparedSandbox};
 use crate::sys::{self, Arena};
 use crate::tree::Member;
-use crate::watch::{Guardian, Watcher};
 use crate::{Environment, SpawnError, Spec, StderrTail, lookup};
 
-const GUARDIAN_STACK: usize = 256 << 10;
-const WORKER_STACK: usize = 64 << 10;
+const GUARDIAN_STACK_BYTES: usize = 256 << 10;
+const WORKER_STACK_BYTES: usize = 64 << 10;
 /// For a worker that is forked by the first process of its PID namespace.
-const PROGRAM_STACK: usize = WORKER_STACK;
+const PROGRAM_STACK_BYTES: usize = WORKER_STACK_BYTES;
 /// More processes than this are found and ended in portions.
-const MEMBERS: usize = 32 << 10;
+const MAX_TREE_MEMBERS: usize = 32 << 10;
 
 /// Starts a worker and returns when it runs its program.
 ///
@@ -59,13 +59,13 @@ pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
 
     let tail = StderrTail::new(stderr_limit);
     let drain = tokio::spawn(tail.clone().drain(stderr));
-    let (progress, asked) = (launched.watcher.progress(), launched.watcher.asked());
+    let (progress, stop_requested) = (launched.watcher.progress(), launched.watcher.stop_requested());
     tokio::spawn(launched.watcher.run(drain));
 
     // End-of-file comes with the exec, which closes the worker's end, or with its death.
-    let mut records = Vec::with_capacity(2 * RECORD_LEN);
+    let mut records = Vec::with_capacity(2 * RECORD_BYTES);
     report.read_to_end(&mut records).await.map_err(SpawnError::setup("learn how the start went"))?;
-    let (chunks, _) = records.as_chunks::<RECORD_LEN>();
+    let (chunks, _) = records.as_chunks::<RECORD_BYTES>();
     let mut pid = None;
     let mut failure = None;
     for record in chunks.iter().filter_map(|chunk| Record::decode(chunk)) {
@@ -77,7 +77,8 @@ pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
     }
     let guardian = launched.guardian;
     let guardian_pid = guardian.pid;
-    let mut child = Child::new(launched.lifeline, progress, asked, pid, guardian, stdin, stdout, tail);
+    let mut child =
+        Child::new(launched.lifeline, progress, stop_requested, pid, guardian, stdin, stdout, tail);
     let error = match failure {
         None if pid.is_some() => {
             if let Some(gateway) = launched.gateway {
@@ -122,16 +123,16 @@ struct Launched {
 }
 
 fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
-    let mut start = Start::new(spec)?;
+    let mut start = WorkerCommand::new(spec)?;
     // Also before a launcher takes them over: in its options a zero would be the start of another.
-    let mut text = Text::new(&start)?;
+    let mut text = WorkerStrings::new(&start)?;
     let mut cage = None;
     if let Some(sandbox) = &spec.sandbox {
         cage = Some(sandbox.prepare(&mut start)?);
-        text = Text::new(&start)?;
+        text = WorkerStrings::new(&start)?;
     }
 
-    let group = Group::new(&spec.limits)?;
+    let group = TreeCgroups::new(&spec.limits)?;
 
     let pipes = SpawnError::setup("create pipes");
     let (worker_stdin, stdin) = pipe_above_stdio().map_err(&pipes)?;
@@ -156,12 +157,14 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
         .map_err(SpawnError::setup("watch over processes (Linux 5.9 or later is needed)"))?;
 
     let memory = SpawnError::setup("reserve memory for the guardian");
-    let strings = text.size() + cage.as_ref().map_or(0, Cage::size);
-    let stacks = GUARDIAN_STACK + WORKER_STACK + PROGRAM_STACK;
-    let arena = Arena::new(strings + stacks + MEMBERS * size_of::<Member>() + SLACK).map_err(&memory)?;
+    let strings = text.size() + cage.as_ref().map_or(0, PreparedSandbox::size);
+    let stacks = GUARDIAN_STACK_BYTES + WORKER_STACK_BYTES + PROGRAM_STACK_BYTES;
+    let arena = Arena::new(strings + stacks + MAX_TREE_MEMBERS * size_of::<Member>() + ARENA_SLACK_BYTES)
+        .map_err(&memory)?;
     let plan = || -> io::Result<_> {
-        let guardian_stack = arena.stack(GUARDIAN_STACK)?;
-        let (worker_stack, program_stack) = (arena.stack(WORKER_STACK)?, arena.stack(PROGRAM_STACK)?);
+        let guardian_stack = arena.stack(GUARDIAN_STACK_BYTES)?;
+        let (worker_stack, program_stack) =
+            (arena.stack(WORKER_STACK_BYTES)?, arena.stack(PROGRAM_STACK_BYTES)?);
         let worker = arena.value(WorkerPlan {
             stdin: worker_stdin.as_fd(),
             stdout: worker_stdout.as_fd(),
@@ -172,7 +175,7 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
             envp: arena.strings(&text.envp)?,
             cwd: text.cwd.as_ref().map(|cwd| arena.string(cwd)).transpose()?,
             cwd_links: spec.cwd_links,
-            cage: plan_cage(&arena, cage.as_ref())?,
+            cage: plan_sandbox(&arena, cage.as_ref())?,
             groups: group.entries(),
             descriptors: spec.descriptors,
             processor: spec
@@ -188,7 +191,7 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
             worker,
             worker_stack,
             program_stack,
-            members: arena.zeroed(MEMBERS)?,
+            members: arena.zeroed(MAX_TREE_MEMBERS)?,
             arena: arena.range(),
             grace_ms: u64::try_from(spec.orphan_grace.as_millis()).unwrap_or(u64::MAX),
         })?;
@@ -198,8 +201,8 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
     let (pid, pidfd) = sys::fork_guardian(stack, guard).map_err(SpawnError::setup("fork the guardian"))?;
 
     let (scratch, gateway) = match cage {
-        Some(Cage::Landlock { scratch, gateway, .. }) => (Some(scratch), gateway),
-        Some(Cage::Launcher { .. }) | None => (None, None),
+        Some(PreparedSandbox::Landlock { scratch, gateway, .. }) => (Some(scratch), gateway),
+        Some(PreparedSandbox::Launcher { .. }) | None => (None, None),
     };
     let group = (!group.is_empty()).then_some(group);
     let control = Arc::new(control);
@@ -236,13 +239,13 @@ fn take_listener(from: &OwnedFd) -> io::Result<TcpListener> {
 }
 
 /// Room in the arena for the plans, alignment and the guard pages, also where pages have 64 KiB.
-const SLACK: usize = 512 << 10;
+const ARENA_SLACK_BYTES: usize = 512 << 10;
 
 /// The sandbox as the worker sees it.
-fn plan_cage<'a>(arena: &'a Arena, cage: Option<&'a Cage>) -> io::Result<CagePlan<'a>> {
+fn plan_sandbox<'a>(arena: &'a Arena, cage: Option<&'a PreparedSandbox>) -> io::Result<SandboxPlan<'a>> {
     Ok(match cage {
-        None => CagePlan::None,
-        Some(Cage::Landlock { ruleset, filters, mounts, gateway, .. }) => {
+        None => SandboxPlan::None,
+        Some(PreparedSandbox::Landlock { ruleset, filters, mounts, gateway, .. }) => {
             let copied = |filter: &[sys::Instruction]| -> io::Result<&'a [sys::Instruction]> {
                 let copy = arena.zeroed(filter.len())?;
                 copy.copy_from_slice(filter);
@@ -252,16 +255,16 @@ fn plan_cage<'a>(arena: &'a Arena, cage: Option<&'a Cage>) -> io::Result<CagePla
             let gateway = gateway.as_ref().map(|gateway| gateway.worker.as_fd());
             let (filter, without_ipc) = (copied(&filters.main)?, copied(&filters.without_ipc)?);
             let powers = capabilities(None)?.permitted;
-            CagePlan::Landlock { ruleset: ruleset.as_fd(), filter, without_ipc, view, gateway, powers }
+            SandboxPlan::Landlock { ruleset: ruleset.as_fd(), filter, without_ipc, view, gateway, powers }
         }
-        Some(Cage::Launcher { options, filter }) => {
-            CagePlan::Launcher { options: options.as_fd(), filter: filter.as_fd() }
+        Some(PreparedSandbox::Launcher { options, filter }) => {
+            SandboxPlan::Launcher { options: options.as_fd(), filter: filter.as_fd() }
         }
     })
 }
 
 /// What the worker executes: what the spec says, or a launcher that does.
-pub(crate) struct Start {
+pub(crate) struct WorkerCommand {
     /// Found, and absolute.
     pub(crate) program: PathBuf,
     pub(crate) argv: Vec<OsString>,
@@ -269,7 +272,7 @@ pub(crate) struct Start {
     pub(crate) cwd: Option<PathBuf>,
 }
 
-impl Start {
+impl WorkerCommand {
     fn new(spec: &Spec) -> Result<Self, SpawnError> {
         let program = lookup::program(spec)?;
         let argv = [&spec.program].into_iter().chain(&spec.args).cloned().collect();
@@ -278,15 +281,15 @@ impl Start {
 }
 
 /// The worker's strings, as the kernel wants them.
-struct Text {
+struct WorkerStrings {
     program: CString,
     argv: Vec<CString>,
     envp: Vec<CString>,
     cwd: Option<CString>,
 }
 
-impl Text {
-    fn new(start: &Start) -> Result<Self, SpawnError> {
+impl WorkerStrings {
+    fn new(start: &WorkerCommand) -> Result<Self, SpawnError> {
         let string =
             |what, text: &OsStr| CString::new(text.as_bytes()).map_err(|_| SpawnError::Invalid { what });
         let mut argv = Vec::with_capacity(start.argv.len());

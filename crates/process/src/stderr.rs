@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 #[derive(Debug, Clone)]
 pub struct StderrTail {
     ring: Arc<Mutex<Ring>>,
-    news: Arc<Notify>,
+    appended: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ struct Ring {
 impl StderrTail {
     pub(crate) fn new(limit: usize) -> Self {
         let ring = Ring { bytes: VecDeque::new(), limit, seen: 0 };
-        Self { ring: Arc::new(Mutex::new(ring)), news: Arc::new(Notify::new()) }
+        Self { ring: Arc::new(Mutex::new(ring)), appended: Arc::new(Notify::new()) }
     }
 
     /// At most the last `max_lines` lines, as far as they are kept.
@@ -87,14 +87,14 @@ impl StderrTail {
     /// Waits until more than `seen` bytes were written. Safe to cancel.
     pub async fn grown(&self, seen: u64) {
         loop {
-            let news = self.news.notified();
-            let mut news = std::pin::pin!(news);
+            let appended = self.appended.notified();
+            let mut appended = std::pin::pin!(appended);
             // From here on nothing is missed.
-            news.as_mut().enable();
+            appended.as_mut().enable();
             if self.bytes_seen() > seen {
                 return;
             }
-            news.await;
+            appended.await;
         }
     }
 
@@ -112,7 +112,7 @@ impl StderrTail {
         bytes.drain(..excess);
         bytes.extend(chunk);
         drop(ring);
-        self.news.notify_waiters();
+        self.appended.notify_waiters();
     }
 
     /// Reads until end-of-file, so that the worker never blocks on stderr however much it writes.

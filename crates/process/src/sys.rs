@@ -19,7 +19,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// The kernel's signal set: 64 bits on every Linux we build for.
-const SIGNAL_SET_LEN: usize = 8;
+const SIGNAL_SET_BYTES: usize = 8;
 const LAST_SIGNAL: c_int = 64;
 /// The same on every Linux we build for, and missing from the bindings.
 const F_SETSIG: c_int = 10;
@@ -274,7 +274,7 @@ fn set_signal_mask(mask: u64) -> u64 {
             libc::SIG_SETMASK,
             &raw const mask,
             &raw mut old,
-            SIGNAL_SET_LEN,
+            SIGNAL_SET_BYTES,
         )
     };
     old
@@ -310,7 +310,7 @@ pub(crate) fn default_signals() {
                 signal,
                 action.as_ptr(),
                 core::ptr::null::<u8>(),
-                SIGNAL_SET_LEN,
+                SIGNAL_SET_BYTES,
             )
         };
     }
@@ -337,7 +337,7 @@ pub(crate) fn child_signals() -> Result<OwnedFd, Errno> {
     let set: u64 = 1 << (libc::SIGCHLD - 1);
     let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
     // SAFETY: the set has the length the kernel is told.
-    let fd = unsafe { libc::syscall(libc::SYS_signalfd4, -1, &raw const set, SIGNAL_SET_LEN, flags) };
+    let fd = unsafe { libc::syscall(libc::SYS_signalfd4, -1, &raw const set, SIGNAL_SET_BYTES, flags) };
     let fd = RawFd::try_from(fd).unwrap_or(-1);
     if fd < 0 {
         return Err(last_errno());
@@ -565,11 +565,11 @@ pub fn stdout_was_closed() -> bool {
 // SAFETY: the section holds pointers to functions of this signature, and this one needs nothing that is not there yet.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static LOOK_AT_STDOUT: extern "C" fn() = {
-    extern "C" fn look() {
+static RECORD_STDOUT_STATE: extern "C" fn() = {
+    extern "C" fn record_state() {
         // SAFETY: asking for the flags of a descriptor changes nothing, whether or not it is open.
         let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
         STDOUT_WAS_CLOSED.store(flags == -1, Ordering::Relaxed);
     }
-    look
+    record_state
 };

@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// How often the tree is stopped again, a millisecond apart, until nothing in it moves. It takes a few rounds,
 /// more on a busy machine; the limit is for what nobody has thought of.
-const STOP_ROUNDS: u32 = 256;
+const MAX_STOP_ROUNDS: u32 = 256;
 
 /// A process, and the parent by which it was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(crate) struct Member {
 
 /// Where parentage is read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum ParentageSource {
     /// `/proc/<pid>/task/<tid>/children`, which not every kernel is built with.
     Children,
     /// `/proc/<pid>/stat` of every process there is.
@@ -33,21 +33,21 @@ pub(crate) enum Source {
 pub(crate) struct Tree<'a> {
     proc: BorrowedFd<'a>,
     root: i32,
-    source: Source,
+    source: ParentageSource,
     /// Room for the members found; a larger tree is handled in portions.
     members: &'a mut [Member],
 }
 
 /// What the members were doing when a signal was sent to them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct SignalOutcome {
     /// Members that are not dead.
     pub(crate) alive: u32,
     /// Of these, how many could still fork.
     moving: u32,
 }
 
-impl Seen {
+impl SignalOutcome {
     /// Counts a member by its state, unless it is gone.
     fn add(&mut self, state: Option<u8>) {
         if let Some(state) = state.filter(|state| !matches!(state, b'Z' | b'X')) {
@@ -61,24 +61,27 @@ impl Seen {
 impl<'a> Tree<'a> {
     pub(crate) fn new(proc: BorrowedFd<'a>, root: i32, members: &'a mut [Member]) -> Self {
         let source = match open_at(proc, &PathBuffer::new(&[root, root], &["", "/task/", "/children"])) {
-            Ok(_) => Source::Children,
-            Err(_) => Source::Stat,
+            Ok(_) => ParentageSource::Children,
+            Err(_) => ParentageSource::Stat,
         };
         Self { proc, root, source, members }
     }
 
     /// Sends `signal` to every member, parents first.
-    pub(crate) fn signal(&mut self, signal: Signal) -> Seen {
+    pub(crate) fn signal(&mut self, signal: Signal) -> SignalOutcome {
         let count = self.find();
-        let mut seen = Seen::default();
-        self.members.iter().take(count).for_each(|member| seen.add(send(self.proc, *member, signal)));
+        let mut seen = SignalOutcome::default();
+        self.members
+            .iter()
+            .take(count)
+            .for_each(|member| seen.add(signal_member(self.proc, *member, signal)));
         seen
     }
 
     /// Stops the tree and then kills it, so that a process that forks while it dies has no child that gets
     /// away. Returns what was alive; the caller repeats this until nothing is.
-    pub(crate) fn kill(&mut self) -> Seen {
-        for _ in 0..STOP_ROUNDS {
+    pub(crate) fn kill(&mut self) -> SignalOutcome {
+        for _ in 0..MAX_STOP_ROUNDS {
             if self.signal(Signal::STOP).moving == 0 {
                 break;
             }
@@ -88,17 +91,17 @@ impl<'a> Tree<'a> {
         }
         // Children first: a member whose parent has just died is no longer where it was found.
         let count = self.find();
-        let mut seen = Seen::default();
+        let mut seen = SignalOutcome::default();
         let found = self.members.get(..count).unwrap_or_default();
-        found.iter().rev().for_each(|member| seen.add(send(self.proc, *member, Signal::KILL)));
+        found.iter().rev().for_each(|member| seen.add(signal_member(self.proc, *member, Signal::KILL)));
         seen
     }
 
     /// Fills `members` and returns how many there are.
     fn find(&mut self) -> usize {
         match self.source {
-            Source::Children => self.find_by_children(),
-            Source::Stat => self.find_by_stat(),
+            ParentageSource::Children => self.find_by_children(),
+            ParentageSource::Stat => self.find_by_stat(),
         }
     }
 
@@ -147,7 +150,7 @@ impl<'a> Tree<'a> {
 /// The pid is pinned first and its parent checked afterwards, so that a pid which has been given to a
 /// stranger in the meantime is never signalled. A member that has changed its parent is found again by the
 /// next search.
-fn send(proc: BorrowedFd<'_>, member: Member, signal: Signal) -> Option<u8> {
+fn signal_member(proc: BorrowedFd<'_>, member: Member, signal: Signal) -> Option<u8> {
     let pidfd = pidfd_open(Pid::from_raw(member.pid)?, PidfdFlags::empty()).ok()?;
     let stat = stat(proc, member.pid).filter(|stat| stat.parent == member.parent)?;
     match pidfd_send_signal(&pidfd, signal) {
@@ -439,7 +442,7 @@ mod tests {
         };
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
-            let (by_children, by_stat) = (find(Source::Children), find(Source::Stat));
+            let (by_children, by_stat) = (find(ParentageSource::Children), find(ParentageSource::Stat));
             if by_children.len() == 3 && by_children == by_stat {
                 break;
             }
@@ -447,7 +450,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5)); // sleep: the process table is watched by looking again
         }
         let mut tree = Tree::new(proc.as_fd(), root, &mut members);
-        assert_eq!(tree.source, Source::Children, "this kernel has the file");
+        assert_eq!(tree.source, ParentageSource::Children, "this kernel has the file");
         assert_eq!(tree.kill().alive, 3);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -498,10 +501,10 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = child.id().cast_signed();
         let proc = open_proc().unwrap();
-        assert_eq!(send(proc.as_fd(), Member { pid, parent: 1 }, Signal::KILL), None);
+        assert_eq!(signal_member(proc.as_fd(), Member { pid, parent: 1 }, Signal::KILL), None);
         assert!(child.try_wait().unwrap().is_none());
         let parent = std::process::id().cast_signed();
-        assert!(send(proc.as_fd(), Member { pid, parent }, Signal::KILL).is_some());
+        assert!(signal_member(proc.as_fd(), Member { pid, parent }, Signal::KILL).is_some());
         child.wait().unwrap();
     }
 }

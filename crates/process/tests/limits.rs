@@ -16,7 +16,7 @@ const GUARD: &str = "grep -q narrows- /proc/self/cgroup || exit 9;";
 
 /// Whether such a limit can be had here. Where it cannot, nothing starts with one.
 async fn available(controller: Controller, limits: Limits) -> bool {
-    let Err(why) = Limits::look(controller) else { return true };
+    let Err(why) = Limits::check(controller) else { return true };
     eprintln!("not tried: {why}");
     assert_eq!(limits.try_out().unwrap_err().controller, controller);
     let spec = Spec { limits, ..Mark::new().shell("echo started") };

@@ -426,7 +426,7 @@ async fn an_abandoned_start_leaves_nothing() {
 #[tokio::test]
 async fn limits_are_for_the_program_and_not_for_init() {
     let Some(support) = with_pid_namespace().await else { return };
-    if let Err(why) = Limits::look(Controller::Pids) {
+    if let Err(why) = Limits::check(Controller::Pids) {
         eprintln!("not tried: {why}");
         return;
     }

@@ -47,7 +47,7 @@ impl Here<'_> {
                 (Controller::Pids, spots.pids, pool.pids.is_some()),
             ] {
                 let Some(at) = at.filter(|_| set) else { continue };
-                if let Err(error) = Limits::look(controller) {
+                if let Err(error) = Limits::check(controller) {
                     let why = error.why;
                     notes.warning(
                         at,

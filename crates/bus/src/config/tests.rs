@@ -413,7 +413,7 @@ pids = 7
     assert!(warnings.remove(0).what.contains("no [[listen]]"));
     let cannot: Vec<usize> = [(Controller::Memory, 6), (Controller::Pids, 7)]
         .into_iter()
-        .filter_map(|(controller, line)| narrows_process::Limits::look(controller).err().map(|_| line))
+        .filter_map(|(controller, line)| narrows_process::Limits::check(controller).err().map(|_| line))
         .collect();
     assert_eq!(warnings.iter().map(|warning| warning.place.line).collect::<Vec<_>>(), cannot);
 }

@@ -11,33 +11,33 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::Nesting;
+use super::private_root::{self, Mount, PRIVATE_HOME, SystemEntry};
 use super::secrets::Hidden;
-use super::view::{self, HOME, Mount, Place};
 use crate::{Environment, SpawnError};
 
 /// Where bubblewrap is looked for. Not in the worker's `PATH`, which may be an agent's choice.
-pub(crate) const PLACES: [&str; 4] =
+pub(crate) const INSTALL_PATHS: [&str; 4] =
     ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
 
 /// Directories that are replaced by empty ones of the sandbox's own. In `/run` stand the sockets of services that
 /// do for everybody what the sandbox forbids.
-pub(crate) const PRIVATE: [&str; 2] = ["/run", "/tmp"];
+pub(crate) const PRIVATE_DIRECTORIES: [&str; 2] = ["/run", "/tmp"];
 /// Of these, what programs cannot do without.
-const SHOWN: [&str; 3] = ["/run/current-system", "/run/opengl-driver", "/run/systemd/resolve"];
+const SHOWN_IN_PRIVATE: [&str; 3] = ["/run/current-system", "/run/opengl-driver", "/run/systemd/resolve"];
 
 /// `MAX_ARGS` of bubblewrap, which otherwise ends with a status that looks like the command's.
 const MAX_ARGUMENTS: usize = 9000;
 
 /// What root keeps of its powers: those over files, which the mounts confine.
-const KEPT_BY_ROOT: [&str; 3] = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"];
+const ROOT_CAPABILITIES: [&str; 3] = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"];
 
 /// All that the arguments depend on. Every path is absolute and has no links in it.
-pub(crate) struct View<'a> {
+pub(crate) struct BubblewrapPlan<'a> {
     /// What is seen instead of everything: the places of the system, what of it is shown as empty, and the mounts.
-    pub(crate) pieces: Option<(&'a [Place], &'a [Hidden], &'a [Mount])>,
+    pub(crate) pieces: Option<(&'a [SystemEntry], &'a [Hidden], &'a [Mount])>,
     /// Directories that may be changed.
     pub(crate) writable: &'a [PathBuf],
-    /// Those of [`PRIVATE`] that exist here.
+    /// Those of [`PRIVATE_DIRECTORIES`] that exist here.
     pub(crate) private: &'a [&'a str],
     pub(crate) network: bool,
     pub(crate) cwd: &'a Path,
@@ -48,14 +48,14 @@ pub(crate) struct View<'a> {
     pub(crate) filter: RawFd,
 }
 
-impl View<'_> {
+impl BubblewrapPlan<'_> {
     /// Whether something at this path can be seen from inside.
     pub(crate) fn shows(&self, path: &Path) -> bool {
         if let Some((_, _, pieces)) = self.pieces {
-            return view::shows(pieces, path);
+            return private_root::shows(pieces, path);
         }
         let hidden = self.private.iter().any(|place| path.starts_with(place));
-        let shown = SHOWN.iter().map(Path::new).chain(self.writable.iter().map(PathBuf::as_path));
+        let shown = SHOWN_IN_PRIVATE.iter().map(Path::new).chain(self.writable.iter().map(PathBuf::as_path));
         !hidden || shown.into_iter().any(|place| path.starts_with(place))
     }
 
@@ -77,7 +77,7 @@ impl View<'_> {
         if self.root {
             // The launcher leaves root what it may write below /proc/sys, such as `kernel.core_pattern`.
             options.push(["--remount-ro", "/proc"]);
-            for capability in KEPT_BY_ROOT {
+            for capability in ROOT_CAPABILITIES {
                 options.push(["--cap-add", capability]);
             }
         }
@@ -98,10 +98,12 @@ impl View<'_> {
         for place in self.private {
             options.push(["--tmpfs", *place]);
         }
-        for place in SHOWN.iter().filter(|place| self.private.iter().any(|other| place.starts_with(other))) {
+        for place in
+            SHOWN_IN_PRIVATE.iter().filter(|place| self.private.iter().any(|other| place.starts_with(other)))
+        {
             options.mount("--ro-bind-try", Path::new(place));
         }
-        for root in sorted(roots) {
+        for root in outer_first(roots) {
             options.mount("--bind", root);
         }
     }
@@ -138,7 +140,7 @@ fn path_on_disk(pieces: &[Mount], at: &Path) -> PathBuf {
 }
 
 /// Outer directories before inner ones: a later mount covers an earlier one.
-fn sorted(mut paths: Vec<&PathBuf>) -> Vec<&PathBuf> {
+fn outer_first(mut paths: Vec<&PathBuf>) -> Vec<&PathBuf> {
     paths.sort();
     paths.dedup();
     paths
@@ -152,17 +154,17 @@ impl Options {
     }
 
     /// A root of pieces.
-    fn show(&mut self, system: &[Place], hidden: &[Hidden], pieces: &[Mount]) {
+    fn show(&mut self, system: &[SystemEntry], hidden: &[Hidden], pieces: &[Mount]) {
         for place in system {
             match place {
-                Place::Same(path) => self.mount("--ro-bind", path),
-                Place::Link { at, to } => self.0.extend(["--symlink".into(), to.into(), at.into()]),
+                SystemEntry::Same(path) => self.mount("--ro-bind", path),
+                SystemEntry::Link { at, to } => self.0.extend(["--symlink".into(), to.into(), at.into()]),
             }
         }
         let is_within = |hidden: &&Hidden| pieces.iter().any(|piece| hidden.path.starts_with(&piece.at));
         let (within, outside): (Vec<&Hidden>, Vec<&Hidden>) = hidden.iter().partition(is_within);
         self.hide(&outside);
-        self.push(["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--dir", HOME]);
+        self.push(["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--dir", PRIVATE_HOME]);
         for Mount { source, at, writable } in pieces {
             let how = if *writable { "--bind" } else { "--ro-bind" };
             self.0.extend([how.into(), source.into(), at.into()]);
@@ -227,7 +229,7 @@ mod tests {
     fn check(case: &Case<'_>, expected: &str) {
         let mut env = Environment::empty();
         env.extend([("A", "1 2"), ("LD_PRELOAD", "x")]);
-        let view = View {
+        let view = BubblewrapPlan {
             pieces: None,
             writable: &paths(case.writable),
             private: case.private,
@@ -332,7 +334,8 @@ mod tests {
 
     #[test]
     fn a_view_has_the_system_and_its_pieces_in_their_places() {
-        let system = [Place::Link { at: "/bin".into(), to: "usr/bin".into() }, Place::Same("/usr".into())];
+        let system =
+            [SystemEntry::Link { at: "/bin".into(), to: "usr/bin".into() }, SystemEntry::Same("/usr".into())];
         let pieces = [
             Mount::here("/home/me/a", true),
             Mount { source: "/home/me/a".into(), at: "/work".into(), writable: true },
@@ -362,10 +365,10 @@ mod tests {
 
     #[test]
     fn what_is_hidden_is_known_beforehand() {
-        let view = View {
+        let view = BubblewrapPlan {
             pieces: None,
             writable: &paths(&["/tmp/work"]),
-            private: &PRIVATE,
+            private: &PRIVATE_DIRECTORIES,
             network: true,
             cwd: Path::new("/"),
             env: &Environment::empty(),

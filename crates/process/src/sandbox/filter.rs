@@ -33,13 +33,13 @@ const UNSUPPORTED: u32 = libc::SECCOMP_RET_ERRNO | libc::EOPNOTSUPP as u32;
 /// The bits of a mode by which a program runs as its owner or its group.
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
 /// Flags of `open` with which it looks at the mode.
-const CREATES: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)).cast_unsigned();
+const CREATE_FLAGS: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)).cast_unsigned();
 
 /// The part of a socket's type that is not flags.
 const SOCKET_TYPE_MASK: u32 = 0xf;
 
 /// Whether there is a filter for this processor.
-pub(crate) const KNOWN: bool = !CALLS.is_empty();
+pub(crate) const IS_SUPPORTED: bool = !CALLS.is_empty();
 
 /// The families of sockets a process may have.
 ///
@@ -77,7 +77,7 @@ pub(crate) fn program(families: Families, pids: Pids) -> Vec<Instruction> {
         Rule::Commands(commands) => Some(without(commands)),
         Rule::Mode(index) => Some(modes(index)),
         Rule::ModeIfCreated(index) => {
-            let mut body = vec![argument(index - 1), jump(JUMP_IF_ANY, CREATES, 1, 0), end(ALLOW)];
+            let mut body = vec![argument(index - 1), jump(JUMP_IF_ANY, CREATE_FLAGS, 1, 0), end(ALLOW)];
             body.extend(modes(index));
             Some(body)
         }

@@ -12,14 +12,14 @@ use landlock::{
 use crate::SpawnError;
 
 /// Before this version a file could be emptied without the right to write it.
-pub(crate) const OLDEST: i32 = 3;
+pub(crate) const MIN_VERSION: i32 = 3;
 /// Since this version a process can be kept from signalling those outside.
-pub(crate) const SIGNALS_SINCE: i32 = 6;
+pub(crate) const SIGNAL_SCOPE_VERSION: i32 = 6;
 /// The last version whose restrictions we have tried; a newer kernel has these too.
-const NEWEST: i32 = 7;
+const MAX_TESTED_VERSION: i32 = 7;
 
 /// Devices that are no way out and that programs expect to be able to write.
-const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+const WRITABLE_DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
 /// Where the devices of this machine are.
 const DEVICE_DIRECTORY: &str = "/dev";
@@ -42,7 +42,7 @@ pub(crate) fn ruleset<'a>(
     writable: impl IntoIterator<Item = &'a Path>,
     network: bool,
 ) -> Result<OwnedFd, SpawnError> {
-    let abi = ABI::from(version.min(NEWEST));
+    let abi = ABI::from(version.min(MAX_TESTED_VERSION));
     // What is asked of the kernel it must do: a restriction that is dropped in silence is none.
     let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     let mut ruleset = ruleset.handle_access(AccessFs::from_all(abi)).map_err(refused)?;
@@ -84,7 +84,7 @@ pub(crate) fn ruleset<'a>(
         allow(path, access)?;
     }
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
-    for path in DEVICES.map(Path::new).into_iter().filter(|path| path.exists()) {
+    for path in WRITABLE_DEVICES.map(Path::new).into_iter().filter(|path| path.exists()) {
         allow(path, device & AccessFs::from_file(abi))?;
     }
     Option::<OwnedFd>::from(rules).ok_or_else(|| refused(io::Error::from(io::ErrorKind::Unsupported)))

@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use super::places;
-use super::view::Layout;
-use crate::cage::{IdentityPlan, MOST_MOUNTS, MOST_WRITABLE, Processes, ShapePlan, ViewPlan};
+use super::private_root::Layout;
+use super::protected_paths;
+use crate::enter_sandbox::{
+    IdentityPlan, MAX_ROOT_MOUNTS, MAX_WRITABLE_MOUNTS, MountPlan, Processes, ShapePlan,
+};
 use crate::sys::Arena;
 
 /// How a worker comes by the right to mount.
@@ -90,18 +92,21 @@ impl Mounts {
         scratch: &Path,
         protected: &[PathBuf],
     ) -> io::Result<Self> {
-        let mut sealed = places::protected(protected, writable).map_err(io::Error::other)?;
-        sealed.extend(places::links(protected, writable));
+        let mut sealed = protected_paths::protected(protected, writable).map_err(io::Error::other)?;
+        sealed.extend(protected_paths::links(protected, writable));
         sealed.sort();
-        let pinned = places::pinned(&sealed, writable).into_iter().map(text).collect::<io::Result<_>>()?;
+        let pinned =
+            protected_paths::pinned(&sealed, writable).into_iter().map(text).collect::<io::Result<_>>()?;
         let is_inside = |path: &Path| writable.iter().any(|root| path.starts_with(root));
         let shown = writable.iter().map(PathBuf::as_path).chain((!is_inside(scratch)).then_some(scratch));
         // If everything is writable, nothing is to be made read-only.
         let everything = writable.iter().any(|root| root == Path::new("/"));
         let writable: Vec<CString> =
             if everything { Vec::new() } else { shown.map(text).collect::<io::Result<_>>()? };
-        if writable.len() > MOST_WRITABLE {
-            return Err(io::Error::other(format!("there are more than {MOST_WRITABLE} places to write to")));
+        if writable.len() > MAX_WRITABLE_MOUNTS {
+            return Err(io::Error::other(format!(
+                "there are more than {MAX_WRITABLE_MOUNTS} places to write to"
+            )));
         }
         let sealed = sealed.iter().map(|path| text(path)).collect::<io::Result<_>>()?;
         let Namespaces { right, processes } = namespaces;
@@ -110,8 +115,8 @@ impl Mounts {
 
     /// For a root that is made of pieces.
     pub(crate) fn of(namespaces: Namespaces, layout: &Layout) -> io::Result<Self> {
-        if layout.mounts.len() > MOST_MOUNTS {
-            return Err(io::Error::other(format!("there are more than {MOST_MOUNTS} places to show")));
+        if layout.mounts.len() > MAX_ROOT_MOUNTS {
+            return Err(io::Error::other(format!("there are more than {MAX_ROOT_MOUNTS} places to show")));
         }
         let (mut sources, mut places, mut writable) = (Vec::new(), Vec::new(), Vec::new());
         for mount in &layout.mounts {
@@ -141,7 +146,7 @@ impl Mounts {
     }
 
     /// The same in the arena.
-    pub(crate) fn plan<'a>(&self, arena: &'a Arena) -> io::Result<ViewPlan<'a>> {
+    pub(crate) fn plan<'a>(&self, arena: &'a Arena) -> io::Result<MountPlan<'a>> {
         let identity = match &self.identity {
             Some([user, group]) => {
                 Some(IdentityPlan { user: arena.string(user)?, group: arena.string(group)? })
@@ -166,7 +171,7 @@ impl Mounts {
                 }
             }
         };
-        Ok(ViewPlan { identity, processes: self.processes, shape })
+        Ok(MountPlan { identity, processes: self.processes, shape })
     }
 }
 

@@ -19,15 +19,15 @@ use rustix::process::geteuid;
 
 /// How many names are tried. A name that is taken, or a directory that another process removes as left behind before it
 /// is locked, is a rare accident.
-const ATTEMPTS: u32 = 16;
+const MAX_NAME_ATTEMPTS: u32 = 16;
 /// How many entries of a directory are looked at in one go; whoever filled it chose their number, too.
-const PORTION: usize = 4096;
+const MAX_ENTRIES_PER_ROUND: usize = 4096;
 /// After so many rounds in which nothing could be removed the rest stays.
 const MAX_IDLE_ROUNDS: u32 = 16;
 
 /// How many directories are made between two searches for such as were left behind.
 const SWEEP_EVERY: u64 = 64;
-const PREFIX: &str = "narrows-";
+const NAME_PREFIX: &str = "narrows-";
 
 /// A directory for one tree; dropping it removes all that is in it.
 #[derive(Debug)]
@@ -42,12 +42,12 @@ impl Scratch {
     pub(crate) fn new(parent: &Path) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let parent = parent.canonicalize()?;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_NAME_ATTEMPTS {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             if number.is_multiple_of(SWEEP_EVERY) {
-                sweep(&parent);
+                remove_stale(&parent);
             }
-            let name = format!("{PREFIX}{}-{}", std::process::id(), RandomState::new().hash_one(number));
+            let name = format!("{NAME_PREFIX}{}-{}", std::process::id(), RandomState::new().hash_one(number));
             let path = parent.join(name);
             match mkdirat(CWD, &path, Mode::RWXU) {
                 Ok(()) => {}
@@ -81,7 +81,7 @@ fn remove(path: &Path, directory: BorrowedFd<'_>) -> Result<(), Errno> {
 }
 
 /// Removes what those of us left behind who could not do it themselves.
-fn sweep(parent: &Path) {
+fn remove_stale(parent: &Path) {
     let Ok(entries) = std::fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
         if entry.file_name().to_str().is_some_and(is_ours)
@@ -95,7 +95,7 @@ fn sweep(parent: &Path) {
 }
 
 fn is_ours(name: &str) -> bool {
-    let numbers = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-'));
+    let numbers = name.strip_prefix(NAME_PREFIX).and_then(|rest| rest.split_once('-'));
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     numbers.is_some_and(|(process, number)| is_number(process) && is_number(number))
 }
@@ -203,7 +203,7 @@ fn names(directory: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
         if !matches!(name.to_bytes(), b"." | b"..") {
             names.push(name);
         }
-        if names.len() == PORTION {
+        if names.len() == MAX_ENTRIES_PER_ROUND {
             break;
         }
     }
@@ -251,7 +251,7 @@ mod tests {
         fs::create_dir_all(top.join("1.narrows/2.narrows/x/y")).unwrap();
         fs::write(top.join("2.narrows"), "in the way").unwrap();
         fs::write(top.join("a/b/file"), "x").unwrap();
-        for number in 0..=PORTION {
+        for number in 0..=MAX_ENTRIES_PER_ROUND {
             fs::write(top.join(format!("a/b/c/{number}")), "").unwrap();
         }
         symlink(parent.path(), top.join("a/b/out")).unwrap();
@@ -275,14 +275,14 @@ mod tests {
         }
         fs::write(&file, "").unwrap();
         let held = lock(&used).unwrap();
-        sweep(parent.path());
+        remove_stale(parent.path());
         assert_eq!([&left, &used, &foreign, &file].map(|path| path.exists()), [false, true, true, true]);
         drop(held);
-        sweep(parent.path());
+        remove_stale(parent.path());
         assert!(!used.exists());
         // One in use here is in use for everybody.
         let scratch = Scratch::new(parent.path()).unwrap();
-        sweep(parent.path());
+        remove_stale(parent.path());
         assert!(scratch.path().exists());
     }
 
@@ -290,7 +290,7 @@ mod tests {
     fn another_user_cannot_take_the_names_in_advance() {
         let parent = tempfile::tempdir().unwrap();
         for number in 0..2000 {
-            let name = format!("{PREFIX}{}-{number}", std::process::id());
+            let name = format!("{NAME_PREFIX}{}-{number}", std::process::id());
             fs::write(parent.path().join(name), "").unwrap();
         }
         Scratch::new(parent.path()).unwrap();

@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
-use super::places::is_missing;
+use super::protected_paths::is_missing;
 
 /// Where settings are, of which most are for everybody.
-const SETTINGS: &str = "/etc";
+const SETTINGS_DIRECTORY: &str = "/etc";
 
 /// How deep they are looked through.
-const DEEPEST: usize = 12;
+const MAX_DEPTH: usize = 12;
 
 /// How many names are looked at.
-const MOST_NAMES: usize = 100_000;
+const MAX_NAMES: usize = 100_000;
 
 /// How many places can be hidden one by one.
-const MOST: usize = 64;
+const MAX_HIDDEN_PATHS: usize = 64;
 
 /// Something that is there, and is shown as empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,11 +32,15 @@ pub(crate) struct Hidden {
 /// # Errors
 /// When there is too much of it to be hidden.
 pub(crate) fn hidden() -> io::Result<Vec<Hidden>> {
-    if geteuid().is_root() { within(Path::new(SETTINGS), MOST) } else { Ok(Vec::new()) }
+    if geteuid().is_root() {
+        find_hidden(Path::new(SETTINGS_DIRECTORY), MAX_HIDDEN_PATHS)
+    } else {
+        Ok(Vec::new())
+    }
 }
 
-fn within(top: &Path, most: usize) -> io::Result<Vec<Hidden>> {
-    let mut found = look(top)?;
+fn find_hidden(top: &Path, most: usize) -> io::Result<Vec<Hidden>> {
+    let mut found = find_unreadable(top)?;
     if found.len() > most {
         // One that is alone stays alone; of many in one directory that is hidden.
         for hidden in &mut found {
@@ -59,7 +63,7 @@ fn within(top: &Path, most: usize) -> io::Result<Vec<Hidden>> {
 }
 
 /// The outermost places that others may not read.
-fn look(top: &Path) -> io::Result<Vec<Hidden>> {
+fn find_unreadable(top: &Path) -> io::Result<Vec<Hidden>> {
     let mut found = Vec::new();
     let mut open = vec![(top.to_owned(), 0)];
     let mut names = 0;
@@ -84,12 +88,12 @@ fn look(top: &Path) -> io::Result<Vec<Hidden>> {
             }
             let is_directory = metadata.is_dir();
             let needed = if is_directory { 0o005 } else { 0o004 };
-            if metadata.mode() & needed != needed || (is_directory && depth == DEEPEST) {
+            if metadata.mode() & needed != needed || (is_directory && depth == MAX_DEPTH) {
                 found.push(Hidden { path, is_directory });
             } else if is_directory {
                 open.push((path, depth + 1));
             }
-            if names > MOST_NAMES {
+            if names > MAX_NAMES {
                 return Err(io::Error::other(format!("there is too much in {}", top.display())));
             }
         }
@@ -124,7 +128,7 @@ mod tests {
         fs::set_permissions(top.join("ssl/private"), fs::Permissions::from_mode(0o710)).unwrap();
         symlink("shadow", top.join("link")).unwrap();
         let told = |most: usize| {
-            let found = within(&top, most)?;
+            let found = find_hidden(&top, most)?;
             let name = |path: &Path| path.strip_prefix(&top).unwrap().display().to_string();
             Ok::<_, io::Error>(found.iter().map(|it| (name(&it.path), it.is_directory)).collect::<Vec<_>>())
         };

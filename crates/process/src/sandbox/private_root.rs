@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Component, Path, PathBuf};
 
-use super::places::{self, PathEnd};
+use super::protected_paths::{self, PathEnd};
 use super::secrets::Hidden;
 use crate::SpawnError;
 
@@ -29,7 +29,7 @@ impl Mount {
 }
 
 /// What programs, libraries and certificates are found in. No homes, nothing temporary, no data of services.
-const SYSTEM: [&str; 15] = [
+const SYSTEM_DIRECTORIES: [&str; 15] = [
     "/bin",
     "/etc",
     "/gnu",
@@ -48,14 +48,14 @@ const SYSTEM: [&str; 15] = [
 ];
 
 /// What every view has of its own, and nothing else can be in.
-const OWN: [&str; 4] = ["/dev", "/proc", "/sys", "/tmp"];
+const OWN_DIRECTORIES: [&str; 4] = ["/dev", "/proc", "/sys", "/tmp"];
 
 /// The private home, in the private temporary directory.
-pub(super) const HOME: &str = "/tmp/home";
+pub(super) const PRIVATE_HOME: &str = "/tmp/home";
 
 /// A place of the system as it is on disk.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum SystemEntry {
     /// Shown as it is, read-only.
     Same(PathBuf),
     /// A link to another place.
@@ -63,12 +63,12 @@ pub(crate) enum Place {
 }
 
 /// The places of the system that are there.
-pub(crate) fn system() -> Vec<Place> {
-    let found = SYSTEM.iter().map(PathBuf::from).filter_map(|path| {
+pub(crate) fn system() -> Vec<SystemEntry> {
+    let found = SYSTEM_DIRECTORIES.iter().map(PathBuf::from).filter_map(|path| {
         let metadata = path.symlink_metadata().ok()?;
         Some(match metadata.is_symlink() {
-            true => Place::Link { to: fs::read_link(&path).ok()?, at: path },
-            false => Place::Same(path),
+            true => SystemEntry::Link { to: fs::read_link(&path).ok()?, at: path },
+            false => SystemEntry::Same(path),
         })
     });
     found.collect()
@@ -78,7 +78,7 @@ pub(crate) fn system() -> Vec<Place> {
 pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Mount>, SpawnError> {
     let mut pieces: Vec<Mount> = Vec::new();
     for mount in mounts {
-        check(mount)?;
+        check_mount(mount)?;
         match pieces.iter_mut().find(|piece| piece.at == mount.at) {
             Some(piece) if piece.source == mount.source => piece.writable &= mount.writable,
             Some(_) => return Err(unusable(&mount.at, "two different things are to be shown there")),
@@ -87,10 +87,11 @@ pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Moun
     }
     for mount in pieces.clone().iter().filter(|mount| mount.writable) {
         let source = std::slice::from_ref(&mount.source);
-        let mut sealed = places::protected(protected, source)?;
-        sealed.extend(places::links(protected, source));
+        let mut sealed = protected_paths::protected(protected, source)?;
+        sealed.extend(protected_paths::links(protected, source));
         sealed.sort();
-        let pinned: Vec<PathBuf> = places::pinned(&sealed, source).into_iter().map(Path::to_owned).collect();
+        let pinned: Vec<PathBuf> =
+            protected_paths::pinned(&sealed, source).into_iter().map(Path::to_owned).collect();
         let inner = pinned
             .into_iter()
             .map(|path| (path, true))
@@ -127,7 +128,7 @@ pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Moun
 /// The places at which `pieces` show something of what is to be `hidden`. What would be mounted within these is left out.
 pub(crate) fn hide(pieces: &mut Vec<Mount>, hidden: &[PathBuf]) -> Vec<Hidden> {
     let mut found: Vec<Hidden> = Vec::new();
-    let ends = hidden.iter().filter_map(|path| match places::follow(path).end {
+    let ends = hidden.iter().filter_map(|path| match protected_paths::follow(path).end {
         PathEnd::At(end) => Some(end),
         // What is in it cannot be told, and may be what is to be hidden.
         PathEnd::Unknown(directory) => Some(directory),
@@ -154,16 +155,20 @@ pub(crate) fn hide(pieces: &mut Vec<Mount>, hidden: &[PathBuf]) -> Vec<Hidden> {
     found
 }
 
-fn check(mount: &Mount) -> Result<(), SpawnError> {
-    places::outermost(std::slice::from_ref(&mount.source))?;
+fn check_mount(mount: &Mount) -> Result<(), SpawnError> {
+    protected_paths::outermost(std::slice::from_ref(&mount.source))?;
     let mut components = mount.at.components();
     let is_plain = components.next() == Some(Component::RootDir)
         && components.all(|component| matches!(component, Component::Normal(_)));
     if !is_plain || mount.at == Path::new("/") {
         return Err(unusable(&mount.at, "its place is not an absolute and plain path below the root"));
     }
-    let covers = SYSTEM.iter().chain(&OWN).any(|place| Path::new(place).starts_with(&mount.at));
-    let is_within = OWN.iter().any(|own| mount.at.starts_with(own)) && !mount.at.starts_with("/tmp");
+    let covers = SYSTEM_DIRECTORIES
+        .iter()
+        .chain(&OWN_DIRECTORIES)
+        .any(|place| Path::new(place).starts_with(&mount.at));
+    let is_within =
+        OWN_DIRECTORIES.iter().any(|own| mount.at.starts_with(own)) && !mount.at.starts_with("/tmp");
     if covers || is_within {
         return Err(unusable(&mount.at, "the system has its own files there"));
     }
@@ -171,7 +176,7 @@ fn check(mount: &Mount) -> Result<(), SpawnError> {
 }
 
 fn is_system(path: &Path) -> bool {
-    SYSTEM.iter().any(|place| path.starts_with(place))
+    SYSTEM_DIRECTORIES.iter().any(|place| path.starts_with(place))
 }
 
 /// Whether something at this path of this machine is at the same path inside.
@@ -188,7 +193,7 @@ fn unusable(path: &Path, why: &'static str) -> SpawnError {
 }
 
 /// Devices that are no way out, and that programs expect.
-const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+const SHOWN_DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
 /// The root of a view on disk, with a place for everything that is mounted there.
 #[derive(Debug)]
@@ -216,11 +221,11 @@ impl Layout {
         let mut mounts = Vec::new();
         for place in system() {
             match place {
-                Place::Same(path) => {
+                SystemEntry::Same(path) => {
                     fs::create_dir_all(inside(&path))?;
                     mounts.push(Mount { at: inside(&path), source: path, writable: false });
                 }
-                Place::Link { at, to } => {
+                SystemEntry::Link { at, to } => {
                     fs::create_dir_all(inside(&at).parent().unwrap_or(&root))?;
                     symlink(to, inside(&at))?;
                 }
@@ -229,7 +234,7 @@ impl Layout {
         for (name, to) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
             symlink(format!("/proc/self/fd{to}"), root.join("dev").join(name))?;
         }
-        for name in DEVICES {
+        for name in SHOWN_DEVICES {
             let (source, at) = (Path::new("/dev").join(name), root.join("dev").join(name));
             if source.exists() {
                 fs::write(&at, "")?;
@@ -282,7 +287,7 @@ mod tests {
     }
 
     /// The pieces of a workspace in which `lib/keep` is protected.
-    fn told(mounts: &dyn Fn(&Path) -> Vec<Mount>) -> String {
+    fn describe_pieces(mounts: &dyn Fn(&Path) -> Vec<Mount>) -> String {
         let directory = tempfile::tempdir().unwrap();
         let top = directory.path().canonicalize().unwrap();
         fs::create_dir_all(top.join("lib/keep")).unwrap();
@@ -311,12 +316,12 @@ mod tests {
             ]
         };
         assert_eq!(
-            told(&both),
+            describe_pieces(&both),
             "WS WS rw\nWS/lib WS/lib rw\nWS/lib/keep WS/lib/keep ro\nWS /work rw\nWS/docs /work/docs ro\nWS/lib /work/lib rw\n\
              WS/lib/keep /work/lib/keep ro"
         );
         let read_only = |top: &Path| vec![mount(top, "/work", false), mount(top, "/work", true)];
-        assert_eq!(told(&read_only), "WS /work ro", "the stricter of two holds");
+        assert_eq!(describe_pieces(&read_only), "WS /work ro", "the stricter of two holds");
     }
 
     #[test]
@@ -334,15 +339,15 @@ mod tests {
             ("/sys/fs", system),
             ("/usr/no/such/directory", "there is nothing on disk that it could be mounted on"),
         ] {
-            assert_eq!(told(&|top| vec![mount(top, at, true)]), expected, "{at}");
+            assert_eq!(describe_pieces(&|top| vec![mount(top, at, true)]), expected, "{at}");
         }
         let nowhere =
             |top: &Path| vec![mount(top, "/work", true), mount(&top.join("docs"), "/work/new", false)];
-        assert_eq!(told(&nowhere), "there is nothing on disk that it could be mounted on");
+        assert_eq!(describe_pieces(&nowhere), "there is nothing on disk that it could be mounted on");
         let twice = |top: &Path| vec![mount(top, "/work", true), mount(&top.join("docs"), "/work", false)];
-        assert_eq!(told(&twice), "two different things are to be shown there");
+        assert_eq!(describe_pieces(&twice), "two different things are to be shown there");
         assert_eq!(
-            told(&|top| vec![mount(&top.join("none"), "/work", true)]),
+            describe_pieces(&|top| vec![mount(&top.join("none"), "/work", true)]),
             "No such file or directory (os error 2)"
         );
     }

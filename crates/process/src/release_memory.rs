@@ -1,7 +1,7 @@
 //! Memory of this process that is given back: code that only the start needed, and free pages of the heap.
 #![expect(unsafe_code, reason = "giving pages back has no safe interface")]
 
-use crate::{memory, sys};
+use crate::{memory_map, sys};
 
 /// Lets go of the pages of our own code. The system brings those that are needed again back from its cache of files; those that
 /// only the start has touched, and their neighbours that came with them, stay away.
@@ -10,7 +10,7 @@ use crate::{memory, sys};
 pub fn release_code() {
     // Without it nothing is lost but some room.
     let Ok(maps) = std::fs::read("/proc/self/maps") else { return };
-    if let Some(code) = memory::code_around(&maps, release_code as fn() as usize) {
+    if let Some(code) = memory_map::code_around(&maps, release_code as fn() as usize) {
         // SAFETY: the pages are those of a file that nobody could write to through this mapping: what is read again is the same.
         unsafe { sys::discard(&code) };
     }
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn code_goes_and_comes_back_as_it_was() {
         let maps = std::fs::read("/proc/self/maps").unwrap();
-        let code = memory::code_around(&maps, release_code as fn() as usize).unwrap();
+        let code = memory_map::code_around(&maps, release_code as fn() as usize).unwrap();
         // Everything is there.
         let bytes = || {
             let start = core::ptr::with_exposed_provenance::<u8>(code.start);

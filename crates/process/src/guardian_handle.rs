@@ -14,21 +14,21 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::limits::Group;
-use crate::record::{RECORD_LEN, Record};
+use crate::limits::TreeCgroups;
+use crate::record::{RECORD_BYTES, Record};
 use crate::sandbox::scratch::Scratch;
 use crate::tree::{Member, Tree};
-use crate::{Exit, ExitClass, adopt, sys, tree};
+use crate::{Exit, ExitClass, orphans, sys, tree};
 
 /// When the tree is gone so are the writers of its stderr, unless one passed the pipe to a stranger.
-const STDERR_GRACE: Duration = Duration::from_millis(250);
+const STDERR_DRAIN_TIMEOUT: Duration = Duration::from_millis(250);
 /// How long the end may be held up by the removal of the tree's temporary files, which goes on all the same.
-const SCRATCH_GRACE: Duration = Duration::from_secs(1);
+const SCRATCH_REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a tree is killed in place of its guardian, how long it is given to die, and how much of it is
 /// seen at once.
-const FORCE_ROUNDS: u32 = 8;
-const FORCE_PAUSE: Duration = Duration::from_millis(50);
-const FORCE_MEMBERS: usize = 32 << 10;
+const FORCED_KILL_ROUNDS: u32 = 8;
+const FORCED_KILL_PAUSE: Duration = Duration::from_millis(50);
+const FORCED_KILL_MEMBERS: usize = 32 << 10;
 
 /// A forked guardian. It is not reaped by `wait` calls elsewhere in the program, because it has no exit
 /// signal.
@@ -36,12 +36,12 @@ const FORCE_MEMBERS: usize = 32 << 10;
 pub(crate) struct Guardian {
     pub(crate) pid: i32,
     pidfd: Arc<OwnedFd>,
-    fate: Arc<Mutex<Fate>>,
+    state: Arc<Mutex<GuardianState>>,
 }
 
 /// Held while the guardian is reaped, and while something relies on its pid.
 #[derive(Debug, Default)]
-struct Fate {
+struct GuardianState {
     reaped: bool,
     /// What was still alive when the guardian had to be killed.
     survivors: u32,
@@ -49,7 +49,7 @@ struct Fate {
 
 impl Guardian {
     pub(crate) fn new(pid: i32, pidfd: OwnedFd) -> Self {
-        Self { pid, pidfd: Arc::new(pidfd), fate: Arc::default() }
+        Self { pid, pidfd: Arc::new(pidfd), state: Arc::default() }
     }
 
     /// Lets it go on if its worker has stopped it.
@@ -63,20 +63,20 @@ impl Guardian {
     ///
     /// Takes a few seconds if something resists; the watcher learns of the end as of any other.
     pub(crate) fn end_by_force(&self) {
-        let mut fate = lock(&self.fate);
-        if fate.reaped {
+        let mut state = lock(&self.state);
+        if state.reaped {
             return;
         }
         tracing::warn!(guardian = self.pid, "a guardian does not answer; ending it and its tree");
         if let Ok(proc) = tree::open_proc() {
-            let mut members = vec![Member { pid: 0, parent: 0 }; FORCE_MEMBERS];
+            let mut members = vec![Member { pid: 0, parent: 0 }; FORCED_KILL_MEMBERS];
             let mut tree = Tree::new(proc.as_fd(), self.pid, &mut members);
-            for _ in 0..FORCE_ROUNDS {
-                fate.survivors = tree.kill().alive;
-                if fate.survivors == 0 {
+            for _ in 0..FORCED_KILL_ROUNDS {
+                state.survivors = tree.kill().alive;
+                if state.survivors == 0 {
                     break;
                 }
-                std::thread::sleep(FORCE_PAUSE); // sleep: the dying are not ours to wait for
+                std::thread::sleep(FORCED_KILL_PAUSE); // sleep: the dying are not ours to wait for
             }
         }
         _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
@@ -84,7 +84,7 @@ impl Guardian {
 
     /// How many processes outlived [`end_by_force`](Self::end_by_force).
     pub(crate) fn survivors(&self) -> u32 {
-        lock(&self.fate).survivors
+        lock(&self.state).survivors
     }
 }
 
@@ -103,19 +103,19 @@ pub(crate) struct Progress {
 /// does not reap.
 #[derive(Debug)]
 pub(crate) struct Watcher {
-    inner: Option<Inner>,
+    inner: Option<WatcherState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct WatcherState {
     control: Arc<OwnedFd>,
     guardian: Guardian,
     progress: watch::Sender<Progress>,
-    asked: Arc<AtomicBool>,
+    stop_requested: Arc<AtomicBool>,
     /// Removed when the tree is gone.
     scratch: Option<Scratch>,
     /// Too.
-    group: Option<Group>,
+    group: Option<TreeCgroups>,
     /// The last record, after which the guardian exits.
     finished: Option<Exit>,
     /// How it ended, once it is reaped: from then on its pid may be somebody else's.
@@ -127,12 +127,13 @@ impl Watcher {
         control: Arc<OwnedFd>,
         guardian: Guardian,
         scratch: Option<Scratch>,
-        group: Option<Group>,
+        group: Option<TreeCgroups>,
     ) -> Self {
         let progress = watch::Sender::new(Progress::default());
-        let asked = Arc::default();
+        let stop_requested = Arc::default();
         let (finished, ended) = (None, None);
-        let inner = Inner { control, guardian, progress, asked, scratch, group, finished, ended };
+        let inner =
+            WatcherState { control, guardian, progress, stop_requested, scratch, group, finished, ended };
         Self { inner: Some(inner) }
     }
 
@@ -143,8 +144,8 @@ impl Watcher {
     }
 
     /// Shared with the child's handle, which sets it when it asks the worker to end.
-    pub(crate) fn asked(&self) -> Arc<AtomicBool> {
-        self.inner.as_ref().map_or_else(Arc::default, |inner| inner.asked.clone())
+    pub(crate) fn stop_requested(&self) -> Arc<AtomicBool> {
+        self.inner.as_ref().map_or_else(Arc::default, |inner| inner.stop_requested.clone())
     }
 
     pub(crate) async fn run(mut self, drain: JoinHandle<()>) {
@@ -155,11 +156,11 @@ impl Watcher {
             return;
         }
         let exit = inner.reap();
-        _ = tokio::time::timeout(STDERR_GRACE, drain).await;
+        _ = tokio::time::timeout(STDERR_DRAIN_TIMEOUT, drain).await;
         let left = (inner.scratch.take(), inner.group.take());
         if left.0.is_some() || left.1.is_some() {
             let removal = tokio::task::spawn_blocking(move || drop(left));
-            _ = tokio::time::timeout(SCRATCH_GRACE, removal).await;
+            _ = tokio::time::timeout(SCRATCH_REMOVAL_TIMEOUT, removal).await;
         }
         inner.publish(exit);
         self.inner = None;
@@ -185,14 +186,14 @@ impl Drop for Watcher {
     }
 }
 
-impl Inner {
+impl WatcherState {
     /// Takes records until the guardian is dead, but does not reap it.
     async fn follow(&mut self) -> io::Result<()> {
         let control = sys::readable(self.control.clone())?;
         loop {
             let mut ready = control.readable().await?;
             match ready.try_io(|control| receive(control.get_ref())) {
-                Ok(Ok(Some(record))) => self.take(record),
+                Ok(Ok(Some(record))) => self.handle_record(record),
                 Ok(Ok(None)) => break,
                 Ok(Err(error)) => return Err(error),
                 Err(_would_block) => {}
@@ -211,7 +212,7 @@ impl Inner {
                 Err(_) => return,
             }
             match receive(&self.control) {
-                Ok(Some(record)) => self.take(record),
+                Ok(Some(record)) => self.handle_record(record),
                 Ok(None) => return,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => return,
@@ -219,11 +220,11 @@ impl Inner {
         }
     }
 
-    fn take(&mut self, record: Record) {
-        let asked = self.asked.load(Ordering::SeqCst);
+    fn handle_record(&mut self, record: Record) {
+        let stop_requested = self.stop_requested.load(Ordering::SeqCst);
         match record {
-            Record::Exited { code } => self.worker_ended(Exit::exited(code, asked)),
-            Record::Signaled { signal } => self.worker_ended(Exit::signaled(signal, asked)),
+            Record::Exited { code } => self.worker_ended(Exit::exited(code, stop_requested)),
+            Record::Signaled { signal } => self.worker_ended(Exit::signaled(signal, stop_requested)),
             Record::Stuck { swept, alive } => {
                 let worker =
                     self.progress.borrow().worker.unwrap_or(Exit { class: ExitClass::Stopped, ..Exit::LOST });
@@ -243,7 +244,7 @@ impl Inner {
     }
 
     fn worker_ended(&self, mut exit: Exit) {
-        exit.oom = exit.may_be_oom() && self.group.as_ref().is_some_and(Group::oom);
+        exit.oom = exit.may_be_oom() && self.group.as_ref().is_some_and(TreeCgroups::oom);
         self.progress.send_modify(|progress| progress.worker = Some(exit));
     }
 
@@ -265,14 +266,14 @@ impl Inner {
                 "a guardian vanished; killing what is left of its session"
             );
             tree::kill_session(self.guardian.pid);
-            let orphans = adopt::end_orphans();
+            let orphans = orphans::end_orphans();
             let worker = self.progress.borrow().worker.unwrap_or(Exit::LOST);
             let survivors = self.guardian.survivors().max(orphans);
             Exit { class: ExitClass::Lost, survivors, ..worker }
         });
-        let mut fate = lock(&self.guardian.fate);
+        let mut state = lock(&self.guardian.state);
         wait(WaitIdOptions::empty());
-        fate.reaped = true;
+        state.reaped = true;
         self.ended = Some(exit);
         exit
     }
@@ -289,7 +290,7 @@ impl Inner {
 ///
 /// An order that the guardian has left unread is told as a reset, once and ahead of the records that still wait.
 fn receive(control: &OwnedFd) -> io::Result<Option<Record>> {
-    let mut buffer = [0; RECORD_LEN];
+    let mut buffer = [0; RECORD_BYTES];
     loop {
         return match recv(control, &mut buffer, RecvFlags::DONTWAIT) {
             Ok((0, _)) => Ok(None),
@@ -319,7 +320,7 @@ mod tests {
         let stand_in = std::process::Command::new("true").spawn().unwrap();
         let pid = Pid::from_child(&stand_in);
         let guardian = Guardian::new(pid.as_raw_pid(), pidfd_open(pid, PidfdFlags::empty()).unwrap());
-        let fate = guardian.fate.clone();
+        let state = guardian.state.clone();
         let watcher = Watcher::new(Arc::new(ours), guardian, None, None);
         let mut progress = watcher.progress();
         let watching = tokio::spawn(watcher.run(tokio::spawn(std::future::pending())));
@@ -327,7 +328,7 @@ mod tests {
             send(&theirs, &record.encode(), SendFlags::empty()).unwrap();
         }
         drop(theirs);
-        while !fate.lock().unwrap().reaped {
+        while !state.lock().unwrap().reaped {
             tokio::task::yield_now().await;
         }
         watching.abort();

@@ -7,10 +7,10 @@ use core::ops::Range;
 
 /// Smaller regions are not worth a system call each, and small ones are where loaders and C libraries keep
 /// their state.
-const SMALLEST: usize = 1 << 20;
+const MIN_REGION_BYTES: usize = 1 << 20;
 
 /// A multiple of every page size in use; ranges shrink to it.
-const GRANULE: usize = 64 << 10;
+const GRANULE_BYTES: usize = 64 << 10;
 
 /// Reads lines in the format of `/proc/<pid>/maps` piece by piece and reports the private, anonymous,
 /// writable ranges outside `keep`.
@@ -61,9 +61,9 @@ impl<'a> MapsParser<'a> {
                     next = keep.end;
                 }
             }
-            let from = start.saturating_add(GRANULE - 1) & !(GRANULE - 1);
-            let to = end & !(GRANULE - 1);
-            if to.saturating_sub(from) >= SMALLEST {
+            let from = start.saturating_add(GRANULE_BYTES - 1) & !(GRANULE_BYTES - 1);
+            let to = end & !(GRANULE_BYTES - 1);
+            if to.saturating_sub(from) >= MIN_REGION_BYTES {
                 release(from..to);
             }
             start = next;

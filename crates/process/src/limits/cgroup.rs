@@ -7,35 +7,35 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::place::{PREFIX, Place, SELF, Version, write};
+use super::cgroup_root::{CgroupRoot, GROUP_PREFIX, OWN_GROUP_NAME, Version, write};
 use super::{Controller, Limits, Unenforceable};
 use crate::spawn::above_stdio;
 
 /// Names that may be taken, by whoever had our process id before.
-const ATTEMPTS: u32 = 1000;
+const MAX_NAME_ATTEMPTS: u32 = 1000;
 /// How many groups are made between two searches for such as were left behind.
 const SWEEP_EVERY: u64 = 64;
 /// What is about to be gone holds its group for a moment longer.
-const REMOVALS: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(10);
+const MAX_REMOVAL_ATTEMPTS: u32 = 20;
+const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 
 /// Groups with limits, in which a tree starts. Dropping them removes them, as far as nobody is left in them.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct TreeCgroups {
     /// One for each hierarchy: with version 2 there is but one, with version 1 usually one for each controller.
-    parts: Vec<Part>,
+    parts: Vec<Cgroup>,
     /// Where the kernel counts whom it has killed.
     memory: Option<(PathBuf, Version)>,
 }
 
 #[derive(Debug)]
-struct Part {
+struct Cgroup {
     path: PathBuf,
     /// Who writes here moves in.
     entry: OwnedFd,
 }
 
-impl Group {
+impl TreeCgroups {
     /// Makes them. Without limits there are none.
     pub(crate) fn new(limits: &Limits) -> Result<Self, Unenforceable> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -48,22 +48,23 @@ impl Group {
     }
 
     fn add(&mut self, controller: Controller, limit: u64, number: u64) -> Result<(), String> {
-        let place = Place::find(controller)?;
+        let place = CgroupRoot::find(controller)?;
         place.divide()?;
         // Twice, because two controllers may have a hierarchy each.
         if number % SWEEP_EVERY < 2 {
-            sweep(&place.path);
+            remove_stale(&place.path);
         }
         let known = self.parts.iter().find(|part| part.path.parent() == Some(&*place.path));
         let path = match known {
             Some(part) => part.path.clone(),
             None => {
-                let (path, entry) = make(&place.path, number).map_err(|error| place.told(&error))?;
-                self.parts.push(Part { path: path.clone(), entry });
+                let (path, entry) =
+                    create_cgroup(&place.path, number).map_err(|error| place.explain(&error))?;
+                self.parts.push(Cgroup { path: path.clone(), entry });
                 path
             }
         };
-        set(&path, controller, place.version, limit).map_err(|error| place.told(&error))?;
+        write_limit(&path, controller, place.version, limit).map_err(|error| place.explain(&error))?;
         if controller == Controller::Memory {
             self.memory = Some((path, place.version));
         }
@@ -86,25 +87,27 @@ impl Group {
         let Some((path, version)) = &self.memory else { return false };
         let read = |file| fs::read_to_string(path.join(file)).unwrap_or_default();
         match version {
-            Version::Two => killed(&read("memory.events")).unwrap_or(false),
+            Version::Two => has_kills(&read("memory.events")).unwrap_or(false),
             // Old kernels only count how often the limit was hit.
-            Version::One => killed(&read("memory.oom_control"))
+            Version::One => has_kills(&read("memory.oom_control"))
                 .unwrap_or_else(|| read("memory.failcnt").trim().parse().is_ok_and(|count: u64| count > 0)),
         }
     }
 }
 
 /// Whether anybody was killed, if the kernel tells.
-fn killed(text: &str) -> Option<bool> {
+fn has_kills(text: &str) -> Option<bool> {
     let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
     count.trim().parse().ok().map(|count: u64| count > 0)
 }
 
-impl Drop for Part {
+impl Drop for Cgroup {
     fn drop(&mut self) {
-        for _ in 0..REMOVALS {
+        for _ in 0..MAX_REMOVAL_ATTEMPTS {
             match fs::remove_dir(&self.path) {
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::sleep(PAUSE), // sleep: nobody tells when it is empty
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                    std::thread::sleep(REMOVAL_PAUSE); // sleep: nobody tells when it is empty
+                }
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return tracing::warn!(path = %self.path.display(), %error, "a control group stays");
                 }
@@ -116,10 +119,10 @@ impl Drop for Part {
 }
 
 /// A new group in `parent`, and its entry.
-fn make(parent: &Path, number: u64) -> io::Result<(PathBuf, OwnedFd)> {
-    for attempt in 0..ATTEMPTS {
+fn create_cgroup(parent: &Path, number: u64) -> io::Result<(PathBuf, OwnedFd)> {
+    for attempt in 0..MAX_NAME_ATTEMPTS {
         let again = if attempt == 0 { String::new() } else { format!("-{attempt}") };
-        let path = parent.join(format!("{PREFIX}{}-{number}{again}", std::process::id()));
+        let path = parent.join(format!("{GROUP_PREFIX}{}-{number}{again}", std::process::id()));
         match fs::create_dir(&path) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -137,7 +140,7 @@ fn make(parent: &Path, number: u64) -> io::Result<(PathBuf, OwnedFd)> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-fn set(path: &Path, controller: Controller, version: Version, limit: u64) -> io::Result<()> {
+fn write_limit(path: &Path, controller: Controller, version: Version, limit: u64) -> io::Result<()> {
     // What could be swapped out would not count.
     let (file, swap) = match (controller, version) {
         (Controller::Pids, _) => ("pids.max", None),
@@ -155,11 +158,11 @@ fn set(path: &Path, controller: Controller, version: Version, limit: u64) -> io:
 }
 
 /// Removes what those of us left behind who could not do it themselves. What has processes stays by itself.
-fn sweep(parent: &Path) {
+fn remove_stale(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let owner = name.to_str().and_then(owner);
+        let owner = name.to_str().and_then(owner_pid);
         if owner.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
             && let Err(error) = fs::remove_dir(entry.path())
         {
@@ -169,10 +172,10 @@ fn sweep(parent: &Path) {
 }
 
 /// Whose a group is, if it is of our making.
-fn owner(name: &str) -> Option<u32> {
-    let (pid, rest) = name.strip_prefix(PREFIX)?.split_once('-')?;
+fn owner_pid(name: &str) -> Option<u32> {
+    let (pid, rest) = name.strip_prefix(GROUP_PREFIX)?.split_once('-')?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let ours = rest == SELF || rest.split('-').all(is_number);
+    let ours = rest == OWN_GROUP_NAME || rest.split('-').all(is_number);
     (ours && is_number(pid)).then(|| pid.parse().ok()).flatten()
 }
 
@@ -193,7 +196,7 @@ mod tests {
             ("narrows-+1-1", None),
             ("user.slice", None),
         ] {
-            assert_eq!(owner(name), expected, "{name}");
+            assert_eq!(owner_pid(name), expected, "{name}");
         }
     }
 
@@ -206,7 +209,7 @@ mod tests {
         for name in [&*dead, &*alive, "strange"] {
             fs::create_dir(place.path().join(name)).unwrap();
         }
-        sweep(place.path());
+        remove_stale(place.path());
         assert!(!place.path().join(dead).exists());
         assert!(place.path().join(alive).exists());
         assert!(place.path().join("strange").exists());
@@ -219,7 +222,7 @@ mod tests {
             for (name, text) in files {
                 fs::write(place.path().join(name), text).unwrap();
             }
-            let group = Group { parts: Vec::new(), memory: Some((place.path().to_owned(), version)) };
+            let group = TreeCgroups { parts: Vec::new(), memory: Some((place.path().to_owned(), version)) };
             assert_eq!(group.oom(), expected, "{files:?}");
         };
         check(
@@ -246,7 +249,7 @@ mod tests {
 
     #[test]
     fn without_limits_there_is_no_group() {
-        let group = Group::new(&Limits::default()).unwrap();
+        let group = TreeCgroups::new(&Limits::default()).unwrap();
         assert!(group.entries().iter().all(Option::is_none));
         assert!(!group.oom());
     }

@@ -12,8 +12,8 @@ use rustix::process::{
 use crate::tree::{self, Orphan};
 
 /// How often orphans are looked for, as each that is killed may leave others, and how long they have to die.
-const ROUNDS: u32 = 50;
-const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+const MAX_KILL_ROUNDS: u32 = 50;
+const KILL_ROUND_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// Makes this process the one to which the trees of guardians fall that were killed, so that they can be ended. Without it
 /// they fall to init, and what has left the guardian's session by `setsid` lives on.
@@ -33,7 +33,7 @@ pub(crate) fn end_orphans() -> u32 {
     let (Ok(Some(_)), Ok(proc)) = (child_subreaper(), tree::open_proc()) else { return 0 };
     let Some(session) = tree::session(proc.as_fd(), me.as_raw_pid()) else { return 0 };
     let mut left = 0;
-    for _ in 0..ROUNDS {
+    for _ in 0..MAX_KILL_ROUNDS {
         left = 0;
         tree::orphans(proc.as_fd(), me.as_raw_pid(), session, |orphan: Orphan| {
             orphan.kill(Signal::KILL);
@@ -44,7 +44,7 @@ pub(crate) fn end_orphans() -> u32 {
         if left == 0 {
             break;
         }
-        _ = poll(&mut [], Some(&PAUSE));
+        _ = poll(&mut [], Some(&KILL_ROUND_PAUSE));
     }
     left
 }

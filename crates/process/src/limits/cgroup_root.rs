@@ -13,8 +13,8 @@ use rustix::process::geteuid;
 use super::Controller;
 
 /// The part of our group into which this program moves, after its process id.
-pub(super) const SELF: &str = "self";
-pub(super) const PREFIX: &str = "narrows-";
+pub(super) const OWN_GROUP_NAME: &str = "self";
+pub(super) const GROUP_PREFIX: &str = "narrows-";
 
 /// Which of the kernel's interfaces it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) enum Version {
 
 /// The group of this program in the hierarchy of one controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct CgroupRoot {
     pub(super) controller: Controller,
     pub(super) version: Version,
     pub(super) path: PathBuf,
@@ -33,7 +33,7 @@ pub(super) struct Place {
     pub(super) top: bool,
 }
 
-impl Place {
+impl CgroupRoot {
     /// Finds it, or says why there is none.
     pub(super) fn find(controller: Controller) -> Result<Self, String> {
         let read = |file: &str| {
@@ -43,7 +43,7 @@ impl Place {
         let (mounts, groups) = (read("/proc/self/mountinfo")?, read("/proc/self/cgroup")?);
         let mut place = Self::locate(controller, &mounts, &groups)?;
         // We may have moved.
-        let moved = format!("{PREFIX}{}-{SELF}", std::process::id());
+        let moved = format!("{GROUP_PREFIX}{}-{OWN_GROUP_NAME}", std::process::id());
         if place.path.file_name().is_some_and(|name| *name == *moved) {
             place.path.pop();
             place.top = Self::locate(controller, &mounts, "0::/").is_ok_and(|top| top.path == place.path);
@@ -60,32 +60,32 @@ impl Place {
                     let group = group(groups, |controllers| {
                         controllers.split(',').any(|name| name == controller.name())
                     });
-                    return mount.place(controller, Version::One, group);
+                    return mount.cgroup_root(controller, Version::One, group);
                 }
                 "cgroup2" => _ = second.get_or_insert(mount),
                 _ => {}
             }
         }
         let mount = second.ok_or("no control groups are mounted")?;
-        mount.place(controller, Version::Two, group(groups, str::is_empty))
+        mount.cgroup_root(controller, Version::Two, group(groups, str::is_empty))
     }
 
     /// Whether groups can probably be made here.
-    pub(super) fn look(&self) -> Result<(), String> {
-        self.may_use()?;
+    pub(super) fn check(&self) -> Result<(), String> {
+        self.check_ownership()?;
         if self.version == Version::Two
             && !self.is_divided()?
             && self.path.join("cgroup.type").exists()
             && self.lines("cgroup.procs")?.iter().any(|pid| *pid != std::process::id().to_string())
         {
-            return Err(self.crowded());
+            return Err(self.describe_crowded());
         }
         Ok(())
     }
 
     /// Makes it ready for groups: in version 2 a group has processes or parts with limits, not both.
     pub(super) fn divide(&self) -> Result<(), String> {
-        self.may_use()?;
+        self.check_ownership()?;
         if self.version == Version::One || self.is_divided()? {
             return Ok(());
         }
@@ -93,12 +93,12 @@ impl Place {
         match divide() {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
-            Err(error) => return Err(self.told(&error)),
+            Err(error) => return Err(self.explain(&error)),
         }
         let own = std::process::id().to_string();
-        let part = self.path.join(format!("{PREFIX}{own}-{SELF}"));
+        let part = self.path.join(format!("{GROUP_PREFIX}{own}-{OWN_GROUP_NAME}"));
         match fs::create_dir(&part) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(self.told(&error)),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(self.explain(&error)),
             _ => {}
         }
         let moved = write(&part.join("cgroup.procs"), &own).and_then(|()| divide());
@@ -106,8 +106,8 @@ impl Place {
             _ = write(&self.path.join("cgroup.procs"), &own);
             _ = fs::remove_dir(&part);
             return Err(match error.kind() {
-                io::ErrorKind::ResourceBusy => self.crowded(),
-                _ => self.told(&error),
+                io::ErrorKind::ResourceBusy => self.describe_crowded(),
+                _ => self.explain(&error),
             });
         }
         Ok(())
@@ -115,8 +115,8 @@ impl Place {
 
     /// Whether it is ours to divide. A group belongs to whoever manages it until that hands it over: it may count or
     /// end what is directly in it, and miss what we put elsewhere.
-    fn may_use(&self) -> Result<(), String> {
-        let metadata = fs::metadata(&self.path).map_err(|error| self.told(&error))?;
+    fn check_ownership(&self) -> Result<(), String> {
+        let metadata = fs::metadata(&self.path).map_err(|error| self.explain(&error))?;
         let user = geteuid();
         let given = !user.is_root() && metadata.uid() == user.as_raw();
         let marked = ["user.delegate", "trusted.delegate"].iter().any(|name| {
@@ -127,14 +127,14 @@ impl Place {
             let path = self.path.display();
             return Err(format!("{path} was not handed over to this program (systemd: Delegate=yes)"));
         }
-        access(&self.path, Access::WRITE_OK).map_err(|errno| self.told(&errno.into()))?;
+        access(&self.path, Access::WRITE_OK).map_err(|errno| self.explain(&errno.into()))?;
         match self.version {
             Version::One
                 if !self.top && self.lines("memory.use_hierarchy").is_ok_and(|lines| lines == ["0"]) =>
             {
                 Err(format!("in {} limits do not hold for parts", self.path.display()))
             }
-            Version::Two if !self.words("cgroup.controllers")? => {
+            Version::Two if !self.lists_controller("cgroup.controllers")? => {
                 Err(format!("{} does not have it", self.path.display()))
             }
             _ => Ok(()),
@@ -143,28 +143,28 @@ impl Place {
 
     /// Whether parts of it can have limits already.
     fn is_divided(&self) -> Result<bool, String> {
-        self.words("cgroup.subtree_control")
+        self.lists_controller("cgroup.subtree_control")
     }
 
     /// Whether a file lists the controller.
-    fn words(&self, file: &str) -> Result<bool, String> {
+    fn lists_controller(&self, file: &str) -> Result<bool, String> {
         let lines = self.lines(file)?;
         Ok(lines.iter().any(|line| line.split(' ').any(|word| word == self.controller.name())))
     }
 
     fn lines(&self, file: &str) -> Result<Vec<String>, String> {
-        let text = fs::read_to_string(self.path.join(file)).map_err(|error| self.told(&error))?;
+        let text = fs::read_to_string(self.path.join(file)).map_err(|error| self.explain(&error))?;
         Ok(text.lines().map(str::to_owned).collect())
     }
 
-    fn crowded(&self) -> String {
+    fn describe_crowded(&self) -> String {
         let path = self.path.display();
         format!(
             "{path} has other processes too (systemd-run --scope -p Delegate=yes gives this program its own)"
         )
     }
 
-    pub(super) fn told(&self, error: &io::Error) -> String {
+    pub(super) fn explain(&self, error: &io::Error) -> String {
         format!("{}: {error}", self.path.display())
     }
 }
@@ -201,7 +201,12 @@ impl<'a> Mount<'a> {
     }
 
     /// Our group, where it is mounted.
-    fn place(&self, controller: Controller, version: Version, group: Option<&str>) -> Result<Place, String> {
+    fn cgroup_root(
+        &self,
+        controller: Controller,
+        version: Version,
+        group: Option<&str>,
+    ) -> Result<CgroupRoot, String> {
         let group = group.ok_or("this program is in no control group")?;
         let root = unescaped(self.root);
         let inside = Path::new(group).strip_prefix(&root).ok();
@@ -209,7 +214,7 @@ impl<'a> Mount<'a> {
         let inside = inside.ok_or_else(|| format!("the control group {group} cannot be seen from here"))?;
         let top = inside.as_os_str().is_empty();
         let point = unescaped(self.point);
-        Ok(Place { controller, version, path: if top { point } else { point.join(inside) }, top })
+        Ok(CgroupRoot { controller, version, path: if top { point } else { point.join(inside) }, top })
     }
 }
 
@@ -251,7 +256,7 @@ mod tests {
         use Version::{One, Two};
         let groups = "8:cpu,pids:/box\n4:memory:/a/b:c\n1:name=systemd:/x\n0::/\n";
         let check = |controller, mounts, groups, expected: (Version, &str, bool)| {
-            let place = Place::locate(controller, mounts, groups).unwrap();
+            let place = CgroupRoot::locate(controller, mounts, groups).unwrap();
             assert_eq!((place.version, place.path.to_str().unwrap(), place.top), expected);
         };
         check(Memory, HYBRID, groups, (One, "/sys/fs/cgroup/memory/a/b:c", false));
@@ -264,7 +269,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_named() {
         let check = |mounts, groups, expected: &str| {
-            let why = Place::locate(Controller::Pids, mounts, groups).unwrap_err();
+            let why = CgroupRoot::locate(Controller::Pids, mounts, groups).unwrap_err();
             assert!(why.contains(expected), "{why}");
         };
         check("", "0::/\n", "no control groups are mounted");
@@ -278,13 +283,13 @@ mod tests {
     fn a_group_of_somebody_else_is_left_alone() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_owned();
-        let place = Place { controller: Controller::Memory, version: Version::One, path, top: false };
+        let place = CgroupRoot { controller: Controller::Memory, version: Version::One, path, top: false };
         // As root nothing tells that it is ours; as a user it is, by its owner.
-        match place.may_use() {
+        match place.check_ownership() {
             Err(why) => assert!(geteuid().is_root() && why.contains("not handed over"), "{why}"),
             Ok(()) => assert!(!geteuid().is_root()),
         }
-        assert_eq!(Place { top: true, ..place }.may_use(), Ok(()));
+        assert_eq!(CgroupRoot { top: true, ..place }.check_ownership(), Ok(()));
     }
 
     #[test]
@@ -292,17 +297,17 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_owned();
         let place =
-            Place { controller: Controller::Pids, version: Version::Two, path: path.clone(), top: true };
+            CgroupRoot { controller: Controller::Pids, version: Version::Two, path: path.clone(), top: true };
         fs::write(path.join("cgroup.controllers"), "cpu memory\n").unwrap();
         fs::write(path.join("cgroup.subtree_control"), "\n").unwrap();
-        assert!(place.look().unwrap_err().contains("does not have it"));
+        assert!(place.check().unwrap_err().contains("does not have it"));
         fs::write(path.join("cgroup.controllers"), "cpu memory pids\n").unwrap();
-        assert_eq!(place.look(), Ok(()), "the root of all can have processes");
+        assert_eq!(place.check(), Ok(()), "the root of all can have processes");
         fs::write(path.join("cgroup.type"), "domain\n").unwrap();
         fs::write(path.join("cgroup.procs"), format!("{}\n1\n", std::process::id())).unwrap();
-        assert!(place.look().unwrap_err().contains("has other processes too"));
+        assert!(place.check().unwrap_err().contains("has other processes too"));
         fs::write(path.join("cgroup.procs"), format!("{}\n", std::process::id())).unwrap();
-        assert_eq!(place.look(), Ok(()));
+        assert_eq!(place.check(), Ok(()));
         assert_eq!(place.is_divided(), Ok(false));
         fs::write(path.join("cgroup.subtree_control"), "memory pids\n").unwrap();
         assert_eq!(place.is_divided(), Ok(true));

@@ -25,17 +25,17 @@ use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, set_capabilities
 use crate::sys::{self, StringArray};
 
 /// How many places may be writable where mounts have to be made for them.
-pub(crate) const MOST_WRITABLE: usize = 64;
+pub(crate) const MAX_WRITABLE_MOUNTS: usize = 64;
 /// Of how many pieces a root may consist.
-pub(crate) const MOST_MOUNTS: usize = 256;
+pub(crate) const MAX_ROOT_MOUNTS: usize = 256;
 /// Where the gateway listens, in a network in which nobody else does.
 pub(crate) const GATEWAY_PORT: u16 = 3128;
 /// How many may wait for it.
-const BACKLOG: i32 = 128;
+const GATEWAY_BACKLOG: i32 = 128;
 
 /// How the worker gets into its sandbox, if it has one.
 #[derive(Clone, Copy)]
-pub(crate) enum CagePlan<'a> {
+pub(crate) enum SandboxPlan<'a> {
     /// It has none.
     None,
     /// It confines itself.
@@ -44,7 +44,7 @@ pub(crate) enum CagePlan<'a> {
         filter: &'a [sys::Instruction],
         /// Installed too if there is no IPC namespace.
         without_ipc: &'a [sys::Instruction],
-        view: Option<ViewPlan<'a>>,
+        view: Option<MountPlan<'a>>,
         /// Where the listener of its own network goes, if it has one.
         gateway: Option<BorrowedFd<'a>>,
         /// What it may do without the capabilities that a user namespace brings.
@@ -57,7 +57,7 @@ pub(crate) enum CagePlan<'a> {
 /// The mounts that the worker makes in a namespace of its own. Paths are absolute and lead through no links; outer
 /// ones come before inner ones.
 #[derive(Clone, Copy)]
-pub(crate) struct ViewPlan<'a> {
+pub(crate) struct MountPlan<'a> {
     /// The lines of a user namespace that leaves the worker who it is, if it needs one in order to mount.
     pub(crate) identity: Option<IdentityPlan<'a>>,
     pub(crate) processes: Processes,
@@ -78,7 +78,7 @@ pub(crate) enum Processes {
 pub(crate) enum ShapePlan<'a> {
     /// Everything.
     All {
-        /// What stays writable, at most [`MOST_WRITABLE`]; the rest becomes read-only. If there are none, nothing does.
+        /// What stays writable, at most [`MAX_WRITABLE_MOUNTS`]; the rest becomes read-only. If there are none, nothing does.
         writable: StringArray<'a>,
         /// Directories that are not to be moved away.
         pinned: StringArray<'a>,
@@ -90,7 +90,7 @@ pub(crate) enum ShapePlan<'a> {
         root: &'a CStr,
         /// The mount point of procfs, in the root.
         proc: &'a CStr,
-        /// What is mounted, at most [`MOST_MOUNTS`].
+        /// What is mounted, at most [`MAX_ROOT_MOUNTS`].
         sources: StringArray<'a>,
         /// Where, in the root.
         places: StringArray<'a>,
@@ -106,7 +106,7 @@ pub(crate) struct IdentityPlan<'a> {
     pub(crate) group: &'a CStr,
 }
 
-impl<'a> CagePlan<'a> {
+impl<'a> SandboxPlan<'a> {
     /// What the worker needs of the descriptors it was forked with.
     pub(crate) fn descriptors(self) -> [Option<BorrowedFd<'a>>; 2] {
         match self {
@@ -120,7 +120,7 @@ impl<'a> CagePlan<'a> {
     /// namespace does not enter it, its children do.
     pub(crate) fn init_namespaces(self) -> Option<UnshareFlags> {
         match self {
-            Self::Landlock { view: Some(ViewPlan { identity, processes: Processes::Own, .. }), .. } => {
+            Self::Landlock { view: Some(MountPlan { identity, processes: Processes::Own, .. }), .. } => {
                 // At once, so that the user namespace owns the PID namespace. Otherwise procfs could not be mounted.
                 let user = if identity.is_some() { UnshareFlags::NEWUSER } else { UnshareFlags::empty() };
                 Some(UnshareFlags::NEWPID | user)
@@ -129,11 +129,11 @@ impl<'a> CagePlan<'a> {
         }
     }
 
-    /// Makes the mounts, before [`CagePlan::enter`]: once Landlock holds, nothing can be mounted any more. This process is
+    /// Makes the mounts, before [`SandboxPlan::enter`]: once Landlock holds, nothing can be mounted any more. This process is
     /// in `cwd` before, and after.
-    pub(crate) fn make_view(self, cwd: Option<&CStr>) -> Result<(), Errno> {
+    pub(crate) fn make_mounts(self, cwd: Option<&CStr>) -> Result<(), Errno> {
         let Self::Landlock { view: Some(view), ruleset, gateway, .. } = self else { return Ok(()) };
-        view.make(ruleset, gateway)?;
+        view.apply(ruleset, gateway)?;
         // The directory we are in lies below the new mounts, and they do not cover it from inside.
         cwd.map_or(Ok(()), chdir)
     }
@@ -174,8 +174,8 @@ fn drop_capabilities(had: CapabilitySet) -> Result<(), Errno> {
     set_capabilities(None, sets)
 }
 
-impl ViewPlan<'_> {
-    fn make(self, ruleset: BorrowedFd<'_>, gateway: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+impl MountPlan<'_> {
+    fn apply(self, ruleset: BorrowedFd<'_>, gateway: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let network = if gateway.is_some() { UnshareFlags::NEWNET } else { UnshareFlags::empty() };
         let namespaces = UnshareFlags::NEWNS | network;
         match (self.identity, self.processes) {
@@ -191,7 +191,7 @@ impl ViewPlan<'_> {
         mount_change(c"/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
         match self.shape {
             ShapePlan::All { writable, pinned, sealed } => {
-                show_all(writable, pinned, sealed)?;
+                mount_writable_paths(writable, pinned, sealed)?;
                 if self.processes == Processes::All {
                     return Ok(());
                 }
@@ -199,9 +199,9 @@ impl ViewPlan<'_> {
                     Some(_) => MountAttrFlags::MOUNT_ATTR_RDONLY,
                     None => MountAttrFlags::empty(),
                 };
-                attach(mount_procfs(read_only, None)?.as_fd(), place(c"/proc")?.as_fd())?;
+                attach_mount(mount_procfs(read_only, None)?.as_fd(), open_path(c"/proc")?.as_fd())?;
                 // The ruleset has a rule for the procfs that is now covered, and none for the root directory.
-                sys::landlock_allow_reading(ruleset, place(c"/proc")?.as_fd())
+                sys::landlock_allow_reading(ruleset, open_path(c"/proc")?.as_fd())
             }
             ShapePlan::Pieces { root, proc, sources, places, writable } => {
                 let processes = match self.processes {
@@ -211,63 +211,63 @@ impl ViewPlan<'_> {
                 let processes = match (processes, self.processes) {
                     // Only who made the namespace of the processes may show them anew. Landlock keeps others from being
                     // looked into.
-                    (Err(Errno::PERM), Processes::All) => copy(place(c"/proc")?.as_fd())?,
+                    (Err(Errno::PERM), Processes::All) => clone_mount(open_path(c"/proc")?.as_fd())?,
                     (processes, _) => processes?,
                 };
-                show_pieces(root, (processes.as_fd(), proc), sources, places, writable)
+                enter_private_root(root, (processes.as_fd(), proc), sources, places, writable)
             }
         }
     }
 }
 
 /// Makes everything read-only but what is named.
-fn show_all(
+fn mount_writable_paths(
     writable: StringArray<'_>,
     pinned: StringArray<'_>,
     sealed: StringArray<'_>,
 ) -> Result<(), Errno> {
-    let mut trees = [const { None::<OwnedFd> }; MOST_WRITABLE];
+    let mut trees = [const { None::<OwnedFd> }; MAX_WRITABLE_MOUNTS];
     for (tree, path) in trees.iter_mut().zip(writable.iter()) {
-        *tree = Some(copy(place(path)?.as_fd())?);
+        *tree = Some(clone_mount(open_path(path)?.as_fd())?);
     }
     if trees.first().is_some_and(Option::is_some) {
-        sys::make_read_only(place(c"/")?.as_fd())?;
+        sys::make_read_only(open_path(c"/")?.as_fd())?;
     }
     for (tree, path) in trees.iter().flatten().zip(writable.iter()) {
-        attach(tree.as_fd(), place(path)?.as_fd())?;
+        attach_mount(tree.as_fd(), open_path(path)?.as_fd())?;
     }
     for path in pinned.iter() {
-        cover(path, false)?;
+        bind_onto_itself(path, false)?;
     }
     for path in sealed.iter() {
-        cover(path, true)?;
+        bind_onto_itself(path, true)?;
     }
     Ok(())
 }
 
 /// Puts a root together and moves into it. Nothing else of this machine can be reached from there.
-fn show_pieces(
+fn enter_private_root(
     root: &CStr,
     (processes, proc): (BorrowedFd<'_>, &CStr),
     sources: StringArray<'_>,
     places: StringArray<'_>,
     writable: &[u8],
 ) -> Result<(), Errno> {
-    let mut trees = [const { None::<OwnedFd> }; MOST_MOUNTS];
+    let mut trees = [const { None::<OwnedFd> }; MAX_ROOT_MOUNTS];
     for ((tree, path), writable) in trees.iter_mut().zip(sources.iter()).zip(writable) {
-        let copied = copy(place(path)?.as_fd())?;
+        let copied = clone_mount(open_path(path)?.as_fd())?;
         if *writable == 0 {
             sys::make_read_only(copied.as_fd())?;
         }
         *tree = Some(copied);
     }
-    let whole = copy(place(root)?.as_fd())?;
+    let whole = clone_mount(open_path(root)?.as_fd())?;
     sys::make_read_only(whole.as_fd())?;
-    attach(whole.as_fd(), place(root)?.as_fd())?;
+    attach_mount(whole.as_fd(), open_path(root)?.as_fd())?;
     for (tree, path) in trees.iter().flatten().zip(places.iter()) {
-        attach(tree.as_fd(), place(path)?.as_fd())?;
+        attach_mount(tree.as_fd(), open_path(path)?.as_fd())?;
     }
-    attach(processes, place(proc)?.as_fd())?;
+    attach_mount(processes, open_path(proc)?.as_fd())?;
     chdir(root)?;
     // The old root comes to lie on the new one, and is taken away.
     pivot_root(c".", c".")?;
@@ -296,7 +296,7 @@ fn open_gateway(to: BorrowedFd<'_>) -> Result<(), Errno> {
     sys::start_loopback()?;
     let listener = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     bind(&listener, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, GATEWAY_PORT))?;
-    listen(&listener, BACKLOG)?;
+    listen(&listener, GATEWAY_BACKLOG)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut message = SendAncillaryBuffer::new(&mut space);
     let descriptors = [listener.as_fd()];
@@ -330,13 +330,13 @@ impl IdentityPlan<'_> {
 }
 
 /// What lies at a path, be it a link.
-fn place(path: &CStr) -> Result<OwnedFd, Errno> {
+fn open_path(path: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
 }
 
 /// A copy of what is mounted at and below a place, mounted nowhere.
-fn copy(place: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+fn clone_mount(place: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::AT_RECURSIVE
         | OpenTreeFlags::AT_EMPTY_PATH
@@ -344,20 +344,20 @@ fn copy(place: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     open_tree(place, c"", flags)
 }
 
-fn attach(tree: BorrowedFd<'_>, place: BorrowedFd<'_>) -> Result<(), Errno> {
+fn attach_mount(tree: BorrowedFd<'_>, place: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(tree, c"", place, c"", flags)
 }
 
 /// Mounts a place onto itself: it can no longer be moved or removed. What is gone by now need not be.
-fn cover(path: &CStr, read_only: bool) -> Result<(), Errno> {
-    let place = match place(path) {
+fn bind_onto_itself(path: &CStr, read_only: bool) -> Result<(), Errno> {
+    let place = match open_path(path) {
         Err(Errno::NOENT) => return Ok(()),
         place => place?,
     };
-    let tree = copy(place.as_fd())?;
+    let tree = clone_mount(place.as_fd())?;
     if read_only {
         sys::make_read_only(tree.as_fd())?;
     }
-    attach(tree.as_fd(), place.as_fd())
+    attach_mount(tree.as_fd(), place.as_fd())
 }
