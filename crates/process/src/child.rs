@@ -16,18 +16,18 @@ use crate::guardian_handle::{Guardian, Progress};
 use crate::record::Order;
 use crate::{Exit, Ladder, StderrTail};
 
-/// How often a guardian is continued while somebody waits for it, in case its worker stops it.
+/// How often a guardian is continued while a caller waits for it, in case its worker stops it.
 const WAKE_INTERVAL: Duration = Duration::from_millis(500);
-/// How long a guardian may take for what it was told to do at once. It reports what does not die well before
-/// that, so it is not being slow: something keeps it from running.
+/// How long a guardian may take for an order. It reports processes that do not die well before that, so a slow guardian
+/// is prevented from running.
 const GUARDIAN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the end of a killed guardian may take to be seen.
+/// How long the end of a killed guardian may take to become visible.
 const FORCED_END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A worker and the tree under it.
+/// A worker and its process tree.
 ///
-/// Dropping the handle ends the tree: `SIGTERM` to every process, the spec's `orphan_grace`, `SIGKILL`. This
-/// goes on in the background and needs no runtime.
+/// Dropping the handle ends the tree: `SIGTERM` to every process, the spec's `orphan_grace`, `SIGKILL`. This continues
+/// in the background and needs no runtime.
 #[derive(Debug)]
 pub struct Child {
     lifeline: Lifeline,
@@ -69,7 +69,7 @@ impl Child {
         }
     }
 
-    /// The worker's process id, which is also its process group's. In a PID namespace it has another besides.
+    /// The worker's process id and process group id. In a PID namespace it has another id too.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -79,41 +79,40 @@ impl Child {
         self.guardian.pid.cast_unsigned()
     }
 
-    /// Our end of the worker's stdin. Dropping it is the end of the worker's input; its `shutdown` is not.
+    /// The writing end of the worker's stdin. Dropping it ends the worker's input; its `shutdown` does not.
     pub fn take_stdin(&mut self) -> Option<pipe::Sender> {
         self.stdin.get_mut().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Our end of the worker's stdout.
+    /// The reading end of the worker's stdout.
     pub fn take_stdout(&mut self) -> Option<pipe::Receiver> {
         self.stdout.take()
     }
 
-    /// The listener in the worker's own network, if its sandbox has a gateway. It does not block.
+    /// The non-blocking listener in the worker's own network, if its sandbox has a gateway.
     pub fn take_gateway(&mut self) -> Option<TcpListener> {
         self.gateway.take()
     }
 
-    /// The end of what the worker wrote to stderr, which is read all the time.
+    /// The end of the worker's stderr, which is read continuously.
     pub fn stderr(&self) -> StderrTail {
         self.stderr.clone()
     }
 
-    /// Waits until the worker has ended and nothing of its tree is left. Can be called any number of times,
-    /// and a call can be abandoned.
+    /// Waits until the worker and its tree have ended. Can be called repeatedly. Cancel-safe.
     ///
     /// Processes that outlive the worker are ended as described for [`Child`].
     pub async fn wait(&self) -> Exit {
         self.wait_until(|progress| progress.tree).await
     }
 
-    /// Waits until the worker itself has ended. The rest of its tree is then being ended, and `swept` and
-    /// `survivors` are not known yet.
+    /// Waits until the worker itself has ended. Its tree is then being ended, and `swept` and `survivors` are not known
+    /// yet.
     pub async fn worker_ended(&self) -> Exit {
         self.wait_until(|progress| progress.worker).await
     }
 
-    /// The result of [`wait`](Self::wait), if it is there already.
+    /// Returns the result of [`wait`](Self::wait) if it is available.
     pub fn try_wait(&self) -> Option<Exit> {
         self.progress.borrow().tree
     }
@@ -123,22 +122,21 @@ impl Child {
         loop {
             match timeout(WAKE_INTERVAL, progress.wait_for(|progress| reached(progress).is_some())).await {
                 Ok(Ok(progress)) => return reached(&progress).unwrap_or(Exit::LOST),
-                // Nobody watches the guardian any more: there was not even a thread to be had.
+                // The guardian is not watched any more: not even a thread could be started.
                 Ok(Err(_)) => return Exit::LOST,
                 Err(_elapsed) => self.guardian.wake(),
             }
         }
     }
 
-    /// Ends the worker and its tree, gently at first: end of input, then `SIGTERM` to the worker's process
-    /// group, then `SIGKILL` to everything. When it returns the tree is gone, unless the [`Exit`] counts
-    /// survivors.
+    /// Ends the worker and its tree, gently at first: end of input, then `SIGTERM` to the worker's process group, then
+    /// `SIGKILL` to all. Afterwards the tree is gone, unless the [`Exit`] counts survivors.
     ///
-    /// A guardian that is kept from doing this is given ten seconds. Then the tree is ended without it, as far
-    /// as it can be found, and the worker counts as [`Lost`](crate::ExitClass::Lost).
+    /// A guardian that does not respond is given ten seconds. Then the tree is ended without it, as far as it can be
+    /// found, and the worker counts as [`Lost`](crate::ExitClass::Lost).
     ///
-    /// The end of input needs the caller to drop the end it has taken with [`take_stdin`](Self::take_stdin).
-    /// An abandoned call can be repeated.
+    /// The caller must drop the stdin it has taken with [`take_stdin`](Self::take_stdin). A cancelled call can be
+    /// repeated.
     pub async fn stop(&self, ladder: Ladder) -> Exit {
         self.stop_requested.store(true, Ordering::SeqCst);
         drop(lock(&self.stdin).take());
@@ -157,7 +155,7 @@ impl Child {
         _ = tokio::task::spawn_blocking(move || guardian.end_by_force()).await;
         match timeout(FORCED_END_TIMEOUT, self.wait()).await {
             Ok(exit) => exit,
-            // It is dying, and so is at least one process that has its end of the socket.
+            // The guardian is dying, and so is at least one process that holds its end of the socket.
             Err(_elapsed) => Exit { survivors: self.guardian.survivors().max(1), ..Exit::LOST },
         }
     }
@@ -168,14 +166,14 @@ impl Child {
         self.lifeline.send(Order::Terminate);
     }
 
-    /// Sends `SIGKILL` to every process of the tree. [`wait`](Self::wait) tells when they are gone.
+    /// Sends `SIGKILL` to every process of the tree. [`wait`](Self::wait) returns when they are gone.
     pub fn kill(&self) {
         self.stop_requested.store(true, Ordering::SeqCst);
         self.lifeline.send(Order::Kill);
     }
 }
 
-/// Our end of the control socket. Closing it, or dying, ends the tree.
+/// The supervisor's end of the control socket. Closing it, or the supervisor's death, ends the tree.
 #[derive(Debug)]
 pub(crate) struct Lifeline {
     control: Arc<OwnedFd>,
@@ -187,14 +185,14 @@ impl Lifeline {
     }
 
     fn send(&self, order: Order) {
-        // It fails only when the guardian is gone, and its tree with it.
+        // Fails only if the guardian and its tree are gone.
         _ = send(&*self.control, &[order as u8], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 }
 
 impl Drop for Lifeline {
     fn drop(&mut self) {
-        // Not merely closed: the watcher still reads from the same socket.
+        // Shut down, not only closed: the watcher still reads from the socket.
         _ = shutdown(&*self.control, Shutdown::Write);
     }
 }
@@ -219,8 +217,8 @@ mod tests {
         stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
     }
 
-    /// A guardian that heeds no order, with two children of which one has left its session. Also what would be
-    /// its end of the control socket, and the children's pids.
+    /// A guardian that ignores orders, with two children of which one has left its session. Returns its end of the
+    /// control socket and the pids of the children too.
     async fn unresponsive_guardian() -> (Child, OwnedFd, Vec<String>) {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -264,7 +262,7 @@ mod tests {
         assert!(!fs::exists(format!("/proc/{}", child.guardian_pid())).unwrap(), "it is reaped");
     }
 
-    /// What a process that hangs in the kernel between fork and exec would do.
+    /// A process that hangs in the kernel between fork and exec behaves like this.
     #[tokio::test]
     async fn an_end_that_cannot_be_seen_is_not_waited_for() {
         let (child, theirs, children) = unresponsive_guardian().await;

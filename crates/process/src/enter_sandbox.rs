@@ -1,4 +1,4 @@
-//! The worker's way into its sandbox, between fork and exec.
+//! The worker's entry into its sandbox, between fork and exec.
 //!
 //! As in the guardian, nothing here allocates, locks or panics.
 
@@ -24,41 +24,41 @@ use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, set_capabilities
 
 use crate::sys::{self, StringArray};
 
-/// How many places may be writable where mounts have to be made for them.
+/// Limit of writable paths that need mounts.
 pub(crate) const MAX_WRITABLE_MOUNTS: usize = 64;
-/// Of how many pieces a root may consist.
+/// Limit of mounts in a private root.
 pub(crate) const MAX_ROOT_MOUNTS: usize = 256;
-/// Where the gateway listens, in a network in which nobody else does.
+/// The port of the gateway in the worker's own network.
 pub(crate) const GATEWAY_PORT: u16 = 3128;
-/// How many may wait for it.
+/// Limit of connections that wait to be accepted.
 const GATEWAY_BACKLOG: i32 = 128;
 
-/// How the worker gets into its sandbox, if it has one.
+/// How the worker enters its sandbox.
 #[derive(Clone, Copy)]
 pub(crate) enum SandboxPlan<'a> {
-    /// It has none.
+    /// No sandbox.
     None,
-    /// It confines itself.
+    /// The worker confines itself.
     Landlock {
         ruleset: BorrowedFd<'a>,
         filter: &'a [sys::Instruction],
-        /// Installed too if there is no IPC namespace.
+        /// Installed in addition if there is no IPC namespace.
         without_ipc: &'a [sys::Instruction],
         view: Option<MountPlan<'a>>,
-        /// Where the listener of its own network goes, if it has one.
+        /// Receives the listener of the worker's own network, if it has one.
         gateway: Option<BorrowedFd<'a>>,
-        /// What it may do without the capabilities that a user namespace brings.
+        /// The capabilities that the worker keeps; a user namespace would grant more.
         powers: CapabilitySet,
     },
-    /// Its program is a launcher that reads these.
+    /// The worker executes a launcher that reads these descriptors.
     Launcher { options: BorrowedFd<'a>, filter: BorrowedFd<'a> },
 }
 
-/// The mounts that the worker makes in a namespace of its own. Paths are absolute and lead through no links; outer
-/// ones come before inner ones.
+/// The mounts that the worker makes in its own namespace. Paths are absolute and free of links; outer paths precede
+/// inner ones.
 #[derive(Clone, Copy)]
 pub(crate) struct MountPlan<'a> {
-    /// The lines of a user namespace that leaves the worker who it is, if it needs one in order to mount.
+    /// The mapping of a user namespace that keeps the worker's ids, if mounting needs one.
     pub(crate) identity: Option<IdentityPlan<'a>>,
     pub(crate) processes: Processes,
     pub(crate) shape: ShapePlan<'a>,
@@ -69,37 +69,37 @@ pub(crate) struct MountPlan<'a> {
 pub(crate) enum Processes {
     /// Its own, because it has a PID namespace.
     Own,
-    /// All of this machine.
+    /// All of the machine.
     All,
 }
 
 /// What is mounted.
 #[derive(Clone, Copy)]
 pub(crate) enum ShapePlan<'a> {
-    /// Everything.
+    /// The whole file system.
     All {
-        /// What stays writable, at most [`MAX_WRITABLE_MOUNTS`]; the rest becomes read-only. If there are none, nothing does.
+        /// Paths that stay writable, at most [`MAX_WRITABLE_MOUNTS`]. If empty, the whole file system does.
         writable: StringArray<'a>,
-        /// Directories that are not to be moved away.
+        /// Directories that must not be moved away.
         pinned: StringArray<'a>,
-        /// What is read-only within the writable places.
+        /// Read-only paths within the writable ones.
         sealed: StringArray<'a>,
     },
-    /// A root of its own.
+    /// A private root.
     Pieces {
         root: &'a CStr,
         /// The mount point of procfs, in the root.
         proc: &'a CStr,
-        /// What is mounted, at most [`MAX_ROOT_MOUNTS`].
+        /// Mount sources, at most [`MAX_ROOT_MOUNTS`].
         sources: StringArray<'a>,
-        /// Where, in the root.
+        /// The mount points in the root.
         places: StringArray<'a>,
-        /// Which of these can be changed.
+        /// For each mount, whether it is writable.
         writable: &'a [u8],
     },
 }
 
-/// Who the worker is in its user namespace: the same as outside.
+/// The worker's ids in its user namespace: the same as outside.
 #[derive(Clone, Copy)]
 pub(crate) struct IdentityPlan<'a> {
     pub(crate) user: &'a CStr,
@@ -107,7 +107,7 @@ pub(crate) struct IdentityPlan<'a> {
 }
 
 impl<'a> SandboxPlan<'a> {
-    /// What the worker needs of the descriptors it was forked with.
+    /// The descriptors that the worker needs after the fork.
     pub(crate) fn descriptors(self) -> [Option<BorrowedFd<'a>>; 2] {
         match self {
             Self::None => [None, None],
@@ -116,12 +116,13 @@ impl<'a> SandboxPlan<'a> {
         }
     }
 
-    /// The namespaces in which the first process of the tree is forked, if it is not the worker itself: who makes a PID
-    /// namespace does not enter it, its children do.
+    /// The namespaces in which the first process of the tree is forked, unless that is the worker itself: the process
+    /// that creates a PID namespace stays outside it, and its children are inside.
     pub(crate) fn init_namespaces(self) -> Option<UnshareFlags> {
         match self {
             Self::Landlock { view: Some(MountPlan { identity, processes: Processes::Own, .. }), .. } => {
-                // At once, so that the user namespace owns the PID namespace. Otherwise procfs could not be mounted.
+                // All at once, so that the user namespace owns the PID namespace. Otherwise procfs could not be
+                // mounted.
                 let user = if identity.is_some() { UnshareFlags::NEWUSER } else { UnshareFlags::empty() };
                 Some(UnshareFlags::NEWPID | user)
             }
@@ -129,16 +130,16 @@ impl<'a> SandboxPlan<'a> {
         }
     }
 
-    /// Makes the mounts, before [`SandboxPlan::enter`]: once Landlock holds, nothing can be mounted any more. This process is
-    /// in `cwd` before, and after.
+    /// Makes the mounts. Must precede [`SandboxPlan::enter`], because Landlock forbids mounting. The working directory
+    /// is `cwd` before and after.
     pub(crate) fn make_mounts(self, cwd: Option<&CStr>) -> Result<(), Errno> {
         let Self::Landlock { view: Some(view), ruleset, gateway, .. } = self else { return Ok(()) };
         view.apply(ruleset, gateway)?;
-        // The directory we are in lies below the new mounts, and they do not cover it from inside.
+        // The working directory is below the new mounts, which do not cover it for this process.
         cwd.map_or(Ok(()), chdir)
     }
 
-    /// Confines this process and all it becomes.
+    /// Confines this process and its descendants.
     pub(crate) fn enter(self) -> Result<(), Errno> {
         match self {
             Self::None => Ok(()),
@@ -159,8 +160,9 @@ impl<'a> SandboxPlan<'a> {
     }
 }
 
-/// Leaves root its powers over files, which the sandbox confines; others lead out of it, such as loading modules, or
-/// undo it, such as those that a user namespace brings. Without new privileges an exec does not bring them back.
+/// Drops all capabilities except root's over files, which the sandbox confines. Others lead out of the sandbox, such as
+/// loading modules, or undo it, such as those that a user namespace grants. With no_new_privs an exec does not restore
+/// them.
 fn drop_capabilities(had: CapabilitySet) -> Result<(), Errno> {
     let kept = CapabilitySet::CHOWN | CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER;
     let kept = kept & had;
@@ -187,7 +189,7 @@ impl MountPlan<'_> {
         if let Some(gateway) = gateway {
             open_gateway(gateway)?;
         }
-        // Nothing we mount is seen outside. What is unmounted there goes here too, so that no disk stays busy.
+        // Mounts made here are invisible outside. Unmounting outside takes effect here, so that no disk stays busy.
         mount_change(c"/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
         match self.shape {
             ShapePlan::All { writable, pinned, sealed } => {
@@ -209,8 +211,8 @@ impl MountPlan<'_> {
                     Processes::All => mount_procfs(MountAttrFlags::empty(), Some(c"ptraceable")),
                 };
                 let processes = match (processes, self.processes) {
-                    // Only who made the namespace of the processes may show them anew. Landlock keeps others from being
-                    // looked into.
+                    // Only the creator of the PID namespace may mount procfs again. Landlock prevents looking into
+                    // other processes.
                     (Err(Errno::PERM), Processes::All) => clone_mount(open_path(c"/proc")?.as_fd())?,
                     (processes, _) => processes?,
                 };
@@ -220,7 +222,7 @@ impl MountPlan<'_> {
     }
 }
 
-/// Makes everything read-only but what is named.
+/// Makes everything read-only except the given paths.
 fn mount_writable_paths(
     writable: StringArray<'_>,
     pinned: StringArray<'_>,
@@ -245,7 +247,7 @@ fn mount_writable_paths(
     Ok(())
 }
 
-/// Puts a root together and moves into it. Nothing else of this machine can be reached from there.
+/// Builds a private root and enters it. Nothing else of the machine is reachable from there.
 fn enter_private_root(
     root: &CStr,
     (processes, proc): (BorrowedFd<'_>, &CStr),
@@ -269,16 +271,16 @@ fn enter_private_root(
     }
     attach_mount(processes, open_path(proc)?.as_fd())?;
     chdir(root)?;
-    // The old root comes to lie on the new one, and is taken away.
+    // The old root is stacked on the new one, and is detached.
     pivot_root(c".", c".")?;
     unmount(c".", UnmountFlags::DETACH)?;
     chdir(c"/")
 }
 
-/// A procfs of this process's PID namespace, mounted nowhere. With `hidepid` processes are missing in it.
+/// Opens a detached procfs of this process's PID namespace. With `hidepid` some processes are missing in it.
 ///
-/// In a PID namespace of its own a tree is shown all of it: a guardian in there has to find processes that cannot be
-/// traced, such as an SSH agent, or it could not end them.
+/// In its own PID namespace a tree sees all of it: the guardian must find processes that cannot be traced, such as an
+/// SSH agent, or it could not end them.
 fn mount_procfs(more: MountAttrFlags, hidepid: Option<&CStr>) -> Result<OwnedFd, Errno> {
     let processes = fsopen(c"proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
     if let Some(hidepid) = hidepid {
@@ -291,7 +293,7 @@ fn mount_procfs(more: MountAttrFlags, hidepid: Option<&CStr>) -> Result<OwnedFd,
     fsmount(processes.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags | more)
 }
 
-/// Listens in the network of this process, and hands the listener to whoever lets connections through.
+/// Listens in this process's network and sends the listener to the supervisor.
 fn open_gateway(to: BorrowedFd<'_>) -> Result<(), Errno> {
     sys::start_loopback()?;
     let listener = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -307,14 +309,14 @@ fn open_gateway(to: BorrowedFd<'_>) -> Result<(), Errno> {
 }
 
 impl IdentityPlan<'_> {
-    /// Makes namespaces, and makes this process who it was in its user namespace, which is new.
+    /// Creates namespaces and restores this process's ids in the new user namespace.
     fn assume(self, namespaces: UnshareFlags) -> Result<(), Errno> {
         let before = dumpable_behavior()?;
         sys::unshare(namespaces)?;
-        // The files below belong to root as long as nobody may look into this process.
+        // The files below belong to root while this process cannot be traced.
         set_dumpable_behavior(DumpableBehavior::Dumpable)?;
         let written = [
-            // Without this nobody may map a group; it keeps groups that take rights away.
+            // Otherwise no group could be mapped. Supplementary groups that deny access are kept.
             (c"/proc/self/setgroups", c"deny"),
             (c"/proc/self/uid_map", self.user),
             (c"/proc/self/gid_map", self.group),
@@ -329,13 +331,13 @@ impl IdentityPlan<'_> {
     }
 }
 
-/// What lies at a path, be it a link.
+/// Opens the file at a path without following a final link.
 fn open_path(path: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
 }
 
-/// A copy of what is mounted at and below a place, mounted nowhere.
+/// Copies the mounts at and below a path, detached.
 fn clone_mount(place: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::AT_RECURSIVE
@@ -349,7 +351,7 @@ fn attach_mount(tree: BorrowedFd<'_>, place: BorrowedFd<'_>) -> Result<(), Errno
     move_mount(tree, c"", place, c"", flags)
 }
 
-/// Mounts a place onto itself: it can no longer be moved or removed. What is gone by now need not be.
+/// Mounts a path onto itself, so that it cannot be moved or removed. A missing path is skipped.
 fn bind_onto_itself(path: &CStr, read_only: bool) -> Result<(), Errno> {
     let place = match open_path(path) {
         Err(Errno::NOENT) => return Ok(()),

@@ -1,18 +1,18 @@
-//! The worker's environment: empty, plus what an allow-list lets through, plus what is set by hand.
+//! The worker's environment: allowed variables of the parent and variables that are set explicitly.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
-/// Names (`PATH`) and prefixes (`LC_*`) of variables that may pass from us to a worker.
+/// Names (`PATH`) and prefixes (`LC_*`) of variables that are passed to a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowList {
     patterns: Vec<String>,
 }
 
-/// What ordinary programs need to find themselves, the user's language and the network. No credentials:
-/// a worker that needs a key gets exactly that key.
+/// What ordinary programs need for their paths, the user's language and the network. No credentials: a worker that
+/// needs a key gets exactly that key.
 const DEFAULT_PATTERNS: &[&str] = &[
     "PATH",
     "HOME",
@@ -53,19 +53,19 @@ impl Default for AllowList {
 }
 
 impl AllowList {
-    /// A list of exactly these patterns: a name, or a prefix followed by `*`.
+    /// Creates a list of patterns: a name, or a prefix followed by `*`.
     pub fn new<P: Into<String>>(patterns: impl IntoIterator<Item = P>) -> Self {
         Self { patterns: patterns.into_iter().map(Into::into).collect() }
     }
 
-    /// This list and more patterns.
+    /// Adds patterns to the list.
     #[must_use]
     pub fn and<P: Into<String>>(mut self, patterns: impl IntoIterator<Item = P>) -> Self {
         self.patterns.extend(patterns.into_iter().map(Into::into));
         self
     }
 
-    /// Whether a variable of this name may pass.
+    /// Returns `true` if a variable of this name is passed.
     pub fn allows(&self, name: &OsStr) -> bool {
         let name = name.as_bytes();
         self.patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
@@ -82,18 +82,18 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// No variables at all.
+    /// Creates an environment without variables.
     pub fn empty() -> Self {
         Self::default()
     }
 
-    /// Those of `parent` that `allow` lets pass. The caller says what the parent's environment is, usually
+    /// Creates an environment of the variables of `parent` that `allow` accepts. `parent` is usually
     /// `std::env::vars_os()`.
     pub fn filtered(parent: impl IntoIterator<Item = (OsString, OsString)>, allow: &AllowList) -> Self {
         Self { variables: parent.into_iter().filter(|(name, _)| allow.allows(name)).collect() }
     }
 
-    /// Sets one variable, whatever an allow-list says.
+    /// Sets a variable, regardless of any allow-list.
     pub fn set(&mut self, name: impl Into<OsString>, value: impl Into<OsString>) {
         self.variables.insert(name.into(), value.into());
     }

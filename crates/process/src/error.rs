@@ -8,15 +8,15 @@ use rustix::io::Errno;
 
 use crate::Unenforceable;
 
-/// Why [`spawn`](crate::spawn) failed. In every case nothing of the worker has run and nothing is left of
-/// it, but for [`SpawnError::Guardian`], where the worker may have lived for a moment.
+/// Why [`spawn`](crate::spawn) failed. The worker has not run and nothing of it is left, except for
+/// [`SpawnError::Guardian`], where the worker may have run briefly.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpawnError {
-    /// No such program, neither at the path nor in the worker's `PATH`.
+    /// The program exists neither at the path nor in the worker's `PATH`.
     #[error("program {program:?} not found{}", if searched.is_some() { " in PATH" } else { "" })]
     NotFound {
-        /// The program as it was asked for.
+        /// The requested program.
         program: OsString,
         /// The `PATH` that was searched; `None` if the program was given as a path.
         searched: Option<OsString>,
@@ -36,66 +36,65 @@ pub enum SpawnError {
     /// The working directory is missing, not a directory or not accessible.
     #[error("working directory {} is not usable", path.display())]
     Cwd {
-        /// The directory that was asked for.
+        /// The requested directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A program name, argument or environment variable that no process can be given.
+    /// A program name, argument or environment variable that a process cannot have.
     #[error("{what} contains a character that cannot be passed to a program")]
     Invalid {
-        /// Which part of the specification.
+        /// The part of the specification.
         what: &'static str,
     },
     /// The kernel refused to execute the program.
     #[error("cannot execute {}", path.display())]
     Exec {
-        /// The file that was to be executed.
+        /// The file to execute.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A sandbox was asked for, and this machine has none to offer.
+    /// A sandbox is required, and this machine supports none.
     #[error("no sandbox: {why}")]
     NoSandbox {
         /// What is missing.
         why: String,
     },
-    /// A place that the sandbox was to show is missing or cannot be shown.
+    /// A path that the sandbox must show is missing or cannot be shown.
     #[error("the sandbox cannot have {}", path.display())]
     SandboxPlace {
-        /// The place.
+        /// The path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         source: io::Error,
     },
-    /// The sandbox could not be made.
+    /// The sandbox could not be created.
     #[error("cannot {action}")]
     Sandbox {
         /// What was attempted.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A limit was asked for that cannot be set.
+    /// A limit cannot be enforced.
     #[error(transparent)]
     Limit(#[from] Unenforceable),
-    /// Something around the worker could not be set up.
+    /// The worker's surroundings could not be set up.
     #[error("cannot {action}")]
     Setup {
         /// What was attempted.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The guardian or the worker was killed from outside before the program ran.
+    /// The guardian or the worker was killed before the program ran.
     #[error("the process was killed while it was being started")]
     Guardian,
 }
 
 impl SpawnError {
-    /// Whether this machine lacked descriptors, processes or memory at the moment: no fault of the worker's, and the same
-    /// may succeed later.
+    /// Returns `true` if the machine lacked descriptors, processes or memory. A later attempt may succeed.
     #[must_use]
     pub fn is_shortage(&self) -> bool {
         let source = match self {

@@ -1,39 +1,39 @@
-//! How a worker ended, in one word for programs and one phrase for people.
+//! How a worker ended: a class for programs, and text for users.
 
 use std::fmt;
 
 use rustix::process::Signal;
 
-/// Why the worker is gone.
+/// Why the worker ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ExitClass {
-    /// It exited with status 0 of its own accord.
+    /// It exited with status 0 on its own.
     Clean,
-    /// It exited with another status of its own accord.
+    /// It exited with another status on its own.
     Failed,
-    /// A signal that we did not send ended it.
+    /// A signal from elsewhere ended it.
     Crashed,
-    /// It ended because we asked it to.
+    /// It was stopped on request.
     Stopped,
-    /// The guardian vanished, so nobody saw how the worker ended.
+    /// The guardian vanished, so the worker's status is unknown.
     Lost,
 }
 
 /// The end of a worker and of the processes it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Exit {
-    /// Why the worker is gone.
+    /// Why the worker ended.
     pub class: ExitClass,
-    /// Its exit status, if it exited.
+    /// The exit status, if it exited.
     pub code: Option<i32>,
-    /// The signal that ended it, if one did.
+    /// The signal that ended it.
     pub signal: Option<i32>,
-    /// How many other processes of the tree were alive when its end began and were ended with it.
+    /// Number of other processes of the tree that were alive when its end began.
     pub swept: u32,
-    /// How many processes could not be ended: they belong to another user or hang in the kernel. The
-    /// guardian keeps trying.
+    /// Number of processes that could not be ended: they belong to another user or hang in the kernel. The guardian
+    /// keeps trying.
     pub survivors: u32,
-    /// Whether the kernel ended it because its tree needed more memory than [`Limits`](crate::Limits) let it have.
+    /// The kernel killed it because its tree exceeded the memory of its [`Limits`](crate::Limits).
     pub oom: bool,
 }
 
@@ -50,16 +50,16 @@ impl Exit {
         Self { class, code: Some(code), ..Self::LOST }
     }
 
-    /// A worker that was asked to stop may die of our signals, or of writing to a pipe we closed. Anything
-    /// else is a crash even then.
+    /// A worker that was asked to stop may die of our signals, or of writing to a closed pipe. Anything else is a crash
+    /// even then.
     pub(crate) fn signaled(signal: i32, asked: bool) -> Self {
         let expected = [Signal::TERM, Signal::KILL, Signal::PIPE].map(Signal::as_raw).contains(&signal);
         let class = if asked && expected { ExitClass::Stopped } else { ExitClass::Crashed };
         Self { class, signal: Some(signal), ..Self::LOST }
     }
 
-    /// Whether it ended the way a process does that the kernel kills, or a shell or launcher whose program was killed,
-    /// and not because we wanted it to.
+    /// Returns `true` if it ended like a process that the kernel kills, or like a shell or launcher whose program was
+    /// killed, and was not asked to stop.
     pub(crate) fn may_be_oom(&self) -> bool {
         let killed = Signal::KILL.as_raw();
         self.class != ExitClass::Stopped && (self.signal == Some(killed) || self.code == Some(128 + killed))
@@ -67,7 +67,7 @@ impl Exit {
 }
 
 impl Exit {
-    /// The usual name of the signal that ended it, such as `SIGKILL`; `None` without one, or if it has no name.
+    /// The name of the signal that ended it, such as `SIGKILL`.
     pub fn signal_name(&self) -> Option<&'static str> {
         self.signal.and_then(signal_name)
     }

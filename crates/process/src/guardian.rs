@@ -1,8 +1,8 @@
-//! The forked side: the guardian, which outlives the whole tree, and the worker up to its exec. In a PID namespace
-//! there is an [`init`](crate::init) between them.
+//! The forked side: the guardian, which outlives the tree, and the worker up to its exec. In a PID namespace an
+//! [`init`](crate::init) is between them.
 //!
-//! Everything here runs in a copy of a program with many threads, after most of that copy's memory has been
-//! given back. So nothing allocates, locks, panics or touches anything outside the plan.
+//! This code runs in a copy of a multi-threaded program, most of whose memory has been released. So it does not
+//! allocate, lock or panic, and touches only the plan.
 #![expect(unsafe_code, reason = "descriptors and memory of the copied program are let go wholesale")]
 
 use core::ffi::{CStr, c_int};
@@ -33,31 +33,31 @@ use crate::tree::{Member, Tree, open_proc};
 const STUCK_AFTER_MS: u64 = 3_000;
 /// The pause between two rounds of `SIGKILL` doubles from the first to the second.
 const KILL_RETRY_MS: Range<u64> = 10..500;
-/// Around the C library's per-thread state, which stays.
+/// Memory kept around the C library's per-thread state.
 const THREAD_STATE_MARGIN_BYTES: usize = 64 << 10;
 
-/// All the guardian knows. It lives in the arena, and so does everything it refers to.
+/// Everything the guardian needs. The plan and all it refers to are in the arena.
 pub(crate) struct GuardPlan<'a> {
-    /// Orders come in, records go out; its end is the end of the child's handle or of the supervisor.
+    /// Receives orders, sends records. Its end is the end of the child's handle or of the supervisor.
     pub(crate) control: BorrowedFd<'a>,
-    /// Readable when the supervisor is dead, even if a copy of its end of `control` has leaked somewhere.
+    /// Readable when the supervisor is dead, even if a copy of its end of `control` has leaked.
     pub(crate) supervisor: BorrowedFd<'a>,
     pub(crate) worker: &'a mut WorkerPlan<'a>,
-    /// Of the process that the guardian forks, which is the worker or the first process of its PID namespace.
+    /// For the process that the guardian forks: the worker, or the first process of its PID namespace.
     pub(crate) worker_stack: Stack<'a>,
-    /// Of the worker in a PID namespace.
+    /// For the worker in a PID namespace.
     pub(crate) program_stack: Stack<'a>,
     pub(crate) members: &'a mut [Member],
     pub(crate) arena: Range<usize>,
     pub(crate) grace_ms: u64,
 }
 
-/// All the worker knows before it becomes its program.
+/// Everything the worker needs before its exec.
 pub(crate) struct WorkerPlan<'a> {
     pub(crate) stdin: BorrowedFd<'a>,
     pub(crate) stdout: BorrowedFd<'a>,
     pub(crate) stderr: BorrowedFd<'a>,
-    /// Closes at exec; what is written before tells how far the worker got.
+    /// Closes at exec; what is written before shows how far the worker got.
     pub(crate) report: BorrowedFd<'a>,
     pub(crate) program: &'a CStr,
     pub(crate) argv: StringArray<'a>,
@@ -65,20 +65,20 @@ pub(crate) struct WorkerPlan<'a> {
     pub(crate) cwd: Option<&'a CStr>,
     pub(crate) cwd_links: CwdLinks,
     pub(crate) cage: SandboxPlan<'a>,
-    /// The control groups that limit the tree: who writes a zero there moves in.
+    /// The control groups of the tree. The process that writes a zero moves in.
     pub(crate) groups: [Option<BorrowedFd<'a>>; 2],
-    /// How many descriptors it may have, if not as many as we.
+    /// The limit of its descriptors, if it differs from ours.
     pub(crate) descriptors: Option<u64>,
-    /// How many seconds each process may use of the processor.
+    /// The limit of processor time per process, in seconds.
     pub(crate) processor: Option<u64>,
-    /// Filled in by the guardian, for the worker to check that it still is its parent.
+    /// Set by the guardian, so that the worker can check that it is still its parent.
     pub(crate) guardian: i32,
-    /// Filled in by the guardian. Nothing to do in a PID namespace, from which the guardian cannot be stopped.
+    /// Set by the guardian. Unused in a PID namespace, from which the guardian cannot be stopped.
     pub(crate) guardian_ready: Option<ReadySignal>,
 }
 
-/// A pipe that the guardian closes once it holds no descriptor of the worker any more. The worker waits for that before
-/// it becomes its program: a program could stop its guardian, and the end of `report` would not be seen.
+/// A pipe that the guardian closes when it holds no descriptor of the worker any more. The worker waits for that before
+/// its exec: a program could stop its guardian, and the end of `report` would not be seen.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadySignal {
     read: RawFd,
@@ -86,7 +86,7 @@ pub(crate) struct ReadySignal {
 }
 
 impl ReadySignal {
-    /// Waits for the guardian. If it ends instead, the worker is killed by its parent's death.
+    /// Waits for the guardian. If the guardian ends instead, its death kills the worker.
     fn wait(self) {
         // SAFETY: both are copies of the guardian's, made by the fork, and nothing else here uses them.
         unsafe {
@@ -105,7 +105,7 @@ unsafe impl sys::Program for GuardPlan<'_> {
             Ok(()) => 0,
             Err((stage, errno)) => {
                 report(self.worker.report, Record::Failed { stage, errno: errno.raw_os_error() });
-                // The last step that can fail is the fork, so there is no tree.
+                // The fork is the last step that can fail, so there is no tree.
                 report(self.control, Record::Finished { swept: 0 });
                 1
             }
@@ -123,7 +123,7 @@ unsafe impl sys::Program for WorkerPlan<'_> {
     }
 }
 
-/// A failed write means that nobody is left to read it.
+/// A failed write means that the reader is gone.
 pub(crate) fn report(to: BorrowedFd<'_>, record: Record) {
     _ = write(to, &record.encode());
 }
@@ -136,7 +136,7 @@ pub(crate) fn at<T>(stage: Stage, result: Result<T, Errno>) -> Result<T, (Stage,
 impl WorkerPlan<'_> {
     fn prepare(&mut self) -> Result<(), (Stage, Errno)> {
         at(Stage::Isolate, setpgid(None, None))?;
-        // The guardian has one thread and ends after us, so here the signal means what it says.
+        // The guardian has one thread and outlives this process, so the signal reports the guardian's death.
         at(Stage::Isolate, set_parent_process_death_signal(Some(Signal::KILL)))?;
         if getppid().map_or(0, Pid::as_raw_pid) != self.guardian {
             return Err((Stage::Isolate, Errno::SRCH));
@@ -150,9 +150,9 @@ impl WorkerPlan<'_> {
         self.confine()
     }
 
-    /// Puts this process under its limits, and its pipes where the program looks for them.
+    /// Applies the limits and moves the pipes to the standard descriptors.
     pub(crate) fn attach(&self) -> Result<(), (Stage, Errno)> {
-        // First of all, so that nothing runs without limits; the descriptors close at exec.
+        // First, so that nothing runs without limits. The descriptors close at exec.
         for group in self.groups.into_iter().flatten() {
             at(Stage::Limit, write(group, b"0"))?;
         }
@@ -163,17 +163,18 @@ impl WorkerPlan<'_> {
         Ok(())
     }
 
-    /// Moves this process and its children into the mounts of the sandbox, and into the working directory.
+    /// Enters the mounts of the sandbox and the working directory.
     pub(crate) fn enter_mounts(&self) -> Result<(), (Stage, Errno)> {
         if let Some(cwd) = self.cwd {
             at(Stage::Chdir, chdir(cwd).and_then(|()| self.check_directory(cwd)))?;
         }
         at(Stage::Confine, self.cage.make_mounts(self.cwd))?;
-        // The mounts were entered by the same path once more.
+        // The mounts were entered by the same path again.
         self.cwd.map_or(Ok(()), |cwd| at(Stage::Chdir, self.check_directory(cwd)))
     }
 
-    /// Fails if links led to the working directory and may not. Looked at from inside: from here on it cannot be replaced.
+    /// Fails if the working directory was reached by forbidden links. Checked from inside: from here on it cannot be
+    /// replaced.
     fn check_directory(&self, cwd: &CStr) -> Result<(), Errno> {
         match self.cwd_links {
             CwdLinks::Follow => Ok(()),
@@ -182,16 +183,16 @@ impl WorkerPlan<'_> {
         }
     }
 
-    /// Takes from this process what the program is not to have.
+    /// Drops the privileges that the program must not have.
     pub(crate) fn confine(&self) -> Result<(), (Stage, Errno)> {
         at(Stage::Confine, self.cage.enter())?;
         if let Some(descriptors) = self.descriptors {
-            // Last, as what comes before may need more. It fails only where less is allowed anyway.
+            // Last, because earlier steps may need more. Fails only where less is allowed anyway.
             let limit = Rlimit { current: Some(descriptors), maximum: getrlimit(Resource::Nofile).maximum };
             _ = setrlimit(Resource::Nofile, limit);
         }
         if let Some(seconds) = self.processor {
-            // A signal that can be handled, and one that cannot a second later.
+            // A signal that can be handled, followed a second later by one that cannot.
             let limit = Rlimit { current: Some(seconds), maximum: Some(seconds.saturating_add(1)) };
             at(Stage::Limit, setrlimit(Resource::Cpu, limit))?;
         }
@@ -199,7 +200,7 @@ impl WorkerPlan<'_> {
         Ok(())
     }
 
-    /// Becomes the program. Returns only if that failed.
+    /// Executes the program. Returns only on failure.
     pub(crate) fn execute(&self) -> (Stage, Errno) {
         (Stage::Exec, sys::execute(self.program, self.argv, self.envp))
     }
@@ -221,7 +222,7 @@ impl GuardPlan<'_> {
             self.worker.report,
             self.control,
             self.supervisor,
-            // Twice the same is no harm.
+            // Setting it twice does no harm.
             one.unwrap_or(self.control),
             two.unwrap_or(self.control),
             three.unwrap_or(self.control),
@@ -229,12 +230,11 @@ impl GuardPlan<'_> {
         ];
         // SAFETY: this process uses the descriptors of its plan and those it opens from here on.
         at(Stage::CloseDescriptors, unsafe { sys::close_all_but(&mut fds.map(|fd| fd.as_raw_fd())) })?;
-        // A worker can stop its guardian. An order and the end of the supervisor continue it, without anybody
-        // having to think of it.
+        // A worker can stop its guardian. An order and the end of the supervisor continue it automatically.
         sys::continue_when_readable(self.control, me.as_raw_pid());
         let proc = at(Stage::OpenProc, open_proc())?;
         let signals = at(Stage::WatchChildren, sys::child_signals())?;
-        // Before the fork, so that the worker does not copy it again.
+        // Before the fork, so that the worker does not copy it.
         self.release_memory();
 
         self.worker.guardian = me.as_raw_pid();
@@ -256,7 +256,7 @@ impl GuardPlan<'_> {
             unsafe { sys::close(fd.as_raw_fd()) };
         }
         drop(ready);
-        // A directory that stays: ours would keep a file system busy.
+        // The root directory, because our working directory would keep a file system busy.
         _ = chdir(c"/");
 
         let root = init.as_ref().map_or(me, |init| init.pid);
@@ -276,7 +276,7 @@ impl GuardPlan<'_> {
     }
 
     fn fork_init(&mut self, namespaces: UnshareFlags, proc: BorrowedFd<'_>) -> Result<Init, (Stage, Errno)> {
-        // Made here, so that no other process has either end, and each of the two notices the end of the other.
+        // Created here, so that no other process has either end, and each of the two sees the end of the other.
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = at(Stage::WatchChildren, pair)?;
         let mut init = InitPlan {
@@ -313,34 +313,34 @@ impl GuardPlan<'_> {
     }
 }
 
-/// How far the end of the tree has come.
+/// The state of the guardian.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The worker lives and may go on.
+    /// The worker is running.
     Running,
-    /// Everything has had its `SIGTERM` and dies at this time.
+    /// Everything got `SIGTERM` and will be killed at this time.
     Terminating { until: u64 },
     /// Everything gets `SIGKILL`, again at `next`.
     Killing { since: u64, next: u64, pause: u64, told: bool },
 }
 
-/// The first process of the tree's PID namespace, which is our child in place of the worker. The kernel kills all others
-/// when it ends.
+/// The first process of the tree's PID namespace, forked in place of the worker. When it ends, the kernel kills all
+/// others.
 struct Init {
     pid: Pid,
-    /// Where the worker's start and end are reported; `None` if there is nobody left to do so.
+    /// Where the worker's start and end are reported. `None` after its end.
     status: Option<OwnedFd>,
-    /// The processes to be swept have been counted. They are reaped in the namespace, so it is done in advance.
+    /// The swept processes were counted. They are reaped in the namespace, so they are counted in advance.
     is_counted: bool,
 }
 
 struct GuardianLoop<'a> {
     control: BorrowedFd<'a>,
-    /// The worker; `None` if init has not forked it yet.
+    /// The worker; `None` until init has forked it.
     leader: Option<Pid>,
     leader_ended: bool,
     init: Option<Init>,
-    /// Without init.
+    /// Used without init.
     tree: Tree<'a>,
     grace_ms: u64,
     phase: Phase,
@@ -348,7 +348,7 @@ struct GuardianLoop<'a> {
 }
 
 impl GuardianLoop<'_> {
-    /// Returns when no process of the tree is left.
+    /// Runs until no process of the tree is left.
     fn run(&mut self, supervisor: BorrowedFd<'_>, signals: BorrowedFd<'_>) {
         let mut supervised = true;
         while self.reap() {
@@ -363,7 +363,7 @@ impl GuardianLoop<'_> {
             let status = self.init.as_ref().and_then(|init| init.status.as_ref());
             let mut fds = [
                 PollFd::from_borrowed_fd(signals, PollFlags::IN),
-                // Twice the same is no harm.
+                // Setting it twice does no harm.
                 PollFd::from_borrowed_fd(status.map_or(signals, AsFd::as_fd), PollFlags::IN),
                 PollFd::from_borrowed_fd(self.control, PollFlags::IN),
                 PollFd::from_borrowed_fd(supervisor, PollFlags::IN),
@@ -374,10 +374,10 @@ impl GuardianLoop<'_> {
             }
             let [child, _, order, death] = fds.map(|fd| !fd.revents().is_empty());
             if child {
-                // Only the fact counts: `reap` asks for every child anyway.
+                // Only the fact counts: `reap` collects every child.
                 _ = read(signals, &mut [0; 1024]);
             }
-            // Before the orders: who gives one knows of a worker that has started, and so must we.
+            // Before orders: the supervisor gives them when it knows that the worker has started.
             self.receive_status();
             if supervised && (order || death) {
                 supervised = self.handle_orders() && !death;
@@ -389,13 +389,13 @@ impl GuardianLoop<'_> {
         report(self.control, Record::Finished { swept: self.swept });
     }
 
-    /// Collects dead children, and says whether there are others.
+    /// Reaps dead children. Returns `true` if there are others.
     fn reap(&mut self) -> bool {
         let ending = self.phase != Phase::Running;
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if self.init.as_ref().is_some_and(|init| init.pid == pid) => {
-                    // Without a word on the worker it has died, and the worker has died with it.
+                    // It died without a report, and the worker died with it.
                     self.receive_status();
                     self.end_leader(ended(status));
                 }
@@ -417,7 +417,7 @@ impl GuardianLoop<'_> {
         }
     }
 
-    /// Takes what has been reported from the PID namespace.
+    /// Handles records from the PID namespace.
     fn receive_status(&mut self) {
         let mut bytes = [0; RECORD_BYTES];
         while let Some(status) = self.init.as_ref().and_then(|init| init.status.as_ref()) {
@@ -425,7 +425,7 @@ impl GuardianLoop<'_> {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Ok((0, _)) | Err(_) => {
-                    // It stays readable, while the end of init may take its time.
+                    // It stays readable, while the end of init may take time.
                     if let Some(init) = &mut self.init {
                         init.status = None;
                     }
@@ -433,7 +433,7 @@ impl GuardianLoop<'_> {
                 Ok(_) => match Record::decode(&bytes) {
                     Some(Record::Started { pid }) => self.leader = Pid::from_raw(pid),
                     Some(record) => {
-                        // From here on the worker's pid is not used any more, and so it may be reaped.
+                        // From here on the worker's pid is not used any more, so the worker may be reaped.
                         _ = send(status, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
                         self.end_leader(record);
                     }
@@ -443,7 +443,7 @@ impl GuardianLoop<'_> {
         }
     }
 
-    /// Counts the processes that end with the worker, when their end begins.
+    /// Counts the processes that end with the worker, once, when their end begins.
     fn count_swept(&mut self, alive: u32) {
         if let Some(init) = self.init.as_mut().filter(|init| !init.is_counted) {
             init.is_counted = true;
@@ -451,7 +451,7 @@ impl GuardianLoop<'_> {
         }
     }
 
-    /// Does what is due, and says when to come back.
+    /// Does what is due. Returns when to continue.
     fn advance(&mut self) -> Option<u64> {
         let now = sys::now_ms();
         match self.phase {
@@ -466,9 +466,9 @@ impl GuardianLoop<'_> {
                 let mut alive = self.tree.kill().alive;
                 self.count_swept(alive);
                 if let Some(init) = &self.init {
-                    // What has escaped the search does not escape the kernel.
+                    // The kernel also kills processes that the search has missed.
                     _ = kill_process(init.pid, Signal::KILL);
-                    // It is still there, or this would not be reached.
+                    // It is still there, or this code would not run.
                     alive = alive.max(1);
                 }
                 if alive > 0 && !told && now.saturating_sub(since) >= STUCK_AFTER_MS {
@@ -483,7 +483,7 @@ impl GuardianLoop<'_> {
         }
     }
 
-    /// Takes the supervisor's orders, and says whether there may be more.
+    /// Handles the supervisor's orders. Returns `false` when there will be no more.
     fn handle_orders(&mut self) -> bool {
         let mut order = [0; 1];
         match recv(self.control, &mut order, RecvFlags::DONTWAIT) {
@@ -496,7 +496,7 @@ impl GuardianLoop<'_> {
         true
     }
 
-    /// Asks the worker's own group to end. A stopped process would not hear it, so it is continued too.
+    /// Asks the worker's group to end. A stopped process would not notice it, so it is continued too.
     fn terminate_group(&self) {
         if let (false, Some(leader)) = (self.leader_ended, self.leader) {
             _ = kill_process_group(leader, Signal::TERM);
@@ -506,7 +506,7 @@ impl GuardianLoop<'_> {
 
     fn terminate_all(&mut self) {
         if self.leader.is_none() {
-            // There is no program yet that could end in its own way.
+            // No program is running yet that could end itself.
             return self.start_killing();
         }
         let alive = self.tree.signal(Signal::TERM).alive;

@@ -1,7 +1,7 @@
-//! The first process of a PID namespace: it makes the mounts, forks the program, and reaps until no child is left.
+//! The first process of a PID namespace: makes the mounts, forks the program, and reaps until no child is left.
 //!
-//! The kernel lets no signal from inside the namespace act on it, and kills all that is left in there when it ends. As in
-//! the guardian, nothing here allocates, locks or panics.
+//! Signals from inside the namespace do not affect it, and the kernel kills the rest of the namespace when it ends. As
+//! in the guardian, this code does not allocate, lock or panic.
 #![expect(unsafe_code, reason = "descriptors and memory of the copied program are let go wholesale")]
 
 use core::ffi::c_int;
@@ -22,19 +22,19 @@ use crate::tree;
 
 const PROCESS_NAME: &core::ffi::CStr = c"narrows-init";
 
-/// All that init knows.
+/// Everything that init needs.
 pub(crate) struct InitPlan<'a, 'b> {
     pub(crate) worker: &'b mut WorkerPlan<'a>,
     pub(crate) program_stack: Stack<'a>,
-    /// The procfs of the guardian, in which a process is known by the pid that it has outside.
+    /// The guardian's procfs, in which processes have their outer pids.
     pub(crate) proc: BorrowedFd<'b>,
-    /// Records go out, an answer to the last one comes in.
+    /// Sends records, and receives a reply to the last one.
     pub(crate) status: BorrowedFd<'b>,
     /// The guardian's end of `status`.
     pub(crate) guardian_status: RawFd,
 }
 
-/// All that the program's process knows before it executes it.
+/// Everything the program's process needs before its exec.
 struct ProgramPlan<'a, 'b> {
     worker: &'b mut WorkerPlan<'a>,
     proc: BorrowedFd<'b>,
@@ -69,13 +69,13 @@ impl InitPlan<'_, '_> {
         // SAFETY: it is the guardian's, and nothing here uses it.
         unsafe { sys::close(self.guardian_status) };
         at(Stage::Isolate, set_parent_process_death_signal(Some(Signal::KILL)))?;
-        // The guardian has no pid in here that could be compared. Nobody else has its end of the socket.
+        // The guardian has no pid here to compare. No other process has its end of the socket.
         if is_hung_up(self.status) {
             return Err((Stage::Isolate, Errno::SRCH));
         }
         _ = rustix::thread::set_name(PROCESS_NAME);
         if let Some(arguments) = tree::own_arguments(self.proc) {
-            // The program can read them, and is not to learn how its supervisor was started.
+            // The program can read them, and must not learn how its supervisor was started.
             // SAFETY: they are on the stack of a thread that this copy does not have.
             unsafe { sys::overwrite(&arguments, PROCESS_NAME.to_bytes()) };
         }
@@ -84,17 +84,17 @@ impl InitPlan<'_, '_> {
         let mut program = ProgramPlan { worker: &mut *self.worker, proc: self.proc, status: self.status };
         let program = sys::fork_child(self.program_stack, &mut program, UnshareFlags::empty());
         let program = at(Stage::Fork, program)?;
-        // Above all the worker's pipes, which have no end as long as they are open here.
+        // Above all the worker's pipes, which stay open while they are open here.
         // SAFETY: this process uses no descriptor but its end of the socket from here on.
         let closed = unsafe { sys::close_all_but(&mut [self.status.as_raw_fd()]) };
         at(Stage::CloseDescriptors, closed)?;
-        // A directory that stays: the worker's would be kept busy.
+        // The root directory, because the worker's would be kept busy.
         _ = chdir(c"/");
         self.reap(program);
         Ok(())
     }
 
-    /// Returns when there is no child left, whether it was forked here or orphaned.
+    /// Reaps until no child is left, forked here or orphaned.
     fn reap(&self, program: Pid) {
         let mut program = Some(program);
         loop {
@@ -103,7 +103,7 @@ impl InitPlan<'_, '_> {
                 Err(Errno::INTR) => continue,
                 Err(_) => return,
             };
-            // Its pid may be another process's later.
+            // Another process may get its pid later.
             if program == Some(ended) {
                 program = None;
                 self.report_end(ended);
@@ -112,8 +112,8 @@ impl InitPlan<'_, '_> {
         }
     }
 
-    /// Tells the guardian how the program ended, and waits until the guardian knows: it signals the program's group by a
-    /// number, which may be another group's once the program is reaped.
+    /// Reports the program's end and waits until the guardian knows: it signals the program's group by a number that
+    /// another group may get after the program is reaped.
     fn report_end(&self, program: Pid) {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let Ok(Some(status)) = waitid(WaitId::Pid(program), options) else { return };

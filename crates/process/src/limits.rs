@@ -1,4 +1,4 @@
-//! What a worker's tree may use of this machine, and what the kernel lets us enforce of it.
+//! Limits of a worker's tree, as far as the kernel can enforce them.
 
 mod cgroup;
 mod cgroup_root;
@@ -8,20 +8,20 @@ use std::fmt;
 pub(crate) use self::cgroup::TreeCgroups;
 use self::cgroup_root::CgroupRoot;
 
-/// What a worker and all it starts may use together. The kernel keeps them to it by control groups, from the first
+/// What a worker and its descendants may use together. The kernel enforces it by control groups from the first
 /// instruction of the worker on.
 ///
-/// This stops accidents, not attacks: whoever may make groups may also leave them, and a worker runs as the same user
-/// as we do, unless a sandbox keeps it from writing there.
+/// This prevents accidents, not attacks: a process that may create groups may also leave them, and a worker runs as the
+/// same user, unless a sandbox keeps it from writing there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of memory, swap included. Who needs more is killed by the kernel ([`Exit::oom`](crate::Exit::oom)).
+    /// Bytes of memory, swap included. Beyond it the kernel kills processes ([`Exit::oom`](crate::Exit::oom)).
     pub memory: Option<u64>,
-    /// Processes and threads. Who wants more gets an error from `fork`.
+    /// Processes and threads. Beyond it `fork` fails.
     pub pids: Option<u64>,
 }
 
-/// What is limited.
+/// A resource that can be limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Controller {
     /// Memory.
@@ -31,7 +31,7 @@ pub enum Controller {
 }
 
 impl Controller {
-    /// As the kernel calls it.
+    /// The kernel's name.
     fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -46,37 +46,37 @@ impl fmt::Display for Controller {
     }
 }
 
-/// A limit that cannot be set here.
+/// A limit that cannot be enforced.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the {controller} controller cannot be used: {why}")]
 pub struct Unenforceable {
-    /// What was to be limited.
+    /// The resource.
     pub controller: Controller,
-    /// What is missing.
+    /// The reason.
     pub why: String,
 }
 
 impl Limits {
-    /// Whether this machine can enforce a limit of this kind, as far as can be told without changing anything.
+    /// Checks that this machine can enforce a limit of this kind, as far as that is visible without changes.
     ///
     /// # Errors
-    /// When it cannot.
+    /// If it cannot.
     pub fn check(controller: Controller) -> Result<(), Unenforceable> {
         CgroupRoot::find(controller)
             .and_then(|place| place.check())
             .map_err(|why| Unenforceable { controller, why })
     }
 
-    /// Whether these limits can be set, by setting them for nobody. Where control groups are version 2 and this
-    /// program has one of its own, it moves into a part of it, because only what holds no process can be divided.
+    /// Checks that these limits can be set, by setting them on empty groups. With control groups version 2, this
+    /// program moves into a child of its own group, because only a group without processes can be divided.
     ///
     /// # Errors
-    /// When one cannot.
+    /// If one cannot.
     pub fn try_out(&self) -> Result<(), Unenforceable> {
         TreeCgroups::new(self).map(drop)
     }
 
-    /// What is limited, and to how much.
+    /// The limited resources and their limits.
     fn wanted(&self) -> impl Iterator<Item = (Controller, u64)> {
         let memory = self.memory.map(|limit| (Controller::Memory, limit));
         memory.into_iter().chain(self.pids.map(|limit| (Controller::Pids, limit)))

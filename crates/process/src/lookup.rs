@@ -1,4 +1,4 @@
-//! Finding the program before anything is forked, so that the usual mistakes get a plain answer.
+//! Finds the program before the fork, so that common mistakes get a clear error.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -9,13 +9,13 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::{SpawnError, Spec};
 
-/// Searched when the worker's environment has no `PATH`, as a shell would.
+/// Used if the worker's environment has no `PATH`, as a shell would.
 const FALLBACK_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// The absolute path of the file that [`spawn`](crate::spawn) executes for `spec`, as things stand.
+/// Returns the absolute path of the file that [`spawn`](crate::spawn) would execute for `spec`.
 ///
 /// # Errors
-/// When it would fail for want of it.
+/// If no such file can be executed.
 pub fn program(spec: &Spec) -> Result<PathBuf, SpawnError> {
     if let Some(cwd) = &spec.cwd {
         directory(cwd)?;
@@ -25,7 +25,7 @@ pub fn program(spec: &Spec) -> Result<PathBuf, SpawnError> {
             Some(cwd) => cwd.join(&spec.program),
             None => PathBuf::from(&spec.program),
         };
-        // Absolute, because the worker changes directory before it executes.
+        // Absolute, because the worker changes its directory before it executes.
         let path = std::path::absolute(given).map_err(SpawnError::setup("find the working directory"))?;
         return match candidate(&path) {
             Candidate::Usable => Ok(path),
@@ -37,8 +37,8 @@ pub fn program(spec: &Spec) -> Result<PathBuf, SpawnError> {
     search(&spec.program, spec.env.get("PATH").unwrap_or(OsStr::new(FALLBACK_PATH)))
 }
 
-/// Relative and empty entries are skipped: they would let the working directory, which may be somebody
-/// else's repository, decide what runs.
+/// Relative and empty entries are skipped: otherwise the working directory, possibly a foreign repository, would decide
+/// which program runs.
 fn search(name: &OsStr, search_path: &OsStr) -> Result<PathBuf, SpawnError> {
     let mut unusable = None;
     for directory in std::env::split_paths(search_path).filter(|entry| entry.is_absolute()) {

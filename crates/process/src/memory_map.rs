@@ -1,15 +1,14 @@
-//! Which memory can be given back: a guardian needs next to nothing of the program it was forked from, and a program little of its
-//! own code once it has started.
+//! Finds memory that can be returned to the system: a guardian needs almost nothing of the program it was forked from,
+//! and a program needs little of its code after startup.
 //!
-//! Without the first a fork of a large supervisor keeps every page the supervisor later changes alive twice.
+//! Otherwise a fork of a large supervisor keeps a copy of every page that the supervisor later changes.
 
 use core::ops::Range;
 
-/// Smaller regions are not worth a system call each, and small ones are where loaders and C libraries keep
-/// their state.
+/// Smaller regions are not worth a system call, and loaders and C libraries keep their state in small ones.
 const MIN_REGION_BYTES: usize = 1 << 20;
 
-/// A multiple of every page size in use; ranges shrink to it.
+/// A multiple of every page size in use. Ranges shrink to it.
 const GRANULE_BYTES: usize = 64 << 10;
 
 /// Reads lines in the format of `/proc/<pid>/maps` piece by piece and reports the private, anonymous,
@@ -18,7 +17,7 @@ pub(crate) struct MapsParser<'a> {
     keep: &'a [Range<usize>],
     line: [u8; 192],
     len: usize,
-    /// Where the last mapping of a file ended. What follows without a gap is some library's `.bss`.
+    /// End of the last file mapping. A region that follows without a gap is a library's `.bss`.
     file_end: usize,
 }
 
@@ -33,7 +32,7 @@ impl<'a> MapsParser<'a> {
                 self.finish_line(release);
                 self.len = 0;
             } else if let Some(slot) = self.line.get_mut(self.len) {
-                // A longer line has a long file name, of which the beginning is enough.
+                // A longer line has a long file name, whose beginning suffices.
                 *slot = byte;
                 self.len += 1;
             }
@@ -49,8 +48,8 @@ impl<'a> MapsParser<'a> {
         if !mapping.anonymous || !mapping.writable_private {
             return;
         }
-        // Cut what must stay out of the region, lowest first: the kernel merges neighbours, so a thread's
-        // stack can be one region with the heap of somebody else.
+        // Cut kept ranges out of the region, lowest first: the kernel merges neighbors, so a thread's stack can be in
+        // one region with a heap.
         let mut start = mapping.range.start;
         while start < mapping.range.end {
             let mut end = mapping.range.end;
@@ -74,7 +73,7 @@ impl<'a> MapsParser<'a> {
 struct Mapping {
     range: Range<usize>,
     writable_private: bool,
-    /// It holds code, which nobody can write.
+    /// It holds code, which cannot be written.
     code: bool,
     file: bool,
     anonymous: bool,
@@ -102,7 +101,7 @@ impl Mapping {
     }
 }
 
-/// The code of a file in which `address` lies, by the content of `/proc/<pid>/maps`.
+/// Returns the code mapping that contains `address`, from the content of `/proc/<pid>/maps`.
 pub(crate) fn code_around(maps: &[u8], address: usize) -> Option<Range<usize>> {
     let mut mappings = maps.split(|byte| *byte == b'\n').filter_map(Mapping::parse);
     let found = mappings.find(|mapping| mapping.range.contains(&address))?;

@@ -1,4 +1,4 @@
-//! Orphans: what a tree has left when its guardian was killed.
+//! Ends orphans: processes of a tree whose guardian was killed.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,23 +11,23 @@ use rustix::process::{
 
 use crate::tree::{self, Orphan};
 
-/// How often orphans are looked for, as each that is killed may leave others, and how long they have to die.
+/// Number of rounds, because each killed orphan may leave others, and the pause in which they die.
 const MAX_KILL_ROUNDS: u32 = 50;
 const KILL_ROUND_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// Makes this process the one to which the trees of guardians fall that were killed, so that they can be ended. Without it
-/// they fall to init, and what has left the guardian's session by `setsid` lives on.
+/// Makes this process the subreaper of trees whose guardian was killed, so that they can be ended. Otherwise init
+/// adopts them, and processes that left the guardian's session by `setsid` survive.
 ///
-/// This is for a program whose other children stay in its session: one that has left it is taken for an orphan, once a
-/// guardian vanishes. Orphans of other children become ours too, and stay zombies when they end.
+/// For programs whose other children stay in the program's session: a child that has left it is treated as an orphan
+/// when a guardian vanishes. Orphans of other children are adopted too, and stay zombies when they end.
 ///
 /// # Errors
-/// When the system does not allow it.
+/// If the system refuses.
 pub fn adopt_orphans() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
 }
 
-/// Kills what has fallen to us, and returns how many resist.
+/// Kills adopted orphans. Returns the number of those that survive.
 pub(crate) fn end_orphans() -> u32 {
     let me = getpid();
     let (Ok(Some(_)), Ok(proc)) = (child_subreaper(), tree::open_proc()) else { return 0 };
@@ -49,7 +49,7 @@ pub(crate) fn end_orphans() -> u32 {
     left
 }
 
-/// Whether it is gone.
+/// Returns `true` if the process is gone.
 fn reap(pid: Pid) -> bool {
     loop {
         match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {

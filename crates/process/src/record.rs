@@ -3,7 +3,7 @@
 /// The length of an encoded [`Record`].
 pub(crate) const RECORD_BYTES: usize = 12;
 
-/// What the forked side tells the supervisor.
+/// A report of the forked side to the supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Record {
     /// The worker exists and is about to execute its program.
@@ -49,7 +49,7 @@ impl Stage {
         Self::Exec,
     ];
 
-    /// What was attempted, to follow the word "cannot".
+    /// The attempted action, to follow the word "cannot".
     pub(crate) fn action(self) -> &'static str {
         match self {
             Self::Isolate => "put the guardian into a session of its own",
@@ -67,7 +67,7 @@ impl Stage {
 }
 
 impl Record {
-    /// The end of a worker, by its exit status or the signal that ended it.
+    /// Creates the record of a worker's end from its exit status or signal.
     pub(crate) fn ended(code: Option<i32>, signal: Option<i32>) -> Self {
         match code {
             Some(code) => Self::Exited { code },
@@ -92,7 +92,7 @@ impl Record {
         bytes
     }
 
-    /// The record at the start of `bytes`, if there is a whole and known one.
+    /// Decodes the record at the start of `bytes`, if it is complete and known.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let field = |index: usize| {
             let bytes = bytes.get(index * 4..index * 4 + 4)?;
@@ -111,7 +111,7 @@ impl Record {
     }
 }
 
-/// What the supervisor tells the guardian, one byte each.
+/// An order of the supervisor to the guardian, one byte each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Order {

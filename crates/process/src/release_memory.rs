@@ -1,25 +1,26 @@
-//! Memory of this process that is given back: code that only the start needed, and free pages of the heap.
+//! Returns memory of this process to the system: code used only at startup, and free heap pages.
 #![expect(unsafe_code, reason = "giving pages back has no safe interface")]
 
 use crate::{memory_map, sys};
 
-/// Lets go of the pages of our own code. The system brings those that are needed again back from its cache of files; those that
-/// only the start has touched, and their neighbours that came with them, stay away.
+/// Drops the pages of the program's code. The system loads needed pages again from its file cache; pages used only at
+/// startup, and their neighbors, stay out.
 ///
-/// For programs that run for long and do little of all that they can do.
+/// For long-running programs that use a small part of their code.
 pub fn release_code() {
-    // Without it nothing is lost but some room.
+    // Failure costs only memory.
     let Ok(maps) = std::fs::read("/proc/self/maps") else { return };
     if let Some(code) = memory_map::code_around(&maps, release_code as fn() as usize) {
-        // SAFETY: the pages are those of a file that nobody could write to through this mapping: what is read again is the same.
+        // SAFETY: the pages belong to a file that cannot be written through this mapping, so they are read again
+        // unchanged.
         unsafe { sys::discard(&code) };
     }
 }
 
-/// Gives free memory of the heap back to the system. glibc keeps what lies between blocks in use, so after a burst of
-/// allocations a process may hold many times what it uses.
+/// Returns free heap memory to the system. glibc keeps free pages between used blocks, so after a burst of allocations
+/// a process may hold many times what it uses.
 ///
-/// Takes time in proportion to the size of the heap, and holds up other threads that allocate.
+/// Takes time in proportion to the size of the heap, and blocks other threads that allocate.
 pub fn release_heap() {
     sys::trim_heap();
 }

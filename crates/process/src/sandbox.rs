@@ -1,4 +1,4 @@
-//! What confines a worker besides its guardian, and what this machine has of it.
+//! Sandboxes for workers, and which of them this machine supports.
 
 mod bubblewrap;
 pub(crate) mod filter;
@@ -34,11 +34,11 @@ use crate::spawn::{WorkerCommand, above_stdio};
 use crate::sys::Instruction;
 use crate::{SpawnError, sys};
 
-/// What a worker and its tree may do to this machine: read all of its files, change the places named here, reach the
-/// network or not. Of devices they have those that are no way out, such as `/dev/null`, and no terminals.
+/// What a worker's tree may do to this machine: read all files, change the given paths, use the network or not. It can
+/// use harmless devices such as `/dev/null`, and no terminals.
 ///
-/// It has a temporary directory of its own, named by `TMPDIR`, which goes with the tree; if this program is killed
-/// before that, one on disk stays until another sandbox is made there.
+/// It has its own temporary directory, named by `TMPDIR` and removed with the tree. If this program is killed first, a
+/// directory on disk stays until another sandbox is created there.
 ///
 /// It cannot open sockets to services of this machine (`AF_UNIX`), because these act for everybody outside the
 /// sandbox; pairs of stream sockets work. With the network it reaches what listens on TCP and UDP ports of this machine. It
@@ -49,36 +49,35 @@ use crate::{SpawnError, sys};
 /// number of the signal, and one that cannot be executed after all ends with a status and a line on stderr.
 #[derive(Debug, Clone)]
 pub struct Sandbox {
-    /// By what means, as [`Sandbox::support`] found them.
+    /// The mechanism, as found by [`Sandbox::support`].
     pub support: Support,
-    /// The places that may be changed, with everything in them. They must exist, and their paths must be absolute
-    /// and lead through no links: where a link leads may have changed since somebody looked.
+    /// Paths that may be changed, recursively. They must exist, be absolute and contain no links, because a link's
+    /// target may have changed since it was checked.
     pub writable: Vec<PathBuf>,
-    /// Places within these that may not be changed, as far as they exist now and as far as the mechanism can
-    /// ([`Confined::protected`]). If one cannot be looked at, nothing can be changed in the nearest directory around it
-    /// that can.
+    /// Paths within these that must not be changed, if they exist now and the mechanism can protect them
+    /// ([`Confined::protected`]). If one cannot be examined, the nearest directory around it that can is protected.
     pub protected: Vec<PathBuf>,
-    /// What is seen besides the system's programs and libraries, instead of everything. Then this says what can be
-    /// changed, nothing may be `writable`, there is a private `/tmp` with a private home in it, and of processes only those
-    /// of the tree can be looked into.
+    /// What is visible besides the system's programs and libraries, instead of everything. If set, it also says what
+    /// can be changed, `writable` must be empty, there is a private `/tmp` with a private home in it, and only
+    /// processes of the tree can be inspected.
     pub view: Option<Vec<Mount>>,
-    /// Files and directories within the view that are shown as empty, as far as they exist when something is started.
+    /// Files and directories within the view that appear empty, if they exist when something is started.
     pub hidden: Vec<PathBuf>,
     /// Whether the network may be used.
     pub network: bool,
-    /// Whether there is a network of its own with nothing in it but a listener at [`Sandbox::GATEWAY`], which is ours
-    /// ([`Child::take_gateway`](crate::Child::take_gateway)): the only way out is what we let through there.
+    /// The worker has its own network with nothing but a listener at [`Sandbox::GATEWAY`], which this program serves
+    /// ([`Child::take_gateway`](crate::Child::take_gateway)): the only way out is what it forwards.
     pub gateway: bool,
-    /// Where the private temporary directory is made, unless it is in memory.
+    /// Parent of the private temporary directory, unless that is in memory.
     pub temp: PathBuf,
 }
 
 impl Sandbox {
-    /// Where the gateway listens, for whoever is inside.
+    /// The gateway's address inside the sandbox.
     pub const GATEWAY: std::net::SocketAddrV4 =
         std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, GATEWAY_PORT);
 
-    /// Nothing may be changed, and there is no network.
+    /// Creates a sandbox in which nothing can be changed, without network.
     pub fn new(support: Support) -> Self {
         Self {
             support,
@@ -92,9 +91,9 @@ impl Sandbox {
         }
     }
 
-    /// The best that this machine can enforce: Landlock with namespaces of its own if they can be had, or else bubblewrap if it is
-    /// installed and works, or else Landlock alone. Bubblewrap comes second because read-only mounts do not keep a program
-    /// from writing into a named pipe outside, nor root from the modes of devices. Starts processes, so it is worth keeping.
+    /// Returns the best mechanism of this machine: Landlock with namespaces, or bubblewrap if it is installed and
+    /// works, or Landlock alone. Bubblewrap comes second because read-only mounts prevent neither writing to a named
+    /// pipe outside nor root from changing the modes of devices. Starts processes, so the result is worth keeping.
     pub async fn support() -> Support {
         let namespaces = Support::namespaces().await;
         if namespaces.confined().files {
@@ -111,23 +110,23 @@ impl Sandbox {
         Support::unsupported(format!("{launcher}, {kernel}"))
     }
 
-    /// Whether this sandbox can be had, by starting a program in it that does nothing.
+    /// Checks that this sandbox works, by starting a trivial program in it.
     ///
     /// # Errors
-    /// When it cannot: why.
+    /// The reason if it does not.
     pub async fn try_out(&self, cwd: impl Into<PathBuf>) -> Result<(), String> {
         probe::try_out(self.clone(), cwd.into(), "").await.map_err(|error| error.to_string())
     }
 }
 
-/// What this machine can enforce, found out by trying.
+/// A mechanism of this machine, found by trying.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Support {
     mechanism: Mechanism,
 }
 
-/// `Untried` is a failure of the search, for example because the disk is full. Then no command is started: another user may
-/// have caused it, to have commands run in a weaker sandbox or in none.
+/// `Untried` means that the search failed, for example because the disk is full. Then no command is started: another
+/// user may have caused it, to have commands run in a weaker sandbox or in none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Mechanism {
     Bubblewrap { program: PathBuf, nesting: Nesting },
@@ -136,16 +135,16 @@ enum Mechanism {
     Untried { why: String },
 }
 
-/// Whether user namespaces can be made inside bubblewrap. In one a program has every capability over mounts of its own,
-/// which leads to nothing outside, and to much more of the kernel.
+/// Whether programs inside bubblewrap can create user namespaces. In one, a program has every capability over its own
+/// mounts, which does not affect the outside but exposes more of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nesting {
     Disabled,
-    /// Before version 0.8 bubblewrap cannot forbid it.
+    /// Bubblewrap before 0.8 cannot forbid it.
     Possible,
 }
 
-/// What holds for whatever runs in a sandbox.
+/// What a sandbox guarantees.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Confined {
     /// Nothing outside the writable places is created, changed or removed. Landlock alone does not see changes of
@@ -157,16 +156,16 @@ pub struct Confined {
     /// The protected places that exist are not changed either. Only mounts of our own can do that: Landlock has no rules
     /// that take something away, and bubblewrap follows links that a command puts on the way.
     pub protected: bool,
-    /// The guardian can be neither stopped nor killed by what it guards.
+    /// The worker can neither stop nor kill its guardian.
     pub guardian: bool,
-    /// There can be a [`Sandbox::view`].
+    /// [`Sandbox::view`] is supported.
     pub view: bool,
-    /// There can be a [`Sandbox::gateway`].
+    /// [`Sandbox::gateway`] is supported.
     pub gateway: bool,
 }
 
 impl Support {
-    /// Bubblewrap, from the places where systems install it, if it works here.
+    /// Bubblewrap from the usual install paths, if it works here.
     pub async fn bubblewrap() -> Self {
         match bubblewrap::INSTALL_PATHS.iter().map(Path::new).find(|path| path.is_file()) {
             Some(path) => Self::bubblewrap_at(path).await,
@@ -174,7 +173,7 @@ impl Support {
         }
     }
 
-    /// The bubblewrap at this path, if it works here: it may not, for want of user namespaces.
+    /// The bubblewrap at this path, if it works here: user namespaces may be unavailable.
     pub async fn bubblewrap_at(program: impl Into<PathBuf>) -> Self {
         let program = program.into();
         let mut reason = String::new();
@@ -190,14 +189,14 @@ impl Support {
         Self::unsupported(format!("bubblewrap does not work here ({reason})"))
     }
 
-    /// Landlock in a mount namespace of its own, in which all but the writable places is read-only, and so are the
-    /// protected ones; if it works here. Who is not root needs a user namespace for it. Where it can be had, there is a
-    /// PID namespace too, so that no process outside can be signalled.
+    /// Landlock in its own mount namespace, in which only the writable paths can be changed and the protected ones
+    /// cannot; if it works here. Users other than root need a user namespace for it. Where possible there is a PID
+    /// namespace too, so that no process outside can be signalled.
     pub async fn namespaces() -> Self {
         Self::namespaces_in(Path::new("/tmp")).await
     }
 
-    /// The same with temporary files elsewhere.
+    /// Like [`Support::namespaces`], with another temporary directory.
     async fn namespaces_in(temp: &Path) -> Self {
         let alone = Self::landlock();
         let Mechanism::Landlock { version, .. } = alone.mechanism else { return alone };
@@ -213,7 +212,7 @@ impl Support {
         Self::unsupported(format!("a mount namespace cannot be had here ({reason})"))
     }
 
-    /// Landlock, with a filter of system calls for what it does not cover, if this kernel has both.
+    /// Landlock with a system call filter for what it does not cover, if this kernel has both.
     pub fn landlock() -> Self {
         match sys::landlock_version() {
             Some(version) if version < landlock::MIN_VERSION => Self::unsupported(format!(
@@ -228,7 +227,7 @@ impl Support {
         }
     }
 
-    /// The same on a kernel with at most this version of Landlock, for tests.
+    /// Limits the version of Landlock, for tests.
     #[doc(hidden)]
     pub fn with_older_landlock(mut self, newest: i32) -> Self {
         if let Mechanism::Landlock { version, .. } = &mut self.mechanism {
@@ -237,7 +236,7 @@ impl Support {
         self
     }
 
-    /// The same on a machine where a PID namespace cannot be had, for tests.
+    /// Disables PID namespaces, for tests.
     #[doc(hidden)]
     pub fn without_pid_namespace(mut self) -> Self {
         if let Mechanism::Landlock { mounts: Some(namespaces), .. } = &mut self.mechanism {
@@ -250,7 +249,7 @@ impl Support {
         Self { mechanism: Mechanism::None { why: why.into() } }
     }
 
-    /// What holds in a sandbox of this kind; nothing does if there is none.
+    /// The guarantees of this mechanism; none if there is no sandbox.
     pub fn confined(&self) -> Confined {
         match self.mechanism {
             Mechanism::Bubblewrap { .. } => Confined {
@@ -304,7 +303,7 @@ impl fmt::Display for Support {
     }
 }
 
-/// A sandbox that is ready for a fork.
+/// A sandbox prepared for a fork.
 #[derive(Debug)]
 pub(crate) enum PreparedSandbox {
     /// The worker confines itself before its exec.
@@ -315,11 +314,11 @@ pub(crate) enum PreparedSandbox {
         mounts: Option<Mounts>,
         gateway: Option<Gateway>,
     },
-    /// The worker executes a launcher, which reads these.
+    /// The worker executes a launcher, which reads these descriptors.
     Launcher { options: OwnedFd, filter: OwnedFd },
 }
 
-/// What judges the worker's system calls.
+/// Filters for the worker's system calls.
 #[derive(Debug)]
 pub(crate) struct Filters {
     pub(crate) main: Vec<Instruction>,
@@ -327,7 +326,7 @@ pub(crate) struct Filters {
     pub(crate) without_ipc: Vec<Instruction>,
 }
 
-/// The two ends of what a listener comes through: the worker's, and ours.
+/// The socket pair that transfers the listener: the worker's end, and ours.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     pub(crate) worker: OwnedFd,
@@ -343,7 +342,7 @@ impl Gateway {
 }
 
 impl PreparedSandbox {
-    /// What its plan takes in the arena.
+    /// The size of its plan in the arena.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Landlock { mounts: Some(mounts), .. } => mounts.size(),
@@ -353,7 +352,7 @@ impl PreparedSandbox {
 }
 
 impl Sandbox {
-    /// Makes the sandbox, and changes what is started so that it starts in there.
+    /// Prepares the sandbox, and changes the command so that it starts in it.
     pub(crate) fn prepare(&self, start: &mut WorkerCommand) -> Result<PreparedSandbox, SpawnError> {
         let writable = protected_paths::outermost(&self.writable)?;
         let pieces = match &self.view {
@@ -388,7 +387,7 @@ impl Sandbox {
         }
     }
 
-    /// Why there can be no view or no gateway.
+    /// Explains why a view or a gateway is not supported.
     fn describe_missing(&self) -> String {
         match self.mechanism() {
             Mechanism::Bubblewrap { .. } => "bubblewrap cannot have a gateway in its network".to_owned(),
@@ -400,7 +399,7 @@ impl Sandbox {
         }
     }
 
-    /// Makes sure that what is started can be seen inside, and is told where it is at home.
+    /// Makes sure that the program and its directory are visible, and sets its home.
     fn ensure_visible(&self, pieces: &[Mount], start: &mut WorkerCommand) -> Result<(), SpawnError> {
         if !self.writable.is_empty() {
             return Err(setup("show a part of this machine")(io::Error::other(
@@ -491,7 +490,7 @@ impl Sandbox {
         let cwd = cwd.map_err(setup("find the working directory"))?;
         let private: Vec<&str> =
             bubblewrap::PRIVATE_DIRECTORIES.into_iter().filter(|path| Path::new(path).is_dir()).collect();
-        // Also without the network: then it has one of its own with nothing in it.
+        // Also without the network: then it has its own, empty one.
         let filter = filter::program(Families::Internet, Pids::Namespace);
         let filter = memory_file(&filter::bytes(&filter))?;
         let system = pieces.map(|_| private_root::system()).unwrap_or_default();
@@ -522,7 +521,7 @@ impl Sandbox {
         argv.extend([options.as_raw_fd().to_string().into(), "--".into(), start.program.clone().into()]);
         argv.extend(start.argv.drain(..).skip(1));
         bubblewrap::check_count(option_count + argv.len())?;
-        // Nothing of the environment acts on the launcher itself: a preloaded library would run outside.
+        // The environment must not affect the launcher itself: a preloaded library would run outside.
         *start = WorkerCommand {
             program: launcher.to_owned(),
             argv,
@@ -533,21 +532,21 @@ impl Sandbox {
     }
 }
 
-/// What a view is put together of.
+/// The parts of a view.
 struct Pieces {
     mounts: Vec<Mount>,
-    /// What is shown as empty.
+    /// What appears empty.
     hidden: Vec<Hidden>,
 }
 
-/// What of the system is not shown, but for what has a mount in it.
+/// Root-only settings that are hidden unless a mount is in them.
 fn hidden(mounts: &[Mount]) -> Result<Vec<Hidden>, SpawnError> {
     let mut hidden = secrets::hidden().map_err(setup("hide what is for root alone"))?;
     hidden.retain(|hidden| !mounts.iter().any(|mount| mount.at.starts_with(&hidden.path)));
     Ok(hidden)
 }
 
-/// Programs look at several variables; those besides the first matter only where they are in use.
+/// Programs read several variables; all but the first matter only if they are set.
 fn set_temp(start: &mut WorkerCommand, path: &Path) {
     start.env.set("TMPDIR", path);
     for name in ["TMP", "TEMP", "TEMPDIR"] {
@@ -557,7 +556,7 @@ fn set_temp(start: &mut WorkerCommand, path: &Path) {
     }
 }
 
-/// A file in memory, to be read from its start.
+/// Creates a file in memory, positioned at its start.
 fn memory_file(contents: &[u8]) -> Result<OwnedFd, SpawnError> {
     let write = || -> io::Result<OwnedFd> {
         let mut file = std::fs::File::from(memfd_create(c"narrows-sandbox", MemfdFlags::CLOEXEC)?);

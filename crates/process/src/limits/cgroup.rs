@@ -1,4 +1,4 @@
-//! The control groups of one tree, gone when it is.
+//! The control groups of one tree. They are removed with it.
 
 use std::fs;
 use std::io;
@@ -11,32 +11,32 @@ use super::cgroup_root::{CgroupRoot, GROUP_PREFIX, OWN_GROUP_NAME, Version, writ
 use super::{Controller, Limits, Unenforceable};
 use crate::spawn::above_stdio;
 
-/// Names that may be taken, by whoever had our process id before.
+/// A previous process with our pid may have left groups of the same name.
 const MAX_NAME_ATTEMPTS: u32 = 1000;
-/// How many groups are made between two searches for such as were left behind.
+/// Number of new groups between two searches for stale ones.
 const SWEEP_EVERY: u64 = 64;
-/// What is about to be gone holds its group for a moment longer.
+/// Exiting processes keep a group busy briefly, so removal is retried.
 const MAX_REMOVAL_ATTEMPTS: u32 = 20;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 
-/// Groups with limits, in which a tree starts. Dropping them removes them, as far as nobody is left in them.
+/// Groups with limits, in which a tree starts. Dropping them removes those without processes.
 #[derive(Debug)]
 pub(crate) struct TreeCgroups {
-    /// One for each hierarchy: with version 2 there is but one, with version 1 usually one for each controller.
+    /// One per hierarchy: one in all with version 2, usually one per controller with version 1.
     parts: Vec<Cgroup>,
-    /// Where the kernel counts whom it has killed.
+    /// Where the kernel counts processes it has killed.
     memory: Option<(PathBuf, Version)>,
 }
 
 #[derive(Debug)]
 struct Cgroup {
     path: PathBuf,
-    /// Who writes here moves in.
+    /// A process that writes here moves into the group.
     entry: OwnedFd,
 }
 
 impl TreeCgroups {
-    /// Makes them. Without limits there are none.
+    /// Creates the groups. Without limits there are none.
     pub(crate) fn new(limits: &Limits) -> Result<Self, Unenforceable> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let mut group = Self { parts: Vec::new(), memory: None };
@@ -71,31 +71,31 @@ impl TreeCgroups {
         Ok(())
     }
 
-    /// Whether there is nothing to remove.
+    /// Returns `true` if there is nothing to remove.
     pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 
-    /// Where a worker writes a zero to move in.
+    /// The files in which a worker writes a zero to move into the groups.
     pub(crate) fn entries(&self) -> [Option<BorrowedFd<'_>>; 2] {
         let mut entries = self.parts.iter().map(|part| part.entry.as_fd());
         [entries.next(), entries.next()]
     }
 
-    /// Whether the kernel has killed something in it for want of memory.
+    /// Returns `true` if the kernel has killed a process for lack of memory.
     pub(crate) fn oom(&self) -> bool {
         let Some((path, version)) = &self.memory else { return false };
         let read = |file| fs::read_to_string(path.join(file)).unwrap_or_default();
         match version {
             Version::Two => has_kills(&read("memory.events")).unwrap_or(false),
-            // Old kernels only count how often the limit was hit.
+            // Old kernels count only how often the limit was reached.
             Version::One => has_kills(&read("memory.oom_control"))
                 .unwrap_or_else(|| read("memory.failcnt").trim().parse().is_ok_and(|count: u64| count > 0)),
         }
     }
 }
 
-/// Whether anybody was killed, if the kernel tells.
+/// Returns whether a process was killed, if the kernel reports it.
 fn has_kills(text: &str) -> Option<bool> {
     let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
     count.trim().parse().ok().map(|count: u64| count > 0)
@@ -118,7 +118,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// A new group in `parent`, and its entry.
+/// Creates a group in `parent`. Returns its path and the file to enter it.
 fn create_cgroup(parent: &Path, number: u64) -> io::Result<(PathBuf, OwnedFd)> {
     for attempt in 0..MAX_NAME_ATTEMPTS {
         let again = if attempt == 0 { String::new() } else { format!("-{attempt}") };
@@ -141,7 +141,7 @@ fn create_cgroup(parent: &Path, number: u64) -> io::Result<(PathBuf, OwnedFd)> {
 }
 
 fn write_limit(path: &Path, controller: Controller, version: Version, limit: u64) -> io::Result<()> {
-    // What could be swapped out would not count.
+    // Memory that can be swapped out would not count.
     let (file, swap) = match (controller, version) {
         (Controller::Pids, _) => ("pids.max", None),
         (Controller::Memory, Version::Two) => ("memory.max", Some(("memory.swap.max", 0))),
@@ -157,7 +157,7 @@ fn write_limit(path: &Path, controller: Controller, version: Version, limit: u64
     }
 }
 
-/// Removes what those of us left behind who could not do it themselves. What has processes stays by itself.
+/// Removes groups that dead processes of this program left. A group with processes cannot be removed.
 fn remove_stale(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
@@ -171,7 +171,7 @@ fn remove_stale(parent: &Path) {
     }
 }
 
-/// Whose a group is, if it is of our making.
+/// Returns the pid of the program that created a group of this name.
 fn owner_pid(name: &str) -> Option<u32> {
     let (pid, rest) = name.strip_prefix(GROUP_PREFIX)?.split_once('-')?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

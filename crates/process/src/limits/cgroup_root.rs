@@ -1,4 +1,4 @@
-//! Where groups can be made: below the control group in which this program runs, so that what limits us limits them.
+//! Where groups can be created: below the control group of this program, so that its own limits apply too.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,29 +12,29 @@ use rustix::process::geteuid;
 
 use super::Controller;
 
-/// The part of our group into which this program moves, after its process id.
+/// The child group into which this program moves, behind its process id.
 pub(super) const OWN_GROUP_NAME: &str = "self";
 pub(super) const GROUP_PREFIX: &str = "narrows-";
 
-/// Which of the kernel's interfaces it is.
+/// The version of the kernel's interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     One,
     Two,
 }
 
-/// The group of this program in the hierarchy of one controller.
+/// The control group of this program in the hierarchy of one controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CgroupRoot {
     pub(super) controller: Controller,
     pub(super) version: Version,
     pub(super) path: PathBuf,
-    /// Whether it is all that can be seen of its hierarchy.
+    /// It is the root of the visible hierarchy.
     pub(super) top: bool,
 }
 
 impl CgroupRoot {
-    /// Finds it, or says why there is none.
+    /// Finds the group, or returns why there is none.
     pub(super) fn find(controller: Controller) -> Result<Self, String> {
         let read = |file: &str| {
             let text = fs::read(file).map_err(|error| format!("{file}: {error}"))?;
@@ -42,7 +42,7 @@ impl CgroupRoot {
         };
         let (mounts, groups) = (read("/proc/self/mountinfo")?, read("/proc/self/cgroup")?);
         let mut place = Self::locate(controller, &mounts, &groups)?;
-        // We may have moved.
+        // This program may have moved.
         let moved = format!("{GROUP_PREFIX}{}-{OWN_GROUP_NAME}", std::process::id());
         if place.path.file_name().is_some_and(|name| *name == *moved) {
             place.path.pop();
@@ -51,7 +51,7 @@ impl CgroupRoot {
         Ok(place)
     }
 
-    /// What the kernel says of mounts and of our groups, put together.
+    /// Combines the kernel's lists of mounts and groups.
     fn locate(controller: Controller, mounts: &str, groups: &str) -> Result<Self, String> {
         let mut second = None;
         for mount in mounts.lines().filter_map(Mount::read) {
@@ -70,7 +70,7 @@ impl CgroupRoot {
         mount.cgroup_root(controller, Version::Two, group(groups, str::is_empty))
     }
 
-    /// Whether groups can probably be made here.
+    /// Checks whether groups can probably be created.
     pub(super) fn check(&self) -> Result<(), String> {
         self.check_ownership()?;
         if self.version == Version::Two
@@ -83,7 +83,7 @@ impl CgroupRoot {
         Ok(())
     }
 
-    /// Makes it ready for groups: in version 2 a group has processes or parts with limits, not both.
+    /// Prepares the group: in version 2 a group has processes or children with limits, not both.
     pub(super) fn divide(&self) -> Result<(), String> {
         self.check_ownership()?;
         if self.version == Version::One || self.is_divided()? {
@@ -113,8 +113,8 @@ impl CgroupRoot {
         Ok(())
     }
 
-    /// Whether it is ours to divide. A group belongs to whoever manages it until that hands it over: it may count or
-    /// end what is directly in it, and miss what we put elsewhere.
+    /// Checks that the group may be divided. A group belongs to its manager until it is delegated: the manager may
+    /// count or end its processes, and would miss those in children.
     fn check_ownership(&self) -> Result<(), String> {
         let metadata = fs::metadata(&self.path).map_err(|error| self.explain(&error))?;
         let user = geteuid();
@@ -141,12 +141,12 @@ impl CgroupRoot {
         }
     }
 
-    /// Whether parts of it can have limits already.
+    /// Returns `true` if its children can have limits.
     fn is_divided(&self) -> Result<bool, String> {
         self.lists_controller("cgroup.subtree_control")
     }
 
-    /// Whether a file lists the controller.
+    /// Returns `true` if a file lists the controller.
     fn lists_controller(&self, file: &str) -> Result<bool, String> {
         let lines = self.lines(file)?;
         Ok(lines.iter().any(|line| line.split(' ').any(|word| word == self.controller.name())))
@@ -169,13 +169,13 @@ impl CgroupRoot {
     }
 }
 
-/// Writes to a file of the kernel's, which has to be there.
+/// Writes to a kernel file, which must exist.
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).open(path)?;
     io::Write::write_all(&mut file, text.as_bytes())
 }
 
-/// The path of our group in the first hierarchy whose controllers are wanted.
+/// The path of our group in the first hierarchy with a matching controller.
 fn group(groups: &str, wanted: impl Fn(&str) -> bool) -> Option<&str> {
     groups.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;
@@ -200,7 +200,7 @@ impl<'a> Mount<'a> {
         Some(Self { root: fields.next()?, point: fields.next()?, kind: rest.next()?, options: rest.nth(1)? })
     }
 
-    /// Our group, where it is mounted.
+    /// The path of our group below this mount.
     fn cgroup_root(
         &self,
         controller: Controller,
@@ -218,7 +218,7 @@ impl<'a> Mount<'a> {
     }
 }
 
-/// A path of `mountinfo`, where blanks and the like are written in octal.
+/// Decodes a path of `mountinfo`, which escapes blanks in octal.
 fn unescaped(path: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();

@@ -1,8 +1,8 @@
-//! The arguments of bubblewrap, as a function of what is wanted and of what is there.
+//! Builds the arguments of bubblewrap.
 //!
-//! Bubblewrap takes paths, and follows links in both the source and the destination of a mount. A command that runs
-//! meanwhile can put a link in the place of a directory that it may change, and what the link leads to would be mounted.
-//! So nothing is mounted from or onto a place below a writable directory.
+//! Bubblewrap takes paths and follows links in the source and the destination of a mount. A concurrent command can
+//! replace a directory it may change by a link, and the link's target would be mounted. So nothing is mounted from or
+//! onto a path below a writable directory.
 
 use std::ffi::OsString;
 use std::io;
@@ -15,27 +15,26 @@ use super::private_root::{self, Mount, PRIVATE_HOME, SystemEntry};
 use super::secrets::Hidden;
 use crate::{Environment, SpawnError};
 
-/// Where bubblewrap is looked for. Not in the worker's `PATH`, which may be an agent's choice.
+/// Where bubblewrap is installed. Not in the worker's `PATH`, which an agent may choose.
 pub(crate) const INSTALL_PATHS: [&str; 4] =
     ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
 
-/// Directories that are replaced by empty ones of the sandbox's own. In `/run` stand the sockets of services that
-/// do for everybody what the sandbox forbids.
+/// Directories replaced by empty ones. `/run` holds the sockets of services that would do what the sandbox forbids.
 pub(crate) const PRIVATE_DIRECTORIES: [&str; 2] = ["/run", "/tmp"];
-/// Of these, what programs cannot do without.
+/// Parts of these that programs need.
 const SHOWN_IN_PRIVATE: [&str; 3] = ["/run/current-system", "/run/opengl-driver", "/run/systemd/resolve"];
 
-/// `MAX_ARGS` of bubblewrap, which otherwise ends with a status that looks like the command's.
+/// `MAX_ARGS` of bubblewrap, which otherwise exits with a status that looks like the command's.
 const MAX_ARGUMENTS: usize = 9000;
 
-/// What root keeps of its powers: those over files, which the mounts confine.
+/// The capabilities that root keeps: those over files, which the mounts confine.
 const ROOT_CAPABILITIES: [&str; 3] = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"];
 
-/// All that the arguments depend on. Every path is absolute and has no links in it.
+/// The input of the arguments. Every path is absolute and free of links.
 pub(crate) struct BubblewrapPlan<'a> {
-    /// What is seen instead of everything: the places of the system, what of it is shown as empty, and the mounts.
+    /// What is visible instead of everything: system entries, hidden paths in them, and mounts.
     pub(crate) pieces: Option<(&'a [SystemEntry], &'a [Hidden], &'a [Mount])>,
-    /// Directories that may be changed.
+    /// Writable directories.
     pub(crate) writable: &'a [PathBuf],
     /// Those of [`PRIVATE_DIRECTORIES`] that exist here.
     pub(crate) private: &'a [&'a str],
@@ -44,12 +43,12 @@ pub(crate) struct BubblewrapPlan<'a> {
     pub(crate) env: &'a Environment,
     pub(crate) root: bool,
     pub(crate) nesting: Nesting,
-    /// The descriptor with the filter of system calls.
+    /// The descriptor of the system call filter.
     pub(crate) filter: RawFd,
 }
 
 impl BubblewrapPlan<'_> {
-    /// Whether something at this path can be seen from inside.
+    /// Returns `true` if something at this path is visible inside.
     pub(crate) fn shows(&self, path: &Path) -> bool {
         if let Some((_, _, pieces)) = self.pieces {
             return private_root::shows(pieces, path);
@@ -59,7 +58,7 @@ impl BubblewrapPlan<'_> {
         !hidden || shown.into_iter().any(|place| path.starts_with(place))
     }
 
-    /// The options, to be read from a descriptor: on the command line everybody could read the environment.
+    /// The options, to be read from a descriptor: on the command line the environment would be public.
     pub(crate) fn options(&self) -> Vec<OsString> {
         let mut options = Options(Vec::new());
         match self.pieces {
@@ -75,7 +74,7 @@ impl BubblewrapPlan<'_> {
         }
         options.push(["--cap-drop", "ALL"]);
         if self.root {
-            // The launcher leaves root what it may write below /proc/sys, such as `kernel.core_pattern`.
+            // The launcher leaves root write access below /proc/sys, such as `kernel.core_pattern`.
             options.push(["--remount-ro", "/proc"]);
             for capability in ROOT_CAPABILITIES {
                 options.push(["--cap-add", capability]);
@@ -109,10 +108,10 @@ impl BubblewrapPlan<'_> {
     }
 }
 
-/// Refuses mounts that a command could redirect by a link.
+/// Rejects mounts that a command could redirect by a link.
 ///
 /// # Errors
-/// When a source, or the place of a mount, lies below a directory that can be changed.
+/// If a source or destination of a mount is below a writable directory.
 pub(crate) fn check_pieces(pieces: &[Mount], hidden: &[Hidden]) -> Result<(), SpawnError> {
     let is_changeable = |path: &Path| {
         pieces.iter().any(|piece| piece.writable && path != piece.source && path.starts_with(&piece.source))
@@ -131,9 +130,9 @@ pub(crate) fn check_pieces(pieces: &[Mount], hidden: &[Hidden]) -> Result<(), Sp
     }
 }
 
-/// The path outside of what a mount at `at` covers.
+/// The path outside that a mount at `at` covers.
 fn path_on_disk(pieces: &[Mount], at: &Path) -> PathBuf {
-    // Outer pieces come first.
+    // Outer mounts come first.
     let outer = pieces.iter().rfind(|piece| at != piece.at && at.starts_with(&piece.at));
     let inside = outer.and_then(|outer| Some(outer.source.join(at.strip_prefix(&outer.at).ok()?)));
     inside.unwrap_or_else(|| at.to_owned())
@@ -153,7 +152,7 @@ impl Options {
         self.0.extend(words.map(OsString::from));
     }
 
-    /// A root of pieces.
+    /// Adds a private root.
     fn show(&mut self, system: &[SystemEntry], hidden: &[Hidden], pieces: &[Mount]) {
         for place in system {
             match place {
@@ -170,7 +169,7 @@ impl Options {
             self.0.extend([how.into(), source.into(), at.into()]);
         }
         self.hide(&within);
-        // What is left of it is what the launcher made to mount on.
+        // The rest of it was created by the launcher for mounting.
         self.push(["--remount-ro", "/"]);
     }
 
@@ -183,13 +182,13 @@ impl Options {
         }
     }
 
-    /// The same place inside as outside.
+    /// Mounts a path at the same path inside.
     fn mount(&mut self, how: &str, path: &Path) {
         self.0.extend([how.into(), path.into(), path.into()]);
     }
 }
 
-/// Fails if these are more arguments than bubblewrap accepts, those of the command included.
+/// Fails if bubblewrap does not accept this many arguments, including those of the command.
 pub(crate) fn check_count(arguments: usize) -> Result<(), SpawnError> {
     if arguments <= MAX_ARGUMENTS {
         return Ok(());
@@ -198,7 +197,7 @@ pub(crate) fn check_count(arguments: usize) -> Result<(), SpawnError> {
     Err(SpawnError::Sandbox { action: "pass all arguments to bubblewrap", source: io::Error::other(why) })
 }
 
-/// Words as bubblewrap reads them from a descriptor.
+/// Encodes words as bubblewrap reads them from a descriptor.
 pub(crate) fn encode(options: &[OsString]) -> Vec<u8> {
     options.iter().flat_map(|word| word.as_bytes().iter().copied().chain([0])).collect()
 }
