@@ -20,7 +20,7 @@ pub struct Approval {
     /// What is decided about.
     pub artifact: String,
     /// How.
-    pub decision: Verdict,
+    pub decision: ApprovalDecision,
     /// Why; a rejection needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -39,7 +39,7 @@ pub struct Approval {
 /// What can be decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum ApprovalDecision {
     /// Yes.
     Approve,
     /// No.
@@ -80,7 +80,7 @@ impl Approval {
     /// One that is not signed yet.
     pub fn new(
         artifact: impl Into<String>,
-        decision: Verdict,
+        decision: ApprovalDecision,
         signer: Signer,
         signed_at: impl Into<String>,
     ) -> Self {
@@ -105,7 +105,7 @@ impl Approval {
 
     /// Whether it counts as a decision of whoever has `key`.
     pub fn verify(&self, key: &PublicKey) -> Result<(), ApprovalError> {
-        if self.decision == Verdict::Reject && self.reason.as_ref().is_none_or(String::is_empty) {
+        if self.decision == ApprovalDecision::Reject && self.reason.as_ref().is_none_or(String::is_empty) {
             return Err(ApprovalError::NoReason);
         }
         let signature = self.signature.as_ref().ok_or(ApprovalError::Unsigned)?;
@@ -135,7 +135,7 @@ mod tests {
     fn an_approval_is_of_one_thing_by_one_signer() {
         let key = SigningKey::generate().expect("a key");
         let signer = Signer { id: "ann@example.com".into(), role: None, display_name: None };
-        let approval = Approval::new("call_1", Verdict::Approve, signer, "2026-11-15T18:00:00.000Z");
+        let approval = Approval::new("call_1", ApprovalDecision::Approve, signer, "2026-11-15T18:00:00.000Z");
         assert_eq!(approval.verify(&key.public()), Err(ApprovalError::Unsigned));
         let mut approval = approval;
         approval.policy = Some(PolicyRef { reference: "finance-write".into(), decision: None });
@@ -153,7 +153,7 @@ mod tests {
     fn a_rejection_needs_a_reason() {
         let key = SigningKey::generate().expect("a key");
         let signer = Signer { id: "ann".into(), role: None, display_name: None };
-        let rejection = Approval::new("call_1", Verdict::Reject, signer, "2026-11-15T18:00:00.000Z")
+        let rejection = Approval::new("call_1", ApprovalDecision::Reject, signer, "2026-11-15T18:00:00.000Z")
             .sign(&key)
             .expect("shallow");
         assert_eq!(rejection.verify(&key.public()), Err(ApprovalError::NoReason));

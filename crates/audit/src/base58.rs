@@ -1,9 +1,9 @@
 //! Base58, the letters of a `did:key`.
 
-const LETTERS: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
+const ALPHABET: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
 
 /// The longest text that is read; a key has 48.
-const LONGEST: usize = 64;
+const MAX_TEXT_BYTES: usize = 64;
 
 /// The letters for these bytes.
 pub(crate) fn encode(bytes: &[u8]) -> String {
@@ -21,19 +21,19 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
             carry /= 58;
         }
     }
-    let letters = digits.iter().rev().map(|digit| char::from(LETTERS[usize::from(*digit)]));
+    let letters = digits.iter().rev().map(|digit| char::from(ALPHABET[usize::from(*digit)]));
     std::iter::repeat_n('1', zeros).chain(letters).collect()
 }
 
 /// The bytes for these letters.
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
-    if text.len() > LONGEST {
+    if text.len() > MAX_TEXT_BYTES {
         return None;
     }
     let zeros = text.bytes().take_while(|letter| *letter == b'1').count();
     let mut bytes: Vec<u8> = Vec::new();
     for letter in text.bytes() {
-        let mut carry = LETTERS.iter().position(|known| *known == letter)? as u32;
+        let mut carry = ALPHABET.iter().position(|known| *known == letter)? as u32;
         for byte in &mut bytes {
             carry += u32::from(*byte) * 58;
             *byte = (carry & 0xff) as u8;

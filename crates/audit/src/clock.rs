@@ -33,39 +33,39 @@ impl Clock for SystemClock {
 }
 
 /// The smallest jump that is told, beside what a slow drift of a thousandth explains.
-const LEAST: i128 = 2_000;
+const MIN_JUMP_MS: i128 = 2_000;
 
 /// Watches the clock on the wall by the other one.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct JumpDetector {
     last: Option<(i64, Duration)>,
 }
 
 /// The clock on the wall is not where it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Jump {
+pub(crate) struct ClockJump {
     /// Where it should be, in milliseconds since 1970.
     pub(crate) expected: i64,
     /// Where it is.
     pub(crate) found: i64,
 }
 
-impl Watch {
+impl JumpDetector {
     /// The time of day in milliseconds, and whether it jumped since the last look. Before the first look the time
     /// that was last `written` is what must not lie ahead.
-    pub(crate) fn look(&mut self, clock: &dyn Clock, written: Option<i64>) -> (i64, Option<Jump>) {
+    pub(crate) fn observe(&mut self, clock: &dyn Clock, written: Option<i64>) -> (i64, Option<ClockJump>) {
         let (found, running) = (clock.now().as_millisecond(), clock.running());
         let jump = match self.last {
             Some((then, since)) => {
                 let passed = running.saturating_sub(since).as_millis();
                 let expected = then.saturating_add(i64::try_from(passed).unwrap_or(i64::MAX));
-                let tolerance = LEAST + i128::try_from(passed / 1000).unwrap_or(i128::MAX);
+                let tolerance = MIN_JUMP_MS + i128::try_from(passed / 1000).unwrap_or(i128::MAX);
                 let apart = (i128::from(found) - i128::from(expected)).abs();
-                (apart > tolerance).then_some(Jump { expected, found })
+                (apart > tolerance).then_some(ClockJump { expected, found })
             }
             None => written
-                .filter(|&written| i128::from(written) - i128::from(found) > LEAST)
-                .map(|expected| Jump { expected, found }),
+                .filter(|&written| i128::from(written) - i128::from(found) > MIN_JUMP_MS)
+                .map(|expected| ClockJump { expected, found }),
         };
         self.last = Some((found, running));
         (found, jump)
@@ -73,7 +73,7 @@ impl Watch {
 }
 
 /// Milliseconds since 1970 as they stand in a log.
-pub(crate) fn written(milliseconds: i64) -> String {
+pub(crate) fn format_timestamp(milliseconds: i64) -> String {
     let time = Timestamp::from_millisecond(milliseconds).unwrap_or(Timestamp::MAX);
     format!("{time:.3}")
 }
@@ -100,17 +100,17 @@ mod tests {
     fn a_jump_is_told_from_time_that_passes() {
         const DAY: i64 = 86_400_000;
         let clock = Fake(Mutex::new((DAY, 0)));
-        let mut watch = Watch::default();
+        let mut watch = JumpDetector::default();
         let mut look = |wall: i64, running: u64| {
             *clock.0.lock().expect("alive") = (wall, running);
-            watch.look(&clock, Some(DAY)).1
+            watch.observe(&clock, Some(DAY)).1
         };
         assert_eq!(look(DAY, 0), None);
         assert_eq!(look(DAY + 1000, 1000), None);
         assert_eq!(look(DAY + 2500, 1000), None);
-        assert_eq!(look(3 * DAY, 2000), Some(Jump { expected: DAY + 3500, found: 3 * DAY }));
+        assert_eq!(look(3 * DAY, 2000), Some(ClockJump { expected: DAY + 3500, found: 3 * DAY }));
         assert_eq!(look(3 * DAY + 1000, 3000), None);
-        assert_eq!(look(2 * DAY, 3000), Some(Jump { expected: 3 * DAY + 1000, found: 2 * DAY }));
+        assert_eq!(look(2 * DAY, 3000), Some(ClockJump { expected: 3 * DAY + 1000, found: 2 * DAY }));
         // A slow clock, for a day.
         assert_eq!(look(3 * DAY - 30_000, 3000 + DAY.unsigned_abs()), None);
     }
@@ -118,15 +118,15 @@ mod tests {
     #[test]
     fn a_log_from_the_future_is_a_jump() {
         let clock = Fake(Mutex::new((5_000, 0)));
-        assert_eq!(Watch::default().look(&clock, Some(7_000)).1, None);
-        let jump = Some(Jump { expected: 7_001, found: 5_000 });
-        assert_eq!(Watch::default().look(&clock, Some(7_001)).1, jump);
-        assert_eq!(Watch::default().look(&clock, None), (5_000, None));
+        assert_eq!(JumpDetector::default().observe(&clock, Some(7_000)).1, None);
+        let jump = Some(ClockJump { expected: 7_001, found: 5_000 });
+        assert_eq!(JumpDetector::default().observe(&clock, Some(7_001)).1, jump);
+        assert_eq!(JumpDetector::default().observe(&clock, None), (5_000, None));
     }
 
     #[test]
     fn times_have_milliseconds() {
-        assert_eq!(written(0), "1970-01-01T00:00:00.000Z");
-        assert_eq!(written(1_731_693_600_120), "2024-11-15T18:00:00.120Z");
+        assert_eq!(format_timestamp(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(format_timestamp(1_731_693_600_120), "2024-11-15T18:00:00.120Z");
     }
 }

@@ -12,10 +12,10 @@ use crate::jcs;
 use crate::redact::Redaction;
 
 /// The most that is added to a draft: two hashes, a number, a time and the names of these fields.
-pub(crate) const PLACE: usize = 2 * 128 + 160;
+pub(crate) const MAX_POSITION_BYTES: usize = 2 * 128 + 160;
 
 /// How long lines are without that, but for a few: what an allocator hands out without a search is just as long.
-const USUAL: usize = 1000;
+const TYPICAL_LINE_BYTES: usize = 1000;
 
 /// The parts of a line between which its place in the chain goes.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct Draft {
 
 /// The place of the next line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct LogPosition {
     pub(crate) seq: u64,
     /// The hash of the line in front; nothing if there is none.
     pub(crate) prev: Option<String>,
@@ -38,12 +38,12 @@ pub(crate) struct Place {
 impl Draft {
     /// Takes the secrets out of `event` and makes a line of it that has at most `limit` bytes.
     pub(crate) fn new(event: Event, redaction: &Redaction, limit: usize) -> Result<Self, EventError> {
-        Self::on(Vec::new(), event, redaction, limit)
+        Self::with_buffer(Vec::new(), event, redaction, limit)
     }
 
     /// The same on a sheet of somebody's who does not need it any more.
-    pub(crate) fn on(
-        sheet: Vec<u8>,
+    pub(crate) fn with_buffer(
+        buffer: Vec<u8>,
         mut event: Event,
         redaction: &Redaction,
         limit: usize,
@@ -51,16 +51,16 @@ impl Draft {
         event.check()?;
         let is_alone = event.metadata.is_empty() && redaction.leaves(&event.facts);
         if !event.facts.is_empty() && !is_alone {
-            event.facts.tell(&mut event.metadata);
+            event.facts.add_to(&mut event.metadata);
         }
         let mut metadata = Value::Object(std::mem::take(&mut event.metadata));
-        event::exact(&mut metadata);
+        event::make_exact(&mut metadata);
         if let Value::Object(members) = metadata {
             event.metadata = members;
         }
         for value in [&mut event.input, &mut event.output].into_iter().flatten() {
-            *value = event::object(value.take());
-            event::exact(value);
+            *value = event::into_object(value.take());
+            event::make_exact(value);
         }
         let before = (event.input.clone(), event.output.clone());
         redaction.clean_values(&mut event);
@@ -68,23 +68,23 @@ impl Draft {
         let more = redaction.with_taken(pairs);
         let redaction = more.as_ref().unwrap_or(redaction);
         if !event.facts.is_empty() && !redaction.leaves(&event.facts) {
-            event.facts.tell(&mut event.metadata);
+            event.facts.add_to(&mut event.metadata);
         }
         redaction.clean_texts(&mut event);
-        let draft = Self::of(&event, sheet)?;
-        let bytes = draft.text.len() + PLACE;
+        let draft = Self::from_event(&event, buffer)?;
+        let bytes = draft.text.len() + MAX_POSITION_BYTES;
         if bytes > limit { Err(EventError::TooLarge { bytes, limit }) } else { Ok(draft) }
     }
 
-    fn of(event: &Event, mut out: Vec<u8>) -> Result<Self, EventError> {
+    fn from_event(event: &Event, mut out: Vec<u8>) -> Result<Self, EventError> {
         out.clear();
-        out.reserve(USUAL);
+        out.reserve(TYPICAL_LINE_BYTES);
         let Event { actor, action, subject, input, output, policy, signatures, facts, metadata } = event;
-        texts(&mut out, b"{", &[("$schema", Some(SCHEMA)), ("action", Some(action))]);
+        write_texts(&mut out, b"{", &[("$schema", Some(SCHEMA)), ("action", Some(action))]);
         out.extend_from_slice(b",\"actor\":");
-        texts(&mut out, b"{", &[("id", Some(&actor.id)), ("role", actor.role.as_deref())]);
+        write_texts(&mut out, b"{", &[("id", Some(&actor.id)), ("role", actor.role.as_deref())]);
         out.extend_from_slice(b"}");
-        texts(&mut out, b",", &[("doctype", Some(DOCTYPE))]);
+        write_texts(&mut out, b",", &[("doctype", Some(DOCTYPE))]);
         out.push(b',');
         let hash = out.len();
         // Half a line is worse than none. By now nothing is nested too deeply, but nobody relies on it.
@@ -111,7 +111,7 @@ impl Draft {
         if let Some(policy) = policy {
             out.extend_from_slice(b"\"policy\":");
             let decision = policy.decision.map(Decision::name);
-            texts(&mut out, b"{", &[("decision", decision), ("ref", Some(&policy.reference))]);
+            write_texts(&mut out, b"{", &[("decision", decision), ("ref", Some(&policy.reference))]);
             out.extend_from_slice(b"},");
         }
         let prev = out.len();
@@ -122,18 +122,24 @@ impl Draft {
         }
         out.extend_from_slice(b"\"subject\":");
         let (reference, path) = (subject.reference.as_deref(), subject.path.as_deref());
-        texts(&mut out, b"{", &[("kind", Some(&subject.kind)), ("path", path), ("ref", reference)]);
+        write_texts(&mut out, b"{", &[("kind", Some(&subject.kind)), ("path", path), ("ref", reference)]);
         out.extend_from_slice(b"},");
         Ok(Self { text: out, hash, prev })
     }
 
     /// How long the line will be at most.
     pub(crate) fn len(&self) -> usize {
-        self.text.len() + PLACE
+        self.text.len() + MAX_POSITION_BYTES
     }
 
     /// Puts the line behind `out`, and returns its hash.
-    pub(crate) fn put(&self, place: &Place, ts: &str, algorithm: Algorithm, out: &mut Vec<u8>) -> String {
+    pub(crate) fn put(
+        &self,
+        place: &LogPosition,
+        ts: &str,
+        algorithm: Algorithm,
+        out: &mut Vec<u8>,
+    ) -> String {
         let start = out.len();
         out.extend_from_slice(&self.text[..self.hash]);
         // The hash is that of the line without it, and put in when it is known.
@@ -164,7 +170,7 @@ impl Draft {
     }
 
     /// What it was written on, for another.
-    pub(crate) fn into_sheet(self) -> Vec<u8> {
+    pub(crate) fn into_buffer(self) -> Vec<u8> {
         self.text
     }
 }
@@ -177,7 +183,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 /// Members whose values are texts, in the order in which they must stand, as far as they are there.
-fn texts(out: &mut Vec<u8>, before: &[u8], members: &[(&str, Option<&str>)]) {
+fn write_texts(out: &mut Vec<u8>, before: &[u8], members: &[(&str, Option<&str>)]) {
     let mut before = before;
     for (key, text) in members {
         if let Some(text) = text {
@@ -221,9 +227,10 @@ mod tests {
     #[track_caller]
     fn check(event: &Event, algorithm: Algorithm) {
         // On a sheet with something else on it.
-        let sheet = b"{}".to_vec();
-        let draft = Draft::on(sheet, event.clone(), &Redaction::default(), 1 << 20).expect("a draft");
-        let place = Place { seq: 7, prev: Some("ab".repeat(32)) };
+        let buffer = b"{}".to_vec();
+        let draft =
+            Draft::with_buffer(buffer, event.clone(), &Redaction::default(), 1 << 20).expect("a draft");
+        let place = LogPosition { seq: 7, prev: Some("ab".repeat(32)) };
         let mut line = Vec::new();
         let hash = draft.put(&place, "2026-11-15T18:00:00.000Z", algorithm, &mut line);
         assert!(line.len() <= draft.len(), "{} > {}", line.len(), draft.len());
@@ -238,7 +245,7 @@ mod tests {
 
         let entry: Entry = serde_json::from_slice(text).expect("an entry");
         assert_eq!((entry.seq, &entry.hash, entry.hash_alg), (7, &hash, algorithm));
-        assert_eq!(entry.output.map(Value::Object), event.output.clone().map(event::object));
+        assert_eq!(entry.output.map(Value::Object), event.output.clone().map(event::into_object));
     }
 
     #[test]
@@ -282,7 +289,7 @@ mod tests {
             }
             let mut line = Vec::new();
             let draft = Draft::new(event, &Redaction::default(), 1 << 20).expect("a draft");
-            draft.put(&Place::default(), "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut line);
+            draft.put(&LogPosition::default(), "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut line);
             let text = line.strip_suffix(b"\n").expect("a line");
             let read: Value = serde_json::from_slice(text).expect("JSON that every reader reads");
             let canonical = jcs::to_vec(&read).expect("shallow");

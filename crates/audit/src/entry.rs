@@ -92,12 +92,12 @@ impl Entry {
 
     /// The session it belongs to.
     pub fn session(&self) -> Option<&str> {
-        self.said("session", "session")
+        self.text_member("session", "session")
     }
 
     /// The tool it is about.
     pub fn tool(&self) -> Option<&str> {
-        self.said("tool", "tool")
+        self.text_member("tool", "tool")
     }
 
     /// How it was decided.
@@ -106,7 +106,7 @@ impl Entry {
     }
 
     /// What the metadata say, or else the subject if it is of this kind.
-    fn said(&self, key: &str, kind: &str) -> Option<&str> {
+    fn text_member(&self, key: &str, kind: &str) -> Option<&str> {
         let subject = || self.subject.reference.as_deref().filter(|_| self.subject.kind == kind);
         self.aip44(key).and_then(Value::as_str).or_else(subject)
     }

@@ -14,10 +14,10 @@ pub const MAX_DEPTH: usize = 128;
 
 /// How many levels of `input`, `output` and `metadata` are logged. Many readers of JSON stop at 127, of which the line is
 /// one, and the mark of something that is left out another.
-const DEEPEST: usize = 125;
+const MAX_VALUE_DEPTH: usize = 125;
 
 /// The largest integer that every reader of JSON sees as the same number.
-const MAX_SAFE: u64 = (1 << 53) - 1;
+const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
 
 /// What is to be logged.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -164,48 +164,50 @@ pub enum EventError {
 impl Event {
     /// Whether it keeps to the limits of the format.
     pub fn check(&self) -> Result<(), EventError> {
-        bounded("actor.id", &self.actor.id, 256)?;
-        filled("actor.id", &self.actor.id)?;
-        bounded("actor.role", self.actor.role.as_deref().unwrap_or_default(), 64)?;
-        bounded("action", &self.action, 128)?;
+        check_length("actor.id", &self.actor.id, 256)?;
+        check_filled("actor.id", &self.actor.id)?;
+        check_length("actor.role", self.actor.role.as_deref().unwrap_or_default(), 64)?;
+        check_length("action", &self.action, 128)?;
         if !is_action(&self.action) {
             let wanted = "words in lower case with dots between them, such as `tool.call`";
             return Err(EventError::Malformed { field: "action", wanted });
         }
-        bounded("subject.kind", &self.subject.kind, 32)?;
-        filled("subject.kind", &self.subject.kind)?;
-        bounded("subject.ref", self.subject.reference.as_deref().unwrap_or_default(), 256)?;
-        bounded("subject.path", self.subject.path.as_deref().unwrap_or_default(), 1024)?;
+        check_length("subject.kind", &self.subject.kind, 32)?;
+        check_filled("subject.kind", &self.subject.kind)?;
+        check_length("subject.ref", self.subject.reference.as_deref().unwrap_or_default(), 256)?;
+        check_length("subject.path", self.subject.path.as_deref().unwrap_or_default(), 1024)?;
         if let Some(policy) = &self.policy
             && !is_slug(&policy.reference)
         {
             let wanted = "2 to 64 letters in lower case, digits and hyphens, such as `finance-write`";
             return Err(EventError::Malformed { field: "policy.ref", wanted });
         }
-        self.signatures.iter().try_for_each(|path| bounded("signatures", path, 1024))
+        self.signatures.iter().try_for_each(|path| check_length("signatures", path, 1024))
     }
 }
 
 /// The object as which a value is logged.
-pub(crate) fn object(value: Value) -> Value {
+pub(crate) fn into_object(value: Value) -> Value {
     if value.is_object() { value } else { json!({"value": value}) }
 }
 
 /// Makes a value such that every reader sees the same. Integers that not all of them take for the same number become texts:
 /// a wrong digit in an amount or an id would be a false record. What is nested more deeply than they go becomes a mark: whoever
 /// answers with that must not be able to keep a call out of the log. There is room left for one more level.
-pub(crate) fn exact(value: &mut Value) {
-    settle(value, 0);
+pub(crate) fn make_exact(value: &mut Value) {
+    normalize(value, 0);
 }
 
-fn settle(value: &mut Value, depth: usize) {
+fn normalize(value: &mut Value, depth: usize) {
     match value {
-        Value::Array(_) | Value::Object(_) if depth == DEEPEST => *value = secret::mark(reason::DEPTH),
-        Value::Array(items) => items.iter_mut().for_each(|item| settle(item, depth + 1)),
-        Value::Object(members) => members.values_mut().for_each(|member| settle(member, depth + 1)),
+        Value::Array(_) | Value::Object(_) if depth == MAX_VALUE_DEPTH => {
+            *value = secret::mark(reason::DEPTH)
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| normalize(item, depth + 1)),
+        Value::Object(members) => members.values_mut().for_each(|member| normalize(member, depth + 1)),
         Value::Number(number) => {
-            let large = number.as_u64().is_some_and(|number| number > MAX_SAFE)
-                || number.as_i64().is_some_and(|number| number.unsigned_abs() > MAX_SAFE);
+            let large = number.as_u64().is_some_and(|number| number > MAX_SAFE_INTEGER)
+                || number.as_i64().is_some_and(|number| number.unsigned_abs() > MAX_SAFE_INTEGER);
             if large {
                 *value = Value::String(number.to_string());
             }
@@ -214,7 +216,7 @@ fn settle(value: &mut Value, depth: usize) {
     }
 }
 
-fn bounded(field: &'static str, text: &str, limit: usize) -> Result<(), EventError> {
+fn check_length(field: &'static str, text: &str, limit: usize) -> Result<(), EventError> {
     // Bytes are at least as many as characters, and cheaper to count.
     if text.len() <= limit {
         return Ok(());
@@ -225,7 +227,7 @@ fn bounded(field: &'static str, text: &str, limit: usize) -> Result<(), EventErr
     }
 }
 
-fn filled(field: &'static str, text: &str) -> Result<(), EventError> {
+fn check_filled(field: &'static str, text: &str) -> Result<(), EventError> {
     if text.is_empty() { Err(EventError::Empty(field)) } else { Ok(()) }
 }
 
@@ -311,16 +313,16 @@ mod tests {
 
     #[test]
     fn what_is_no_object_becomes_one() {
-        assert_eq!(object(json!({"a": 1})), json!({"a": 1}));
-        assert_eq!(object(json!([1])), json!({"value": [1]}));
-        assert_eq!(object(json!(null)), json!({"value": null}));
+        assert_eq!(into_object(json!({"a": 1})), json!({"a": 1}));
+        assert_eq!(into_object(json!([1])), json!({"value": [1]}));
+        assert_eq!(into_object(json!(null)), json!({"value": null}));
     }
 
     #[test]
     fn integers_that_readers_would_round_become_texts() {
         let mut value =
             json!({"a": 9_007_199_254_740_991_u64, "b": [9_007_199_254_740_993_u64, i64::MIN, 1.5]});
-        exact(&mut value);
+        make_exact(&mut value);
         let expected = json!({
             "a": 9_007_199_254_740_991_u64,
             "b": ["9007199254740993", "-9223372036854775808", 1.5],
@@ -333,15 +335,15 @@ mod tests {
         let nested = |levels: usize| (1..levels).fold(json!([]), |inner, _| json!([inner]));
         let check = |levels: usize, whole: bool| {
             let mut value = nested(levels);
-            exact(&mut value);
+            make_exact(&mut value);
             assert_eq!(value == nested(levels), whole, "{levels}");
-            let place = "/0".repeat(DEEPEST);
+            let place = "/0".repeat(MAX_VALUE_DEPTH);
             let mark = (!whole).then(|| secret::mark(reason::DEPTH));
             assert_eq!(value.pointer(&place), mark.as_ref(), "{levels}");
         };
-        check(DEEPEST, true);
-        check(DEEPEST + 1, false);
-        check(4 * DEEPEST, false);
+        check(MAX_VALUE_DEPTH, true);
+        check(MAX_VALUE_DEPTH + 1, false);
+        check(4 * MAX_VALUE_DEPTH, false);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::jcs;
 pub(crate) const AIP44: &str = "aip44";
 
 /// As many are said of most events at most.
-const USUAL: usize = 12;
+const TYPICAL_FACTS: usize = 12;
 
 /// One thing that is said.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,7 +95,7 @@ impl Facts {
     }
 
     /// Puts them where they will be found in the line, beside what `metadata` says there.
-    pub(crate) fn tell(&mut self, metadata: &mut Map<String, Value>) {
+    pub(crate) fn add_to(&mut self, metadata: &mut Map<String, Value>) {
         let told = metadata.entry(AIP44).or_insert_with(|| Value::Object(Map::new()));
         if !told.is_object() {
             *told = Value::Object(Map::new());
@@ -128,7 +128,7 @@ impl Facts {
 
 impl<const N: usize> From<[(&'static str, Option<Fact>); N]> for Facts {
     fn from(facts: [(&'static str, Option<Fact>); N]) -> Self {
-        let mut all = Self(Vec::with_capacity(N.max(USUAL)));
+        let mut all = Self(Vec::with_capacity(N.max(TYPICAL_FACTS)));
         for (name, fact) in facts {
             if let Some(fact) = fact {
                 all.insert(name, fact);

@@ -10,13 +10,13 @@ use crate::segment::Names;
 use crate::verify::Source;
 
 /// How long whoever only reads waits for a writer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const READ_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The files of a log, sealed ones first.
-pub(crate) struct Files(Vec<Part>);
+pub(crate) struct Files(Vec<SegmentFile>);
 
 /// One of them.
-struct Part {
+struct SegmentFile {
     name: String,
     first: Option<u64>,
     file: File,
@@ -26,14 +26,14 @@ struct Part {
 impl Files {
     /// Those of the log whose growing file has this path, between two writes if somebody writes just now.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
-        let (directory, names) = place(path)?;
-        let _guard = quiet(&directory.join(names.lock()));
-        let sealed = names.sealed_among(listed(&directory)?);
+        let (directory, names) = resolve(path)?;
+        let _guard = lock_for_reading(&directory.join(names.lock()));
+        let sealed = names.sealed_among(list_names(&directory)?);
         let mut parts = Vec::new();
         for (first, name) in sealed {
-            parts.push(part(&directory, name, Some(first))?);
+            parts.push(open_segment(&directory, name, Some(first))?);
         }
-        match part(&directory, names.current().to_owned(), None) {
+        match open_segment(&directory, names.current().to_owned(), None) {
             Ok(part) => parts.push(part),
             // It is missing for a moment between two files.
             Err(error) if error.kind() == io::ErrorKind::NotFound && !parts.is_empty() => {}
@@ -49,7 +49,7 @@ impl Files {
 }
 
 /// The directory of a log, and the names in it.
-pub(crate) fn place(path: &Path) -> io::Result<(PathBuf, Names)> {
+pub(crate) fn resolve(path: &Path) -> io::Result<(PathBuf, Names)> {
     let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "this is no name of a file");
     let names = Names::of(path).ok_or_else(no_name)?;
     let directory = match path.parent() {
@@ -60,23 +60,23 @@ pub(crate) fn place(path: &Path) -> io::Result<(PathBuf, Names)> {
 }
 
 /// The names in a directory.
-pub(crate) fn listed(directory: &Path) -> io::Result<Vec<String>> {
+pub(crate) fn list_names(directory: &Path) -> io::Result<Vec<String>> {
     let entries = std::fs::read_dir(directory)?;
     let names = entries.map(|entry| Ok(entry?.file_name().into_string().ok()));
     names.filter_map(io::Result::transpose).collect()
 }
 
-fn part(directory: &Path, name: String, first: Option<u64>) -> io::Result<Part> {
+fn open_segment(directory: &Path, name: String, first: Option<u64>) -> io::Result<SegmentFile> {
     let file = File::open(directory.join(&name))?;
     let length = file.metadata()?.len();
-    Ok(Part { name, first, file, length })
+    Ok(SegmentFile { name, first, file, length })
 }
 
 /// Keeps writers away while the returned file is held. Whoever may not use the lock reads without it.
-fn quiet(lock: &Path) -> Option<File> {
+fn lock_for_reading(lock: &Path) -> Option<File> {
     // It cannot be opened for reading.
     let file = File::options().write(true).open(lock).ok()?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + READ_LOCK_TIMEOUT;
     loop {
         match file.try_lock_shared() {
             Ok(()) => return Some(file),
@@ -88,7 +88,7 @@ fn quiet(lock: &Path) -> Option<File> {
     }
 }
 
-impl Source for Part {
+impl Source for SegmentFile {
     fn name(&self) -> &str {
         &self.name
     }

@@ -21,11 +21,11 @@ pub use file::{KeyFileError, read_public, read_signing, write_new};
 /// The only algorithm.
 const ALGORITHM: &str = "Ed25519";
 /// What an Ed25519 key begins with in a `did:key`.
-const MULTICODEC: [u8; 2] = [0xed, 0x01];
+const MULTICODEC_PREFIX: [u8; 2] = [0xed, 0x01];
 /// What stands in front of the 32 bytes of a private key in PKCS #8.
-const PKCS8: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+const PKCS8_PREFIX: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 /// What stands in front of the 32 bytes of a public key in a SubjectPublicKeyInfo.
-const SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
+const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
 
 /// A key that signs. It is never shown.
 pub struct SigningKey {
@@ -80,7 +80,7 @@ impl SigningKey {
     pub fn generate() -> Result<Self, KeyError> {
         let mut seed = [0; 32];
         SystemRandom::new().fill(&mut seed).map_err(|_| KeyError::Random)?;
-        let body = STANDARD.encode([&PKCS8[..], &seed].concat());
+        let body = STANDARD.encode([&PKCS8_PREFIX[..], &seed].concat());
         Self::from_pem(&Secret::new(format!(
             "-----BEGIN PRIVATE KEY-----\n{body}\n-----END PRIVATE KEY-----\n"
         )))
@@ -139,7 +139,7 @@ impl PublicKey {
 
 impl fmt::Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "did:key:z{}", base58::encode(&[&MULTICODEC[..], &self.0].concat()))
+        write!(f, "did:key:z{}", base58::encode(&[&MULTICODEC_PREFIX[..], &self.0].concat()))
     }
 }
 
@@ -156,12 +156,11 @@ impl FromStr for PublicKey {
     fn from_str(text: &str) -> Result<Self, KeyError> {
         let text = text.trim();
         let bytes = match text.strip_prefix("did:key:z") {
-            Some(encoded) => {
-                base58::decode(encoded).and_then(|bytes| Some(bytes.strip_prefix(&MULTICODEC)?.to_vec()))
-            }
+            Some(encoded) => base58::decode(encoded)
+                .and_then(|bytes| Some(bytes.strip_prefix(&MULTICODEC_PREFIX)?.to_vec())),
             None => {
                 let der = pem(text, "PUBLIC KEY").or_else(|| STANDARD.decode(text).ok());
-                der.and_then(|der| Some(der.strip_prefix(&SPKI)?.to_vec()))
+                der.and_then(|der| Some(der.strip_prefix(&SPKI_PREFIX)?.to_vec()))
             }
         };
         bytes.and_then(|bytes| bytes.try_into().ok()).map(Self).ok_or(KeyError::Public)
@@ -199,7 +198,7 @@ mod tests {
         let seed: Vec<u8> = (0..32)
             .map(|at| u8::from_str_radix(&seed[2 * at..2 * at + 2], 16).expect("hexadecimal"))
             .collect();
-        let body = STANDARD.encode([&PKCS8[..], &seed].concat());
+        let body = STANDARD.encode([&PKCS8_PREFIX[..], &seed].concat());
         let text = format!("-----BEGIN PRIVATE KEY-----\n{body}\n-----END PRIVATE KEY-----\n");
         SigningKey::from_pem(&Secret::new(text)).expect("a key")
     }
@@ -217,7 +216,7 @@ mod tests {
     #[test]
     fn public_keys_are_read_in_every_form() {
         let key = rfc8032().public();
-        let body = STANDARD.encode([&SPKI[..], &key.0].concat());
+        let body = STANDARD.encode([&SPKI_PREFIX[..], &key.0].concat());
         assert_eq!(key.to_string().parse(), Ok(key));
         assert_eq!(body.parse(), Ok(key));
         assert_eq!(

@@ -47,9 +47,9 @@ mod secret;
 mod segment;
 pub mod verify;
 
-pub use approval::{Approval, ApprovalError, Signer, Verdict};
+pub use approval::{Approval, ApprovalDecision, ApprovalError, Signer};
 pub use clock::{Clock, SystemClock};
-pub use disk::{Directory, Disk, Handle, Seen};
+pub use disk::{Directory, Disk, FileStatus, Handle};
 pub use entry::{Algorithm, DOCTYPE, Entry, GENESIS, SCHEMA};
 pub use event::{Actor, Decision, Event, EventError, MAX_DEPTH, PolicyRef, Subject, UnknownDecision};
 pub use facts::{Fact, Facts};

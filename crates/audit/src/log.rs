@@ -99,14 +99,14 @@ impl Log {
     /// What a crash left of a line that was never acknowledged is cut, and that is noted; anything else that is
     /// wrong is an error.
     pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
-        let (directory, names) = files::place(path)?;
+        let (directory, names) = files::resolve(path)?;
         let disk = Directory::open(&directory, &names.lock())?;
         Self::start(Box::new(disk), names, options)
     }
 
     /// The same on any disk, with a growing file of this name.
     pub fn on(disk: Box<dyn Disk>, name: &str, options: Options) -> Result<Self, OpenError> {
-        let (_, names) = files::place(Path::new(name))?;
+        let (_, names) = files::resolve(Path::new(name))?;
         Self::start(disk, names, options)
     }
 
@@ -117,11 +117,11 @@ impl Log {
         let window = options.window;
         let observer = options.observer.clone();
         let mut committer = Committer::open(disk, names, options)?;
-        queue.tell(committer.tip());
+        queue.set_tip(committer.tip());
         let jobs = Arc::clone(&queue);
         let thread = std::thread::Builder::new().name("narrows-audit".into()).spawn(move || {
             // Whatever ends this thread, nobody waits for it any more.
-            let jobs = queue::Draining(jobs);
+            let jobs = queue::CloseOnDrop(jobs);
             while let Some(batch) = jobs.0.take(window) {
                 jobs.0.settle(batch, |drafts| {
                     let outcome = committer.commit(drafts);
@@ -139,7 +139,7 @@ impl Log {
     /// Logs an event. It has its place in the order at once if there is room for it, and otherwise when the future is
     /// awaited; dropping the future takes nothing back.
     pub fn append(&self, event: Event) -> Append {
-        match Draft::on(self.0.queue.sheet(), event, &self.0.redaction, self.0.max_line) {
+        match Draft::with_buffer(self.0.queue.take_buffer(), event, &self.0.redaction, self.0.max_line) {
             Ok(draft) => self.0.queue.append(draft),
             Err(error) => Append::failed(error.into()),
         }

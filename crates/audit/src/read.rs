@@ -16,10 +16,10 @@ use crate::files;
 use crate::segment::Names;
 
 /// The longest line that is read.
-const LONGEST: u64 = 256 << 20;
+const MAX_LINE_BYTES: u64 = 256 << 20;
 
 /// How long whoever follows a log waits before looking again: at first, and at most.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+const FOLLOW_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 /// Which entries are wanted; those that match all that is said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,14 +75,14 @@ pub struct Reader {
     directory: PathBuf,
     names: Names,
     filter: Filter,
-    open: Option<Open>,
+    open: Option<OpenSegment>,
     /// The number of the entry that comes next.
     next: u64,
 }
 
 /// The file that is read.
 #[derive(Debug)]
-struct Open {
+struct OpenSegment {
     name: String,
     file: BufReader<File>,
     /// The number of its first entry.
@@ -96,9 +96,9 @@ impl Reader {
     /// Of the log whose growing file has this path.
     pub fn open(path: &Path, filter: Filter) -> Result<Self, ReadError> {
         let told = |source| ReadError::Io { segment: path.display().to_string(), source };
-        let (directory, names) = files::place(path).map_err(told)?;
+        let (directory, names) = files::resolve(path).map_err(told)?;
         let mut reader = Self { directory, names, filter, open: None, next: 0 };
-        reader.turn()?;
+        reader.next_segment()?;
         if reader.open.is_none() {
             // There is no such file, and the system says it best.
             File::open(path).map_err(told)?;
@@ -109,13 +109,13 @@ impl Reader {
     /// The next entry that is wanted; nothing at the end, which may not be the end for long.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, ReadError> {
         loop {
-            if let Some(entry) = self.line()? {
+            if let Some(entry) = self.read_line()? {
                 // None is left out.
                 self.next += 1;
                 if let Some(entry) = entry.filter(|entry| self.filter.matches(entry)) {
                     return Ok(Some(entry));
                 }
-            } else if !self.turn()? {
+            } else if !self.next_segment()? {
                 return Ok(None);
             }
         }
@@ -123,22 +123,22 @@ impl Reader {
 
     /// The next entry that is wanted, as soon as it is there.
     pub fn follow(&mut self) -> Result<Entry, ReadError> {
-        let mut pause = PAUSES.0;
+        let mut pause = FOLLOW_PAUSES.0;
         loop {
             if let Some(entry) = self.next_entry()? {
                 return Ok(entry);
             }
             std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSES.1);
+            pause = (pause * 2).min(FOLLOW_PAUSES.1);
         }
     }
 
     /// The next whole line of the file, read unless it cannot be one that is wanted.
-    fn line(&mut self) -> Result<Option<Option<Entry>>, ReadError> {
+    fn read_line(&mut self) -> Result<Option<Option<Entry>>, ReadError> {
         let Some(open) = &mut self.open else { return Ok(None) };
-        let Open { name, file, offset, lines, .. } = open;
+        let OpenSegment { name, file, offset, lines, .. } = open;
         let mut line = Vec::new();
-        let read = io::Read::take(&mut *file, LONGEST).read_until(b'\n', &mut line);
+        let read = io::Read::take(&mut *file, MAX_LINE_BYTES).read_until(b'\n', &mut line);
         let failed = |source| ReadError::Io { segment: name.clone(), source };
         read.map_err(failed)?;
         if line.pop() != Some(b'\n') {
@@ -158,18 +158,18 @@ impl Reader {
     }
 
     /// Goes to the file in which the log goes on; false if that is the one that is open, or none.
-    fn turn(&mut self) -> Result<bool, ReadError> {
+    fn next_segment(&mut self) -> Result<bool, ReadError> {
         let shown = self.directory.display().to_string();
         let failed = |source| ReadError::Io { segment: shown.clone(), source };
-        let names = files::listed(&self.directory).map_err(failed)?;
+        let names = files::list_names(&self.directory).map_err(failed)?;
         let sealed = self.names.sealed_among(names);
         // The file with our next entry: the last that begins with it or before, unless all of it is read.
         let found = sealed.into_iter().rev().find(|(first, _)| *first <= self.next);
         let current = self.directory.join(self.names.current());
         match (&self.open, found) {
-            (None, Some((first, name))) => self.enter(first, name, 0).map(|()| true),
+            (None, Some((first, name))) => self.open_segment(first, name, 0).map(|()| true),
             (None, None) if current.exists() => {
-                self.enter(0, self.names.current().to_owned(), 0).map(|()| true)
+                self.open_segment(0, self.names.current().to_owned(), 0).map(|()| true)
             }
             (None, None) => Ok(false),
             (Some(open), found) => {
@@ -178,13 +178,13 @@ impl Reader {
                 match found {
                     // It was the growing one, and has another name now; perhaps with more in it.
                     Some((sealed, sealed_name)) if growing && sealed == first && !self.is_open(&current) => {
-                        self.enter(sealed, sealed_name, offset).map(|()| true)
+                        self.open_segment(sealed, sealed_name, offset).map(|()| true)
                     }
                     Some((sealed, sealed_name)) if sealed == whole && sealed_name != name => {
-                        self.enter(sealed, sealed_name, 0).map(|()| true)
+                        self.open_segment(sealed, sealed_name, 0).map(|()| true)
                     }
                     _ if !growing && current.exists() => {
-                        self.enter(whole, self.names.current().to_owned(), 0).map(|()| true)
+                        self.open_segment(whole, self.names.current().to_owned(), 0).map(|()| true)
                     }
                     _ => Ok(false),
                 }
@@ -199,7 +199,7 @@ impl Reader {
         ours.is_some() && ours == std::fs::metadata(path).ok().map(id)
     }
 
-    fn enter(&mut self, first: u64, name: String, offset: u64) -> Result<(), ReadError> {
+    fn open_segment(&mut self, first: u64, name: String, offset: u64) -> Result<(), ReadError> {
         let open = || -> io::Result<BufReader<File>> {
             let mut file = BufReader::with_capacity(1 << 16, File::open(self.directory.join(&name))?);
             file.seek(SeekFrom::Start(offset))?;
@@ -207,7 +207,7 @@ impl Reader {
         };
         let file = open().map_err(|source| ReadError::Io { segment: name.clone(), source })?;
         let lines = if offset == 0 { 0 } else { self.open.as_ref().map_or(0, |open| open.lines) };
-        self.open = Some(Open { name, file, first, offset, lines });
+        self.open = Some(OpenSegment { name, file, first, offset, lines });
         Ok(())
     }
 }

@@ -8,13 +8,13 @@ mod homoglyph;
 mod layout;
 mod line;
 mod link;
-mod look;
 mod name;
 mod object;
 mod pair;
 mod private_key;
 mod program;
 mod token;
+mod token_patterns;
 mod value;
 mod words;
 
@@ -27,19 +27,19 @@ use crate::facts::{AIP44, Fact, Facts};
 use crate::secret::{Secret, mark, reason};
 
 use argument::Reader;
-use look::{Signs, Tokens};
 use name::{MAX_NAME_BYTES, Named, Names};
 use object::Label;
 use program::Takes;
+use token_patterns::{Signs, Tokens};
 
 /// What stands for a secret within a text.
-const BLANK: &str = "[redacted]";
+const PLACEHOLDER: &str = "[redacted]";
 
 /// The member that is a digest of what stands beside it.
-const DIGEST: &str = "sha256";
+const DIGEST_KEY: &str = "sha256";
 
 /// The most secrets of one value that are looked for in other texts.
-const MAX_TAKEN: usize = 64;
+const MAX_TAKEN_TEXTS: usize = 64;
 
 /// What is a secret. The default knows the usual names and tokens; a caller adds its own.
 #[derive(Clone, Debug)]
@@ -60,9 +60,9 @@ impl Default for Redaction {
             tokens: Tokens::default(),
             known: Vec::new(),
             signs: Signs::default(),
-            shortest: look::SHORTEST,
+            shortest: token_patterns::MIN_SECRET_TEXT_BYTES,
         };
-        for start in look::SCHEMES.iter().flat_map(|scheme| scheme.bytes().next()) {
+        for start in token_patterns::SCHEMES.iter().flat_map(|scheme| scheme.bytes().next()) {
             redaction.signs.begin(start);
             redaction.signs.begin(start.to_ascii_uppercase());
         }
@@ -165,8 +165,10 @@ impl Redaction {
         }
         taken.sort_unstable();
         taken.dedup();
-        let secrets = taken.into_iter().filter(|text| look::can_be_value(text.as_bytes(), look::OPTION));
-        let secrets: Vec<Secret> = secrets.take(MAX_TAKEN).map(Secret::new).collect();
+        let secrets = taken
+            .into_iter()
+            .filter(|text| token_patterns::can_be_value(text.as_bytes(), token_patterns::MIN_OPTION_BYTES));
+        let secrets: Vec<Secret> = secrets.take(MAX_TAKEN_TEXTS).map(Secret::new).collect();
         (!secrets.is_empty()).then(|| secrets.into_iter().fold(self.clone(), Self::known))
     }
 
@@ -223,8 +225,8 @@ impl Redaction {
                 let takes = if takes == Takes::Named { Takes::Value } else { takes };
                 let begin = begin + argument::secret_of(text.as_bytes().get(begin..)?, takes)?;
                 let shown = text.get(..begin).filter(|_| begin < text.len())?;
-                let is_gone = &text[begin..] == BLANK;
-                let partly = || Hidden::from(self, &format!("{shown}{BLANK}"), reason::TOKEN).value();
+                let is_gone = &text[begin..] == PLACEHOLDER;
+                let partly = || Hidden::from(self, &format!("{shown}{PLACEHOLDER}"), reason::TOKEN).value();
                 (!is_gone).then(|| if shown.is_empty() { mark(reason::KEY) } else { partly() })
             });
             is_hidden |= match hidden {
@@ -241,7 +243,9 @@ impl Redaction {
     /// A list of a name and its value: `["X-Api-Key", "…"]`.
     fn pair(&self, items: &mut [Value]) -> bool {
         let [Value::String(name), value] = items else { return false };
-        let is_text = value.as_str().is_some_and(|text| look::can_be_value(text.as_bytes(), look::OPTION));
+        let is_text = value.as_str().is_some_and(|text| {
+            token_patterns::can_be_value(text.as_bytes(), token_patterns::MIN_OPTION_BYTES)
+        });
         let is_secret = is_text && !name.starts_with('-') && self.is_name(name::end_of(name));
         if is_secret {
             *value = mark(reason::KEY);
@@ -331,9 +335,9 @@ impl Redaction {
                 }
                 (value, Some(Named::Texts)) => self.texts(value),
                 (value @ Value::String(_), Some(Named::Doubtful))
-                    if value
-                        .as_str()
-                        .is_some_and(|text| look::can_be_value(text.as_bytes(), look::OPTION)) =>
+                    if value.as_str().is_some_and(|text| {
+                        token_patterns::can_be_value(text.as_bytes(), token_patterns::MIN_OPTION_BYTES)
+                    }) =>
                 {
                     *value = mark(reason::KEY);
                     true
@@ -346,7 +350,7 @@ impl Redaction {
             };
         }
         // By a digest of all of it what is missing could be found out: one guess after the other.
-        if is_hidden && let Some(digest) = members.get_mut(DIGEST).filter(|digest| digest.is_string()) {
+        if is_hidden && let Some(digest) = members.get_mut(DIGEST_KEY).filter(|digest| digest.is_string()) {
             *digest = mark(reason::DIGEST);
         }
         is_hidden
@@ -390,7 +394,7 @@ impl Redaction {
             }));
         }
         // What has gone already.
-        places.retain(|place| &text[place.clone()] != BLANK);
+        places.retain(|place| &text[place.clone()] != PLACEHOLDER);
         places.sort_unstable_by_key(|place| place.start);
         (!places.is_empty()).then_some(Found { places, reason })
     }
@@ -410,28 +414,28 @@ impl Redaction {
     /// Finds the secrets of a text as it is written. Only what the signs in it allow is looked for.
     fn find_plain(&self, text: &str, places: &mut Vec<Range<usize>>) {
         let named = |name: &str| self.names.of(name);
-        let (signs, has_options) = look::tokens(text, &self.tokens, &self.signs, places);
+        let (signs, has_options) = token_patterns::tokens(text, &self.tokens, &self.signs, places);
         token::azure_secrets(text, places);
-        if look::may_have_private_keys(signs) {
+        if token_patterns::may_have_private_keys(signs) {
             private_key::private_keys(text, places);
         }
-        if look::may_have_logins(signs) {
-            look::logins(text, places);
+        if token_patterns::may_have_logins(signs) {
+            token_patterns::logins(text, places);
         }
-        if look::may_have_paths(signs) {
+        if token_patterns::may_have_paths(signs) {
             link::links(text, places);
         }
-        if look::may_have_colons(signs) {
+        if token_patterns::may_have_colons(signs) {
             link::bot_tokens(text, places);
             link::database_logins(text, places);
             link::pgpass_lines(text, places);
             object::objects(text, named, places);
         }
-        if look::may_have_assignments(signs) {
-            look::assignments(text, named, places);
+        if token_patterns::may_have_assignments(signs) {
+            token_patterns::assignments(text, named, places);
             pair::secret_manifests(text, places);
         }
-        if look::may_have_arguments(signs) {
+        if token_patterns::may_have_arguments(signs) {
             line::lines(text, named, places);
             if has_options || argument::may_be_in(text) {
                 argument::arguments(text, named, places);
@@ -453,7 +457,7 @@ impl Found {
         for (index, place) in self.places.iter().enumerate() {
             if index == 0 || place.start > done {
                 shown.push_str(&text[done..place.start]);
-                shown.push_str(BLANK);
+                shown.push_str(PLACEHOLDER);
             }
             done = done.max(place.end);
         }
@@ -485,7 +489,7 @@ impl Hidden {
     /// What stands for the text where a mark can: it tells this from a text that only looks as if something were missing.
     fn value(self) -> Value {
         let mut mark = mark(self.reason);
-        if self.text != BLANK {
+        if self.text != PLACEHOLDER {
             mark["text"] = Value::String(self.text);
         }
         mark
@@ -510,7 +514,7 @@ fn hide_all(value: &mut Value) -> bool {
 fn collect_taken<'a>(before: &'a Value, after: &Value, taken: &mut Vec<&'a str>) {
     match (before, after) {
         (Value::String(text), Value::Object(mark)) => {
-            let shown = member(mark, "text").and_then(Value::as_str).unwrap_or(BLANK);
+            let shown = member(mark, "text").and_then(Value::as_str).unwrap_or(PLACEHOLDER);
             collect_gaps(text, shown, taken);
         }
         (Value::Array(before), Value::Array(after)) => {
@@ -530,7 +534,7 @@ fn collect_taken<'a>(before: &'a Value, after: &Value, taken: &mut Vec<&'a str>)
 
 /// What stands in a text between the parts of it that are still shown.
 fn collect_gaps<'a>(text: &'a str, shown: &str, gaps: &mut Vec<&'a str>) {
-    let mut parts = shown.split(BLANK);
+    let mut parts = shown.split(PLACEHOLDER);
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return };
     let mut parts = parts.peekable();
     while let Some(part) = parts.next() {
@@ -539,7 +543,7 @@ fn collect_gaps<'a>(text: &'a str, shown: &str, gaps: &mut Vec<&'a str>) {
             None => rest.strip_suffix(part).map(str::len),
         };
         let Some((gap, more)) = length.map(|length| rest.split_at(length)) else { return };
-        gaps.extend(Some(gap.trim()).filter(|gap| !gap.contains(BLANK)));
+        gaps.extend(Some(gap.trim()).filter(|gap| !gap.contains(PLACEHOLDER)));
         rest = more.get(part.len()..).unwrap_or_default();
     }
 }

@@ -31,7 +31,7 @@ use crate::head::Head;
 use crate::secret::Secret;
 
 /// The longest part of a log that one write may have left behind.
-const UNSYNCED: u64 = 64 << 20;
+const MAX_UNSYNCED_BYTES: u64 = 64 << 20;
 
 /// What is wrong with a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,7 +265,7 @@ pub(crate) fn check(sources: &[&dyn Source], start: &Start, options: &Options) -
         }
         let good = outcome.extents[index].1;
         if good < source.length() {
-            let rest = good..source.length().min(good + pieces::LONGEST);
+            let rest = good..source.length().min(good + pieces::MAX_LINE_BYTES);
             let rest = pieces::read(*source, rest)?;
             let last = sources[index + 1..].iter().all(|source| source.length() == 0);
             let flaw = match torn::unended(&rest) {
@@ -317,7 +317,7 @@ impl Outcome {
         let source = sources[self.bad_source];
         let last = sources[self.bad_source + 1..].iter().all(|source| source.length() == 0);
         let rest = bad.offset..source.length();
-        if last && bad.why == Why::Broken && rest.end - rest.start <= UNSYNCED {
+        if last && bad.why == Why::Broken && rest.end - rest.start <= MAX_UNSYNCED_BYTES {
             let rest = pieces::read(source, rest)?;
             if torn::unwritten(&rest, bad.offset) {
                 bad.why = Why::TornTail;

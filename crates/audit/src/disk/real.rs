@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
-use super::{Disk, Handle, Seen};
+use super::{Disk, FileStatus, Handle};
 use crate::files;
 
 /// How long to wait before asking for the lock again: at first, and at most.
-const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
+const LOCK_RETRY_PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
 /// The mode of the lock. A file that can be opened for reading can be locked, so this one can only be opened for writing:
 /// whoever may read the log and not change it cannot keep its writers out.
@@ -40,15 +40,15 @@ impl Directory {
 }
 
 impl Disk for Directory {
-    fn lock(&mut self, patience: Duration) -> io::Result<()> {
-        let deadline = Instant::now() + patience;
-        let mut pause = PAUSES.0;
+    fn lock(&mut self, timeout: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + timeout;
+        let mut pause = LOCK_RETRY_PAUSES.0;
         loop {
             match self.lock.try_lock() {
                 Ok(()) => return Ok(()),
                 Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
                     std::thread::sleep(pause);
-                    pause = (pause * 2).min(PAUSES.1);
+                    pause = (pause * 2).min(LOCK_RETRY_PAUSES.1);
                 }
                 Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::TimedOut.into()),
                 Err(TryLockError::Error(error)) => return Err(error),
@@ -61,13 +61,13 @@ impl Disk for Directory {
         let _ = self.lock.unlock();
     }
 
-    fn names(&mut self) -> io::Result<Vec<String>> {
-        files::listed(&self.path)
+    fn list_names(&mut self) -> io::Result<Vec<String>> {
+        files::list_names(&self.path)
     }
 
-    fn look(&mut self, name: &str) -> io::Result<Option<Seen>> {
+    fn status(&mut self, name: &str) -> io::Result<Option<FileStatus>> {
         match std::fs::symlink_metadata(self.path.join(name)) {
-            Ok(found) => Ok(Some(seen(&found))),
+            Ok(found) => Ok(Some(file_status(&found))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -93,14 +93,14 @@ impl Disk for Directory {
         std::fs::remove_file(self.path.join(name))
     }
 
-    fn sync_names(&mut self) -> io::Result<()> {
+    fn sync_directory(&mut self) -> io::Result<()> {
         File::open(&self.path)?.sync_all()
     }
 }
 
 impl Handle for File {
-    fn look(&self) -> io::Result<Seen> {
-        Ok(seen(&self.metadata()?))
+    fn status(&self) -> io::Result<FileStatus> {
+        Ok(file_status(&self.metadata()?))
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
@@ -111,7 +111,7 @@ impl Handle for File {
         self.write_all(bytes)
     }
 
-    fn cut(&mut self, length: u64) -> io::Result<()> {
+    fn truncate(&mut self, length: u64) -> io::Result<()> {
         self.set_len(length)
     }
 
@@ -128,6 +128,6 @@ fn options() -> OpenOptions {
     options
 }
 
-fn seen(found: &std::fs::Metadata) -> Seen {
-    Seen { file: (found.dev(), found.ino()), length: found.len() }
+fn file_status(found: &std::fs::Metadata) -> FileStatus {
+    FileStatus { file: (found.dev(), found.ino()), length: found.len() }
 }

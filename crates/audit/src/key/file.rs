@@ -9,7 +9,7 @@ use super::{KeyError, PublicKey, SigningKey};
 use crate::secret::Secret;
 
 /// The longest file that is read as a key.
-const LONGEST: u64 = 16 << 10;
+const MAX_KEY_FILE_BYTES: u64 = 16 << 10;
 
 /// Why the file of a key cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -34,12 +34,12 @@ pub fn write_new(path: &Path, key: &SigningKey) -> Result<PathBuf, KeyFileError>
     beside.push(".pub");
     let beside = PathBuf::from(beside);
     let public = create(&beside, 0o644)?;
-    let private = create(path, 0o600).inspect_err(|_| forget(&beside))?;
-    if let Err(error) =
-        fill(private, key.to_pem().expose()).and_then(|()| fill(public, &format!("{}\n", key.public())))
+    let private = create(path, 0o600).inspect_err(|_| remove_quietly(&beside))?;
+    if let Err(error) = write_synced(private, key.to_pem().expose())
+        .and_then(|()| write_synced(public, &format!("{}\n", key.public())))
     {
-        forget(path);
-        forget(&beside);
+        remove_quietly(path);
+        remove_quietly(&beside);
         return Err(error.into());
     }
     Ok(beside)
@@ -52,22 +52,22 @@ pub fn read_signing(path: &Path) -> Result<SigningKey, KeyFileError> {
     if mode & 0o077 != 0 {
         return Err(KeyFileError::Exposed { mode });
     }
-    Ok(SigningKey::from_pem(&Secret::new(text(file)?))?)
+    Ok(SigningKey::from_pem(&Secret::new(read_text(file)?))?)
 }
 
 /// Reads a key that verifies.
 pub fn read_public(path: &Path) -> Result<PublicKey, KeyFileError> {
-    Ok(text(File::open(path)?)?.parse()?)
+    Ok(read_text(File::open(path)?)?.parse()?)
 }
 
-fn text(file: File) -> io::Result<String> {
+fn read_text(file: File) -> io::Result<String> {
     let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text)?;
+    file.take(MAX_KEY_FILE_BYTES).read_to_string(&mut text)?;
     Ok(text)
 }
 
 /// Removes what we have just made and cannot finish.
-fn forget(path: &Path) {
+fn remove_quietly(path: &Path) {
     let _ = std::fs::remove_file(path);
 }
 
@@ -75,7 +75,7 @@ fn create(path: &Path, mode: u32) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
 }
 
-fn fill(mut file: File, text: &str) -> io::Result<()> {
+fn write_synced(mut file: File, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())?;
     file.sync_all()
 }

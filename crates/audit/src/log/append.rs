@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::{AppendError, Receipt};
 
 /// What a job is answered with.
-pub(super) type Answer = Result<Receipt, AppendError>;
+pub(super) type AppendResult = Result<Receipt, AppendError>;
 
 /// An event on its way to the disk. It can be awaited on any runtime, and without one.
 #[must_use = "an event counts only when it is on the disk"]
@@ -20,9 +20,9 @@ pub struct Append(State);
 enum State {
     Failed(Option<AppendError>),
     /// It has its place.
-    Queued(oneshot::Receiver<Answer>),
+    Queued(oneshot::Receiver<AppendResult>),
     /// There is no room yet.
-    Waiting(Pin<Box<dyn Future<Output = Answer> + Send>>),
+    Waiting(Pin<Box<dyn Future<Output = AppendResult> + Send>>),
 }
 
 impl Append {
@@ -30,11 +30,11 @@ impl Append {
         Self(State::Failed(Some(error)))
     }
 
-    pub(super) fn queued(answer: oneshot::Receiver<Answer>) -> Self {
+    pub(super) fn queued(answer: oneshot::Receiver<AppendResult>) -> Self {
         Self(State::Queued(answer))
     }
 
-    pub(super) fn waiting(work: impl Future<Output = Answer> + Send + 'static) -> Self {
+    pub(super) fn waiting(work: impl Future<Output = AppendResult> + Send + 'static) -> Self {
         Self(State::Waiting(Box::pin(work)))
     }
 

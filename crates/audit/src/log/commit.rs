@@ -5,19 +5,19 @@
 
 use std::io;
 
-use super::error::{OpenError, Trouble};
+use super::error::{CommitError, OpenError};
 use super::{AppendError, Options, Receipt, note};
-use crate::clock::{Watch, written};
+use crate::clock::{JumpDetector, format_timestamp};
 use crate::disk::{Disk, Handle};
-use crate::draft::{Draft, PLACE, Place};
+use crate::draft::{Draft, LogPosition, MAX_POSITION_BYTES};
 use crate::segment::Names;
 use crate::verify::{Bad, Why};
 
 /// How many notes wait for a disk that works again.
-const MAX_NOTES: usize = 16;
+const MAX_PENDING_NOTES: usize = 16;
 
 /// How much is copied at once.
-const COPY: usize = 1 << 20;
+const COPY_CHUNK_BYTES: usize = 1 << 20;
 
 /// Writes one batch after the other.
 pub(super) struct Committer {
@@ -33,7 +33,7 @@ pub(super) struct Committer {
     /// How much of it is good.
     pub(super) length: u64,
     /// Where the next line goes.
-    pub(super) place: Place,
+    pub(super) place: LogPosition,
     /// The time of the last line, in milliseconds since 1970.
     pub(super) ts: Option<i64>,
     /// A sync of the file has failed. It is not written any more, only copied.
@@ -41,7 +41,7 @@ pub(super) struct Committer {
     /// Names were changed that may not be on the disk yet.
     pub(super) renamed: bool,
     pub(super) notes: Vec<Draft>,
-    watch: Watch,
+    watch: JumpDetector,
 }
 
 impl Committer {
@@ -55,15 +55,15 @@ impl Committer {
             id: None,
             first: 0,
             length: 0,
-            place: Place { seq: 0, prev: None },
+            place: LogPosition { seq: 0, prev: None },
             ts: None,
             suspect: false,
             renamed: false,
             notes: Vec::new(),
-            watch: Watch::default(),
+            watch: JumpDetector::default(),
         };
         committer.survey()?;
-        committer.locked(Self::catch_up)?;
+        committer.with_lock(Self::catch_up)?;
         Ok(committer)
     }
 
@@ -75,19 +75,19 @@ impl Committer {
 
     /// Writes lines, and returns when they are on the disk. After an error none of them counts.
     pub(super) fn commit(&mut self, drafts: &[&Draft]) -> Result<Vec<Receipt>, AppendError> {
-        let receipts = self.locked(|committer| {
+        let receipts = self.with_lock(|committer| {
             committer.catch_up()?;
             if committer.suspect {
                 committer.replace()?;
             }
             match committer.write(drafts) {
-                Err(Trouble::Sync(_)) => {
-                    committer.distrust();
+                Err(CommitError::Sync(_)) => {
+                    committer.mark_suspect();
                     committer.replace()?;
                     // Another file: the lines get another chance.
                     committer.write(drafts).inspect_err(|trouble| {
-                        if matches!(trouble, Trouble::Sync(_)) {
-                            committer.distrust();
+                        if matches!(trouble, CommitError::Sync(_)) {
+                            committer.mark_suspect();
                         }
                     })
                 }
@@ -97,49 +97,51 @@ impl Committer {
         Ok(receipts)
     }
 
-    pub(super) fn locked<T>(
+    pub(super) fn with_lock<T>(
         &mut self,
-        work: impl FnOnce(&mut Self) -> Result<T, Trouble>,
-    ) -> Result<T, Trouble> {
+        work: impl FnOnce(&mut Self) -> Result<T, CommitError>,
+    ) -> Result<T, CommitError> {
         self.disk.lock(self.options.lock_patience).map_err(|error| match error.kind() {
-            io::ErrorKind::TimedOut => Trouble::Locked,
-            _ => Trouble::Io(error),
+            io::ErrorKind::TimedOut => CommitError::Locked,
+            _ => CommitError::Io(error),
         })?;
         let outcome = work(self);
         self.disk.unlock();
         outcome
     }
 
-    fn write(&mut self, drafts: &[&Draft]) -> Result<Vec<Receipt>, Trouble> {
+    fn write(&mut self, drafts: &[&Draft]) -> Result<Vec<Receipt>, CommitError> {
         if self.file.is_some() && self.length >= self.options.segment_bytes {
             self.seal()?;
         }
         self.begin()?;
-        let (now, jump) = self.watch.look(&*self.options.clock, self.ts);
-        self.note(jump.and_then(note::jump));
+        let (now, jump) = self.watch.observe(&*self.options.clock, self.ts);
+        self.note(jump.and_then(note::clock_jump));
         let ts = self.ts.map_or(now, |last| last.max(now));
-        let time = written(ts);
+        let time = format_timestamp(ts);
 
         let mut place = self.place.clone();
         let all = self.notes.iter().chain(drafts.iter().copied());
-        let mut lines = Vec::with_capacity(all.clone().map(|draft| draft.len() + PLACE).sum());
+        let mut lines = Vec::with_capacity(all.clone().map(|draft| draft.len() + MAX_POSITION_BYTES).sum());
         let mut receipts = Vec::with_capacity(self.notes.len() + drafts.len());
         for draft in all {
             let hash = draft.put(&place, &time, self.options.algorithm, &mut lines);
             receipts.push(Receipt { seq: place.seq, hash: hash.clone() });
-            place = Place { seq: place.seq + 1, prev: Some(hash) };
+            place = LogPosition { seq: place.seq + 1, prev: Some(hash) };
         }
-        let Some(file) = self.file.as_mut() else { return Err(Trouble::Io(io::ErrorKind::NotFound.into())) };
+        let Some(file) = self.file.as_mut() else {
+            return Err(CommitError::Io(io::ErrorKind::NotFound.into()));
+        };
         if let Err(error) = file.append(&lines) {
-            if file.cut(self.length).is_err() {
+            if file.truncate(self.length).is_err() {
                 // The next commit finds what is there, and what of it is whole.
                 self.file = None;
             }
-            return Err(Trouble::Io(error));
+            return Err(CommitError::Io(error));
         }
-        file.sync().map_err(Trouble::Sync)?;
+        file.sync().map_err(CommitError::Sync)?;
         if self.renamed {
-            self.disk.sync_names()?;
+            self.disk.sync_directory()?;
             self.renamed = false;
         }
         self.length += lines.len() as u64;
@@ -150,26 +152,26 @@ impl Committer {
     }
 
     /// Makes sure that there is a file to write to.
-    pub(super) fn begin(&mut self) -> Result<(), Trouble> {
+    pub(super) fn begin(&mut self) -> Result<(), CommitError> {
         if self.file.is_some() {
             return Ok(());
         }
         self.renamed = true;
         let file = self.disk.create(self.names.current())?;
-        self.id = Some(file.look()?.file);
+        self.id = Some(file.status()?.file);
         self.file = Some(file);
         (self.first, self.length) = (self.place.seq, 0);
         Ok(())
     }
 
     /// Gives the file the name under which it stays. The next one begins where it ends.
-    fn seal(&mut self) -> Result<(), Trouble> {
+    fn seal(&mut self) -> Result<(), CommitError> {
         // Lines that were found at the last look, of a write that failed or of somebody who died, may never have been synced;
         // nor may the cut of what stood behind them. Nobody comes back to this file.
         if let Some(file) = self.file.as_mut() {
-            file.sync().map_err(Trouble::Sync)?;
+            file.sync().map_err(CommitError::Sync)?;
         }
-        let sealed = self.vacant()?;
+        let sealed = self.unused_name()?;
         self.renamed = true;
         self.disk.rename(self.names.current(), &sealed)?;
         (self.file, self.id) = (None, None);
@@ -177,38 +179,39 @@ impl Committer {
     }
 
     /// The name of the file when it is sealed; nobody has it.
-    fn vacant(&mut self) -> Result<String, Trouble> {
+    fn unused_name(&mut self) -> Result<String, CommitError> {
         let sealed = self.names.sealed(self.first);
-        match self.disk.look(&sealed)? {
+        match self.disk.status(&sealed)? {
             None => Ok(sealed),
             Some(_) => Err(self.damaged(sealed, "there is another file of this name")),
         }
     }
 
     /// A sync of the file has failed: what of the last write is on the disk, nobody knows.
-    fn distrust(&mut self) {
+    fn mark_suspect(&mut self) {
         self.suspect = true;
         if let Some(mut file) = self.file.take() {
             // So that nobody takes it for written. If this fails they are lines like others, only unacknowledged.
-            let _ = file.cut(self.length);
+            let _ = file.truncate(self.length);
         }
     }
 
     /// Puts a copy of what is good in the file into its place, seals that, and begins another. The file itself is
     /// never synced again: the system would say yes, and be wrong.
-    fn replace(&mut self) -> Result<(), Trouble> {
+    fn replace(&mut self) -> Result<(), CommitError> {
         let (current, copy) = (self.names.current().to_owned(), self.names.sealing());
-        if self.disk.look(&copy)?.is_some() {
+        if self.disk.status(&copy)?.is_some() {
             self.disk.remove(&copy)?;
         }
         let sealed = self.names.sealed(self.first);
-        let name = if self.disk.look(&current)?.is_some() { &current } else { &sealed };
+        let name = if self.disk.status(&current)?.is_some() { &current } else { &sealed };
         let old = self.disk.open(name)?;
         let mut new = self.disk.create(&copy)?;
-        let mut buffer = vec![0; COPY];
+        let mut buffer = vec![0; COPY_CHUNK_BYTES];
         let mut done = 0;
         while done < self.length {
-            let part = usize::try_from(self.length - done).map_or(COPY, |left| left.min(COPY));
+            let part = usize::try_from(self.length - done)
+                .map_or(COPY_CHUNK_BYTES, |left| left.min(COPY_CHUNK_BYTES));
             let count = old.read_at(done, &mut buffer[..part])?;
             if count == 0 {
                 return Err(self.damaged(name.clone(), "it became shorter"));
@@ -221,31 +224,38 @@ impl Committer {
         if self.length == 0 {
             // There is nothing to seal.
             self.disk.rename(&copy, &current)?;
-            self.id = Some(new.look()?.file);
+            self.id = Some(new.status()?.file);
             self.file = Some(new);
         } else {
             if *name == current {
-                let vacant = self.vacant()?;
-                self.disk.rename(&current, &vacant)?;
+                let unused_name = self.unused_name()?;
+                self.disk.rename(&current, &unused_name)?;
             }
             self.disk.rename(&copy, &sealed)?;
             (self.file, self.id) = (None, None);
         }
         self.suspect = false;
-        self.note(note::replaced(&sealed));
+        self.note(note::replacement(&sealed));
         self.begin()
     }
 
     /// To be written with the next lines.
     pub(super) fn note(&mut self, note: Option<Draft>) {
-        if self.notes.len() < MAX_NOTES {
+        if self.notes.len() < MAX_PENDING_NOTES {
             self.notes.extend(note);
         }
     }
 
     /// The log is not what it was.
-    pub(super) fn damaged(&self, segment: String, detail: &str) -> Trouble {
+    pub(super) fn damaged(&self, segment: String, detail: &str) -> CommitError {
         let (seq, offset) = (self.place.seq, self.length);
-        Trouble::Damaged(Bad { segment, line: 0, offset, seq, why: Why::Broken, detail: detail.to_owned() })
+        CommitError::Damaged(Bad {
+            segment,
+            line: 0,
+            offset,
+            seq,
+            why: Why::Broken,
+            detail: detail.to_owned(),
+        })
     }
 }

@@ -55,7 +55,7 @@ impl AppendError {
 
 /// Why a commit failed.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum CommitError {
     Io(io::Error),
     /// Writing to the disk failed, and what is there is unknown.
     Sync(io::Error),
@@ -63,30 +63,30 @@ pub(super) enum Trouble {
     Damaged(Bad),
 }
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for CommitError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-impl From<Trouble> for AppendError {
-    fn from(trouble: Trouble) -> Self {
+impl From<CommitError> for AppendError {
+    fn from(trouble: CommitError) -> Self {
         match trouble {
-            Trouble::Io(error) if is_full(&error) => Self::Full(Arc::new(error)),
-            Trouble::Io(error) => Self::Write(Arc::new(error)),
-            Trouble::Sync(error) => Self::Sync(Arc::new(error)),
-            Trouble::Locked => Self::Locked,
-            Trouble::Damaged(bad) => Self::Damaged(Box::new(bad)),
+            CommitError::Io(error) if is_full(&error) => Self::Full(Arc::new(error)),
+            CommitError::Io(error) => Self::Write(Arc::new(error)),
+            CommitError::Sync(error) => Self::Sync(Arc::new(error)),
+            CommitError::Locked => Self::Locked,
+            CommitError::Damaged(bad) => Self::Damaged(Box::new(bad)),
         }
     }
 }
 
-impl From<Trouble> for OpenError {
-    fn from(trouble: Trouble) -> Self {
+impl From<CommitError> for OpenError {
+    fn from(trouble: CommitError) -> Self {
         match trouble {
-            Trouble::Io(error) | Trouble::Sync(error) => Self::Io(error),
-            Trouble::Locked => Self::Locked,
-            Trouble::Damaged(bad) => Self::Damaged(bad),
+            CommitError::Io(error) | CommitError::Sync(error) => Self::Io(error),
+            CommitError::Locked => Self::Locked,
+            CommitError::Damaged(bad) => Self::Damaged(bad),
         }
     }
 }

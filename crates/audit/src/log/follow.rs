@@ -3,21 +3,21 @@
 use std::io;
 
 use super::commit::Committer;
-use super::error::Trouble;
+use super::error::CommitError;
 use super::note;
-use crate::disk::{Handle, Seen};
-use crate::draft::Place;
+use crate::disk::{FileStatus, Handle};
+use crate::draft::LogPosition;
 use crate::verify::{self, Link, Source, Start, Why};
 
 /// A file that is read.
-struct Part {
+struct OpenSegment {
     name: String,
     first: Option<u64>,
     handle: Box<dyn Handle>,
-    seen: Seen,
+    seen: FileStatus,
 }
 
-impl Source for Part {
+impl Source for OpenSegment {
     fn name(&self) -> &str {
         &self.name
     }
@@ -37,14 +37,14 @@ impl Source for Part {
 
 impl Committer {
     /// Reads and verifies what is there, which may take a while, and others may write meanwhile.
-    pub(super) fn survey(&mut self) -> Result<(), Trouble> {
-        let mut parts = self.locked(|committer| {
+    pub(super) fn survey(&mut self) -> Result<(), CommitError> {
+        let mut parts = self.with_lock(|committer| {
             let sealing = committer.names.sealing();
-            if committer.disk.look(&sealing)?.is_some() {
+            if committer.disk.status(&sealing)?.is_some() {
                 // A copy that was not finished.
                 committer.disk.remove(&sealing)?;
             }
-            let now = committer.disk.look(committer.names.current())?;
+            let now = committer.disk.status(committer.names.current())?;
             committer.parts(now)
         })?;
         let end = self.read(&mut parts, false)?;
@@ -53,8 +53,8 @@ impl Committer {
     }
 
     /// Makes sure that the end of the log is where we think it is, and otherwise goes there.
-    pub(super) fn catch_up(&mut self) -> Result<(), Trouble> {
-        let now = self.disk.look(self.names.current())?;
+    pub(super) fn catch_up(&mut self) -> Result<(), CommitError> {
+        let now = self.disk.status(self.names.current())?;
         let same = now.is_some_and(|now| Some(now.file) == self.id && now.length == self.length);
         if same && (self.file.is_some() || self.suspect) {
             return Ok(());
@@ -88,27 +88,27 @@ impl Committer {
     }
 
     /// The files from the one on in which we are.
-    fn parts(&mut self, now: Option<Seen>) -> Result<Vec<Part>, Trouble> {
-        let names = self.disk.names()?;
+    fn parts(&mut self, now: Option<FileStatus>) -> Result<Vec<OpenSegment>, CommitError> {
+        let names = self.disk.list_names()?;
         let sealed = self.names.sealed_among(names).into_iter().filter(|(first, _)| *first >= self.first);
         let mut parts = Vec::new();
         for (first, name) in sealed {
             let handle = self.disk.open(&name)?;
-            let seen = handle.look()?;
-            parts.push(Part { name, first: Some(first), handle, seen });
+            let seen = handle.status()?;
+            parts.push(OpenSegment { name, first: Some(first), handle, seen });
         }
         if now.is_some() {
             let name = self.names.current().to_owned();
             let handle = self.disk.open(&name)?;
-            let seen = handle.look()?;
-            parts.push(Part { name, first: None, handle, seen });
+            let seen = handle.status()?;
+            parts.push(OpenSegment { name, first: None, handle, seen });
         }
         Ok(parts)
     }
 
     /// Verifies what is behind our place, and goes there; returns the number of the part where that is. What a crash
     /// left of a line is cut, if that is wanted.
-    fn read(&mut self, parts: &mut [Part], cut: bool) -> Result<usize, Trouble> {
+    fn read(&mut self, parts: &mut [OpenSegment], cut: bool) -> Result<usize, CommitError> {
         let ts = self.ts.map(|ts| i128::from(ts) * 1_000_000);
         let link = Link { next: self.place.seq, hash: self.place.prev.clone(), ts };
         let start = Start { link, offset: self.length };
@@ -117,19 +117,19 @@ impl Committer {
         let mut extents = outcome.extents;
         if let Some(bad) = outcome.bad {
             if bad.why != Why::TornTail {
-                return Err(Trouble::Damaged(bad));
+                return Err(CommitError::Damaged(bad));
             }
             if cut {
                 let part = &mut parts[outcome.bad_source];
-                part.handle.cut(bad.offset)?;
+                part.handle.truncate(bad.offset)?;
                 let bytes = part.seen.length - bad.offset;
-                self.note(note::cut(&bad, bytes));
+                self.note(note::truncation(&bad, bytes));
                 // There is nothing in the files behind it.
                 extents.resize(parts.len(), (outcome.link.next, 0));
             }
         }
         let Link { next, hash, ts } = outcome.link;
-        self.place = Place { seq: next, prev: hash };
+        self.place = LogPosition { seq: next, prev: hash };
         // Others may be more exact than we are.
         self.ts = ts.and_then(|ts| i64::try_from((ts + 999_999).div_euclid(1_000_000)).ok());
         if let Some(&(first, length)) = extents.last() {

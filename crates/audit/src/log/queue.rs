@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use narrows_base::sync::lock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 
-use super::append::{Answer, Append};
+use super::append::{Append, AppendResult};
 use super::{AppendError, Receipt};
 use crate::draft::Draft;
 
 /// How many sheets are kept for further drafts, and how long they are at most. What one thread has made and another gives
 /// back costs an allocator more than it should.
-const SHEETS: usize = 64;
-const LONGEST_SHEET: usize = 4096;
+const MAX_SPARE_BUFFERS: usize = 64;
+const MAX_SPARE_BUFFER_BYTES: usize = 4096;
 
 /// An event, and whom to tell.
 pub(super) struct Job {
     draft: Draft,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<AppendResult>,
     /// Its share of the room.
     _room: OwnedSemaphorePermit,
 }
@@ -53,7 +53,7 @@ impl Queue {
     }
 
     /// Something to write a draft on.
-    pub(super) fn sheet(&self) -> Vec<u8> {
+    pub(super) fn take_buffer(&self) -> Vec<u8> {
         self.state().sheets.pop().unwrap_or_default()
     }
 
@@ -139,17 +139,17 @@ impl Queue {
         // Whoever gave up meanwhile is not waiting for an answer.
         match commit(&drafts) {
             Ok(receipts) => {
-                self.tell(receipts.last().cloned());
-                let mut sheets = Vec::with_capacity(batch.len().min(SHEETS));
+                self.set_tip(receipts.last().cloned());
+                let mut sheets = Vec::with_capacity(batch.len().min(MAX_SPARE_BUFFERS));
                 for (Job { draft, answer, .. }, receipt) in batch.into_iter().zip(receipts) {
                     let _ = answer.send(Ok(receipt));
-                    let sheet = draft.into_sheet();
-                    if sheets.len() < SHEETS && sheet.capacity() <= LONGEST_SHEET {
+                    let sheet = draft.into_buffer();
+                    if sheets.len() < MAX_SPARE_BUFFERS && sheet.capacity() <= MAX_SPARE_BUFFER_BYTES {
                         sheets.push(sheet);
                     }
                 }
                 let mut state = self.state();
-                let room = SHEETS.saturating_sub(state.sheets.len());
+                let room = MAX_SPARE_BUFFERS.saturating_sub(state.sheets.len());
                 state.sheets.extend(sheets.into_iter().take(room));
             }
             Err(error) => {
@@ -173,7 +173,7 @@ impl Queue {
     }
 
     /// This is the last entry that is on the disk.
-    pub(super) fn tell(&self, tip: Option<Receipt>) {
+    pub(super) fn set_tip(&self, tip: Option<Receipt>) {
         if tip.is_some() {
             self.state().tip = tip;
         }
@@ -185,9 +185,9 @@ impl Queue {
 }
 
 /// A queue that nobody empties any more once this is gone.
-pub(super) struct Draining(pub(super) Arc<Queue>);
+pub(super) struct CloseOnDrop(pub(super) Arc<Queue>);
 
-impl Drop for Draining {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.close();
         let left = std::mem::take(&mut self.0.state().jobs);

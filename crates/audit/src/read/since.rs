@@ -7,10 +7,10 @@ use std::path::Path;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::{Filter, LONGEST, ReadError, Reader};
+use super::{Filter, MAX_LINE_BYTES, ReadError, Reader};
 
 /// How much is read on rather than searched in.
-const NEAR: u64 = 64 << 10;
+const SCAN_BYTES: u64 = 64 << 10;
 
 /// What is needed of a line to find one's way.
 struct Stamp {
@@ -36,7 +36,7 @@ impl Reader {
     pub fn since(path: &Path, filter: Filter, moment: Timestamp) -> Result<Self, ReadError> {
         let mut reader = Self::open(path, filter)?;
         let told = |source| ReadError::Io { segment: path.display().to_string(), source };
-        let names = crate::files::listed(&reader.directory).map_err(told)?;
+        let names = crate::files::list_names(&reader.directory).map_err(told)?;
         let mut files: Vec<(Option<u64>, String)> =
             reader.names.sealed_among(names).into_iter().map(|(first, name)| (Some(first), name)).collect();
         files.push((None, reader.names.current().to_owned()));
@@ -49,9 +49,9 @@ impl Reader {
                 Err(error) => return Err(failed(error)),
             };
             let mut file = BufReader::new(file);
-            if let Some(place) = place(&mut file, moment).map_err(failed)? {
+            if let Some(place) = find_position(&mut file, moment).map_err(failed)? {
                 reader.next = place.seq;
-                reader.enter(first.unwrap_or(place.first), name.clone(), place.offset)?;
+                reader.open_segment(first.unwrap_or(place.first), name.clone(), place.offset)?;
                 return Ok(reader);
             }
         }
@@ -60,7 +60,7 @@ impl Reader {
 }
 
 /// A line of a file.
-struct Place {
+struct LinePosition {
     /// The number of the first line of the file.
     first: u64,
     /// Its own.
@@ -69,13 +69,13 @@ struct Place {
 }
 
 /// A line before this moment, near the last of them; nothing if there is none.
-fn place(file: &mut BufReader<File>, moment: Timestamp) -> io::Result<Option<Place>> {
+fn find_position(file: &mut BufReader<File>, moment: Timestamp) -> io::Result<Option<LinePosition>> {
     let mut end = file.seek(SeekFrom::End(0))?;
     let Some((_, first)) = line_from(file, 0)?.filter(|(_, stamp)| stamp.ts < moment) else {
         return Ok(None);
     };
-    let mut found = Place { first: first.seq, seq: first.seq, offset: 0 };
-    while end - found.offset > NEAR {
+    let mut found = LinePosition { first: first.seq, seq: first.seq, offset: 0 };
+    while end - found.offset > SCAN_BYTES {
         let middle = found.offset + (end - found.offset) / 2;
         match line_from(file, middle)? {
             Some((at, stamp)) if at < end && stamp.ts < moment => {
@@ -94,12 +94,12 @@ fn line_from(file: &mut BufReader<File>, offset: u64) -> io::Result<Option<(u64,
     if offset > 0 {
         // A line begins here if one has ended just before.
         file.seek(SeekFrom::Start(offset - 1))?;
-        at = offset - 1 + file.by_ref().take(LONGEST).read_until(b'\n', &mut line)? as u64;
+        at = offset - 1 + file.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? as u64;
         line.clear();
     } else {
         file.seek(SeekFrom::Start(0))?;
     }
-    file.by_ref().take(LONGEST).read_until(b'\n', &mut line)?;
+    file.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
     if line.pop() != Some(b'\n') {
         return Ok(None);
     }

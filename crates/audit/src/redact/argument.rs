@@ -2,15 +2,15 @@
 
 use std::ops::Range;
 
-use super::look;
 use super::name::{self, MAX_NAME_BYTES, Named};
 use super::program::{
     CURL, CURL_FLAGS, Options, Place, Settings, Takes, begins_settings, options, sets_variable, settings_of,
 };
+use super::token_patterns;
 use super::value::{Quotes, closing, is_given, word_end};
 
 /// Options that logins follow, of any program.
-const LOGINS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
+const LOGIN_OPTIONS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
 
 /// Reads arguments one after the other.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(super) struct Reader {
     options: Option<Options>,
     next: Option<Takes>,
     /// The word that options with `Place::After` want has come.
-    after: [bool; AFTER.len()],
+    after: [bool; OPTION_CONTEXT_WORDS.len()],
     /// How many arguments have come that are no options.
     words: u8,
     settings: Option<Settings>,
@@ -37,7 +37,7 @@ pub(super) struct Reader {
 }
 
 /// Words that options may have to stand behind.
-const AFTER: [&str; 9] =
+const OPTION_CONTEXT_WORDS: [&str; 9] =
     ["login", "auth", "enc", "secret", "secrets", "put-parameter", "put", "patch", "write"];
 
 /// The flag that says of a value that it is a secret.
@@ -160,11 +160,12 @@ impl Reader {
             self.is_named = named(name::end_of(name)).is_some_and(Named::is_secret);
             return None;
         }
-        if LOGINS.contains(&word) {
+        if LOGIN_OPTIONS.contains(&word) {
             self.next = Some(Takes::Login);
             return None;
         }
-        if let Some(login) = LOGINS.iter().find_map(|flag| word.strip_prefix(flag)?.strip_prefix('=')) {
+        if let Some(login) = LOGIN_OPTIONS.iter().find_map(|flag| word.strip_prefix(flag)?.strip_prefix('='))
+        {
             return Some((word.len() - login.len(), Takes::Login));
         }
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
@@ -179,9 +180,9 @@ impl Reader {
         None
     }
 
-    /// Returns `true` if this word, one of [`AFTER`], has come.
+    /// Returns `true` if this word, one of [`OPTION_CONTEXT_WORDS`], has come.
     fn is_behind(&self, word: &str) -> bool {
-        AFTER.iter().zip(self.after).any(|(after, seen)| *after == word && seen)
+        OPTION_CONTEXT_WORDS.iter().zip(self.after).any(|(after, seen)| *after == word && seen)
     }
 
     /// The secret of an argument that is no option, by its place.
@@ -222,7 +223,7 @@ impl Reader {
         if self.start(word) {
             return true;
         }
-        for (after, seen) in AFTER.iter().zip(&mut self.after) {
+        for (after, seen) in OPTION_CONTEXT_WORDS.iter().zip(&mut self.after) {
             *seen |= *after == word;
         }
         let wants = |place: &Place| matches!(place, Place::Second(after) | Place::SecondIfSecret(after) if *after == word);
@@ -358,7 +359,7 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
             } else if is_named && is_quoted {
                 // `PASSWORD '…'`, `IDENTIFIED BY '…'`.
                 found.extend(place(bytes, start + word.len() - quoted.len(), Takes::Named, quotes));
-            } else if sets_passwords && let Some(login) = look::password(word) {
+            } else if sets_passwords && let Some(login) = token_patterns::password(word) {
                 found.push(start + login.start..start + login.end);
             }
             let has =
@@ -404,7 +405,7 @@ fn place(bytes: &[u8], begin: usize, takes: Takes, quotes: Quotes) -> Option<Ran
     };
     let argument = bytes.get(start..end)?;
     let takes = match takes {
-        Takes::Mixed if quote.is_some() && argument.len() >= look::QUOTED => Takes::Value,
+        Takes::Mixed if quote.is_some() && argument.len() >= token_patterns::MIN_QUOTED_BYTES => Takes::Value,
         takes => takes,
     };
     let from = start + secret_of(argument, takes)?;
@@ -426,8 +427,10 @@ pub(super) fn secret_of(argument: &[u8], takes: Takes) -> Option<usize> {
     let behind = |sign: u8| argument.iter().position(|byte| *byte == sign).map(|at| at + 1);
     match takes {
         Takes::Value => Some(0),
-        Takes::Named => look::can_be_value(argument, look::OPTION).then_some(0),
-        Takes::Login => std::str::from_utf8(argument).ok().and_then(look::password).map(|place| place.start),
+        Takes::Named => token_patterns::can_be_value(argument, token_patterns::MIN_OPTION_BYTES).then_some(0),
+        Takes::Login => {
+            std::str::from_utf8(argument).ok().and_then(token_patterns::password).map(|place| place.start)
+        }
         Takes::LoginOrToken => {
             secret_of(argument, Takes::Login).or_else(|| secret_of(argument, Takes::Token))
         }
@@ -436,7 +439,7 @@ pub(super) fn secret_of(argument: &[u8], takes: Takes) -> Option<usize> {
         Takes::Pass => argument.starts_with(b"pass:").then_some(5),
         Takes::Equals => behind(b'='),
         Takes::Slash => behind(b'/').filter(|at| *at > 1),
-        Takes::Mixed => look::can_be_value(argument, usize::MAX).then_some(0),
+        Takes::Mixed => token_patterns::can_be_value(argument, usize::MAX).then_some(0),
         Takes::Token => std::str::from_utf8(argument).is_ok_and(name::is_token_like).then_some(0),
     }
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use memchr::{memchr, memchr2_iter, memrchr};
 
 use super::decode::Decoded;
-use super::look::{self, is_name_letter};
+use super::token_patterns::{self, is_name_letter};
 
 /// How long a tag or an anchor of YAML is at most.
 const MAX_PROPERTY_BYTES: usize = 128;
@@ -182,7 +182,7 @@ fn is_folded_header(line: &[u8], next: &[u8]) -> bool {
     let sort = line[last + 1..].trim_ascii_start();
     if sort.len() < word.len() && !sort.is_empty() {
         word[..sort.len()].copy_from_slice(sort);
-        if look::words(&[&word[..=sort.len()], b"x"].concat()) > 0 {
+        if token_patterns::words(&[&word[..=sort.len()], b"x"].concat()) > 0 {
             return true;
         }
     }
@@ -190,7 +190,7 @@ fn is_folded_header(line: &[u8], next: &[u8]) -> bool {
         let name = line[..at].trim_ascii_end();
         let is_empty = line[at + 1..].trim_ascii().is_empty();
         (ends_like(name, b"authorization") || ends_like(name, b"cookie"))
-            && (!is_empty || look::words(&next[..next.len().min(32)]) > 0)
+            && (!is_empty || token_patterns::words(&next[..next.len().min(32)]) > 0)
     })
 }
 

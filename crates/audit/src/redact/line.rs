@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::look;
 use super::name::{self, Named};
+use super::token_patterns;
 use super::value::is_given;
 
 /// Directives that are nothing but a password, so that a plain word behind them is one, too.
@@ -65,13 +65,16 @@ fn directive(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, fo
     }
     let place = inner(value);
     let Some(value) = line.get(place.start - begin..place.end - begin) else { return };
-    let least = if PASSWORD_DIRECTIVES.contains(&name) { look::OPTION } else { usize::MAX };
+    let least =
+        if PASSWORD_DIRECTIVES.contains(&name) { token_patterns::MIN_OPTION_BYTES } else { usize::MAX };
     let Some(named) = named(name::end_of(name)) else { return };
     // A number behind such a name is counted, and a name with a call or a type is program code.
     let is_secret = match named {
         Named::TokenLike => named.accepts(value),
         named if named.is_secret() => {
-            named.accepts(value) && look::can_be_value(value.as_bytes(), least) && is_secret_word(value)
+            named.accepts(value)
+                && token_patterns::can_be_value(value.as_bytes(), least)
+                && is_secret_word(value)
         }
         _ => false,
     };
@@ -120,15 +123,17 @@ fn header(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, found
             && named(name::end_of(name)).is_some_and(Named::is_secret);
         let Some(value) = words.peek().copied().filter(|_| is_name) else { continue };
         let rest = &line[value.0 - begin..];
-        let sort = look::words(rest.trim_start_matches(['"', '\'']).as_bytes());
+        let sort = token_patterns::words(rest.trim_start_matches(['"', '\'']).as_bytes());
         let from = value.0 + rest.len() - rest.trim_start_matches(['"', '\'']).len() + sort;
         let end = line[from - begin..]
             .find(|letter: char| letter.is_ascii_whitespace())
             .unwrap_or(line.len() - (from - begin));
         let place = inner((from, &line[from - begin..from - begin + end]));
         let shown = &line[place.start - begin..place.end - begin];
-        if look::can_be_value(shown.as_bytes(), if sort > 0 { look::OPTION } else { usize::MAX })
-            && is_given(shown.as_bytes())
+        if token_patterns::can_be_value(
+            shown.as_bytes(),
+            if sort > 0 { token_patterns::MIN_OPTION_BYTES } else { usize::MAX },
+        ) && is_given(shown.as_bytes())
         {
             found.push(place);
         }

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::look;
+use super::token_patterns;
 use super::value::is_given;
 
 /// How much of a path is secret.
@@ -307,7 +307,7 @@ pub(super) fn pgpass_lines(text: &str, found: &mut Vec<Range<usize>>) {
         let is_usual = port == "*" || port.starts_with("543") || port == "6432";
         // Of other lines with colons, as compilers write them, few have all this.
         let is_source = !is_usual && host.rsplit_once('.').is_some_and(|(_, end)| SOURCE_ENDS.contains(&end));
-        let is_secret = is_told || is_usual || look::can_be_value(password.as_bytes(), usize::MAX);
+        let is_secret = is_told || is_usual || token_patterns::can_be_value(password.as_bytes(), usize::MAX);
         let is_secret = is_secret && is_given(password.as_bytes());
         if is_host
             && (is_number || port == "*")

@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
-use super::look::{self, GONE, is_name_letter};
 use super::name::{self, Named};
 use super::pair::behind_last;
+use super::token_patterns::{self, PLACEHOLDER_BYTES, is_name_letter};
 use super::value::{closing, is_given};
 
 /// How many objects are open at once at most, as far as they are looked at.
@@ -72,7 +72,8 @@ impl Label {
         match self {
             Self::Token => name::is_token_like(text),
             Self::Word => {
-                !text.contains(char::is_whitespace) && look::can_be_value(text.as_bytes(), look::OPTION)
+                !text.contains(char::is_whitespace)
+                    && token_patterns::can_be_value(text.as_bytes(), token_patterns::MIN_OPTION_BYTES)
             }
             Self::Text | Self::Secret => !text.is_empty(),
         }
@@ -277,10 +278,14 @@ fn settle(text: &str, offset: usize, scope: &Scope<'_>, found: &mut Vec<Range<us
     for (place, is_quoted) in &scope.values {
         let Some(shown) = text.get(place.clone()) else { continue };
         let is_long = match is_quoted {
-            true => shown.len() >= look::QUOTED,
-            false => look::can_be_value(shown.as_bytes(), usize::MAX),
+            true => shown.len() >= token_patterns::MIN_QUOTED_BYTES,
+            false => token_patterns::can_be_value(shown.as_bytes(), usize::MAX),
         };
-        if is_long && label.accepts(shown) && is_given(shown.as_bytes()) && shown.as_bytes() != GONE {
+        if is_long
+            && label.accepts(shown)
+            && is_given(shown.as_bytes())
+            && shown.as_bytes() != PLACEHOLDER_BYTES
+        {
             found.push(offset + place.start..offset + place.end);
         }
     }

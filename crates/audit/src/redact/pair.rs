@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::look::{self, is_name_letter, tag_before};
 use super::name::{self, Named};
+use super::token_patterns::{self, is_name_letter, tag_before};
 
 /// The members, beside those that end with `key` or `name`, that name what stands beside them: `{"name": "TOKEN", "value": "…"}`.
 const LABELS: [&str; 4] = ["field", "header", "id", "variable"];
@@ -106,7 +106,7 @@ fn is_labeled_attribute(text: &str, at: usize, named: impl Fn(&str) -> Option<Na
     let bytes = text.as_bytes();
     let quote = at + 1;
     let Some(b'"' | b'\'') = bytes.get(quote).filter(|_| bytes[at] == b'=') else { return false };
-    let value = &bytes[quote + 1..bytes.len().min(quote + 1 + look::MAX_TAG_TEXT_BYTES)];
+    let value = &bytes[quote + 1..bytes.len().min(quote + 1 + token_patterns::MAX_TAG_TEXT_BYTES)];
     let Some(length) = memchr::memchr(bytes[quote], value) else { return false };
     let from = quote + 1 + length + 1;
     let after = &text[from..floor(text, from + MAX_LABEL_DISTANCE)];
@@ -194,7 +194,11 @@ pub(super) fn secret_manifests(text: &str, found: &mut Vec<Range<usize>>) {
         });
         if is_secret {
             let from = found.len();
-            look::assignments(document, |name| is_manifest_data(name).then_some(Named::Secret), found);
+            token_patterns::assignments(
+                document,
+                |name| is_manifest_data(name).then_some(Named::Secret),
+                found,
+            );
             found[from..].iter_mut().for_each(|place| *place = begin + place.start..begin + place.end);
         }
         begin += document.len() + "\n---".len();
@@ -242,7 +246,7 @@ pub(super) fn is_labeled_tag(text: &str, at: usize, named: impl Fn(&str) -> Opti
     if in_front.is_some_and(|label| is_secret(label.trim(), &named)) {
         return true;
     }
-    let after = &text[at + 1..floor(text, at + 1 + look::MAX_TAG_TEXT_BYTES)];
+    let after = &text[at + 1..floor(text, at + 1 + token_patterns::MAX_TAG_TEXT_BYTES)];
     let behind = after.split_once("</").filter(|_| is_value).and_then(|(_, rest)| {
         let (tag, rest) = rest.split_once('>')?.1.trim_start().strip_prefix('<')?.split_once('>')?;
         is_label_element(tag).then(|| rest.split('<').next())?
@@ -311,13 +315,13 @@ pub(super) fn is_pair_secret(text: &str, start: usize, value: &Range<usize>) -> 
         &call[from..]
     });
     if ends_like_word(function, &SETTERS) {
-        return shown.len() >= look::QUOTED;
+        return shown.len() >= token_patterns::MIN_QUOTED_BYTES;
     }
     let after = text[value.end..].trim_start_matches(['"', '\'', '\\', ' ']);
     let is_all = (before.is_empty() || before.ends_with(['(', '[', '{', '\n']))
         && (after.is_empty() || after.starts_with([')', ']', '}', '\n']));
     is_all
-        && look::can_be_value(shown.as_bytes(), usize::MAX)
+        && token_patterns::can_be_value(shown.as_bytes(), usize::MAX)
         && Named::UnlessPattern.accepts(shown)
         && Named::UnlessPath.accepts(shown)
 }
@@ -388,7 +392,8 @@ pub(super) fn fallback(bytes: &[u8], value: &Range<usize>) -> Option<Range<usize
     let sign = ["||", "??", "?:", "or "].into_iter().find(|sign| rest.starts_with(sign.as_bytes()))?;
     let from = end + close + sign.len();
     let blank = bytes[from..].iter().take(MAX_TYPE_BYTES).take_while(|byte| **byte == b' ').count();
-    quoted(bytes, from + blank, MAX_CALL_BYTES).filter(|place| place.len() >= look::QUOTED)
+    quoted(bytes, from + blank, MAX_CALL_BYTES)
+        .filter(|place| place.len() >= token_patterns::MIN_QUOTED_BYTES)
 }
 
 /// The second of the quoted texts in a call whose arguments begin here, if the first is its first argument: `("me", "…")`.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
-use super::look::GONE;
+use super::token_patterns::PLACEHOLDER_BYTES;
 
 /// How long the title of a key is at most: `RSA PRIVATE KEY`.
 const MAX_TITLE_BYTES: usize = 64;
@@ -147,7 +147,7 @@ impl<'a> Ends<'a> {
 
 /// How far this looks like a key that has lost its last line.
 fn key_run(bytes: &[u8]) -> usize {
-    let gone = if bytes.starts_with(GONE) { GONE.len() } else { 0 };
+    let gone = if bytes.starts_with(PLACEHOLDER_BYTES) { PLACEHOLDER_BYTES.len() } else { 0 };
     let is_key = |byte: &u8| {
         byte.is_ascii_alphanumeric()
             || byte.is_ascii_whitespace()

@@ -157,15 +157,15 @@ proptest::proptest! {
         let named = |name: &str| redaction.names.of(name);
         let (mut places, mut found) = (Vec::new(), Vec::new());
         private_key::private_keys(&text, &mut places);
-        look::logins(&text, &mut places);
+        token_patterns::logins(&text, &mut places);
         link::links(&text, &mut places);
         link::bot_tokens(&text, &mut places);
         link::database_logins(&text, &mut places);
         link::pgpass_lines(&text, &mut places);
         object::objects(&text, named, &mut places);
         token::azure_secrets(&text, &mut places);
-        look::tokens(&text, &redaction.tokens, &redaction.signs, &mut places);
-        look::assignments(&text, named, &mut places);
+        token_patterns::tokens(&text, &redaction.tokens, &redaction.signs, &mut places);
+        token_patterns::assignments(&text, named, &mut places);
         pair::secret_manifests(&text, &mut places);
         line::lines(&text, named, &mut places);
         argument::arguments(&text, named, &mut places);
@@ -348,7 +348,7 @@ fn tokens_are_known_by_how_they_begin() {
             [token.clone(), format!("use {token}, please"), format!("x={token}"), format!("(\"{token}\")")]
         {
             let found = Redaction::default().hide(&text).map(|hidden| hidden.text).unwrap_or_default();
-            assert!(found.contains(BLANK) && !found.contains("a1B2c3D4"), "{text}: {found}");
+            assert!(found.contains(PLACEHOLDER) && !found.contains("a1B2c3D4"), "{text}: {found}");
         }
         assert!(*least >= 10, "{start}");
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::look::{GONE, MAX_TAG_TEXT_BYTES, tag_text, words};
+use super::token_patterns::{MAX_TAG_TEXT_BYTES, PLACEHOLDER_BYTES, tag_text, words};
 
 /// How long a list of values is at most.
 const MAX_LIST_BYTES: usize = 1024;
@@ -109,11 +109,11 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value>
     if !sign.is_tight && matches!(rest, [b'\n' | b'\r' | b'|' | b'>', ..]) {
         return lines(bytes, begin, sign).and_then(|(place, form)| value(place, form, true));
     }
-    if !rest.starts_with(GONE)
+    if !rest.starts_with(PLACEHOLDER_BYTES)
         && let [b'[', list @ ..] = rest
     {
         // What has gone from a list has a bracket of its own.
-        let gone = if list.starts_with(GONE) { GONE.len() } else { 0 };
+        let gone = if list.starts_with(PLACEHOLDER_BYTES) { PLACEHOLDER_BYTES.len() } else { 0 };
         let length = list.iter().take(MAX_LIST_BYTES).skip(gone).position(|byte| *byte == b']');
         if let Some(length) = length.map(|length| gone + length)
             && (!sign.is_tight || list[..length].iter().any(|byte| matches!(byte, b'"' | b'\'')))
@@ -220,7 +220,7 @@ fn plain_end(bytes: &[u8], begin: usize, sign: &Sign) -> usize {
     // In a sentence or a list this belongs to what is around it.
     let is_around = |value: &[u8]| matches!(value.last(), Some(b',' | b']' | b'}' | b'.'));
     let mut value = &bytes[begin..end];
-    while is_around(value) && !value.ends_with(GONE) {
+    while is_around(value) && !value.ends_with(PLACEHOLDER_BYTES) {
         value = &value[..value.len() - 1];
     }
     begin + value.len()

@@ -158,7 +158,7 @@ fn facts<'a>(line: &'a [u8], members: &[Member]) -> Result<Facts<'a>, Flaw> {
     // Last, so that what was changed later is called so.
     for Member { key, value } in members {
         let name = &line[key.clone()];
-        if !shape::is_as_it_must_be(name, &line[value.clone()]) {
+        if !shape::is_valid_field(name, &line[value.clone()]) {
             return Err(broken(format!("its `{}` is not what it must be", shown(name))));
         }
     }

@@ -12,10 +12,10 @@ use super::Source;
 use super::chunk::Checked;
 
 /// How large a piece is, unless a line is larger.
-const PIECE: usize = 4 << 20;
+const PIECE_BYTES: usize = 4 << 20;
 
 /// The longest line that is looked at.
-pub(super) const LONGEST: u64 = 256 << 20;
+pub(super) const MAX_LINE_BYTES: u64 = 256 << 20;
 
 /// The pieces of some sources, in order, each with the number of its source. What is behind the last end of a line
 /// is in none.
@@ -36,7 +36,7 @@ impl<'a> Pieces<'a> {
         threads: usize,
         look: impl Fn(&[u8]) -> Checked + Sync,
     ) -> io::Result<Vec<(usize, Checked)>> {
-        let small = self.sources.iter().map(|source| source.length()).sum::<u64>() <= PIECE as u64;
+        let small = self.sources.iter().map(|source| source.length()).sum::<u64>() <= PIECE_BYTES as u64;
         let threads = if small { 1 } else { threads.clamp(1, 64) };
         let pieces = Mutex::new((0, self));
         let results = Mutex::new(Vec::new());
@@ -82,7 +82,7 @@ impl Iterator for Pieces<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let source = *self.sources.get(self.source)?;
-            let mut length = PIECE as u64;
+            let mut length = PIECE_BYTES as u64;
             loop {
                 let end = (self.offset + length).min(source.length());
                 let mut bytes = match read(source, self.offset..end.max(self.offset)) {
@@ -97,7 +97,7 @@ impl Iterator for Pieces<'_> {
                     self.offset += bytes.len() as u64;
                     return Some((self.source, Ok(bytes)));
                 }
-                if end >= source.length() || length > LONGEST {
+                if end >= source.length() || length > MAX_LINE_BYTES {
                     break;
                 }
                 length *= 2;

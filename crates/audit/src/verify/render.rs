@@ -95,13 +95,13 @@ fn quote(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 impl<'de> Deserialize<'de> for Tree {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Planter)
+        deserializer.deserialize_any(TreeVisitor)
     }
 }
 
-struct Planter;
+struct TreeVisitor;
 
-impl<'de> Visitor<'de> for Planter {
+impl<'de> Visitor<'de> for TreeVisitor {
     type Value = Tree;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

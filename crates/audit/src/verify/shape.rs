@@ -34,7 +34,7 @@ const POLICY: Shape = &[(b"decision", Need::Optional, Rule::Decision), (b"ref", 
 const MAX_ACTION_BYTES: usize = 128;
 
 /// Returns `true` if the value of this field of an entry, which is canonical and of the right kind, is as the schema has it.
-pub(super) fn is_as_it_must_be(name: &[u8], value: &[u8]) -> bool {
+pub(super) fn is_valid_field(name: &[u8], value: &[u8]) -> bool {
     match name {
         b"action" => is_action(inner(value)),
         b"actor" => fits(value, ACTOR),
@@ -146,7 +146,7 @@ mod tests {
             ("signatures", r#"[["a"]]"#, false),
             ("input", r#"{"a":1}"#, true),
         ] {
-            assert_eq!(is_as_it_must_be(name.as_bytes(), value.as_bytes()), expected, "{name} {value}");
+            assert_eq!(is_valid_field(name.as_bytes(), value.as_bytes()), expected, "{name} {value}");
         }
     }
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::draft::{Draft, Place};
+use crate::draft::{Draft, LogPosition};
 use crate::entry::Algorithm;
 use crate::event::{Actor, Event, Subject};
 use crate::jcs;
@@ -14,7 +14,7 @@ use crate::redact::Redaction;
 
 /// The lines of a log, one write each.
 fn lines(count: u64) -> Vec<Vec<u8>> {
-    let mut place = Place { seq: 0, prev: None };
+    let mut place = LogPosition { seq: 0, prev: None };
     let line = |seq| {
         let event = Event {
             actor: Actor { id: "operator:notes".into(), role: None },
@@ -25,9 +25,9 @@ fn lines(count: u64) -> Vec<Vec<u8>> {
         };
         let draft = Draft::new(event, &Redaction::default(), 1 << 20).expect("a draft");
         let mut line = Vec::new();
-        let ts = crate::clock::written(1_731_693_600_000 + i64::try_from(seq).expect("few"));
+        let ts = crate::clock::format_timestamp(1_731_693_600_000 + i64::try_from(seq).expect("few"));
         let hash = draft.put(&place, &ts, Algorithm::Sha256, &mut line);
-        place = Place { seq: seq + 1, prev: Some(hash) };
+        place = LogPosition { seq: seq + 1, prev: Some(hash) };
         line
     };
     (0..count).map(line).collect()
@@ -130,7 +130,7 @@ fn lines_of_another_log_do_not_follow() {
     let draft = Draft::new(event, &Redaction::default(), 1 << 20).expect("a draft");
     mixed[0].clear();
     let _ = draft.put(
-        &Place { seq: 0, prev: None },
+        &LogPosition { seq: 0, prev: None },
         "2026-11-15T18:00:00.000Z",
         Algorithm::Sha256,
         &mut mixed[0],
@@ -151,12 +151,12 @@ fn time_does_not_go_back() {
     };
     let (mut one, mut other) = (Vec::new(), Vec::new());
     let hash = draft("a.b").put(
-        &Place { seq: 0, prev: None },
+        &LogPosition { seq: 0, prev: None },
         "2026-11-15T18:00:00.001Z",
         Algorithm::Sha256,
         &mut one,
     );
-    let place = Place { seq: 1, prev: Some(hash) };
+    let place = LogPosition { seq: 1, prev: Some(hash) };
     let _ = draft("a.c").put(&place, "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut other);
     check(&[one, other], "log:2: clock: its time is before that of the line in front of it");
 }
@@ -297,14 +297,14 @@ fn a_large_log_is_verified_in_pieces() {
         ..Event::default()
     };
     let mut log = Vec::new();
-    let mut place = Place { seq: 0, prev: None };
+    let mut place = LogPosition { seq: 0, prev: None };
     let mut ends = Vec::new();
     for seq in 0..20 {
         // Shorter than a piece, and longer.
         let length = if seq == 10 { 5 << 20 } else { 500 << 10 };
         let draft = Draft::new(event(length), &Redaction::default(), 16 << 20).expect("a draft");
         let hash = draft.put(&place, "2026-11-15T18:00:00.000Z", Algorithm::Sha512, &mut log);
-        place = Place { seq: seq + 1, prev: Some(hash) };
+        place = LogPosition { seq: seq + 1, prev: Some(hash) };
         ends.push(log.len());
     }
     let options = Options { threads: 3, ..Options::default() };

@@ -16,7 +16,7 @@ pub(super) fn unended(rest: &[u8]) -> (Why, &'static str) {
 }
 
 /// The smallest piece that a disk writes whole.
-const SECTOR: u64 = 512;
+const SECTOR_BYTES: u64 = 512;
 
 /// Whether `rest`, which begins at `offset` of its file behind the last good line, is what a power cut leaves of one
 /// write that was not acknowledged: some of its sectors were never written and read as zeros. Canonical JSON has no
@@ -28,7 +28,7 @@ pub(super) fn unwritten(rest: &[u8], offset: u64) -> bool {
     while let Some(start) = memchr(0, &rest[at..]).map(|found| at + found) {
         let end =
             rest[start..].iter().position(|&byte| byte != 0).map_or(rest.len(), |length| start + length);
-        let aligned = |at: usize| (offset + at as u64).is_multiple_of(SECTOR);
+        let aligned = |at: usize| (offset + at as u64).is_multiple_of(SECTOR_BYTES);
         if !(start == 0 || aligned(start)) || !(end == rest.len() || aligned(end)) {
             return false;
         }

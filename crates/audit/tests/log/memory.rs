@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use narrows_audit::{Disk, Handle, Seen};
+use narrows_audit::{Disk, FileStatus, Handle};
 
 const SECTOR: usize = 512;
 
@@ -212,17 +212,18 @@ impl Disk for Memory {
 
     fn unlock(&mut self) {}
 
-    fn names(&mut self) -> io::Result<Vec<String>> {
+    fn list_names(&mut self) -> io::Result<Vec<String>> {
         let mut state = self.state();
         state.whole(&[Counted::All])?;
         Ok(state.names.keys().cloned().collect())
     }
 
-    fn look(&mut self, name: &str) -> io::Result<Option<Seen>> {
+    fn status(&mut self, name: &str) -> io::Result<Option<FileStatus>> {
         let mut state = self.state();
         state.whole(&[Counted::All])?;
         let file = state.names.get(name).copied();
-        Ok(file.map(|file| Seen { file: (0, file as u64), length: state.files[file].data.len() as u64 }))
+        Ok(file
+            .map(|file| FileStatus { file: (0, file as u64), length: state.files[file].data.len() as u64 }))
     }
 
     fn open(&mut self, name: &str) -> io::Result<Box<dyn Handle>> {
@@ -259,7 +260,7 @@ impl Disk for Memory {
         Ok(())
     }
 
-    fn sync_names(&mut self) -> io::Result<()> {
+    fn sync_directory(&mut self) -> io::Result<()> {
         let mut state = self.state();
         state.whole(&[Counted::All, Counted::Syncs])?;
         state.kept = state.names.clone();
@@ -279,10 +280,10 @@ impl Opened {
 }
 
 impl Handle for Opened {
-    fn look(&self) -> io::Result<Seen> {
+    fn status(&self) -> io::Result<FileStatus> {
         let mut state = self.state();
         state.whole(&[Counted::All])?;
-        Ok(Seen { file: (0, self.file as u64), length: state.files[self.file].data.len() as u64 })
+        Ok(FileStatus { file: (0, self.file as u64), length: state.files[self.file].data.len() as u64 })
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
@@ -321,7 +322,7 @@ impl Handle for Opened {
         Ok(())
     }
 
-    fn cut(&mut self, length: u64) -> io::Result<()> {
+    fn truncate(&mut self, length: u64) -> io::Result<()> {
         let mut state = self.state();
         state.whole(&[Counted::All])?;
         let length = usize::try_from(length).expect("small");

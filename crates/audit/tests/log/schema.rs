@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use narrows_audit::{
-    Actor, Approval, Decision, Event, Facts, Log, Options, PolicyRef, Secret, Signer, SigningKey, Subject,
-    Verdict,
+    Actor, Approval, ApprovalDecision, Decision, Event, Facts, Log, Options, PolicyRef, Secret, Signer,
+    SigningKey, Subject,
 };
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ fn approvals_are_what_the_schema_wants() {
     };
     let key = SigningKey::generate().expect("a key");
     let signer = Signer { id: "ann@example.com".into(), role: Some("founder".into()), display_name: None };
-    let mut approval = Approval::new("call_1", Verdict::Reject, signer, "2026-11-15T18:00:00.000Z");
+    let mut approval = Approval::new("call_1", ApprovalDecision::Reject, signer, "2026-11-15T18:00:00.000Z");
     approval.reason = Some("too dear".into());
     approval.policy = Some(PolicyRef { reference: "finance-write".into(), decision: None });
     check(&validator, &json!(approval));

@@ -358,7 +358,7 @@ fn airtable_tokens_are_recognized() {
         for text in [text.clone(), format!("use {text}, please"), format!("x(\"{text}\")")] {
             let shown = redaction.hide(&text).map(|hidden| hidden.text).unwrap_or_default();
             assert!(
-                shown.contains(BLANK) && !shown.contains("Zx9") && !shown.contains("abcdef"),
+                shown.contains(PLACEHOLDER) && !shown.contains("Zx9") && !shown.contains("abcdef"),
                 "{text}: {shown}"
             );
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use narrows_audit::{Approval, Signer, Timestamp, Verdict, key};
+use narrows_audit::{Approval, ApprovalDecision, Signer, Timestamp, key};
 use narrows_base::text::visible_line;
 
 use super::case::{Answer, Ask, LONGEST_ANSWER, Listed};
@@ -51,7 +51,7 @@ pub(in crate::command) fn execute(args: &Approve) -> Result<ExitCode, Failure> {
     };
     let key = key::read_signing(file).map_err(|error| Failure::key_file("--key", file, &error))?;
     let artifact = case.artifact().map_err(|_| Failure::not_approved("what waits is nested too deeply"))?;
-    let decision = if args.reject.is_some() { Verdict::Reject } else { Verdict::Approve };
+    let decision = if args.reject.is_some() { ApprovalDecision::Reject } else { ApprovalDecision::Approve };
     let signer = Signer { id: key.public().to_string(), role: None, display_name: None };
     let mut approval = Approval::new(artifact, decision, signer, Timestamp::now().to_string());
     approval.reason.clone_from(&args.reject);

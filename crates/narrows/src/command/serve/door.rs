@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use narrows_audit::{Approval, Timestamp, Verdict};
+use narrows_audit::{Approval, ApprovalDecision, Timestamp};
 use narrows_bus::listen::Listener;
 use narrows_govern::{Ballot, Inquiry, VoteSignature};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -195,9 +195,9 @@ impl Porter {
         let found = waiting.iter().find(|(_, case)| is_meant(case));
         let (gate, case) = found.ok_or("nothing that was signed waits for an approval")?;
         let approves = match approval.decision {
-            Verdict::Approve => true,
-            Verdict::Reject => false,
-            Verdict::Abstain => return Err("an abstention changes nothing".to_owned()),
+            ApprovalDecision::Approve => true,
+            ApprovalDecision::Reject => false,
+            ApprovalDecision::Abstain => return Err("an abstention changes nothing".to_owned()),
         };
         let file = self
             .keep(&case.id, approval)

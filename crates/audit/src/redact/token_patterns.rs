@@ -9,26 +9,26 @@ use super::token::{self, TOKENS};
 use super::value::{Form, Quotes, Sign, is_given, value_of, word_end};
 
 /// How long a value must be to pass for a secret where only its name speaks for it: in a sentence it may be a word.
-const VALUE: usize = 8;
+const MIN_VALUE_BYTES: usize = 8;
 
 /// The same behind an option, in quotes, and of letters mixed with others, which no word is. Where it is given by nothing but `=`, there is no doubt.
-pub(super) const OPTION: usize = 6;
-pub(super) const QUOTED: usize = 4;
-const MIXED: usize = 4;
+pub(super) const MIN_OPTION_BYTES: usize = 6;
+pub(super) const MIN_QUOTED_BYTES: usize = 4;
+const MIN_MIXED_BYTES: usize = 4;
 
 /// Parameters of URLs that are secrets there and nowhere else, and how long they are at least.
 const PARAMETERS: [(&str, usize); 7] =
     [("sig", 8), ("signature", 8), ("key", 16), ("code", 16), ("auth", 16), ("pass", 4), ("hmac", 8)];
 
 /// Headers that name a way to prove who one is, with more than one word behind it, in lower case.
-const LONG_SORTS: [&str; 7] =
+const LONG_AUTH_SCHEMES: [&str; 7] =
     ["aws4-hmac-sha256 ", "digest ", "hawk ", "oauth ", "signature ", "sso-key ", "edgegrid "];
 
 /// What stands for a secret that has gone.
-pub(super) const GONE: &[u8] = super::BLANK.as_bytes();
+pub(super) const PLACEHOLDER_BYTES: &[u8] = super::PLACEHOLDER.as_bytes();
 
 /// What a header says of a credential before it, in lower case.
-const SORTS: [&str; 12] = [
+const AUTH_PREFIXES: [&str; 12] = [
     "bearer ",
     "basic ",
     "token ",
@@ -44,16 +44,16 @@ const SORTS: [&str; 12] = [
 ];
 
 /// The shortest text that can be a secret by its look: `a://b:c@`.
-pub(super) const SHORTEST: usize = 8;
+pub(super) const MIN_SECRET_TEXT_BYTES: usize = 8;
 
 /// What stands in front of a credential in a header, in lower case.
 pub(super) const SCHEMES: [&str; 2] = ["bearer ", "basic "];
 
 /// How long the token behind it is at least.
-const CREDENTIAL: usize = 16;
+const MIN_CREDENTIAL_BYTES: usize = 16;
 
 /// How long a name without a password is at least that is a token: `https://TOKEN@host`.
-const MIN_LOGIN_TOKEN: usize = 10;
+const MIN_LOGIN_TOKEN_BYTES: usize = 10;
 
 /// How often the bytes of a text may be read as parts of values that are no secrets.
 const MAX_KEPT_FACTOR: usize = 16;
@@ -192,7 +192,7 @@ pub(super) fn logins(text: &str, found: &mut Vec<Range<usize>>) {
         };
         let is_secret = match login.split_once(':') {
             Some((_, password)) => !password.is_empty(),
-            None => login.len() >= MIN_LOGIN_TOKEN && is_mixed(login.as_bytes()),
+            None => login.len() >= MIN_LOGIN_TOKEN_BYTES && is_mixed(login.as_bytes()),
         };
         if is_secret {
             found.push(begin..begin + login.len());
@@ -238,7 +238,7 @@ fn scheme(rest: &[u8]) -> Option<usize> {
     let is_there = |scheme: &&str| {
         rest.len() > scheme.len()
             && rest[..scheme.len()].eq_ignore_ascii_case(scheme.as_bytes())
-            && runs(&rest[scheme.len()..], CREDENTIAL)
+            && runs(&rest[scheme.len()..], MIN_CREDENTIAL_BYTES)
     };
     SCHEMES.iter().find(|scheme| is_there(scheme)).map(|scheme| scheme.len())
 }
@@ -357,8 +357,8 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
             }
             None if value.form != Form::Tuple && (is_tight || value.form == Form::Block) => true,
             None if value.form == Form::Tuple && kind != Named::Doubtful => can_be_value(whole, usize::MAX),
-            None if matches!(value.form, Form::Quoted | Form::Tuple) => whole.len() >= QUOTED,
-            None => can_be_value(whole, VALUE),
+            None if matches!(value.form, Form::Quoted | Form::Tuple) => whole.len() >= MIN_QUOTED_BYTES,
+            None => can_be_value(whole, MIN_VALUE_BYTES),
         };
         let Some(shown) = text.get(begin..end) else { continue };
         let is_kept = match kind {
@@ -369,7 +369,7 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
             Named::Texts => !is_mixed(whole) || !is_text_behind(whole),
             Named::Doubtful => {
                 let is_plain = byte == b':' && value.form == Form::Plain;
-                let least = if value.form == Form::Tuple { QUOTED } else { OPTION };
+                let least = if value.form == Form::Tuple { MIN_QUOTED_BYTES } else { MIN_OPTION_BYTES };
                 !can_be_value(whole, least) || value.form == Form::Block || is_plain && !is_mixed(whole)
             }
         };
@@ -458,7 +458,7 @@ fn long_header(text: &str, start: usize, name: &str, begin: usize) -> Option<Ran
     }
     let rest = &text[begin..];
     let is_there = |sort: &&&str| rest.get(..sort.len()).is_some_and(|word| word.eq_ignore_ascii_case(sort));
-    let begin = begin + LONG_SORTS.iter().find(is_there)?.len();
+    let begin = begin + LONG_AUTH_SCHEMES.iter().find(is_there)?.len();
     // Until the quote closes in which the header stands, or the line ends.
     let quote = text[..start].bytes().next_back().filter(|byte| matches!(byte, b'"' | b'\''));
     let is_last = |byte: u8| byte == b'\n' || Some(byte) == quote;
@@ -468,7 +468,7 @@ fn long_header(text: &str, start: usize, name: &str, begin: usize) -> Option<Ran
 
 /// Whether this can be a value and not a word of a sentence.
 pub(super) fn can_be_value(value: &[u8], least: usize) -> bool {
-    value.len() >= least || (value.len() >= MIXED && is_mixed(value))
+    value.len() >= least || (value.len() >= MIN_MIXED_BYTES && is_mixed(value))
 }
 
 fn is_mixed(value: &[u8]) -> bool {
@@ -489,7 +489,7 @@ pub(super) fn words(bytes: &[u8]) -> usize {
             && bytes[..length].eq_ignore_ascii_case(scheme.as_bytes())
             && !is_end(&bytes[length])
     };
-    SORTS.iter().find(is_there).map_or(0, |scheme| scheme.len())
+    AUTH_PREFIXES.iter().find(is_there).map_or(0, |scheme| scheme.len())
 }
 
 /// The values of the cookies that are listed from here on, and where the list ends.
@@ -527,7 +527,8 @@ pub(super) fn password(login: &str) -> Option<Range<usize>> {
 /// Where a value ends that begins here: it may have signs in it that no token has.
 pub(super) fn value_end(bytes: &[u8], begin: usize) -> usize {
     // A marker belongs to the value, even if the agent wrote it: it must not hide the rest.
-    let from = begin + if bytes[begin..].starts_with(GONE) { GONE.len() } else { 0 };
+    let from =
+        begin + if bytes[begin..].starts_with(PLACEHOLDER_BYTES) { PLACEHOLDER_BYTES.len() } else { 0 };
     bytes[from..].iter().position(is_end).map_or(bytes.len(), |length| from + length)
 }
 
