@@ -133,12 +133,12 @@ impl Launch {
 impl VersionCheck {
     /// The command that prints the version, as a program and its arguments.
     pub fn argv(&self) -> Option<Vec<String>> {
-        words(&self.cmd)
+        split_words(&self.cmd)
     }
 }
 
 /// A command as words, if it is one.
-pub(crate) fn words(command: &str) -> Option<Vec<String>> {
+pub(crate) fn split_words(command: &str) -> Option<Vec<String>> {
     shlex::split(command).filter(|words| words.first().is_some_and(|program| !program.is_empty()))
 }
 
@@ -304,7 +304,7 @@ mod tests {
     fn a_command_is_split_once() {
         assert_eq!(cli(&json!({})).version_check.argv().unwrap(), ["agent", "a b"]);
         for wrong in ["", " ", "'", "''"] {
-            assert_eq!(words(wrong), None, "{wrong:?}");
+            assert_eq!(split_words(wrong), None, "{wrong:?}");
         }
     }
 }

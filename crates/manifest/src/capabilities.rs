@@ -33,7 +33,7 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// What a tier implies.
-    pub fn of(tier: Tier) -> Self {
+    pub fn from_tier(tier: Tier) -> Self {
         let governed = tier >= Tier::GovernanceAware;
         let sandboxed = tier == Tier::Sandboxed;
         Self {
@@ -47,7 +47,7 @@ impl Capabilities {
 
     /// What a manifest declares: each value that it says, and for the rest what its tier implies.
     pub fn declared(aip44: &Aip44) -> Self {
-        let implied = Self::of(aip44.tier);
+        let implied = Self::from_tier(aip44.tier);
         let said = aip44.capabilities.unwrap_or_default();
         let (fs, agent) = (said.client.fs, said.agent);
         let (prompt, mcp) = (agent.prompt_capabilities, agent.mcp_capabilities);

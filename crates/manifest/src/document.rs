@@ -17,13 +17,13 @@ use crate::types::operator::Operator;
 use crate::types::policy::Policy;
 use crate::types::runner::Runner;
 use crate::types::sandbox::Sandbox;
-use crate::yaml::{self, Node, Place};
+use crate::yaml::{self, Node, SourcePos};
 
 /// The longest file, in bytes.
-pub const LONGEST: u64 = 256 << 10;
+pub const MAX_MANIFEST_BYTES: u64 = 256 << 10;
 
 /// The most findings of one file; nobody reads more.
-const MOST: usize = 200;
+const MAX_FINDINGS: usize = 200;
 
 /// A type that is the front matter of a manifest.
 pub trait FrontMatter: DeserializeOwned {
@@ -71,9 +71,9 @@ pub(crate) fn read_in<T: FrontMatter>(root: Option<&OsStr>, path: &Path, bytes: 
     let whole = root.map(|root| Path::new(root).join(path));
     let document = attempt::<T>(whole.as_deref().unwrap_or(path), bytes, &mut drafts);
     let mut findings = Findings::default();
-    drafts.into_iter().for_each(|draft| findings.push(draft.of(path)));
+    drafts.into_iter().for_each(|draft| findings.push(draft.into_finding(path)));
     findings.sort();
-    findings.truncate(MOST);
+    findings.truncate(MAX_FINDINGS);
     let document = if findings.has_errors() { None } else { document };
     Read { document, findings }
 }
@@ -107,9 +107,9 @@ pub(crate) fn check_in(root: Option<&OsStr>, kind: Kind, path: &Path, bytes: &[u
 }
 
 fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -> Option<Document<T>> {
-    if bytes.len() as u64 > LONGEST {
-        let message = format!("the file is longer than {} KiB", LONGEST >> 10);
-        drafts.push(Draft::error(Code::TooLong, Place::START, message).hint("no manifest needs that"));
+    if bytes.len() as u64 > MAX_MANIFEST_BYTES {
+        let message = format!("the file is longer than {} KiB", MAX_MANIFEST_BYTES >> 10);
+        drafts.push(Draft::error(Code::TooLong, SourcePos::START, message).hint("no manifest needs that"));
         return None;
     }
     let text = match std::str::from_utf8(bytes) {
@@ -117,7 +117,7 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
         Err(error) => {
             let before = &bytes[..error.valid_up_to()];
             let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-            let at = Place { line, column: 1 };
+            let at = SourcePos { line, column: 1 };
             drafts.push(Draft::error(Code::Encoding, at, "this is not UTF-8").hint("save the file as UTF-8"));
             return None;
         }
@@ -133,13 +133,13 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
     let node = yaml::parse(front.yaml, 2, drafts);
     let Some(node) = node else {
         if drafts.is_empty() {
-            let draft = Draft::error(Code::FrontMatter, Place::START, "the front matter is empty");
+            let draft = Draft::error(Code::FrontMatter, SourcePos::START, "the front matter is empty");
             drafts.push(draft.hint("write the keys between the two lines of `---`"));
         }
         return None;
     };
     let node = if T::KIND == Kind::Runner { unwrapped(node, drafts) } else { node };
-    drafts.extend(Checker::of(T::KIND).check(&node, ""));
+    drafts.extend(Checker::for_kind(T::KIND).check(&node, ""));
     lint::lint(T::KIND, path, &node, drafts);
     let wrong = drafts.iter().any(Draft::is_error);
     match serde_json::from_value(node.to_json()) {
@@ -149,7 +149,7 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
         Err(error) => {
             let message =
                 format!("this cannot be read: {}", narrows_base::text::quoted(&error.to_string(), 120));
-            drafts.push(Draft::error(Code::Unusable, Place { line: 2, column: 1 }, message));
+            drafts.push(Draft::error(Code::Unusable, SourcePos { line: 2, column: 1 }, message));
             None
         }
     }

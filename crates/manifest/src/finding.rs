@@ -7,7 +7,7 @@ use narrows_base::text::quoted;
 use serde::Serialize;
 
 use crate::code::Code;
-use crate::yaml::Place;
+use crate::yaml::SourcePos;
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -67,9 +67,9 @@ impl Finding {
         message: impl Into<String>,
     ) -> Self {
         let (line, column) = place;
-        let mut draft = Draft::error(code, Place { line, column }, message);
+        let mut draft = Draft::error(code, SourcePos { line, column }, message);
         draft.0.severity = severity;
-        draft.of(file)
+        draft.into_finding(file)
     }
 
     /// The same about this key.
@@ -224,7 +224,7 @@ impl std::error::Error for Findings {}
 pub(crate) struct Draft(Box<Finding>);
 
 impl Draft {
-    pub(crate) fn error(code: Code, at: Place, message: impl Into<String>) -> Self {
+    pub(crate) fn error(code: Code, at: SourcePos, message: impl Into<String>) -> Self {
         Self(Box::new(Finding {
             severity: Severity::Error,
             code,
@@ -239,14 +239,14 @@ impl Draft {
         }))
     }
 
-    pub(crate) fn warning(code: Code, at: Place, message: impl Into<String>) -> Self {
+    pub(crate) fn warning(code: Code, at: SourcePos, message: impl Into<String>) -> Self {
         let mut draft = Self::error(code, at, message);
         draft.0.severity = Severity::Warning;
         draft
     }
 
     /// A warning while a file is checked by itself, an error when it is to be run.
-    pub(crate) fn blocking(code: Code, at: Place, message: impl Into<String>) -> Self {
+    pub(crate) fn blocking(code: Code, at: SourcePos, message: impl Into<String>) -> Self {
         Self::error(code, at, message).unless_run()
     }
 
@@ -280,7 +280,7 @@ impl Draft {
         self.0.code
     }
 
-    pub(crate) fn of(mut self, file: &Path) -> Finding {
+    pub(crate) fn into_finding(mut self, file: &Path) -> Finding {
         file.clone_into(&mut self.0.file);
         *self.0
     }
@@ -292,11 +292,11 @@ mod tests {
 
     #[test]
     fn a_finding_is_one_line_whatever_it_quotes() {
-        let finding = Draft::error(Code::Enum, Place { line: 3, column: 7 }, "`x` is none of them")
+        let finding = Draft::error(Code::Enum, SourcePos { line: 3, column: 7 }, "`x` is none of them")
             .key("kind")
             .value("a\n\u{1b}[2J")
             .hint("write one of a, b")
-            .of(Path::new("dir/ACP\n.md"));
+            .into_finding(Path::new("dir/ACP\n.md"));
         assert_eq!(
             finding.to_string(),
             "dir/ACP\\n.md:3:7: error[enum]: kind: `x` is none of them; write one of a, b"
@@ -306,11 +306,11 @@ mod tests {
 
     #[test]
     fn what_is_found_twice_is_as_bad_as_the_worse_of_both() {
-        let at = Place { line: 1, column: 1 };
+        let at = SourcePos { line: 1, column: 1 };
         let mut findings = Findings::default();
-        findings.merge(Draft::warning(Code::Name, at, "").of(Path::new("a")));
-        findings.merge(Draft::warning(Code::Unbound, at, "").of(Path::new("a")));
-        findings.merge(Draft::error(Code::Unbound, at, "").of(Path::new("a")));
+        findings.merge(Draft::warning(Code::Name, at, "").into_finding(Path::new("a")));
+        findings.merge(Draft::warning(Code::Unbound, at, "").into_finding(Path::new("a")));
+        findings.merge(Draft::error(Code::Unbound, at, "").into_finding(Path::new("a")));
         let found: Vec<_> = findings.iter().map(|finding| (finding.code, finding.severity)).collect();
         assert_eq!(found, [(Code::Name, Severity::Warning), (Code::Unbound, Severity::Error)]);
         assert!(findings.strict().iter().all(|finding| finding.severity == Severity::Error));

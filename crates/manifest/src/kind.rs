@@ -70,7 +70,7 @@ impl Kind {
     }
 
     /// The kind of the file with this name: `ACP.md`, or `anything.ACP.md`.
-    pub fn of(path: &Path) -> Option<Self> {
+    pub fn from_path(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let is = |kind: &Self| {
             name.strip_suffix(kind.file_name()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
@@ -108,13 +108,13 @@ mod tests {
     #[test]
     fn files_are_known_by_their_names() {
         for kind in Kind::ALL {
-            assert_eq!(Kind::of(&Path::new("a").join(kind.file_name())), Some(kind));
+            assert_eq!(Kind::from_path(&Path::new("a").join(kind.file_name())), Some(kind));
             assert_eq!(kind.name().parse(), Ok(kind));
             assert_eq!(kind.file_name().parse(), Ok(kind));
         }
-        assert_eq!(Kind::of(Path::new("hermes.ACP.md")), Some(Kind::Acp));
+        assert_eq!(Kind::from_path(Path::new("hermes.ACP.md")), Some(Kind::Acp));
         for other in ["XACP.md", "acp.md", "README.md", "ACP.md.bak", ".."] {
-            assert_eq!(Kind::of(Path::new(other)), None, "{other}");
+            assert_eq!(Kind::from_path(Path::new(other)), None, "{other}");
         }
         assert!("acpx".parse::<Kind>().is_err());
     }

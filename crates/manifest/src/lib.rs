@@ -58,7 +58,9 @@ mod yaml;
 pub use argv::{Launch, LaunchError};
 pub use capabilities::Capabilities;
 pub use code::Code;
-pub use document::{Document, FrontMatter, LONGEST, Read, check, check_for_serving, front_matter, read};
+pub use document::{
+    Document, FrontMatter, MAX_MANIFEST_BYTES, Read, check, check_for_serving, front_matter, read,
+};
 pub use files::{Files, FilesError, Memory, Workspace};
 pub use finding::{Finding, Findings, Severity};
 pub use kind::{Kind, UnknownKind};

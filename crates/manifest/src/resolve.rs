@@ -6,7 +6,7 @@ mod governance;
 mod operator;
 mod plan;
 mod policies;
-mod reading;
+mod reader;
 mod sandbox;
 
 #[cfg(test)]
@@ -30,15 +30,15 @@ use crate::files::{Files, Workspace};
 use crate::finding::{Draft, Findings};
 use crate::kind::Kind as FileKind;
 use crate::types::acp::{Acp, Kind as Role, Tier};
-use crate::yaml::Place;
-use reading::Reading;
+use crate::yaml::SourcePos;
+use reader::ManifestReader;
 
 /// Loads a manifest from disk with everything it leads to. Nothing outside `root` is read; without one it is the directory
 /// that the manifest lies in.
 pub fn load(path: &Path, root: Option<&Path>) -> Result<Bundle, Findings> {
     let broken = |code, message: String| {
         let mut findings = Findings::default();
-        findings.push(Draft::error(code, Place::START, message).of(path));
+        findings.push(Draft::error(code, SourcePos::START, message).into_finding(path));
         findings
     };
     let unreadable = |error: std::io::Error| {
@@ -59,43 +59,43 @@ pub fn load(path: &Path, root: Option<&Path>) -> Result<Bundle, Findings> {
 
 /// The same with files from anywhere. `path` is relative to the root of the workspace.
 pub fn resolve(files: &dyn Files, path: &Path) -> Result<Bundle, Findings> {
-    let mut reading = Reading::new(files);
-    let bundle = bundle(&mut reading, path);
-    let findings = reading.findings;
+    let mut reader = ManifestReader::new(files);
+    let bundle = bundle(&mut reader, path);
+    let findings = reader.findings;
     match bundle {
         Some(bundle) if !findings.has_errors() => {
-            Ok(Bundle { pins: reading.pins, warnings: findings, ..bundle })
+            Ok(Bundle { pins: reader.pins, warnings: findings, ..bundle })
         }
         _ => Err(findings),
     }
 }
 
-fn bundle(reading: &mut Reading<'_>, path: &Path) -> Option<Bundle> {
-    let acp = reading.manifest::<Acp>(path)?;
+fn bundle(reader: &mut ManifestReader<'_>, path: &Path) -> Option<Bundle> {
+    let acp = reader.manifest::<Acp>(path)?;
     let aip44 = &acp.front.metadata.aip44;
     let role = acp.front.kind;
 
-    let operator = operator::load(reading, &acp);
-    let governance = governance::load(reading, &acp, operator.as_ref());
+    let operator = operator::load(reader, &acp);
+    let governance = governance::load(reader, &acp, operator.as_ref());
     let policies = match &governance {
-        Some(governance) => policies::load(reading, governance, operator.as_ref()),
-        None => policies::without_governance(reading, operator.as_ref()),
+        Some(governance) => policies::load(reader, governance, operator.as_ref()),
+        None => policies::without_governance(reader, operator.as_ref()),
     };
-    let charter = policies::charter(reading, governance.as_ref(), operator.as_ref(), &policies);
-    contradictions(reading, &acp, operator.as_ref(), governance.as_ref());
+    let charter = policies::charter(reader, governance.as_ref(), operator.as_ref(), &policies);
+    contradictions(reader, &acp, operator.as_ref(), governance.as_ref());
 
     let sandbox = match &aip44.sandbox {
         Some(reference) => {
             let at = acp.place(&["metadata", "aip44", "sandbox"]);
-            sandbox::at(reading, &acp, reference, at, "metadata.aip44.sandbox")
+            sandbox::at(reader, &acp, reference, at, "metadata.aip44.sandbox")
         }
         None => None,
     };
-    let skills = operator.as_ref().map(|operator| operator::skills(reading, operator)).unwrap_or_default();
+    let skills = operator.as_ref().map(|operator| operator::skills(reader, operator)).unwrap_or_default();
     let tools = operator.as_ref().map(|operator| ToolSet::new(operator, &skills)).unwrap_or_default();
-    let agent = agent::load(reading, &acp, operator.as_ref());
-    let audit = audit::target(reading, &acp, governance.as_ref(), operator.as_ref());
-    let mcp_servers = plan::mcp_servers(reading, &acp);
+    let agent = agent::load(reader, &acp, operator.as_ref());
+    let audit = audit::target(reader, &acp, governance.as_ref(), operator.as_ref());
+    let mcp_servers = plan::mcp_servers(reader, &acp);
     let per_turn_approval = operator.as_ref().is_some_and(operator::is_gated);
     Some(Bundle {
         capabilities: Capabilities::declared(aip44),
@@ -120,7 +120,7 @@ fn bundle(reading: &mut Reading<'_>, path: &Path) -> Option<Bundle> {
 
 /// Point 13, as far as it takes several files.
 fn contradictions(
-    reading: &mut Reading<'_>,
+    reader: &mut ManifestReader<'_>,
     acp: &Loaded<Acp>,
     operator: Option<&Loaded<crate::types::operator::Operator>>,
     governance: Option<&EffectiveGovernance>,
@@ -131,17 +131,19 @@ fn contradictions(
     if tier == Tier::Basic && governed {
         let message = "the tier is basic, and the operator is governed";
         let draft = Draft::error(Code::Contradiction, at, message).key("metadata.aip44.tier").value("basic");
-        reading.find(acp, draft.hint("write governance-aware, or take the governance out of the operator"));
+        reader.find(acp, draft.hint("write governance-aware, or take the governance out of the operator"));
     }
     // A governance that is named or would lie beside the operator was complained about with what could not be had.
     let aip44 = &acp.front.metadata.aip44;
-    let invalid =
-        reading.findings.iter().any(|finding| FileKind::of(&finding.file) == Some(FileKind::Governance));
+    let invalid = reader
+        .findings
+        .iter()
+        .any(|finding| FileKind::from_path(&finding.file) == Some(FileKind::Governance));
     let sought = aip44.governance.is_none() && aip44.operator.is_some() == operator.is_some() && !invalid;
     if tier > Tier::Basic && acp.front.kind != Role::Client && governance.is_none() && sought {
         let message = "the tier demands a governance, and there is none";
         let draft = Draft::error(Code::Unbound, at, message).key("metadata.aip44.tier").value(tier.name());
-        reading.find(
+        reader.find(
             acp,
             draft.hint("put a GOVERNANCE.md beside the operator, or write metadata.aip44.governance"),
         );

@@ -87,13 +87,13 @@ const RELEASES: &[(&str, u16)] = &[
 ];
 
 /// Whether `text` is a revision: 7 to 40 small hexadecimal digits.
-pub(crate) fn is_one(text: &str) -> bool {
+pub(crate) fn is_revision(text: &str) -> bool {
     (7..=40).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// The version of the protocol at this revision, if it is that of a release. Unknown: it is agreed on as always.
 pub fn protocol_version(revision: &str) -> Option<u16> {
-    if !is_one(revision) {
+    if !is_revision(revision) {
         return None;
     }
     RELEASES.iter().find(|(commit, _)| commit.starts_with(revision)).map(|(_, version)| *version)
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn releases_are_found_by_any_prefix() {
         for (commit, version) in RELEASES {
-            assert!(is_one(commit) && commit.len() == 40);
+            assert!(is_revision(commit) && commit.len() == 40);
             assert_eq!(protocol_version(commit), Some(*version));
             assert_eq!(protocol_version(&commit[..7]), Some(*version));
         }

@@ -2,7 +2,7 @@
 
 mod check;
 mod make;
-mod words;
+mod messages;
 
 pub use make::schema;
 
@@ -30,7 +30,7 @@ impl Checker {
     }
 
     /// That of a kind of manifest.
-    pub(crate) fn of(kind: Kind) -> &'static Self {
+    pub(crate) fn for_kind(kind: Kind) -> &'static Self {
         static CHECKERS: [OnceLock<Checker>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
         CHECKERS[kind as usize].get_or_init(|| Self::new(schema(kind)))
     }

@@ -5,24 +5,24 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::code::Code;
-use crate::document::{self, LONGEST};
+use crate::document::{self, MAX_MANIFEST_BYTES};
 use crate::files::{Files, FilesError, Workspace};
 use crate::finding::{Draft, Findings};
 use crate::kind::Kind;
 use crate::resolve::{Bundle, resolve};
-use crate::yaml::Place;
+use crate::yaml::SourcePos;
 
 /// How deep directories are looked into.
-const DEEPEST: usize = 12;
+const MAX_DEPTH: usize = 12;
 
 /// The most manifests of one directory.
-const MOST: usize = 1000;
+const MAX_MANIFESTS: usize = 1000;
 
 /// The most names that are looked at.
-const MOST_NAMES: usize = 100_000;
+const MAX_NAMES: usize = 100_000;
 
 /// Directories that are full of what others wrote.
-const SKIPPED: &[&str] = &["node_modules", "target"];
+const SKIPPED_DIRECTORIES: &[&str] = &["node_modules", "target"];
 
 /// A file that was looked at.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ pub fn check_directory(root: &Path, further: &dyn Fn(&Bundle) -> Findings) -> io
     let workspace = Workspace::open(root)?;
     let mut checked = Vec::new();
     for (path, kind) in manifests(workspace.root())? {
-        let findings = match workspace.read(&path, LONGEST + 1) {
+        let findings = match workspace.read(&path, MAX_MANIFEST_BYTES + 1) {
             Ok(bytes) => document::check_in(workspace.name(), kind, &path, &bytes),
             Err(error) => unreadable(&path, &error),
         };
@@ -94,7 +94,7 @@ fn leads_on(file: &Checked) -> bool {
 fn unreadable(path: &Path, error: &FilesError) -> Findings {
     let mut findings = Findings::default();
     let code = if *error == FilesError::TooLong { Code::TooLong } else { Code::Unreadable };
-    findings.push(Draft::error(code, Place::START, error.to_string()).of(path));
+    findings.push(Draft::error(code, SourcePos::START, error.to_string()).into_finding(path));
     findings
 }
 
@@ -113,7 +113,7 @@ fn manifests(root: &Path) -> io::Result<Vec<(PathBuf, Kind)>> {
         for entry in entries {
             let entry = entry?;
             names += 1;
-            if names > MOST_NAMES || found.len() > MOST {
+            if names > MAX_NAMES || found.len() > MAX_MANIFESTS {
                 return Err(io::Error::new(
                     io::ErrorKind::QuotaExceeded,
                     "there is too much in it to be looked at",
@@ -123,10 +123,13 @@ fn manifests(root: &Path) -> io::Result<Vec<(PathBuf, Kind)>> {
             let text = name.to_string_lossy();
             let path = directory.join(&name);
             if kind.is_dir() {
-                if !text.starts_with('.') && !SKIPPED.contains(&text.as_ref()) && depth < DEEPEST {
+                if !text.starts_with('.')
+                    && !SKIPPED_DIRECTORIES.contains(&text.as_ref())
+                    && depth < MAX_DEPTH
+                {
                     open.push((path, depth + 1));
                 }
-            } else if let Some(kind) = Kind::of(&path) {
+            } else if let Some(kind) = Kind::from_path(&path) {
                 found.push((path, kind));
             }
         }

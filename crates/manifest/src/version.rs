@@ -35,7 +35,7 @@ pub enum VersionError {
 }
 
 /// The longest output that is looked at, in bytes.
-const LONGEST: usize = 64 << 10;
+const MAX_OUTPUT_BYTES: usize = 64 << 10;
 
 /// Versions that will do, in the way packages of npm are asked for: `>=1.2 <2`, `^1.2`, `1.x || 2.0.0`, `1.0 - 2.0`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,7 +105,7 @@ pub(crate) fn pattern(text: &str) -> Result<Regex, VersionError> {
 pub fn judge(check: &VersionCheck, output: &str) -> Result<Version, VersionError> {
     let range: Range = check.range.parse()?;
     let regex = pattern(&check.parse)?;
-    let mut end = output.len().min(LONGEST);
+    let mut end = output.len().min(MAX_OUTPUT_BYTES);
     while !output.is_char_boundary(end) {
         end -= 1;
     }

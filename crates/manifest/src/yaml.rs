@@ -11,12 +11,12 @@ use serde_json::{Map, Number, Value};
 
 /// A place in a file: line and column, both from 1, the column in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Place {
+pub(crate) struct SourcePos {
     pub(crate) line: usize,
     pub(crate) column: usize,
 }
 
-impl Place {
+impl SourcePos {
     /// Where a file begins.
     pub(crate) const START: Self = Self { line: 1, column: 1 };
 }
@@ -24,7 +24,7 @@ impl Place {
 /// A value and where it stands.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
-    pub(crate) at: Place,
+    pub(crate) at: SourcePos,
     pub(crate) content: Content,
 }
 
@@ -49,7 +49,7 @@ pub(crate) enum Content {
 #[derive(Debug, Clone)]
 pub(crate) struct Key {
     pub(crate) text: String,
-    pub(crate) at: Place,
+    pub(crate) at: SourcePos,
 }
 
 impl Node {
@@ -70,7 +70,7 @@ impl Node {
     }
 
     /// The place of the last key of `path` that is there.
-    pub(crate) fn place(&self, path: &[&str]) -> Place {
+    pub(crate) fn place(&self, path: &[&str]) -> SourcePos {
         let mut node = self;
         let mut at = self.at;
         for key in path {

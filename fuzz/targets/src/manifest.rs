@@ -22,7 +22,7 @@ pub fn manifest(text: &[u8]) {
     let again = format!("---\n{value}\n---\n");
     // Characters may stand in JSON that may not stand in YAML.
     if front_matter(again.as_bytes()).as_ref() != Some(&value)
-        || again.len() as u64 > narrows_manifest::LONGEST
+        || again.len() as u64 > narrows_manifest::MAX_MANIFEST_BYTES
     {
         return;
     }

@@ -15,9 +15,9 @@ use crate::yaml::{Content, Node};
 
 pub(super) fn lint(path: &Path, node: &Node, found: &mut Vec<Draft>) {
     named(path, Kind::Acp, "name", node, found);
-    misspelt(node, "", &Checker::of(Kind::Acp).keys(&[]), found);
+    misspelt(node, "", &Checker::for_kind(Kind::Acp).keys(&[]), found);
     if let Some(metadata) = node.get("metadata") {
-        misspelt(metadata, "metadata.", &Checker::of(Kind::Acp).keys(&["metadata"]), found);
+        misspelt(metadata, "metadata.", &Checker::for_kind(Kind::Acp).keys(&["metadata"]), found);
     }
     methods(node, found);
     let Some(aip44) = node.find(&["metadata", "aip44"]) else { return };
@@ -42,7 +42,7 @@ fn misspelt(node: &Node, above: &str, known: &[&str], found: &mut Vec<Draft>) {
 }
 
 /// Methods of the protocol that the gate has no rule for, so that only listing them lets them pass.
-const LISTABLE: [(&str, &[&str]); 2] = [
+const LISTABLE_METHODS: [(&str, &[&str]); 2] = [
     (
         "client_methods",
         &[
@@ -111,12 +111,13 @@ const METHODS: [&str; 45] = [
 /// Returns `true` if listing a method below `key` of `metadata.narrows` changes what the gate does with it.
 #[must_use]
 pub fn is_listable(key: &str, method: &str) -> bool {
-    !METHODS.contains(&method) || LISTABLE.iter().any(|(of, names)| *of == key && names.contains(&method))
+    !METHODS.contains(&method)
+        || LISTABLE_METHODS.iter().any(|(of, names)| *of == key && names.contains(&method))
 }
 
 /// A name that the gate decides about anyway, or that goes the other way, is listed for nothing.
 fn methods(node: &Node, found: &mut Vec<Draft>) {
-    for (key, _) in LISTABLE {
+    for (key, _) in LISTABLE_METHODS {
         let Some(listed) = node.find(&["metadata", "narrows", key]) else { continue };
         for (at, item) in listed.items().iter().enumerate() {
             let Some(name) = item.text().filter(|name| !is_listable(key, name)) else { continue };
@@ -129,7 +130,7 @@ fn methods(node: &Node, found: &mut Vec<Draft>) {
 }
 
 fn unknown(aip44: &Node, found: &mut Vec<Draft>) {
-    let mut known = Checker::of(Kind::Acp).keys(&["metadata", "aip44"]);
+    let mut known = Checker::for_kind(Kind::Acp).keys(&["metadata", "aip44"]);
     // In whatever order a schema is kept.
     known.sort_unstable();
     for (key, _) in aip44.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
@@ -150,7 +151,7 @@ fn unknown(aip44: &Node, found: &mut Vec<Draft>) {
 
 fn revision(aip44: &Node, found: &mut Vec<Draft>) {
     let Some(node) = aip44.get("acp_rev") else { return };
-    let Some(text) = node.text().filter(|text| revision::is_one(text)) else { return };
+    let Some(text) = node.text().filter(|text| revision::is_revision(text)) else { return };
     if revision::protocol_version(text).is_none() {
         let message = "this revision of the protocol is none that we know";
         let hint = "the version is agreed on when connecting; to be sure, write the commit of a release";

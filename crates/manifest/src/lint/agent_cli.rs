@@ -55,7 +55,7 @@ fn version_check(node: &Node, found: &mut Vec<Draft>) {
         unusable("range", node, text, error.to_string(), "write one such as \">=1.2.0 <2.0.0\"");
     }
     if let Some((node, text)) = text("cmd")
-        && argv::words(text).is_none()
+        && argv::split_words(text).is_none()
     {
         unusable("cmd", node, text, "this is not a command".into(), "write a program and its arguments");
     }
@@ -75,7 +75,7 @@ fn inline(node: &Node, kind: Kind, found: &mut Vec<Draft>) {
     if kind == Kind::Runner && (block.get("ref").is_some() || block.get("file").is_some()) {
         return;
     }
-    let drafts = Checker::of(kind).check(block, &prefix);
+    let drafts = Checker::for_kind(kind).check(block, &prefix);
     found.extend(drafts.into_iter().map(Draft::unless_run));
     match kind {
         Kind::Sandbox => sandbox::lint(block, &prefix, found),

@@ -8,7 +8,7 @@ use super::named;
 use crate::code::Code;
 use crate::finding::Draft;
 use crate::kind::Kind;
-use crate::yaml::{Content, Node, Place};
+use crate::yaml::{Content, Node, SourcePos};
 
 pub(super) fn operator(node: &Node, found: &mut Vec<Draft>) {
     for (number, tool) in node.get("tools").map(Node::items).unwrap_or_default().iter().enumerate() {
@@ -80,13 +80,13 @@ fn asked(node: &Node, key: &str, decision: Option<&str>, found: &mut Vec<Draft>)
     found.extend(misspelt(node.at, text, decision == Some("deny")).map(|draft| draft.key(key).value(text)));
 }
 
-fn misspelt(at: Place, action: &str, denies: bool) -> Option<Draft> {
+fn misspelt(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
     let draft = unasked(at, action, denies)?;
     nearest(action, narrows_policy::ACTIONS).map(|near| draft.hint(format!("did you mean {near}?")))
 }
 
 /// The same of one that others may ask for. Only who runs the policy needs to know.
-pub(crate) fn foreign(at: Place, action: &str, denies: bool) -> Option<Draft> {
+pub(crate) fn foreign(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
     if misspelt(at, action, denies).is_some() {
         return None;
     }
@@ -96,7 +96,7 @@ pub(crate) fn foreign(at: Place, action: &str, denies: bool) -> Option<Draft> {
     unasked(at, action, denies).map(|draft| draft.value(action).hint(hint))
 }
 
-fn unasked(at: Place, action: &str, denies: bool) -> Option<Draft> {
+fn unasked(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
     if narrows_policy::is_asked(action) {
         return None;
     }

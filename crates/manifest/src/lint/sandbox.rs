@@ -5,7 +5,8 @@ use crate::finding::Draft;
 use crate::yaml::{Content, Node};
 
 /// Providers that others have.
-const REMOTE: &[&str] = &["mastra-e2b", "mastra-modal", "mastra-daytona", "mastra-blaxel", "node-permission"];
+const REMOTE_PROVIDERS: &[&str] =
+    &["mastra-e2b", "mastra-modal", "mastra-daytona", "mastra-blaxel", "node-permission"];
 
 fn below(prefix: &str, key: &str) -> String {
     if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") }
@@ -15,7 +16,7 @@ pub(super) fn lint(node: &Node, prefix: &str, found: &mut Vec<Draft>) {
     if let Some(provider) = node.get("provider")
         && let Some(name) = provider.text().filter(|name| *name != "local")
     {
-        let message = match REMOTE.contains(&name) {
+        let message = match REMOTE_PROVIDERS.contains(&name) {
             true => "this provider makes sandboxes elsewhere, and only local ones can be had here",
             false => "nobody knows this provider of sandboxes",
         };

@@ -6,7 +6,7 @@ use semver::Version;
 use serde_json::Value;
 
 use super::plan::Loaded;
-use super::reading::Reading;
+use super::reader::ManifestReader;
 use super::sandbox::{self, RunnerPlan, SandboxPlan};
 use crate::argv::Launch;
 use crate::code::Code;
@@ -42,7 +42,7 @@ impl Agent {
 }
 
 pub(super) fn load(
-    reading: &mut Reading<'_>,
+    reader: &mut ManifestReader<'_>,
     acp: &Loaded<Acp>,
     operator: Option<&Loaded<Operator>>,
 ) -> Option<Agent> {
@@ -57,19 +57,19 @@ pub(super) fn load(
             } else {
                 format!("{}/{}", reference.trim_end_matches('/'), Kind::AgentCli.file_name())
             };
-            reading.referred::<AgentCli, _>(operator, &file, at, key, Some(Code::AgentCli))?
+            reader.referred::<AgentCli, _>(operator, &file, at, key, Some(Code::AgentCli))?
         }
         _ if acp.front.kind == Role::Server => return None,
         _ => {
             let path = acp.directory().join(Kind::AgentCli.file_name());
-            let errors = reading.findings.len();
-            match reading.optional::<AgentCli>(&path) {
+            let errors = reader.findings.len();
+            match reader.optional::<AgentCli>(&path) {
                 Some(cli) => cli,
                 None => {
                     // An operator that could not be had might have named one.
                     let lost = acp.front.metadata.aip44.operator.is_some() && operator.is_none();
-                    if reading.findings.len() == errors && !lost {
-                        missing(reading, acp);
+                    if reader.findings.len() == errors && !lost {
+                        missing(reader, acp);
                     }
                     return None;
                 }
@@ -77,38 +77,38 @@ pub(super) fn load(
         }
     };
     let config = runtime.and_then(|runtime| runtime.config.clone()).unwrap_or_default();
-    let launch = launch(reading, &cli, operator, &config);
+    let launch = launch(reader, &cli, operator, &config);
     let sandbox = match &cli.front.sandbox {
         Block::Path(reference) => {
             let at = cli.place(&["sandbox"]);
-            sandbox::at(reading, &cli, reference, at, "sandbox")
+            sandbox::at(reader, &cli, reference, at, "sandbox")
         }
-        Block::Inline(value) => sandbox::inline(reading, &cli, value, &["sandbox"]),
+        Block::Inline(value) => sandbox::inline(reader, &cli, value, &["sandbox"]),
     };
     let runner = match &cli.front.runner {
         Some(Block::Path(reference)) => {
-            sandbox::runner(reading, &cli, &Value::String(reference.clone()), "runner")
+            sandbox::runner(reader, &cli, &Value::String(reference.clone()), "runner")
         }
-        Some(Block::Inline(value)) => sandbox::runner(reading, &cli, &Value::Object(value.clone()), "runner"),
+        Some(Block::Inline(value)) => sandbox::runner(reader, &cli, &Value::Object(value.clone()), "runner"),
         None => {
             let beside = cli.directory().join(Kind::Runner.file_name());
-            reading.optional::<Runner>(&beside).map(|loaded| RunnerPlan::new(&loaded.front))
+            reader.optional::<Runner>(&beside).map(|loaded| RunnerPlan::new(&loaded.front))
         }
     };
-    let acp = described(reading, &cli);
+    let acp = described(reader, &cli);
     Some(Agent { launch: launch?, sandbox, runner, acp, cli })
 }
 
-fn missing(reading: &mut Reading<'_>, acp: &Loaded<Acp>) {
+fn missing(reader: &mut ManifestReader<'_>, acp: &Loaded<Acp>) {
     let at = acp.place(&["kind"]);
     let kind = acp.front.kind.name();
     let draft = Draft::error(Code::AgentCli, at, format!("a {kind} needs an agent, and there is none"));
     let hint = "put an AGENT-CLI.md beside this file, or name one in the operator's runtime.ref";
-    reading.find(acp, draft.key("kind").value(kind).hint(hint));
+    reader.find(acp, draft.key("kind").value(kind).hint(hint));
 }
 
 fn launch(
-    reading: &mut Reading<'_>,
+    reader: &mut ManifestReader<'_>,
     cli: &Loaded<AgentCli>,
     operator: Option<&Loaded<Operator>>,
     config: &RuntimeConfig,
@@ -123,8 +123,8 @@ fn launch(
                     draft.hint("write what the AGENT-CLI.md declares")
                 };
                 match operator {
-                    Some(operator) => reading.find(operator, draft(operator.place(&["runtime", "config"]))),
-                    None => reading.find(cli, draft(cli.place(&["options"]))),
+                    Some(operator) => reader.find(operator, draft(operator.place(&["runtime", "config"]))),
+                    None => reader.find(cli, draft(cli.place(&["options"]))),
                 }
             }
             None
@@ -133,16 +133,16 @@ fn launch(
 }
 
 /// What others wrote about how the agent speaks is taken as far as it can be read.
-fn described(reading: &mut Reading<'_>, cli: &Loaded<AgentCli>) -> Option<Box<Acp>> {
+fn described(reader: &mut ManifestReader<'_>, cli: &Loaded<AgentCli>) -> Option<Box<Acp>> {
     let reference = cli.front.acp.as_deref()?;
     let at = cli.place(&["acp"]);
-    let doubt = |reading: &mut Reading<'_>, message: String| {
+    let doubt = |reader: &mut ManifestReader<'_>, message: String| {
         let draft = Draft::warning(Code::AgentCli, at, message).key("acp").value(reference);
-        reading.find(cli, draft.hint("the agent is taken for one of the tier basic"));
+        reader.find(cli, draft.hint("the agent is taken for one of the tier basic"));
     };
-    match reading.bytes_at(cli, reference) {
+    match reader.bytes_at(cli, reference) {
         Err(error) => {
-            doubt(reading, format!("how the agent speaks cannot be read: {error}"));
+            doubt(reader, format!("how the agent speaks cannot be read: {error}"));
             None
         }
         Ok((path, bytes)) => {
@@ -152,7 +152,7 @@ fn described(reading: &mut Reading<'_>, cli: &Loaded<AgentCli>) -> Option<Box<Ac
                 None => {
                     let count = read.findings.len();
                     doubt(
-                        reading,
+                        reader,
                         format!("how the agent speaks is not described validly ({count} findings)"),
                     );
                     None

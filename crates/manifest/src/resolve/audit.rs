@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::governance::EffectiveGovernance;
 use super::plan::Loaded;
-use super::reading::Reading;
+use super::reader::ManifestReader;
 use crate::code::Code;
 use crate::files::join;
 use crate::finding::Draft;
@@ -21,10 +21,10 @@ pub enum AuditTarget {
 }
 
 /// The log in a directory.
-const LOG: &str = "audit/audit-log.jsonl";
+const DEFAULT_LOG_PATH: &str = "audit/audit-log.jsonl";
 
 pub(super) fn target(
-    reading: &mut Reading<'_>,
+    reader: &mut ManifestReader<'_>,
     acp: &Loaded<Acp>,
     governance: Option<&EffectiveGovernance>,
     operator: Option<&Loaded<Operator>>,
@@ -35,7 +35,7 @@ pub(super) fn target(
         Some(AuditKind::Off) => return Some(AuditTarget::Off),
         Some(AuditKind::External) => {
             let reference = audit.r#ref.as_deref()?;
-            return external(reading, acp, reference);
+            return external(reader, acp, reference);
         }
         Some(AuditKind::Governance) | None => {}
     }
@@ -46,7 +46,7 @@ pub(super) fn target(
     let binding = operator.and_then(|operator| operator.front.governance.as_ref());
     let slug = binding.and_then(|binding| binding.audit_log.strip_prefix("audit:")).unwrap_or("default");
     if slug == "default" {
-        return Some(AuditTarget::Log(scope.join(LOG)));
+        return Some(AuditTarget::Log(scope.join(DEFAULT_LOG_PATH)));
     }
     // Every part of it is a name: a log must not end up above the one of the governance.
     let plain = slug.split('/').all(|part| !part.is_empty() && part.chars().any(|letter| letter != '.'));
@@ -57,24 +57,24 @@ pub(super) fn target(
         let at = operator.place(&["governance", "audit_log"]);
         let draft =
             Draft::error(Code::Outside, at, "this is not the name of a log").key("governance.audit_log");
-        reading.find(operator, draft.value(slug).hint("write audit:default, or audit: and a name"));
+        reader.find(operator, draft.value(slug).hint("write audit:default, or audit: and a name"));
     }
     None
 }
 
-fn external(reading: &mut Reading<'_>, acp: &Loaded<Acp>, reference: &str) -> Option<AuditTarget> {
+fn external(reader: &mut ManifestReader<'_>, acp: &Loaded<Acp>, reference: &str) -> Option<AuditTarget> {
     let path = reference.strip_prefix("file://").unwrap_or(reference);
     let at = acp.place(&["metadata", "aip44", "audit", "ref"]);
     if path.contains("://") {
         let draft = Draft::error(Code::AuditRef, at, "a log is a file here").key("metadata.aip44.audit.ref");
-        reading.find(acp, draft.value(reference).hint("write a path such as ./audit/audit-log.jsonl"));
+        reader.find(acp, draft.value(reference).hint("write a path such as ./audit/audit-log.jsonl"));
         return None;
     }
     let found = join(&acp.directory(), path);
     if found.is_none() {
         let message = "the log would lie outside the workspace";
         let draft = Draft::error(Code::Outside, at, message).key("metadata.aip44.audit.ref");
-        reading.find(acp, draft.value(reference).hint("write a path in it such as ./audit/audit-log.jsonl"));
+        reader.find(acp, draft.value(reference).hint("write a path in it such as ./audit/audit-log.jsonl"));
     }
     found.map(AuditTarget::Log)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::plan::Loaded;
-use super::reading::Reading;
+use super::reader::ManifestReader;
 use crate::code::Code;
 use crate::files::{FilesError, join};
 use crate::finding::Draft;
@@ -16,7 +16,7 @@ use crate::types::governance::{Approver, Audit, Autonomy, Governance, PolicyEntr
 use crate::types::operator::Operator;
 
 /// How many governances may stand above one another.
-const DEEPEST: usize = 8;
+const MAX_PARENTS: usize = 8;
 
 /// A governance with everything it inherits.
 #[derive(Debug, Clone)]
@@ -59,39 +59,39 @@ impl EffectiveGovernance {
 
 /// The governance of a manifest: the one it names, else that of the operator's directory, else that of the root.
 pub(super) fn load(
-    reading: &mut Reading<'_>,
+    reader: &mut ManifestReader<'_>,
     acp: &Loaded<Acp>,
     operator: Option<&Loaded<Operator>>,
 ) -> Option<EffectiveGovernance> {
     let first = match &acp.front.metadata.aip44.governance {
         Some(reference) => {
             let at = acp.place(&["metadata", "aip44", "governance"]);
-            reading.referred::<Governance, _>(acp, reference, at, "metadata.aip44.governance", None)
+            reader.referred::<Governance, _>(acp, reference, at, "metadata.aip44.governance", None)
         }
         None => {
             let beside = operator.map(|operator| operator.directory().join(Kind::Governance.file_name()));
-            let beside = beside.and_then(|path| reading.optional::<Governance>(&path));
-            beside.or_else(|| reading.optional::<Governance>(Path::new(Kind::Governance.file_name())))
+            let beside = beside.and_then(|path| reader.optional::<Governance>(&path));
+            beside.or_else(|| reader.optional::<Governance>(Path::new(Kind::Governance.file_name())))
         }
     }?;
-    applies(reading, &first, operator);
-    let sources = chain(reading, first);
-    let config = merged(reading, &sources)?;
-    keyrings(reading, &sources);
+    applies(reader, &first, operator);
+    let sources = chain(reader, first);
+    let config = merged(reader, &sources)?;
+    keyrings(reader, &sources);
     let scope = sources.first()?.directory();
     let chain = sources.iter().map(|source| source.path.clone()).collect();
     Some(EffectiveGovernance { config, chain, scope, sources })
 }
 
 /// Keys are files of this workspace.
-fn keyrings(reading: &mut Reading<'_>, sources: &[Loaded<Governance>]) {
+fn keyrings(reader: &mut ManifestReader<'_>, sources: &[Loaded<Governance>]) {
     for source in sources {
         let keyring = source.front.signing.as_ref().and_then(|signing| signing.keyring.as_deref());
         if let Some(keyring) = keyring.filter(|keyring| join(&source.directory(), keyring).is_none()) {
             let at = source.place(&["signing", "keyring"]);
             let draft =
                 Draft::error(Code::Outside, at, "the keys lie outside the workspace").key("signing.keyring");
-            reading.find(
+            reader.find(
                 source,
                 draft.value(keyring).hint("write a path in it such as ./.well-known/governance-keys.json"),
             );
@@ -100,30 +100,28 @@ fn keyrings(reading: &mut Reading<'_>, sources: &[Loaded<Governance>]) {
 }
 
 /// A view whose addressee does not exist is refused.
-fn applies(reading: &mut Reading<'_>, first: &Loaded<Governance>, operator: Option<&Loaded<Operator>>) {
+fn applies(reader: &mut ManifestReader<'_>, first: &Loaded<Governance>, operator: Option<&Loaded<Operator>>) {
     for reference in &first.front.applies_to {
         let found = match reference.strip_prefix("ws://") {
             Some(named) => {
                 let (folder, slug) = named.split_once('/').unwrap_or((named, ""));
                 let ours =
                     folder == "operators" && operator.is_some_and(|operator| operator.front.id == slug);
-                ours || reading.files.has_directory(&Path::new(folder).join(slug))
+                ours || reader.files.has_directory(&Path::new(folder).join(slug))
             }
-            None => {
-                join(&first.directory(), reference).is_some_and(|path| reading.files.has_directory(&path))
-            }
+            None => join(&first.directory(), reference).is_some_and(|path| reader.files.has_directory(&path)),
         };
         if !found {
             let at = first.place(&["appliesTo"]);
             let message = "it is for somebody who does not exist here";
             let draft = Draft::error(Code::AppliesTo, at, message).key("appliesTo").value(reference);
-            reading.find(first, draft.hint("write the operator of this manifest, or take it out"));
+            reader.find(first, draft.hint("write the operator of this manifest, or take it out"));
         }
     }
 }
 
 /// The governance and those above it. What is missing, comes again or is too far up ends the chain with a warning.
-fn chain(reading: &mut Reading<'_>, first: Loaded<Governance>) -> Vec<Loaded<Governance>> {
+fn chain(reader: &mut ManifestReader<'_>, first: Loaded<Governance>) -> Vec<Loaded<Governance>> {
     let mut chain = vec![first];
     while let Some(last) = chain.last()
         && let Some(reference) = last.front.extends.clone()
@@ -131,12 +129,12 @@ fn chain(reading: &mut Reading<'_>, first: Loaded<Governance>) -> Vec<Loaded<Gov
         let last = last.clone();
         let found = match join(&last.directory(), &reference) {
             None => Err(FilesError::Outside),
-            Some(path) => reading.bytes(&path).map(|bytes| (path, bytes)),
+            Some(path) => reader.bytes(&path).map(|bytes| (path, bytes)),
         };
         let mut stop = |message: String| {
             let draft = Draft::warning(Code::Extends, last.place(&["extends"]), message).key("extends");
             let draft = draft.value(&reference).hint("until this is put right, nothing is inherited from it");
-            reading.findings.push(draft.of(&last.path));
+            reader.findings.push(draft.into_finding(&last.path));
         };
         let (path, bytes) = match found {
             Ok(found) => found,
@@ -149,16 +147,16 @@ fn chain(reading: &mut Reading<'_>, first: Loaded<Governance>) -> Vec<Loaded<Gov
             stop("it goes on from itself".into());
             break;
         }
-        if chain.len() == DEEPEST {
-            stop(format!("more than {DEEPEST} stand above one another"));
+        if chain.len() == MAX_PARENTS {
+            stop(format!("more than {MAX_PARENTS} stand above one another"));
             break;
         }
-        match reading.parse::<Governance>(&path, &bytes) {
+        match reader.parse::<Governance>(&path, &bytes) {
             Some(parent) => chain.push(parent),
             None => {
                 let message = "what it goes on from is not valid";
                 let draft = Draft::error(Code::Workspace, last.place(&["extends"]), message).key("extends");
-                reading.find(&last, draft.value(&reference).hint("put that file right first"));
+                reader.find(&last, draft.value(&reference).hint("put that file right first"));
                 break;
             }
         }
@@ -167,7 +165,7 @@ fn chain(reading: &mut Reading<'_>, first: Loaded<Governance>) -> Vec<Loaded<Gov
 }
 
 /// What holds in the end: from the top down, each value replaced by that of whoever stands lower.
-fn merged(reading: &mut Reading<'_>, chain: &[Loaded<Governance>]) -> Option<Governance> {
+fn merged(reader: &mut ManifestReader<'_>, chain: &[Loaded<Governance>]) -> Option<Governance> {
     let (top, below) = chain.split_last()?;
     let mut config = top.front.clone();
     for child in below.iter().rev() {
@@ -178,7 +176,7 @@ fn merged(reading: &mut Reading<'_>, chain: &[Loaded<Governance>]) -> Option<Gov
             let at = child.place(&["audit", "appendOnly"]);
             let message = "the log was append-only above, and must stay so";
             let draft = Draft::error(Code::AppendOnly, at, message).key("audit.appendOnly").value("false");
-            reading.find(child, draft.hint("leave it out"));
+            reader.find(child, draft.hint("leave it out"));
         }
         let signing = config.signing.as_ref().and_then(|signing| signing.required);
         let child_signing = child.front.signing.as_ref().and_then(|signing| signing.required);
@@ -186,7 +184,7 @@ fn merged(reading: &mut Reading<'_>, chain: &[Loaded<Governance>]) -> Option<Gov
             let at = child.place(&["signing", "required"]);
             let message = "signatures were required above, and must stay so";
             let draft = Draft::error(Code::Signing, at, message).key("signing.required").value("false");
-            reading.find(child, draft.hint("leave it out"));
+            reader.find(child, draft.hint("leave it out"));
         }
         config = merge(config, child.front.clone());
     }

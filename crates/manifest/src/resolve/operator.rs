@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::plan::Loaded;
-use super::reading::Reading;
+use super::reader::ManifestReader;
 use crate::code::Code;
 use crate::document::front_matter;
 use crate::files::FilesError;
@@ -15,7 +15,7 @@ use crate::types::acp::Acp;
 use crate::types::operator::{Autonomy, Operator, SkillRef, ToolRef};
 
 /// The file that a skill is.
-const SKILL: &str = "SKILL.md";
+const SKILL_FILE: &str = "SKILL.md";
 
 /// A skill of an operator.
 #[derive(Debug, Clone, PartialEq)]
@@ -95,25 +95,25 @@ pub(super) fn is_gated(operator: &Loaded<Operator>) -> bool {
     operator.front.governance.as_ref().is_some_and(|binding| binding.autonomy == Autonomy::Gated)
 }
 
-pub(super) fn load(reading: &mut Reading<'_>, acp: &Loaded<Acp>) -> Option<Loaded<Operator>> {
+pub(super) fn load(reader: &mut ManifestReader<'_>, acp: &Loaded<Acp>) -> Option<Loaded<Operator>> {
     let reference = acp.front.metadata.aip44.operator.as_ref()?;
     let at = acp.place(&["metadata", "aip44", "operator"]);
-    reading.referred::<Operator, _>(acp, reference, at, "metadata.aip44.operator", None)
+    reader.referred::<Operator, _>(acp, reference, at, "metadata.aip44.operator", None)
 }
 
 /// The skills of an operator. One that cannot be had is an error: it would act without what it was told.
-pub(super) fn skills(reading: &mut Reading<'_>, operator: &Loaded<Operator>) -> Vec<Skill> {
+pub(super) fn skills(reader: &mut ManifestReader<'_>, operator: &Loaded<Operator>) -> Vec<Skill> {
     let mut skills = Vec::new();
     for (number, reference) in operator.front.skills.iter().enumerate() {
-        match skill(reading, operator, reference) {
+        match skill(reader, operator, reference) {
             Ok(skill) => skills.push(skill),
             Err(why) => {
                 let item = operator.node.get("skills").and_then(|list| list.items().get(number));
                 let at = item.map_or(operator.node.at, |item| item.at);
                 let message = format!("the skill cannot be loaded: {why}");
                 let draft = Draft::error(Code::Skill, at, message).key(format!("skills[{number}]"));
-                let hint = format!("put it into skills/{}/{SKILL} beside the operator", reference.id());
-                reading.find(operator, draft.value(reference.id()).hint(hint));
+                let hint = format!("put it into skills/{}/{SKILL_FILE} beside the operator", reference.id());
+                reader.find(operator, draft.value(reference.id()).hint(hint));
             }
         }
     }
@@ -121,7 +121,7 @@ pub(super) fn skills(reading: &mut Reading<'_>, operator: &Loaded<Operator>) -> 
 }
 
 fn skill(
-    reading: &mut Reading<'_>,
+    reader: &mut ManifestReader<'_>,
     operator: &Loaded<Operator>,
     reference: &SkillRef,
 ) -> Result<Skill, String> {
@@ -130,15 +130,15 @@ fn skill(
             return Err(format!("`{}` is not in this workspace", narrows_base::text::quoted(source, 80)));
         }
         Some(source) => {
-            let inside = format!("{}/{SKILL}", source.trim_end_matches('/'));
-            let file = reading.bytes_at(operator, &inside);
-            if source.ends_with(".md") { reading.bytes_at(operator, source) } else { file }
+            let inside = format!("{}/{SKILL_FILE}", source.trim_end_matches('/'));
+            let file = reader.bytes_at(operator, &inside);
+            if source.ends_with(".md") { reader.bytes_at(operator, source) } else { file }
         }
         None => {
-            let name = Path::new("skills").join(reference.id()).join(SKILL);
+            let name = Path::new("skills").join(reference.id()).join(SKILL_FILE);
             let beside = operator.directory().join(&name);
-            match reading.bytes(&beside) {
-                Err(FilesError::NotFound) => reading.bytes(&name).map(|bytes| (name, bytes)),
+            match reader.bytes(&beside) {
+                Err(FilesError::NotFound) => reader.bytes(&name).map(|bytes| (name, bytes)),
                 found => found.map(|bytes| (beside, bytes)),
             }
         }

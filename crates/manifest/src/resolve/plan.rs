@@ -8,7 +8,7 @@ use narrows_policy::Charter;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::reading::Reading;
+use super::reader::ManifestReader;
 use super::{Agent, AuditTarget, BoundPolicy, EffectiveGovernance, SandboxPlan, Skill, ToolSet};
 use crate::capabilities::Capabilities;
 use crate::code::Code;
@@ -16,7 +16,7 @@ use crate::document::Document;
 use crate::finding::{Draft, Findings};
 use crate::types::acp::{Acp, Kind as Role, McpServer};
 use crate::types::operator::Operator;
-use crate::yaml::Place;
+use crate::yaml::SourcePos;
 
 /// A manifest and where it lies.
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ impl<T> Loaded<T> {
 
     /// The line and the column of the last of these keys, one below the other, that is there.
     pub fn place_of(&self, path: &[&str]) -> (usize, usize) {
-        let Place { line, column } = self.place(path);
+        let SourcePos { line, column } = self.place(path);
         (line, column)
     }
 
@@ -44,7 +44,7 @@ impl<T> Loaded<T> {
         item.map_or_else(|| self.place_of(path), |item| (item.at.line, item.at.column))
     }
 
-    pub(super) fn place(&self, path: &[&str]) -> Place {
+    pub(super) fn place(&self, path: &[&str]) -> SourcePos {
         self.document.node.place(path)
     }
 }
@@ -112,20 +112,20 @@ pub struct Bundle {
     pub warnings: Findings,
 }
 
-pub(super) fn mcp_servers(reading: &mut Reading<'_>, acp: &Loaded<Acp>) -> Vec<McpBinding> {
+pub(super) fn mcp_servers(reader: &mut ManifestReader<'_>, acp: &Loaded<Acp>) -> Vec<McpBinding> {
     let mut bindings = Vec::new();
     for server in &acp.front.metadata.aip44.mcp_servers {
         let mut description = None;
         if let Some(reference) = &server.r#ref {
             let at = acp.place(&["metadata", "aip44", "mcp_servers"]);
-            match reading.bytes_at(acp, reference) {
+            match reader.bytes_at(acp, reference) {
                 Ok((_, bytes)) => description = crate::document::front_matter(&bytes),
                 Err(error) => {
                     let (name, file) = (quoted(&server.name, 64), quoted(reference, 200));
                     let message =
                         format!("the description `{file}` of the MCP server `{name}` cannot be had: {error}");
                     let draft = Draft::warning(Code::NotFound, at, message).key("metadata.aip44.mcp_servers");
-                    reading.find(acp, draft.value(reference));
+                    reader.find(acp, draft.value(reference));
                 }
             }
         }

@@ -6,7 +6,7 @@ use narrows_policy::{Budget, Charter, Class, Clause, DefaultApproval, Severity, 
 
 use super::governance::EffectiveGovernance;
 use super::plan::Loaded;
-use super::reading::Reading;
+use super::reader::ManifestReader;
 use crate::code::Code;
 use crate::files::FilesError;
 use crate::finding::Draft;
@@ -34,7 +34,7 @@ impl BoundPolicy {
 
 /// Those of the governance, then those that only the operator names.
 pub(super) fn load(
-    reading: &mut Reading<'_>,
+    reader: &mut ManifestReader<'_>,
     governance: &EffectiveGovernance,
     operator: Option<&Loaded<Operator>>,
 ) -> Vec<BoundPolicy> {
@@ -47,26 +47,26 @@ pub(super) fn load(
         let at = written.and_then(|item| item.get("ref")).map_or(at, |reference| reference.at);
         let code = Some(Code::Policy);
         let key = format!("policies.{}.ref", narrows_base::text::quoted(&entry.id, 64));
-        if let Some(policy) = reading.referred::<Policy, _>(&source, &entry.r#ref, at, &key, code) {
+        if let Some(policy) = reader.referred::<Policy, _>(&source, &entry.r#ref, at, &key, code) {
             policies.push(BoundPolicy { entry: Some(entry.clone()), policy });
         }
     }
     let Some(operator) = operator else { return policies };
-    named(reading, operator, &[governance.scope.clone(), operator.directory(), PathBuf::new()], policies)
+    named(reader, operator, &[governance.scope.clone(), operator.directory(), PathBuf::new()], policies)
 }
 
 /// Those that an operator names, where there is no governance to name any.
 pub(super) fn without_governance(
-    reading: &mut Reading<'_>,
+    reader: &mut ManifestReader<'_>,
     operator: Option<&Loaded<Operator>>,
 ) -> Vec<BoundPolicy> {
     let Some(operator) = operator else { return Vec::new() };
-    named(reading, operator, &[operator.directory(), PathBuf::new()], Vec::new())
+    named(reader, operator, &[operator.directory(), PathBuf::new()], Vec::new())
 }
 
 /// With those that an operator names. One that nobody knows is an error.
 fn named(
-    reading: &mut Reading<'_>,
+    reader: &mut ManifestReader<'_>,
     operator: &Loaded<Operator>,
     places: &[PathBuf],
     mut policies: Vec<BoundPolicy>,
@@ -77,7 +77,7 @@ fn named(
         if policies.iter().any(|policy| policy.is(name)) {
             continue;
         }
-        match find(reading, name, places) {
+        match find(reader, name, places) {
             Ok(policy) => policies.push(BoundPolicy { entry: None, policy }),
             Err(unusable) => {
                 let at = operator.place(&["governance", "policies"]);
@@ -93,7 +93,7 @@ fn named(
                     ),
                 };
                 let draft = Draft::error(Code::Policy, at, message).key("governance.policies");
-                reading.find(operator, draft.value(reference).hint(hint));
+                reader.find(operator, draft.value(reference).hint(hint));
             }
         }
     }
@@ -102,7 +102,7 @@ fn named(
 
 /// A policy by its name. `Err`: the file that cannot be used, or nothing if there is none.
 fn find(
-    reading: &mut Reading<'_>,
+    reader: &mut ManifestReader<'_>,
     name: &str,
     places: &[PathBuf],
 ) -> Result<Loaded<Policy>, Option<PathBuf>> {
@@ -111,10 +111,10 @@ fn find(
         let Some(path) = relative.to_str().and_then(|relative| crate::files::join(place, relative)) else {
             continue;
         };
-        match reading.bytes(&path) {
+        match reader.bytes(&path) {
             Err(FilesError::NotFound) => {}
             Err(_) => return Err(Some(path)),
-            Ok(bytes) => return reading.parse(&path, &bytes).ok_or(Some(path)),
+            Ok(bytes) => return reader.parse(&path, &bytes).ok_or(Some(path)),
         }
     }
     Err(None)
@@ -122,7 +122,7 @@ fn find(
 
 /// The charter that the policies make, at the lower of both levels of autonomy.
 pub(super) fn charter(
-    reading: &mut Reading<'_>,
+    reader: &mut ManifestReader<'_>,
     governance: Option<&EffectiveGovernance>,
     operator: Option<&Loaded<Operator>>,
     policies: &[BoundPolicy],
@@ -131,7 +131,7 @@ pub(super) fn charter(
     for policy in policies {
         match clause(policy) {
             Ok(clause) => {
-                unasked(reading, policy);
+                unasked(reader, policy);
                 clauses.push(clause);
             }
             Err(error) => {
@@ -139,7 +139,7 @@ pub(super) fn charter(
                 let at = loaded.place(&["match", "subject"]);
                 let subject = loaded.front.r#match.subject.as_deref().unwrap_or_default();
                 let draft = Draft::error(Code::Unusable, at, error.to_string()).key("match.subject");
-                reading.find(
+                reader.find(
                     loaded,
                     draft.value(subject).hint("write a name, or a path such as workspace:/finance/**"),
                 );
@@ -155,7 +155,7 @@ pub(super) fn charter(
             Some(name) => match policies.iter().find(|policy| policy.is(name)) {
                 Some(policy) => DefaultApproval::Clause(policy.policy.front.slug.clone()),
                 None => {
-                    unknown_default(reading, governance, other);
+                    unknown_default(reader, governance, other);
                     DefaultApproval::Always
                 }
             },
@@ -169,7 +169,7 @@ pub(super) fn charter(
 }
 
 /// Says that a policy is about something that only others ask for.
-fn unasked(reading: &mut Reading<'_>, bound: &BoundPolicy) {
+fn unasked(reader: &mut ManifestReader<'_>, bound: &BoundPolicy) {
     let policy = &bound.policy;
     let (at, denies) = (policy.place(&["match", "action"]), policy.front.decision == Decision::Deny);
     let bound_to = bound.entry.as_ref().and_then(|entry| entry.applies_to.as_deref());
@@ -177,12 +177,12 @@ fn unasked(reading: &mut Reading<'_>, bound: &BoundPolicy) {
         [("match.action", Some(policy.front.r#match.action.as_str())), ("appliesTo", bound_to)]
     {
         if let Some(draft) = action.and_then(|action| foreign(at, action, denies)) {
-            reading.find(policy, draft.key(key));
+            reader.find(policy, draft.key(key));
         }
     }
 }
 
-fn unknown_default(reading: &mut Reading<'_>, governance: Option<&EffectiveGovernance>, value: &str) {
+fn unknown_default(reader: &mut ManifestReader<'_>, governance: Option<&EffectiveGovernance>, value: &str) {
     let says = |source: &&Loaded<governance::Governance>| {
         let autonomy = source.front.autonomy.as_ref();
         autonomy.is_some_and(|autonomy| autonomy.default_approval.is_some())
@@ -191,7 +191,7 @@ fn unknown_default(reading: &mut Reading<'_>, governance: Option<&EffectiveGover
         let at = source.place(&["autonomy", "defaultApproval"]);
         let draft =
             Draft::error(Code::Policy, at, "nobody knows this policy").key("autonomy.defaultApproval");
-        reading
+        reader
             .find(&source, draft.value(value).hint("add it to policies, or write auto, always or on-mutate"));
     }
 }

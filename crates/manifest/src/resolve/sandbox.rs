@@ -6,14 +6,14 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::plan::Loaded;
-use super::reading::Reading;
+use super::reader::ManifestReader;
 use crate::code::Code;
 use crate::files::join;
 use crate::finding::Draft;
 use crate::types::runner::{Engine, Limits, Needs, Runner};
 use crate::types::sandbox::{Mode, Sandbox, Source};
 use crate::types::storage::Storage;
-use crate::yaml::Place;
+use crate::yaml::SourcePos;
 
 /// What a sandbox shows and lets through.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -82,30 +82,30 @@ impl RunnerPlan {
 
 /// The sandbox that a key of `from` refers to.
 pub(super) fn at<T>(
-    reading: &mut Reading<'_>,
+    reader: &mut ManifestReader<'_>,
     from: &Loaded<T>,
     reference: &str,
-    place: Place,
+    place: SourcePos,
     key: &str,
 ) -> Option<SandboxPlan> {
-    let loaded = reading.referred::<Sandbox, _>(from, reference, place, key, Some(Code::Sandbox))?;
+    let loaded = reader.referred::<Sandbox, _>(from, reference, place, key, Some(Code::Sandbox))?;
     let front = loaded.front.clone();
-    plan(reading, &loaded, &front, &[])
+    plan(reader, &loaded, &front, &[])
 }
 
 /// The sandbox that stands in another manifest, below `path`. Its form was checked with that manifest.
 pub(super) fn inline<T>(
-    reading: &mut Reading<'_>,
+    reader: &mut ManifestReader<'_>,
     from: &Loaded<T>,
     value: &Map<String, Value>,
     path: &[&str],
 ) -> Option<SandboxPlan> {
     let sandbox: Sandbox = serde_json::from_value(Value::Object(value.clone())).ok()?;
-    plan(reading, from, &sandbox, path)
+    plan(reader, from, &sandbox, path)
 }
 
 fn plan<T>(
-    reading: &mut Reading<'_>,
+    reader: &mut ManifestReader<'_>,
     from: &Loaded<T>,
     sandbox: &Sandbox,
     path: &[&str],
@@ -115,7 +115,7 @@ fn plan<T>(
     let mut mounts = Vec::new();
     let mut complete = true;
     for mount in &sandbox.mounts {
-        match source(reading, from, &mount.source) {
+        match source(reader, from, &mount.source) {
             Some(directory) => {
                 let writable = mount.mode == Mode::ReadWrite && !sandbox.read_only;
                 mounts.push(PlannedMount { source: directory, at: PathBuf::from(&mount.at), writable });
@@ -124,7 +124,7 @@ fn plan<T>(
                 complete = false;
                 let message = "what is to be mounted is not a directory of this workspace";
                 let draft = Draft::error(Code::Sandbox, place("mounts"), message).key(key("mounts"));
-                reading.find(
+                reader.find(
                     from,
                     draft.value(&mount.at).hint("write source: workspace, or {ref: ./directory}"),
                 );
@@ -133,7 +133,7 @@ fn plan<T>(
         if mount.at.split('/').any(|part| part == ".." || part.contains('\0')) {
             complete = false;
             let draft = Draft::error(Code::Sandbox, place("mounts"), "a place must not have `..` in it");
-            reading.find(from, draft.key(key("mounts")).value(&mount.at).hint("write it in full"));
+            reader.find(from, draft.key(key("mounts")).value(&mount.at).hint("write it in full"));
         }
     }
     let cwd = match sandbox.config.get("cwd").and_then(Value::as_str) {
@@ -143,7 +143,7 @@ fn plan<T>(
             None => {
                 complete = false;
                 let draft = Draft::error(Code::Outside, place("config"), "it starts outside the workspace");
-                reading.find(from, draft.key(key("config.cwd")).value(cwd).hint("write a path in it"));
+                reader.find(from, draft.key(key("config.cwd")).value(cwd).hint("write a path in it"));
                 None
             }
         },
@@ -165,39 +165,39 @@ fn plan<T>(
 }
 
 /// The directory that is meant, if it is one of this workspace.
-fn source<T>(reading: &mut Reading<'_>, from: &Loaded<T>, source: &Source) -> Option<PathBuf> {
+fn source<T>(reader: &mut ManifestReader<'_>, from: &Loaded<T>, source: &Source) -> Option<PathBuf> {
     match source {
         Source::Workspace(_) => Some(PathBuf::new()),
         Source::Ref(reference) => {
             let path = join(&from.directory(), &reference.r#ref)?;
-            if reading.files.has_directory(&path) {
+            if reader.files.has_directory(&path) {
                 Some(path)
             } else {
-                described(reading, from, &reference.r#ref)
+                described(reader, from, &reference.r#ref)
             }
         }
-        Source::File(file) => described(reading, from, &file.file),
-        Source::Inline(inline) => stored(reading, &from.directory(), &inline.inline),
+        Source::File(file) => described(reader, from, &file.file),
+        Source::Inline(inline) => stored(reader, &from.directory(), &inline.inline),
     }
 }
 
 /// The directory that a description of a storage means.
-fn described<T>(reading: &mut Reading<'_>, from: &Loaded<T>, reference: &str) -> Option<PathBuf> {
-    let (path, bytes) = reading.bytes_at(from, reference).ok()?;
+fn described<T>(reader: &mut ManifestReader<'_>, from: &Loaded<T>, reference: &str) -> Option<PathBuf> {
+    let (path, bytes) = reader.bytes_at(from, reference).ok()?;
     let front = crate::document::front_matter(&bytes)?;
     let storage: Storage = serde_json::from_value(front).ok()?;
-    stored(reading, path.parent()?, &storage)
+    stored(reader, path.parent()?, &storage)
 }
 
-fn stored(reading: &Reading<'_>, directory: &std::path::Path, storage: &Storage) -> Option<PathBuf> {
+fn stored(reader: &ManifestReader<'_>, directory: &std::path::Path, storage: &Storage) -> Option<PathBuf> {
     let named = ["path", "root", "directory"].iter().find_map(|key| storage.config.get(*key)?.as_str());
     let path = join(directory, named?)?;
-    (storage.provider == "local" && reading.files.has_directory(&path)).then_some(path)
+    (storage.provider == "local" && reader.files.has_directory(&path)).then_some(path)
 }
 
 /// A runner in one of its forms: a path, `{ref}`, `{file}`, in full, or in full below the word it had earlier.
 pub(super) fn runner<T>(
-    reading: &mut Reading<'_>,
+    reader: &mut ManifestReader<'_>,
     from: &Loaded<T>,
     value: &Value,
     key: &str,
@@ -209,7 +209,7 @@ pub(super) fn runner<T>(
         _ => None,
     };
     if let Some(reference) = reference {
-        let loaded = reading.referred::<Runner, _>(from, reference, at, key, Some(Code::Runner))?;
+        let loaded = reader.referred::<Runner, _>(from, reference, at, key, Some(Code::Runner))?;
         return Some(RunnerPlan::new(&loaded.front));
     }
     let inner = value.get("runtime").filter(|_| value.as_object().is_some_and(|map| map.len() == 1));
@@ -217,7 +217,7 @@ pub(super) fn runner<T>(
         Ok(runner) => Some(RunnerPlan::new(&runner)),
         Err(_) => {
             let draft = Draft::error(Code::Runner, at, "this is not a runner").key(key);
-            reading.find(from, draft.hint("write a path, {ref: path}, or engine and limits"));
+            reader.find(from, draft.hint("write a path, {ref: path}, or engine and limits"));
             None
         }
     }

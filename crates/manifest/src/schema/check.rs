@@ -5,16 +5,16 @@
 use serde_json::Value;
 
 use super::Checker;
-use super::words;
+use super::messages;
 use crate::finding::Draft;
-use crate::yaml::{Content, Node, Place};
+use crate::yaml::{Content, Node, SourcePos};
 
 /// One value and everything around it that a finding tells.
 #[derive(Clone, Copy)]
 pub(super) struct Spot<'a> {
     pub(super) node: &'a Node,
     /// Where a finding about the whole of it points: the key before it, if there is one.
-    pub(super) at: Place,
+    pub(super) at: SourcePos,
     /// The key, from the top.
     pub(super) path: &'a str,
     /// What the key is for.
@@ -37,36 +37,36 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn value(self, schema: &Value, spot: Spot<'_>, found: &mut Vec<Draft>) {
-        const DEEPEST: usize = 256;
+        const MAX_DEPTH: usize = 256;
         let about = schema.get("description").and_then(Value::as_str).or(spot.about);
         let spot = Spot { about, ..spot };
         let schema = self.checker.resolve(schema);
         let walk = Self { deep: self.deep + 1, ..self };
-        if schema == &Value::Bool(false) || walk.deep > DEEPEST {
-            found.push(words::form(spot));
+        if schema == &Value::Bool(false) || walk.deep > MAX_DEPTH {
+            found.push(messages::form(spot));
             return;
         }
         let Some(keywords) = schema.as_object() else { return };
         let spot = Spot { about: spot.about.or_else(|| keywords.get("description")?.as_str()), ..spot };
         if let Some(wanted) = keywords.get("type").and_then(Value::as_str)
-            && !is(wanted, spot.node)
+            && !has_type(wanted, spot.node)
         {
             let fits = |text: &str| {
                 let pattern = keywords.get("pattern").and_then(Value::as_str);
                 pattern.is_none_or(|pattern| self.checker.fits(pattern, text))
             };
-            found.push(words::wrong_type(wanted, keywords.get("enum"), &fits, spot));
+            found.push(messages::wrong_type(wanted, keywords.get("enum"), &fits, spot));
             return;
         }
         if let Some(Value::Array(allowed)) = keywords.get("enum")
-            && !allowed.iter().any(|value| same(value, spot.node))
+            && !allowed.iter().any(|value| equals_json(value, spot.node))
         {
-            found.push(words::not_one_of(allowed, spot));
+            found.push(messages::not_one_of(allowed, spot));
         }
         if let Some(wanted) = keywords.get("const")
-            && !same(wanted, spot.node)
+            && !equals_json(wanted, spot.node)
         {
-            found.push(words::not_one_of(std::slice::from_ref(wanted), spot));
+            found.push(messages::not_one_of(std::slice::from_ref(wanted), spot));
         }
         match &spot.node.content {
             Content::Text(text) => walk.text(schema, text, spot, found),
@@ -83,11 +83,11 @@ impl Walk<'_> {
         let least = schema.get("minLength").and_then(Value::as_u64).unwrap_or(0);
         let most = schema.get("maxLength").and_then(Value::as_u64).unwrap_or(u64::MAX);
         if length < least || length > most {
-            found.push(words::length(length, least, most, spot));
+            found.push(messages::length(length, least, most, spot));
         } else if let Some(pattern) = schema.get("pattern").and_then(Value::as_str)
             && !self.checker.fits(pattern, text)
         {
-            found.push(words::pattern(pattern, spot));
+            found.push(messages::pattern(pattern, spot));
         }
     }
 
@@ -95,13 +95,13 @@ impl Walk<'_> {
         if let Some(least) = schema.get("minItems").and_then(Value::as_u64)
             && (items.len() as u64) < least
         {
-            found.push(words::too_few(least, spot));
+            found.push(messages::too_few(least, spot));
         }
         if schema.get("uniqueItems") == Some(&Value::Bool(true)) {
             let values: Vec<Value> = items.iter().map(Node::to_json).collect();
             for (number, item) in items.iter().enumerate() {
                 if let Some(first) = values[..number].iter().position(|value| *value == values[number]) {
-                    found.push(words::twice(first, Spot { node: item, at: item.at, ..spot }));
+                    found.push(messages::twice(first, Spot { node: item, at: item.at, ..spot }));
                 }
             }
         }
@@ -120,14 +120,14 @@ impl Walk<'_> {
                 let about =
                     properties.and_then(|properties| properties.get(key)?.get("description")?.as_str());
                 let known = properties.into_iter().flat_map(|map| map.keys());
-                found.push(words::missing(key, about, known.map(String::as_str), spot));
+                found.push(messages::missing(key, about, known.map(String::as_str), spot));
             }
         }
         for (key, node) in spot.node.entries() {
             let path = if spot.path.is_empty() {
-                words::key(&key.text)
+                messages::key(&key.text)
             } else {
-                format!("{}.{}", spot.path, words::key(&key.text))
+                format!("{}.{}", spot.path, messages::key(&key.text))
             };
             let below = Spot { node, at: key.at, path: &path, about: None };
             match properties.and_then(|properties| properties.get(&key.text)) {
@@ -135,7 +135,7 @@ impl Walk<'_> {
                 None => match schema.get("additionalProperties") {
                     Some(Value::Bool(false)) => {
                         let known = properties.into_iter().flat_map(|map| map.keys());
-                        found.push(words::unknown(&key.text, known.map(String::as_str), below));
+                        found.push(messages::unknown(&key.text, known.map(String::as_str), below));
                     }
                     Some(schema) => self.value(schema, below, found),
                     None => {}
@@ -150,22 +150,22 @@ impl Walk<'_> {
             self.value(schema, spot, found);
         }
         if let (Some(condition), Some(then)) = (schema.get("if"), schema.get("then"))
-            && self.tried(condition, spot).is_empty()
+            && self.attempt(condition, spot).is_empty()
         {
             self.value(then, spot, found);
         }
         if let Some(options) = list("anyOf").or_else(|| list("oneOf")) {
-            let tried: Vec<Vec<Draft>> = options.iter().map(|option| self.tried(option, spot)).collect();
+            let tried: Vec<Vec<Draft>> = options.iter().map(|option| self.attempt(option, spot)).collect();
             let fitting = tried.iter().filter(|found| found.is_empty()).count();
             if fitting == 0 {
                 self.nearest(options, tried, spot, found);
             } else if fitting > 1 && schema.get("oneOf").is_some() {
-                found.push(words::several(spot));
+                found.push(messages::several(spot));
             }
         }
     }
 
-    fn tried(self, schema: &Value, spot: Spot<'_>) -> Vec<Draft> {
+    fn attempt(self, schema: &Value, spot: Spot<'_>) -> Vec<Draft> {
         let mut found = Vec::new();
         self.value(schema, spot, &mut found);
         found
@@ -175,23 +175,23 @@ impl Walk<'_> {
     fn nearest(self, options: &[Value], tried: Vec<Vec<Draft>>, spot: Spot<'_>, found: &mut Vec<Draft>) {
         let resolved: Vec<&Value> = options.iter().map(|option| self.checker.resolve(option)).collect();
         if resolved.iter().all(|option| option.get("type").is_none() && option.get("required").is_some()) {
-            found.push(words::one_of_keys(&resolved, spot));
+            found.push(messages::one_of_keys(&resolved, spot));
             return;
         }
         // A word that is none as it stands, and would be one as an id.
         let takes = |option: &&&Value| {
             let id = option.get("properties").and_then(|properties| properties.get("id"));
             let alone = option.get("required").and_then(Value::as_array).is_some_and(|keys| keys == &["id"]);
-            alone && id.is_some_and(|id| self.tried(id, spot).is_empty())
+            alone && id.is_some_and(|id| self.attempt(id, spot).is_empty())
         };
         if let (Content::Text(text), Some(_)) = (&spot.node.content, resolved.iter().find(takes)) {
-            found.push(words::write_id(text, spot));
+            found.push(messages::write_id(text, spot));
             return;
         }
         let shaped = |option: &Value| {
             let option = self.checker.resolve(option);
             option.get("anyOf").is_some()
-                || option.get("type").and_then(Value::as_str).is_none_or(|name| is(name, spot.node))
+                || option.get("type").and_then(Value::as_str).is_none_or(|name| has_type(name, spot.node))
         };
         // A key with one value says which form is meant.
         let tag = resolved.iter().find_map(|option| {
@@ -202,14 +202,18 @@ impl Walk<'_> {
             let wanted = |option: &Value| option.get("properties")?.get(&tag)?.get("const").cloned();
             let words: Vec<Value> = resolved.iter().filter_map(|option| wanted(option)).collect();
             if let Some((key, node)) = spot.node.entry(&tag) {
-                let meant =
-                    resolved.iter().position(|option| wanted(option).is_some_and(|word| same(&word, node)));
+                let meant = resolved
+                    .iter()
+                    .position(|option| wanted(option).is_some_and(|word| equals_json(&word, node)));
                 match meant.and_then(|number| tried.get(number)) {
                     Some(drafts) => found.extend(drafts.iter().cloned()),
                     None => {
                         let path = format!("{}.{tag}", spot.path);
                         let about = Some("One of the forms of this.");
-                        found.push(words::not_one_of(&words, Spot { node, at: key.at, path: &path, about }));
+                        found.push(messages::not_one_of(
+                            &words,
+                            Spot { node, at: key.at, path: &path, about },
+                        ));
                     }
                 }
                 return;
@@ -219,16 +223,16 @@ impl Walk<'_> {
         let candidates =
             tried.into_iter().zip(&shaped).filter(|(_, shaped)| **shaped).map(|(drafts, _)| drafts);
         // Keys that the form does not know weigh more than what is wrong below those it knows.
-        let weight = |drafts: &Vec<Draft>| drafts.iter().map(words::weight).sum::<usize>();
+        let weight = |drafts: &Vec<Draft>| drafts.iter().map(messages::weight).sum::<usize>();
         match candidates.min_by_key(weight) {
             Some(drafts) => found.extend(drafts),
-            None => found.push(words::form(spot)),
+            None => found.push(messages::form(spot)),
         }
     }
 }
 
 /// Whether a value is of this type.
-fn is(wanted: &str, node: &Node) -> bool {
+fn has_type(wanted: &str, node: &Node) -> bool {
     match (wanted, &node.content) {
         ("integer", Content::Number(Some(number), _)) => !number.is_f64(),
         ("object", Content::Map(_))
@@ -241,7 +245,7 @@ fn is(wanted: &str, node: &Node) -> bool {
     }
 }
 
-fn same(value: &Value, node: &Node) -> bool {
+fn equals_json(value: &Value, node: &Node) -> bool {
     match (value, &node.content) {
         (Value::String(wanted), Content::Text(text)) => wanted == text,
         (Value::Bool(wanted), Content::Bool(given, _)) => wanted == given,
@@ -255,6 +259,6 @@ fn number(schema: &Value, spot: Spot<'_>, found: &mut Vec<Draft>) {
     let least = schema.get("minimum").and_then(Value::as_f64);
     let most = schema.get("maximum").and_then(Value::as_f64);
     if least.is_some_and(|least| value < least) || most.is_some_and(|most| value > most) {
-        found.push(words::range(least, most, spot));
+        found.push(messages::range(least, most, spot));
     }
 }

@@ -1,6 +1,6 @@
 //! Where the front matter of a file ends and its text begins.
 
-use super::Place;
+use super::SourcePos;
 use crate::code::Code;
 use crate::finding::Draft;
 
@@ -19,18 +19,18 @@ const FENCE: &str = "---";
 /// Cuts a file at its fences. The YAML starts on line 2.
 pub(crate) fn split(text: &str) -> Result<Front<'_>, Draft> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let (first, rest) = cut(text);
+    let (first, rest) = split_line(text);
     if first.trim_end() != FENCE {
-        let draft = Draft::error(Code::FrontMatter, Place::START, "the file does not begin with `---`");
+        let draft = Draft::error(Code::FrontMatter, SourcePos::START, "the file does not begin with `---`");
         return Err(draft.hint("put the keys between two lines of `---` at the very top"));
     }
     let mut end = 0;
     loop {
         if end == rest.len() {
-            let draft = Draft::error(Code::FrontMatter, Place::START, "the front matter has no end");
+            let draft = Draft::error(Code::FrontMatter, SourcePos::START, "the front matter has no end");
             return Err(draft.hint("write a line of `---` below the last key"));
         }
-        let (line, after) = cut(&rest[end..]);
+        let (line, after) = split_line(&rest[end..]);
         if line.trim_end() == FENCE {
             return Ok(Front { yaml: &rest[..end], body: after });
         }
@@ -39,7 +39,7 @@ pub(crate) fn split(text: &str) -> Result<Front<'_>, Draft> {
 }
 
 /// The first line without its end, and what follows it.
-fn cut(text: &str) -> (&str, &str) {
+fn split_line(text: &str) -> (&str, &str) {
     let (line, rest) = text.split_once('\n').unwrap_or((text, ""));
     (line.strip_suffix('\r').unwrap_or(line), rest)
 }

@@ -3,22 +3,22 @@
 use granit_parser::{Event, Options, Parser, ScalarStyle, Span};
 
 use super::scalar::resolve;
-use super::{Content, Key, Node, Place};
+use super::{Content, Key, Node, SourcePos};
 use crate::code::Code;
 use crate::finding::Draft;
 
 /// How deep values may be nested.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 /// How many values a file may have.
-const MOST: usize = 20_000;
+const MAX_NODES: usize = 20_000;
 
 /// Reads the YAML of a file that starts on `line`. Whatever else is wrong with it stands in `findings`; without a tree
 /// there is at least one error.
 pub(crate) fn parse(yaml: &str, line: usize, findings: &mut Vec<Draft>) -> Option<Node> {
     let mut options = Options::default();
-    options.flow_nesting_limit = DEEPEST * 2;
-    options.block_nesting_limit = DEEPEST * 2;
+    options.flow_nesting_limit = MAX_DEPTH * 2;
+    options.block_nesting_limit = MAX_DEPTH * 2;
     options.disallow_directives = true;
     let mut builder = Builder {
         line: line - 1,
@@ -59,16 +59,16 @@ struct Builder<'a> {
 
 /// A list or a map that is being read.
 struct Open {
-    at: Place,
+    at: SourcePos,
     content: Content,
     /// The key whose value comes next, and whether it came before.
     key: Option<(Key, bool)>,
 }
 
 impl Builder<'_> {
-    fn place(&self, line: usize, column: usize) -> Place {
+    fn place(&self, line: usize, column: usize) -> SourcePos {
         // The end of the input is behind the last line, which is where the fence stands.
-        Place { line: self.line + line.clamp(1, self.lines + 1), column: column + 1 }
+        SourcePos { line: self.line + line.clamp(1, self.lines + 1), column: column + 1 }
     }
 
     fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Draft> {
@@ -105,9 +105,9 @@ impl Builder<'_> {
         }
     }
 
-    fn descend(&mut self, at: Place, content: Content) -> Result<(), Draft> {
-        if self.open.len() == DEEPEST {
-            let message = format!("values are nested more than {DEEPEST} deep");
+    fn descend(&mut self, at: SourcePos, content: Content) -> Result<(), Draft> {
+        if self.open.len() == MAX_DEPTH {
+            let message = format!("values are nested more than {MAX_DEPTH} deep");
             return Err(Draft::error(Code::TooDeep, at, message).hint("nothing needs that: make it flatter"));
         }
         if self.open.last().is_some_and(|open| matches!(open.content, Content::Map(_)) && open.key.is_none())
@@ -120,8 +120,8 @@ impl Builder<'_> {
 
     fn put(&mut self, node: Node) -> Result<(), Draft> {
         self.nodes += 1;
-        if self.nodes > MOST {
-            let message = format!("there are more than {MOST} values");
+        if self.nodes > MAX_NODES {
+            let message = format!("there are more than {MAX_NODES} values");
             return Err(Draft::error(Code::TooLong, node.at, message).hint("nothing needs that many"));
         }
         let Some(open) = self.open.last_mut() else {

@@ -43,14 +43,14 @@ fn number(text: &str) -> Option<Option<Number>> {
     if let Ok(whole) = plain.parse::<i64>() {
         return Some(Some(whole.into()));
     }
-    Some(plain.parse::<f64>().ok().and_then(whole_or_not))
+    Some(plain.parse::<f64>().ok().and_then(integer_or_float))
 }
 
 /// `1.0` and `1e3` are whole numbers to a schema, so they are for everybody behind it.
-fn whole_or_not(value: f64) -> Option<Number> {
+fn integer_or_float(value: f64) -> Option<Number> {
     /// Up to here every whole number is one that a double can hold.
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    if value.fract() == 0.0 && value.abs() <= EXACT {
+    const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
+    if value.fract() == 0.0 && value.abs() <= MAX_EXACT_INTEGER {
         #[expect(clippy::cast_possible_truncation, reason = "a whole number below 2^53")]
         return Some((value as i64).into());
     }

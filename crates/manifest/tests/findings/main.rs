@@ -11,7 +11,8 @@ use narrows_manifest::{Code, Kind, check};
 #[track_caller]
 fn check_file(name: &str, front: &str, expected: &[&str]) {
     let path = Path::new("notes").join(name);
-    let findings = check(Kind::of(&path).unwrap(), &path, format!("---\n{front}\n---\nText.\n").as_bytes());
+    let findings =
+        check(Kind::from_path(&path).unwrap(), &path, format!("---\n{front}\n---\nText.\n").as_bytes());
     let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
     let lines: Vec<&str> = lines.iter().map(|line| line.strip_prefix("notes/").unwrap()).collect();
     assert_eq!(lines, expected);

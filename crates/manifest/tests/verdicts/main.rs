@@ -32,7 +32,7 @@ fn examples(folder: &Path) -> Vec<(Kind, PathBuf)> {
     while let Some(directory) = open.pop() {
         for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
-            match Kind::of(&path) {
+            match Kind::from_path(&path) {
                 _ if path.is_dir() => open.push(path),
                 Some(kind) => found.push((kind, path)),
                 None => {}

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use narrows_manifest::{Bundle, Checked, Finding, Findings, Kind, LONGEST, Severity};
+use narrows_manifest::{Bundle, Checked, Finding, Findings, Kind, MAX_MANIFEST_BYTES, Severity};
 use serde_json::{Value, json};
 
 use crate::command::serve::preflight;
@@ -14,7 +14,7 @@ use crate::terminal::{Colour, line};
 
 /// Whether `path` is a manifest, or a directory that may have some.
 pub(super) fn are_at(path: &Path) -> bool {
-    Kind::of(path).is_some() || path.is_dir()
+    Kind::from_path(path).is_some() || path.is_dir()
 }
 
 /// Tells everything about the manifests at `path`, and whether they can be used.
@@ -83,7 +83,7 @@ fn look(path: &Path) -> Result<Vec<Checked>, Failure> {
         files.iter_mut().for_each(|file| file.path = path.join(&file.path));
         return Ok(files);
     }
-    let kind = Kind::of(path);
+    let kind = Kind::from_path(path);
     let findings = kind
         .map(|kind| read(path).map(|bytes| narrows_manifest::check_for_serving(kind, &place(path), &bytes)));
     let findings = findings.transpose().map_err(unreadable)?.unwrap_or_default();
@@ -98,7 +98,7 @@ fn place(path: &Path) -> PathBuf {
 /// As much of a file as it takes to see that it is too long.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(LONGEST + 1).read_to_end(&mut bytes)?;
+    File::open(path)?.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

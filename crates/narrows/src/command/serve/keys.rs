@@ -6,7 +6,8 @@ use narrows_audit::{PublicKey, Timestamp};
 use narrows_govern::{Method, Principal};
 use narrows_manifest::types::governance::Approver;
 use narrows_manifest::{
-    Bundle, Code, EffectiveGovernance, Files, FilesError, Finding, Findings, LONGEST, Severity, Workspace,
+    Bundle, Code, EffectiveGovernance, Files, FilesError, Finding, Findings, MAX_MANIFEST_BYTES, Severity,
+    Workspace,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -107,7 +108,7 @@ impl KeyFiles {
     pub(super) fn read_at(root: &Path, path: PathBuf, findings: &mut Findings) -> Self {
         let mut read = |path: &Path| {
             let bytes = match Workspace::open(root) {
-                Ok(workspace) => workspace.read(path, LONGEST),
+                Ok(workspace) => workspace.read(path, MAX_MANIFEST_BYTES),
                 Err(error) => Err(FilesError::Other(error.to_string())),
             };
             match bytes {

@@ -4,7 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use narrows_manifest::types::acp::{Kind, Tier};
-use narrows_manifest::{Bundle, Code, Files, FilesError, Finding, LONGEST, Memory, Workspace, resolve};
+use narrows_manifest::{
+    Bundle, Code, Files, FilesError, Finding, MAX_MANIFEST_BYTES, Memory, Workspace, resolve,
+};
 
 use super::point::{Outcome, fails, not_applicable, passes};
 use crate::command::serve::charge::Charge;
@@ -54,12 +56,12 @@ impl Papers {
         let mut files = Memory::default();
         for pin in &bundle.pins {
             let bytes = workspace
-                .read(&pin.path, LONGEST)
+                .read(&pin.path, MAX_MANIFEST_BYTES)
                 .map_err(|error| format!("{}: {error}", pin.path.display()))?;
             files = files.with(&pin.path, bytes);
         }
         let manifest = bundle.acp.path.clone();
-        let text = workspace.read(&manifest, LONGEST).map_err(|error| error.to_string())?;
+        let text = workspace.read(&manifest, MAX_MANIFEST_BYTES).map_err(|error| error.to_string())?;
         let text = String::from_utf8(text).map_err(|_| "it is not UTF-8".to_owned())?;
         let governed = bundle.operator.as_ref().is_some_and(|operator| operator.front.governance.is_some());
         let papers = Self {

@@ -8,30 +8,30 @@ use sha2::{Digest, Sha256};
 
 use super::plan::{Loaded, Pin};
 use crate::code::Code;
-use crate::document::{self, FrontMatter, LONGEST};
+use crate::document::{self, FrontMatter, MAX_MANIFEST_BYTES};
 use crate::files::{Files, FilesError, join};
 use crate::finding::{Draft, Findings};
-use crate::yaml::Place;
+use crate::yaml::SourcePos;
 
 /// The most files that one manifest leads to.
-const MOST: usize = 256;
+const MAX_FILES: usize = 256;
 
 /// What was read so far.
-pub(super) struct Reading<'a> {
+pub(super) struct ManifestReader<'a> {
     pub(super) files: &'a dyn Files,
     pub(super) pins: Vec<Pin>,
     pub(super) findings: Findings,
     cache: Vec<(PathBuf, Vec<u8>)>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> ManifestReader<'a> {
     pub(super) fn new(files: &'a dyn Files) -> Self {
         Self { files, pins: Vec::new(), findings: Findings::default(), cache: Vec::new() }
     }
 
     /// Notes what is wrong with a file that was read.
     pub(super) fn find<T>(&mut self, file: &Loaded<T>, draft: Draft) {
-        self.findings.push(draft.of(&file.path));
+        self.findings.push(draft.into_finding(&file.path));
     }
 
     /// The bytes of a file. What is digested is what is returned, and a second look returns the same.
@@ -39,10 +39,10 @@ impl<'a> Reading<'a> {
         if let Some((_, bytes)) = self.cache.iter().find(|(known, _)| known == path) {
             return Ok(bytes.clone());
         }
-        if self.cache.len() == MOST {
-            return Err(FilesError::Other(format!("more than {MOST} files belong to this manifest")));
+        if self.cache.len() == MAX_FILES {
+            return Err(FilesError::Other(format!("more than {MAX_FILES} files belong to this manifest")));
         }
-        let bytes = self.files.read(path, LONGEST)?;
+        let bytes = self.files.read(path, MAX_MANIFEST_BYTES)?;
         let mut sha256 = String::with_capacity(64);
         for byte in Sha256::digest(&bytes) {
             let _ = write!(sha256, "{byte:02x}");
@@ -74,7 +74,8 @@ impl<'a> Reading<'a> {
             Ok(bytes) => self.parse(path, &bytes),
             Err(error) => {
                 let code = code_of(&error);
-                self.findings.push(Draft::error(code, Place::START, format!("{error}")).of(path));
+                self.findings
+                    .push(Draft::error(code, SourcePos::START, format!("{error}")).into_finding(path));
                 None
             }
         }
@@ -85,7 +86,7 @@ impl<'a> Reading<'a> {
         &mut self,
         from: &Loaded<F>,
         reference: &str,
-        at: Place,
+        at: SourcePos,
         key: &str,
         code: Option<Code>,
     ) -> Option<Loaded<T>> {
