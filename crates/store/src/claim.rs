@@ -71,15 +71,15 @@ impl Claims {
     }
 
     /// Opens session `id`, whether or not there is one.
-    pub(crate) fn take(self: &Arc<Self>, id: &str) -> Result<Claim, StoreError> {
+    pub(crate) fn claim(self: &Arc<Self>, id: &str) -> Result<Claim, StoreError> {
         if !self.ids().insert(id.to_owned()) {
             return Err(StoreError::InUse { by_us: true });
         }
         // From here on dropping it takes the id out again.
         let mut held = Held { id: id.to_owned(), claims: self.clone(), lock: None };
         if let Some(directory) = &self.directory {
-            let path = directory.join(lock::name(id));
-            let lock = Lock::take(&path).map_err(|error| StoreError::io(&path, &error))?;
+            let path = directory.join(lock::file_name(id));
+            let lock = Lock::acquire(&path).map_err(|error| StoreError::io(&path, &error))?;
             held.lock = Some(lock.ok_or(StoreError::InUse { by_us: false })?);
         }
         Ok(Claim { held: Arc::new(held) })

@@ -12,21 +12,21 @@ pub(crate) struct Cursor {
 }
 
 /// How many digits the time takes.
-const TIME: usize = 16;
+const TIME_DIGITS: usize = 16;
 
 impl Cursor {
     /// The text to hand out.
     pub(crate) fn to_text(&self) -> String {
         let id: String = self.id.bytes().map(|byte| format!("{byte:02x}")).collect();
-        format!("{:0TIME$x}{id}", self.updated)
+        format!("{:0TIME_DIGITS$x}{id}", self.updated)
     }
 
     /// Reads what [`Cursor::to_text`] has written, and nothing else.
     pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
-        let (time, id) = text.split_at_checked(TIME).ok_or(StoreError::BadCursor)?;
-        let time: Vec<u8> = bytes(time).ok_or(StoreError::BadCursor)?;
-        let time: [u8; TIME / 2] = time.try_into().map_err(|_| StoreError::BadCursor)?;
-        let id = bytes(id).and_then(|id| String::from_utf8(id).ok()).ok_or(StoreError::BadCursor)?;
+        let (time, id) = text.split_at_checked(TIME_DIGITS).ok_or(StoreError::BadCursor)?;
+        let time: Vec<u8> = decode_hex(time).ok_or(StoreError::BadCursor)?;
+        let time: [u8; TIME_DIGITS / 2] = time.try_into().map_err(|_| StoreError::BadCursor)?;
+        let id = decode_hex(id).and_then(|id| String::from_utf8(id).ok()).ok_or(StoreError::BadCursor)?;
         if id.is_empty() {
             return Err(StoreError::BadCursor);
         }
@@ -35,7 +35,7 @@ impl Cursor {
 }
 
 /// The bytes that pairs of lower-case hexadecimal digits stand for.
-fn bytes(text: &str) -> Option<Vec<u8>> {
+fn decode_hex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),

@@ -3,11 +3,11 @@
 use rusqlite::{OptionalExtension, Row, params};
 
 use crate::claim::Held;
-use crate::ledger::{Ledger, Texts, signed, unsigned};
+use crate::database::{Database, TextList, signed, unsigned};
 use crate::sessions::key;
 use crate::{StoreError, Timestamp, Turn};
 
-impl Ledger {
+impl Database {
     /// Adds a turn to the session of `held`, which is called `title` from now on if there is one; returns its number.
     pub(crate) fn append(
         &mut self,
@@ -32,7 +32,7 @@ impl Ledger {
             let mut insert = file.prepare_cached(
                 "INSERT INTO turns (session, number, messages, replay) VALUES (?1, ?2, ?3, ?4)",
             )?;
-            let (messages, replay) = (Texts(turn.messages.as_slice()), Texts(turn.replay.as_slice()));
+            let (messages, replay) = (TextList(turn.messages.as_slice()), TextList(turn.replay.as_slice()));
             insert.execute(params![session, number, messages, replay])?;
             Ok(unsigned(number))
         })
@@ -60,8 +60,8 @@ impl Ledger {
                 params![
                     session,
                     signed(through),
-                    Texts(summary.messages.as_slice()),
-                    Texts(summary.replay.as_slice())
+                    TextList(summary.messages.as_slice()),
+                    TextList(summary.replay.as_slice())
                 ],
             )?;
             Ok(())
@@ -99,7 +99,7 @@ impl Ledger {
 fn turn(row: &Row<'_>) -> rusqlite::Result<Turn> {
     Ok(Turn {
         number: unsigned(row.get(0)?),
-        messages: row.get::<_, Texts<_>>(1)?.0,
-        replay: row.get::<_, Texts<_>>(2)?.0,
+        messages: row.get::<_, TextList<_>>(1)?.0,
+        replay: row.get::<_, TextList<_>>(2)?.0,
     })
 }

@@ -28,9 +28,9 @@
 
 mod claim;
 mod cursor;
+mod database;
 mod error;
 mod history;
-mod ledger;
 mod lock;
 mod prune;
 mod record;

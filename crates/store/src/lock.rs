@@ -8,10 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 /// How often a lock is tried that others hold; whoever sweeps, prunes or deletes holds it for a moment only.
-const TRIES: u32 = 5;
+const MAX_LOCK_ATTEMPTS: u32 = 5;
 
 /// How long to wait between two tries.
-const PAUSE: Duration = Duration::from_millis(10);
+const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// A locked file. Dropping it removes the file and the lock, in this order.
 #[derive(Debug)]
@@ -22,12 +22,12 @@ pub(crate) struct Lock {
 
 impl Lock {
     /// Locks `path`, made if it is not there; nothing if somebody holds it.
-    pub(crate) fn take(path: &Path) -> io::Result<Option<Self>> {
-        Self::take_pausing(path, || thread::sleep(PAUSE))
+    pub(crate) fn acquire(path: &Path) -> io::Result<Option<Self>> {
+        Self::acquire_with(path, || thread::sleep(LOCK_RETRY_PAUSE))
     }
 
-    fn take_pausing(path: &Path, mut pause: impl FnMut()) -> io::Result<Option<Self>> {
-        let mut tries = TRIES;
+    fn acquire_with(path: &Path, mut pause: impl FnMut()) -> io::Result<Option<Self>> {
+        let mut tries = MAX_LOCK_ATTEMPTS;
         loop {
             match attempt(path, true)? {
                 Attempt::Locked(lock) => return Ok(Some(lock)),
@@ -49,7 +49,7 @@ impl Drop for Lock {
     fn drop(&mut self) {
         // Removed before it is unlocked, or somebody could lock a file that is about to go. If all was taken away and
         // made anew, the file there is another's lock.
-        let removed = is_at(&self.file, &self.path)
+        let removed = is_same_file(&self.file, &self.path)
             .and_then(|ours| if ours { fs::remove_file(&self.path) } else { Ok(()) });
         if let Err(error) = removed {
             tracing::debug!(file = %self.path.display(), %error, "a lock file stays");
@@ -78,7 +78,7 @@ fn attempt(path: &Path, create: bool) -> io::Result<Attempt> {
         }
         Err(TryLockError::Error(error)) => return Err(error),
     }
-    if is_at(&file, path)? {
+    if is_same_file(&file, path)? {
         Ok(Attempt::Locked(Lock { file, path: path.to_owned() }))
     } else {
         Ok(Attempt::Stale)
@@ -86,7 +86,7 @@ fn attempt(path: &Path, create: bool) -> io::Result<Attempt> {
 }
 
 /// Whether `file` is what is found at `path`.
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+fn is_same_file(file: &File, path: &Path) -> io::Result<bool> {
     let file = file.metadata()?;
     match fs::metadata(path) {
         Ok(there) => Ok((there.dev(), there.ino()) == (file.dev(), file.ino())),
@@ -96,7 +96,7 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 }
 
 /// Removes the lock files in `directory` that nobody holds: what processes that were killed have left.
-pub(crate) fn sweep(directory: &Path) -> io::Result<()> {
+pub(crate) fn remove_stale(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         if path.extension().is_none_or(|extension| extension != EXTENSION) {
@@ -116,7 +116,7 @@ pub(crate) fn sweep(directory: &Path) -> io::Result<()> {
 const EXTENSION: &str = "lock";
 
 /// The name of the lock file of session `id`: the id with everything that means something to a file system escaped.
-pub(crate) fn name(id: &str) -> String {
+pub(crate) fn file_name(id: &str) -> String {
     let mut name = String::with_capacity(id.len() + 5);
     for byte in id.bytes() {
         if byte.is_ascii_alphanumeric() || byte == b'-' {
@@ -138,7 +138,7 @@ mod tests {
 
     #[track_caller]
     fn check(id: &str, expected: &str) {
-        assert_eq!(name(id), expected);
+        assert_eq!(file_name(id), expected);
     }
 
     #[test]
@@ -153,13 +153,13 @@ mod tests {
         #[test]
         fn names_are_safe_and_differ(a in ".{1,16}", b in ".{1,16}") {
             let safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-            prop_assert!(name(&a).bytes().all(safe) && !name(&a).starts_with('.'));
-            prop_assert_eq!(name(&a) == name(&b), a == b);
+            prop_assert!(file_name(&a).bytes().all(safe) && !file_name(&a).starts_with('.'));
+            prop_assert_eq!(file_name(&a) == file_name(&b), a == b);
         }
 
         #[test]
         fn the_longest_id_is_short_enough(id in "[é/.]{0,32}") {
-            prop_assert!(id.len() <= 64 && name(&id).len() <= 255);
+            prop_assert!(id.len() <= 64 && file_name(&id).len() <= 255);
         }
     }
 
@@ -167,24 +167,24 @@ mod tests {
     fn a_lock_keeps_others_out_and_leaves_no_file() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a.lock");
-        let lock = Lock::take(&path).unwrap().unwrap();
+        let lock = Lock::acquire(&path).unwrap().unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        assert!(Lock::take(&path).unwrap().is_none());
+        assert!(Lock::acquire(&path).unwrap().is_none());
         drop(lock);
         assert!(!path.exists());
-        assert!(Lock::take(&path).unwrap().is_some());
+        assert!(Lock::acquire(&path).unwrap().is_some());
     }
 
     #[test]
     fn a_lock_ends_although_a_copy_of_its_file_is_open() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a.lock");
-        let lock = Lock::take(&path).unwrap().unwrap();
+        let lock = Lock::acquire(&path).unwrap().unwrap();
         // What a process has that was forked and executes nothing.
         let copy = lock.file.try_clone().unwrap();
         fs::hard_link(&path, place.path().join("b.lock")).unwrap();
         drop(lock);
-        assert!(Lock::take(&place.path().join("b.lock")).unwrap().is_some());
+        assert!(Lock::acquire(&place.path().join("b.lock")).unwrap().is_some());
         drop(copy);
     }
 
@@ -216,23 +216,23 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a.lock");
         let file = File::create(&path).unwrap();
-        assert!(is_at(&file, &path).unwrap());
+        assert!(is_same_file(&file, &path).unwrap());
         fs::rename(&path, place.path().join("b.lock")).unwrap();
-        assert!(!is_at(&file, &path).unwrap());
+        assert!(!is_same_file(&file, &path).unwrap());
         let other = File::create(&path).unwrap();
-        assert!(!is_at(&file, &path).unwrap());
-        assert!(is_at(&other, &path).unwrap());
+        assert!(!is_same_file(&file, &path).unwrap());
+        assert!(is_same_file(&other, &path).unwrap());
     }
 
     #[test]
     fn the_lock_of_another_is_not_removed() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a.lock");
-        let lock = Lock::take(&path).unwrap().unwrap();
+        let lock = Lock::acquire(&path).unwrap().unwrap();
         fs::rename(&path, place.path().join("away")).unwrap();
-        let other = Lock::take(&path).unwrap().unwrap();
+        let other = Lock::acquire(&path).unwrap().unwrap();
         drop(lock);
-        assert!(Lock::take(&path).unwrap().is_none());
+        assert!(Lock::acquire(&path).unwrap().is_none());
         drop(other);
         assert!(!path.exists());
     }
@@ -241,9 +241,9 @@ mod tests {
     fn a_lock_that_is_held_for_a_moment_is_waited_for() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a.lock");
-        let mut held = Lock::take(&path).unwrap();
+        let mut held = Lock::acquire(&path).unwrap();
         let mut pauses = 0;
-        let taken = Lock::take_pausing(&path, || {
+        let taken = Lock::acquire_with(&path, || {
             pauses += 1;
             held.take_if(|_| pauses == 3);
         });
@@ -255,10 +255,10 @@ mod tests {
     fn only_what_nobody_holds_is_swept() {
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
-        let held = Lock::take(&path("held.lock")).unwrap().unwrap();
+        let held = Lock::acquire(&path("held.lock")).unwrap().unwrap();
         fs::write(path("left.lock"), "").unwrap();
         fs::write(path("other"), "").unwrap();
-        sweep(place.path()).unwrap();
+        remove_stale(place.path()).unwrap();
         assert!(held.path.exists());
         assert!(!path("left.lock").exists());
         assert!(path("other").exists());

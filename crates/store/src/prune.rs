@@ -4,20 +4,20 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::claim::Claim;
-use crate::ledger::{Ledger, signed};
+use crate::database::{Database, signed};
 use crate::{StoreError, Timestamp, lock, schema};
 
 /// How old a session without any turn becomes.
-const EMPTY: Duration = Duration::from_secs(24 * 60 * 60);
+const MAX_EMPTY_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How many are taken out at once; each needs an open file meanwhile.
-const AT_ONCE: u64 = 100;
+const MAX_PRUNED_AT_ONCE: u64 = 100;
 
-impl Ledger {
+impl Database {
     /// Takes out what nobody will miss. Whether that works is of no concern to whoever opens the file.
     pub(crate) fn tidy(&mut self, directory: &Path) {
         let locks = schema::locks(directory);
-        if let Err(error) = lock::sweep(&locks) {
+        if let Err(error) = lock::remove_stale(&locks) {
             tracing::warn!(file = %locks.display(), %error, "lock files could not be swept");
         }
         match self.prune() {
@@ -29,17 +29,17 @@ impl Ledger {
 
     /// Removes old sessions that have no turn and are not open anywhere; returns how many.
     fn prune(&mut self) -> Result<usize, StoreError> {
-        let age = i64::try_from(EMPTY.as_millis()).unwrap_or(i64::MAX);
+        let age = i64::try_from(MAX_EMPTY_AGE.as_millis()).unwrap_or(i64::MAX);
         let before = Timestamp::now().as_millis().saturating_sub(age);
         let ids = self.read(|file| {
             let mut query =
                 file.prepare("SELECT id FROM sessions WHERE last_turn = 0 AND created < ?1 LIMIT ?2")?;
-            let ids = query.query_map([before, signed(AT_ONCE)], |row| row.get::<_, String>(0))?;
+            let ids = query.query_map([before, signed(MAX_PRUNED_AT_ONCE)], |row| row.get::<_, String>(0))?;
             Ok(ids.collect::<Result<Vec<_>, _>>()?)
         })?;
         let mut claims = Vec::new();
         for id in ids {
-            match self.claims.take(&id) {
+            match self.claims.claim(&id) {
                 Ok(claim) => claims.push(claim),
                 Err(StoreError::InUse { .. }) => {}
                 Err(error) => return Err(error),

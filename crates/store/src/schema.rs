@@ -11,25 +11,25 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::io::Errno;
 
 use crate::StoreError;
-use crate::ledger::Fault;
+use crate::database::DbError;
 
 /// The name of the file in its directory.
-const FILE: &str = "sessions.db";
+const FILE_NAME: &str = "sessions.db";
 
 /// What SQLite calls a file that is nowhere.
 pub(crate) const MEMORY: &str = ":memory:";
 
 /// The name of the directory of lock files beside it.
-const LOCKS: &str = "locks";
+const LOCKS_DIRECTORY: &str = "locks";
 
 /// How long to wait for another process that writes.
-const BUSY: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long to wait before asking again where SQLite does not wait itself.
-const PAUSE: Duration = Duration::from_millis(5);
+const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Marks the file as ours: "nrws".
-const APPLICATION: i64 = 0x6e72_7773;
+const APPLICATION_ID: i64 = 0x6e72_7773;
 
 /// What leads from each version to the next. What stands here never changes; a new version is a new entry.
 const MIGRATIONS: [&str; 2] = [
@@ -69,12 +69,12 @@ pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// Where the file is in `directory`.
 pub(crate) fn file(directory: &Path) -> PathBuf {
-    directory.join(FILE)
+    directory.join(FILE_NAME)
 }
 
 /// Where the lock files are in `directory`.
 pub(crate) fn locks(directory: &Path) -> PathBuf {
-    directory.join(LOCKS)
+    directory.join(LOCKS_DIRECTORY)
 }
 
 /// Opens the file in `directory`; both are made if they are not there, for this user only.
@@ -103,8 +103,8 @@ pub(crate) fn open_in_memory() -> Result<Connection, StoreError> {
     prepare(opened?, file).map_err(|fault| fault.at(file))
 }
 
-fn prepare(mut connection: Connection, file: &Path) -> Result<Connection, Fault> {
-    connection.busy_timeout(BUSY)?;
+fn prepare(mut connection: Connection, file: &Path) -> Result<Connection, DbError> {
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     // Before anything else: a file that is not ours, or newer than we are, is not touched.
     let version = version(&connection.transaction()?, file)?;
     connection.pragma_update(None, "foreign_keys", true)?;
@@ -122,11 +122,12 @@ fn prepare(mut connection: Connection, file: &Path) -> Result<Connection, Fault>
 }
 
 /// The version of the file, 0 if nothing is in it. In a transaction, because another process may be making it.
-fn version(connection: &Transaction<'_>, file: &Path) -> Result<i64, Fault> {
+fn version(connection: &Transaction<'_>, file: &Path) -> Result<i64, DbError> {
     let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (found, application) = (number("user_version")?, number("application_id")?);
     let empty = connection.query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| row.get(0))?;
-    let ours = if empty { (found, application) == (0, 0) } else { application == APPLICATION && found > 0 };
+    let ours =
+        if empty { (found, application) == (0, 0) } else { application == APPLICATION_ID && found > 0 };
     if !ours {
         let reason = "it is a database of another program".to_owned();
         return Err(StoreError::Corrupt { file: file.to_owned(), reason }.into());
@@ -144,9 +145,10 @@ fn write_ahead(connection: &Connection) -> Result<(), rusqlite::Error> {
         match connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0)) {
             // SQLite does not wait here when two processes open a new file at once.
             Err(error)
-                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && start.elapsed() < BUSY =>
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                    && start.elapsed() < BUSY_TIMEOUT =>
             {
-                thread::sleep(PAUSE);
+                thread::sleep(RETRY_PAUSE);
             }
             Err(error) => return Err(error),
             Ok(mode) => {
@@ -157,7 +159,7 @@ fn write_ahead(connection: &Connection) -> Result<(), rusqlite::Error> {
     }
 }
 
-fn migrate(connection: &mut Connection, file: &Path) -> Result<(), Fault> {
+fn migrate(connection: &mut Connection, file: &Path) -> Result<(), DbError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Another process may have done it since.
     let from = version(&transaction, file)?;
@@ -166,7 +168,7 @@ fn migrate(connection: &mut Connection, file: &Path) -> Result<(), Fault> {
             transaction.execute_batch(step)?;
         }
     }
-    transaction.pragma_update(None, "application_id", APPLICATION)?;
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()?;
     Ok(())

@@ -4,18 +4,18 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::claim::{Claim, Held};
 use crate::cursor::Cursor;
-use crate::ledger::{Fault, Ledger, Texts, signed, unsigned};
+use crate::database::{Database, DbError, TextList, signed, unsigned};
 use crate::{Change, NewSession, Page, Record, StoreError, Timestamp};
 
 /// How long an id may be; escaped it must still be the name of a file.
-const LONGEST_ID: usize = 64;
+const MAX_ID_BYTES: usize = 64;
 
 /// How many sessions one page can have at most.
-const LONGEST_PAGE: usize = 1000;
+const MAX_PAGE_SESSIONS: usize = 1000;
 
 const RECORD: &str = "SELECT id, cwd, roots, title, created, updated, settings, last_turn FROM sessions";
 
-impl Ledger {
+impl Database {
     /// A new session, open at once.
     pub(crate) fn create(&mut self, new: &NewSession) -> Result<Claim, StoreError> {
         let claim = self.claim_new(&new.id)?;
@@ -50,10 +50,10 @@ impl Ledger {
     }
 
     fn claim_new(&self, id: &str) -> Result<Claim, StoreError> {
-        if id.is_empty() || id.len() > LONGEST_ID {
+        if id.is_empty() || id.len() > MAX_ID_BYTES {
             return Err(StoreError::BadId);
         }
-        self.claims.take(id).map_err(|error| match error {
+        self.claims.claim(id).map_err(|error| match error {
             StoreError::InUse { .. } => StoreError::Exists,
             error => error,
         })
@@ -63,7 +63,7 @@ impl Ledger {
     pub(crate) fn claim(&mut self, id: &str) -> Result<(Claim, Record), StoreError> {
         // An id that was never stored need not even be the name of a file.
         self.record(id)?.ok_or(StoreError::NotFound)?;
-        let claim = self.claims.take(id)?;
+        let claim = self.claims.claim(id)?;
         // Again: until it was claimed, others may have changed or deleted it.
         let record = self.record(id)?.ok_or(StoreError::NotFound)?;
         Ok((claim, record))
@@ -85,7 +85,7 @@ impl Ledger {
         limit: usize,
     ) -> Result<Page, StoreError> {
         let cursor = cursor.map(Cursor::parse).transpose()?;
-        let limit = limit.clamp(1, LONGEST_PAGE);
+        let limit = limit.clamp(1, MAX_PAGE_SESSIONS);
         let mut sessions = self.read(|file| {
             // Two texts instead of one condition for both, so that each can follow its index.
             let place = if cwd.is_some() { "cwd = ?1" } else { "?1 IS NULL" };
@@ -113,7 +113,7 @@ impl Ledger {
             return Ok(false);
         }
         // Held until it is gone, so that nobody opens it meanwhile.
-        let _claim = match self.claims.take(id) {
+        let _claim = match self.claims.claim(id) {
             Ok(claim) => Some(claim),
             Err(StoreError::InUse { by_us: true }) => None,
             Err(error) => return Err(error),
@@ -135,7 +135,7 @@ impl Ledger {
                 }
                 Change::Place { cwd, roots } => file.execute(
                     "UPDATE sessions SET cwd = ?2, roots = ?3 WHERE id = ?1",
-                    params![id, cwd, Texts(roots.as_slice())],
+                    params![id, cwd, TextList(roots.as_slice())],
                 ),
             };
             if changed? == 0 { Err(StoreError::NotFound.into()) } else { Ok(()) }
@@ -144,19 +144,20 @@ impl Ledger {
 }
 
 /// The key of session `id`.
-pub(crate) fn key(file: &Connection, id: &str) -> Result<Option<i64>, Fault> {
+pub(crate) fn key(file: &Connection, id: &str) -> Result<Option<i64>, DbError> {
     let mut query = file.prepare_cached("SELECT key FROM sessions WHERE id = ?1")?;
     Ok(query.query_row([id], |row| row.get(0)).optional()?)
 }
 
 /// Puts a session without turns into the file; returns its key.
-fn insert(file: &Connection, new: &NewSession) -> Result<i64, Fault> {
+fn insert(file: &Connection, new: &NewSession) -> Result<i64, DbError> {
     let mut query = file.prepare_cached(
         "INSERT INTO sessions (id, cwd, roots, settings, created, updated) VALUES (?1, ?2, ?3, ?4, ?5, ?5)
          ON CONFLICT (id) DO NOTHING",
     )?;
     let now = Timestamp::now().as_millis();
-    let inserted = query.execute(params![new.id, new.cwd, Texts(new.roots.as_slice()), new.settings, now])?;
+    let inserted =
+        query.execute(params![new.id, new.cwd, TextList(new.roots.as_slice()), new.settings, now])?;
     if inserted == 0 { Err(StoreError::Exists.into()) } else { Ok(file.last_insert_rowid()) }
 }
 
@@ -164,7 +165,7 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     Ok(Record {
         id: row.get(0)?,
         cwd: row.get(1)?,
-        roots: row.get::<_, Texts<_>>(2)?.0,
+        roots: row.get::<_, TextList<_>>(2)?.0,
         title: row.get(3)?,
         created: Timestamp::from_millis(row.get(4)?),
         updated: Timestamp::from_millis(row.get(5)?),

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use narrows_base::sync::lock;
 
 use crate::claim::{Claim, Claims};
-use crate::ledger::Ledger;
-use crate::writer::{Desk, Writer};
+use crate::database::Database;
+use crate::writer::{DbThread, Writer};
 use crate::{Change, NewSession, Page, Record, StoreError, Turn, schema};
 
 /// The sessions in a directory, or in memory. Clones are the same store.
@@ -21,7 +21,7 @@ pub struct Store {
 
 enum Place {
     /// Done at once, by whoever asks: it takes microseconds, and a test on a paused clock sees no time pass.
-    Memory(Mutex<Desk>),
+    Memory(Mutex<DbThread>),
     Disk(Writer),
 }
 
@@ -38,8 +38,8 @@ impl Store {
     /// Sessions that end with the last handle. Nothing waits for a thread here, so that a paused clock stands still.
     #[must_use]
     pub fn in_memory() -> Self {
-        let desk = Desk::new(None, Claims::new(None));
-        Self { place: Arc::new(Place::Memory(Mutex::new(desk))) }
+        let db_thread = DbThread::new(None, Claims::new(None));
+        Self { place: Arc::new(Place::Memory(Mutex::new(db_thread))) }
     }
 
     /// Makes a session, which is open at once.
@@ -47,7 +47,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Exists`], [`StoreError::BadId`], or what keeps the file from being used.
     pub async fn create(&self, new: NewSession) -> Result<Claim, StoreError> {
-        self.run_joint(move |ledger| ledger.create(&new)).await
+        self.run_batched(move |database| database.create(&new)).await
     }
 
     /// Opens a session.
@@ -56,7 +56,7 @@ impl Store {
     /// [`StoreError::NotFound`], [`StoreError::InUse`], or what keeps the file from being used.
     pub async fn claim(&self, id: &str) -> Result<(Claim, Record), StoreError> {
         let id = id.to_owned();
-        self.run(move |ledger| ledger.claim(&id)).await
+        self.run(move |database| database.claim(&id)).await
     }
 
     /// Makes a session with the history and the title of another, which may be open, here or elsewhere.
@@ -65,7 +65,7 @@ impl Store {
     /// [`StoreError::NotFound`] for the other, and as [`Store::create`].
     pub async fn fork(&self, from: &str, new: NewSession) -> Result<Claim, StoreError> {
         let from = from.to_owned();
-        self.run(move |ledger| ledger.fork(&from, &new)).await
+        self.run(move |database| database.fork(&from, &new)).await
     }
 
     /// The sessions, the one used last first: those that work in exactly `cwd`, if it is given, and come after
@@ -80,7 +80,7 @@ impl Store {
         limit: usize,
     ) -> Result<Page, StoreError> {
         let (cwd, cursor) = (cwd.map(str::to_owned), cursor.map(str::to_owned));
-        self.run(move |ledger| ledger.list(cwd.as_deref(), cursor.as_deref(), limit)).await
+        self.run(move |database| database.list(cwd.as_deref(), cursor.as_deref(), limit)).await
     }
 
     /// Deletes a session; false if there is none. One that is open through this store is deleted all the same, and
@@ -90,7 +90,7 @@ impl Store {
     /// [`StoreError::InUse`] by another process, or what keeps the file from being used.
     pub async fn delete(&self, id: &str) -> Result<bool, StoreError> {
         let id = id.to_owned();
-        self.run(move |ledger| ledger.delete(&id)).await
+        self.run(move |database| database.delete(&id)).await
     }
 
     /// What is known of a session, open or not.
@@ -99,7 +99,7 @@ impl Store {
     /// What keeps the file from being used.
     pub async fn record(&self, id: &str) -> Result<Option<Record>, StoreError> {
         let id = id.to_owned();
-        self.run(move |ledger| ledger.record(&id)).await
+        self.run(move |database| database.record(&id)).await
     }
 
     /// The history of a session, open or not. All `messages` one after the other are what the model gets, all `replay`
@@ -110,7 +110,7 @@ impl Store {
     /// [`StoreError::NotFound`], or what keeps the file from being used.
     pub async fn history(&self, id: &str) -> Result<Vec<Turn>, StoreError> {
         let id = id.to_owned();
-        self.run(move |ledger| ledger.history(&id)).await
+        self.run(move |database| database.history(&id)).await
     }
 
     /// Adds a turn to the history and returns its number.
@@ -133,7 +133,7 @@ impl Store {
         title: Option<String>,
     ) -> Result<u64, StoreError> {
         let held = claim.share();
-        self.run_joint(move |ledger| ledger.append(&held, &turn, title.as_deref())).await
+        self.run_batched(move |database| database.append(&held, &turn, title.as_deref())).await
     }
 
     /// Lets `summary` stand for the messages of all turns up to number `through`. What the client is shown stays, and
@@ -149,7 +149,7 @@ impl Store {
         summary: Turn,
     ) -> Result<(), StoreError> {
         let held = claim.share();
-        self.run(move |ledger| ledger.summarize(&held, through, &summary)).await
+        self.run(move |database| database.summarize(&held, through, &summary)).await
     }
 
     /// Changes what is known of a session. That is no use of it: its place in the list stays.
@@ -158,26 +158,26 @@ impl Store {
     /// As [`Store::append`].
     pub async fn set(&self, claim: &Claim, change: Change) -> Result<(), StoreError> {
         let held = claim.share();
-        self.run_joint(move |ledger| ledger.set(&held, &change)).await
+        self.run_batched(move |database| database.set(&held, &change)).await
     }
 
     async fn run<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&mut Ledger) -> Result<T, StoreError> + Send + 'static,
+        job: impl FnOnce(&mut Database) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         match &*self.place {
-            Place::Memory(desk) => lock(desk).run(job),
+            Place::Memory(db_thread) => lock(db_thread).run(job),
             Place::Disk(writer) => writer.run(job).await,
         }
     }
 
-    async fn run_joint<T: Send + 'static>(
+    async fn run_batched<T: Send + 'static>(
         &self,
-        mut job: impl FnMut(&mut Ledger) -> Result<T, StoreError> + Send + 'static,
+        mut job: impl FnMut(&mut Database) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         match &*self.place {
-            Place::Memory(desk) => lock(desk).run(&mut job),
-            Place::Disk(writer) => writer.run_joint(job).await,
+            Place::Memory(db_thread) => lock(db_thread).run(&mut job),
+            Place::Disk(writer) => writer.run_batched(job).await,
         }
     }
 }

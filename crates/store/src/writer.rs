@@ -9,29 +9,29 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::StoreError;
 use crate::claim::Claims;
-use crate::ledger::Ledger;
+use crate::database::Database;
 
 /// How many jobs wait at most; whoever has one more waits for room.
-const QUEUE: usize = 32;
+const QUEUE_JOBS: usize = 32;
 
 /// Something to be done with the file.
 enum Job {
     /// By itself.
-    Alone(Box<dyn FnOnce(&mut Desk) + Send>),
+    Alone(Box<dyn FnOnce(&mut DbThread) + Send>),
     /// With others of its kind in one transaction, if several wait.
-    Joint(Box<dyn Joint>),
+    BatchJob(Box<dyn BatchJob>),
 }
 
 /// A job that can be tried among others, and again by itself if that fails.
-trait Joint: Send {
+trait BatchJob: Send {
     /// Does it, and keeps what came of it.
-    fn attempt(&mut self, ledger: &mut Ledger) -> Result<(), StoreError>;
+    fn attempt(&mut self, database: &mut Database) -> Result<(), StoreError>;
 
     /// Forgets what came of it, for it was not stored.
-    fn forget(&mut self);
+    fn discard_result(&mut self);
 
     /// Tells whoever waits.
-    fn tell(self: Box<Self>, outcome: Result<(), StoreError>);
+    fn send_result(self: Box<Self>, outcome: Result<(), StoreError>);
 }
 
 struct Attempt<F, T> {
@@ -40,21 +40,21 @@ struct Attempt<F, T> {
     sender: oneshot::Sender<Result<T, StoreError>>,
 }
 
-impl<F, T> Joint for Attempt<F, T>
+impl<F, T> BatchJob for Attempt<F, T>
 where
-    F: FnMut(&mut Ledger) -> Result<T, StoreError> + Send,
+    F: FnMut(&mut Database) -> Result<T, StoreError> + Send,
     T: Send,
 {
-    fn attempt(&mut self, ledger: &mut Ledger) -> Result<(), StoreError> {
-        self.value = Some((self.work)(ledger)?);
+    fn attempt(&mut self, database: &mut Database) -> Result<(), StoreError> {
+        self.value = Some((self.work)(database)?);
         Ok(())
     }
 
-    fn forget(&mut self) {
+    fn discard_result(&mut self) {
         self.value = None;
     }
 
-    fn tell(self: Box<Self>, outcome: Result<(), StoreError>) {
+    fn send_result(self: Box<Self>, outcome: Result<(), StoreError>) {
         let Self { work, value, sender } = *self;
         // What the job holds, a claim perhaps, is let go before anybody hears of the result.
         drop(work);
@@ -66,67 +66,68 @@ where
 }
 
 /// Where jobs are done, and the file once one has been.
-pub(crate) struct Desk {
+pub(crate) struct DbThread {
     directory: Option<PathBuf>,
     claims: Arc<Claims>,
-    ledger: Option<Ledger>,
+    database: Option<Database>,
 }
 
-impl Desk {
+impl DbThread {
     /// A desk for the file in `directory`, or one in memory.
     pub(crate) fn new(directory: Option<PathBuf>, claims: Arc<Claims>) -> Self {
-        Self { directory, claims, ledger: None }
+        Self { directory, claims, database: None }
     }
 
     /// Does `job`, for which the file is opened if it is not. What failed to open is tried again the next time.
     pub(crate) fn run<T>(
         &mut self,
-        job: impl FnOnce(&mut Ledger) -> Result<T, StoreError>,
+        job: impl FnOnce(&mut Database) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        if let Some(ledger) = self.ledger.take_if(|ledger| !ledger.is_in_place()) {
+        if let Some(database) = self.database.take_if(|database| !database.is_in_place()) {
             tracing::warn!("the file of the sessions has been removed or replaced");
-            drop(ledger);
+            drop(database);
         }
-        if let Some(ledger) = &mut self.ledger {
-            return job(ledger);
+        if let Some(database) = &mut self.database {
+            return job(database);
         }
-        let mut ledger = Ledger::open(self.directory.as_deref(), self.claims.clone())?;
+        let mut database = Database::open(self.directory.as_deref(), self.claims.clone())?;
         if let Some(directory) = &self.directory {
-            ledger.tidy(directory);
+            database.tidy(directory);
         }
-        job(self.ledger.insert(ledger))
+        job(self.database.insert(database))
     }
 
     /// Does `jobs`, in one transaction if that works.
-    fn run_joint(&mut self, mut jobs: Vec<Box<dyn Joint>>) {
+    fn run_batched(&mut self, mut jobs: Vec<Box<dyn BatchJob>>) {
         if jobs.len() > 1 {
-            let together = self.run(|ledger| {
-                ledger.together(|ledger| jobs.iter_mut().try_for_each(|job| job.attempt(ledger)))
+            let together = self.run(|database| {
+                database
+                    .in_one_transaction(|database| jobs.iter_mut().try_for_each(|job| job.attempt(database)))
             });
             if together.is_ok() {
-                return jobs.into_iter().for_each(|job| job.tell(Ok(())));
+                return jobs.into_iter().for_each(|job| job.send_result(Ok(())));
             }
             // What keeps one of them from being done is no reason not to do the others.
-            jobs.iter_mut().for_each(|job| job.forget());
+            jobs.iter_mut().for_each(|job| job.discard_result());
         }
         for mut job in jobs {
-            let outcome = self.run(|ledger| job.attempt(ledger));
-            job.tell(outcome);
+            let outcome = self.run(|database| job.attempt(database));
+            job.send_result(outcome);
         }
     }
 }
 
 /// Does what comes until nobody can send any more.
-fn work(mut desk: Desk, mut queue: mpsc::Receiver<Job>) {
+fn work(mut db_thread: DbThread, mut queue: mpsc::Receiver<Job>) {
     while let Some(mut job) = queue.blocking_recv() {
         let mut joint = Vec::new();
         let alone = loop {
             match job {
                 Job::Alone(alone) => break Some(alone),
-                Job::Joint(one) => joint.push(one),
+                Job::BatchJob(one) => joint.push(one),
             }
             // What is taken must be done, so this is asked before.
-            if joint.len() == QUEUE {
+            if joint.len() == QUEUE_JOBS {
                 break None;
             }
             match queue.try_recv() {
@@ -134,9 +135,9 @@ fn work(mut desk: Desk, mut queue: mpsc::Receiver<Job>) {
                 Err(_) => break None,
             }
         };
-        desk.run_joint(joint);
+        db_thread.run_batched(joint);
         if let Some(alone) = alone {
-            alone(&mut desk);
+            alone(&mut db_thread);
         }
     }
 }
@@ -157,12 +158,12 @@ impl Writer {
     /// Has `job` done. It is also done if nobody waits for it any more, once it is in the queue.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&mut Ledger) -> Result<T, StoreError> + Send + 'static,
+        job: impl FnOnce(&mut Database) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (sender, receiver) = oneshot::channel();
-        let alone = Box::new(move |desk: &mut Desk| {
+        let alone = Box::new(move |db_thread: &mut DbThread| {
             // What the job holds is let go before anybody hears of the result.
-            let result = desk.run(job);
+            let result = db_thread.run(job);
             if sender.send(result).is_err() {
                 tracing::debug!("nobody waits for the result");
             }
@@ -172,12 +173,12 @@ impl Writer {
     }
 
     /// The same for what may be stored together with others, and done twice if that fails.
-    pub(crate) async fn run_joint<T: Send + 'static>(
+    pub(crate) async fn run_batched<T: Send + 'static>(
         &self,
-        work: impl FnMut(&mut Ledger) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnMut(&mut Database) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (sender, receiver) = oneshot::channel();
-        self.send(Job::Joint(Box::new(Attempt { work, value: None, sender }))).await?;
+        self.send(Job::BatchJob(Box::new(Attempt { work, value: None, sender }))).await?;
         receiver.await.map_err(|_| StoreError::Stopped)?
     }
 
@@ -190,9 +191,9 @@ impl Writer {
         if let Some(queue) = &*queue {
             return Ok(queue.clone());
         }
-        let (sender, receiver) = mpsc::channel::<Job>(QUEUE);
-        let desk = Desk::new(Some(self.directory.clone()), self.claims.clone());
-        let work = move || work(desk, receiver);
+        let (sender, receiver) = mpsc::channel::<Job>(QUEUE_JOBS);
+        let db_thread = DbThread::new(Some(self.directory.clone()), self.claims.clone());
+        let work = move || work(db_thread, receiver);
         let started = thread::Builder::new().name("sessions".to_owned()).spawn(work);
         started.map_err(|error| StoreError::io(&self.directory, &error))?;
         Ok(queue.insert(sender).clone())
@@ -206,8 +207,8 @@ mod tests {
 
     /// A job that does `work`, and where its outcome is told.
     fn job<T: Send + 'static>(
-        work: impl FnMut(&mut Ledger) -> Result<T, StoreError> + Send + 'static,
-    ) -> (Box<dyn Joint>, oneshot::Receiver<Result<T, StoreError>>) {
+        work: impl FnMut(&mut Database) -> Result<T, StoreError> + Send + 'static,
+    ) -> (Box<dyn BatchJob>, oneshot::Receiver<Result<T, StoreError>>) {
         let (sender, receiver) = oneshot::channel();
         (Box::new(Attempt { work, value: None, sender }), receiver)
     }
@@ -216,51 +217,51 @@ mod tests {
         NewSession { id: id.to_owned(), ..NewSession::default() }
     }
 
-    fn desk_in(place: &std::path::Path) -> Desk {
-        Desk::new(Some(place.to_owned()), Claims::new(Some(schema::locks(place))))
+    fn db_thread_in(place: &std::path::Path) -> DbThread {
+        DbThread::new(Some(place.to_owned()), Claims::new(Some(schema::locks(place))))
     }
 
     #[test]
     fn jobs_that_wait_together_are_stored_together() {
         let place = tempfile::tempdir().unwrap();
-        let mut desk = desk_in(place.path());
-        let claim = desk.run(|ledger| ledger.create(&new("a"))).unwrap();
+        let mut db_thread = db_thread_in(place.path());
+        let claim = db_thread.run(|database| database.create(&new("a"))).unwrap();
         let (mut jobs, mut told) = (Vec::new(), Vec::new());
         for text in ["1", "2", "3"] {
             let held = claim.share();
             let turn = Turn::new(vec![text.to_owned()], Vec::new());
-            let (job, receiver) = job(move |ledger| {
-                assert!(ledger.is_among_others());
-                ledger.append(&held, &turn, None)
+            let (job, receiver) = job(move |database| {
+                assert!(database.in_transaction());
+                database.append(&held, &turn, None)
             });
             jobs.push(job);
             told.push(receiver);
         }
-        desk.run_joint(jobs);
+        db_thread.run_batched(jobs);
         let numbers: Vec<_> = told.iter_mut().map(|told| told.try_recv().unwrap()).collect();
         assert_eq!(numbers, [Ok(1), Ok(2), Ok(3)]);
         // What is told is stored: another connection sees it.
-        let mut other = desk_in(place.path());
-        assert_eq!(other.run(|ledger| ledger.history("a")).unwrap().len(), 3);
+        let mut other = db_thread_in(place.path());
+        assert_eq!(other.run(|database| database.history("a")).unwrap().len(), 3);
     }
 
     #[test]
     fn none_of_many_jobs_is_lost() {
         let place = tempfile::tempdir().unwrap();
-        let mut desk = desk_in(place.path());
-        let claim = desk.run(|ledger| ledger.create(&new("a"))).unwrap();
-        let count = 2 * QUEUE + 1;
+        let mut db_thread = db_thread_in(place.path());
+        let claim = db_thread.run(|database| database.create(&new("a"))).unwrap();
+        let count = 2 * QUEUE_JOBS + 1;
         let (sender, queue) = mpsc::channel(count);
         let mut told = Vec::new();
         for _ in 0..count {
             let held = claim.share();
             let turn = Turn::new(Vec::new(), Vec::new());
-            let (job, receiver) = job(move |ledger| ledger.append(&held, &turn, None));
-            sender.try_send(Job::Joint(job)).ok().unwrap();
+            let (job, receiver) = job(move |database| database.append(&held, &turn, None));
+            sender.try_send(Job::BatchJob(job)).ok().unwrap();
             told.push(receiver);
         }
         drop(sender);
-        work(desk, queue);
+        work(db_thread, queue);
         let numbers: Vec<_> = told.iter_mut().map(|told| told.try_recv().unwrap().unwrap()).collect();
         assert_eq!(numbers, (1..=count as u64).collect::<Vec<_>>());
     }
@@ -268,17 +269,17 @@ mod tests {
     #[test]
     fn a_job_that_fails_harms_no_other() {
         let place = tempfile::tempdir().unwrap();
-        let mut desk = desk_in(place.path());
-        let claim = desk.run(|ledger| ledger.create(&new("a"))).unwrap();
+        let mut db_thread = db_thread_in(place.path());
+        let claim = db_thread.run(|database| database.create(&new("a"))).unwrap();
         let held = claim.share();
         let (append, mut number) =
-            job(move |ledger| ledger.append(&held, &Turn::new(Vec::new(), Vec::new()), None));
-        let (create, mut created) = job(|ledger| ledger.create(&new("b")));
-        let (twice, mut exists) = job(|ledger| ledger.create(&new("a")));
-        desk.run_joint(vec![append, create, twice]);
+            job(move |database| database.append(&held, &Turn::new(Vec::new(), Vec::new()), None));
+        let (create, mut created) = job(|database| database.create(&new("b")));
+        let (twice, mut exists) = job(|database| database.create(&new("a")));
+        db_thread.run_batched(vec![append, create, twice]);
         assert_eq!(number.try_recv().unwrap(), Ok(1), "once, although it was tried twice");
         assert_eq!(created.try_recv().unwrap().unwrap().id(), "b");
         assert_eq!(exists.try_recv().unwrap().err(), Some(StoreError::Exists));
-        assert_eq!(desk.run(|ledger| ledger.history("a")).unwrap().len(), 1);
+        assert_eq!(db_thread.run(|database| database.history("a")).unwrap().len(), 1);
     }
 }

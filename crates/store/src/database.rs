@@ -13,10 +13,10 @@ use crate::claim::Claims;
 use crate::schema;
 
 /// Begins a transaction that writes.
-const IMMEDIATE: &str = "BEGIN IMMEDIATE";
+const BEGIN_IMMEDIATE: &str = "BEGIN IMMEDIATE";
 
 /// An open file, and who works on what in it.
-pub(crate) struct Ledger {
+pub(crate) struct Database {
     connection: Connection,
     /// For errors.
     file: PathBuf,
@@ -25,7 +25,7 @@ pub(crate) struct Ledger {
     pub(crate) claims: Arc<Claims>,
 }
 
-impl Ledger {
+impl Database {
     /// Opens the file in `directory`, or one in memory.
     pub(crate) fn open(directory: Option<&Path>, claims: Arc<Claims>) -> Result<Self, StoreError> {
         let (connection, file) = match directory {
@@ -44,7 +44,7 @@ impl Ledger {
     /// Runs `work` on one state of the file.
     pub(crate) fn read<T>(
         &mut self,
-        work: impl FnOnce(&Connection) -> Result<T, Fault>,
+        work: impl FnOnce(&Connection) -> Result<T, DbError>,
     ) -> Result<T, StoreError> {
         self.run("BEGIN", work)
     }
@@ -52,28 +52,28 @@ impl Ledger {
     /// Runs `work`; what it changes is stored when this returns, or nothing is. Among others it is stored with them.
     pub(crate) fn write<T>(
         &mut self,
-        work: impl FnOnce(&Connection) -> Result<T, Fault>,
+        work: impl FnOnce(&Connection) -> Result<T, DbError>,
     ) -> Result<T, StoreError> {
         // Immediate: a reader that turns writer fails at once if another process wrote meanwhile.
-        self.run(IMMEDIATE, work)
+        self.run(BEGIN_IMMEDIATE, work)
     }
 
     fn run<T>(
         &mut self,
         begin: &str,
-        work: impl FnOnce(&Connection) -> Result<T, Fault>,
+        work: impl FnOnce(&Connection) -> Result<T, DbError>,
     ) -> Result<T, StoreError> {
-        let work = |ledger: &mut Self| work(&ledger.connection).map_err(|fault| fault.at(&ledger.file));
-        if self.is_among_others() { work(self) } else { self.transaction(begin, work) }
+        let work = |database: &mut Self| work(&database.connection).map_err(|fault| fault.at(&database.file));
+        if self.in_transaction() { work(self) } else { self.transaction(begin, work) }
     }
 
     /// Runs `work`, in which everything that is read or written is one transaction: stored as a whole, or not at all.
     /// Writing to the disk takes longer than all else, and this does it once.
-    pub(crate) fn together(
+    pub(crate) fn in_one_transaction(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        self.transaction(IMMEDIATE, work)
+        self.transaction(BEGIN_IMMEDIATE, work)
     }
 
     fn transaction<T>(
@@ -84,14 +84,14 @@ impl Ledger {
         self.statement(begin)?;
         let done = work(self).and_then(|value| self.statement("COMMIT").map(|()| value));
         // Some failures have ended the transaction already.
-        if done.is_err() && self.is_among_others() {
+        if done.is_err() && self.in_transaction() {
             self.statement("ROLLBACK")?;
         }
         done
     }
 
     /// Whether a transaction of several jobs is open.
-    pub(crate) fn is_among_others(&self) -> bool {
+    pub(crate) fn in_transaction(&self) -> bool {
         !self.connection.is_autocommit()
     }
 
@@ -107,14 +107,14 @@ fn identity(file: &Path) -> Option<(u64, u64)> {
 
 /// What goes wrong in a transaction.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum DbError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
     Sqlite(#[from] rusqlite::Error),
 }
 
-impl Fault {
+impl DbError {
     /// The same for others, with the file it happened to.
     pub(crate) fn at(&self, file: &Path) -> StoreError {
         match self {
@@ -125,19 +125,19 @@ impl Fault {
 }
 
 /// Several texts in one column, whatever is in them.
-pub(crate) struct Texts<T>(pub(crate) T);
+pub(crate) struct TextList<T>(pub(crate) T);
 
-impl ToSql for Texts<&[String]> {
+impl ToSql for TextList<&[String]> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         let text = serde_json::to_string(self.0);
         text.map(Into::into).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
     }
 }
 
-impl FromSql for Texts<Vec<String>> {
+impl FromSql for TextList<Vec<String>> {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         let texts = serde_json::from_str(value.as_str()?);
-        texts.map(Texts).map_err(|error| FromSqlError::Other(error.into()))
+        texts.map(TextList).map_err(|error| FromSqlError::Other(error.into()))
     }
 }
 
@@ -158,8 +158,8 @@ mod tests {
     use super::*;
     use crate::{NewSession, Turn};
 
-    fn ledger(directory: &Path) -> Ledger {
-        Ledger::open(Some(directory), Claims::new(Some(schema::locks(directory)))).unwrap()
+    fn database(directory: &Path) -> Database {
+        Database::open(Some(directory), Claims::new(Some(schema::locks(directory)))).unwrap()
     }
 
     fn turn(text: &str) -> Turn {
@@ -167,11 +167,11 @@ mod tests {
     }
 
     /// Lets the file have at most so many pages; 0 asks how many it has.
-    fn limit(ledger: &Ledger, pages: i64) -> i64 {
+    fn limit(database: &Database, pages: i64) -> i64 {
         let pragma = if pages == 0 { "page_count" } else { "max_page_count" };
         let asked = match pages {
-            0 => ledger.connection.pragma_query_value(None, pragma, |row| row.get(0)),
-            _ => ledger.connection.pragma_update_and_check(None, pragma, pages, |row| row.get(0)),
+            0 => database.connection.pragma_query_value(None, pragma, |row| row.get(0)),
+            _ => database.connection.pragma_update_and_check(None, pragma, pages, |row| row.get(0)),
         };
         asked.unwrap()
     }
@@ -179,88 +179,88 @@ mod tests {
     #[test]
     fn a_full_disk_loses_nothing() {
         let place = tempfile::tempdir().unwrap();
-        let mut ledger = ledger(place.path());
-        let claim = ledger.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
+        let mut database = database(place.path());
+        let claim = database.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
         let held = claim.share();
-        ledger.append(&held, &turn("small"), None).unwrap();
-        let pages = limit(&ledger, 0);
-        limit(&ledger, pages);
+        database.append(&held, &turn("small"), None).unwrap();
+        let pages = limit(&database, 0);
+        limit(&database, pages);
 
         let large = turn(&"large ".repeat(10_000));
-        let before = (ledger.record("a"), ledger.history("a"));
-        assert_eq!(ledger.append(&held, &large, None), Err(StoreError::Full));
-        assert_eq!(ledger.summarize(&held, 1, &large), Err(StoreError::Full));
+        let before = (database.record("a"), database.history("a"));
+        assert_eq!(database.append(&held, &large, None), Err(StoreError::Full));
+        assert_eq!(database.summarize(&held, 1, &large), Err(StoreError::Full));
         let settings = large.messages[0].clone();
-        assert_eq!(ledger.set(&held, &crate::Change::Settings(settings.clone())), Err(StoreError::Full));
+        assert_eq!(database.set(&held, &crate::Change::Settings(settings.clone())), Err(StoreError::Full));
         let second = NewSession { id: "b".into(), settings, ..NewSession::default() };
-        assert_eq!(ledger.create(&second).err(), Some(StoreError::Full));
-        assert_eq!((ledger.record("a"), ledger.history("a")), before);
+        assert_eq!(database.create(&second).err(), Some(StoreError::Full));
+        assert_eq!((database.record("a"), database.history("a")), before);
 
-        limit(&ledger, pages + 1000);
-        assert_eq!(ledger.append(&held, &large, None), Ok(2));
-        assert!(ledger.create(&second).is_ok(), "the claim of the failed attempt is gone");
-        assert_eq!(ledger.history("a").unwrap()[1].messages, large.messages);
+        limit(&database, pages + 1000);
+        assert_eq!(database.append(&held, &large, None), Ok(2));
+        assert!(database.create(&second).is_ok(), "the claim of the failed attempt is gone");
+        assert_eq!(database.history("a").unwrap()[1].messages, large.messages);
     }
 
     #[test]
     fn whoever_writes_keeps_nobody_from_reading() {
         let place = tempfile::tempdir().unwrap();
-        let mut ledger = ledger(place.path());
-        let claim = ledger.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
+        let mut database = database(place.path());
+        let claim = database.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
         let held = claim.share();
-        ledger.append(&held, &turn("1"), None).unwrap();
+        database.append(&held, &turn("1"), None).unwrap();
         let other = Connection::open(schema::file(place.path())).unwrap();
         other.execute_batch("BEGIN IMMEDIATE; UPDATE sessions SET title = 'x'").unwrap();
-        assert_eq!(ledger.history("a").unwrap().len(), 1);
-        assert_eq!(ledger.record("a").unwrap().unwrap().title, None);
+        assert_eq!(database.history("a").unwrap().len(), 1);
+        assert_eq!(database.record("a").unwrap().unwrap().title, None);
         // Not for as long as it would.
-        ledger.connection.busy_timeout(std::time::Duration::ZERO).unwrap();
-        assert_eq!(ledger.append(&held, &turn("2"), None), Err(StoreError::Busy));
+        database.connection.busy_timeout(std::time::Duration::ZERO).unwrap();
+        assert_eq!(database.append(&held, &turn("2"), None), Err(StoreError::Busy));
         other.execute_batch("COMMIT").unwrap();
-        assert_eq!(ledger.append(&held, &turn("2"), None), Ok(2));
+        assert_eq!(database.append(&held, &turn("2"), None), Ok(2));
     }
 
     #[test]
     fn a_write_that_fails_in_the_middle_leaves_nothing() {
         let place = tempfile::tempdir().unwrap();
-        let mut ledger = ledger(place.path());
-        let claim = ledger.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
-        let before = ledger.record("a");
-        let result: Result<(), _> = ledger.write(|file| {
+        let mut database = database(place.path());
+        let claim = database.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
+        let before = database.record("a");
+        let result: Result<(), _> = database.write(|file| {
             file.execute("UPDATE sessions SET last_turn = 7, title = 'x'", [])?;
             Err(StoreError::BadCursor.into())
         });
         assert_eq!(result, Err(StoreError::BadCursor));
-        assert_eq!(ledger.record(claim.id()), before);
+        assert_eq!(database.record(claim.id()), before);
     }
 
     #[test]
     fn texts_that_are_none_are_corruption() {
         let place = tempfile::tempdir().unwrap();
-        let mut ledger = ledger(place.path());
-        let claim = ledger.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
-        ledger.append(&claim.share(), &turn("x"), None).unwrap();
-        ledger.write(|file| Ok(file.execute("UPDATE turns SET replay = '[1]'", [])?)).unwrap();
-        let error = ledger.history("a").unwrap_err();
+        let mut database = database(place.path());
+        let claim = database.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
+        database.append(&claim.share(), &turn("x"), None).unwrap();
+        database.write(|file| Ok(file.execute("UPDATE turns SET replay = '[1]'", [])?)).unwrap();
+        let error = database.history("a").unwrap_err();
         assert!(matches!(&error, StoreError::Corrupt { file, .. } if *file == schema::file(place.path())));
-        assert_eq!(ledger.record("a").unwrap().unwrap().turns, 1, "the rest can be read");
+        assert_eq!(database.record("a").unwrap().unwrap().turns, 1, "the rest can be read");
     }
 
     #[test]
     fn what_is_deleted_is_overwritten() {
         let place = tempfile::tempdir().unwrap();
-        let mut first = ledger(place.path());
+        let mut first = database(place.path());
         let claim = first.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
         first.append(&claim.share(), &turn(&"needle ".repeat(3000)), None).unwrap();
-        let found = |ledger: Ledger| {
+        let found = |database: Database| {
             // Closing brings everything into the file.
-            drop(ledger);
+            drop(database);
             let bytes = fs::read(schema::file(place.path())).unwrap();
             bytes.windows(6).any(|window| window == b"needle")
         };
         drop(claim);
         assert!(found(first));
-        let mut second = ledger(place.path());
+        let mut second = database(place.path());
         assert_eq!(second.delete("a"), Ok(true));
         assert!(!found(second));
     }
