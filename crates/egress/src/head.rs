@@ -3,13 +3,13 @@
 use crate::host::Target;
 
 /// The longest head.
-pub(crate) const LONGEST: usize = 16 << 10;
+pub(crate) const MAX_HEAD_BYTES: usize = 16 << 10;
 /// The port of `http` addresses.
-const HTTP: u16 = 80;
+const HTTP_PORT: u16 = 80;
 
 /// What somebody asks of a proxy.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum ProxyRequest {
     /// A tunnel.
     Tunnel(Target),
     /// One request, as the server is to get it, and how many bytes of it follow the head.
@@ -35,7 +35,7 @@ pub(crate) fn end(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Reads a head, which ends with an empty line.
-pub(crate) fn read(head: &[u8]) -> Result<Ask, HeadError> {
+pub(crate) fn read(head: &[u8]) -> Result<ProxyRequest, HeadError> {
     let text = std::str::from_utf8(head).map_err(|_| HeadError::Malformed)?;
     let text = text.strip_suffix("\r\n\r\n").ok_or(HeadError::Malformed)?;
     // A bare one could be a line's end for some.
@@ -57,17 +57,17 @@ pub(crate) fn read(head: &[u8]) -> Result<Ask, HeadError> {
         fields.push((name, value.trim_matches([' ', '\t'])));
     }
     if method == "CONNECT" {
-        return Target::parse(address, None).map(Ask::Tunnel).map_err(|_| HeadError::Target);
+        return Target::parse(address, None).map(ProxyRequest::Tunnel).map_err(|_| HeadError::Target);
     }
     request(method, address, &fields)
 }
 
-fn request(method: &str, address: &str, fields: &[(&str, &str)]) -> Result<Ask, HeadError> {
+fn request(method: &str, address: &str, fields: &[(&str, &str)]) -> Result<ProxyRequest, HeadError> {
     let scheme = address.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case("http://"));
     let rest = scheme.and_then(|_| address.get(7..)).ok_or(HeadError::Scheme)?;
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
-    let target = Target::parse(authority, Some(HTTP)).map_err(|_| HeadError::Target)?;
+    let target = Target::parse(authority, Some(HTTP_PORT)).map_err(|_| HeadError::Target)?;
     let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
     // The one that was judged is the one that is asked for, and nothing follows the one request.
     let mut head =
@@ -92,11 +92,11 @@ fn request(method: &str, address: &str, fields: &[(&str, &str)]) -> Result<Ask, 
         }
     }
     head.push_str("\r\n");
-    Ok(Ask::Request { target, head: head.into_bytes(), body: body.unwrap_or(0) })
+    Ok(ProxyRequest::Request { target, head: head.into_bytes(), body: body.unwrap_or(0) })
 }
 
 fn authority_of(target: &Target) -> String {
-    if target.port == HTTP { target.host.to_string() } else { target.to_string() }
+    if target.port == HTTP_PORT { target.host.to_string() } else { target.to_string() }
 }
 
 fn is_token(byte: u8) -> bool {
@@ -109,10 +109,10 @@ mod tests {
 
     use super::*;
 
-    fn told(head: &str) -> String {
+    fn describe(head: &str) -> String {
         match read(head.as_bytes()) {
-            Ok(Ask::Tunnel(target)) => format!("tunnel {target}"),
-            Ok(Ask::Request { target, head, body }) => {
+            Ok(ProxyRequest::Tunnel(target)) => format!("tunnel {target}"),
+            Ok(ProxyRequest::Request { target, head, body }) => {
                 format!("request {target} {body} {}", String::from_utf8(head).unwrap().escape_debug())
             }
             Err(error) => format!("{error:?}"),
@@ -154,7 +154,7 @@ mod tests {
             ("POST http://a.b/ HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "Length"),
             ("POST http://a.b/ HTTP/1.1\r\nContent-Length: -1\r\n\r\n", "Length"),
         ] {
-            assert_eq!(told(head), expected, "{head:?}");
+            assert_eq!(describe(head), expected, "{head:?}");
         }
         assert_eq!(end(b"GET / HTTP/1.1\r\n\r\nrest"), Some(18));
         assert_eq!(end(b"GET / HTTP/1.1\r\n\n"), None);
@@ -172,7 +172,7 @@ mod tests {
         #[test]
         fn one_request_stays_one(name in "[A-Za-z-]{1,12}", value in "[ -~\r\n]{0,24}", path in "[ -~]{0,12}") {
             let head = format!("GET http://a.b/{path} HTTP/1.1\r\n{name}: {value}\r\n\r\n");
-            if let Ok(Ask::Request { head, .. }) = read(head.as_bytes()) {
+            if let Ok(ProxyRequest::Request { head, .. }) = read(head.as_bytes()) {
                 prop_assert_eq!(end(&head), Some(head.len()));
                 let text = String::from_utf8(head).unwrap().to_lowercase();
                 let hosts = text.split("\r\n").filter(|line| line.starts_with("host:")).count();

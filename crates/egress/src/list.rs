@@ -5,27 +5,27 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use crate::host::{Host, Target, read_port};
 
 /// The ports of an entry that names none.
-const USUAL: [u16; 2] = [80, 443];
+const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
 /// What may be reached. The empty list lets nothing through.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct List {
+pub struct HostAllowList {
     /// What may be reached has to be in each of these, of which there is at least one.
     lists: Vec<Vec<Entry>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
-    who: Who,
+    host: HostPattern,
     port: Option<u16>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Who {
+enum HostPattern {
     /// This host.
     Host(Host),
     /// Every host below this name, which is not itself.
-    Below(String),
+    Subdomains(String),
 }
 
 /// An entry that is none.
@@ -33,7 +33,7 @@ enum Who {
 #[error("{0:?} is not a host that can be reached")]
 pub struct EntryError(pub String);
 
-impl List {
+impl HostAllowList {
     /// Reads entries such as `api.example.com`, `*.example.com`, `api.example.com:8443` and `10.0.0.1:80`.
     ///
     /// # Errors
@@ -109,29 +109,29 @@ impl Entry {
                 None => (below, None),
             };
             return match name.parse() {
-                Ok(Host::Name(name)) => Ok(Self { who: Who::Below(format!(".{name}")), port }),
+                Ok(Host::Name(name)) => Ok(Self { host: HostPattern::Subdomains(format!(".{name}")), port }),
                 _ => Err(none()),
             };
         }
         if let Ok(host) = text.parse() {
-            return Ok(Self { who: Who::Host(host), port: None });
+            return Ok(Self { host: HostPattern::Host(host), port: None });
         }
         let target = Target::parse(text, None).map_err(|_| none())?;
-        Ok(Self { who: Who::Host(target.host), port: Some(target.port) })
+        Ok(Self { host: HostPattern::Host(target.host), port: Some(target.port) })
     }
 
     fn permits(&self, target: &Target) -> bool {
         let port = match self.port {
             Some(port) => port == target.port,
-            None => USUAL.contains(&target.port),
+            None => DEFAULT_PORTS.contains(&target.port),
         };
-        port && match (&self.who, &target.host) {
-            (Who::Host(host), asked) => host == asked,
-            (Who::Below(below), Host::Name(name)) => {
+        port && match (&self.host, &target.host) {
+            (HostPattern::Host(host), asked) => host == asked,
+            (HostPattern::Subdomains(below), Host::Name(name)) => {
                 name.ends_with(below.as_str()) && name.len() > below.len()
             }
             // An address is below nothing, whatever it looks like.
-            (Who::Below(_), Host::Address(_)) => false,
+            (HostPattern::Subdomains(_), Host::Address(_)) => false,
         }
     }
 }
@@ -170,8 +170,8 @@ mod tests {
 
     use super::*;
 
-    fn list(entries: &[&str]) -> List {
-        List::parse(entries).unwrap()
+    fn list(entries: &[&str]) -> HostAllowList {
+        HostAllowList::parse(entries).unwrap()
     }
 
     #[test]
@@ -227,8 +227,8 @@ mod tests {
             check(target, false);
         }
         let target = |text: &str| Target::parse(text, None).unwrap();
-        assert!(!List::default().permits(&target("api.example.com:443")));
-        let parsed = |entries: &[&str]| List::parse(entries).unwrap();
+        assert!(!HostAllowList::default().permits(&target("api.example.com:443")));
+        let parsed = |entries: &[&str]| HostAllowList::parse(entries).unwrap();
         let both = parsed(&["*.example.com", "b.test"]).and(parsed(&["a.example.com", "c.test"]));
         assert!(both.permits(&target("a.example.com:443")) && !both.is_empty());
         assert!(!both.permits(&target("b.example.com:443")) && !both.permits(&target("b.test:443")));
@@ -251,14 +251,14 @@ mod tests {
             "*.a:443:1",
             "*.1",
         ] {
-            assert_eq!(List::parse([entry]), Err(EntryError(entry.to_owned())));
+            assert_eq!(HostAllowList::parse([entry]), Err(EntryError(entry.to_owned())));
         }
     }
 
     #[test]
     fn private_addresses_are_for_those_who_name_them() {
         let check = |host: &str, address: &str, expected: bool| {
-            let permitted = List::permits_address(&host.parse().unwrap(), address.parse().unwrap());
+            let permitted = HostAllowList::permits_address(&host.parse().unwrap(), address.parse().unwrap());
             assert_eq!(permitted, expected, "{host} {address}");
         };
         for public in ["93.184.215.14", "1.1.1.1", "2606:4700::1", "2001:4860::8"] {
@@ -314,7 +314,7 @@ mod tests {
 
         #[test]
         fn whatever_is_written_is_no_harm(entry in "[*a-z0-9.:\\[\\]-]{0,16}") {
-            let _ = List::parse([entry]);
+            let _ = HostAllowList::parse([entry]);
         }
     }
 }

@@ -12,14 +12,14 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::head::{self, Ask, HeadError};
+use crate::head::{self, HeadError, ProxyRequest};
 use crate::host::{Host, Target};
-use crate::list::List;
+use crate::list::HostAllowList;
 
 /// How long nobody is let in after the system had no room for one.
-const REST: Duration = Duration::from_millis(200);
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// How long what is left of a refused request is read, so that its answer is, too.
-const FAREWELL: Duration = Duration::from_millis(500);
+const REFUSAL_DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Whoever knows where names lead.
 pub trait Resolve: Send + Sync {
@@ -32,9 +32,9 @@ pub trait Resolve: Send + Sync {
 
 /// This machine, by its own settings.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct System;
+pub struct SystemResolver;
 
-impl Resolve for System {
+impl Resolve for SystemResolver {
     fn resolve<'a>(
         &'a self,
         name: &'a str,
@@ -106,7 +106,7 @@ impl Reason {
 }
 
 /// What comes of one connection, if it is not let through.
-enum Trouble {
+enum ConnectionError {
     Denied(Denial),
     /// It may be reached, and cannot be.
     Unreachable(Target, io::Error),
@@ -115,8 +115,8 @@ enum Trouble {
 }
 
 /// All that connections share.
-struct Porter {
-    list: List,
+struct ConnectionHandler {
+    list: HostAllowList,
     options: Options,
     resolver: Arc<dyn Resolve>,
     denials: mpsc::Sender<Denial>,
@@ -126,35 +126,35 @@ struct Porter {
 /// are lost.
 pub async fn serve(
     listener: TcpListener,
-    list: List,
+    list: HostAllowList,
     options: Options,
     resolver: Arc<dyn Resolve>,
     denials: mpsc::Sender<Denial>,
 ) {
     let slots = Arc::new(Semaphore::new(options.connections));
-    let porter = Arc::new(Porter { list, options, resolver, denials });
+    let handler = Arc::new(ConnectionHandler { list, options, resolver, denials });
     let mut visitors = JoinSet::new();
     loop {
         // Never closed.
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         while visitors.try_join_next().is_some() {}
         let Ok((stream, _)) = listener.accept().await else {
-            sleep(REST).await;
+            sleep(ACCEPT_RETRY_PAUSE).await;
             continue;
         };
-        let porter = Arc::clone(&porter);
+        let handler = Arc::clone(&handler);
         visitors.spawn(async move {
-            porter.attend(stream).await;
+            handler.handle_connection(stream).await;
             drop(slot);
         });
     }
 }
 
-impl Porter {
-    async fn attend(&self, mut stream: TcpStream) {
-        let (status, words) = match self.lead(&mut stream).await {
-            Ok(()) | Err(Trouble::Gone) => return,
-            Err(Trouble::Denied(denial)) => {
+impl ConnectionHandler {
+    async fn handle_connection(&self, mut stream: TcpStream) {
+        let (status, words) = match self.handle_request(&mut stream).await {
+            Ok(()) | Err(ConnectionError::Gone) => return,
+            Err(ConnectionError::Denied(denial)) => {
                 let target = denial.target.as_ref().map(ToString::to_string).unwrap_or_default();
                 tracing::warn!(target, reason = %denial.reason, "a sandbox wanted out");
                 let status = match denial.reason {
@@ -168,7 +168,7 @@ impl Porter {
                 let _ = self.denials.try_send(denial);
                 (status, words)
             }
-            Err(Trouble::Unreachable(target, error)) => {
+            Err(ConnectionError::Unreachable(target, error)) => {
                 ("502 Bad Gateway", format!("{target} cannot be reached: {error}\n"))
             }
         };
@@ -180,19 +180,19 @@ impl Porter {
             stream.write_all(format!("{head}{words}").as_bytes()).await?;
             stream.shutdown().await?;
             // Closed with something unread it would be reset, and the answer lost.
-            let mut rest = (&mut stream).take(head::LONGEST as u64);
+            let mut rest = (&mut stream).take(head::MAX_HEAD_BYTES as u64);
             copy(&mut rest, &mut tokio::io::sink()).await
         };
-        let _ = timeout(FAREWELL, farewell).await;
+        let _ = timeout(REFUSAL_DRAIN_TIMEOUT, farewell).await;
     }
 
     /// Reads what somebody wants and does it.
-    async fn lead(&self, stream: &mut TcpStream) -> Result<(), Trouble> {
-        let denied = |target, reason| Err(Trouble::Denied(Denial { target, reason }));
+    async fn handle_request(&self, stream: &mut TcpStream) -> Result<(), ConnectionError> {
+        let denied = |target, reason| Err(ConnectionError::Denied(Denial { target, reason }));
         let (bytes, end) = match timeout(self.options.head, read_head(stream)).await {
             Ok(Ok(Some(read))) => read,
             Ok(Ok(None)) => return denied(None, Reason::TooLong),
-            Ok(Err(_)) => return Err(Trouble::Gone),
+            Ok(Err(_)) => return Err(ConnectionError::Gone),
             Err(_) => return denied(None, Reason::TooSlow),
         };
         let (head, rest) = bytes.split_at(end);
@@ -202,45 +202,51 @@ impl Porter {
                 return denied(None, Reason::Malformed);
             }
         };
-        let (Ask::Tunnel(target) | Ask::Request { target, .. }) = &ask;
+        let (ProxyRequest::Tunnel(target) | ProxyRequest::Request { target, .. }) = &ask;
         if !self.list.permits(target) {
             return denied(Some(target.clone()), Reason::Unlisted);
         }
-        let mut server = match timeout(self.options.connect, self.reach(target)).await {
+        let mut server = match timeout(self.options.connect, self.connect_to(target)).await {
             Ok(Ok(server)) => server,
-            Ok(Err(Missed::Private)) => return denied(Some(target.clone()), Reason::Private),
-            Ok(Err(Missed::Io(error))) => return Err(Trouble::Unreachable(target.clone(), error)),
-            Err(_) => return Err(Trouble::Unreachable(target.clone(), io::ErrorKind::TimedOut.into())),
+            Ok(Err(ConnectError::Private)) => return denied(Some(target.clone()), Reason::Private),
+            Ok(Err(ConnectError::Io(error))) => {
+                return Err(ConnectionError::Unreachable(target.clone(), error));
+            }
+            Err(_) => {
+                return Err(ConnectionError::Unreachable(target.clone(), io::ErrorKind::TimedOut.into()));
+            }
         };
         tracing::debug!(%target, "a sandbox is let out");
-        let gone = |_| Trouble::Gone;
+        let gone = |_| ConnectionError::Gone;
         match &ask {
-            Ask::Tunnel(_) => {
+            ProxyRequest::Tunnel(_) => {
                 stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await.map_err(gone)?;
                 server.write_all(rest).await.map_err(gone)?;
                 copy_bidirectional(stream, &mut server).await.map_err(gone)?;
             }
-            Ask::Request { head, body, .. } => {
-                pass_on(stream, &mut server, head, rest, *body).await.map_err(gone)?;
+            ProxyRequest::Request { head, body, .. } => {
+                forward_request(stream, &mut server, head, rest, *body).await.map_err(gone)?;
             }
         }
         Ok(())
     }
 
     /// Finds a host and connects to what was found.
-    async fn reach(&self, target: &Target) -> Result<TcpStream, Missed> {
+    async fn connect_to(&self, target: &Target) -> Result<TcpStream, ConnectError> {
         let found = match &target.host {
             Host::Address(address) => vec![*address],
             Host::Name(name) => self.resolver.resolve(name).await?,
         };
         if found.is_empty() {
-            return Err(Missed::Io(io::ErrorKind::NotFound.into()));
+            return Err(ConnectError::Io(io::ErrorKind::NotFound.into()));
         }
-        let mut missed = Missed::Private;
-        for address in found.into_iter().filter(|address| List::permits_address(&target.host, *address)) {
+        let mut missed = ConnectError::Private;
+        for address in
+            found.into_iter().filter(|address| HostAllowList::permits_address(&target.host, *address))
+        {
             match TcpStream::connect(SocketAddr::new(address, target.port)).await {
                 Ok(stream) => return Ok(stream),
-                Err(error) => missed = Missed::Io(error),
+                Err(error) => missed = ConnectError::Io(error),
             }
         }
         Err(missed)
@@ -248,12 +254,12 @@ impl Porter {
 }
 
 /// Why a host was not reached.
-enum Missed {
+enum ConnectError {
     Private,
     Io(io::Error),
 }
 
-impl From<io::Error> for Missed {
+impl From<io::Error> for ConnectError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
@@ -266,10 +272,10 @@ async fn read_head(stream: &mut TcpStream) -> io::Result<Option<(Vec<u8>, usize)
         if let Some(end) = head::end(&bytes) {
             return Ok(Some((bytes, end)));
         }
-        if bytes.len() >= head::LONGEST {
+        if bytes.len() >= head::MAX_HEAD_BYTES {
             return Ok(None);
         }
-        let room = head::LONGEST - bytes.len();
+        let room = head::MAX_HEAD_BYTES - bytes.len();
         if (&mut *stream).take(room as u64).read_buf(&mut bytes).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -277,7 +283,7 @@ async fn read_head(stream: &mut TcpStream) -> io::Result<Option<(Vec<u8>, usize)
 }
 
 /// One request and its answer. What comes behind the request is not read.
-async fn pass_on(
+async fn forward_request(
     stream: &mut TcpStream,
     server: &mut TcpStream,
     head: &[u8],
@@ -291,7 +297,7 @@ async fn pass_on(
         let mut whole = AsyncReadExt::chain(rest, &mut from_client).take(body);
         copy(&mut whole, &mut to_server).await
     };
-    let answering = answer(&mut from_server, &mut to_client);
+    let answering = forward_response(&mut from_server, &mut to_client);
     tokio::pin!(sending);
     tokio::pin!(answering);
     tokio::select! {
@@ -304,7 +310,7 @@ async fn pass_on(
     }
 }
 
-async fn answer(
+async fn forward_response(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl tokio::io::AsyncWrite + Unpin),
 ) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use narrows_egress::{Denial, List, Options, Reason, Resolve, serve};
+use narrows_egress::{Denial, HostAllowList, Options, Reason, Resolve, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -41,7 +41,7 @@ impl Proxy {
         let address = listener.local_addr().unwrap();
         let (sender, denials) = mpsc::channel(16);
         let resolver = Arc::new(Everywhere([127, 0, 0, 1].into()));
-        let list = List::parse(entries).unwrap();
+        let list = HostAllowList::parse(entries).unwrap();
         let task = tokio::spawn(serve(listener, list, options, resolver, sender));
         Self { address, denials, task }
     }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use narrows_egress::List;
+use narrows_egress::HostAllowList;
 use narrows_manifest::types::acp::Tier;
 use narrows_manifest::types::runner::Limits;
 use narrows_manifest::{Agent, Bundle, PlannedMount, RunnerPlan, SandboxPlan};
@@ -51,7 +51,7 @@ pub(super) struct Bounds {
     /// Where it starts.
     pub(super) cwd: PathBuf,
     /// What it reaches.
-    pub(super) egress: List,
+    pub(super) egress: HostAllowList,
     /// The same in the words of the manifests, one list for each.
     pub(super) hosts: Vec<Vec<String>>,
     /// The variables it sees.
@@ -68,7 +68,7 @@ impl Bounds {
         runner: Option<&RunnerPlan>,
     ) -> Result<Self, Unenforceable> {
         let mut limits = runner.map(|runner| runner.limits).unwrap_or_default();
-        let mut egress = None::<List>;
+        let mut egress = None::<HostAllowList>;
         let mut env = None::<Vec<String>>;
         let mut planned: &[PlannedMount] = &[];
         let mut kept = Vec::new();
@@ -90,7 +90,7 @@ impl Bounds {
                     "write mode: read-only at its mounts instead",
                 ));
             }
-            let list = List::parse(&plan.egress).map_err(|error| {
+            let list = HostAllowList::parse(&plan.egress).map_err(|error| {
                 refused(
                     "sandbox_unenforceable",
                     "network.egress",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use narrows_audit::{Event, Log};
-use narrows_egress::List;
+use narrows_egress::HostAllowList;
 use narrows_manifest::types::runner::Engine;
 use narrows_manifest::{Agent, RunnerPlan};
 use narrows_mcp::Confinement;
@@ -41,7 +41,7 @@ pub(super) struct Cage {
     env: Environment,
     pub(super) cwd: PathBuf,
     /// What is let through, if anything is.
-    pub(super) egress: List,
+    pub(super) egress: HostAllowList,
     limits: Limits,
     processor: Option<Duration>,
     /// How long it may live.

@@ -2,7 +2,7 @@
 
 use narrows_agent::Settings;
 use narrows_audit::Log;
-use narrows_egress::{List, Target};
+use narrows_egress::{HostAllowList, Target};
 use narrows_govern::provided;
 use narrows_process::Spec;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ pub(super) async fn confined(
     let servers: Vec<Value> = charge.bundle.mcp_servers.iter().filter_map(provided).collect();
     let commands: Vec<Spec> =
         servers.iter().filter_map(|server| server["command"].as_str()).map(Spec::new).collect();
-    let unlisted = List::parse(&plan.egress).ok().and_then(|list| unlisted(&servers, &list));
+    let unlisted = HostAllowList::parse(&plan.egress).ok().and_then(|list| unlisted(&servers, &list));
     let refused = match unlisted {
         Some(refused) => Err(refused),
         // Nothing is started, so there is nothing to confine.
@@ -56,7 +56,7 @@ pub(super) async fn confined(
 }
 
 /// The first server that would be reached although the list of hosts does not name it.
-fn unlisted(servers: &[Value], list: &List) -> Option<Unenforceable> {
+fn unlisted(servers: &[Value], list: &HostAllowList) -> Option<Unenforceable> {
     let is_listed = |address: &str| {
         let url = Url::parse(address).ok()?;
         let target = Target::parse(url.host_str()?, url.port_or_known_default()).ok()?;
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn servers_are_reached_only_where_the_list_leads() {
-        let list = List::parse(["mcp.example.com", "localhost:8080"]).expect("a list");
+        let list = HostAllowList::parse(["mcp.example.com", "localhost:8080"]).expect("a list");
         let check = |url: &str, expected: bool| {
             assert_eq!(unlisted(&[json!({"name": "x", "url": url})], &list).is_none(), expected, "{url}");
         };

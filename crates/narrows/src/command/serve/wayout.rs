@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use narrows_audit::{Event, Log};
-use narrows_egress::{Denial, List, Options, System, serve};
+use narrows_egress::{Denial, HostAllowList, Options, SystemResolver, serve};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -32,13 +32,13 @@ impl WayOut {
     /// Lets through what the list names. Each denial is logged once, as `event` with what it is about.
     pub(super) fn open(
         listener: TcpListener,
-        list: List,
+        list: HostAllowList,
         log: Option<Log>,
         event: Event,
     ) -> io::Result<Self> {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let (sender, denials) = mpsc::channel(WAITING);
-        let proxy = tokio::spawn(serve(listener, list, Options::default(), Arc::new(System), sender));
+        let proxy = tokio::spawn(serve(listener, list, Options::default(), Arc::new(SystemResolver), sender));
         // It ends with the proxy, which has the only sender, once everything is logged.
         tokio::spawn(report(denials, log, event));
         Ok(Self { proxy })
