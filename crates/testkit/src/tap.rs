@@ -10,7 +10,7 @@ use narrows_base::sync::lock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// How much may wait to be read before writing in the proper way has to wait.
-const ROOM: usize = 256 << 10;
+const MAX_QUEUED_BYTES: usize = 256 << 10;
 
 #[derive(Default)]
 struct State {
@@ -67,7 +67,7 @@ impl AsyncWrite for Writer {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         {
             let mut state = self.0.state();
-            if state.bytes.len() >= ROOM && !state.gone {
+            if state.bytes.len() >= MAX_QUEUED_BYTES && !state.gone {
                 state.writing = Some(cx.waker().clone());
                 return Poll::Pending;
             }

@@ -1,7 +1,7 @@
 //! The SDK in one role against our fake agent or itself in the other, over streams in memory.
 
 use narrows_fake::{Ended, Script, options, run};
-use narrows_testkit::hand::stage;
+use narrows_testkit::peer::stage;
 use narrows_testkit::sdk::{Streams, Transcript, agent_on, drive, drive_on, drive_v2_on, streams};
 use narrows_testkit::wait::{alive_with_marker, wait_until};
 use serde_json::json;

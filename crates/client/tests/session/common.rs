@@ -9,7 +9,7 @@ use narrows_link::Link;
 use narrows_policy::{Access, Narrowing, Policy};
 use narrows_process::Spec;
 use narrows_testkit::fake::{Script, options, run};
-use narrows_testkit::hand::pair;
+use narrows_testkit::peer::pair;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 

@@ -9,7 +9,7 @@ use narrows_client::{Question, Reply, RunRequest, ServerConfig, Transport};
 use narrows_link::Link;
 use narrows_policy::{Access, Narrowing, Policy, Rules};
 use narrows_rpc::{CallError, Item, Peer, Request};
-use narrows_testkit::hand::pair;
+use narrows_testkit::peer::pair;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};

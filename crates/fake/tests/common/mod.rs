@@ -4,14 +4,14 @@
 
 use narrows_acp::{Raw, VariantReading, v1, v2};
 use narrows_fake::{Ended, Script, options, run};
-use narrows_testkit::hand::{Hand, stage};
+use narrows_testkit::peer::{Peer, stage};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 /// A conversation.
 pub(crate) struct Talk {
     /// The client.
-    pub(crate) client: Hand,
+    pub(crate) client: Peer,
     /// Everything that was said, a line each.
     pub(crate) log: String,
     agent: JoinHandle<Ended>,

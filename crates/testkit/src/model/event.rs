@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 pub(super) const MODEL: &str = "test-model";
 
 /// The id of the server's own replies.
-const ID: &str = "chatcmpl-1";
+const CHUNK_ID: &str = "chatcmpl-1";
 
 /// The bytes of one event with this payload.
 #[must_use]
@@ -18,7 +18,7 @@ pub fn data(payload: &(impl ToString + ?Sized)) -> Vec<u8> {
 #[must_use]
 pub fn chunk(choices: &Value) -> Value {
     json!({
-        "id": ID, "object": "chat.completion.chunk", "created": 1_760_000_000, "model": MODEL, "choices": choices
+        "id": CHUNK_ID, "object": "chat.completion.chunk", "created": 1_760_000_000, "model": MODEL, "choices": choices
     })
 }
 
@@ -50,7 +50,7 @@ pub(super) fn counts(input: u64, output: u64) -> Value {
 /// A whole completion, as it comes without streaming.
 pub(super) fn completion(message: &Value, reason: &str, usage: &Value) -> Value {
     json!({
-        "id": ID, "object": "chat.completion", "created": 1_760_000_000, "model": MODEL,
+        "id": CHUNK_ID, "object": "chat.completion", "created": 1_760_000_000, "model": MODEL,
         "choices": [{"index": 0, "message": message, "finish_reason": reason}],
         "usage": usage,
     })

@@ -7,10 +7,10 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use super::{Framing, Reply, Step};
 
 /// How long the head of a request may be.
-const MAX_HEAD: usize = 64 << 10;
+const MAX_HEAD_BYTES: usize = 64 << 10;
 
 /// How long the body of a request may be.
-const MAX_BODY: usize = 256 << 20;
+const MAX_BODY_BYTES: usize = 256 << 20;
 
 /// A request: its head in parts, and its body.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) async fn read(
         if let Some(end) = held.windows(4).position(|window| window == b"\r\n\r\n") {
             break end;
         }
-        if held.len() > MAX_HEAD {
+        if held.len() > MAX_HEAD_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the head is too long"));
         }
         if from.read_buf(held).await? == 0 {
@@ -77,7 +77,7 @@ fn length(headers: &[(String, String)]) -> io::Result<usize> {
     }
     let Some(length) = find("content-length") else { return Ok(0) };
     match length.parse() {
-        Ok(length) if length <= MAX_BODY => Ok(length),
+        Ok(length) if length <= MAX_BODY_BYTES => Ok(length),
         _ => Err(io::Error::new(io::ErrorKind::InvalidData, "no length, or too much")),
     }
 }

@@ -15,7 +15,7 @@ pub struct Stage {
     /// A second way to where that end writes, as a program that prints has.
     pub raw: Box<dyn Write + Send>,
     /// The client's end.
-    pub client: Hand,
+    pub client: Peer,
 }
 
 /// An agent's end, and the client at the other.
@@ -26,7 +26,7 @@ pub fn stage() -> Stage {
     Stage {
         link: stream(input, writer, &Options::default()),
         raw: Box::new(raw),
-        client: Hand { to_agent: Some(to_agent), from_agent: BufReader::new(from_agent), last: 0 },
+        client: Peer { to_agent: Some(to_agent), from_agent: BufReader::new(from_agent), last: 0 },
     }
 }
 
@@ -40,13 +40,13 @@ pub fn pair() -> (Link, Link, Box<dyn Write + Send>) {
 }
 
 /// A client by hand.
-pub struct Hand {
+pub struct Peer {
     to_agent: Option<DuplexStream>,
     from_agent: BufReader<Reader>,
     last: u64,
 }
 
-impl Hand {
+impl Peer {
     /// Sends bytes as they are. An agent that has gone does not mind.
     pub async fn send_raw(&mut self, bytes: &[u8]) {
         if let Some(to_agent) = &mut self.to_agent {
