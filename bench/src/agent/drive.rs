@@ -11,9 +11,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
 /// How long an agent may say nothing.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long it may take to end when nobody speaks to it any more.
-const FAREWELL: Duration = Duration::from_secs(3);
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why an agent could not be measured.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pipe(error) => error.fmt(f),
-            Self::Silent => write!(f, "said nothing for {} s", PATIENCE.as_secs()),
+            Self::Silent => write!(f, "said nothing for {} s", RESPONSE_TIMEOUT.as_secs()),
             Self::Gone => write!(f, "ended"),
             Self::Strange(what) => write!(f, "answered {what}"),
         }
@@ -168,7 +168,7 @@ impl Agent {
     }
 
     fn wait(&self) -> Result<(), Failure> {
-        let patience = Timespec::try_from(PATIENCE).map_err(io::Error::other)?;
+        let patience = Timespec::try_from(RESPONSE_TIMEOUT).map_err(io::Error::other)?;
         let ready = poll(&mut [PollFd::new(&self.stdout, PollFlags::IN)], Some(&patience));
         if ready.map_err(io::Error::from)? == 0 { Err(Failure::Silent) } else { Ok(()) }
     }
@@ -178,7 +178,7 @@ impl Drop for Agent {
     /// Lets it end by itself, as a client would, and kills it if it does not.
     fn drop(&mut self) {
         self.stdin.take();
-        let end = Instant::now() + FAREWELL;
+        let end = Instant::now() + STOP_TIMEOUT;
         while Instant::now() < end {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;

@@ -15,13 +15,13 @@ use super::options::Named;
 /// How many workers every router has.
 pub(crate) const WORKERS: usize = 4;
 /// What a bus of ours says on stderr.
-const LOG: &str = "narrows.log";
+const LOG_FILE: &str = "narrows.log";
 /// Its admin socket.
-const ADMIN: &str = "admin.sock";
+const ADMIN_SOCKET: &str = "admin.sock";
 /// How long one may take until it can be reached.
-const START: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it may take to end when asked to.
-const FAREWELL: Duration = Duration::from_secs(3);
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One way from the load to the workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,7 +144,7 @@ pub(crate) fn narrows(own: &Path, place: &Path, listen: &str) -> Result<Command,
 fn bus_toml(own: &Path, place: &Path, listen: &str) -> String {
     // As JSON, whose strings are also those of TOML.
     let word = |path: &Path| serde_json::Value::from(path.to_string_lossy()).to_string();
-    let (worker, admin) = (word(own), word(&place.join(ADMIN)));
+    let (worker, admin) = (word(own), word(&place.join(ADMIN_SOCKET)));
     format!(
         "{listen}\n[[pool]]\nname = \"bench\"\ncommand = [{worker}, \"bus-worker\"]\ninstances = {WORKERS}\nshare = \"all\"\nclient_meta = [\"bench\"]\n\n\
          [admin]\nsocket = {admin}\n"
@@ -171,7 +171,7 @@ pub(crate) struct Running {
 impl Running {
     /// Starts a bus of ours. The last line that it has said is told if it does not come up.
     pub(crate) fn logged(mut command: Command, address: SocketAddr, place: &Path) -> Result<Self, String> {
-        let log = place.join(LOG);
+        let log = place.join(LOG_FILE);
         command.stderr(File::create(&log).map_err(|error| error.to_string())?);
         Self::spawn(command, address).map_err(|problem| {
             let said = std::fs::read_to_string(&log).unwrap_or_default();
@@ -182,7 +182,7 @@ impl Running {
 
     /// Waits for all workers of a bus of ours, so that sessions are spread over them. Being asked costs it memory.
     pub(crate) fn staffed(mut self, place: &Path) -> Result<Self, String> {
-        self.wait("has not all its workers", || ready_workers(&place.join(ADMIN)) == WORKERS)?;
+        self.wait("has not all its workers", || ready_workers(&place.join(ADMIN_SOCKET)) == WORKERS)?;
         Ok(self)
     }
 
@@ -207,8 +207,8 @@ impl Running {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(format!("ended with {status}"));
             }
-            if before.elapsed() > START {
-                return Err(format!("{otherwise} after {} s", START.as_secs()));
+            if before.elapsed() > START_TIMEOUT {
+                return Err(format!("{otherwise} after {} s", START_TIMEOUT.as_secs()));
             }
             // sleep: nobody tells when a stranger begins to listen
             thread::sleep(Duration::from_micros(100));
@@ -229,7 +229,7 @@ impl Drop for Running {
             // It may have ended by itself; it has not been waited for, so the number is still its own.
             let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
         }
-        let end = Instant::now() + FAREWELL;
+        let end = Instant::now() + STOP_TIMEOUT;
         while Instant::now() < end {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;

@@ -15,9 +15,9 @@ use crate::agent::usage;
 use crate::remote::frames::{self, Frames};
 
 /// How long sessions may take to open, all together.
-const OPENING: Duration = Duration::from_secs(60);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long after the end of a run a router may say nothing before what is missing counts as lost.
-const SILENCE: Duration = Duration::from_secs(2);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How a client is reached, and what it speaks there.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +94,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Io(error) => error.fmt(f),
             Self::Unready(clients, lost) => {
-                write!(f, "{clients} clients have no sessions after {} s ({lost})", OPENING.as_secs())
+                write!(f, "{clients} clients have no sessions after {} s ({lost})", OPEN_TIMEOUT.as_secs())
             }
         }
     }
@@ -142,9 +142,9 @@ impl Crowd {
             tally: Tally::default(),
             closed: 0,
         };
-        let until = Instant::now() + OPENING;
+        let until = Instant::now() + OPEN_TIMEOUT;
         for number in 0..load.clients {
-            let mut stream = std::net::TcpStream::connect_timeout(&way.address, OPENING)?;
+            let mut stream = std::net::TcpStream::connect_timeout(&way.address, OPEN_TIMEOUT)?;
             stream.set_nodelay(true)?;
             let form = match way.web_socket {
                 None => Form::Lines(Rest::default()),
@@ -217,7 +217,7 @@ impl Crowd {
     fn leave(&mut self) -> io::Result<Lost> {
         self.clients.iter_mut().for_each(|client| client.talk.leave());
         let mut last = (self.missing(), Instant::now());
-        while last.0 > 0 && last.1.elapsed() < SILENCE {
+        while last.0 > 0 && last.1.elapsed() < SILENCE_TIMEOUT {
             self.turn(Duration::from_millis(50))?;
             let missing = self.missing();
             if missing < last.0 {

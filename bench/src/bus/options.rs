@@ -31,7 +31,7 @@ pub(crate) struct Options<C> {
 }
 
 /// The longest that is measured at once: the numbers of requests have seven digits.
-const LONGEST: f64 = 15.0;
+const MAX_SECONDS: f64 = 15.0;
 
 impl<C: Named> Options<C> {
     /// Reads the words behind the name of the bench.
@@ -77,10 +77,10 @@ fn listed(words: &str) -> Vec<String> {
 }
 
 fn seconds(word: &str) -> Result<Duration, String> {
-    let number = word.parse().ok().filter(|number| (0.05..=LONGEST).contains(number));
+    let number = word.parse().ok().filter(|number| (0.05..=MAX_SECONDS).contains(number));
     number
         .map(Duration::from_secs_f64)
-        .ok_or_else(|| format!("`--seconds` takes a number from 0.05 to {LONGEST}"))
+        .ok_or_else(|| format!("`--seconds` takes a number from 0.05 to {MAX_SECONDS}"))
 }
 
 fn known<'a>(words: &[String], all: impl Iterator<Item = &'a str>) -> Result<(), String> {

@@ -11,7 +11,7 @@ use super::Took;
 
 /// How many sessions there are, and how many calls each has under way.
 const SESSIONS: usize = 8;
-const UNDER_WAY: usize = 256;
+const MAX_IN_FLIGHT: usize = 256;
 /// How many events each logs in a round.
 const EVENTS: usize = 12_800;
 /// How often it is repeated; the best counts, as the least disturbed.
@@ -63,9 +63,9 @@ fn sessions(log: &Log) -> io::Result<()> {
         let sessions: Vec<_> = (0..SESSIONS)
             .map(|session| {
                 scope.spawn(move || {
-                    let mut waiting = std::collections::VecDeque::with_capacity(UNDER_WAY);
+                    let mut waiting = std::collections::VecDeque::with_capacity(MAX_IN_FLIGHT);
                     for number in 0..EVENTS {
-                        if waiting.len() == UNDER_WAY {
+                        if waiting.len() == MAX_IN_FLIGHT {
                             settle(waiting.pop_front())?;
                         }
                         waiting.push_back(log.append(event(session, number)));

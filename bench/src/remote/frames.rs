@@ -5,9 +5,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 /// How long a server may take to agree.
-const PATIENCE: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest answer to a request to upgrade.
-const LONGEST_HEAD: usize = 4096;
+const MAX_HEAD_BYTES: usize = 4096;
 
 /// The example of the standard, and the answer to it: nobody between us keeps answers.
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
@@ -32,15 +32,15 @@ pub(crate) fn shake_hands(stream: &mut TcpStream, path: &str) -> io::Result<()> 
         )
         .as_bytes(),
     )?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let (mut head, mut scratch) = (Vec::new(), [0; LONGEST_HEAD]);
+    stream.set_read_timeout(Some(READ_TIMEOUT))?;
+    let (mut head, mut scratch) = (Vec::new(), [0; MAX_HEAD_BYTES]);
     // The server says nothing more until it is spoken to.
     while !head.ends_with(b"\r\n\r\n") {
         match stream.read(&mut scratch)? {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
             count => head.extend_from_slice(&scratch[..count]),
         }
-        if head.len() > LONGEST_HEAD {
+        if head.len() > MAX_HEAD_BYTES {
             return Err(io::Error::other("the answer to the upgrade has no end"));
         }
     }
@@ -169,10 +169,10 @@ pub(crate) struct Socket {
 impl Socket {
     /// One that has shaken hands.
     pub(crate) fn open(address: std::net::SocketAddr, path: &str) -> io::Result<Self> {
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        let mut stream = TcpStream::connect_timeout(&address, READ_TIMEOUT)?;
         stream.set_nodelay(true)?;
         shake_hands(&mut stream, path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(READ_TIMEOUT))?;
         Ok(Self { stream, frames: Frames::default(), scratch: vec![0; 64 << 10] })
     }
 }

@@ -10,9 +10,9 @@ use super::first::Speech;
 use crate::bus::buffer::Rest;
 
 /// How long a server may say nothing.
-const PATIENCE: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest head of an answer.
-const LONGEST_HEAD: usize = 16 << 10;
+const MAX_HEAD_BYTES: usize = 16 << 10;
 
 /// One client that waits for what it hears.
 pub(crate) struct Streams {
@@ -76,9 +76,9 @@ impl Streams {
 }
 
 fn connect(address: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    let stream = TcpStream::connect_timeout(&address, READ_TIMEOUT)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(READ_TIMEOUT))?;
     Ok(stream)
 }
 
@@ -146,7 +146,7 @@ struct Answer {
 
 impl Answer {
     fn read(stream: &mut TcpStream) -> io::Result<Self> {
-        let (mut bytes, mut scratch) = (Vec::new(), vec![0; LONGEST_HEAD]);
+        let (mut bytes, mut scratch) = (Vec::new(), vec![0; MAX_HEAD_BYTES]);
         let mut more = |bytes: &mut Vec<u8>| match stream.read(&mut scratch)? {
             0 => Err(io::Error::from(ErrorKind::UnexpectedEof)),
             count => {
@@ -158,7 +158,7 @@ impl Answer {
             if let Some(end) = memchr::memmem::find(&bytes, b"\r\n\r\n") {
                 break end;
             }
-            if bytes.len() > LONGEST_HEAD {
+            if bytes.len() > MAX_HEAD_BYTES {
                 return Err(io::Error::other("the head of the answer has no end"));
             }
             more(&mut bytes)?;
