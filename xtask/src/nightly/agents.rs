@@ -22,7 +22,7 @@ use script::{ANSWER, CONTENT, Script, WAIT, WRITE};
 use table::{Came, Row};
 
 /// How long one command may take. Ours give up sooner.
-const LIMIT: Duration = Duration::from_secs(150);
+const AGENT_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// The variable by which the processes of one command are found.
 const MARK: &str = "NARROWS_NIGHTLY_MARK";
@@ -115,7 +115,7 @@ impl Bench {
         if what != Try::Probe {
             command.arg("--cwd").arg(&self.work);
         }
-        let end = bounded::run(command, home, LIMIT).map_err(told)?;
+        let end = bounded::run(command, home, AGENT_TIMEOUT).map_err(told)?;
         let left = bounded::left_behind(&format!("{MARK}={mark}"));
         if !left.is_empty() {
             return Err(format!("these processes were left: {}", left.join(", ")));
@@ -172,7 +172,7 @@ fn words(what: Try) -> Vec<&'static str> {
 /// Whether a command has ended as it should.
 fn judged(what: Try, end: &End) -> Result<(), String> {
     if end.is_late {
-        return Err(format!("it hung and was killed after {} s", LIMIT.as_secs()));
+        return Err(format!("it hung and was killed after {} s", AGENT_TIMEOUT.as_secs()));
     }
     let answer = format!("{ANSWER}\",\"stopReason\":\"end_turn\"");
     let beginning = format!("{}\",\"stopReason\":\"cancelled\"", script::halves().0);

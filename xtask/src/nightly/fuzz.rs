@@ -8,7 +8,7 @@ use crate::step::{Failure, Steps};
 use crate::tools;
 
 /// How long each target runs.
-const SECONDS: u32 = 60;
+const DEFAULT_SECONDS: u32 = 60;
 
 /// Fuzzes, or says why not.
 pub(super) fn run() -> Result<Outcome, Failure> {
@@ -18,7 +18,7 @@ pub(super) fn run() -> Result<Outcome, Failure> {
     }
     let mut steps = Steps::new("fuzz");
     tools::installed(&mut steps, "cargo-fuzz", cargo_fuzz(&["--version"]))?;
-    let limit = format!("-max_total_time={SECONDS}");
+    let limit = format!("-max_total_time={DEFAULT_SECONDS}");
     for target in targets()? {
         // What it finds interesting goes to the first folder; the second, our samples, is only read.
         let found = format!("fuzz/target/found/{target}");

@@ -18,7 +18,7 @@ use crate::step::{Failure, Steps};
 use talk::{Agent, Turn};
 
 /// How long the server may take to start.
-const START: Duration = Duration::from_secs(180);
+const START_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// What the good model says.
 const ANSWER: &str = "The proxy says this in several pieces, as a model would say it.";
@@ -200,7 +200,7 @@ impl Server {
             .stderr(copy);
         let process = command.spawn().map_err(|error| told("LiteLLM does not start", error))?;
         let mut server = Self { process, port };
-        let end = Instant::now() + START;
+        let end = Instant::now() + START_TIMEOUT;
         while !server.is_ready() {
             let has_ended = !matches!(server.process.try_wait(), Ok(None));
             if has_ended || Instant::now() > end {

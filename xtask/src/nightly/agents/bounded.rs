@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use crate::command::{tool, works};
 
 /// How long what a command has started may take to end after it.
-const GRACE: Duration = Duration::from_secs(10);
+const EXIT_GRACE: Duration = Duration::from_secs(10);
 
-const TICK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What came of a command.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ pub(super) fn run(mut command: Command, place: &Path, limit: Duration) -> io::Re
             process.wait()?;
             break;
         }
-        thread::sleep(TICK);
+        thread::sleep(POLL_INTERVAL);
     }
     end.took = started.elapsed();
     end.out = String::from_utf8_lossy(&fs::read(&out)?).into_owned();
@@ -70,14 +70,14 @@ pub(super) fn left_behind(mark: &str) -> Vec<String> {
         if found.is_empty() {
             return Vec::new();
         }
-        if started.elapsed() > GRACE {
+        if started.elapsed() > EXIT_GRACE {
             let end = |(name, number): (String, String)| {
                 works(tool("kill", &["-9", &number]));
                 format!("{name} ({number})")
             };
             return found.into_iter().map(end).collect();
         }
-        thread::sleep(TICK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -10,7 +10,7 @@ use super::catalogue::{Kit, Source};
 use crate::command::{tool, works};
 
 /// How long one installation may take.
-const LIMIT: Duration = Duration::from_secs(600);
+const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The versions of Python that may do, the newest first; the last is whatever `python3` is.
 const PYTHONS: [&str; 4] = ["3.14", "3.13", "3.12", "3"];
@@ -85,10 +85,10 @@ fn python(version: &str) -> Option<Command> {
 fn bounded_run(command: Command, place: &Path, what: &str) -> Result<(), String> {
     // What it says is kept beside the directory: making an environment clears that.
     let logs = place.parent().unwrap_or(place);
-    let end = bounded::run(command, logs, LIMIT).map_err(|error| format!("{what}: {error}"))?;
+    let end = bounded::run(command, logs, INSTALL_TIMEOUT).map_err(|error| format!("{what}: {error}"))?;
     match end.code {
         Some(0) => Ok(()),
-        _ if end.is_late => Err(format!("{what} took longer than {} s", LIMIT.as_secs())),
+        _ if end.is_late => Err(format!("{what} took longer than {} s", INSTALL_TIMEOUT.as_secs())),
         _ => Err(format!("{what}: {}", end.last_words().chars().take(160).collect::<String>())),
     }
 }

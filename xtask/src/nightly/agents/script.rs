@@ -22,7 +22,7 @@ pub(super) const CONTENT: &str = "written by the script";
 const FOR_EVER: Duration = Duration::from_secs(300);
 
 /// How long the body of a request may be.
-const MAX_BODY: usize = 64 << 20;
+const MAX_BODY_BYTES: usize = 64 << 20;
 
 /// The server; its threads end with this program.
 pub(super) struct Script {
@@ -64,7 +64,7 @@ fn serve(connection: &TcpStream, file: &Path) -> io::Result<()> {
             length = value.trim().parse().unwrap_or(0);
         }
     }
-    let mut body = vec![0; std::cmp::min(length, MAX_BODY)];
+    let mut body = vec![0; std::cmp::min(length, MAX_BODY_BYTES)];
     reader.read_exact(&mut body)?;
     let reply = reply(method, path, &String::from_utf8_lossy(&body), file);
     let mut connection = connection;

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 /// How long the agent may say nothing; its own retries are shorter.
-const PATIENCE: Duration = Duration::from_secs(120);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A session that was opened.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Agent {
         let mut stdin = self.stdin.as_ref().ok_or("the agent has been left")?;
         stdin.write_all(line.as_bytes()).map_err(|error| format!("the agent does not read: {error}"))?;
         loop {
-            let line = self.lines.recv_timeout(PATIENCE);
+            let line = self.lines.recv_timeout(RESPONSE_TIMEOUT);
             let line = line.map_err(|_| format!("no answer to {method} comes"))?;
             if line.contains("\"method\":") {
                 turn.hear(line);
