@@ -1,4 +1,4 @@
-//! A decision that somebody has signed.
+//! A signed decision about one artifact.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::event::PolicyRef;
 use crate::jcs::TooDeep;
 use crate::key::{PublicKey, Signature, SignatureError, SigningKey};
 
-/// A signed decision, as it stands in a `.signature.json`.
+/// A signed decision, as stored in a `.signature.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Approval {
@@ -17,18 +17,18 @@ pub struct Approval {
     pub schema: String,
     /// Always `signature`.
     pub doctype: String,
-    /// What is decided about.
+    /// The artifact that the decision is about.
     pub artifact: String,
-    /// How.
+    /// The decision.
     pub decision: ApprovalDecision,
-    /// Why; a rejection needs it.
+    /// The reason; required for a rejection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// By whom.
+    /// The signer.
     pub signer: Signer,
-    /// When.
+    /// The time of the decision.
     pub signed_at: String,
-    /// Which policy asked for it.
+    /// The policy that required it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyRef>,
     /// The signature over artifact, decision, signer, time and policy.
@@ -36,39 +36,39 @@ pub struct Approval {
     pub signature: Option<Signature>,
 }
 
-/// What can be decided.
+/// A decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ApprovalDecision {
-    /// Yes.
+    /// Approved.
     Approve,
-    /// No.
+    /// Rejected.
     Reject,
     /// Neither.
     Abstain,
 }
 
-/// Who decides.
+/// The person who decides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Signer {
-    /// Such as an address or a `did:key`.
+    /// An id, such as an address or a `did:key`.
     pub id: String,
-    /// Such as `founder`.
+    /// The role, such as `founder`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// For people.
+    /// The name for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
 }
 
-/// Why an approval does not count.
+/// Why an approval is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApprovalError {
-    /// Nobody has signed it.
+    /// It has no signature.
     #[error("it is not signed")]
     Unsigned,
-    /// It says no, and not why.
+    /// It is a rejection without a reason.
     #[error("it rejects without a reason")]
     NoReason,
     /// The signature is wrong.
@@ -77,7 +77,7 @@ pub enum ApprovalError {
 }
 
 impl Approval {
-    /// One that is not signed yet.
+    /// Creates an unsigned approval.
     pub fn new(
         artifact: impl Into<String>,
         decision: ApprovalDecision,
@@ -97,13 +97,13 @@ impl Approval {
         }
     }
 
-    /// Signs it.
+    /// Signs the approval.
     pub fn sign(mut self, key: &SigningKey) -> Result<Self, TooDeep> {
         self.signature = Some(key.sign(&self.payload())?);
         Ok(self)
     }
 
-    /// Whether it counts as a decision of whoever has `key`.
+    /// Checks that this is a valid decision of the owner of `key`.
     pub fn verify(&self, key: &PublicKey) -> Result<(), ApprovalError> {
         if self.decision == ApprovalDecision::Reject && self.reason.as_ref().is_none_or(String::is_empty) {
             return Err(ApprovalError::NoReason);
@@ -112,7 +112,7 @@ impl Approval {
         Ok(key.verify(&self.payload(), signature)?)
     }
 
-    /// What is signed.
+    /// The signed content.
     fn payload(&self) -> Value {
         let mut payload = json!({
             "artifact": self.artifact,

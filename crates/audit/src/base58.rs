@@ -1,11 +1,11 @@
-//! Base58, the letters of a `did:key`.
+//! Base58, the encoding of a `did:key`.
 
 const ALPHABET: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
 
-/// The longest text that is read; a key has 48.
+/// Limit of a decoded text; a key has 48 characters.
 const MAX_TEXT_BYTES: usize = 64;
 
-/// The letters for these bytes.
+/// Encodes bytes.
 pub(crate) fn encode(bytes: &[u8]) -> String {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     let mut digits: Vec<u8> = Vec::new();
@@ -25,7 +25,7 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
     std::iter::repeat_n('1', zeros).chain(letters).collect()
 }
 
-/// The bytes for these letters.
+/// Decodes text.
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     if text.len() > MAX_TEXT_BYTES {
         return None;

@@ -1,18 +1,18 @@
-//! The clock on the wall, which may jump, and the one that only runs.
+//! The wall clock, which may jump, and the monotonic clock.
 
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-/// Two clocks.
+/// A wall clock and a monotonic clock.
 pub trait Clock: Send + Sync {
     /// The time of day.
     fn now(&self) -> Timestamp;
-    /// How long this has been running; never goes back.
+    /// Time since the start; never goes back.
     fn running(&self) -> Duration;
 }
 
-/// Those of the system.
+/// The system's clocks.
 #[derive(Debug)]
 pub struct SystemClock(Instant);
 
@@ -32,27 +32,27 @@ impl Clock for SystemClock {
     }
 }
 
-/// The smallest jump that is told, beside what a slow drift of a thousandth explains.
+/// The smallest reported jump, beyond a drift of one thousandth.
 const MIN_JUMP_MS: i128 = 2_000;
 
-/// Watches the clock on the wall by the other one.
+/// Detects jumps of the wall clock with the monotonic clock.
 #[derive(Debug, Default)]
 pub(crate) struct JumpDetector {
     last: Option<(i64, Duration)>,
 }
 
-/// The clock on the wall is not where it should be.
+/// The wall clock is not where it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClockJump {
-    /// Where it should be, in milliseconds since 1970.
+    /// The expected time, in milliseconds since 1970.
     pub(crate) expected: i64,
-    /// Where it is.
+    /// The reported time.
     pub(crate) found: i64,
 }
 
 impl JumpDetector {
-    /// The time of day in milliseconds, and whether it jumped since the last look. Before the first look the time
-    /// that was last `written` is what must not lie ahead.
+    /// Returns the time in milliseconds, and a jump since the last call. The first call compares it with the time last
+    /// `written`, which must not be in the future.
     pub(crate) fn observe(&mut self, clock: &dyn Clock, written: Option<i64>) -> (i64, Option<ClockJump>) {
         let (found, running) = (clock.now().as_millisecond(), clock.running());
         let jump = match self.last {
@@ -72,7 +72,7 @@ impl JumpDetector {
     }
 }
 
-/// Milliseconds since 1970 as they stand in a log.
+/// Formats milliseconds since 1970 as in a log.
 pub(crate) fn format_timestamp(milliseconds: i64) -> String {
     let time = Timestamp::from_millisecond(milliseconds).unwrap_or(Timestamp::MAX);
     format!("{time:.3}")

@@ -1,4 +1,4 @@
-//! All that a log does to a disk, so that tests can have one that fails.
+//! All disk operations of a log, as traits, so that tests can inject failures.
 
 mod real;
 
@@ -9,45 +9,45 @@ pub use real::Directory;
 
 /// The directory of a log.
 pub trait Disk: Send {
-    /// Waits for the lock that whoever writes must hold, in whichever process.
+    /// Waits for the lock that every writing process must hold.
     fn lock(&mut self, timeout: Duration) -> io::Result<()>;
-    /// Gives it back.
+    /// Releases the lock.
     fn unlock(&mut self);
     /// The names of all files.
     fn list_names(&mut self) -> io::Result<Vec<String>>;
-    /// Which file has this name, and how long it is.
+    /// Returns the identity and length of a file, or `None` if it does not exist.
     fn status(&mut self, name: &str) -> io::Result<Option<FileStatus>>;
-    /// Opens a file that is there, to read it and to write at its end.
+    /// Opens an existing file for reading and appending.
     fn open(&mut self, name: &str) -> io::Result<Box<dyn Handle>>;
-    /// The same for one that must not be there.
+    /// Creates a file that must not exist.
     fn create(&mut self, name: &str) -> io::Result<Box<dyn Handle>>;
-    /// Gives a file another name, in place of the file that had it.
+    /// Renames a file, replacing an existing one.
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&mut self, name: &str) -> io::Result<()>;
-    /// Returns when the names are on the disk.
+    /// Returns when renames and removals are on disk.
     fn sync_directory(&mut self) -> io::Result<()>;
 }
 
-/// A file that is open.
+/// An open file.
 pub trait Handle: Send + Sync {
-    /// Which file it is, and how long.
+    /// Returns the identity and length of the file.
     fn status(&self) -> io::Result<FileStatus>;
     /// Reads some bytes.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
-    /// Writes all of `bytes` at the end. If that fails, some of them may be there.
+    /// Appends all of `bytes`. After an error some of them may have been written.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Cuts what is behind `length`.
+    /// Truncates the file to `length`.
     fn truncate(&mut self, length: u64) -> io::Result<()>;
-    /// Returns when all that was written is on the disk. After an error nobody knows what is, and asking again would
-    /// be answered with yes.
+    /// Returns when everything written is on disk. After an error the state of the disk is unknown, and another sync
+    /// would wrongly succeed.
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// What a file is seen to be.
+/// The identity and length of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStatus {
-    /// The same for as long as it is the same file, whatever its name.
+    /// The device and inode; stays the same when the file is renamed.
     pub file: (u64, u64),
     /// How long it is.
     pub length: u64,

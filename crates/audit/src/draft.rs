@@ -1,5 +1,5 @@
-//! An event as the line it will be, all but its place in the chain; made where the event comes from, so that the
-//! thread that writes has little left to do.
+//! An event as its future line, without its position in the chain. Made by the calling thread, so that the writer
+//! thread has little left to do.
 
 use std::io::Write;
 
@@ -11,37 +11,37 @@ use crate::event::{self, Decision, Event, EventError};
 use crate::jcs;
 use crate::redact::Redaction;
 
-/// The most that is added to a draft: two hashes, a number, a time and the names of these fields.
+/// Limit of what is added to a draft: two hashes, a number, a time and their keys.
 pub(crate) const MAX_POSITION_BYTES: usize = 2 * 128 + 160;
 
-/// How long lines are without that, but for a few: what an allocator hands out without a search is just as long.
+/// Initial capacity: most lines are shorter, and the allocator returns memory of this size without a search.
 const TYPICAL_LINE_BYTES: usize = 1000;
 
-/// The parts of a line between which its place in the chain goes.
+/// The parts of a line around its position in the chain.
 #[derive(Debug)]
 pub(crate) struct Draft {
     text: Vec<u8>,
-    /// Where `hash` and `hashAlg` go.
+    /// Where `hash` and `hashAlg` are inserted.
     hash: usize,
-    /// Where `prevHash` and `seq` go.
+    /// Where `prevHash` and `seq` are inserted.
     prev: usize,
 }
 
-/// The place of the next line.
+/// The position of the next line in the chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogPosition {
     pub(crate) seq: u64,
-    /// The hash of the line in front; nothing if there is none.
+    /// The hash of the previous line, if there is one.
     pub(crate) prev: Option<String>,
 }
 
 impl Draft {
-    /// Takes the secrets out of `event` and makes a line of it that has at most `limit` bytes.
+    /// Redacts `event` and formats it as a line of at most `limit` bytes.
     pub(crate) fn new(event: Event, redaction: &Redaction, limit: usize) -> Result<Self, EventError> {
         Self::with_buffer(Vec::new(), event, redaction, limit)
     }
 
-    /// The same on a sheet of somebody's who does not need it any more.
+    /// Like [`Draft::new`], with a used buffer.
     pub(crate) fn with_buffer(
         buffer: Vec<u8>,
         mut event: Event,
@@ -87,7 +87,7 @@ impl Draft {
         write_texts(&mut out, b",", &[("doctype", Some(DOCTYPE))]);
         out.push(b',');
         let hash = out.len();
-        // Half a line is worse than none. By now nothing is nested too deeply, but nobody relies on it.
+        // Half a line is worse than none. Nothing is nested too deeply at this point, but that is not relied on.
         let deep = |field: &'static str| move |jcs::TooDeep| EventError::TooDeep(field);
         if let Some(input) = input {
             out.extend_from_slice(b"\"input\":");
@@ -127,12 +127,12 @@ impl Draft {
         Ok(Self { text: out, hash, prev })
     }
 
-    /// How long the line will be at most.
+    /// Upper bound of the line's length.
     pub(crate) fn len(&self) -> usize {
         self.text.len() + MAX_POSITION_BYTES
     }
 
-    /// Puts the line behind `out`, and returns its hash.
+    /// Appends the line to `out`. Returns its hash.
     pub(crate) fn put(
         &self,
         place: &LogPosition,
@@ -142,7 +142,7 @@ impl Draft {
     ) -> String {
         let start = out.len();
         out.extend_from_slice(&self.text[..self.hash]);
-        // The hash is that of the line without it, and put in when it is known.
+        // The hash covers the line without it, and is inserted when it is known.
         out.extend_from_slice(b"\"hash\":\"");
         let gap = out.len();
         out.resize(gap + 2 * algorithm.digest().output_len(), b'0');
@@ -169,7 +169,7 @@ impl Draft {
         hash
     }
 
-    /// What it was written on, for another.
+    /// Returns the buffer for another draft.
     pub(crate) fn into_buffer(self) -> Vec<u8> {
         self.text
     }
@@ -182,7 +182,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
-/// Members whose values are texts, in the order in which they must stand, as far as they are there.
+/// Writes those text members that are present, in this order.
 fn write_texts(out: &mut Vec<u8>, before: &[u8], members: &[(&str, Option<&str>)]) {
     let mut before = before;
     for (key, text) in members {

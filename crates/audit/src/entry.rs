@@ -1,4 +1,4 @@
-//! One line of the log, as it is read: the event, and its place in the chain.
+//! An entry of the log as read: the event and its position in the chain.
 
 use ring::digest;
 use serde::{Deserialize, Serialize};
@@ -6,14 +6,14 @@ use serde_json::{Map, Value};
 
 use crate::event::{Actor, Decision, PolicyRef, Subject};
 
-/// What `$schema` of every line is.
+/// The `$schema` of every entry.
 pub const SCHEMA: &str = "agentgovernance/v1";
-/// What `doctype` of every line is.
+/// The `doctype` of every entry.
 pub const DOCTYPE: &str = "audit-event";
-/// The `prevHash` of the first line.
+/// The `prevHash` of the first entry.
 pub const GENESIS: &str = "GENESIS";
 
-/// One line of the log.
+/// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
@@ -22,41 +22,41 @@ pub struct Entry {
     pub schema: String,
     /// Always [`DOCTYPE`].
     pub doctype: String,
-    /// Its number; the first is 0, and none is left out.
+    /// The number; the first is 0, without gaps.
     pub seq: u64,
-    /// When it was written, in UTC. Never before the entry in front of it, whatever the clock did.
+    /// When it was written, in UTC. Never before the previous entry, whatever the clock did.
     pub ts: String,
-    /// Who acted.
+    /// The actor.
     pub actor: Actor,
-    /// What was done, such as `tool.call`.
+    /// The action, such as `tool.call`.
     pub action: String,
-    /// To what.
+    /// The subject of the action.
     pub subject: Subject,
-    /// With what.
+    /// The input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Map<String, Value>>,
-    /// What came of it.
+    /// The result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Map<String, Value>>,
-    /// Which rule decided, and how.
+    /// The rule that decided, and its decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyRef>,
-    /// The files of the signatures it rests on.
+    /// The signature files it relies on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub signatures: Vec<String>,
-    /// Whatever else is known.
+    /// Further data.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
-    /// The hash of the entry in front, or [`GENESIS`].
+    /// The hash of the previous entry, or [`GENESIS`].
     pub prev_hash: String,
-    /// The hash of this one without this field.
+    /// The hash of this entry without this field.
     pub hash: String,
-    /// How it was made.
+    /// The hash algorithm.
     #[serde(default)]
     pub hash_alg: Algorithm,
 }
 
-/// How entries are hashed.
+/// A hash algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
@@ -68,7 +68,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Its name in the log.
+    /// The name in the log.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sha256 => "sha256",
@@ -85,27 +85,27 @@ impl Algorithm {
 }
 
 impl Entry {
-    /// What is said about it under `metadata.aip44`.
+    /// The member of `metadata.aip44` with this name.
     pub fn aip44(&self, key: &str) -> Option<&Value> {
         self.metadata.get("aip44")?.get(key)
     }
 
-    /// The session it belongs to.
+    /// The session of the event.
     pub fn session(&self) -> Option<&str> {
         self.text_member("session", "session")
     }
 
-    /// The tool it is about.
+    /// The tool of the event.
     pub fn tool(&self) -> Option<&str> {
         self.text_member("tool", "tool")
     }
 
-    /// How it was decided.
+    /// The decision.
     pub fn decision(&self) -> Option<Decision> {
         self.policy.as_ref().and_then(|policy| policy.decision)
     }
 
-    /// What the metadata say, or else the subject if it is of this kind.
+    /// The metadata member, or else the subject if it is of this kind.
     fn text_member(&self, key: &str, kind: &str) -> Option<&str> {
         let subject = || self.subject.reference.as_deref().filter(|_| self.subject.kind == kind);
         self.aip44(key).and_then(Value::as_str).or_else(subject)

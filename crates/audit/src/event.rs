@@ -1,4 +1,4 @@
-//! What a caller wants logged, and the limits it has to keep to.
+//! An event to log, and the limits it must keep.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,40 +9,40 @@ use serde_json::{Map, Value, json};
 use crate::facts::Facts;
 use crate::secret::{self, reason};
 
-/// The deepest nesting that canonical JSON is written with.
+/// Limit of nesting in canonical JSON.
 pub const MAX_DEPTH: usize = 128;
 
-/// How many levels of `input`, `output` and `metadata` are logged. Many readers of JSON stop at 127, of which the line is
-/// one, and the mark of something that is left out another.
+/// Limit of nesting in `input`, `output` and `metadata`. Many JSON readers stop at 127 levels, of which the line and
+/// the mark of an omission take one each.
 const MAX_VALUE_DEPTH: usize = 125;
 
-/// The largest integer that every reader of JSON sees as the same number.
+/// The largest integer that all JSON readers represent exactly.
 const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
 
-/// What is to be logged.
+/// An event to log.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Event {
-    /// Who acted.
+    /// The actor.
     pub actor: Actor,
-    /// What was done: words in lower case with dots between them, such as `tool.call`.
+    /// The action: lower-case words with dots between them, such as `tool.call`.
     pub action: String,
-    /// To what.
+    /// The subject of the action.
     pub subject: Subject,
-    /// With what. Anything but an object is logged as `{"value": …}`.
+    /// The input. Anything but an object is logged as `{"value": …}`.
     pub input: Option<Value>,
-    /// What came of it. Anything but an object is logged as `{"value": …}`.
+    /// The result. Anything but an object is logged as `{"value": …}`.
     pub output: Option<Value>,
-    /// Which rule decided, and how.
+    /// The rule that decided, and its decision.
     pub policy: Option<PolicyRef>,
-    /// The files of the signatures it rests on.
+    /// The signature files it relies on.
     pub signatures: Vec<String>,
-    /// What a gate says about it, under `metadata.aip44`. It takes the place of what stands in `metadata` under the same name.
+    /// Facts from a gate, under `metadata.aip44`. They replace members of `metadata` with equal names.
     pub facts: Facts,
-    /// Whatever else is known.
+    /// Further data.
     pub metadata: Map<String, Value>,
 }
 
-/// Who acted.
+/// The actor of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actor {
     /// Such as `operator:notes`; at most 256 characters.
@@ -52,49 +52,49 @@ pub struct Actor {
     pub role: Option<String>,
 }
 
-/// To what it was done.
+/// The subject of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
     /// Such as `tool` or `session`; at most 32 characters.
     pub kind: String,
-    /// Which one; at most 256 characters.
+    /// Its reference; at most 256 characters.
     #[serde(rename = "ref", default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// Where; at most 1,024 characters.
+    /// Its path; at most 1,024 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
 }
 
-/// Which rule decided, and how.
+/// The rule that decided, and its decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyRef {
-    /// The name of the policy: 2 to 64 letters in lower case, digits and hyphens.
+    /// The name of the policy: 2 to 64 lower-case letters, digits and hyphens.
     #[serde(rename = "ref")]
     pub reference: String,
-    /// What it says.
+    /// The decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<Decision>,
 }
 
-/// What a policy can say.
+/// A decision of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Decision {
-    /// Go ahead.
+    /// Allowed.
     Allow,
-    /// No.
+    /// Denied.
     Deny,
-    /// Not before somebody has signed.
+    /// Allowed after an approval is signed.
     RequireApproval,
-    /// Somebody else has to decide.
+    /// Decided elsewhere.
     Escalate,
 }
 
 impl Decision {
-    /// All of them.
+    /// All decisions.
     pub const ALL: [Self; 4] = [Self::Allow, Self::Deny, Self::RequireApproval, Self::Escalate];
 
-    /// Its name in the log.
+    /// The name in the log.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -119,33 +119,33 @@ impl FromStr for Decision {
     }
 }
 
-/// There is no decision of this name.
+/// The decision does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is none of allow, deny, require-approval, escalate")]
 pub struct UnknownDecision;
 
-/// Why an event cannot be logged as it is.
+/// Why an event cannot be logged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
-    /// A field has nothing in it.
+    /// A required field is empty.
     #[error("`{0}` is empty")]
     Empty(&'static str),
     /// A field is too long.
     #[error("`{field}` has {length} characters, and at most {limit} are allowed")]
     TooLong {
-        /// Which one.
+        /// The field.
         field: &'static str,
-        /// How long it is.
+        /// Its length.
         length: usize,
-        /// How long it may be.
+        /// The limit.
         limit: usize,
     },
-    /// A field does not look as it must.
+    /// A field has the wrong form.
     #[error("`{field}` must be {wanted}")]
     Malformed {
-        /// Which one.
+        /// The field.
         field: &'static str,
-        /// How it must look.
+        /// The required form.
         wanted: &'static str,
     },
     /// Something is nested too deeply.
@@ -154,15 +154,15 @@ pub enum EventError {
     /// The whole line is too long.
     #[error("the event takes {bytes} bytes, and at most {limit} are allowed")]
     TooLarge {
-        /// How long it would be.
+        /// Its length.
         bytes: usize,
-        /// How long it may be.
+        /// The limit.
         limit: usize,
     },
 }
 
 impl Event {
-    /// Whether it keeps to the limits of the format.
+    /// Checks the limits of the format.
     pub fn check(&self) -> Result<(), EventError> {
         check_length("actor.id", &self.actor.id, 256)?;
         check_filled("actor.id", &self.actor.id)?;
@@ -186,14 +186,14 @@ impl Event {
     }
 }
 
-/// The object as which a value is logged.
+/// Wraps a value in an object, unless it is one.
 pub(crate) fn into_object(value: Value) -> Value {
     if value.is_object() { value } else { json!({"value": value}) }
 }
 
-/// Makes a value such that every reader sees the same. Integers that not all of them take for the same number become texts:
-/// a wrong digit in an amount or an id would be a false record. What is nested more deeply than they go becomes a mark: whoever
-/// answers with that must not be able to keep a call out of the log. There is room left for one more level.
+/// Changes a value so that every reader sees the same. Integers that some readers round become texts, because a wrong
+/// digit in an amount or id would be a false record. Values nested too deeply become a mark: a peer that answers with
+/// such a value must not keep a call out of the log. One more level remains free.
 pub(crate) fn make_exact(value: &mut Value) {
     normalize(value, 0);
 }
@@ -217,7 +217,7 @@ fn normalize(value: &mut Value, depth: usize) {
 }
 
 fn check_length(field: &'static str, text: &str, limit: usize) -> Result<(), EventError> {
-    // Bytes are at least as many as characters, and cheaper to count.
+    // There are at least as many bytes as characters, and bytes are cheaper to count.
     if text.len() <= limit {
         return Ok(());
     }

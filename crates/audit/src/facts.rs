@@ -1,4 +1,4 @@
-//! What a gate says about an event, in a form that is quickly made: most of it is short, and all of it goes to one place.
+//! Facts from a gate about an event, in a form that is fast to create.
 
 use std::borrow::Cow;
 
@@ -6,25 +6,25 @@ use serde_json::{Map, Value};
 
 use crate::jcs;
 
-/// The member of `metadata` in which facts stand.
+/// The member of `metadata` that holds the facts.
 pub(crate) const AIP44: &str = "aip44";
 
-/// As many are said of most events at most.
+/// Most events have fewer facts.
 const TYPICAL_FACTS: usize = 12;
 
-/// One thing that is said.
+/// One fact.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fact {
     /// A text.
     Text(Cow<'static, str>),
-    /// A number that is the same for every reader.
+    /// A number that every reader represents exactly.
     Number(u32),
-    /// Anything else.
+    /// Any other value.
     Value(Box<Value>),
 }
 
 impl Fact {
-    /// As a value like any other.
+    /// Converts the fact to JSON.
     pub fn into_value(self) -> Value {
         match self {
             Self::Text(text) => Value::String(text.into_owned()),
@@ -58,7 +58,7 @@ impl From<Value> for Fact {
     }
 }
 
-/// What is said under `metadata.aip44`, by name. Of a name that comes twice the last counts.
+/// The facts under `metadata.aip44`, by name. The last fact of a name counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts(
     /// In the order in which they are written.
@@ -66,17 +66,17 @@ pub struct Facts(
 );
 
 impl Facts {
-    /// None.
+    /// Creates an empty set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no facts.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Says this, and no longer what was said under the same name.
+    /// Sets a fact.
     pub fn insert(&mut self, name: &'static str, fact: impl Into<Fact>) {
         match self.0.binary_search_by(|(other, _)| jcs::by_utf16(other, name)) {
             Ok(at) => self.0[at].1 = fact.into(),
@@ -84,17 +84,17 @@ impl Facts {
         }
     }
 
-    /// What is said under this name.
+    /// The fact with this name.
     pub fn get(&self, name: &str) -> Option<&Fact> {
         self.iter().find(|(other, _)| *other == name).map(|(_, fact)| fact)
     }
 
-    /// All of them, in the order in which they are written.
+    /// Iterates over the facts in the order in which they are written.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Fact)> {
         self.0.iter().map(|(name, fact)| (*name, fact))
     }
 
-    /// Puts them where they will be found in the line, beside what `metadata` says there.
+    /// Adds the facts to `metadata`, beside its other members.
     pub(crate) fn add_to(&mut self, metadata: &mut Map<String, Value>) {
         let told = metadata.entry(AIP44).or_insert_with(|| Value::Object(Map::new()));
         if !told.is_object() {
@@ -105,7 +105,7 @@ impl Facts {
         }
     }
 
-    /// Writes them behind what is in `out`.
+    /// Appends the facts to `out`.
     pub(crate) fn write(&self, out: &mut Vec<u8>) -> Result<(), jcs::TooDeep> {
         out.push(b'{');
         for (at, (name, fact)) in self.iter().enumerate() {
@@ -117,7 +117,7 @@ impl Facts {
             match fact {
                 Fact::Text(text) => jcs::write_text(text, out),
                 Fact::Number(number) => jcs::write_integer((*number).into(), out),
-                // Such are told in the metadata, where it is seen to that they are shallow.
+                // Such values are moved to the metadata, where their depth is limited.
                 Fact::Value(value) => jcs::write(value, out)?,
             }
         }
@@ -192,7 +192,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Whatever is said, the line is that of an event with the same in its metadata.
+        /// The line equals that of an event with the facts in its metadata.
         #[test]
         fn facts_are_written_as_metadata_would_be(
             facts in prop::collection::vec(

@@ -1,4 +1,4 @@
-//! The files of a log as they are at one moment.
+//! The files of a log at one moment.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use crate::segment::Names;
 use crate::verify::Source;
 
-/// How long whoever only reads waits for a writer.
+/// How long a reader waits for a writer.
 const READ_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The files of a log, sealed ones first.
 pub(crate) struct Files(Vec<SegmentFile>);
 
-/// One of them.
+/// A file of a log.
 struct SegmentFile {
     name: String,
     first: Option<u64>,
@@ -24,7 +24,7 @@ struct SegmentFile {
 }
 
 impl Files {
-    /// Those of the log whose growing file has this path, between two writes if somebody writes just now.
+    /// Opens the files of the log whose active file has this path. Waits for a write in progress.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
         let (directory, names) = resolve(path)?;
         let _guard = lock_for_reading(&directory.join(names.lock()));
@@ -42,13 +42,13 @@ impl Files {
         Ok(Self(parts))
     }
 
-    /// For the verifier.
+    /// The files as input of the verifier.
     pub(crate) fn sources(&self) -> Vec<&dyn Source> {
         self.0.iter().map(|part| part as &dyn Source).collect()
     }
 }
 
-/// The directory of a log, and the names in it.
+/// Returns the directory of a log and its file names.
 pub(crate) fn resolve(path: &Path) -> io::Result<(PathBuf, Names)> {
     let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "this is no name of a file");
     let names = Names::of(path).ok_or_else(no_name)?;
@@ -59,7 +59,7 @@ pub(crate) fn resolve(path: &Path) -> io::Result<(PathBuf, Names)> {
     Ok((directory, names))
 }
 
-/// The names in a directory.
+/// Lists the names in a directory.
 pub(crate) fn list_names(directory: &Path) -> io::Result<Vec<String>> {
     let entries = std::fs::read_dir(directory)?;
     let names = entries.map(|entry| Ok(entry?.file_name().into_string().ok()));
@@ -72,7 +72,8 @@ fn open_segment(directory: &Path, name: String, first: Option<u64>) -> io::Resul
     Ok(SegmentFile { name, first, file, length })
 }
 
-/// Keeps writers away while the returned file is held. Whoever may not use the lock reads without it.
+/// Blocks writers while the returned file is open. Returns `None` if the lock cannot be used; reading then goes on
+/// without it.
 fn lock_for_reading(lock: &Path) -> Option<File> {
     // It cannot be opened for reading.
     let file = File::options().write(true).open(lock).ok()?;

@@ -1,4 +1,4 @@
-//! The head of a log, signed, to be kept elsewhere: whoever has it notices when the log is cut or written anew.
+//! The signed head of a log, to be stored elsewhere: it reveals truncation and rewriting of the log.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -8,10 +8,10 @@ use crate::entry::SCHEMA;
 use crate::jcs::TooDeep;
 use crate::key::{PublicKey, Signature, SignatureError, SigningKey};
 
-/// What `doctype` of a head is.
+/// The `doctype` of a head.
 const DOCTYPE: &str = "head-pointer";
 
-/// What a log contained at some time. It knows the log by its first entry, wherever it is kept.
+/// The content of a log at some time. Identifies the log by its first entry, wherever it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Head {
@@ -30,23 +30,23 @@ pub struct Head {
     pub hash: String,
     /// How many entries there were.
     pub count: u64,
-    /// When that was.
+    /// The time.
     #[serde(rename = "pinnedAt")]
     pub ts: String,
 }
 
-/// A head and who says so.
+/// A head with its signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedHead {
-    /// What is said.
+    /// The head.
     #[serde(flatten)]
     pub head: Head,
-    /// By whom.
+    /// The signature.
     pub signature: Signature,
 }
 
 impl Head {
-    /// Of a log that has `count` entries now, the last of which has this hash.
+    /// Creates the head of a log with `count` entries whose last one has this hash.
     pub fn new(log: impl Into<String>, count: u64, hash: impl Into<String>, now: Timestamp) -> Self {
         Self {
             schema: SCHEMA.to_owned(),
@@ -59,20 +59,20 @@ impl Head {
         }
     }
 
-    /// Signs it.
+    /// Signs the head.
     pub fn sign(self, key: &SigningKey) -> Result<SignedHead, TooDeep> {
         let signature = key.sign(&self.payload())?;
         Ok(SignedHead { head: self, signature })
     }
 
     fn payload(&self) -> Value {
-        // Texts and numbers can be written as JSON.
+        // Texts and numbers can always be serialized.
         serde_json::to_value(self).unwrap_or_default()
     }
 }
 
 impl SignedHead {
-    /// Whether the signature is that of `key`, or at least of the key that it names.
+    /// Checks the signature against `key`, or against the key that the signature names.
     pub fn verify(&self, key: Option<&PublicKey>) -> Result<(), SignatureError> {
         let key = key.unwrap_or(&self.signature.public_key_ref);
         key.verify(&self.head.payload(), &self.signature)

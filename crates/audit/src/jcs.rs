@@ -1,4 +1,4 @@
-//! Canonical JSON after RFC 8785: one text for each value, whoever writes it.
+//! Canonical JSON (RFC 8785): one text for each value.
 
 use std::cmp::Ordering;
 use std::io::Write;
@@ -7,19 +7,19 @@ use serde_json::{Map, Number, Value};
 
 use crate::event::MAX_DEPTH;
 
-/// Something is nested too deeply.
+/// A value is nested too deeply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is nested more than {MAX_DEPTH} levels deep")]
 pub struct TooDeep;
 
-/// The canonical text of a value. Numbers are those of ECMAScript, so integers beyond 2^53 are rounded.
+/// Returns the canonical text of a value. Numbers are those of ECMAScript, so integers beyond 2^53 are rounded.
 pub fn to_vec(value: &Value) -> Result<Vec<u8>, TooDeep> {
     let mut text = Vec::with_capacity(128);
     write(value, &mut text)?;
     Ok(text)
 }
 
-/// The same, behind what is in `out`.
+/// Appends the canonical text of a value to `out`.
 pub(crate) fn write(value: &Value, out: &mut Vec<u8>) -> Result<(), TooDeep> {
     write_at(value, out, 0)
 }
@@ -47,7 +47,7 @@ fn write_at(value: &Value, out: &mut Vec<u8>, depth: usize) -> Result<(), TooDee
     Ok(())
 }
 
-/// An object, behind what is in `out`.
+/// Appends an object to `out`.
 pub(crate) fn write_object(members: &Map<String, Value>, out: &mut Vec<u8>) -> Result<(), TooDeep> {
     write_members(members, out, 0)
 }
@@ -63,7 +63,7 @@ fn write_members(members: &Map<String, Value>, out: &mut Vec<u8>, depth: usize) 
         out.push(b':');
         write_at(member, out, depth + 1)
     };
-    // Whether a map is ordered already is up to a feature that somebody else may have chosen.
+    // Whether a map is ordered depends on a feature that another crate may enable.
     if members.keys().is_sorted_by(|one, other| by_utf16(one, other) == Ordering::Less) {
         members.iter().try_for_each(|(key, member)| write(key, member))?;
     } else {
@@ -75,9 +75,9 @@ fn write_members(members: &Map<String, Value>, out: &mut Vec<u8>, depth: usize) 
     Ok(())
 }
 
-/// The order of keys: by their UTF-16 code units, which is not that of their bytes.
+/// Compares keys by their UTF-16 code units, which differs from the order of their bytes.
 pub(crate) fn by_utf16(one: &str, other: &str) -> Ordering {
-    // Where they differ first decides. What UTF-16 puts elsewhere than UTF-8 begins with this byte or a greater one.
+    // The first difference decides. Where UTF-16 sorts differently than UTF-8, one of the bytes is at least this one.
     const ELSEWHERE: u8 = 0xee;
     match one.bytes().zip(other.bytes()).find(|(one, other)| one != other) {
         None => one.len().cmp(&other.len()),
@@ -90,24 +90,24 @@ fn write_number(number: &Number, out: &mut Vec<u8>) {
     match number.as_i64() {
         Some(integer) if integer.unsigned_abs() < 1 << 53 => write_integer(integer, out),
         _ => {
-            // A number is finite, whatever it was made of.
+            // JSON numbers are always finite.
             let number = number.as_f64().unwrap_or_default();
             out.extend_from_slice(ryu_js::Buffer::new().format(number).as_bytes());
         }
     }
 }
 
-/// An integer that a double has, too.
+/// An integer that a double represents exactly.
 pub(crate) fn write_integer(integer: i64, out: &mut Vec<u8>) {
     // Writing to a vector does not fail.
     let _ = write!(out, "{integer}");
 }
 
-/// A text in quotes, with no more escapes than there must be.
+/// Writes a quoted text with only the necessary escapes.
 pub(crate) fn write_text(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     let bytes = text.as_bytes();
-    // Mostly there is nothing to escape, which is quickly seen.
+    // Usually there is nothing to escape, which is found quickly.
     let is_special = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
     if !bytes.iter().fold(false, |found, byte| found | is_special(byte)) {
         out.extend_from_slice(bytes);
@@ -155,7 +155,7 @@ mod tests {
             &json!("\u{8}\t\n\u{c}\r\"\\/\u{1}\u{1f}\u{7f}\u{2028}é😀"),
             "\"\\b\\t\\n\\f\\r\\\"\\\\/\\u0001\\u001f\u{7f}\u{2028}é😀\"",
         );
-        // In UTF-8 the other way round.
+        // UTF-8 sorts these in the other order.
         check(&json!({"\u{fb33}": 1, "😀": 2, "é": 3, "1": 4}), "{\"1\":4,\"é\":3,\"😀\":2,\"\u{fb33}\":1}");
     }
 

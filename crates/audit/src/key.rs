@@ -18,27 +18,27 @@ use crate::secret::Secret;
 
 pub use file::{KeyFileError, read_public, read_signing, write_new};
 
-/// The only algorithm.
+/// The only supported algorithm.
 const ALGORITHM: &str = "Ed25519";
-/// What an Ed25519 key begins with in a `did:key`.
+/// The prefix of an Ed25519 key in a `did:key`.
 const MULTICODEC_PREFIX: [u8; 2] = [0xed, 0x01];
-/// What stands in front of the 32 bytes of a private key in PKCS #8.
+/// The bytes before the 32 bytes of a private key in PKCS #8.
 const PKCS8_PREFIX: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
-/// What stands in front of the 32 bytes of a public key in a SubjectPublicKeyInfo.
+/// The bytes before the 32 bytes of a public key in a SubjectPublicKeyInfo.
 const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
 
-/// A key that signs. It is never shown.
+/// A private key. Never displayed.
 pub struct SigningKey {
     pair: Ed25519KeyPair,
     /// PKCS #8 in PEM.
     text: Secret,
 }
 
-/// A key that verifies. Its text is a `did:key`.
+/// A public key. Its text is a `did:key`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PublicKey([u8; 32]);
 
-/// A signature, as it stands in documents.
+/// A signature, as stored in documents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Signature {
@@ -46,7 +46,7 @@ pub struct Signature {
     pub alg: String,
     /// The signature in base64url.
     pub value: String,
-    /// The `did:key` of whoever signed.
+    /// The `did:key` of the signer.
     pub public_key_ref: PublicKey,
 }
 
@@ -56,27 +56,27 @@ pub enum KeyError {
     /// The system has no random numbers.
     #[error("the system has no random numbers")]
     Random,
-    /// It is no private key.
+    /// It is not a private key.
     #[error("it is no Ed25519 private key in PEM")]
     Private,
-    /// It is no public key.
+    /// It is not a public key.
     #[error("it is no Ed25519 public key: a `did:key:z6Mk…`, or PEM")]
     Public,
 }
 
-/// A signature is not what it should be.
+/// Why a signature is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    /// It is by somebody else.
+    /// It was made with another key.
     #[error("it was signed with another key")]
     OtherKey,
-    /// It is of something else, or damaged.
+    /// It covers other content, or is damaged.
     #[error("the signature is not one of this content")]
     Wrong,
 }
 
 impl SigningKey {
-    /// A new one.
+    /// Generates a key.
     pub fn generate() -> Result<Self, KeyError> {
         let mut seed = [0; 32];
         SystemRandom::new().fill(&mut seed).map_err(|_| KeyError::Random)?;
@@ -86,7 +86,7 @@ impl SigningKey {
         )))
     }
 
-    /// From PKCS #8 in PEM.
+    /// Reads PKCS #8 in PEM.
     pub fn from_pem(text: &Secret) -> Result<Self, KeyError> {
         let der = pem(text.expose(), "PRIVATE KEY").ok_or(KeyError::Private)?;
         let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(&der).map_err(|_| KeyError::Private)?;
@@ -98,7 +98,7 @@ impl SigningKey {
         &self.text
     }
 
-    /// The key that verifies what this one signs.
+    /// The matching public key.
     pub fn public(&self) -> PublicKey {
         let mut key = [0; 32];
         key.copy_from_slice(self.pair.public_key().as_ref());
@@ -123,7 +123,7 @@ impl fmt::Debug for SigningKey {
 }
 
 impl PublicKey {
-    /// Whether this key has signed the canonical form of a value.
+    /// Checks a signature over the canonical form of a value.
     pub fn verify(&self, payload: &Value, signature: &Signature) -> Result<(), SignatureError> {
         if signature.public_key_ref != *self {
             return Err(SignatureError::OtherKey);
@@ -152,7 +152,7 @@ impl fmt::Debug for PublicKey {
 impl FromStr for PublicKey {
     type Err = KeyError;
 
-    /// From a `did:key`, from PEM, or from what is between the lines of PEM.
+    /// Reads a `did:key`, PEM, or the Base64 content of PEM.
     fn from_str(text: &str) -> Result<Self, KeyError> {
         let text = text.trim();
         let bytes = match text.strip_prefix("did:key:z") {
@@ -179,7 +179,7 @@ impl<'de> Deserialize<'de> for PublicKey {
     }
 }
 
-/// What is between the lines of PEM.
+/// Decodes the content between the lines of PEM.
 fn pem(text: &str, title: &str) -> Option<Vec<u8>> {
     let body = text.trim().strip_prefix(&format!("-----BEGIN {title}-----"))?;
     let body = body.strip_suffix(&format!("-----END {title}-----"))?;
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(key.public().verify(&json!({"a": "é", "b": 1.0}), &signature), Ok(()));
         assert_eq!(key.public().verify(&json!({"a": "é", "b": 2}), &signature), Err(SignatureError::Wrong));
         assert_eq!(other.public().verify(&payload, &signature), Err(SignatureError::OtherKey));
-        // Whoever only claims to be the other.
+        // A signature that only claims to be from the other key.
         let claimed = Signature { public_key_ref: other.public(), ..signature.clone() };
         assert_eq!(other.public().verify(&payload, &claimed), Err(SignatureError::Wrong));
         let damaged = Signature { value: signature.value.to_ascii_lowercase(), ..signature };

@@ -1,4 +1,4 @@
-//! A log that proves what was decided: hash-chained, on disk before it is acknowledged, and verified by code of its own.
+//! A hash-chained audit log: every entry is on disk before it is acknowledged, and is verified by separate code.
 //!
 //! ```
 //! use narrows_audit::{Actor, Event, Log, Options, Subject, verify};
@@ -23,10 +23,10 @@
 //! # }
 //! ```
 //!
-//! What holds, whatever happens to the process or the machine:
+//! Guarantees, whatever happens to the process or the machine:
 //! - An event that was acknowledged is in the log, and the chain from the first entry to it verifies.
-//! - An event that could not be written is an error for whoever wanted it logged; the log is as it was.
-//! - Only what was never acknowledged is ever cut, and only from the end.
+//! - An event that could not be written is an error for its caller, and the log is unchanged.
+//! - Only unacknowledged data is ever removed, and only from the end.
 
 mod approval;
 mod base58;

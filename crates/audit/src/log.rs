@@ -1,4 +1,4 @@
-//! The log as callers see it: events go in, and receipts come when they are on the disk.
+//! The log as callers see it: append events, await receipts for entries on disk.
 
 mod append;
 mod commit;
@@ -29,31 +29,31 @@ use crate::segment::Names;
 pub use append::Append;
 pub use error::{AppendError, OpenError};
 
-/// Called by the thread that writes, after each commit, with the error if it failed.
+/// Called by the writer thread after each commit, with the error if it failed.
 pub type CommitObserver = Arc<dyn Fn(Option<&AppendError>) + Send + Sync>;
 
-/// How a log is kept.
+/// Options of a log.
 #[derive(Clone)]
 pub struct Options {
-    /// How far apart group commits begin at least. One that comes alone does not wait.
+    /// Minimum interval between group commits. An event that comes alone does not wait.
     pub window: Duration,
-    /// How many bytes of events may wait to be written.
+    /// Limit of events that wait to be written, in bytes.
     pub queue_bytes: usize,
-    /// How long a line may be.
+    /// Limit of a line, in bytes.
     pub max_line: usize,
-    /// How much is written at once, unless a line is longer.
+    /// Limit of one write, in bytes, unless a line is longer.
     pub max_commit: usize,
-    /// How long a file becomes before it is sealed.
+    /// Length at which a file is sealed.
     pub segment_bytes: u64,
-    /// How long to wait for other processes that write.
+    /// How long to wait for other writing processes.
     pub lock_patience: Duration,
-    /// How entries are hashed.
+    /// The hash algorithm.
     pub algorithm: Algorithm,
-    /// What is kept out.
+    /// The redaction rules.
     pub redaction: Redaction,
-    /// What time it is.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Learns whether the log can be written.
+    /// Called after each commit.
     pub observer: Option<CommitObserver>,
 }
 
@@ -74,7 +74,7 @@ impl Default for Options {
     }
 }
 
-/// Says where an entry is.
+/// The position of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// Its number.
@@ -83,7 +83,7 @@ pub struct Receipt {
     pub hash: String,
 }
 
-/// A log that is open. Clones are the same log; it is closed when the last of them goes.
+/// An open log. Clones share it; it is closed when the last one is dropped.
 #[derive(Clone)]
 pub struct Log(Arc<Shared>);
 
@@ -95,16 +95,15 @@ struct Shared {
 }
 
 impl Log {
-    /// Opens the log whose growing file has this path, after verifying all of it, and starts the thread that writes.
-    /// What a crash left of a line that was never acknowledged is cut, and that is noted; anything else that is
-    /// wrong is an error.
+    /// Verifies and opens the log whose active file has this path, and starts the writer thread. The rest of an
+    /// unacknowledged line that a crash left is removed and noted; any other damage is an error.
     pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
         let (directory, names) = files::resolve(path)?;
         let disk = Directory::open(&directory, &names.lock())?;
         Self::start(Box::new(disk), names, options)
     }
 
-    /// The same on any disk, with a growing file of this name.
+    /// Like [`Log::open`], on any disk, with an active file of this name.
     pub fn on(disk: Box<dyn Disk>, name: &str, options: Options) -> Result<Self, OpenError> {
         let (_, names) = files::resolve(Path::new(name))?;
         Self::start(disk, names, options)
@@ -120,7 +119,7 @@ impl Log {
         queue.set_tip(committer.tip());
         let jobs = Arc::clone(&queue);
         let thread = std::thread::Builder::new().name("narrows-audit".into()).spawn(move || {
-            // Whatever ends this thread, nobody waits for it any more.
+            // However this thread ends, no caller may wait forever.
             let jobs = queue::CloseOnDrop(jobs);
             while let Some(batch) = jobs.0.take(window) {
                 jobs.0.settle(batch, |drafts| {
@@ -136,8 +135,8 @@ impl Log {
         Ok(Self(Arc::new(Shared { queue, redaction, max_line, thread })))
     }
 
-    /// Logs an event. It has its place in the order at once if there is room for it, and otherwise when the future is
-    /// awaited; dropping the future takes nothing back.
+    /// Logs an event. If there is room, its position in the order is fixed at once, otherwise when the future is
+    /// awaited. Dropping the future does not cancel a queued event.
     pub fn append(&self, event: Event) -> Append {
         match Draft::with_buffer(self.0.queue.take_buffer(), event, &self.0.redaction, self.0.max_line) {
             Ok(draft) => self.0.queue.append(draft),
@@ -145,17 +144,17 @@ impl Log {
         }
     }
 
-    /// The last entry that is on the disk, as far as this process knows.
+    /// The last entry on disk that this process knows.
     pub fn tip(&self) -> Option<Receipt> {
         self.0.queue.tip()
     }
 
-    /// Writes what waits, takes nothing more, and returns when that is done.
+    /// Writes queued events, accepts no more, and returns when they are written.
     pub fn close(self) {
         self.0.queue.close();
         let thread = lock(&self.0.thread).take();
         if let Some(thread) = thread {
-            // It ends when there is nothing left to write; a panic there has been told to whoever waited.
+            // The thread ends when nothing is left to write; callers have learned of a panic there.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Reading a log from its first entry on, and further as it grows.
+//! Reads a log from its first entry on, and follows it as it grows.
 
 mod since;
 
@@ -15,27 +15,27 @@ use crate::event::Decision;
 use crate::files;
 use crate::segment::Names;
 
-/// The longest line that is read.
+/// Limit of a line.
 const MAX_LINE_BYTES: u64 = 256 << 20;
 
-/// How long whoever follows a log waits before looking again: at first, and at most.
+/// How long a reader that follows a log waits before it looks again: at first, and at most.
 const FOLLOW_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// Which entries are wanted; those that match all that is said.
+/// Selects entries; every condition that is set must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Of this session.
+    /// Entries of this session.
     pub session: Option<String>,
-    /// About this tool.
+    /// Entries about this tool.
     pub tool: Option<String>,
-    /// Decided like this.
+    /// Entries with this decision.
     pub decision: Option<Decision>,
-    /// With this somewhere in its line: what has it not is not even parsed.
+    /// Entries whose line contains this text; other lines are not parsed.
     pub text: Option<&'static str>,
 }
 
 impl Filter {
-    /// Whether an entry is wanted.
+    /// Returns `true` if the entry matches.
     pub fn matches(&self, entry: &Entry) -> bool {
         let same = |wanted: &Option<String>, found: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
@@ -52,35 +52,35 @@ pub enum ReadError {
     /// A file cannot be read.
     #[error("{segment}: {source}")]
     Io {
-        /// Which one.
+        /// The file.
         segment: String,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// A line is no entry.
+    /// A line is not an entry.
     #[error("{segment}:{line}: this is no entry: {source}")]
     Line {
         /// The file.
         segment: String,
         /// The line in it; the first is 1.
         line: u64,
-        /// Why.
+        /// The reason.
         source: serde_json::Error,
     },
 }
 
-/// Reads one entry after the other. It believes what it reads; `verify` does not.
+/// Reads one entry after the other, without verifying them.
 #[derive(Debug)]
 pub struct Reader {
     directory: PathBuf,
     names: Names,
     filter: Filter,
     open: Option<OpenSegment>,
-    /// The number of the entry that comes next.
+    /// The number of the next entry.
     next: u64,
 }
 
-/// The file that is read.
+/// The current file.
 #[derive(Debug)]
 struct OpenSegment {
     name: String,
@@ -93,24 +93,24 @@ struct OpenSegment {
 }
 
 impl Reader {
-    /// Of the log whose growing file has this path.
+    /// Opens the log whose active file has this path.
     pub fn open(path: &Path, filter: Filter) -> Result<Self, ReadError> {
         let told = |source| ReadError::Io { segment: path.display().to_string(), source };
         let (directory, names) = files::resolve(path).map_err(told)?;
         let mut reader = Self { directory, names, filter, open: None, next: 0 };
         reader.next_segment()?;
         if reader.open.is_none() {
-            // There is no such file, and the system says it best.
+            // There is no such file; the system's error says so best.
             File::open(path).map_err(told)?;
         }
         Ok(reader)
     }
 
-    /// The next entry that is wanted; nothing at the end, which may not be the end for long.
+    /// Returns the next matching entry, or `None` at the current end.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, ReadError> {
         loop {
             if let Some(entry) = self.read_line()? {
-                // None is left out.
+                // Numbers have no gaps.
                 self.next += 1;
                 if let Some(entry) = entry.filter(|entry| self.filter.matches(entry)) {
                     return Ok(Some(entry));
@@ -121,7 +121,7 @@ impl Reader {
         }
     }
 
-    /// The next entry that is wanted, as soon as it is there.
+    /// Waits for the next matching entry.
     pub fn follow(&mut self) -> Result<Entry, ReadError> {
         let mut pause = FOLLOW_PAUSES.0;
         loop {
@@ -133,7 +133,7 @@ impl Reader {
         }
     }
 
-    /// The next whole line of the file, read unless it cannot be one that is wanted.
+    /// Reads the next complete line of the file. Its entry is parsed only if it can match.
     fn read_line(&mut self) -> Result<Option<Option<Entry>>, ReadError> {
         let Some(open) = &mut self.open else { return Ok(None) };
         let OpenSegment { name, file, offset, lines, .. } = open;
@@ -142,7 +142,7 @@ impl Reader {
         let failed = |source| ReadError::Io { segment: name.clone(), source };
         read.map_err(failed)?;
         if line.pop() != Some(b'\n') {
-            // The end is still to come: back to the beginning of the line.
+            // The line is incomplete: back to its beginning.
             file.seek(SeekFrom::Start(*offset)).map_err(failed)?;
             return Ok(None);
         }
@@ -157,13 +157,13 @@ impl Reader {
         Ok(Some(Some(entry)))
     }
 
-    /// Goes to the file in which the log goes on; false if that is the one that is open, or none.
+    /// Moves to the file in which the log continues. Returns `false` if there is none, or it is the current one.
     fn next_segment(&mut self) -> Result<bool, ReadError> {
         let shown = self.directory.display().to_string();
         let failed = |source| ReadError::Io { segment: shown.clone(), source };
         let names = files::list_names(&self.directory).map_err(failed)?;
         let sealed = self.names.sealed_among(names);
-        // The file with our next entry: the last that begins with it or before, unless all of it is read.
+        // The file with the next entry: the last one that begins at or before it, unless it was read completely.
         let found = sealed.into_iter().rev().find(|(first, _)| *first <= self.next);
         let current = self.directory.join(self.names.current());
         match (&self.open, found) {
@@ -176,7 +176,7 @@ impl Reader {
                 let (first, name, offset, whole) = (open.first, open.name.clone(), open.offset, self.next);
                 let growing = name == self.names.current();
                 match found {
-                    // It was the growing one, and has another name now; perhaps with more in it.
+                    // It was the active file and has another name now, perhaps with more entries.
                     Some((sealed, sealed_name)) if growing && sealed == first && !self.is_open(&current) => {
                         self.open_segment(sealed, sealed_name, offset).map(|()| true)
                     }
@@ -192,7 +192,7 @@ impl Reader {
         }
     }
 
-    /// Whether the file that is open is the one at this path.
+    /// Returns `true` if the current file is the one at this path.
     fn is_open(&self, path: &Path) -> bool {
         let id = |found: std::fs::Metadata| (found.dev(), found.ino());
         let ours = self.open.as_ref().and_then(|open| open.file.get_ref().metadata().ok()).map(id);

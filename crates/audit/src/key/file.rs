@@ -1,4 +1,4 @@
-//! Keys in files: the private one for its owner alone, the public one beside it.
+//! Keys in files: the private key readable by its owner only, the public key beside it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -8,27 +8,27 @@ use std::path::{Path, PathBuf};
 use super::{KeyError, PublicKey, SigningKey};
 use crate::secret::Secret;
 
-/// The longest file that is read as a key.
+/// Limit of a key file.
 const MAX_KEY_FILE_BYTES: u64 = 16 << 10;
 
-/// Why the file of a key cannot be used.
+/// Why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     /// It cannot be read or written.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Others can read it.
+    /// Other users can read it.
     #[error("others can read it: its mode is {mode:o}, and must be 600")]
     Exposed {
         /// The mode of the file.
         mode: u32,
     },
-    /// There is no key in it.
+    /// It does not contain a key.
     #[error(transparent)]
     Key(#[from] KeyError),
 }
 
-/// Writes a new key to `path`, and its public half beside it, which is returned. Neither may exist.
+/// Writes a new key to `path` and its public key beside it. Returns the latter's path. Neither file may exist.
 pub fn write_new(path: &Path, key: &SigningKey) -> Result<PathBuf, KeyFileError> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".pub");
@@ -45,7 +45,7 @@ pub fn write_new(path: &Path, key: &SigningKey) -> Result<PathBuf, KeyFileError>
     Ok(beside)
 }
 
-/// Reads a key that signs. Nobody but its owner may be able to.
+/// Reads a private key. Other users must not be able to read the file.
 pub fn read_signing(path: &Path) -> Result<SigningKey, KeyFileError> {
     let file = File::open(path)?;
     let mode = file.metadata()?.mode() & 0o777;
@@ -55,7 +55,7 @@ pub fn read_signing(path: &Path) -> Result<SigningKey, KeyFileError> {
     Ok(SigningKey::from_pem(&Secret::new(read_text(file)?))?)
 }
 
-/// Reads a key that verifies.
+/// Reads a public key.
 pub fn read_public(path: &Path) -> Result<PublicKey, KeyFileError> {
     Ok(read_text(File::open(path)?)?.parse()?)
 }
@@ -66,7 +66,7 @@ fn read_text(file: File) -> io::Result<String> {
     Ok(text)
 }
 
-/// Removes what we have just made and cannot finish.
+/// Removes a file that was created but could not be completed.
 fn remove_quietly(path: &Path) {
     let _ = std::fs::remove_file(path);
 }

@@ -1,4 +1,4 @@
-//! Waiting for a receipt, with a runtime or without.
+//! Waiting for a receipt, with or without an async runtime.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -10,18 +10,18 @@ use tokio::sync::oneshot;
 
 use super::{AppendError, Receipt};
 
-/// What a job is answered with.
+/// The result of an append.
 pub(super) type AppendResult = Result<Receipt, AppendError>;
 
-/// An event on its way to the disk. It can be awaited on any runtime, and without one.
+/// An event on its way to disk. Can be awaited on any runtime, or waited for without one.
 #[must_use = "an event counts only when it is on the disk"]
 pub struct Append(State);
 
 enum State {
     Failed(Option<AppendError>),
-    /// It has its place.
+    /// Queued: its position is fixed.
     Queued(oneshot::Receiver<AppendResult>),
-    /// There is no room yet.
+    /// Waiting for room.
     Waiting(Pin<Box<dyn Future<Output = AppendResult> + Send>>),
 }
 
@@ -38,12 +38,13 @@ impl Append {
         Self(State::Waiting(Box::pin(work)))
     }
 
-    /// Whether it has no place in the order yet: whoever keeps to an order logs nothing else before it has.
+    /// Returns `true` if its position is not fixed yet. A caller that needs an order must wait before it logs another
+    /// event.
     pub fn is_waiting(&self) -> bool {
         matches!(self.0, State::Waiting(_))
     }
 
-    /// Waits on this thread.
+    /// Blocks this thread until the event is on disk.
     pub fn wait(self) -> Result<Receipt, AppendError> {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut context = Context::from_waker(&waker);

@@ -1,7 +1,7 @@
-//! Putting lines on the disk, so that none that was acknowledged is ever lost.
+//! Writes lines so that no acknowledged one is ever lost.
 //!
-//! Everything here happens under the lock that all processes with this log share. The state is what is known to be
-//! on the disk; a failure leaves it as it was, and the next commit starts from there.
+//! All of it runs under the lock that all processes with this log share. The state describes what is known to be on
+//! disk; a failure leaves it unchanged, and the next commit starts from there.
 
 use std::io;
 
@@ -13,10 +13,10 @@ use crate::draft::{Draft, LogPosition, MAX_POSITION_BYTES};
 use crate::segment::Names;
 use crate::verify::{Bad, Why};
 
-/// How many notes wait for a disk that works again.
+/// Limit of notes that wait for a working disk.
 const MAX_PENDING_NOTES: usize = 16;
 
-/// How much is copied at once.
+/// Bytes copied at once.
 const COPY_CHUNK_BYTES: usize = 1 << 20;
 
 /// Writes one batch after the other.
@@ -24,28 +24,28 @@ pub(super) struct Committer {
     pub(super) disk: Box<dyn Disk>,
     pub(super) names: Names,
     pub(super) options: Options,
-    /// The file that grows.
+    /// The active file.
     pub(super) file: Option<Box<dyn Handle>>,
-    /// Which one that is.
+    /// Its identity.
     pub(super) id: Option<(u64, u64)>,
     /// The number of its first entry.
     pub(super) first: u64,
-    /// How much of it is good.
+    /// Length of its valid part.
     pub(super) length: u64,
-    /// Where the next line goes.
+    /// The position of the next line.
     pub(super) place: LogPosition,
     /// The time of the last line, in milliseconds since 1970.
     pub(super) ts: Option<i64>,
     /// A sync of the file has failed. It is not written any more, only copied.
     pub(super) suspect: bool,
-    /// Names were changed that may not be on the disk yet.
+    /// Renames may not be on disk yet.
     pub(super) renamed: bool,
     pub(super) notes: Vec<Draft>,
     watch: JumpDetector,
 }
 
 impl Committer {
-    /// Reads and verifies what is there.
+    /// Reads and verifies the log.
     pub(super) fn open(disk: Box<dyn Disk>, names: Names, options: Options) -> Result<Self, OpenError> {
         let mut committer = Self {
             disk,
@@ -67,13 +67,13 @@ impl Committer {
         Ok(committer)
     }
 
-    /// The last line.
+    /// The last entry.
     pub(super) fn tip(&self) -> Option<Receipt> {
         let hash = self.place.prev.clone()?;
         Some(Receipt { seq: self.place.seq.checked_sub(1)?, hash })
     }
 
-    /// Writes lines, and returns when they are on the disk. After an error none of them counts.
+    /// Writes lines, and returns when they are on disk. After an error none of them counts.
     pub(super) fn commit(&mut self, drafts: &[&Draft]) -> Result<Vec<Receipt>, AppendError> {
         let receipts = self.with_lock(|committer| {
             committer.catch_up()?;
@@ -84,7 +84,7 @@ impl Committer {
                 Err(CommitError::Sync(_)) => {
                     committer.mark_suspect();
                     committer.replace()?;
-                    // Another file: the lines get another chance.
+                    // The file was replaced: try the lines again.
                     committer.write(drafts).inspect_err(|trouble| {
                         if matches!(trouble, CommitError::Sync(_)) {
                             committer.mark_suspect();
@@ -134,7 +134,7 @@ impl Committer {
         };
         if let Err(error) = file.append(&lines) {
             if file.truncate(self.length).is_err() {
-                // The next commit finds what is there, and what of it is whole.
+                // The next commit finds out what was written completely.
                 self.file = None;
             }
             return Err(CommitError::Io(error));
@@ -151,7 +151,7 @@ impl Committer {
         Ok(receipts)
     }
 
-    /// Makes sure that there is a file to write to.
+    /// Makes sure that there is an active file.
     pub(super) fn begin(&mut self) -> Result<(), CommitError> {
         if self.file.is_some() {
             return Ok(());
@@ -164,10 +164,10 @@ impl Committer {
         Ok(())
     }
 
-    /// Gives the file the name under which it stays. The next one begins where it ends.
+    /// Renames the file to its final name. The next file continues where it ends.
     fn seal(&mut self) -> Result<(), CommitError> {
-        // Lines that were found at the last look, of a write that failed or of somebody who died, may never have been synced;
-        // nor may the cut of what stood behind them. Nobody comes back to this file.
+        // Lines found on disk, of a failed write or a dead process, may never have been synced, nor may the truncation
+        // behind them. The file is not touched again.
         if let Some(file) = self.file.as_mut() {
             file.sync().map_err(CommitError::Sync)?;
         }
@@ -178,7 +178,7 @@ impl Committer {
         Ok(())
     }
 
-    /// The name of the file when it is sealed; nobody has it.
+    /// Returns a name for the sealed file that is not in use.
     fn unused_name(&mut self) -> Result<String, CommitError> {
         let sealed = self.names.sealed(self.first);
         match self.disk.status(&sealed)? {
@@ -187,17 +187,17 @@ impl Committer {
         }
     }
 
-    /// A sync of the file has failed: what of the last write is on the disk, nobody knows.
+    /// Records that a sync failed: it is unknown how much of the last write is on disk.
     fn mark_suspect(&mut self) {
         self.suspect = true;
         if let Some(mut file) = self.file.take() {
-            // So that nobody takes it for written. If this fails they are lines like others, only unacknowledged.
+            // So that nobody takes the lines for written. If this fails, they are ordinary lines, only unacknowledged.
             let _ = file.truncate(self.length);
         }
     }
 
-    /// Puts a copy of what is good in the file into its place, seals that, and begins another. The file itself is
-    /// never synced again: the system would say yes, and be wrong.
+    /// Replaces the file by a copy of its valid part, seals that, and starts another. The original file is never synced
+    /// again: the system would report success wrongly.
     fn replace(&mut self) -> Result<(), CommitError> {
         let (current, copy) = (self.names.current().to_owned(), self.names.sealing());
         if self.disk.status(&copy)?.is_some() {
@@ -239,14 +239,14 @@ impl Committer {
         self.begin()
     }
 
-    /// To be written with the next lines.
+    /// Adds a note to the next lines.
     pub(super) fn note(&mut self, note: Option<Draft>) {
         if self.notes.len() < MAX_PENDING_NOTES {
             self.notes.extend(note);
         }
     }
 
-    /// The log is not what it was.
+    /// The log was changed by something else.
     pub(super) fn damaged(&self, segment: String, detail: &str) -> CommitError {
         let (seq, offset) = (self.place.seq, self.length);
         CommitError::Damaged(Bad {

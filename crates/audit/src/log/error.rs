@@ -1,4 +1,4 @@
-//! How a log can fail.
+//! Errors of a log.
 
 use std::io;
 use std::sync::Arc;
@@ -12,33 +12,33 @@ pub enum OpenError {
     /// It cannot be read or written.
     #[error("the audit log cannot be used: {0}")]
     Io(#[from] io::Error),
-    /// Another process writes, and does not stop.
+    /// Another process keeps writing.
     #[error("the audit log is locked by another process")]
     Locked,
-    /// It is not what was written.
+    /// Its content is damaged.
     #[error("the audit log is damaged: {0}")]
     Damaged(Bad),
 }
 
-/// Why an event is not in the log. Whatever it was to permit must not happen.
+/// Why an event is not in the log. The action that it was to permit must not happen.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AppendError {
-    /// It cannot be logged as it is.
+    /// The event is invalid.
     #[error("the event cannot be logged: {0}")]
     Event(#[from] EventError),
-    /// There is no room.
+    /// The disk is full.
     #[error("the audit log cannot be written: the disk is full")]
     Full(#[source] Arc<io::Error>),
     /// It cannot be written.
     #[error("the audit log cannot be written: {0}")]
     Write(#[source] Arc<io::Error>),
-    /// It may not be on the disk.
+    /// The event may not be on disk.
     #[error("the audit log may not be on the disk: {0}")]
     Sync(#[source] Arc<io::Error>),
-    /// Another process writes, and does not stop.
+    /// Another process keeps writing.
     #[error("the audit log is locked by another process")]
     Locked,
-    /// Somebody else has changed it.
+    /// The log was changed by something else.
     #[error("the audit log was damaged: {0}")]
     Damaged(Box<Bad>),
     /// It is closed.
@@ -47,7 +47,7 @@ pub enum AppendError {
 }
 
 impl AppendError {
-    /// Whether the same event may be logged later.
+    /// Returns `true` if the same event may be logged later.
     pub fn is_retryable(&self) -> bool {
         !matches!(self, Self::Event(_) | Self::Closed)
     }
@@ -57,7 +57,7 @@ impl AppendError {
 #[derive(Debug)]
 pub(super) enum CommitError {
     Io(io::Error),
-    /// Writing to the disk failed, and what is there is unknown.
+    /// Writing failed, and the state of the disk is unknown.
     Sync(io::Error),
     Locked,
     Damaged(Bad),

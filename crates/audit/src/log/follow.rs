@@ -1,4 +1,4 @@
-//! What is on the disk, read anew: all of it when the log is opened, later what other processes have added.
+//! Reads the log from disk: all of it on opening, later what other processes have appended.
 
 use std::io;
 
@@ -36,12 +36,12 @@ impl Source for OpenSegment {
 }
 
 impl Committer {
-    /// Reads and verifies what is there, which may take a while, and others may write meanwhile.
+    /// Reads and verifies the log without the lock, because that may take a while.
     pub(super) fn survey(&mut self) -> Result<(), CommitError> {
         let mut parts = self.with_lock(|committer| {
             let sealing = committer.names.sealing();
             if committer.disk.status(&sealing)?.is_some() {
-                // A copy that was not finished.
+                // An incomplete copy.
                 committer.disk.remove(&sealing)?;
             }
             let now = committer.disk.status(committer.names.current())?;
@@ -52,7 +52,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Makes sure that the end of the log is where we think it is, and otherwise goes there.
+    /// Makes sure that the end of the log is where this process expects it, or moves there.
     pub(super) fn catch_up(&mut self) -> Result<(), CommitError> {
         let now = self.disk.status(self.names.current())?;
         let same = now.is_some_and(|now| Some(now.file) == self.id && now.length == self.length);
@@ -66,7 +66,7 @@ impl Committer {
                 _ => Err(self.damaged(self.names.current().to_owned(), "the log is gone")),
             };
         };
-        // What we know is in the first of them, if it is the file that it was.
+        // The known end is in the first of them, if it is still the same file.
         let known =
             first.first.map_or(first.seen.file == self.id.unwrap_or(first.seen.file), |at| at == self.first);
         if !known && self.length > 0 {
@@ -77,7 +77,7 @@ impl Committer {
         }
         self.read(&mut parts, true)?;
         if let Some(part) = parts.pop().filter(|part| part.first.is_none()) {
-            // Whoever made it may not have lived to see its name on the disk.
+            // Its creator may have died before the name was on disk.
             self.renamed |= self.id != Some(part.seen.file);
             self.id = Some(part.seen.file);
             self.file = if self.suspect { None } else { Some(part.handle) };
@@ -87,7 +87,7 @@ impl Committer {
         Ok(())
     }
 
-    /// The files from the one on in which we are.
+    /// The files from the current one on.
     fn parts(&mut self, now: Option<FileStatus>) -> Result<Vec<OpenSegment>, CommitError> {
         let names = self.disk.list_names()?;
         let sealed = self.names.sealed_among(names).into_iter().filter(|(first, _)| *first >= self.first);
@@ -106,8 +106,8 @@ impl Committer {
         Ok(parts)
     }
 
-    /// Verifies what is behind our place, and goes there; returns the number of the part where that is. What a crash
-    /// left of a line is cut, if that is wanted.
+    /// Verifies what follows the known end, and moves there. Returns the index of the file with the new end. The rest
+    /// of a line that a crash left is removed if `cut` is set.
     fn read(&mut self, parts: &mut [OpenSegment], cut: bool) -> Result<usize, CommitError> {
         let ts = self.ts.map(|ts| i128::from(ts) * 1_000_000);
         let link = Link { next: self.place.seq, hash: self.place.prev.clone(), ts };
@@ -124,13 +124,13 @@ impl Committer {
                 part.handle.truncate(bad.offset)?;
                 let bytes = part.seen.length - bad.offset;
                 self.note(note::truncation(&bad, bytes));
-                // There is nothing in the files behind it.
+                // The files behind it are empty.
                 extents.resize(parts.len(), (outcome.link.next, 0));
             }
         }
         let Link { next, hash, ts } = outcome.link;
         self.place = LogPosition { seq: next, prev: hash };
-        // Others may be more exact than we are.
+        // Other processes may use a finer resolution.
         self.ts = ts.and_then(|ts| i64::try_from((ts + 999_999).div_euclid(1_000_000)).ok());
         if let Some(&(first, length)) = extents.last() {
             if extents.len() > 1 || start.offset == 0 {

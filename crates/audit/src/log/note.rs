@@ -1,4 +1,4 @@
-//! What the log says about itself.
+//! Entries of the log about itself.
 
 use serde_json::{Value, json};
 
@@ -8,10 +8,10 @@ use crate::event::{Actor, Event, Subject};
 use crate::redact::Redaction;
 use crate::verify::Bad;
 
-/// Who notes.
+/// The actor of these entries.
 const AUDIT_ACTOR: &str = "system:audit";
 
-/// The clock on the wall has jumped.
+/// The wall clock has jumped.
 pub(super) fn clock_jump(jump: ClockJump) -> Option<Draft> {
     let ClockJump { expected, found } = jump;
     let by = found.saturating_sub(expected);
@@ -21,12 +21,12 @@ pub(super) fn clock_jump(jump: ClockJump) -> Option<Draft> {
     )
 }
 
-/// The end of a file was cut, because what was there was never acknowledged.
+/// The end of a file was removed, because it was never acknowledged.
 pub(super) fn truncation(bad: &Bad, bytes: u64) -> Option<Draft> {
     new_note(Some(&bad.segment), json!({"kind": "torn-tail-cut", "offset": bad.offset, "bytes": bytes}))
 }
 
-/// A file was replaced by a copy of what is known to be good in it.
+/// A file was replaced by a copy of its valid part.
 pub(super) fn replacement(segment: &str) -> Option<Draft> {
     new_note(Some(segment), json!({"kind": "sync-failed", "action": "segment sealed"}))
 }
@@ -39,6 +39,6 @@ fn new_note(segment: Option<&str>, note: Value) -> Option<Draft> {
         metadata: [("note".to_owned(), note)].into_iter().collect(),
         ..Event::default()
     };
-    // It keeps to the limits, unless the name of the log does not; then the note is not worth the log.
+    // It keeps the limits, unless the name of the log is too long; then the note is dropped.
     Draft::new(event, &Redaction::default(), 1 << 20).ok()
 }

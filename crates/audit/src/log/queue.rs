@@ -1,4 +1,4 @@
-//! The events that wait to be written, bounded in bytes.
+//! Events that wait to be written, bounded in bytes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,23 +11,23 @@ use super::append::{Append, AppendResult};
 use super::{AppendError, Receipt};
 use crate::draft::Draft;
 
-/// How many sheets are kept for further drafts, and how long they are at most. What one thread has made and another gives
-/// back costs an allocator more than it should.
+/// Limits of spare buffers in number and size. Reusing them is cheaper than memory that one thread allocates and
+/// another frees.
 const MAX_SPARE_BUFFERS: usize = 64;
 const MAX_SPARE_BUFFER_BYTES: usize = 4096;
 
-/// An event, and whom to tell.
+/// An event and its waiting caller.
 pub(super) struct Job {
     draft: Draft,
     answer: oneshot::Sender<AppendResult>,
-    /// Its share of the room.
+    /// Its share of the budget.
     _room: OwnedSemaphorePermit,
 }
 
-/// The events that wait.
+/// The queue of events.
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// There is something to do that was not there before.
+    /// There is new work.
     news: Condvar,
     room: Arc<Semaphore>,
     max_commit: usize,
@@ -40,7 +40,7 @@ struct State {
     /// When the last commit began.
     began: Option<Instant>,
     tip: Option<Receipt>,
-    /// What drafts were written on that are on the disk.
+    /// Buffers of drafts that are on disk.
     sheets: Vec<Vec<u8>>,
 }
 
@@ -52,12 +52,12 @@ impl Queue {
         Self { state: Mutex::new(state), news: Condvar::new(), room, max_commit }
     }
 
-    /// Something to write a draft on.
+    /// Returns a buffer for a draft.
     pub(super) fn take_buffer(&self) -> Vec<u8> {
         self.state().sheets.pop().unwrap_or_default()
     }
 
-    /// Takes an event, or waits for room.
+    /// Queues an event, or waits for room.
     pub(super) fn append(self: &Arc<Self>, draft: Draft) -> Append {
         let Ok(bytes) = u32::try_from(draft.len()) else { return Append::failed(AppendError::Closed) };
         let (answer, receiver) = oneshot::channel();
@@ -80,7 +80,7 @@ impl Queue {
         }
     }
 
-    /// A job that comes too late is dropped, which tells whoever waits.
+    /// A job that comes too late is dropped, which its caller notices.
     fn push(&self, job: Job) {
         let mut state = self.state();
         if state.closed {
@@ -89,7 +89,7 @@ impl Queue {
         let before = state.bytes;
         state.bytes += job.draft.len();
         state.jobs.push_back(job);
-        // Whoever waits for the window to pass is not to be woken by each.
+        // A thread that waits for the end of the window must not be woken for each job.
         let news = before == 0 || (before < self.max_commit && state.bytes >= self.max_commit);
         drop(state);
         if news {
@@ -97,7 +97,7 @@ impl Queue {
         }
     }
 
-    /// Waits for jobs, and then until the last commit is a window ago; nothing when all is done.
+    /// Waits for jobs, and then until the last commit is a window ago. Returns `None` when everything is done.
     pub(super) fn take(&self, window: Duration) -> Option<Vec<Job>> {
         let mut state = self.state();
         while state.jobs.is_empty() {
@@ -129,14 +129,14 @@ impl Queue {
         Some(batch)
     }
 
-    /// Has the jobs done, and tells everybody.
+    /// Executes the jobs and answers their callers.
     pub(super) fn settle(
         &self,
         batch: Vec<Job>,
         commit: impl FnOnce(&[&Draft]) -> Result<Vec<Receipt>, AppendError>,
     ) {
         let drafts: Vec<&Draft> = batch.iter().map(|job| &job.draft).collect();
-        // Whoever gave up meanwhile is not waiting for an answer.
+        // A caller that was dropped needs no answer.
         match commit(&drafts) {
             Ok(receipts) => {
                 self.set_tip(receipts.last().cloned());
@@ -160,19 +160,19 @@ impl Queue {
         }
     }
 
-    /// Takes nothing more.
+    /// Accepts no more jobs.
     pub(super) fn close(&self) {
         self.room.close();
         self.state().closed = true;
         self.news.notify_all();
     }
 
-    /// The last entry that is on the disk.
+    /// The last entry on disk.
     pub(super) fn tip(&self) -> Option<Receipt> {
         self.state().tip.clone()
     }
 
-    /// This is the last entry that is on the disk.
+    /// Sets the last entry on disk.
     pub(super) fn set_tip(&self, tip: Option<Receipt>) {
         if tip.is_some() {
             self.state().tip = tip;
@@ -184,7 +184,7 @@ impl Queue {
     }
 }
 
-/// A queue that nobody empties any more once this is gone.
+/// Closes the queue on drop, because it is not emptied any more.
 pub(super) struct CloseOnDrop(pub(super) Arc<Queue>);
 
 impl Drop for CloseOnDrop {

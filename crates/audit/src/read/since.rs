@@ -1,4 +1,4 @@
-//! Where in a log a moment is, found without reading what is before it.
+//! Finds a point in time in a log without reading what precedes it.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -9,10 +9,10 @@ use serde::Deserialize;
 
 use super::{Filter, MAX_LINE_BYTES, ReadError, Reader};
 
-/// How much is read on rather than searched in.
+/// Ranges of this size are read instead of searched.
 const SCAN_BYTES: u64 = 64 << 10;
 
-/// What is needed of a line to find one's way.
+/// The part of a line that the search needs.
 struct Stamp {
     seq: u64,
     ts: Timestamp,
@@ -31,8 +31,8 @@ impl Stamp {
 }
 
 impl Reader {
-    /// Of the log whose growing file has this path, from about this moment on: nothing that is younger is left out, and
-    /// little that is older comes first.
+    /// Opens the log whose active file has this path at about this time: no younger entry is left out, and few older
+    /// ones come first.
     pub fn since(path: &Path, filter: Filter, moment: Timestamp) -> Result<Self, ReadError> {
         let mut reader = Self::open(path, filter)?;
         let told = |source| ReadError::Io { segment: path.display().to_string(), source };
@@ -44,7 +44,7 @@ impl Reader {
             let failed = |source| ReadError::Io { segment: name.clone(), source };
             let file = match File::open(reader.directory.join(&name)) {
                 Ok(file) => file,
-                // It is not there yet, or has another name by now, under which it comes next.
+                // It does not exist yet, or was renamed, and then comes next.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(failed(error)),
             };
@@ -68,7 +68,7 @@ struct LinePosition {
     offset: u64,
 }
 
-/// A line before this moment, near the last of them; nothing if there is none.
+/// Finds a line shortly before this time, if there is one.
 fn find_position(file: &mut BufReader<File>, moment: Timestamp) -> io::Result<Option<LinePosition>> {
     let mut end = file.seek(SeekFrom::End(0))?;
     let Some((_, first)) = line_from(file, 0)?.filter(|(_, stamp)| stamp.ts < moment) else {
@@ -87,12 +87,12 @@ fn find_position(file: &mut BufReader<File>, moment: Timestamp) -> io::Result<Op
     Ok(Some(found))
 }
 
-/// The first line that begins at or behind this place, and where.
+/// Returns the first line that begins at or behind `offset`, and its position.
 fn line_from(file: &mut BufReader<File>, offset: u64) -> io::Result<Option<(u64, Stamp)>> {
     let mut at = offset;
     let mut line = Vec::new();
     if offset > 0 {
-        // A line begins here if one has ended just before.
+        // A line begins here if the byte before ends one.
         file.seek(SeekFrom::Start(offset - 1))?;
         at = offset - 1 + file.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? as u64;
         line.clear();
