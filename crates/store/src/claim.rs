@@ -1,4 +1,4 @@
-//! Who works on a session: at most one, of all the processes that share the directory.
+//! Exclusive access to sessions across all processes that share the directory.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -10,19 +10,19 @@ use narrows_base::sync::lock;
 use crate::StoreError;
 use crate::lock::{self, Lock};
 
-/// The right to work on a session. It ends when this is dropped, or with the process.
+/// The exclusive right to work on a session. Ends on drop, or with the process.
 pub struct Claim {
     held: Arc<Held>,
 }
 
 impl Claim {
-    /// The session.
+    /// The session's id.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.held.id
     }
 
-    /// The same right for a job that may still wait when the claim is dropped.
+    /// Shares the right with a job that may outlive the claim.
     pub(crate) fn share(&self) -> Arc<Held> {
         self.held.clone()
     }
@@ -34,16 +34,16 @@ impl fmt::Debug for Claim {
     }
 }
 
-/// A session that is open.
+/// An open session.
 pub(crate) struct Held {
     id: String,
     claims: Arc<Claims>,
-    /// None in memory, where no other process can come; taken when dropped.
+    /// `None` in memory, where no other process has access. Taken on drop.
     lock: Option<Lock>,
 }
 
 impl Held {
-    /// The session, if it is open through `claims`.
+    /// Returns the id of the session if it was opened through `claims`.
     pub(crate) fn id_in(&self, claims: &Arc<Claims>) -> Result<&str, StoreError> {
         if Arc::ptr_eq(&self.claims, claims) { Ok(&self.id) } else { Err(StoreError::NotClaimed) }
     }
@@ -51,7 +51,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // First the lock: in between, the session is still ours and not another process's.
+        // The lock is released first; until the id is removed, this process still treats the session as open.
         drop(self.lock.take());
         self.claims.ids().remove(&self.id);
     }
@@ -59,23 +59,23 @@ impl Drop for Held {
 
 /// The sessions that are open through one store.
 pub(crate) struct Claims {
-    /// Where the lock files are; nowhere for a store in memory.
+    /// The directory of the lock files; `None` in memory.
     directory: Option<PathBuf>,
     ids: Mutex<HashSet<String>>,
 }
 
 impl Claims {
-    /// No session is open yet.
+    /// Creates an empty set.
     pub(crate) fn new(directory: Option<PathBuf>) -> Arc<Self> {
         Arc::new(Self { directory, ids: Mutex::default() })
     }
 
-    /// Opens session `id`, whether or not there is one.
+    /// Opens session `id`, whether or not it is stored.
     pub(crate) fn claim(self: &Arc<Self>, id: &str) -> Result<Claim, StoreError> {
         if !self.ids().insert(id.to_owned()) {
             return Err(StoreError::InUse { by_us: true });
         }
-        // From here on dropping it takes the id out again.
+        // From here on, dropping it removes the id again.
         let mut held = Held { id: id.to_owned(), claims: self.clone(), lock: None };
         if let Some(directory) = &self.directory {
             let path = directory.join(lock::file_name(id));

@@ -1,8 +1,8 @@
-//! Where a list goes on: after which session, as a text that means nothing to others.
+//! The position of a page in the list of sessions, as an opaque text.
 
 use crate::StoreError;
 
-/// The last session of a page. The next page has what was used before it, whatever is added or deleted meanwhile.
+/// The last session of a page. The next page has sessions updated before it, even if others are added or deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor {
     /// When it was updated, in milliseconds.
@@ -11,17 +11,17 @@ pub(crate) struct Cursor {
     pub(crate) id: String,
 }
 
-/// How many digits the time takes.
+/// Number of hexadecimal digits of the time.
 const TIME_DIGITS: usize = 16;
 
 impl Cursor {
-    /// The text to hand out.
+    /// Returns the opaque text.
     pub(crate) fn to_text(&self) -> String {
         let id: String = self.id.bytes().map(|byte| format!("{byte:02x}")).collect();
         format!("{:0TIME_DIGITS$x}{id}", self.updated)
     }
 
-    /// Reads what [`Cursor::to_text`] has written, and nothing else.
+    /// Parses a text that [`Cursor::to_text`] has written, and no other.
     pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
         let (time, id) = text.split_at_checked(TIME_DIGITS).ok_or(StoreError::BadCursor)?;
         let time: Vec<u8> = decode_hex(time).ok_or(StoreError::BadCursor)?;
@@ -34,7 +34,7 @@ impl Cursor {
     }
 }
 
-/// The bytes that pairs of lower-case hexadecimal digits stand for.
+/// Decodes lower-case hexadecimal digits.
 fn decode_hex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),

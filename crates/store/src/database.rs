@@ -1,4 +1,4 @@
-//! The open file: everything that is done with it runs in a transaction, on the thread that owns it.
+//! The open database. All work on it runs in transactions, on the thread that owns it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,21 +12,21 @@ use crate::StoreError;
 use crate::claim::Claims;
 use crate::schema;
 
-/// Begins a transaction that writes.
+/// Begins a write transaction.
 const BEGIN_IMMEDIATE: &str = "BEGIN IMMEDIATE";
 
-/// An open file, and who works on what in it.
+/// An open database and the open sessions in it.
 pub(crate) struct Database {
     connection: Connection,
-    /// For errors.
+    /// For error messages.
     file: PathBuf,
-    /// The device and the number of the file; none in memory.
+    /// Device and inode of the file; `None` in memory.
     identity: Option<(u64, u64)>,
     pub(crate) claims: Arc<Claims>,
 }
 
 impl Database {
-    /// Opens the file in `directory`, or one in memory.
+    /// Opens the database in `directory`, or one in memory.
     pub(crate) fn open(directory: Option<&Path>, claims: Arc<Claims>) -> Result<Self, StoreError> {
         let (connection, file) = match directory {
             Some(directory) => (schema::open(directory)?, schema::file(directory)),
@@ -36,12 +36,12 @@ impl Database {
         Ok(Self { connection, file, identity, claims })
     }
 
-    /// Whether the file is still where it was opened. What is written to a file without a name is lost.
+    /// Returns `true` if the file is still at its path. Writes to an unlinked file would be lost.
     pub(crate) fn is_in_place(&self) -> bool {
         self.identity.is_none_or(|opened| identity(&self.file) == Some(opened))
     }
 
-    /// Runs `work` on one state of the file.
+    /// Runs `work` on one consistent state of the database.
     pub(crate) fn read<T>(
         &mut self,
         work: impl FnOnce(&Connection) -> Result<T, DbError>,
@@ -49,12 +49,13 @@ impl Database {
         self.run("BEGIN", work)
     }
 
-    /// Runs `work`; what it changes is stored when this returns, or nothing is. Among others it is stored with them.
+    /// Runs `work` in a transaction: its changes are stored on return, or not at all. Within
+    /// [`Database::in_one_transaction`] they are stored with the others.
     pub(crate) fn write<T>(
         &mut self,
         work: impl FnOnce(&Connection) -> Result<T, DbError>,
     ) -> Result<T, StoreError> {
-        // Immediate: a reader that turns writer fails at once if another process wrote meanwhile.
+        // Immediate: a reader that becomes a writer fails at once if another process has written meanwhile.
         self.run(BEGIN_IMMEDIATE, work)
     }
 
@@ -67,8 +68,8 @@ impl Database {
         if self.in_transaction() { work(self) } else { self.transaction(begin, work) }
     }
 
-    /// Runs `work`, in which everything that is read or written is one transaction: stored as a whole, or not at all.
-    /// Writing to the disk takes longer than all else, and this does it once.
+    /// Runs `work` in one transaction for all reads and writes in it. Writing to disk takes longer than everything
+    /// else, and happens once.
     pub(crate) fn in_one_transaction(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<(), StoreError>,
@@ -83,14 +84,14 @@ impl Database {
     ) -> Result<T, StoreError> {
         self.statement(begin)?;
         let done = work(self).and_then(|value| self.statement("COMMIT").map(|()| value));
-        // Some failures have ended the transaction already.
+        // Some failures have already ended the transaction.
         if done.is_err() && self.in_transaction() {
             self.statement("ROLLBACK")?;
         }
         done
     }
 
-    /// Whether a transaction of several jobs is open.
+    /// Returns `true` if a transaction of several jobs is open.
     pub(crate) fn in_transaction(&self) -> bool {
         !self.connection.is_autocommit()
     }
@@ -105,7 +106,7 @@ fn identity(file: &Path) -> Option<(u64, u64)> {
     fs::metadata(file).ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// What goes wrong in a transaction.
+/// An error in a transaction.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DbError {
     #[error(transparent)]
@@ -115,7 +116,7 @@ pub(crate) enum DbError {
 }
 
 impl DbError {
-    /// The same for others, with the file it happened to.
+    /// Converts the error, adding the file.
     pub(crate) fn at(&self, file: &Path) -> StoreError {
         match self {
             Self::Store(error) => error.clone(),
@@ -124,7 +125,7 @@ impl DbError {
     }
 }
 
-/// Several texts in one column, whatever is in them.
+/// A list of arbitrary texts in one column.
 pub(crate) struct TextList<T>(pub(crate) T);
 
 impl ToSql for TextList<&[String]> {
@@ -141,12 +142,12 @@ impl FromSql for TextList<Vec<String>> {
     }
 }
 
-/// A number for SQLite, whose integers have a sign.
+/// Converts to SQLite's signed integers.
 pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// A number from SQLite that we never store below zero.
+/// Converts from SQLite. Negative numbers are never stored.
 pub(crate) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
@@ -166,7 +167,7 @@ mod tests {
         Turn::new(vec![text.to_owned()], vec![text.to_uppercase()])
     }
 
-    /// Lets the file have at most so many pages; 0 asks how many it has.
+    /// Limits the pages of the database; 0 returns their number.
     fn limit(database: &Database, pages: i64) -> i64 {
         let pragma = if pages == 0 { "page_count" } else { "max_page_count" };
         let asked = match pages {
@@ -213,7 +214,7 @@ mod tests {
         other.execute_batch("BEGIN IMMEDIATE; UPDATE sessions SET title = 'x'").unwrap();
         assert_eq!(database.history("a").unwrap().len(), 1);
         assert_eq!(database.record("a").unwrap().unwrap().title, None);
-        // Not for as long as it would.
+        // Not for the whole timeout.
         database.connection.busy_timeout(std::time::Duration::ZERO).unwrap();
         assert_eq!(database.append(&held, &turn("2"), None), Err(StoreError::Busy));
         other.execute_batch("COMMIT").unwrap();
@@ -253,7 +254,7 @@ mod tests {
         let claim = first.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
         first.append(&claim.share(), &turn(&"needle ".repeat(3000)), None).unwrap();
         let found = |database: Database| {
-            // Closing brings everything into the file.
+            // Closing moves everything into the main file.
             drop(database);
             let bytes = fs::read(schema::file(place.path())).unwrap();
             bytes.windows(6).any(|window| window == b"needle")

@@ -1,60 +1,60 @@
-//! How the store can fail, and what SQLite's codes mean here.
+//! Errors of the store, and the meaning of SQLite's codes.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{ErrorCode, ffi};
 
-/// Why something could not be stored, found or opened. Nothing has been changed then.
+/// Why an operation failed. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// No session has this id.
     #[error("there is no such session")]
     NotFound,
-    /// A session with this id is there already.
+    /// A session with this id exists.
     #[error("a session with this id exists")]
     Exists,
-    /// An id that is empty or longer than 64 bytes.
+    /// The id is empty or longer than 64 bytes.
     #[error("a session id has 1 to 64 bytes")]
     BadId,
     /// The session is open.
     #[error("the session is open {}", if *.by_us { "already" } else { "in another process" })]
     InUse {
-        /// Whether through this very store.
+        /// It is open through this store.
         by_us: bool,
     },
-    /// The claim is one of another store.
+    /// The claim belongs to another store.
     #[error("the claim belongs to another store")]
     NotClaimed,
-    /// A cursor that [`Store::list`](crate::Store::list) never gave out.
+    /// The cursor is not from [`Store::list`](crate::Store::list).
     #[error("the cursor is not valid")]
     BadCursor,
-    /// A summary that covers turns which are not there, or fewer than the one before.
+    /// A summary covers turns that do not exist, or fewer than the one before.
     #[error("a summary can cover the turns up to one of {least} to {last}, not up to {through}")]
     BadTurn {
-        /// The turn that was given.
+        /// The given turn.
         through: u64,
-        /// The first one possible.
+        /// The first possible turn.
         least: u64,
-        /// The last one possible.
+        /// The last possible turn.
         last: u64,
     },
-    /// The disk is full. What was stored stays, and storing works again once there is room.
+    /// The disk is full. Stored data stays, and storing works again when there is room.
     #[error("the disk is full")]
     Full,
-    /// Another process has been writing for longer than we wait.
+    /// Another process has been writing for longer than the timeout.
     #[error("another process keeps the sessions locked")]
     Busy,
-    /// The file is damaged, or is none of ours. It has not been touched.
+    /// The file is damaged, or not a session file. It was not changed.
     #[error("{} cannot be read as sessions: {reason}", file.display())]
     Corrupt {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// A newer program has written the file. It has not been touched.
+    /// A newer program has written the file. It was not changed.
     #[error("{} has version {found}, and this program knows versions up to {known}", file.display())]
     NewerSchema {
         /// The file.
@@ -67,28 +67,28 @@ pub enum StoreError {
     /// A file or directory cannot be used.
     #[error("{}: {reason}", file.display())]
     Io {
-        /// Which one.
+        /// The path.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
-    /// Anything else that SQLite reports.
+    /// Any other error of SQLite.
     #[error("the sessions could not be used: {0}")]
     Sqlite(String),
-    /// The thread that writes has ended; a bug.
+    /// The writer thread has ended, which is a defect.
     #[error("the store has stopped working")]
     Stopped,
 }
 
 impl StoreError {
-    /// Returns `true` if the same may work later without anything being changed in the store: there is room again, or the file can
-    /// be used again.
+    /// Returns `true` if the operation may succeed later without a change of the store: there is room again, or the
+    /// file can be used again.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Full | Self::Busy | Self::Io { .. } | Self::Sqlite(_))
     }
 
-    /// What an error of the file system means for `file`.
+    /// Converts an error of the file system.
     pub(crate) fn io(file: &Path, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full,
@@ -96,7 +96,7 @@ impl StoreError {
         }
     }
 
-    /// What an error of SQLite means for `file`.
+    /// Converts an error of SQLite.
     pub(crate) fn sqlite(file: &Path, error: &rusqlite::Error) -> Self {
         let corrupt = || Self::Corrupt { file: file.to_owned(), reason: error.to_string() };
         let rusqlite::Error::SqliteFailure(failure, _) = error else {
@@ -109,7 +109,7 @@ impl StoreError {
             };
         };
         match (failure.code, failure.extended_code) {
-            // The shared memory beside the log could not be made longer: for want of room.
+            // The shared memory beside the log could not be extended, for lack of room.
             (ErrorCode::DiskFull, _) | (_, ffi::SQLITE_IOERR_SHMSIZE) => Self::Full,
             (ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked, _) => Self::Busy,
             (ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase, _) => corrupt(),

@@ -1,4 +1,4 @@
-//! Histories in the file: they grow by whole turns, and nothing of what a person has seen is taken out.
+//! Histories in the database: they grow by whole turns, and nothing that the user has seen is removed.
 
 use rusqlite::{OptionalExtension, Row, params};
 
@@ -8,7 +8,7 @@ use crate::sessions::key;
 use crate::{StoreError, Timestamp, Turn};
 
 impl Database {
-    /// Adds a turn to the session of `held`, which is called `title` from now on if there is one; returns its number.
+    /// Appends a turn to the session of `held`, and sets its title if there is one. Returns the number of the turn.
     pub(crate) fn append(
         &mut self,
         held: &Held,
@@ -18,12 +18,12 @@ impl Database {
         let claims = self.claims.clone();
         let id = held.id_in(&claims)?;
         self.write(|file| {
-            // Not `RETURNING`, which makes a table for its one row.
+            // Not `RETURNING`, which creates a table for its one row.
             let mut last = file.prepare_cached("SELECT key, last_turn FROM sessions WHERE id = ?1")?;
             let numbers = last.query_row([id], |row| Ok((row.get(0)?, row.get(1)?)));
             let (session, last): (i64, i64) = numbers.optional()?.ok_or(StoreError::NotFound)?;
             let number = last + 1;
-            // Clocks go back at times; the session used last must not.
+            // Clocks may go back, but the session used last must stay first.
             let mut update = file.prepare_cached(
                 "UPDATE sessions SET last_turn = ?2, updated = max(updated, ?3), title = coalesce(?4, title)
                  WHERE key = ?1",
@@ -38,7 +38,7 @@ impl Database {
         })
     }
 
-    /// Puts `summary` in the place of the messages of all turns of the session of `held` up to `through`.
+    /// Replaces the messages of all turns up to `through` by `summary`.
     pub(crate) fn summarize(&mut self, held: &Held, through: u64, summary: &Turn) -> Result<(), StoreError> {
         let claims = self.claims.clone();
         let id = held.id_in(&claims)?;
@@ -68,8 +68,8 @@ impl Database {
         })
     }
 
-    /// The turns and summaries of session `id`, each summary behind the last turn it covers. What the newest summary
-    /// stands for has no messages.
+    /// Returns the turns and summaries of session `id`, each summary behind the last turn it covers. Turns covered by
+    /// the newest summary have no messages.
     pub(crate) fn history(&mut self, id: &str) -> Result<Vec<Turn>, StoreError> {
         self.read(|file| {
             let session = key(file, id)?.ok_or(StoreError::NotFound)?;

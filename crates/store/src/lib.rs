@@ -1,7 +1,7 @@
-//! The sessions of the agent on disk: histories in SQLite, and a lock per open session that dies with its process.
+//! The agent's sessions on disk: histories in SQLite, and a lock per open session that ends with its process.
 //!
-//! A [`Store`] is a directory, or a place in memory. Whoever works on a session holds its [`Claim`]: nobody else can
-//! open the session meanwhile, in this process or another, and only with it can the session be changed.
+//! A [`Store`] is a directory, or memory. Working on a session requires its [`Claim`]: no other caller can open the
+//! session meanwhile, in this process or another, and only with the claim can the session be changed.
 //!
 //! ```
 //! use narrows_store::{NewSession, Store, Turn};
@@ -21,10 +21,10 @@
 //! # }
 //! ```
 //!
-//! What holds, whatever happens to the process:
+//! Guarantees, whatever happens to the process:
 //! - A turn is stored whole or not at all, and once [`Store::append`] has returned it is on the disk.
 //! - The claims of a process end with it, however it ends.
-//! - A file that cannot be read, or was written by a newer program, is left as it is.
+//! - A file that is unreadable, or was written by a newer program, is not changed.
 
 mod claim;
 mod cursor;

@@ -1,4 +1,4 @@
-//! Lock files: one per open session, gone when the session is closed or its process ends.
+//! Lock files: one per open session, removed when the session is closed or its process ends.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// How often a lock is tried that others hold; whoever sweeps, prunes or deletes holds it for a moment only.
+/// Attempts to get a lock. Pruning, deleting and removing stale locks hold a lock only briefly.
 const MAX_LOCK_ATTEMPTS: u32 = 5;
 
-/// How long to wait between two tries.
+/// Pause between two attempts.
 const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(10);
 
-/// A locked file. Dropping it removes the file and the lock, in this order.
+/// A locked file. Dropping it removes the file, then the lock.
 #[derive(Debug)]
 pub(crate) struct Lock {
     file: File,
@@ -21,7 +21,7 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Locks `path`, made if it is not there; nothing if somebody holds it.
+    /// Locks `path`, creating the file if needed. Returns `None` if the lock is held elsewhere.
     pub(crate) fn acquire(path: &Path) -> io::Result<Option<Self>> {
         Self::acquire_with(path, || thread::sleep(LOCK_RETRY_PAUSE))
     }
@@ -31,7 +31,7 @@ impl Lock {
         loop {
             match attempt(path, true)? {
                 Attempt::Locked(lock) => return Ok(Some(lock)),
-                // Somebody has just removed the file that was opened: look at the path again.
+                // The opened file was just removed: try the path again.
                 Attempt::Stale => {}
                 Attempt::Held => {
                     tries -= 1;
@@ -47,14 +47,14 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Removed before it is unlocked, or somebody could lock a file that is about to go. If all was taken away and
-        // made anew, the file there is another's lock.
+        // Removed before it is unlocked; otherwise another process could lock a file that is about to be removed. If
+        // the directory was recreated, the file at the path is another lock.
         let removed = is_same_file(&self.file, &self.path)
             .and_then(|ours| if ours { fs::remove_file(&self.path) } else { Ok(()) });
         if let Err(error) = removed {
             tracing::debug!(file = %self.path.display(), %error, "a lock file stays");
         }
-        // Closing is not enough: a process forked meanwhile has the same open file.
+        // Closing is not enough: a process forked meanwhile shares the open file.
         if let Err(error) = self.file.unlock() {
             tracing::debug!(file = %self.path.display(), %error, "a lock stays until its file is closed");
         }
@@ -85,7 +85,7 @@ fn attempt(path: &Path, create: bool) -> io::Result<Attempt> {
     }
 }
 
-/// Whether `file` is what is found at `path`.
+/// Returns `true` if `file` is the one at `path`.
 fn is_same_file(file: &File, path: &Path) -> io::Result<bool> {
     let file = file.metadata()?;
     match fs::metadata(path) {
@@ -95,7 +95,7 @@ fn is_same_file(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes the lock files in `directory` that nobody holds: what processes that were killed have left.
+/// Removes lock files in `directory` that are not held: those of killed processes.
 pub(crate) fn remove_stale(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
@@ -112,10 +112,10 @@ pub(crate) fn remove_stale(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// How the names of lock files end.
+/// The extension of lock files.
 const EXTENSION: &str = "lock";
 
-/// The name of the lock file of session `id`: the id with everything that means something to a file system escaped.
+/// The name of the lock file of session `id`: the id with all characters escaped that are special to a file system.
 pub(crate) fn file_name(id: &str) -> String {
     let mut name = String::with_capacity(id.len() + 5);
     for byte in id.bytes() {
@@ -180,7 +180,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a.lock");
         let lock = Lock::acquire(&path).unwrap().unwrap();
-        // What a process has that was forked and executes nothing.
+        // The descriptor that a forked process without an exec would have.
         let copy = lock.file.try_clone().unwrap();
         fs::hard_link(&path, place.path().join("b.lock")).unwrap();
         drop(lock);

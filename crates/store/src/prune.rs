@@ -1,4 +1,4 @@
-//! What is taken out when the file is opened: sessions nobody ever used, and locks of processes that were killed.
+//! Cleans up when the database is opened: unused sessions and locks of killed processes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use crate::claim::Claim;
 use crate::database::{Database, signed};
 use crate::{StoreError, Timestamp, lock, schema};
 
-/// How old a session without any turn becomes.
+/// Age at which a session without turns is removed.
 const MAX_EMPTY_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How many are taken out at once; each needs an open file meanwhile.
+/// Limit of sessions removed at once; each needs an open file meanwhile.
 const MAX_PRUNED_AT_ONCE: u64 = 100;
 
 impl Database {
-    /// Takes out what nobody will miss. Whether that works is of no concern to whoever opens the file.
+    /// Removes unused data. Failures do not concern the caller that opens the database.
     pub(crate) fn tidy(&mut self, directory: &Path) {
         let locks = schema::locks(directory);
         if let Err(error) = lock::remove_stale(&locks) {
@@ -27,7 +27,7 @@ impl Database {
         }
     }
 
-    /// Removes old sessions that have no turn and are not open anywhere; returns how many.
+    /// Removes old sessions without turns that are not open. Returns their number.
     fn prune(&mut self) -> Result<usize, StoreError> {
         let age = i64::try_from(MAX_EMPTY_AGE.as_millis()).unwrap_or(i64::MAX);
         let before = Timestamp::now().as_millis().saturating_sub(age);
@@ -49,7 +49,7 @@ impl Database {
             return Ok(0);
         }
         self.write(|file| {
-            // Asked again: until it was claimed, somebody else may have used it.
+            // Checked again: another process may have used it before it was claimed.
             let mut delete = file.prepare("DELETE FROM sessions WHERE id = ?1 AND last_turn = 0")?;
             claims.iter().map(Claim::id).try_fold(0, |count, id| Ok(count + delete.execute([id])?))
         })

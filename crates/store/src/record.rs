@@ -1,22 +1,22 @@
-//! What is stored: sessions, their turns, and when something happened.
+//! Stored data: sessions, turns and times.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A moment, in milliseconds since 1970; shown as RFC 3339 in UTC.
+/// A time in milliseconds since 1970, displayed as RFC 3339 in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// This moment.
+    /// The current time.
     #[must_use]
     pub fn now() -> Self {
-        // Before 1970 the clock is wrong anyway.
+        // A clock before 1970 is wrong anyway.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// The moment so many milliseconds after the start of 1970.
+    /// The time this many milliseconds after the start of 1970.
     #[must_use]
     pub fn from_millis(millis: i64) -> Self {
         Self(millis)
@@ -31,44 +31,44 @@ impl Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Outside the years that can be written, the nearest one that can.
+        // Years that cannot be written become the nearest one that can.
         let end = if self.0 < 0 { jiff::Timestamp::MIN } else { jiff::Timestamp::MAX };
         let moment = jiff::Timestamp::from_millisecond(self.0).unwrap_or(end);
         write!(f, "{moment:.3}")
     }
 }
 
-/// A session to be made.
+/// A session to create.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewSession {
-    /// Its id, of 1 to 64 bytes.
+    /// The id, of 1 to 64 bytes.
     pub id: String,
-    /// The directory it works in.
+    /// The working directory.
     pub cwd: String,
-    /// Further directories it may use.
+    /// Additional directories.
     pub roots: Vec<String>,
-    /// Whatever the caller keeps with it.
+    /// Opaque data of the caller.
     pub settings: String,
 }
 
-/// What is known of a session besides its history.
+/// A session without its history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Its id.
     pub id: String,
-    /// The directory it works in.
+    /// The working directory.
     pub cwd: String,
-    /// Further directories it may use.
+    /// Additional directories.
     pub roots: Vec<String>,
-    /// What it is called.
+    /// The title.
     pub title: Option<String>,
-    /// When it was made.
+    /// When it was created.
     pub created: Timestamp,
-    /// When its last turn was stored, or it was made.
+    /// When its last turn was stored, or it was created.
     pub updated: Timestamp,
-    /// Whatever the caller keeps with it.
+    /// Opaque data of the caller.
     pub settings: String,
-    /// How many turns it has; the number of the last one.
+    /// Number of turns; also the number of the last one.
     pub turns: u64,
 }
 
@@ -83,45 +83,45 @@ impl Record {
 /// One turn of a session, or the summary of several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
-    /// Its place in the session, from 1; given by the store. A summary has the number of the last turn it covers.
+    /// The position in the session, from 1; assigned by the store. A summary has the number of the last turn it covers.
     pub number: u64,
-    /// What the model gets, each an opaque text.
+    /// What the model receives, as opaque texts.
     pub messages: Vec<String>,
-    /// What the client is shown when the session is loaded, each an opaque text.
+    /// What the client receives when the session is loaded, as opaque texts.
     pub replay: Vec<String>,
 }
 
 impl Turn {
-    /// A turn to be stored.
+    /// Creates a turn to be stored.
     #[must_use]
     pub fn new(messages: Vec<String>, replay: Vec<String>) -> Self {
         Self { number: 0, messages, replay }
     }
 }
 
-/// What can be changed in a session besides its history.
+/// A change of a session, apart from its history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// What it is called, or that it has no title any more.
+    /// Sets or removes the title.
     Title(Option<String>),
-    /// What the caller keeps with it.
+    /// Replaces the caller's data.
     Settings(String),
-    /// Where it works.
+    /// Changes the directories.
     Place {
-        /// The directory it works in.
+        /// The working directory.
         cwd: String,
-        /// Further directories it may use.
+        /// Additional directories.
         roots: Vec<String>,
     },
 }
 
-/// A part of the list of sessions.
+/// A page of the list of sessions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The sessions, the one used last first.
+    /// The sessions, most recently used first.
     pub sessions: Vec<Record>,
-    /// Where the list goes on, if it does.
+    /// The cursor of the next page, if there is one.
     pub next: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The file: how it is made, opened, and brought to the newest version.
+//! Creates, opens and migrates the database file.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -16,22 +16,22 @@ use crate::database::DbError;
 /// The name of the file in its directory.
 const FILE_NAME: &str = "sessions.db";
 
-/// What SQLite calls a file that is nowhere.
+/// SQLite's name of an in-memory database.
 pub(crate) const MEMORY: &str = ":memory:";
 
-/// The name of the directory of lock files beside it.
+/// The name of the directory of lock files.
 const LOCKS_DIRECTORY: &str = "locks";
 
-/// How long to wait for another process that writes.
+/// How long to wait for another writing process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait before asking again where SQLite does not wait itself.
+/// Pause between attempts where SQLite does not wait itself.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
-/// Marks the file as ours: "nrws".
+/// Marks the file as a session database: "nrws".
 const APPLICATION_ID: i64 = 0x6e72_7773;
 
-/// What leads from each version to the next. What stands here never changes; a new version is a new entry.
+/// The steps from each version to the next. Existing entries never change; a new version is a new entry.
 const MIGRATIONS: [&str; 2] = [
     "CREATE TABLE sessions (
         key INTEGER PRIMARY KEY,
@@ -53,7 +53,7 @@ const MIGRATIONS: [&str; 2] = [
         replay TEXT NOT NULL,
         PRIMARY KEY (session, number)
     ) STRICT;",
-    // Summaries; and what pruning looks for.
+    // Summaries, and the index for pruning.
     "CREATE TABLE summaries (
         session INTEGER NOT NULL REFERENCES sessions (key) ON DELETE CASCADE,
         through INTEGER NOT NULL,
@@ -67,25 +67,25 @@ const MIGRATIONS: [&str; 2] = [
 /// The newest version.
 pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// Where the file is in `directory`.
+/// The path of the database in `directory`.
 pub(crate) fn file(directory: &Path) -> PathBuf {
     directory.join(FILE_NAME)
 }
 
-/// Where the lock files are in `directory`.
+/// The path of the lock files in `directory`.
 pub(crate) fn locks(directory: &Path) -> PathBuf {
     directory.join(LOCKS_DIRECTORY)
 }
 
-/// Opens the file in `directory`; both are made if they are not there, for this user only.
+/// Opens the database in `directory`, creating both for this user only.
 pub(crate) fn open(directory: &Path) -> Result<Connection, StoreError> {
-    // The directory of lock files lies in the other.
+    // The directory of lock files is inside.
     let locks = locks(directory);
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&locks);
     made.map_err(|error| StoreError::io(&locks, &error))?;
     let file = file(directory);
-    // SQLite would let others read it. And the file must not be opened and closed here: that would take the locks
-    // away from any other connection of this process.
+    // SQLite would make it readable for others. The file must not be opened and closed here: that would release the
+    // locks of every other connection of this process.
     match mknodat(CWD, &file, FileType::RegularFile, Mode::RUSR | Mode::WUSR, 0) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(error) => return Err(StoreError::io(&file, &error.into())),
@@ -96,7 +96,7 @@ pub(crate) fn open(directory: &Path) -> Result<Connection, StoreError> {
     prepare(connection, &file).map_err(|fault| fault.at(&file))
 }
 
-/// An empty database that is nowhere.
+/// Opens an empty in-memory database.
 pub(crate) fn open_in_memory() -> Result<Connection, StoreError> {
     let file = Path::new(MEMORY);
     let opened = Connection::open_in_memory().map_err(|error| StoreError::sqlite(file, &error));
@@ -105,15 +105,15 @@ pub(crate) fn open_in_memory() -> Result<Connection, StoreError> {
 
 fn prepare(mut connection: Connection, file: &Path) -> Result<Connection, DbError> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
-    // Before anything else: a file that is not ours, or newer than we are, is not touched.
+    // First of all: a foreign or newer file is not changed.
     let version = version(&connection.transaction()?, file)?;
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "trusted_schema", false)?;
-    // What a person deletes is overwritten.
+    // Deleted data is overwritten.
     connection.pragma_update(None, "secure_delete", true)?;
     connection.pragma_update(None, "journal_size_limit", 8 << 20)?;
     write_ahead(&connection)?;
-    // A turn has cost somebody seconds and money; that it survives the loss of power costs milliseconds.
+    // A turn costs seconds and money; making it survive a power loss costs milliseconds.
     connection.pragma_update(None, "synchronous", "FULL")?;
     if version < VERSION {
         migrate(&mut connection, file)?;
@@ -121,7 +121,7 @@ fn prepare(mut connection: Connection, file: &Path) -> Result<Connection, DbErro
     Ok(connection)
 }
 
-/// The version of the file, 0 if nothing is in it. In a transaction, because another process may be making it.
+/// The version of the file, 0 if it is empty. In a transaction, because another process may be creating it.
 fn version(connection: &Transaction<'_>, file: &Path) -> Result<i64, DbError> {
     let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (found, application) = (number("user_version")?, number("application_id")?);
@@ -138,7 +138,7 @@ fn version(connection: &Transaction<'_>, file: &Path) -> Result<i64, DbError> {
     Ok(found)
 }
 
-/// Lets readers and a writer work at the same time, where the file system can.
+/// Lets readers and a writer work concurrently, where the file system supports it.
 fn write_ahead(connection: &Connection) -> Result<(), rusqlite::Error> {
     let start = Instant::now();
     loop {
@@ -161,7 +161,7 @@ fn write_ahead(connection: &Connection) -> Result<(), rusqlite::Error> {
 
 fn migrate(connection: &mut Connection, file: &Path) -> Result<(), DbError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Another process may have done it since.
+    // Another process may have migrated it meanwhile.
     let from = version(&transaction, file)?;
     for (step, version) in MIGRATIONS.iter().zip(1..) {
         if version > from {

@@ -1,4 +1,4 @@
-//! Sessions in the file: made, opened, listed, changed and deleted.
+//! Creates, opens, lists, changes and deletes sessions.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -7,23 +7,23 @@ use crate::cursor::Cursor;
 use crate::database::{Database, DbError, TextList, signed, unsigned};
 use crate::{Change, NewSession, Page, Record, StoreError, Timestamp};
 
-/// How long an id may be; escaped it must still be the name of a file.
+/// Limit of an id; escaped, it must still be a valid file name.
 const MAX_ID_BYTES: usize = 64;
 
-/// How many sessions one page can have at most.
+/// Limit of sessions on a page.
 const MAX_PAGE_SESSIONS: usize = 1000;
 
 const RECORD: &str = "SELECT id, cwd, roots, title, created, updated, settings, last_turn FROM sessions";
 
 impl Database {
-    /// A new session, open at once.
+    /// Creates a session and opens it.
     pub(crate) fn create(&mut self, new: &NewSession) -> Result<Claim, StoreError> {
         let claim = self.claim_new(&new.id)?;
         self.write(|file| insert(file, new).map(drop))?;
         Ok(claim)
     }
 
-    /// A new session with the history and the title of session `from`.
+    /// Creates a session with the history and title of session `from`.
     pub(crate) fn fork(&mut self, from: &str, new: &NewSession) -> Result<Claim, StoreError> {
         let claim = self.claim_new(&new.id)?;
         self.write(|file| {
@@ -61,15 +61,15 @@ impl Database {
 
     /// Opens session `id`.
     pub(crate) fn claim(&mut self, id: &str) -> Result<(Claim, Record), StoreError> {
-        // An id that was never stored need not even be the name of a file.
+        // An id that was never stored need not be a valid file name.
         self.record(id)?.ok_or(StoreError::NotFound)?;
         let claim = self.claims.claim(id)?;
-        // Again: until it was claimed, others may have changed or deleted it.
+        // Read again: other processes may have changed or deleted it before it was claimed.
         let record = self.record(id)?.ok_or(StoreError::NotFound)?;
         Ok((claim, record))
     }
 
-    /// What is known of session `id`.
+    /// Returns session `id` without its history.
     pub(crate) fn record(&mut self, id: &str) -> Result<Option<Record>, StoreError> {
         self.read(|file| {
             let mut query = file.prepare_cached(&format!("{RECORD} WHERE id = ?1"))?;
@@ -77,7 +77,7 @@ impl Database {
         })
     }
 
-    /// The sessions after `cursor`, at most `limit`, the one used last first.
+    /// Returns at most `limit` sessions after `cursor`, most recently used first.
     pub(crate) fn list(
         &mut self,
         cwd: Option<&str>,
@@ -87,7 +87,7 @@ impl Database {
         let cursor = cursor.map(Cursor::parse).transpose()?;
         let limit = limit.clamp(1, MAX_PAGE_SESSIONS);
         let mut sessions = self.read(|file| {
-            // Two texts instead of one condition for both, so that each can follow its index.
+            // Two statements instead of one condition, so that each can use its index.
             let place = if cwd.is_some() { "cwd = ?1" } else { "?1 IS NULL" };
             let after =
                 if cursor.is_some() { "(updated, id) < (?2, ?3)" } else { "?2 IS NULL AND ?3 IS NULL" };
@@ -95,7 +95,7 @@ impl Database {
             let mut query = file.prepare_cached(&format!("{RECORD} WHERE {place} AND {after} {order}"))?;
             let updated = cursor.as_ref().map(|cursor| cursor.updated);
             let id = cursor.as_ref().map(|cursor| &cursor.id);
-            // One more tells whether there is a next page.
+            // One more shows whether there is a next page.
             let rows = query.query_map(params![cwd, updated, id, signed(limit as u64 + 1)], record)?;
             Ok(rows.collect::<Result<Vec<_>, _>>()?)
         })?;
@@ -107,12 +107,12 @@ impl Database {
         Ok(Page { sessions, next })
     }
 
-    /// Deletes session `id`; false if there is none.
+    /// Deletes session `id`. Returns `false` if it does not exist.
     pub(crate) fn delete(&mut self, id: &str) -> Result<bool, StoreError> {
         if self.record(id)?.is_none() {
             return Ok(false);
         }
-        // Held until it is gone, so that nobody opens it meanwhile.
+        // Held until it is deleted, so that it is not opened meanwhile.
         let _claim = match self.claims.claim(id) {
             Ok(claim) => Some(claim),
             Err(StoreError::InUse { by_us: true }) => None,
@@ -149,7 +149,7 @@ pub(crate) fn key(file: &Connection, id: &str) -> Result<Option<i64>, DbError> {
     Ok(query.query_row([id], |row| row.get(0)).optional()?)
 }
 
-/// Puts a session without turns into the file; returns its key.
+/// Inserts a session without turns. Returns its key.
 fn insert(file: &Connection, new: &NewSession) -> Result<i64, DbError> {
     let mut query = file.prepare_cached(
         "INSERT INTO sessions (id, cwd, roots, settings, created, updated) VALUES (?1, ?2, ?3, ?4, ?5, ?5)

@@ -1,4 +1,4 @@
-//! The handle: what others can ask of the sessions.
+//! The public handle of the store.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,41 +11,42 @@ use crate::database::Database;
 use crate::writer::{DbThread, Writer};
 use crate::{Change, NewSession, Page, Record, StoreError, Turn, schema};
 
-/// The sessions in a directory, or in memory. Clones are the same store.
+/// The sessions in a directory, or in memory. Clones share the store.
 ///
-/// Every method is done whole or not at all. Dropping its future does not tell which.
+/// Every method is atomic. If its future is dropped, it may or may not have taken effect.
 #[derive(Clone)]
 pub struct Store {
     place: Arc<Place>,
 }
 
 enum Place {
-    /// Done at once, by whoever asks: it takes microseconds, and a test on a paused clock sees no time pass.
+    /// Run at once by the caller: it takes microseconds, and no time passes for a test with a paused clock.
     Memory(Mutex<DbThread>),
     Disk(Writer),
 }
 
 impl Store {
-    /// The sessions in `directory`. Nothing is made, opened or started before the first use.
+    /// Creates a handle of the sessions in `directory`. Nothing is created, opened or started before the first use.
     #[must_use]
     pub fn new(directory: PathBuf) -> Self {
-        // Whoever changes the working directory later, or calls a directory `file:…`, gets what was meant.
+        // Resolved now, so that a later change of the working directory, or a directory named `file:…`, does not
+        // matter.
         let directory = std::path::absolute(&directory).unwrap_or(directory);
         let claims = Claims::new(Some(schema::locks(&directory)));
         Self { place: Arc::new(Place::Disk(Writer::new(directory, claims))) }
     }
 
-    /// Sessions that end with the last handle. Nothing waits for a thread here, so that a paused clock stands still.
+    /// Creates a store that ends with its last handle. It uses no thread, so a paused clock stands still.
     #[must_use]
     pub fn in_memory() -> Self {
         let db_thread = DbThread::new(None, Claims::new(None));
         Self { place: Arc::new(Place::Memory(Mutex::new(db_thread))) }
     }
 
-    /// Makes a session, which is open at once.
+    /// Creates a session and opens it.
     ///
     /// # Errors
-    /// [`StoreError::Exists`], [`StoreError::BadId`], or what keeps the file from being used.
+    /// [`StoreError::Exists`], [`StoreError::BadId`], or if the file cannot be used.
     pub async fn create(&self, new: NewSession) -> Result<Claim, StoreError> {
         self.run_batched(move |database| database.create(&new)).await
     }
@@ -53,26 +54,26 @@ impl Store {
     /// Opens a session.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`], [`StoreError::InUse`], or what keeps the file from being used.
+    /// [`StoreError::NotFound`], [`StoreError::InUse`], or if the file cannot be used.
     pub async fn claim(&self, id: &str) -> Result<(Claim, Record), StoreError> {
         let id = id.to_owned();
         self.run(move |database| database.claim(&id)).await
     }
 
-    /// Makes a session with the history and the title of another, which may be open, here or elsewhere.
+    /// Creates a session with the history and title of another, which may be open, here or elsewhere.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] for the other, and as [`Store::create`].
+    /// [`StoreError::NotFound`] for the other session, and those of [`Store::create`].
     pub async fn fork(&self, from: &str, new: NewSession) -> Result<Claim, StoreError> {
         let from = from.to_owned();
         self.run(move |database| database.fork(&from, &new)).await
     }
 
-    /// The sessions, the one used last first: those that work in exactly `cwd`, if it is given, and come after
-    /// `cursor`, the `next` of the page before. At most `limit`, which counts as 1 to 1000.
+    /// Lists sessions, most recently used first: those in exactly `cwd`, if given, after `cursor`, the `next` of the
+    /// previous page. Returns at most `limit` sessions, clamped to 1 to 1000.
     ///
     /// # Errors
-    /// [`StoreError::BadCursor`], or what keeps the file from being used.
+    /// [`StoreError::BadCursor`], or if the file cannot be used.
     pub async fn list(
         &self,
         cwd: Option<&str>,
@@ -83,49 +84,47 @@ impl Store {
         self.run(move |database| database.list(cwd.as_deref(), cursor.as_deref(), limit)).await
     }
 
-    /// Deletes a session; false if there is none. One that is open through this store is deleted all the same, and
-    /// its claim is good for nothing then.
+    /// Deletes a session. Returns `false` if it does not exist. A session that is open through this store is deleted
+    /// too, and its claim becomes useless.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] by another process, or what keeps the file from being used.
+    /// [`StoreError::InUse`] by another process, or if the file cannot be used.
     pub async fn delete(&self, id: &str) -> Result<bool, StoreError> {
         let id = id.to_owned();
         self.run(move |database| database.delete(&id)).await
     }
 
-    /// What is known of a session, open or not.
+    /// Returns a session without its history, open or not.
     ///
     /// # Errors
-    /// What keeps the file from being used.
+    /// If the file cannot be used.
     pub async fn record(&self, id: &str) -> Result<Option<Record>, StoreError> {
         let id = id.to_owned();
         self.run(move |database| database.record(&id)).await
     }
 
-    /// The history of a session, open or not. All `messages` one after the other are what the model gets, all `replay`
-    /// what the client is shown: turns that a summary stands for have no messages, and the summary comes behind the
-    /// last of them.
+    /// Returns the history of a session, open or not. All `messages` in order are the model's input, all `replay` the
+    /// client's. Turns covered by a summary have no messages, and the summary follows the last of them.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`], or what keeps the file from being used.
+    /// [`StoreError::NotFound`], or if the file cannot be used.
     pub async fn history(&self, id: &str) -> Result<Vec<Turn>, StoreError> {
         let id = id.to_owned();
         self.run(move |database| database.history(&id)).await
     }
 
-    /// Adds a turn to the history and returns its number.
+    /// Appends a turn to the history. Returns its number.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] if the session has been deleted, [`StoreError::Full`], or what keeps the file from
-    /// being used.
+    /// [`StoreError::NotFound`] if the session was deleted, [`StoreError::Full`], or if the file cannot be used.
     pub async fn append(&self, claim: &Claim, turn: Turn) -> Result<u64, StoreError> {
         self.append_called(claim, Arc::new(turn), None).await
     }
 
-    /// The same, and the session is called `title` from now on, if there is one. The turn is shared, so that it can be tried again.
+    /// Like [`Store::append`], and sets the title if there is one. The turn is shared, so that the caller can retry.
     ///
     /// # Errors
-    /// As [`Store::append`].
+    /// Those of [`Store::append`].
     pub async fn append_called(
         &self,
         claim: &Claim,
@@ -136,11 +135,11 @@ impl Store {
         self.run_batched(move |database| database.append(&held, &turn, title.as_deref())).await
     }
 
-    /// Lets `summary` stand for the messages of all turns up to number `through`. What the client is shown stays, and
-    /// the summary's `replay` is added to it.
+    /// Replaces the messages of all turns up to number `through` by `summary`. What the client is shown stays, and the
+    /// summary's `replay` is added.
     ///
     /// # Errors
-    /// [`StoreError::BadTurn`] if there is no such turn or an earlier summary reaches further, and as
+    /// [`StoreError::BadTurn`] if the turn does not exist or an earlier summary covers more, and those of
     /// [`Store::append`].
     pub async fn replace_history(
         &self,
@@ -152,10 +151,10 @@ impl Store {
         self.run(move |database| database.summarize(&held, through, &summary)).await
     }
 
-    /// Changes what is known of a session. That is no use of it: its place in the list stays.
+    /// Changes a session. Its position in the list stays.
     ///
     /// # Errors
-    /// As [`Store::append`].
+    /// Those of [`Store::append`].
     pub async fn set(&self, claim: &Claim, change: Change) -> Result<(), StoreError> {
         let held = claim.share();
         self.run_batched(move |database| database.set(&held, &change)).await

@@ -1,4 +1,4 @@
-//! The thread that owns the file: started by the first job, ended when the last handle is gone.
+//! The thread that owns the database: started by the first job, ended after the last handle is dropped.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -11,26 +11,26 @@ use crate::StoreError;
 use crate::claim::Claims;
 use crate::database::Database;
 
-/// How many jobs wait at most; whoever has one more waits for room.
+/// Limit of queued jobs; further callers wait for room.
 const QUEUE_JOBS: usize = 32;
 
-/// Something to be done with the file.
+/// A job for the database.
 enum Job {
-    /// By itself.
+    /// Runs by itself.
     Alone(Box<dyn FnOnce(&mut DbThread) + Send>),
-    /// With others of its kind in one transaction, if several wait.
+    /// Runs with others in one transaction, if several wait.
     BatchJob(Box<dyn BatchJob>),
 }
 
-/// A job that can be tried among others, and again by itself if that fails.
+/// A job that can run in a batch, and again by itself if the batch fails.
 trait BatchJob: Send {
-    /// Does it, and keeps what came of it.
+    /// Runs the job and keeps its result.
     fn attempt(&mut self, database: &mut Database) -> Result<(), StoreError>;
 
-    /// Forgets what came of it, for it was not stored.
+    /// Discards the result, because it was not stored.
     fn discard_result(&mut self);
 
-    /// Tells whoever waits.
+    /// Sends the result to the caller.
     fn send_result(self: Box<Self>, outcome: Result<(), StoreError>);
 }
 
@@ -56,7 +56,7 @@ where
 
     fn send_result(self: Box<Self>, outcome: Result<(), StoreError>) {
         let Self { work, value, sender } = *self;
-        // What the job holds, a claim perhaps, is let go before anybody hears of the result.
+        // What the job holds, such as a claim, is dropped before the caller gets the result.
         drop(work);
         let result = outcome.and_then(|()| value.ok_or(StoreError::Stopped));
         if sender.send(result).is_err() {
@@ -65,7 +65,7 @@ where
     }
 }
 
-/// Where jobs are done, and the file once one has been.
+/// Runs jobs, and owns the database once it is open.
 pub(crate) struct DbThread {
     directory: Option<PathBuf>,
     claims: Arc<Claims>,
@@ -73,12 +73,12 @@ pub(crate) struct DbThread {
 }
 
 impl DbThread {
-    /// A desk for the file in `directory`, or one in memory.
+    /// Creates a runner for the database in `directory`, or one in memory.
     pub(crate) fn new(directory: Option<PathBuf>, claims: Arc<Claims>) -> Self {
         Self { directory, claims, database: None }
     }
 
-    /// Does `job`, for which the file is opened if it is not. What failed to open is tried again the next time.
+    /// Runs `job`, opening the database if needed. A failed opening is retried by the next job.
     pub(crate) fn run<T>(
         &mut self,
         job: impl FnOnce(&mut Database) -> Result<T, StoreError>,
@@ -97,7 +97,7 @@ impl DbThread {
         job(self.database.insert(database))
     }
 
-    /// Does `jobs`, in one transaction if that works.
+    /// Runs `jobs` in one transaction if that works.
     fn run_batched(&mut self, mut jobs: Vec<Box<dyn BatchJob>>) {
         if jobs.len() > 1 {
             let together = self.run(|database| {
@@ -107,7 +107,7 @@ impl DbThread {
             if together.is_ok() {
                 return jobs.into_iter().for_each(|job| job.send_result(Ok(())));
             }
-            // What keeps one of them from being done is no reason not to do the others.
+            // A job that fails must not prevent the others.
             jobs.iter_mut().for_each(|job| job.discard_result());
         }
         for mut job in jobs {
@@ -117,7 +117,7 @@ impl DbThread {
     }
 }
 
-/// Does what comes until nobody can send any more.
+/// Runs jobs until all senders are dropped.
 fn work(mut db_thread: DbThread, mut queue: mpsc::Receiver<Job>) {
     while let Some(mut job) = queue.blocking_recv() {
         let mut joint = Vec::new();
@@ -126,7 +126,7 @@ fn work(mut db_thread: DbThread, mut queue: mpsc::Receiver<Job>) {
                 Job::Alone(alone) => break Some(alone),
                 Job::BatchJob(one) => joint.push(one),
             }
-            // What is taken must be done, so this is asked before.
+            // Checked before a job is taken, because a taken job must be run.
             if joint.len() == QUEUE_JOBS {
                 break None;
             }
@@ -142,7 +142,7 @@ fn work(mut db_thread: DbThread, mut queue: mpsc::Receiver<Job>) {
     }
 }
 
-/// The way to the thread.
+/// The handle of the thread.
 pub(crate) struct Writer {
     directory: PathBuf,
     claims: Arc<Claims>,
@@ -150,19 +150,19 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// A thread to be started for the file in `directory`.
+    /// Creates a handle; the first job starts the thread.
     pub(crate) fn new(directory: PathBuf, claims: Arc<Claims>) -> Self {
         Self { directory, claims, queue: Mutex::default() }
     }
 
-    /// Has `job` done. It is also done if nobody waits for it any more, once it is in the queue.
+    /// Runs `job`. A queued job runs even if its caller is dropped.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Database) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (sender, receiver) = oneshot::channel();
         let alone = Box::new(move |db_thread: &mut DbThread| {
-            // What the job holds is let go before anybody hears of the result.
+            // What the job holds is dropped before the caller gets the result.
             let result = db_thread.run(job);
             if sender.send(result).is_err() {
                 tracing::debug!("nobody waits for the result");
@@ -172,7 +172,7 @@ impl Writer {
         receiver.await.map_err(|_| StoreError::Stopped)?
     }
 
-    /// The same for what may be stored together with others, and done twice if that fails.
+    /// Like [`run`](Self::run), for work that may share a transaction with other jobs, and runs twice if that fails.
     pub(crate) async fn run_batched<T: Send + 'static>(
         &self,
         work: impl FnMut(&mut Database) -> Result<T, StoreError> + Send + 'static,
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
     use crate::{NewSession, Turn, schema};
 
-    /// A job that does `work`, and where its outcome is told.
+    /// Creates a job that runs `work`, and the receiver of its result.
     fn job<T: Send + 'static>(
         work: impl FnMut(&mut Database) -> Result<T, StoreError> + Send + 'static,
     ) -> (Box<dyn BatchJob>, oneshot::Receiver<Result<T, StoreError>>) {
@@ -240,7 +240,7 @@ mod tests {
         db_thread.run_batched(jobs);
         let numbers: Vec<_> = told.iter_mut().map(|told| told.try_recv().unwrap()).collect();
         assert_eq!(numbers, [Ok(1), Ok(2), Ok(3)]);
-        // What is told is stored: another connection sees it.
+        // A reported result is stored: another connection sees it.
         let mut other = db_thread_in(place.path());
         assert_eq!(other.run(|database| database.history("a")).unwrap().len(), 3);
     }
