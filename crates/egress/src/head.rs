@@ -1,18 +1,18 @@
-//! The head of a request to a proxy, as far as it decides where it goes.
+//! Parses the head of a proxy request, as far as it determines the destination.
 
 use crate::host::Target;
 
-/// The longest head.
+/// Limit of a head, in bytes.
 pub(crate) const MAX_HEAD_BYTES: usize = 16 << 10;
-/// The port of `http` addresses.
+/// The default port of `http` URLs.
 const HTTP_PORT: u16 = 80;
 
-/// What somebody asks of a proxy.
+/// What a client requests of the proxy.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ProxyRequest {
     /// A tunnel.
     Tunnel(Target),
-    /// One request, as the server is to get it, and how many bytes of it follow the head.
+    /// One request, as it is sent to the server, and the length of its body.
     Request { target: Target, head: Vec<u8>, body: u64 },
 }
 
@@ -29,16 +29,16 @@ pub(crate) enum HeadError {
     Length,
 }
 
-/// Where the head ends in what was read so far, the empty line included.
+/// Returns the length of the head, including the empty line, if it is complete.
 pub(crate) fn end(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4)
 }
 
-/// Reads a head, which ends with an empty line.
+/// Parses a head that ends with an empty line.
 pub(crate) fn read(head: &[u8]) -> Result<ProxyRequest, HeadError> {
     let text = std::str::from_utf8(head).map_err(|_| HeadError::Malformed)?;
     let text = text.strip_suffix("\r\n\r\n").ok_or(HeadError::Malformed)?;
-    // A bare one could be a line's end for some.
+    // Some servers treat a bare carriage return or line feed as a line end.
     if text.split("\r\n").any(|line| line.contains(['\r', '\n', '\0'])) {
         return Err(HeadError::Malformed);
     }
@@ -69,7 +69,7 @@ fn request(method: &str, address: &str, fields: &[(&str, &str)]) -> Result<Proxy
     let (authority, path) = rest.split_at(end);
     let target = Target::parse(authority, Some(HTTP_PORT)).map_err(|_| HeadError::Target)?;
     let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-    // The one that was judged is the one that is asked for, and nothing follows the one request.
+    // The host that was checked is the one that is requested, and nothing follows the request.
     let mut head =
         format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", authority_of(&target));
     let mut body = None;
@@ -82,7 +82,7 @@ fn request(method: &str, address: &str, fields: &[(&str, &str)]) -> Result<Proxy
                 let digits =
                     (1..=15).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_digit());
                 let length = digits.then(|| value.parse::<u64>().ok()).flatten().ok_or(HeadError::Length)?;
-                // Two that differ mean two different ends.
+                // Two different lengths mean two different ends.
                 if body.replace(length).is_some() {
                     return Err(HeadError::Length);
                 }
@@ -168,7 +168,7 @@ mod tests {
             let _ = read(&bytes);
         }
 
-        /// What is passed on is one request: one head, whose host is the one that was judged.
+        /// What is forwarded is one request: one head, whose host is the one that was checked.
         #[test]
         fn one_request_stays_one(name in "[A-Za-z-]{1,12}", value in "[ -~\r\n]{0,24}", path in "[ -~]{0,12}") {
             let head = format!("GET http://a.b/{path} HTTP/1.1\r\n{name}: {value}\r\n\r\n");

@@ -1,10 +1,10 @@
-//! Names of hosts, in the one form in which they are compared, resolved and connected to.
+//! Host names, in the one form in which they are compared, resolved and connected to.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// A host as somebody names it: an address, or a name in lower case of labels that every resolver reads in the same way.
+/// A host: an address, or a lower-case name whose labels every resolver reads in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Host {
     /// An address.
@@ -13,7 +13,7 @@ pub enum Host {
     Name(String),
 }
 
-/// A text that is no host.
+/// The text is not a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this is not the name of a host")]
 pub struct HostError;
@@ -36,7 +36,7 @@ impl FromStr for Host {
     }
 }
 
-/// Labels of letters, digits and hyphens. The last has a letter in it: else some resolvers see an address.
+/// Labels of letters, digits and hyphens. The last one contains a letter; otherwise some resolvers read an address.
 fn is_name(text: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -45,7 +45,7 @@ fn is_name(text: &str) -> bool {
             && !label.ends_with('-')
     };
     let last = text.rsplit('.').next().unwrap_or_default();
-    // Hexadecimal numbers are addresses, too.
+    // Hexadecimal numbers are addresses too.
     let is_number =
         last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x") || last.starts_with("0X");
     text.len() <= 253 && text.split('.').all(is_label) && !is_number
@@ -61,7 +61,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// A host and a port of it.
+/// A host and a port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The host.
@@ -71,10 +71,10 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads `host:port`; without a port it is `port`, if there is one.
+    /// Parses `host:port`; `port` is the default.
     ///
     /// # Errors
-    /// When it is none.
+    /// If it is invalid.
     pub fn parse(text: &str, port: Option<u16>) -> Result<Self, HostError> {
         let colon = match text.rfind(']') {
             Some(end) => text[end..].find(':').map(|colon| end + colon),

@@ -1,11 +1,11 @@
-//! The only way out of a sandbox: a proxy that lets through what a list names.
+//! The only network path out of a sandbox: a proxy with an allow-list.
 //!
-//! [`HostAllowList`] is what may be reached, [`serve`] answers `CONNECT` and plain requests by it. Names are resolved here and
-//! nowhere else, once, and what was resolved is what is connected to, so that no second answer leads elsewhere. Addresses of
-//! this machine and of private networks are reached only by those who name them literally. Whatever is refused is told to
-//! whoever asked, and to us as a [`Denial`].
+//! [`HostAllowList`] names the allowed hosts, and [`serve`] answers `CONNECT` and plain requests accordingly. Names are
+//! resolved only here, once, and the connection goes to the resolved address, so that a second answer cannot lead
+//! elsewhere. Addresses of this machine and of private networks are reachable only if they are listed literally.
+//! Refusals are sent to the client, and reported as a [`Denial`].
 //!
-//! There is no TLS here: what goes through a tunnel is between both ends.
+//! The proxy does not terminate TLS: a tunnel carries it end to end.
 
 mod head;
 mod host;

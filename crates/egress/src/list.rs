@@ -1,16 +1,16 @@
-//! What may be reached: names, patterns and addresses, each with a port or with those of the web.
+//! The allow-list: names, patterns and addresses, with a port or the default web ports.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use crate::host::{Host, Target, read_port};
 
-/// The ports of an entry that names none.
+/// The ports of an entry without a port.
 const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
-/// What may be reached. The empty list lets nothing through.
+/// The allowed hosts. An empty list allows none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostAllowList {
-    /// What may be reached has to be in each of these, of which there is at least one.
+    /// A target must be allowed by each of these lists, of which there is at least one.
     lists: Vec<Vec<Entry>>,
 }
 
@@ -24,44 +24,44 @@ struct Entry {
 enum HostPattern {
     /// This host.
     Host(Host),
-    /// Every host below this name, which is not itself.
+    /// Every host below this name, but not the name itself.
     Subdomains(String),
 }
 
-/// An entry that is none.
+/// The entry is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a host that can be reached")]
 pub struct EntryError(pub String);
 
 impl HostAllowList {
-    /// Reads entries such as `api.example.com`, `*.example.com`, `api.example.com:8443` and `10.0.0.1:80`.
+    /// Parses entries such as `api.example.com`, `*.example.com`, `api.example.com:8443` and `10.0.0.1:80`.
     ///
     /// # Errors
-    /// When one of them is none.
+    /// If an entry is invalid.
     pub fn parse<S: AsRef<str>>(entries: impl IntoIterator<Item = S>) -> Result<Self, EntryError> {
         let entries = entries.into_iter().map(|text| Entry::parse(text.as_ref()));
         Ok(Self { lists: vec![entries.collect::<Result<_, _>>()?] })
     }
 
-    /// What may be reached by this list and by the other.
+    /// Returns the intersection of two lists.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.lists.extend(other.lists);
         self
     }
 
-    /// Whether it lets nothing through.
+    /// Returns `true` if nothing is allowed.
     pub fn is_empty(&self) -> bool {
         self.lists.is_empty() || self.lists.iter().any(Vec::is_empty)
     }
 
-    /// Whether this may be reached.
+    /// Returns `true` if the target is allowed.
     pub fn permits(&self, target: &Target) -> bool {
         !self.is_empty() && self.lists.iter().all(|entries| entries.iter().any(|entry| entry.permits(target)))
     }
 
-    /// Whether `host` may be found at this address: addresses of this machine and of private networks only by those who
-    /// named them literally, and this machine also by its own name.
+    /// Returns `true` if `host` may resolve to this address: addresses of this machine and of private networks must be
+    /// listed literally; this machine is also allowed by its own name.
     pub(crate) fn permits_address(host: &Host, address: IpAddr) -> bool {
         match host {
             Host::Address(literal) => *literal == address,
@@ -73,8 +73,8 @@ impl HostAllowList {
     }
 }
 
-/// Returns `true` if an address is one of this machine: nobody can bind a socket to that of another. Where the system lets
-/// everybody do that, an address is this machine's if what is sent to it would be sent from it.
+/// Returns `true` if the address belongs to this machine: a socket cannot be bound to a foreign address. Where the
+/// system allows that for all addresses, an address is this machine's if packets to it are sent from it.
 fn is_own(address: IpAddr, is_bindable: impl Fn(IpAddr) -> bool) -> bool {
     let (foreign, unspecified): (IpAddr, IpAddr) = match address {
         IpAddr::V4(_) => (Ipv4Addr::new(192, 0, 2, 1).into(), Ipv4Addr::UNSPECIFIED.into()),
@@ -89,7 +89,7 @@ fn is_own(address: IpAddr, is_bindable: impl Fn(IpAddr) -> bool) -> bool {
         return true;
     }
     let source = UdpSocket::bind((unspecified, 0)).and_then(|socket| {
-        // Nothing is sent by that.
+        // Nothing is sent from it.
         socket.connect((address, 9))?;
         socket.local_addr()
     });
@@ -130,13 +130,13 @@ impl Entry {
             (HostPattern::Subdomains(below), Host::Name(name)) => {
                 name.ends_with(below.as_str()) && name.len() > below.len()
             }
-            // An address is below nothing, whatever it looks like.
+            // An address is never a subdomain.
             (HostPattern::Subdomains(_), Host::Address(_)) => false,
         }
     }
 }
 
-/// Whether an address is neither of this machine, nor of a network of somebody's own, nor of no use at all.
+/// Returns `true` if the address is public: not of this machine, a private network, or reserved.
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -149,14 +149,14 @@ fn is_public(address: IpAddr) -> bool {
                 || address.is_documentation()
                 || first == 0
                 || first >= 240
-                // Shared by the customers of a carrier, for protocols, and for benchmarks.
+                // Carrier-grade NAT, protocol assignments, and benchmarks.
                 || (first == 100 && (64..128).contains(&second))
                 || (first == 192 && second == 0 && third == 0)
                 || (first == 198 && (18..20).contains(&second)))
         }
         IpAddr::V6(address) => {
             let [first, second, ..] = address.segments();
-            // Global addresses, without those in which others are hidden: of 6to4, Teredo and the documentation.
+            // Global addresses, except those that embed others (6to4, Teredo) and documentation.
             first & 0xe000 == 0x2000
                 && first != 0x2002
                 && !(first == 0x2001 && (second < 0x200 || second == 0xdb8))
@@ -179,9 +179,9 @@ mod tests {
         let [own, other]: [IpAddr; 2] = ["127.0.0.1", "93.184.216.34"].map(|text| text.parse().unwrap());
         assert!(is_own(own, is_bindable) && !is_own(other, is_bindable));
         assert!(!is_own("2606:4700::1234".parse().unwrap(), is_bindable));
-        // A public address that is this machine's.
+        // A public address of this machine.
         assert!(is_own(other, |address| address == other));
-        // Where everything can be bound, what is sent tells.
+        // If every address can be bound, the source address decides.
         assert!(is_own(own, |_| true) && !is_own(other, |_| true));
     }
 
@@ -301,7 +301,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// A pattern permits nothing but what ends with its name.
+        /// A pattern allows only names that end with its own.
         #[test]
         fn patterns_do_not_leak(target in "[a-z.-]{1,12}(example)?[.]?(com|org)?:(80|443|22)") {
             let list = list(&["*.example.com"]);

@@ -1,4 +1,4 @@
-//! The proxy at work: one task for each connection, each with its deadlines.
+//! The proxy server: one task per connection, with timeouts.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,21 +16,21 @@ use crate::head::{self, HeadError, ProxyRequest};
 use crate::host::{Host, Target};
 use crate::list::HostAllowList;
 
-/// How long nobody is let in after the system had no room for one.
+/// Pause after the system lacked resources to accept a connection.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// How long what is left of a refused request is read, so that its answer is, too.
+/// How long the rest of a refused request is read, so that the client gets the answer.
 const REFUSAL_DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Whoever knows where names lead.
+/// Resolves names.
 pub trait Resolve: Send + Sync {
-    /// The addresses of a name.
+    /// Returns the addresses of a name.
     fn resolve<'a>(
         &'a self,
         name: &'a str,
     ) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
 }
 
-/// This machine, by its own settings.
+/// The resolver of this machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemResolver;
 
@@ -45,14 +45,14 @@ impl Resolve for SystemResolver {
     }
 }
 
-/// Patience and room.
+/// Timeouts and limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// How many may be connected at once; others wait.
+    /// Limit of concurrent connections; others wait.
     pub connections: usize,
-    /// How long a head may take.
+    /// Timeout for receiving a head.
     pub head: Duration,
-    /// How long it may take to find and reach a host.
+    /// Timeout for resolving and connecting to a host.
     pub connect: Duration,
 }
 
@@ -63,28 +63,28 @@ impl Default for Options {
     }
 }
 
-/// Somebody was refused.
+/// A refused request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denial {
-    /// What was asked for, as far as that could be read.
+    /// The requested target, if it could be parsed.
     pub target: Option<Target>,
-    /// Why not.
+    /// The reason.
     pub reason: Reason,
 }
 
-/// Why somebody was refused.
+/// Why a request was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Reason {
-    /// The list does not name it.
+    /// The host is not listed.
     #[error("it is not in the list of hosts that may be reached")]
     Unlisted,
-    /// Its name leads to this machine or into a private network.
+    /// The name resolves to this machine or a private network.
     #[error("its name leads to an address of this machine or of a private network")]
     Private,
-    /// What was asked was no request.
+    /// The request is malformed.
     #[error("what was asked is no request to a proxy")]
     Malformed,
-    /// The head was too long.
+    /// The head is too long.
     #[error("the head of the request is too long")]
     TooLong,
     /// The head took too long.
@@ -93,7 +93,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Its name, for programs.
+    /// The name for programs.
     pub fn code(self) -> &'static str {
         match self {
             Self::Unlisted => "egress_denied",
@@ -105,16 +105,16 @@ impl Reason {
     }
 }
 
-/// What comes of one connection, if it is not let through.
+/// Why a connection was not forwarded.
 enum ConnectionError {
     Denied(Denial),
-    /// It may be reached, and cannot be.
+    /// The target is allowed but unreachable.
     Unreachable(Target, io::Error),
-    /// Whoever asked has gone.
+    /// The client has disconnected.
     Gone,
 }
 
-/// All that connections share.
+/// State shared by all connections.
 struct ConnectionHandler {
     list: HostAllowList,
     options: Options,
@@ -122,8 +122,8 @@ struct ConnectionHandler {
     denials: mpsc::Sender<Denial>,
 }
 
-/// Lets through what the list names until it is dropped, and with it every connection. Denials that nobody takes in time
-/// are lost.
+/// Serves the proxy until the future is dropped, which closes every connection. Denials that are not read in time are
+/// lost.
 pub async fn serve(
     listener: TcpListener,
     list: HostAllowList,
@@ -135,7 +135,7 @@ pub async fn serve(
     let handler = Arc::new(ConnectionHandler { list, options, resolver, denials });
     let mut visitors = JoinSet::new();
     loop {
-        // Never closed.
+        // The semaphore is never closed.
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         while visitors.try_join_next().is_some() {}
         let Ok((stream, _)) = listener.accept().await else {
@@ -164,7 +164,7 @@ impl ConnectionHandler {
                     Reason::TooSlow => "408 Request Timeout",
                 };
                 let words = format!("{target} cannot be reached from this sandbox: {}\n", denial.reason);
-                // Full: whoever reads them knows enough.
+                // If the channel is full, its reader knows enough.
                 let _ = self.denials.try_send(denial);
                 (status, words)
             }
@@ -179,14 +179,14 @@ impl ConnectionHandler {
         let farewell = async {
             stream.write_all(format!("{head}{words}").as_bytes()).await?;
             stream.shutdown().await?;
-            // Closed with something unread it would be reset, and the answer lost.
+            // Closing a socket with unread data would reset it, and the answer would be lost.
             let mut rest = (&mut stream).take(head::MAX_HEAD_BYTES as u64);
             copy(&mut rest, &mut tokio::io::sink()).await
         };
         let _ = timeout(REFUSAL_DRAIN_TIMEOUT, farewell).await;
     }
 
-    /// Reads what somebody wants and does it.
+    /// Reads a request and serves it.
     async fn handle_request(&self, stream: &mut TcpStream) -> Result<(), ConnectionError> {
         let denied = |target, reason| Err(ConnectionError::Denied(Denial { target, reason }));
         let (bytes, end) = match timeout(self.options.head, read_head(stream)).await {
@@ -231,7 +231,7 @@ impl ConnectionHandler {
         Ok(())
     }
 
-    /// Finds a host and connects to what was found.
+    /// Resolves a host and connects to it.
     async fn connect_to(&self, target: &Target) -> Result<TcpStream, ConnectError> {
         let found = match &target.host {
             Host::Address(address) => vec![*address],
@@ -265,7 +265,7 @@ impl From<io::Error> for ConnectError {
     }
 }
 
-/// What was read, and where the head in it ends. `None`: it is too long.
+/// Reads until the head is complete. Returns the data and the length of the head, or `None` if it is too long.
 async fn read_head(stream: &mut TcpStream) -> io::Result<Option<(Vec<u8>, usize)>> {
     let mut bytes = Vec::with_capacity(1024);
     loop {
@@ -282,7 +282,7 @@ async fn read_head(stream: &mut TcpStream) -> io::Result<Option<(Vec<u8>, usize)
     }
 }
 
-/// One request and its answer. What comes behind the request is not read.
+/// Forwards one request and its response. Data behind the request is not read.
 async fn forward_request(
     stream: &mut TcpStream,
     server: &mut TcpStream,
@@ -305,7 +305,7 @@ async fn forward_request(
             sent?;
             answering.await
         }
-        // A server need not read all of it.
+        // A server need not read the whole body.
         answered = &mut answering => answered,
     }
 }
