@@ -1,4 +1,4 @@
-//! The supervisor's side of a guardian: what it reports, and its reaping.
+//! The supervisor's side of a guardian: receives its reports and reaps it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,18 +20,17 @@ use crate::sandbox::scratch::Scratch;
 use crate::tree::{Member, Tree};
 use crate::{Exit, ExitClass, orphans, sys, tree};
 
-/// When the tree is gone so are the writers of its stderr, unless one passed the pipe to a stranger.
+/// When the tree is gone, so are the writers of its stderr, unless one passed the pipe to another process.
 const STDERR_DRAIN_TIMEOUT: Duration = Duration::from_millis(250);
-/// How long the end may be held up by the removal of the tree's temporary files, which goes on all the same.
+/// How long the result may wait for the removal of temporary files, which continues anyway.
 const SCRATCH_REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a tree is killed in place of its guardian, how long it is given to die, and how much of it is
-/// seen at once.
+/// Number of rounds in which a tree is killed in place of its guardian, the pause between them, and the number of
+/// processes handled at once.
 const FORCED_KILL_ROUNDS: u32 = 8;
 const FORCED_KILL_PAUSE: Duration = Duration::from_millis(50);
 const FORCED_KILL_MEMBERS: usize = 32 << 10;
 
-/// A forked guardian. It is not reaped by `wait` calls elsewhere in the program, because it has no exit
-/// signal.
+/// A forked guardian. `wait` calls elsewhere in the program do not reap it, because it has no exit signal.
 #[derive(Debug, Clone)]
 pub(crate) struct Guardian {
     pub(crate) pid: i32,
@@ -39,11 +38,11 @@ pub(crate) struct Guardian {
     state: Arc<Mutex<GuardianState>>,
 }
 
-/// Held while the guardian is reaped, and while something relies on its pid.
+/// Locked while the guardian is reaped, and while its pid is used.
 #[derive(Debug, Default)]
 struct GuardianState {
     reaped: bool,
-    /// What was still alive when the guardian had to be killed.
+    /// Number of processes alive when the guardian had to be killed.
     survivors: u32,
 }
 
@@ -52,16 +51,16 @@ impl Guardian {
         Self { pid, pidfd: Arc::new(pidfd), state: Arc::default() }
     }
 
-    /// Lets it go on if its worker has stopped it.
+    /// Continues the guardian if its worker has stopped it.
     pub(crate) fn wake(&self) {
-        // It fails only when the guardian is gone.
+        // Fails only if the guardian is gone.
         _ = pidfd_send_signal(&self.pidfd, Signal::CONT);
     }
 
-    /// For a guardian that does not do its work: does it from here, and then kills the guardian too. As long
-    /// as that lives, however motionless, it is the subreaper, and so nothing of the tree escapes the search.
+    /// Does the work of an unresponsive guardian, then kills it. While it lives, it is the subreaper, so nothing of the
+    /// tree escapes the search.
     ///
-    /// Takes a few seconds if something resists; the watcher learns of the end as of any other.
+    /// Takes a few seconds if processes resist; the watcher sees the end as usual.
     pub(crate) fn end_by_force(&self) {
         let mut state = lock(&self.state);
         if state.reaped {
@@ -82,25 +81,24 @@ impl Guardian {
         _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// How many processes outlived [`end_by_force`](Self::end_by_force).
+    /// Number of processes that outlived [`end_by_force`](Self::end_by_force).
     pub(crate) fn survivors(&self) -> u32 {
         lock(&self.state).survivors
     }
 }
 
-/// How far a worker has come.
+/// The progress of a worker's end.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Progress {
     /// The worker itself has ended; its tree may not have.
     pub(crate) worker: Option<Exit>,
-    /// There is nothing more to wait for.
+    /// Everything has ended.
     pub(crate) tree: Option<Exit>,
 }
 
-/// Follows one guardian to its end, and always reaps it: if the runtime goes away first, on a thread.
+/// Follows a guardian to its end, and always reaps it: on a thread if the runtime ends first.
 ///
-/// A thread rather than a second fork that makes the guardian a child of init: in a container init often
-/// does not reap.
+/// A thread instead of a second fork that makes the guardian a child of init: in containers init often does not reap.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     inner: Option<WatcherState>,
@@ -118,7 +116,7 @@ struct WatcherState {
     group: Option<TreeCgroups>,
     /// The last record, after which the guardian exits.
     finished: Option<Exit>,
-    /// How it ended, once it is reaped: from then on its pid may be somebody else's.
+    /// How it ended, once it is reaped: from then on its pid may be reused.
     ended: Option<Exit>,
 }
 
@@ -187,7 +185,7 @@ impl Drop for Watcher {
 }
 
 impl WatcherState {
-    /// Takes records until the guardian is dead, but does not reap it.
+    /// Handles records until the guardian is dead, without reaping it.
     async fn follow(&mut self) -> io::Result<()> {
         let control = sys::readable(self.control.clone())?;
         loop {
@@ -248,18 +246,18 @@ impl WatcherState {
         self.progress.send_modify(|progress| progress.worker = Some(exit));
     }
 
-    /// Waits for the guardian, which is dead or about to be.
+    /// Reaps the guardian, which is dead or about to die.
     fn reap(&mut self) -> Exit {
         let pidfd = self.guardian.pidfd.as_fd();
         let wait = |options: WaitIdOptions| {
-            // __WALL: a child without an exit signal is passed over by default.
+            // __WALL: a child without an exit signal is skipped by default.
             let options = options
                 | WaitIdOptions::EXITED
                 | WaitIdOptions::from_bits_retain(libc::__WALL.cast_unsigned());
             while waitid(WaitId::PidFd(pidfd), options).err() == Some(Errno::INTR) {}
         };
         let exit = self.finished.take().unwrap_or_else(|| {
-            // While the guardian is a zombie its pid, which is the session's, cannot belong to anybody else.
+            // While the guardian is a zombie, its pid, the session's id, cannot be reused.
             wait(WaitIdOptions::NOWAIT);
             tracing::warn!(
                 guardian = self.guardian.pid,
@@ -286,9 +284,9 @@ impl WatcherState {
     }
 }
 
-/// The next record; `None` if the guardian has closed its end, with or without reading all orders.
+/// Receives the next record, or `None` if the guardian has closed its end, with or without reading all orders.
 ///
-/// An order that the guardian has left unread is told as a reset, once and ahead of the records that still wait.
+/// An unread order is reported as a reset, once and before the waiting records.
 fn receive(control: &OwnedFd) -> io::Result<Option<Record>> {
     let mut buffer = [0; RECORD_BYTES];
     loop {
@@ -311,7 +309,7 @@ mod tests {
 
     use super::*;
 
-    /// A runtime that goes away between the end of a guardian and that of its stderr leaves nothing to be killed.
+    /// If the runtime ends between the end of a guardian and that of its stderr, nothing is killed.
     #[tokio::test]
     #[expect(clippy::zombie_processes, reason = "the watcher reaps it")]
     async fn what_was_reaped_is_not_looked_for_again() {
@@ -336,7 +334,7 @@ mod tests {
         assert_eq!(ended, Some(Exit::exited(4, false)));
     }
 
-    /// A process that cannot be ended must not hold up the answer, and its late end still counts.
+    /// A process that cannot be ended must not delay the result, and its late end still counts.
     #[tokio::test]
     #[expect(clippy::zombie_processes, reason = "the watcher reaps it")]
     async fn survivors_are_reported_before_the_guardian_gives_up() {
@@ -364,7 +362,7 @@ mod tests {
         assert_eq!(progress.borrow().tree, Some(Exit { swept: 3, ..Exit::exited(4, false) }));
     }
 
-    /// A guardian that goes with an order unread resets the connection, which is no reason to miss its last words.
+    /// A guardian that exits with an unread order resets the connection, but its last records are received.
     #[test]
     fn orders_that_come_too_late_cost_no_record() {
         let (ours, theirs) =

@@ -1,4 +1,4 @@
-//! Starting a worker under its guardian.
+//! Starts a worker under its guardian.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -33,17 +33,17 @@ use crate::{Environment, SpawnError, Spec, StderrTail, lookup};
 
 const GUARDIAN_STACK_BYTES: usize = 256 << 10;
 const WORKER_STACK_BYTES: usize = 64 << 10;
-/// For a worker that is forked by the first process of its PID namespace.
+/// For a worker that the first process of its PID namespace forks.
 const PROGRAM_STACK_BYTES: usize = WORKER_STACK_BYTES;
-/// More processes than this are found and ended in portions.
+/// Larger trees are found and ended in portions.
 const MAX_TREE_MEMBERS: usize = 32 << 10;
 
-/// Starts a worker and returns when it runs its program.
+/// Starts a worker. Returns when its program runs.
 ///
-/// The fork happens on a thread of the runtime's blocking pool, because it takes longer the more memory
-/// this program uses. The worker does not depend on that thread.
+/// The fork runs on a blocking thread of the runtime, because its duration grows with the memory of this program. The
+/// worker does not depend on that thread.
 ///
-/// Dropping the future, like dropping the [`Child`], ends whatever has been started.
+/// Dropping the future or the [`Child`] ends everything that was started.
 pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
     let program = spec.program.clone();
     let stderr_limit = spec.stderr_limit;
@@ -62,7 +62,7 @@ pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
     let (progress, stop_requested) = (launched.watcher.progress(), launched.watcher.stop_requested());
     tokio::spawn(launched.watcher.run(drain));
 
-    // End-of-file comes with the exec, which closes the worker's end, or with its death.
+    // The pipe ends with the exec, which closes the worker's end, or with its death.
     let mut records = Vec::with_capacity(2 * RECORD_BYTES);
     report.read_to_end(&mut records).await.map_err(SpawnError::setup("learn how the start went"))?;
     let (chunks, _) = records.as_chunks::<RECORD_BYTES>();
@@ -99,13 +99,13 @@ pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
             }
         }
     };
-    // Nothing is left behind when the caller hears of it.
+    // Everything is cleaned up before the caller gets the error.
     child.kill();
     child.wait().await;
     Err(error)
 }
 
-/// A guardian that has just been forked, and our ends of everything.
+/// A guardian that was just forked, and the supervisor's ends of everything.
 struct Launched {
     // First, so that it is dropped before the watcher, which waits for the guardian's end.
     lifeline: Lifeline,
@@ -114,9 +114,9 @@ struct Launched {
     report: OwnedFd,
     stdin: OwnedFd,
     stdout: OwnedFd,
-    /// Unless it goes where stdout goes.
+    /// `None` if it is merged with stdout.
     stderr: Option<OwnedFd>,
-    /// Where the listener of a network of its own comes from.
+    /// Receives the listener of the worker's own network.
     gateway: Option<OwnedFd>,
     path: PathBuf,
     cwd: Option<PathBuf>,
@@ -124,7 +124,7 @@ struct Launched {
 
 fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
     let mut start = WorkerCommand::new(spec)?;
-    // Also before a launcher takes them over: in its options a zero would be the start of another.
+    // Also before a launcher receives them: in its options a zero would start another option.
     let mut text = WorkerStrings::new(&start)?;
     let mut cage = None;
     if let Some(sandbox) = &spec.sandbox {
@@ -144,8 +144,8 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
         (Some(ours), theirs)
     };
     let (report, worker_report) = pipe_above_stdio().map_err(&pipes)?;
-    // Not a pipe, so that an order to a guardian that is gone is an error and not a SIGPIPE, whatever the
-    // embedding program does about that signal; and packets, so that records need no reassembly.
+    // Not a pipe, so that an order to a dead guardian is an error and not a SIGPIPE, whatever the embedding program
+    // does with that signal. Packets, so that records need no reassembly.
     let (control, guardian_control) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|errno| pipes(errno.into()))?;
@@ -221,7 +221,7 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
     })
 }
 
-/// The listener that a worker has sent.
+/// Receives the listener that a worker has sent.
 fn take_listener(from: &OwnedFd) -> io::Result<TcpListener> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut message = RecvAncillaryBuffer::new(&mut space);
@@ -238,10 +238,10 @@ fn take_listener(from: &OwnedFd) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Room in the arena for the plans, alignment and the guard pages, also where pages have 64 KiB.
+/// Room for plans, alignment and guard pages, also with 64 KiB pages.
 const ARENA_SLACK_BYTES: usize = 512 << 10;
 
-/// The sandbox as the worker sees it.
+/// Copies the sandbox plan to the arena.
 fn plan_sandbox<'a>(arena: &'a Arena, cage: Option<&'a PreparedSandbox>) -> io::Result<SandboxPlan<'a>> {
     Ok(match cage {
         None => SandboxPlan::None,
@@ -263,9 +263,9 @@ fn plan_sandbox<'a>(arena: &'a Arena, cage: Option<&'a PreparedSandbox>) -> io::
     })
 }
 
-/// What the worker executes: what the spec says, or a launcher that does.
+/// What the worker executes: the program of the spec, or a launcher.
 pub(crate) struct WorkerCommand {
-    /// Found, and absolute.
+    /// The absolute path that was found.
     pub(crate) program: PathBuf,
     pub(crate) argv: Vec<OsString>,
     pub(crate) env: Environment,
@@ -280,7 +280,7 @@ impl WorkerCommand {
     }
 }
 
-/// The worker's strings, as the kernel wants them.
+/// The worker's strings, in the form that the kernel requires.
 struct WorkerStrings {
     program: CString,
     argv: Vec<CString>,
@@ -312,22 +312,22 @@ impl WorkerStrings {
         Ok(Self { program: string("the program's path", start.program.as_os_str())?, argv, envp, cwd })
     }
 
-    /// Bytes and pointers in the arena.
+    /// The size in the arena, with pointers.
     fn size(&self) -> usize {
         let strings = self.argv.iter().chain(&self.envp).chain(&self.cwd).chain([&self.program]);
         strings.map(|string| string.count_bytes() + 1 + 2 * size_of::<usize>()).sum()
     }
 }
 
-/// Both ends close on exec and block; the runtime makes ours non-blocking, which for a pipe does not affect
-/// the other.
+/// Both ends close on exec and block. The runtime makes this program's end non-blocking, which for a pipe does not
+/// affect the other.
 fn pipe_above_stdio() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     Ok((above_stdio(read)?, above_stdio(write)?))
 }
 
-/// A program that runs with a closed stdin gets 0 for its next descriptor; the worker's own 0, 1 and 2 must
-/// not overwrite a descriptor that is still needed.
+/// In a program without stdin the next descriptor is 0. The worker's own 0, 1 and 2 must not overwrite a descriptor
+/// that is still needed.
 pub(crate) fn above_stdio(fd: OwnedFd) -> io::Result<OwnedFd> {
     debug_assert!(fcntl_getfd(&fd).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC)));
     if fd.as_raw_fd() > 2 { Ok(fd) } else { Ok(fcntl_dupfd_cloexec(&fd, 3)?) }

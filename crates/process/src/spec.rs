@@ -1,4 +1,4 @@
-//! What to start and how patiently to end it.
+//! What to start, and the timeouts for ending it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,42 +6,42 @@ use std::time::Duration;
 
 use crate::{Environment, Limits, Sandbox};
 
-/// Everything [`spawn`](crate::spawn) needs to know about a worker.
+/// The specification of a worker.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// The program: a path if it contains a slash, otherwise a name looked up in the *worker's* `PATH`. A
-    /// relative path is taken from `cwd`. It also becomes `argv[0]`.
+    /// The program: a path if it contains a slash, otherwise a name that is searched in the *worker's* `PATH`. A
+    /// relative path starts at `cwd`. Also becomes `argv[0]`.
     pub program: OsString,
-    /// The arguments after `argv[0]`. They reach the program as they are; no shell is involved.
+    /// The arguments after `argv[0]`. No shell is involved.
     pub args: Vec<OsString>,
-    /// The worker's working directory; `None` keeps ours.
+    /// The worker's working directory; `None` keeps the supervisor's.
     pub cwd: Option<PathBuf>,
-    /// Whether `cwd` may lead through links when the worker enters it.
+    /// Whether `cwd` may contain links when the worker enters it.
     pub cwd_links: CwdLinks,
     /// The worker's whole environment.
     pub env: Environment,
-    /// How many of the last bytes of stderr are kept.
+    /// Number of bytes of stderr that are kept.
     pub stderr_limit: usize,
-    /// Whether stderr goes where stdout goes, in the order in which the worker writes. Then nothing of it is kept.
+    /// Merges stderr with stdout, in the order of the worker's writes. Nothing of it is kept.
     pub merge_stderr: bool,
-    /// What confines the worker and its tree; `None` lets them do what we may. If it cannot be had, nothing starts.
+    /// The sandbox of the worker's tree. If it is not available, nothing starts.
     pub sandbox: Option<Sandbox>,
-    /// What the worker and its tree may use. If a limit cannot be set, nothing starts.
+    /// The limits of the worker's tree. If one cannot be set, nothing starts.
     pub limits: Limits,
-    /// How many descriptors the worker may have until it asks for more; `None` is as many as we may. Programs that use
-    /// `select` break with many, and some that close all there could be take long.
+    /// The soft limit of descriptors; `None` keeps the supervisor's. Programs that use `select` fail with many
+    /// descriptors, and some that close all possible ones are slow.
     pub descriptors: Option<u64>,
-    /// How much time of the processor each process of the tree may use, in whole seconds, rounded up. Who needs more is
-    /// ended by the kernel. It is not counted for the tree as a whole.
+    /// Limit of processor time of each process, in seconds, rounded up. The kernel ends processes beyond it. It does
+    /// not apply to the tree as a whole.
     pub processor: Option<Duration>,
-    /// How long processes that outlive the worker, the [`Child`](crate::Child) or the supervisor have
-    /// between `SIGTERM` and `SIGKILL`.
+    /// The time between `SIGTERM` and `SIGKILL` for processes that outlive the worker, the [`Child`](crate::Child) or
+    /// the supervisor.
     pub orphan_grace: Duration,
 }
 
 impl Spec {
-    /// A worker without arguments, in our working directory, with an empty environment: without a `PATH` in it, a
-    /// program given by name is looked for in the system's usual places only.
+    /// Creates the specification of a worker without arguments, in this working directory, with an empty environment:
+    /// without a `PATH` in it, a name is searched in the usual system directories only.
     pub fn new(program: impl Into<OsString>) -> Self {
         Self {
             program: program.into(),
@@ -66,19 +66,19 @@ pub enum CwdLinks {
     /// They are followed.
     #[default]
     Follow,
-    /// They are an error. For a path that was resolved and judged before: a directory that became a link since then would
-    /// lead elsewhere. The path must be absolute and plain.
+    /// They are an error, for a path that was resolved and checked before: a directory that has become a link since
+    /// would lead elsewhere. The path must be absolute and normalized.
     Refuse,
 }
 
-/// The patience of [`Child::stop`](crate::Child::stop) on each rung: end of input, `SIGTERM`, `SIGKILL`.
+/// The timeouts of [`Child::stop`](crate::Child::stop) between its steps: end of input, `SIGTERM`, `SIGKILL`.
 ///
-/// The default is over within six seconds, so that a stop fits into ten with room for a loaded machine.
+/// The default takes at most six seconds, so that a stop fits into ten on a loaded machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ladder {
-    /// From the closing of the worker's stdin to `SIGTERM`.
+    /// Between the end of the worker's stdin and `SIGTERM`.
     pub eof_grace: Duration,
-    /// From `SIGTERM` to `SIGKILL`.
+    /// Between `SIGTERM` and `SIGKILL`.
     pub term_grace: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! The last bytes of a worker's stderr, kept so that an error can quote them.
+//! The last bytes of a worker's stderr, for error messages.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,7 +9,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
-/// A view of the end of a worker's stderr; clones share it, and it outlives the worker.
+/// The end of a worker's stderr. Clones share it, and it outlives the worker.
 #[derive(Debug, Clone)]
 pub struct StderrTail {
     ring: Arc<Mutex<Ring>>,
@@ -29,11 +29,10 @@ impl StderrTail {
         Self { ring: Arc::new(Mutex::new(ring)), appended: Arc::new(Notify::new()) }
     }
 
-    /// At most the last `max_lines` lines, as far as they are kept.
+    /// Returns at most the last `max_lines` lines that are kept.
     ///
-    /// The text is safe to log or to show: invalid UTF-8 is replaced, and control characters, terminal
-    /// escapes and direction overrides appear as `\u{…}`. A line whose beginning was dropped starts with
-    /// `…`.
+    /// The text is safe to log and to display: invalid UTF-8 is replaced, and control characters, terminal escapes and
+    /// direction overrides are escaped as `\u{…}`. A line whose beginning was dropped starts with `…`.
     pub fn tail(&self, max_lines: usize) -> String {
         let (kept, cut) = {
             let ring = self.lock();
@@ -57,10 +56,11 @@ impl StderrTail {
         out
     }
 
-    /// The whole lines behind the first `from` bytes, as far as they are kept, and behind how many bytes the next begins.
+    /// Returns the complete lines after the first `from` bytes, as far as they are kept, and the position of the next
+    /// line.
     ///
-    /// They are as safe as those of [`tail`](Self::tail). One whose beginning was dropped starts with `…`; one that has no end
-    /// counts once it is as long as all that is kept.
+    /// They are as safe as those of [`tail`](Self::tail). A line whose beginning was dropped starts with `…`. A line
+    /// without an end is returned when it is as long as all that is kept.
     pub fn lines_after(&self, from: u64) -> (Vec<String>, u64) {
         let (kept, first, full) = {
             let ring = self.lock();
@@ -84,12 +84,12 @@ impl StderrTail {
         (lines.collect(), first.max(from) + end as u64)
     }
 
-    /// Waits until more than `seen` bytes were written. Safe to cancel.
+    /// Waits until more than `seen` bytes were written. Cancel-safe.
     pub async fn grown(&self, seen: u64) {
         loop {
             let appended = self.appended.notified();
             let mut appended = std::pin::pin!(appended);
-            // From here on nothing is missed.
+            // From here on no notification is missed.
             appended.as_mut().enable();
             if self.bytes_seen() > seen {
                 return;
@@ -98,7 +98,7 @@ impl StderrTail {
         }
     }
 
-    /// How many bytes the worker has written to stderr, kept or not.
+    /// Number of bytes that the worker has written to stderr.
     pub fn bytes_seen(&self) -> u64 {
         self.lock().seen
     }
@@ -115,7 +115,7 @@ impl StderrTail {
         self.appended.notify_waiters();
     }
 
-    /// Reads until end-of-file, so that the worker never blocks on stderr however much it writes.
+    /// Reads until the end, so that the worker never blocks on stderr.
     pub(crate) async fn drain(self, stderr: Option<pipe::Receiver>) {
         let Some(mut stderr) = stderr else { return };
         let mut chunk = vec![0; 16 * 1024];
@@ -132,7 +132,7 @@ impl StderrTail {
     }
 
     fn lock(&self) -> MutexGuard<'_, Ring> {
-        // A ring is consistent after every statement, so a panic elsewhere does not spoil it.
+        // The ring is consistent after every statement, so a panic elsewhere does not matter.
         lock(&self.ring)
     }
 }
@@ -181,10 +181,10 @@ mod tests {
         at = check(&tail, at, &[], 2);
         tail.push(b"c\n\x1b\n");
         at = check(&tail, at, &["bc", "\\u{1b}"], 7);
-        // More than is kept came at once.
+        // More than is kept, at once.
         tail.push(b"0123456789\nx\n");
         at = check(&tail, at, &["…56789", "x"], 20);
-        // A line that does not end.
+        // A line without an end.
         tail.push(b"abcd");
         at = check(&tail, at, &[], 20);
         tail.push(b"efgh");

@@ -1,4 +1,4 @@
-//! Finding and signalling the descendants of a process, without allocation.
+//! Finds and signals the descendants of a process, without allocation.
 
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
@@ -9,8 +9,8 @@ use rustix::fs::{Mode, OFlags, RawDir, openat, readlinkat_raw};
 use rustix::io::{Errno, read};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// How often the tree is stopped again, a millisecond apart, until nothing in it moves. It takes a few rounds,
-/// more on a busy machine; the limit is for what nobody has thought of.
+/// Number of rounds, a millisecond apart, in which the tree is stopped until all of it stands still. A few rounds
+/// suffice, more on a busy machine.
 const MAX_STOP_ROUNDS: u32 = 256;
 
 /// A process, and the parent by which it was found.
@@ -20,12 +20,12 @@ pub(crate) struct Member {
     pub(crate) parent: i32,
 }
 
-/// Where parentage is read from.
+/// Where parents are read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ParentageSource {
     /// `/proc/<pid>/task/<tid>/children`, which not every kernel is built with.
     Children,
-    /// `/proc/<pid>/stat` of every process there is.
+    /// `/proc/<pid>/stat` of every process.
     Stat,
 }
 
@@ -34,16 +34,16 @@ pub(crate) struct Tree<'a> {
     proc: BorrowedFd<'a>,
     root: i32,
     source: ParentageSource,
-    /// Room for the members found; a larger tree is handled in portions.
+    /// Buffer for members; a larger tree is handled in portions.
     members: &'a mut [Member],
 }
 
-/// What the members were doing when a signal was sent to them.
+/// The state of the members when they were signalled.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SignalOutcome {
     /// Members that are not dead.
     pub(crate) alive: u32,
-    /// Of these, how many could still fork.
+    /// Of these, the number that could still fork.
     moving: u32,
 }
 
@@ -78,18 +78,18 @@ impl<'a> Tree<'a> {
         seen
     }
 
-    /// Stops the tree and then kills it, so that a process that forks while it dies has no child that gets
-    /// away. Returns what was alive; the caller repeats this until nothing is.
+    /// Stops the tree, then kills it, so that no child of a dying process escapes. Returns what was alive; the caller
+    /// repeats this until nothing is.
     pub(crate) fn kill(&mut self) -> SignalOutcome {
         for _ in 0..MAX_STOP_ROUNDS {
             if self.signal(Signal::STOP).moving == 0 {
                 break;
             }
-            // Stopping takes effect when the process next runs; let it.
+            // A process stops when it runs next, so wait for that.
             let pause = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
             _ = rustix::event::poll(&mut [], Some(&pause));
         }
-        // Children first: a member whose parent has just died is no longer where it was found.
+        // Children first: a member whose parent has died has another parent.
         let count = self.find();
         let mut seen = SignalOutcome::default();
         let found = self.members.get(..count).unwrap_or_default();
@@ -97,7 +97,7 @@ impl<'a> Tree<'a> {
         seen
     }
 
-    /// Fills `members` and returns how many there are.
+    /// Fills `members`. Returns their number.
     fn find(&mut self) -> usize {
         match self.source {
             ParentageSource::Children => self.find_by_children(),
@@ -126,7 +126,7 @@ impl<'a> Tree<'a> {
                 known += 1;
             }
         });
-        // Move descendants to the front until a pass over the rest adds none.
+        // Move descendants to the front until a pass adds none.
         let mut found = 0;
         loop {
             let before = found;
@@ -145,16 +145,15 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Sends a signal to a member, if it still is one, and says what state it was in before.
+/// Signals a member, if it still is one. Returns its state before.
 ///
-/// The pid is pinned first and its parent checked afterwards, so that a pid which has been given to a
-/// stranger in the meantime is never signalled. A member that has changed its parent is found again by the
-/// next search.
+/// The pid is pinned first and its parent is checked afterwards, so a pid that was reused is never signalled. A member
+/// with a new parent is found by the next search.
 fn signal_member(proc: BorrowedFd<'_>, member: Member, signal: Signal) -> Option<u8> {
     let pidfd = pidfd_open(Pid::from_raw(member.pid)?, PidfdFlags::empty()).ok()?;
     let stat = stat(proc, member.pid).filter(|stat| stat.parent == member.parent)?;
     match pidfd_send_signal(&pidfd, signal) {
-        // Another user's: alive, but there is no point in waiting for it to stop.
+        // It belongs to another user: alive, but waiting for it to stop is useless.
         Err(Errno::PERM) => Some(b'D'),
         _ => Some(stat.state),
     }
@@ -209,21 +208,20 @@ impl Stat {
 
 fn stat(proc: BorrowedFd<'_>, pid: i32) -> Option<Stat> {
     let file = open_at(proc, &PathBuffer::new(&[pid], &["", "/stat"])).ok()?;
-    // Name, state and ids are well within the first half of this.
+    // Name, state and ids fit into the first half of this.
     let mut text = [0; 256];
     let len = read(&file, &mut text).ok()?;
     Stat::parse(text.get(..len)?)
 }
 
-/// The session of a process: 0 where its leader is outside our PID namespace, as in a container that was entered, for
-/// which `getsid` has no type.
+/// Returns the session of a process: 0 if its leader is outside this PID namespace, as in a container that was entered.
+/// `getsid` has no type for that.
 pub(crate) fn session(proc: BorrowedFd<'_>, pid: i32) -> Option<i32> {
     Some(stat(proc, pid)?.session)
 }
 
-/// Kills every process of a session, which a process leaves only by `setsid`: the best that can be done for
-/// a tree whose subreaper is gone. The session's leader must not have been reaped, so that its id is still
-/// this session's.
+/// Kills every process of a session, which processes leave only by `setsid`: the best option for a tree whose subreaper
+/// is gone. The session's leader must not be reaped yet, so that the id still belongs to this session.
 pub(crate) fn kill_session(session: i32) {
     let Ok(proc) = open_proc() else { return };
     let proc = proc.as_fd();
@@ -238,7 +236,7 @@ pub(crate) fn kill_session(session: i32) {
     });
 }
 
-/// A child that we have not started.
+/// A child that this program has not started.
 pub(crate) struct Orphan {
     pub(crate) pid: Pid,
     pidfd: OwnedFd,
@@ -246,13 +244,13 @@ pub(crate) struct Orphan {
 
 impl Orphan {
     pub(crate) fn kill(&self, signal: Signal) {
-        // It fails where it has ended, or has become another user's.
+        // Fails if it has ended or belongs to another user now.
         _ = pidfd_send_signal(&self.pidfd, signal);
     }
 }
 
-/// Calls `each` with every child of `parent` that has left its `session` and is no guardian: those have no exit signal,
-/// which whoever changes parents gets.
+/// Calls `each` with every child of `parent` that has left its `session` and is not a guardian: guardians have no exit
+/// signal, which adopted processes get.
 pub(crate) fn orphans(proc: BorrowedFd<'_>, parent: i32, session: i32, mut each: impl FnMut(Orphan)) {
     numbers_in(proc, |number| {
         if let Some(pid) = Pid::from_raw(number)
@@ -272,7 +270,7 @@ fn exit_signal(proc: BorrowedFd<'_>, pid: i32) -> Option<i32> {
     number(stat_fields(proc, &PathBuffer::new(&[pid], &["", "/stat"]), &mut text)?.nth(38 - 3)?)
 }
 
-/// The place in memory of the arguments with which this process was started, which other processes can read.
+/// The address range of this process's arguments, which other processes can read.
 pub(crate) fn own_arguments(proc: BorrowedFd<'_>) -> Option<Range<usize>> {
     let mut text = [0; 1024];
     let mut fields = stat_fields(proc, &PathBuffer::new(&[], &["self/stat"]), &mut text)?;
@@ -293,7 +291,7 @@ fn stat_fields<'a>(
     Some(text.get(name_end.checked_add(2)?..)?.split(|byte| *byte == b' '))
 }
 
-/// The pid of the calling process in the PID namespace of `proc`, which may be another than its own.
+/// The pid of this process in the PID namespace of `proc`, which may differ from its own.
 pub(crate) fn own_pid(proc: BorrowedFd<'_>) -> Result<i32, Errno> {
     let mut text = [0; 16];
     let len = readlinkat_raw(proc, c"self", &mut text[..])?;
@@ -424,7 +422,7 @@ mod tests {
         }
     }
 
-    /// Both sources see a child, a grandchild and a great-grandchild, and nobody else.
+    /// Both sources find a child, a grandchild and a great-grandchild, and no other process.
     #[test]
     fn both_sources_find_the_same_descendants() {
         let script = "sh -c 'sleep 1000 & sleep 1000 & wait' & wait";
@@ -456,8 +454,8 @@ mod tests {
         child.wait().unwrap();
     }
 
-    /// One call is enough for a process that forks as fast as it can: it is stopped before its children are
-    /// counted for the last time.
+    /// One call suffices for a process that forks as fast as it can: it is stopped before its children are counted for
+    /// the last time.
     #[test]
     fn a_process_that_keeps_forking_has_no_survivors() {
         let name = format!("999.{}", std::process::id());
@@ -482,7 +480,7 @@ mod tests {
             });
             pids
         };
-        // What has been killed may take a moment to go; what got away stays.
+        // Killed processes may take a moment to disappear; escaped ones stay.
         let deadline = Instant::now() + Duration::from_secs(5);
         while !sleeping().is_empty() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5)); // sleep: the process table is watched by looking again

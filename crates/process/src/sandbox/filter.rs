@@ -1,8 +1,8 @@
-//! The system calls that a sandboxed process is refused: Landlock knows paths, TCP ports and signals, and neither other
-//! sockets nor the other calls by which a process acts on one outside.
+//! The system call filter of a sandbox: Landlock covers paths, TCP ports and signals, but no other sockets and no other
+//! calls that act on processes outside.
 //!
-//! The program is a classic BPF program for seccomp. It decides by the number of the call and the lower halves of its
-//! arguments: families, types, process ids and commands are 32 bits wide, and the kernel looks at nothing else.
+//! A classic BPF program for seccomp. It decides by the number of the call and the lower halves of its arguments:
+//! families, types, process ids and commands are 32 bits wide, and the kernel reads nothing else.
 
 mod calls;
 
@@ -21,51 +21,51 @@ const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
-/// For sockets: what a system says that does not let everybody have every socket.
+/// For sockets: the error of a system that restricts sockets.
 const DENIED: u32 = libc::SECCOMP_RET_ERRNO | libc::EACCES as u32;
-/// For calls that act on other processes, or on the whole machine.
+/// For calls that act on other processes or the whole machine.
 const FORBIDDEN: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
-/// For calls that programs know how to do without.
+/// For calls that programs can do without.
 const ABSENT: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
-/// For extended attributes: what a file system says that has none, which programs that copy files know.
+/// For extended attributes: the error of a file system without them, which programs that copy files handle.
 const UNSUPPORTED: u32 = libc::SECCOMP_RET_ERRNO | libc::EOPNOTSUPP as u32;
 
-/// The bits of a mode by which a program runs as its owner or its group.
+/// The mode bits that make a program run as its owner or group.
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
-/// Flags of `open` with which it looks at the mode.
+/// Flags of `open` that make it use the mode.
 const CREATE_FLAGS: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)).cast_unsigned();
 
 /// The part of a socket's type that is not flags.
 const SOCKET_TYPE_MASK: u32 = 0xf;
 
-/// Whether there is a filter for this processor.
+/// `true` if there is a filter for this processor.
 pub(crate) const IS_SUPPORTED: bool = !CALLS.is_empty();
 
-/// The families of sockets a process may have.
+/// The families of sockets that a process may create.
 ///
-/// Never `AF_UNIX`: behind such a socket stands a service of this machine, which starts programs (systemd) or
-/// containers (docker) for whoever asks, outside the sandbox. Pairs of connected stream sockets are accepted, because
-/// these stay connected to each other; a datagram socket of a pair can send to any other. Never `AF_VSOCK` and other
-/// ways to neighbors of this machine either. Of netlink only the routing protocol, which the C library needs to
-/// resolve names: by others processes reach each other.
+/// Never `AF_UNIX`: such a socket leads to services of this machine that start programs (systemd) or containers
+/// (docker) outside the sandbox. Pairs of connected stream sockets are allowed, because they stay connected to each
+/// other; a datagram socket of a pair can send to any other. Never `AF_VSOCK` or other ways to neighboring machines. Of
+/// netlink only the routing protocol, which the C library needs to resolve names: through others, processes reach each
+/// other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Families {
-    /// Internet sockets, of this machine's network or of one of its own.
+    /// Internet sockets, in the machine's network or in its own.
     Internet,
     /// No sockets.
     None,
 }
 
-/// The process ids that a process may name to act on.
+/// The process ids that a process may act on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pids {
-    /// Its own, as `0`.
+    /// Its own only, as `0`.
     Own,
-    /// Every id it can name, because it has a PID namespace in which others have none.
+    /// All, because in its PID namespace processes outside have no id.
     Namespace,
 }
 
-/// The filter, ready for the kernel.
+/// Builds the filter.
 pub(crate) fn program(families: Families, pids: Pids) -> Vec<Instruction> {
     assemble(|rule| match rule {
         Rule::Refused => Some(vec![end(FORBIDDEN)]),
@@ -86,14 +86,14 @@ pub(crate) fn program(families: Families, pids: Pids) -> Vec<Instruction> {
     })
 }
 
-/// A second filter, for a process without an IPC namespace of its own: whoever knows an id or a key could use System V
+/// Builds a second filter for a process without its own IPC namespace: with an id or a key it could use System V
 /// queues, semaphores and memory of all processes of this user.
 pub(crate) fn no_system_v() -> Vec<Instruction> {
     assemble(|rule| (rule == Rule::SystemV).then(|| vec![end(FORBIDDEN)]))
 }
 
-/// The second filter for a process without any namespace. Landlock does not see changes of attributes and flags, and
-/// no mount is read-only. A filter cannot tell where a file is, so they are refused in the writable places too.
+/// Builds the second filter for a process without any namespace. Landlock does not cover attributes and flags, and no
+/// mount is read-only. A filter cannot tell where a file is, so changes are refused in writable paths too.
 pub(crate) fn no_system_v_nor_attributes() -> Vec<Instruction> {
     assemble(|rule| match rule {
         Rule::SystemV => Some(vec![end(FORBIDDEN)]),
@@ -103,8 +103,8 @@ pub(crate) fn no_system_v_nor_attributes() -> Vec<Instruction> {
     })
 }
 
-/// A program in which every call for which there is a `body` is judged by it, and others are allowed. A body starts
-/// with the call's number loaded, and ends with a verdict.
+/// Builds a program that runs `body` for its calls and allows all others. A body starts with the call's number loaded,
+/// and ends with a verdict.
 fn assemble(body: impl Fn(Rule) -> Option<Vec<Instruction>>) -> Vec<Instruction> {
     let mut program = vec![load(offset_of!(libc::seccomp_data, arch))];
     for calls in CALLS {
@@ -189,7 +189,7 @@ fn when(value: u32, verdict: u32) -> [Instruction; 2] {
     [jump(JUMP_IF_EQUAL, value, 0, 1), end(verdict)]
 }
 
-/// Loads the lower half of an argument, which comes first on every processor there is a filter for.
+/// Loads the lower half of an argument, which comes first on every supported processor.
 fn argument(index: usize) -> Instruction {
     load(offset_of!(libc::seccomp_data, args) + index * size_of::<u64>())
 }
@@ -206,7 +206,7 @@ fn end(verdict: u32) -> Instruction {
     Instruction { code: RETURN, jt: 0, jf: 0, k: verdict }
 }
 
-/// The filter as bytes, as launchers read it from a descriptor.
+/// Encodes the filter as launchers read it from a descriptor.
 pub(crate) fn bytes(program: &[Instruction]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(program.len() * 8);
     for Instruction { code, jt, jf, k } in program {
@@ -221,7 +221,7 @@ pub(crate) fn bytes(program: &[Instruction]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// What the kernel would do with a call.
+    /// Evaluates a call as the kernel would.
     fn run(program: &[Instruction], arch: u32, number: u32, arguments: [u64; 4]) -> u32 {
         let (mut at, mut value) = (0, 0);
         loop {
@@ -243,8 +243,8 @@ mod tests {
         }
     }
 
-    /// The verdicts of a filter about one kind of call, in every kind of program. The upper halves of arguments mean
-    /// nothing to the kernel.
+    /// Checks the verdict about one kind of call, in every kind of program. The kernel ignores the upper halves of
+    /// arguments.
     #[track_caller]
     fn check(program: &[Instruction], kind: Rule, [one, two, three]: [u32; 3], expected: u32) {
         check_all(program, kind, [one, two, three, 0], expected);
@@ -373,7 +373,7 @@ mod tests {
                 check_all(&program, Rule::ModeIfCreated(2), [0, flags, mode, 0], expected);
                 check_all(&program, Rule::ModeIfCreated(3), [0, 0, flags, mode], expected);
             }
-            // Without these flags there is whatever was left in the register.
+            // Without these flags the register has an arbitrary value.
             for flags in [libc::O_DIRECTORY.cast_unsigned(), read_write] {
                 check_all(&program, Rule::ModeIfCreated(3), [0, 0, flags, mode], ALLOW);
             }

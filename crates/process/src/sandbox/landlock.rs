@@ -1,4 +1,4 @@
-//! A Landlock ruleset: what a process may still do with files and TCP, made before the fork.
+//! Builds the Landlock ruleset for files and TCP before the fork.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -11,31 +11,31 @@ use landlock::{
 
 use crate::SpawnError;
 
-/// Before this version a file could be emptied without the right to write it.
+/// Older versions allow truncating a file without the right to write it.
 pub(crate) const MIN_VERSION: i32 = 3;
-/// Since this version a process can be kept from signalling those outside.
+/// Since this version a process can be prevented from signalling processes outside.
 pub(crate) const SIGNAL_SCOPE_VERSION: i32 = 6;
-/// The last version whose restrictions we have tried; a newer kernel has these too.
+/// The newest version whose restrictions are tested; newer kernels support them too.
 const MAX_TESTED_VERSION: i32 = 7;
 
-/// Devices that are no way out and that programs expect to be able to write.
+/// Harmless devices that programs expect to be writable.
 const WRITABLE_DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// Where the devices of this machine are.
+/// The directory of devices.
 const DEVICE_DIRECTORY: &str = "/dev";
-/// Files in it that are no devices.
+/// A directory in it that holds ordinary files.
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// What can be read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Readable<'a> {
-    /// All of this machine but its devices: to read a terminal is to take away what is typed there.
+    /// All files except devices: reading a terminal would take its input away.
     Files,
     /// Everything below a directory.
     Below(&'a Path),
 }
 
-/// The ruleset for a kernel of this version, with `writable` places to change.
+/// Builds the ruleset for a kernel of this version, with `writable` paths.
 pub(crate) fn ruleset<'a>(
     version: i32,
     readable: Readable<'_>,
@@ -43,7 +43,7 @@ pub(crate) fn ruleset<'a>(
     network: bool,
 ) -> Result<OwnedFd, SpawnError> {
     let abi = ABI::from(version.min(MAX_TESTED_VERSION));
-    // What is asked of the kernel it must do: a restriction that is dropped in silence is none.
+    // The kernel must support everything that is requested: a restriction that is dropped silently is none.
     let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     let mut ruleset = ruleset.handle_access(AccessFs::from_all(abi)).map_err(refused)?;
     let ports = AccessNet::from_all(abi);
@@ -66,7 +66,7 @@ pub(crate) fn ruleset<'a>(
     let read = AccessFs::from_read(abi);
     match readable {
         Readable::Below(root) => allow(root, read)?,
-        // No rule takes back what another gives, so that there can be none for the root directory.
+        // A rule cannot take back what another grants, so there is none for the root directory.
         Readable::Files => {
             allow(Path::new("/"), AccessFs::ReadDir.into())?;
             for (path, is_directory) in top_level().map_err(refused)? {
@@ -77,7 +77,7 @@ pub(crate) fn ruleset<'a>(
             }
         }
     }
-    // A device made inside would be one outside.
+    // A device created inside would also work outside.
     let change = AccessFs::from_all(abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
     for path in writable {
         let access = if path.is_dir() { change } else { change & AccessFs::from_file(abi) };
@@ -90,7 +90,7 @@ pub(crate) fn ruleset<'a>(
     Option::<OwnedFd>::from(rules).ok_or_else(|| refused(io::Error::from(io::ErrorKind::Unsupported)))
 }
 
-/// Fails if links led to what was opened: a command of another session may have put one into the path since it was checked.
+/// Fails if the opened path contained links: a command of another session may have put one there since the check.
 fn check_path(opened: &PathFd, path: &Path) -> io::Result<()> {
     let real = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd()))?;
     if real.as_os_str() == path.as_os_str() {
@@ -99,7 +99,7 @@ fn check_path(opened: &PathFd, path: &Path) -> io::Result<()> {
     Err(io::Error::other(format!("{} leads through a link", path.display())))
 }
 
-/// The directories and files in the root directory, and whether each is a directory. Links lead to others of them.
+/// The entries of the root directory, and whether each is a directory. Links lead to other entries.
 fn top_level() -> io::Result<Vec<(PathBuf, bool)>> {
     let mut found = vec![(PathBuf::from(SHARED_MEMORY), true)];
     for entry in std::fs::read_dir("/")? {

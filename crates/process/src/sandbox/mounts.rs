@@ -1,4 +1,4 @@
-//! What a worker sees of the file system in a mount namespace of its own, prepared before the fork.
+//! Prepares the worker's mount namespace before the fork.
 
 use std::ffi::CString;
 use std::fs;
@@ -16,12 +16,12 @@ use crate::enter_sandbox::{
 };
 use crate::sys::Arena;
 
-/// How a worker comes by the right to mount.
+/// How a worker gets the right to mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Right {
-    /// It has it: it is root. Then it needs no namespace in which the files of others belong to nobody.
+    /// As root. It then needs no user namespace, in which the files of others would belong to `nobody`.
     Own,
-    /// In a user namespace everybody has it.
+    /// By a user namespace, in which every user may mount.
     UserNamespace,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Namespaces {
 }
 
 impl Namespaces {
-    /// Those that may work here, the better ones first.
+    /// The combinations to try, best first.
     pub(crate) fn candidates() -> impl Iterator<Item = Self> {
         let own = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
         let rights = own.then_some(Right::Own).into_iter().chain([Right::UserNamespace]);
@@ -44,13 +44,13 @@ impl Namespaces {
     }
 }
 
-/// Directories of procfs that are there for something to be mounted on them, and that hide nothing.
+/// Directories of procfs that exist as mount points only, and hide nothing.
 const EMPTY_IN_PROCFS: [&str; 2] = ["/proc/fs/nfsd", "/proc/sys/fs/binfmt_misc"];
 
-/// Returns `true` if nothing of procfs is covered or read-only, going by `/proc/self/mountinfo`.
+/// Returns `true` if no part of procfs is covered or read-only according to `/proc/self/mountinfo`.
 ///
-/// A container covers what its processes must not reach, and a PID namespace needs a new procfs, in which nothing is
-/// covered. In a user namespace the kernel refuses that, but not to root.
+/// A container covers what its processes must not access, and a PID namespace needs a new procfs, in which nothing is
+/// covered. In a user namespace the kernel refuses that, but root may do it.
 fn shows_procfs(mounts: &str) -> bool {
     let mut is_mounted = false;
     for line in mounts.lines() {
@@ -67,10 +67,10 @@ fn shows_procfs(mounts: &str) -> bool {
     is_mounted
 }
 
-/// The mounts, as the worker makes them.
+/// The mounts that the worker will make.
 #[derive(Debug)]
 pub(crate) struct Mounts {
-    /// The user and the group, as the kernel reads them.
+    /// The id mappings of the user and the group, as the kernel reads them.
     identity: Option<[CString; 2]>,
     processes: Processes,
     shape: Shape,
@@ -78,14 +78,14 @@ pub(crate) struct Mounts {
 
 #[derive(Debug)]
 enum Shape {
-    /// Everything, of which only some can be changed.
+    /// Everything, of which only some paths are writable.
     All { writable: Vec<CString>, pinned: Vec<CString>, sealed: Vec<CString> },
-    /// A root of its own.
+    /// A private root.
     Pieces { root: CString, proc: CString, sources: Vec<CString>, places: Vec<CString>, writable: Vec<u8> },
 }
 
 impl Mounts {
-    /// For `writable` places and the worker's own `scratch`, without those that are `protected`.
+    /// Prepares mounts for `writable` paths and the worker's own `scratch`, without `protected` paths.
     pub(crate) fn new(
         namespaces: Namespaces,
         writable: &[PathBuf],
@@ -99,7 +99,7 @@ impl Mounts {
             protected_paths::pinned(&sealed, writable).into_iter().map(text).collect::<io::Result<_>>()?;
         let is_inside = |path: &Path| writable.iter().any(|root| path.starts_with(root));
         let shown = writable.iter().map(PathBuf::as_path).chain((!is_inside(scratch)).then_some(scratch));
-        // If everything is writable, nothing is to be made read-only.
+        // If everything is writable, nothing must become read-only.
         let everything = writable.iter().any(|root| root == Path::new("/"));
         let writable: Vec<CString> =
             if everything { Vec::new() } else { shown.map(text).collect::<io::Result<_>>()? };
@@ -113,7 +113,7 @@ impl Mounts {
         Ok(Self { identity: identity(right)?, processes, shape: Shape::All { writable, pinned, sealed } })
     }
 
-    /// For a root that is made of pieces.
+    /// Prepares mounts for a private root.
     pub(crate) fn of(namespaces: Namespaces, layout: &Layout) -> io::Result<Self> {
         if layout.mounts.len() > MAX_ROOT_MOUNTS {
             return Err(io::Error::other(format!("there are more than {MAX_ROOT_MOUNTS} places to show")));
@@ -132,7 +132,7 @@ impl Mounts {
         })
     }
 
-    /// Bytes and pointers in the arena.
+    /// The size of the plan in the arena.
     pub(crate) fn size(&self) -> usize {
         let (lists, more, bytes): ([&[CString]; 3], [Option<&CString>; 2], usize) = match &self.shape {
             Shape::All { writable, pinned, sealed } => ([writable, pinned, sealed], [None, None], 0),
@@ -145,7 +145,7 @@ impl Mounts {
         bytes + strings.map(|string| string.count_bytes() + 1 + 2 * size_of::<usize>()).sum::<usize>()
     }
 
-    /// The same in the arena.
+    /// Copies the plan to the arena.
     pub(crate) fn plan<'a>(&self, arena: &'a Arena) -> io::Result<MountPlan<'a>> {
         let identity = match &self.identity {
             Some([user, group]) => {

@@ -1,4 +1,4 @@
-//! A file system of pieces: what a worker sees where it does not see all of this machine.
+//! A private root: the file system of a worker that does not see all of the machine.
 
 use std::fs;
 use std::io;
@@ -9,26 +9,26 @@ use super::protected_paths::{self, PathEnd};
 use super::secrets::Hidden;
 use crate::SpawnError;
 
-/// A directory or file of this machine, and where a sandbox shows it.
+/// A directory or file of this machine and its path in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// What is shown. It exists, and its path is absolute and leads through no links.
+    /// The source. It exists; its path is absolute and contains no links.
     pub source: PathBuf,
-    /// Where. Nothing of the system's own may be there.
+    /// The path inside. It must not collide with the system's own paths.
     pub at: PathBuf,
-    /// Whether it can be changed there.
+    /// It can be changed inside.
     pub writable: bool,
 }
 
 impl Mount {
-    /// Something where it lies.
+    /// Creates a mount at the same path.
     pub fn here(path: impl Into<PathBuf>, writable: bool) -> Self {
         let path = path.into();
         Self { source: path.clone(), at: path, writable }
     }
 }
 
-/// What programs, libraries and certificates are found in. No homes, nothing temporary, no data of services.
+/// Directories with programs, libraries and certificates. No homes, temporary files or service data.
 const SYSTEM_DIRECTORIES: [&str; 15] = [
     "/bin",
     "/etc",
@@ -47,22 +47,22 @@ const SYSTEM_DIRECTORIES: [&str; 15] = [
     "/var/lib/ca-certificates",
 ];
 
-/// What every view has of its own, and nothing else can be in.
+/// Directories that every view provides itself and that nothing else may be mounted in.
 const OWN_DIRECTORIES: [&str; 4] = ["/dev", "/proc", "/sys", "/tmp"];
 
 /// The private home, in the private temporary directory.
 pub(super) const PRIVATE_HOME: &str = "/tmp/home";
 
-/// A place of the system as it is on disk.
+/// A system path on disk.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SystemEntry {
-    /// Shown as it is, read-only.
+    /// Shown read-only.
     Same(PathBuf),
-    /// A link to another place.
+    /// A link to another path.
     Link { at: PathBuf, to: PathBuf },
 }
 
-/// The places of the system that are there.
+/// The existing system paths.
 pub(crate) fn system() -> Vec<SystemEntry> {
     let found = SYSTEM_DIRECTORIES.iter().map(PathBuf::from).filter_map(|path| {
         let metadata = path.symlink_metadata().ok()?;
@@ -74,7 +74,7 @@ pub(crate) fn system() -> Vec<SystemEntry> {
     found.collect()
 }
 
-/// The mounts in the order in which they are made, with what is protected within them.
+/// Returns the mounts in the order in which they are made, with the protected paths within them.
 pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Mount>, SpawnError> {
     let mut pieces: Vec<Mount> = Vec::new();
     for mount in mounts {
@@ -105,10 +105,10 @@ pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Moun
             }
         }
     }
-    // Outer ones before inner ones: a later mount covers an earlier one.
+    // Outer mounts before inner ones: a later mount covers an earlier one.
     pieces.sort_by(|a, b| a.at.cmp(&b.at));
     for (index, piece) in pieces.iter().enumerate() {
-        // Where something is shown within something else, that has to have a place for it.
+        // A mount within another needs a mount point there.
         let outer = pieces[..index].iter().rfind(|outer| piece.at.starts_with(&outer.at));
         let host = match outer {
             Some(outer) => piece.at.strip_prefix(&outer.at).ok().map(|rest| outer.source.join(rest)),
@@ -125,12 +125,12 @@ pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Moun
     Ok(pieces)
 }
 
-/// The places at which `pieces` show something of what is to be `hidden`. What would be mounted within these is left out.
+/// Returns the paths at which `pieces` show something that must be `hidden`. Mounts within these are removed.
 pub(crate) fn hide(pieces: &mut Vec<Mount>, hidden: &[PathBuf]) -> Vec<Hidden> {
     let mut found: Vec<Hidden> = Vec::new();
     let ends = hidden.iter().filter_map(|path| match protected_paths::follow(path).end {
         PathEnd::At(end) => Some(end),
-        // What is in it cannot be told, and may be what is to be hidden.
+        // Its content is unknown and may be what must be hidden.
         PathEnd::Unknown(directory) => Some(directory),
         PathEnd::Missing => None,
     });
@@ -179,7 +179,7 @@ fn is_system(path: &Path) -> bool {
     SYSTEM_DIRECTORIES.iter().any(|place| path.starts_with(place))
 }
 
-/// Whether something at this path of this machine is at the same path inside.
+/// Returns `true` if a path of this machine is at the same path inside.
 pub(crate) fn shows(pieces: &[Mount], path: &Path) -> bool {
     let innermost = pieces.iter().rfind(|piece| path.starts_with(&piece.at));
     match innermost {
@@ -192,22 +192,22 @@ fn unusable(path: &Path, why: &'static str) -> SpawnError {
     SpawnError::SandboxPlace { path: path.to_owned(), source: io::Error::other(why) }
 }
 
-/// Devices that are no way out, and that programs expect.
+/// Harmless devices that programs expect.
 const SHOWN_DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
-/// The root of a view on disk, with a place for everything that is mounted there.
+/// The root of a view on disk, with a mount point for every mount.
 #[derive(Debug)]
 pub(crate) struct Layout {
     /// The directory that becomes the root.
     pub(crate) root: PathBuf,
-    /// What can be changed besides the pieces: everything temporary.
+    /// Paths that are writable besides the mounts: everything temporary.
     pub(crate) temporary: [PathBuf; 2],
-    /// What is mounted, outer ones first; places are those on disk, below the root.
+    /// The mounts, outer ones first; their paths are on disk, below the root.
     pub(crate) mounts: Vec<Mount>,
 }
 
 impl Layout {
-    /// Makes it in a directory that nobody else uses. What is `hidden` is empty there.
+    /// Creates it in a directory that is not used otherwise. `hidden` paths are empty.
     pub(crate) fn new(scratch: &Path, pieces: &[Mount], hidden: &[Hidden]) -> io::Result<Self> {
         let [root, temp, shm, empty] = ["root", "tmp", "shm", "empty"].map(|name| scratch.join(name));
         let blank = scratch.join("blank");
@@ -238,7 +238,7 @@ impl Layout {
             let (source, at) = (Path::new("/dev").join(name), root.join("dev").join(name));
             if source.exists() {
                 fs::write(&at, "")?;
-                // What is written to a device does not change it; its mode and owner could be.
+                // Writing to a device does not change it, but its mode and owner could be changed.
                 mounts.push(Mount { source, at, writable: false });
             }
         }
@@ -248,7 +248,7 @@ impl Layout {
             let within =
                 pieces[..index].iter().any(|outer| piece.at.starts_with(&outer.at)) || is_system(&piece.at);
             if !within {
-                // What is temporary lies in a mount of its own.
+                // Temporary directories have their own mount.
                 let place = match piece.at.strip_prefix("/tmp") {
                     Ok(rest) => temp.join(rest),
                     Err(_) => inside(&piece.at),
@@ -261,13 +261,13 @@ impl Layout {
             let source = if *is_directory { empty.clone() } else { blank.clone() };
             mounts.push(Mount { source, at: inside(path), writable: false });
         }
-        // Of two at one place the later one is seen: what hides comes last.
+        // The later of two mounts at one path is visible, so hiding comes last.
         mounts.sort_by(|a, b| a.at.cmp(&b.at));
         Ok(Self { root, temporary: [temp, shm], mounts })
     }
 }
 
-/// Something to mount on.
+/// Creates a mount point.
 fn prepare(place: &Path, is_directory: bool) -> io::Result<()> {
     if is_directory {
         return fs::create_dir_all(place);
@@ -286,7 +286,7 @@ mod tests {
         Mount { source: source.to_owned(), at: at.into(), writable }
     }
 
-    /// The pieces of a workspace in which `lib/keep` is protected.
+    /// The mounts of a workspace in which `lib/keep` is protected.
     fn describe_pieces(mounts: &dyn Fn(&Path) -> Vec<Mount>) -> String {
         let directory = tempfile::tempdir().unwrap();
         let top = directory.path().canonicalize().unwrap();

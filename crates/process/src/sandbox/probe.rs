@@ -1,4 +1,4 @@
-//! Trials of a sandbox: a mechanism is used if a program runs in it and cannot do what it must not.
+//! Tests sandboxes: a mechanism is used if a program runs in it and cannot do what it must not.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use super::scratch::Scratch;
 use super::{Sandbox, Support};
 use crate::{ExitClass, SpawnError, Spec};
 
-/// How long a launcher may take to start a program that does nothing.
+/// How long a launcher may take to start a trivial program.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The status of the program of the probe, and of no launcher that fails.
+/// The exit status of the probe's program. No failing launcher exits with it.
 const PROBE_STATUS: i32 = 42;
 
-/// The reason why a sandbox was not found to work.
+/// Why a sandbox does not work.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ProbeError {
-    /// This machine does not have it.
+    /// This machine does not support it.
     Lacking(String),
-    /// This machine may have it: there was no temporary directory, or no memory, processes or descriptors.
+    /// This machine may support it: a temporary directory, memory, processes or descriptors were missing.
     Untried(String),
 }
 
@@ -50,7 +50,7 @@ pub(super) async fn probe_mounts(support: &Support, temp: &Path) -> Result<(), P
     try_out(sandbox, scratch.path().to_owned(), attempts).await
 }
 
-/// Runs a script that has to come to its end.
+/// Runs a script that must succeed.
 pub(super) async fn try_out(sandbox: Sandbox, cwd: PathBuf, script: &str) -> Result<(), ProbeError> {
     let temp = sandbox.temp.clone();
     let mut spec = Spec::new("sh");
@@ -87,7 +87,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let missing = temp.path().join("missing");
         let support = Support::namespaces_in(&missing).await;
-        // It is not passed over in favor of another.
+        // It is not replaced by another mechanism.
         assert!(support.confined().files, "{support}");
         let told = support.to_string();
         assert!(told.contains("cannot make a temporary directory in "), "{told}");

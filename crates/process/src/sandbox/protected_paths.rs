@@ -1,4 +1,4 @@
-//! Which places a sandbox has to treat in which way, going by what lies on disk now.
+//! Decides how a sandbox must treat paths, based on the current state of the disk.
 
 use std::ffi::OsString;
 use std::io;
@@ -6,8 +6,8 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::SpawnError;
 
-/// The writable places that are not in another one. In there a worker may have put a link in the place of a
-/// directory, so that no path is to be followed.
+/// Returns the writable paths that are not inside another one. Inside, a worker may have replaced a directory by a
+/// link, so no path there is followed.
 pub(crate) fn outermost(places: &[PathBuf]) -> Result<Vec<PathBuf>, SpawnError> {
     let mut kept: Vec<PathBuf> = Vec::new();
     let mut sorted: Vec<&PathBuf> = places.iter().collect();
@@ -17,7 +17,7 @@ pub(crate) fn outermost(places: &[PathBuf]) -> Result<Vec<PathBuf>, SpawnError> 
             continue;
         }
         let unusable = |source| SpawnError::SandboxPlace { path: path.clone(), source };
-        // Compared as text: components would hide a dot.
+        // Compared as text, because components hide a dot.
         if path.canonicalize().map_err(unusable)?.as_os_str() != path.as_os_str() {
             return Err(unusable(io::Error::other(
                 "its path leads through a link, or is not absolute and plain",
@@ -28,10 +28,10 @@ pub(crate) fn outermost(places: &[PathBuf]) -> Result<Vec<PathBuf>, SpawnError> 
     Ok(kept)
 }
 
-/// The places that have to be read-only so that what `places` name within the writable ones stays as it is.
+/// Returns the paths that must be read-only so that `places` within the writable paths stay unchanged.
 ///
-/// Only what certainly does not exist needs nothing. If a directory keeps us from looking into it, that directory is
-/// sealed as a whole: a worker that owns it could take its permissions away before, and give them back afterwards.
+/// Only what certainly does not exist needs nothing. If a directory cannot be searched, it is protected as a whole: a
+/// worker that owns it could have removed its permissions before, and could restore them afterwards.
 pub(crate) fn protected(places: &[PathBuf], writable: &[PathBuf]) -> Result<Vec<PathBuf>, SpawnError> {
     let is_within = |path: &Path| writable.iter().any(|root| path.starts_with(root));
     let mut found: Vec<PathBuf> = Vec::new();
@@ -47,7 +47,7 @@ pub(crate) fn protected(places: &[PathBuf], writable: &[PathBuf]) -> Result<Vec<
     }
     found.sort();
     found.dedup();
-    // A mount on the root directory does not cover it for the processes that are in it already.
+    // A mount on the root directory does not cover it for processes that are in it.
     match found.iter().find(|path| *path == Path::new("/")) {
         Some(root) => Err(SpawnError::SandboxPlace {
             path: root.clone(),
@@ -57,8 +57,8 @@ pub(crate) fn protected(places: &[PathBuf], writable: &[PathBuf]) -> Result<Vec<
     }
 }
 
-/// The links on the way of protected places, themselves included, within the writable ones. Who replaces a link need
-/// not touch where it leads.
+/// Returns the links on the way of protected paths, themselves included, within the writable ones. A link can be
+/// replaced without touching its target.
 pub(crate) fn links(places: &[PathBuf], writable: &[PathBuf]) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> =
         places.iter().flat_map(|path| follow(path).links).filter(|path| is_inside(path, writable)).collect();
@@ -67,10 +67,10 @@ pub(crate) fn links(places: &[PathBuf], writable: &[PathBuf]) -> Vec<PathBuf> {
     found
 }
 
-/// Links that the kernel follows in one path.
+/// Limit of links that the kernel follows in one path.
 const MAX_LINKS: usize = 40;
 
-/// What was found on the way along a path.
+/// The result of following a path.
 pub(crate) struct Followed {
     pub(crate) end: PathEnd,
     /// The links on the way, each by a path without links.
@@ -80,15 +80,15 @@ pub(crate) struct Followed {
 /// Where a path leads.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PathEnd {
-    /// To this path, which has no links in it.
+    /// To this path, which contains no links.
     At(PathBuf),
-    /// To nothing, or round in a circle of links.
+    /// To nothing, or into a cycle of links.
     Missing,
-    /// Into this directory, and nobody can tell where from there: it may not be searched, or the disk fails.
+    /// Into this directory, from where it cannot be followed: the directory may not be searchable, or the disk fails.
     Unknown(PathBuf),
 }
 
-/// Follows a path one name after the other.
+/// Follows a path name by name.
 pub(crate) fn follow(path: &Path) -> Followed {
     let mut links = Vec::new();
     let end = follow_to_end(path, &mut links);
@@ -98,7 +98,7 @@ pub(crate) fn follow(path: &Path) -> Followed {
 fn follow_to_end(path: &Path, links: &mut Vec<PathBuf>) -> PathEnd {
     let mut at = PathBuf::from("/");
     let Ok(path) = std::path::absolute(path) else { return PathEnd::Unknown(at) };
-    // What is left to follow, the next name last.
+    // The names that are left, the next one last.
     let mut rest = reversed(&path);
     while let Some(name) = rest.pop() {
         if name == ".." {
@@ -138,13 +138,14 @@ fn reversed(path: &Path) -> Vec<OsString> {
     names.collect()
 }
 
-/// Returns `true` if there is certainly nothing at a path. Every other error says that it could not be looked at.
+/// Returns `true` if the error means that there is certainly nothing at a path. Every other error means that it could
+/// not be examined.
 pub fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// The directories between a writable place and a protected one. A place that is mounted cannot be moved away, but
-/// the directory around it could, and a new one put there instead; mounted themselves, they cannot either.
+/// Returns the directories between a writable path and a protected one. A mount point cannot be moved away, but the
+/// directory around it could be, and be replaced; directories that are mounted themselves cannot.
 pub(crate) fn pinned<'a>(protected: &'a [PathBuf], writable: &[PathBuf]) -> Vec<&'a Path> {
     let mut pinned: Vec<&Path> = Vec::new();
     for place in protected {
@@ -226,7 +227,7 @@ mod tests {
         assert_eq!(pinned(&found, &writable), within(&["a", "a/b"]));
     }
 
-    /// Names that are too long fail for every user, also for root, who may search every directory.
+    /// Names that are too long fail for every user, even for root, who may search every directory.
     #[test]
     fn what_cannot_be_looked_at_is_sealed_with_the_directory_it_is_in() {
         let dir = tempfile::tempdir().unwrap();
@@ -241,7 +242,7 @@ mod tests {
         assert_eq!(sealed(&format!("a/b/{long}/c"), &writable).unwrap(), [root.join("a/b")]);
         assert_eq!(sealed("link", &writable).unwrap(), [root.join("a")]);
         assert_eq!(sealed(&long, &writable).unwrap(), writable);
-        // Nobody can tell whether it leads into the root, so all of that is sealed.
+        // It may lead into the root, so all of that is protected.
         assert_eq!(sealed("out", &writable).unwrap(), writable);
         assert_eq!(sealed(&format!("../{long}"), &[top.join("other")]).unwrap(), [top.join("other")]);
         let everything = [PathBuf::from("/")];

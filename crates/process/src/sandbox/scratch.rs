@@ -1,7 +1,7 @@
-//! A private temporary directory, gone with the tree that used it.
+//! A private temporary directory that is removed with its tree.
 //!
-//! Whoever has one holds a lock on it. The lock dies with its holder whatever the cause, so a directory without one
-//! was left behind, and the next of us removes it.
+//! Its owner holds a lock on it. The lock ends with its owner in any case, so an unlocked directory is stale and is
+//! removed by the next process.
 
 use std::ffi::CString;
 use std::hash::{BuildHasher, RandomState};
@@ -17,19 +17,18 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// How many names are tried. A name that is taken, or a directory that another process removes as left behind before it
-/// is locked, is a rare accident.
+/// Limit of names to try. Collisions, and removal by another process before the directory is locked, are rare.
 const MAX_NAME_ATTEMPTS: u32 = 16;
-/// How many entries of a directory are looked at in one go; whoever filled it chose their number, too.
+/// Limit of directory entries handled at once, because the tree may have created any number.
 const MAX_ENTRIES_PER_ROUND: usize = 4096;
-/// After so many rounds in which nothing could be removed the rest stays.
+/// After this many rounds without progress the rest stays.
 const MAX_IDLE_ROUNDS: u32 = 16;
 
-/// How many directories are made between two searches for such as were left behind.
+/// Number of new directories between two searches for stale ones.
 const SWEEP_EVERY: u64 = 64;
 const NAME_PREFIX: &str = "narrows-";
 
-/// A directory for one tree; dropping it removes all that is in it.
+/// A directory for one tree. Dropping it removes its content.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,
@@ -37,8 +36,8 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// A new directory in `parent`, for this user only. Its name is random: another user could take names that can be
-    /// predicted.
+    /// Creates a directory in `parent`, for this user only. Its name is random, because another user could occupy
+    /// predictable names.
     pub(crate) fn new(parent: &Path) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let parent = parent.canonicalize()?;
@@ -54,7 +53,7 @@ impl Scratch {
                 Err(Errno::EXIST) => continue,
                 Err(errno) => return Err(errno.into()),
             }
-            // Somebody may have taken it for one that was left behind, before it was locked.
+            // Another process may have taken it for a stale one before it was locked.
             if let Some(directory) = lock(&path) {
                 return Ok(Self { path, directory });
             }
@@ -80,7 +79,7 @@ fn remove(path: &Path, directory: BorrowedFd<'_>) -> Result<(), Errno> {
     unlinkat(CWD, path, AtFlags::REMOVEDIR)
 }
 
-/// Removes what those of us left behind who could not do it themselves.
+/// Removes stale directories of this program.
 fn remove_stale(parent: &Path) {
     let Ok(entries) = std::fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
@@ -100,7 +99,7 @@ fn is_ours(name: &str) -> bool {
     numbers.is_some_and(|(process, number)| is_number(process) && is_number(number))
 }
 
-/// Opens a directory of this user and locks it, unless somebody else has or it is gone.
+/// Opens and locks a directory of this user, unless it is locked elsewhere or gone.
 fn lock(path: &Path) -> Option<OwnedFd> {
     let directory = open_directory(CWD, path).ok()?;
     flock(&directory, FlockOperation::NonBlockingLockExclusive).ok()?;
@@ -113,9 +112,9 @@ fn open_directory(at: impl AsFd, name: impl rustix::path::Arg) -> Result<OwnedFd
     openat(at, name, flags, Mode::empty())
 }
 
-/// Empties a directory without recursion: whoever filled it chose the depth. Directories further down move up
-/// until they are empty, so that a few descriptors are enough for any of it. What cannot be removed does not keep the
-/// rest from being removed: another process may exchange entries meanwhile.
+/// Empties a directory without recursion, because the tree may have created any depth. Nested directories move up until
+/// they are empty, so a few descriptors suffice. Entries that cannot be removed do not prevent the removal of others:
+/// another process may replace entries meanwhile.
 fn clear(top: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut cleaner = Cleaner { top, moved: 0, removed: 0 };
     let mut idle_rounds = 0;
@@ -137,13 +136,13 @@ fn clear(top: BorrowedFd<'_>) -> Result<(), Errno> {
 /// The state of emptying a directory.
 struct Cleaner<'a> {
     top: BorrowedFd<'a>,
-    /// How many directories were moved to `top`: gives them their names.
+    /// Number of directories moved to `top`; used for their names.
     moved: u64,
     removed: u64,
 }
 
 impl Cleaner<'_> {
-    /// Removes an entry of `top`, or if it is a directory, what is in it: directories move to `top`.
+    /// Removes an entry of `top`. For a directory, removes its content: directories move to `top`.
     fn remove_entry(&mut self, name: &CString) -> Result<(), Errno> {
         if self.remove_file(self.top, name)? {
             return Ok(());
@@ -156,7 +155,7 @@ impl Cleaner<'_> {
         }
         match unlinkat(self.top, name, AtFlags::REMOVEDIR) {
             Ok(()) => self.removed += 1,
-            // The rest of it is for the next round.
+            // The next round removes the rest.
             Err(Errno::NOTEMPTY | Errno::NOENT) => {}
             Err(errno) => return Err(errno),
         }
@@ -168,12 +167,12 @@ impl Cleaner<'_> {
         if self.remove_file(directory, name)? {
             return Ok(());
         }
-        // Moving a directory changes its `..`, so it has to be writable.
+        // Moving a directory changes its `..`, so it must be writable.
         _ = open_whatever_its_mode(directory, name);
         loop {
             self.moved += 1;
             match renameat(directory, name, self.top, format!("{}.narrows", self.moved)) {
-                // Taken, by an empty directory if it seemed to work: then that is one less.
+                // The name is taken. If it was an empty directory, the rename has replaced it.
                 Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR) => {}
                 Ok(()) | Err(Errno::NOENT) => return Ok(()),
                 Err(errno) => {
@@ -184,7 +183,7 @@ impl Cleaner<'_> {
         }
     }
 
-    /// Returns `true` if the entry was something else than a directory, and is gone.
+    /// Returns `true` if the entry was not a directory and is removed.
     fn remove_file(&mut self, directory: BorrowedFd<'_>, name: &CString) -> Result<bool, Errno> {
         match unlinkat(directory, name, AtFlags::empty()) {
             Ok(()) => self.removed += 1,
@@ -211,7 +210,7 @@ fn names(directory: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
 }
 
 /// Opens a directory and gives this user all rights to it: without search and write permission its entries cannot be
-/// removed. A link is not followed: another process may have put it there in place of the directory.
+/// removed. Links are not followed: another process may have put one there.
 fn open_whatever_its_mode(at: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno> {
     match open_directory(at, name) {
         Ok(directory) => {
@@ -221,8 +220,8 @@ fn open_whatever_its_mode(at: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd,
         Err(Errno::ACCESS) => {}
         Err(errno) => return Err(errno),
     }
-    // It cannot be opened to read from it. `fchmod` does not take a descriptor that is only a path, but the name of the
-    // descriptor leads to the very directory that it was opened for.
+    // It cannot be opened for reading. `fchmod` does not accept a path-only descriptor, but the descriptor's name in
+    // procfs leads to the opened directory.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = openat(at, name, flags, Mode::empty())?;
     let path = format!("/proc/self/fd/{}", found.as_raw_fd());
@@ -280,7 +279,7 @@ mod tests {
         drop(held);
         remove_stale(parent.path());
         assert!(!used.exists());
-        // One in use here is in use for everybody.
+        // A directory in use here is in use for all.
         let scratch = Scratch::new(parent.path()).unwrap();
         remove_stale(parent.path());
         assert!(scratch.path().exists());
@@ -348,7 +347,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(parent.path()).unwrap();
         let top = scratch.path().to_owned();
-        // Deeper than a path may be long or descriptors may be open.
+        // Deeper than paths can be long or descriptors can be open.
         let mut at = open_directory(CWD, &top).unwrap();
         for _ in 0..1500 {
             mkdirat(&at, "deeper", Mode::RWXU).unwrap();

@@ -1,4 +1,4 @@
-//! What of the system's settings is for root alone: it is not shown to what root confines.
+//! Finds system settings that only root can read, to hide them from what root sandboxes.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -8,29 +8,29 @@ use rustix::process::geteuid;
 
 use super::protected_paths::is_missing;
 
-/// Where settings are, of which most are for everybody.
+/// The directory of settings, most of which are public.
 const SETTINGS_DIRECTORY: &str = "/etc";
 
-/// How deep they are looked through.
+/// Limit of nesting.
 const MAX_DEPTH: usize = 12;
 
-/// How many names are looked at.
+/// Limit of examined names.
 const MAX_NAMES: usize = 100_000;
 
-/// How many places can be hidden one by one.
+/// Limit of paths that are hidden one by one.
 const MAX_HIDDEN_PATHS: usize = 64;
 
-/// Something that is there, and is shown as empty.
+/// An existing path that is shown as empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Hidden {
     pub(crate) path: PathBuf,
     pub(crate) is_directory: bool,
 }
 
-/// What root sees and others do not. Whoever is not root sees none of it anyway.
+/// Returns what only root can read. For other users there is nothing to hide.
 ///
 /// # Errors
-/// When there is too much of it to be hidden.
+/// If there is too much to hide.
 pub(crate) fn hidden() -> io::Result<Vec<Hidden>> {
     if geteuid().is_root() {
         find_hidden(Path::new(SETTINGS_DIRECTORY), MAX_HIDDEN_PATHS)
@@ -42,7 +42,7 @@ pub(crate) fn hidden() -> io::Result<Vec<Hidden>> {
 fn find_hidden(top: &Path, most: usize) -> io::Result<Vec<Hidden>> {
     let mut found = find_unreadable(top)?;
     if found.len() > most {
-        // One that is alone stays alone; of many in one directory that is hidden.
+        // A single file is hidden alone; if there are several in one directory, the directory is hidden.
         for hidden in &mut found {
             if let Some(above) = hidden.path.parent().filter(|above| *above != top) {
                 *hidden = Hidden { path: above.to_owned(), is_directory: true };
@@ -62,7 +62,7 @@ fn find_hidden(top: &Path, most: usize) -> io::Result<Vec<Hidden>> {
     Ok(found)
 }
 
-/// The outermost places that others may not read.
+/// Finds the outermost paths that others may not read.
 fn find_unreadable(top: &Path) -> io::Result<Vec<Hidden>> {
     let mut found = Vec::new();
     let mut open = vec![(top.to_owned(), 0)];
@@ -70,7 +70,7 @@ fn find_unreadable(top: &Path) -> io::Result<Vec<Hidden>> {
     while let Some((directory, depth)) = open.pop() {
         let entries = match std::fs::read_dir(&directory) {
             Ok(entries) => entries,
-            // What is gone by now need not be hidden.
+            // A path that is gone need not be hidden.
             Err(error) if is_missing(&error) => continue,
             Err(error) => return Err(error),
         };
@@ -78,7 +78,7 @@ fn find_unreadable(top: &Path) -> io::Result<Vec<Hidden>> {
             let entry = entry?;
             names += 1;
             let path = entry.path();
-            // Where a link leads is looked at there.
+            // The target of a link is examined at its own path.
             let metadata = match path.symlink_metadata() {
                 Err(error) if is_missing(&error) => continue,
                 metadata => metadata?,

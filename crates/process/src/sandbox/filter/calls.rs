@@ -1,35 +1,35 @@
-//! The system calls that the filter judges, and their numbers for every kind of program.
+//! The filtered system calls and their numbers for every kind of program.
 
-/// How a call is judged.
+/// How a call is filtered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
     /// Refused with `EPERM`.
     Refused,
-    /// Refused with `ENOSYS`, for calls that programs know how to do without.
+    /// Refused with `ENOSYS`, for calls that programs can do without.
     Absent,
     /// `socket`: by family, and netlink by protocol.
     Socket,
-    /// `socketpair`: only unix pairs that cannot be connected to anything else.
+    /// `socketpair`: only unix pairs that cannot be connected to other sockets.
     Pair,
-    /// The first argument is a process id, and only the caller's own process (`0`) is accepted.
+    /// The first argument is a process id; only the caller's own process (`0`) is accepted.
     OwnProcess,
-    /// The first argument says what the second is: only this kind, and only the caller's own (`0`).
+    /// The first argument is the kind of the second; only this kind is accepted, and only the caller's own (`0`).
     OwnOf(u32),
-    /// The second argument is a command, and these are refused.
+    /// The second argument is a command; these are refused.
     Commands(&'static [u32]),
     /// `ioctl`: by the command.
     Ioctl,
-    /// Changes extended attributes, of which access control lists are some, or the flags of a file.
+    /// Changes extended attributes, which include access control lists, or file flags.
     Attributes,
-    /// The argument of this index is the mode of a file, and one that runs as its owner or group is refused.
+    /// The argument with this index is a file mode; modes that run a program as its owner or group are refused.
     Mode(usize),
-    /// The same for a call that looks at the mode only if the flags, which come before it, create a file.
+    /// Like [`Rule::Mode`], for a call that uses the mode only if the preceding flags create a file.
     ModeIfCreated(usize),
-    /// System V IPC, where the tree has no IPC namespace of its own.
+    /// System V IPC, if the tree has no IPC namespace.
     SystemV,
 }
 
-/// Numbers of one call: x86_64, i386, the numbering shared by aarch64 and riscv64, 32-bit ARM.
+/// The numbers of a call: x86_64, i386, aarch64 and riscv64, 32-bit ARM.
 type Numbers = [Option<u32>; 4];
 
 const fn all(number: u32) -> Numbers {
@@ -45,19 +45,19 @@ const fn on_32_bit(i386: u32, arm: u32) -> Numbers {
     [None, Some(i386), None, Some(arm)]
 }
 
-/// Calls that newer processors do without.
+/// Calls that newer processors lack.
 const fn on_old(x86_64: u32, i386: u32, arm: u32) -> Numbers {
     [Some(x86_64), Some(i386), None, Some(arm)]
 }
 
 /// Inserts input into a terminal.
 const TIOCSTI: u32 = 0x5412;
-/// The console's selection buffer, which can be pasted.
+/// Controls the console's selection buffer, which can be pasted.
 const TIOCLINUX: u32 = 0x541c;
 /// Commands of `ioctl` that are always refused.
 pub(crate) const TERMINAL_COMMANDS: &[u32] = &[TIOCSTI, TIOCLINUX];
-/// Commands of `ioctl` that change a file or directory that is only open for reading. Landlock does not see them. Where
-/// there are two numbers, the second is for 32-bit programs.
+/// Commands of `ioctl` that change a file or directory that is open for reading only. Landlock does not cover them. If
+/// there are two numbers, the second one is for 32-bit programs.
 pub(crate) const FILE_COMMANDS: &[u32] = &[
     // FS_IOC_SETFLAGS
     0x4008_6602,
@@ -91,14 +91,13 @@ const IO_PRIORITY_OF_PROCESS: u32 = 1;
 
 /// All calls that are not simply allowed.
 ///
-/// Calls that the kernel guards like `ptrace` (`process_vm_readv`, `kcmp` and others) are missing: Landlock lets a
-/// process trace only within its own sandbox. Signals are missing too: a filter cannot tell whose a process id is;
-/// Landlock can, since version 6, and in a
-/// PID namespace others have none.
+/// Calls that the kernel guards like `ptrace` (`process_vm_readv`, `kcmp` and others) are not listed: Landlock lets a
+/// process trace only within its own sandbox. Signals are not listed either: a filter cannot tell whose process an id
+/// is; Landlock can, since version 6, and in a PID namespace other processes have no id.
 const RULES: &[(Rule, Numbers)] = &[
     (Rule::Socket, on(41, 359, 198, 281)),
     (Rule::Pair, on(53, 360, 199, 288)),
-    // socketcall: every socket call in one, with its arguments out of sight.
+    // socketcall: every socket call, with its arguments in memory.
     (Rule::Refused, on_32_bit(102, 102)),
     // io_uring_setup: a ring makes sockets without the call.
     (Rule::Absent, all(425)),
@@ -113,7 +112,8 @@ const RULES: &[(Rule, Numbers)] = &[
     (Rule::OwnProcess, on(256, 294, 238, 400)),
     (Rule::OwnProcess, on(279, 317, 239, 344)),
     (Rule::OwnProcess, on(274, 312, 100, 339)),
-    // setpriority, ioprio_set: the caller's process group may have the guardian in it, its user has everything.
+    // setpriority, ioprio_set: the guardian may be in the caller's process group, and all its processes belong to its
+    // user.
     (Rule::OwnOf(PRIORITY_OF_PROCESS), on(141, 97, 140, 97)),
     (Rule::OwnOf(IO_PRIORITY_OF_PROCESS), on(251, 289, 30, 314)),
     // process_madvise, process_mrelease, pidfd_getfd
@@ -158,11 +158,11 @@ const RULES: &[(Rule, Numbers)] = &[
     (Rule::Attributes, on(199, 237, 16, 237)),
     (Rule::Attributes, all(466)),
     (Rule::Attributes, all(469)),
-    // fcntl, fcntl64: a lease on a file that can be read makes whoever opens it to write wait.
+    // fcntl, fcntl64: a lease on a readable file delays everyone who opens it for writing.
     (Rule::Commands(&[libc::F_SETLEASE as u32]), on(72, 55, 25, 55)),
     (Rule::Commands(&[libc::F_SETLEASE as u32]), on_32_bit(221, 221)),
-    // chmod, fchmod, fchmodat, fchmodat2, creat, mknod, mknodat, open, openat: a program that is left behind and runs as its
-    // owner would give what the user may do to whoever starts it outside.
+    // chmod, fchmod, fchmodat, fchmodat2, creat, mknod, mknodat, open, openat: a program that stays behind and runs as
+    // its owner would give the user's rights to everyone who starts it outside.
     (Rule::Mode(1), on_old(90, 15, 15)),
     (Rule::Mode(1), on(91, 94, 52, 94)),
     (Rule::Mode(2), on(268, 306, 53, 333)),
@@ -172,7 +172,7 @@ const RULES: &[(Rule, Numbers)] = &[
     (Rule::Mode(2), on(259, 297, 33, 324)),
     (Rule::ModeIfCreated(2), on_old(2, 5, 5)),
     (Rule::ModeIfCreated(3), on(257, 295, 56, 322)),
-    // openat2: its mode is in memory, out of sight.
+    // openat2: its mode is in memory.
     (Rule::Absent, all(437)),
     // shmget, shmat, shmctl
     (Rule::SystemV, on(29, 395, 194, 307)),
@@ -189,16 +189,16 @@ const RULES: &[(Rule, Numbers)] = &[
     (Rule::SystemV, on(69, 400, 189, 301)),
     (Rule::SystemV, on(70, 401, 188, 302)),
     (Rule::SystemV, on(71, 402, 187, 304)),
-    // ipc: all of these in one.
+    // ipc: all of these in one call.
     (Rule::SystemV, on_32_bit(117, 117)),
 ];
 
-/// The way one kind of program calls the kernel, of which a processor may have two.
+/// How one kind of program calls the kernel. A processor may support two.
 pub(crate) struct Calls {
     pub(crate) arch: u32,
-    /// Where its numbers stand in the rules.
+    /// The column of its numbers in the rules.
     column: usize,
-    /// From here on the numbers mean another kind of program.
+    /// Numbers from here on belong to another kind of program.
     pub(crate) foreign_from: Option<u32>,
 }
 
