@@ -1,4 +1,4 @@
-//! What an agent is started with: its arguments and variables, from its manifest and the operator's wishes.
+//! The command line and environment of an agent, from its manifest and the operator's settings.
 
 use std::collections::BTreeMap;
 
@@ -10,62 +10,62 @@ use crate::types::agent_cli::{AgentCli, Choice, ChoiceType, Continuing, Protocol
 use crate::types::cli::VersionCheck;
 use crate::types::operator::RuntimeConfig;
 
-/// A program and everything it is started with.
+/// A program with its arguments and environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
     /// The program: a name, or a path.
     pub program: String,
-    /// Its arguments, which no shell has seen.
+    /// The arguments; no shell is involved.
     pub args: Vec<String>,
-    /// Variables that modes and options ask for.
+    /// Variables set by modes and options.
     pub env: BTreeMap<String, String>,
-    /// How earlier turns reach it.
+    /// How earlier turns are passed on.
     pub continuation: Option<Continuing>,
 }
 
-/// Why an agent cannot be started as wished.
+/// Why an agent cannot be started with these settings.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LaunchError {
-    /// It speaks MCP.
+    /// It speaks MCP, not ACP.
     #[error("the agent speaks MCP, which cannot be driven over ACP")]
     Mcp,
-    /// It speaks a language of its own.
+    /// It speaks its own protocol.
     #[error("the agent needs the adapter `{0}`, which cannot be loaded here")]
     Proprietary(String),
-    /// It has no such mode.
+    /// The mode does not exist.
     #[error("there is no mode `{name}`; there are: {known}")]
     UnknownMode {
-        /// What was wished for.
+        /// The requested mode.
         name: String,
-        /// What there is.
+        /// The declared modes.
         known: String,
     },
-    /// It has no such option.
+    /// The option does not exist.
     #[error("there is no option `{name}`; there are: {known}")]
     UnknownOption {
-        /// What was wished for.
+        /// The requested option.
         name: String,
-        /// What there is.
+        /// The declared options.
         known: String,
     },
-    /// The option does not take this value.
+    /// The option does not accept this value.
     #[error("the option `{name}` does not take this: {why}")]
     Value {
         /// The option.
         name: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// Earlier turns do not reach it this way.
+    /// The continuation is not supported.
     #[error("the agent does not support this continuation; it supports: {known}")]
     UnknownContinuation {
-        /// What there is.
+        /// The declared continuations.
         known: String,
     },
 }
 
 impl LaunchError {
-    /// Its name for programs.
+    /// The name for programs.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Mcp => crate::Code::ProtocolMcp.name(),
@@ -79,8 +79,8 @@ impl LaunchError {
 }
 
 impl Launch {
-    /// What an agent is started with: its own arguments, then those of the mode, then those of the options in the order in
-    /// which the agent declares them.
+    /// Builds the command line: the agent's own arguments, then those of the mode, then those of the options in the
+    /// order in which the agent declares them.
     pub fn new(cli: &AgentCli, config: &RuntimeConfig) -> Result<Self, LaunchError> {
         match cli.protocol {
             Protocol::Acp => {}
@@ -120,7 +120,7 @@ impl Launch {
         if *value == Value::Bool(true) {
             self.args.extend(option.bin_args_append_when_true.iter().cloned());
         }
-        // What is so by default need not be said.
+        // Defaults need no argument.
         if given.is_some() && given != option.default.as_ref() && *value != Value::Bool(false) {
             let filled = |template: &String| template.replace("{value}", &text);
             self.args.extend(option.bin_args_template.iter().map(filled));
@@ -131,18 +131,18 @@ impl Launch {
 }
 
 impl VersionCheck {
-    /// The command that prints the version, as a program and its arguments.
+    /// The command that prints the version, split into words.
     pub fn argv(&self) -> Option<Vec<String>> {
         split_words(&self.cmd)
     }
 }
 
-/// A command as words, if it is one.
+/// Splits a command into words, if it is valid.
 pub(crate) fn split_words(command: &str) -> Option<Vec<String>> {
     shlex::split(command).filter(|words| words.first().is_some_and(|program| !program.is_empty()))
 }
 
-/// The value as a text, if the option takes it.
+/// Returns the value as text, if the option accepts it.
 pub(crate) fn accepts(option: &Choice, value: &Value) -> Result<String, String> {
     let text = match (option.r#type, value) {
         (ChoiceType::Boolean, Value::Bool(value)) => value.to_string(),
@@ -185,7 +185,7 @@ fn continuation(cli: &AgentCli, config: &RuntimeConfig) -> Result<Option<Continu
 }
 
 impl Continuing {
-    /// Its name in a manifest.
+    /// The name in a manifest.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",

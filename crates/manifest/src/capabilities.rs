@@ -1,4 +1,4 @@
-//! What a runtime supports: what its tier implies, and what its manifest says otherwise.
+//! The capabilities of a runtime: those of its tier, as changed by its manifest.
 
 use serde::Serialize;
 
@@ -13,26 +13,26 @@ pub struct Capabilities {
     pub write_text_file: bool,
     /// The client runs commands for the agent.
     pub terminal: bool,
-    /// The agent goes on with old sessions.
+    /// The agent can load or resume sessions.
     pub load_session: bool,
-    /// The agent takes images.
+    /// The agent accepts images.
     pub image: bool,
-    /// The agent takes sound.
+    /// The agent accepts audio.
     pub audio: bool,
-    /// The agent takes embedded files.
+    /// The agent accepts embedded files.
     pub embedded_context: bool,
     /// The agent uses MCP servers over HTTP.
     pub mcp_http: bool,
     /// The agent uses MCP servers over server-sent events.
     pub mcp_sse: bool,
-    /// The agent uses MCP servers over ACP. It cannot be declared: it is so where one of the others is.
+    /// The agent uses MCP servers over ACP. Cannot be declared: `true` if one of the others is.
     pub mcp_acp: bool,
     /// Tool calls are shown while they run.
     pub tool_calls: bool,
 }
 
 impl Capabilities {
-    /// What a tier implies.
+    /// The capabilities of a tier.
     pub fn from_tier(tier: Tier) -> Self {
         let governed = tier >= Tier::GovernanceAware;
         let sandboxed = tier == Tier::Sandboxed;
@@ -45,7 +45,7 @@ impl Capabilities {
         }
     }
 
-    /// What a manifest declares: each value that it says, and for the rest what its tier implies.
+    /// The declared capabilities: values of the manifest, and those of its tier for the rest.
     pub fn declared(aip44: &Aip44) -> Self {
         let implied = Self::from_tier(aip44.tier);
         let said = aip44.capabilities.unwrap_or_default();
@@ -68,13 +68,13 @@ impl Capabilities {
         }
     }
 
-    /// What is declared here and not supported by `live`, by name.
+    /// Returns the names of capabilities that are declared here but missing in `live`.
     pub fn missing_in(&self, live: &Self) -> Vec<&'static str> {
         let pairs = self.named().into_iter().zip(live.named());
         pairs.filter(|((_, declared), (_, live))| *declared && !live).map(|((name, _), _)| name).collect()
     }
 
-    /// Every capability by the name it has in a manifest, or would have.
+    /// Every capability with its name in a manifest.
     pub fn named(&self) -> [(&'static str, bool); 11] {
         [
             ("client.fs.readTextFile", self.read_text_file),

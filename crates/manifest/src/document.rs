@@ -1,4 +1,4 @@
-//! One file, read and checked by itself.
+//! Reads and checks a single file.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -19,15 +19,15 @@ use crate::types::runner::Runner;
 use crate::types::sandbox::Sandbox;
 use crate::yaml::{self, Node, SourcePos};
 
-/// The longest file, in bytes.
+/// Limit of a file, in bytes.
 pub const MAX_MANIFEST_BYTES: u64 = 256 << 10;
 
-/// The most findings of one file; nobody reads more.
+/// Limit of findings per file.
 const MAX_FINDINGS: usize = 200;
 
 /// A type that is the front matter of a manifest.
 pub trait FrontMatter: DeserializeOwned {
-    /// Which manifest.
+    /// The kind of manifest.
     const KIND: Kind;
 }
 
@@ -51,21 +51,21 @@ pub struct Document<T> {
     pub(crate) node: Node,
 }
 
-/// What came of reading a file.
+/// The result of reading a file.
 #[derive(Debug, Clone)]
 pub struct Read<T> {
-    /// The manifest. Absent: there is at least one error.
+    /// The manifest, or `None` if there is at least one error.
     pub document: Option<Document<T>>,
-    /// Everything that was found.
+    /// All findings.
     pub findings: Findings,
 }
 
-/// Reads a manifest. `path` is what findings call it, and tells what its name should be.
+/// Reads a manifest. `path` appears in findings and determines the expected name.
 pub fn read<T: FrontMatter>(path: &Path, bytes: &[u8]) -> Read<T> {
     read_in(None, path, bytes)
 }
 
-/// The same of a file in a workspace, whose root has a name that `path` does not tell.
+/// Like [`read`], for a file in a workspace, whose root has a name that `path` does not show.
 pub(crate) fn read_in<T: FrontMatter>(root: Option<&OsStr>, path: &Path, bytes: &[u8]) -> Read<T> {
     let mut drafts = Vec::new();
     let whole = root.map(|root| Path::new(root).join(path));
@@ -78,13 +78,13 @@ pub(crate) fn read_in<T: FrontMatter>(root: Option<&OsStr>, path: &Path, bytes: 
     Read { document, findings }
 }
 
-/// Checks a manifest of this kind by itself.
+/// Checks a manifest of this kind on its own.
 pub fn check(kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
     check_in(None, kind, path, bytes)
 }
 
-/// Does the same for a manifest that is to be served: what keeps an ACP.md from that is an error, unless the file only describes
-/// a runtime of somebody else.
+/// Like [`check`], for a manifest that will be served: obstacles to serving an ACP.md are errors, unless the file only
+/// describes an external runtime.
 pub fn check_for_serving(kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
     let mut findings = check(kind, path, bytes);
     if kind == Kind::Acp && !findings.is_descriptive() {
@@ -93,7 +93,7 @@ pub fn check_for_serving(kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
     findings
 }
 
-/// The same of a file in a workspace, before it is known whether it is to be run.
+/// Like [`check`], for a file in a workspace that may or may not be run.
 pub(crate) fn check_in(root: Option<&OsStr>, kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
     match kind {
         Kind::Acp => read_in::<Acp>(root, path, bytes).findings,
@@ -145,7 +145,7 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
     match serde_json::from_value(node.to_json()) {
         Ok(front_matter) => Some(Document { front: front_matter, body: front.body.to_owned(), node }),
         Err(_) if wrong => None,
-        // What the schema lets through and the types do not: numbers that no machine holds.
+        // Numbers outside the range of machine types pass the schema, but not the types.
         Err(error) => {
             let message =
                 format!("this cannot be read: {}", narrows_base::text::quoted(&error.to_string(), 120));
@@ -155,7 +155,7 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
     }
 }
 
-/// A runner may stand below a word for it, the one it has or the one it had earlier.
+/// A runner may be nested below its current or its former key.
 fn unwrapped(mut node: Node, drafts: &mut Vec<Draft>) -> Node {
     let yaml::Content::Map(entries) = &mut node.content else { return node };
     match entries.as_slice() {
@@ -176,7 +176,7 @@ fn unwrapped(mut node: Node, drafts: &mut Vec<Draft>) -> Node {
     }
 }
 
-/// The front matter of a file as JSON, whatever kind of file it is. `None`: there is none, or it is not YAML.
+/// Returns the front matter of any file as JSON, or `None` if it is missing or not YAML.
 pub fn front_matter(bytes: &[u8]) -> Option<serde_json::Value> {
     let front = yaml::split(std::str::from_utf8(bytes).ok()?).ok()?;
     yaml::parse(front.yaml, 2, &mut Vec::new()).map(|node| node.to_json())

@@ -1,4 +1,4 @@
-//! Where manifests are read from: a directory that nothing leads out of.
+//! The files of a workspace: a directory that no path leads out of.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -11,29 +11,29 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use thiserror::Error;
 
-/// Why a file cannot be had.
+/// Why a file cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FilesError {
-    /// It is not there.
+    /// It does not exist.
     #[error("there is no such file")]
     NotFound,
-    /// It lies outside, itself or by a link.
+    /// It is outside, by itself or through a link.
     #[error("it lies outside the workspace")]
     Outside,
-    /// It is longer than asked for.
+    /// It exceeds the limit.
     #[error("it is too long")]
     TooLong,
-    /// It is no file that can be read.
+    /// It is not a readable file.
     #[error("it cannot be read: {0}")]
     Other(String),
 }
 
-/// A workspace, of which files are read. Every path is relative to its root.
+/// A workspace from which files are read. All paths are relative to its root.
 pub trait Files {
-    /// All of a file, if it is not longer than `most`.
+    /// Reads a whole file of at most `most` bytes.
     fn read(&self, path: &Path, most: u64) -> Result<Vec<u8>, FilesError>;
 
-    /// Whether there is a directory.
+    /// Returns `true` if the directory exists.
     fn has_directory(&self, path: &Path) -> bool;
 
     /// The name of the root, if it has one.
@@ -42,7 +42,7 @@ pub trait Files {
     }
 }
 
-/// A directory on disk. Links in it count as long as they stay in it.
+/// A directory on disk. Links inside are followed as long as they stay inside.
 #[derive(Debug)]
 pub struct Workspace {
     root: PathBuf,
@@ -50,7 +50,7 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// The workspace with this root.
+    /// Opens the workspace with this root.
     pub fn open(root: &Path) -> io::Result<Self> {
         let root = root.canonicalize()?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -58,7 +58,7 @@ impl Workspace {
         Ok(Self { root, directory })
     }
 
-    /// Its root, absolute and without links.
+    /// The absolute root, without links.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -74,7 +74,7 @@ impl Workspace {
         }
     }
 
-    /// The same where the kernel has no such call: resolved first, looked at, then opened without following anything.
+    /// Like `find`, for kernels without `openat2`: resolves and checks the path, then opens it without following links.
     fn find_by_name(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, FilesError> {
         let resolved = self.root.join(path).canonicalize().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => FilesError::NotFound,
@@ -110,7 +110,7 @@ impl Files for Workspace {
     fn read(&self, path: &Path, most: u64) -> Result<Vec<u8>, FilesError> {
         let other = |error: io::Error| FilesError::Other(error.kind().to_string());
         let file = File::from(self.find(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?);
-        // Nobody waits here for what a pipe may bring.
+        // Reading a pipe must not block.
         if !file.metadata().map_err(other)?.is_file() {
             return Err(FilesError::Other("it is not a file".into()));
         }
@@ -128,7 +128,7 @@ impl Files for Workspace {
     }
 }
 
-/// Files that are only in memory.
+/// Files in memory.
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
     files: BTreeMap<PathBuf, Vec<u8>>,
@@ -136,7 +136,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// With this file as well.
+    /// Adds a file.
     #[must_use]
     pub fn with(mut self, path: impl Into<PathBuf>, bytes: impl Into<Vec<u8>>) -> Self {
         let path = path.into();
@@ -145,7 +145,7 @@ impl Memory {
         self
     }
 
-    /// Without this file.
+    /// Removes a file.
     #[must_use]
     pub fn without(mut self, path: impl AsRef<Path>) -> Self {
         self.files.remove(path.as_ref());
@@ -164,8 +164,8 @@ impl Files for Memory {
     }
 }
 
-/// `reference` from `directory` on, both in the workspace, with `.` and `..` taken out. `None`: it leads out, or is no
-/// path at all.
+/// Resolves `reference` in `directory`, both in the workspace, and normalizes it. Returns `None` if it leads out or is
+/// not a path.
 pub(crate) fn join(directory: &Path, reference: &str) -> Option<PathBuf> {
     if reference.is_empty() || reference.contains('\0') {
         return None;
@@ -212,7 +212,7 @@ mod tests {
         check("", "a\0b", None);
     }
 
-    /// Every way in: by the kernel, and by names.
+    /// Both implementations: with and without `openat2`.
     fn both(workspace: &Workspace, path: &str) -> Result<Vec<u8>, FilesError> {
         let by_kernel = workspace.read(Path::new(path), 100);
         let by_name = workspace.find_by_name(Path::new(path), OFlags::RDONLY);

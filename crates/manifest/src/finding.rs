@@ -1,4 +1,4 @@
-//! What is wrong with a file, where, and what to write instead.
+//! Findings: what is wrong in a file, where, and how to fix it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use serde::Serialize;
 use crate::code::Code;
 use crate::yaml::SourcePos;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The file can be used; it may not mean what was meant.
+    /// The file can be used, but may not mean what its author intended.
     Warning,
     /// The file cannot be used.
     Error,
@@ -28,12 +28,12 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One thing that is wrong. Displayed, it is one line: where, how bad, what, and what to write.
+/// A finding. Displayed as one line: position, severity, message, hint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// What kind of mistake it is; the same for ever.
+    /// The stable code of the problem.
     pub code: Code,
     /// The file.
     pub file: PathBuf,
@@ -41,24 +41,24 @@ pub struct Finding {
     pub line: usize,
     /// The column, in characters from 1.
     pub column: usize,
-    /// The key it is about, from the top: `metadata.aip44.acp_rev`. Empty for the file as a whole.
+    /// The key, from the top: `metadata.aip44.acp_rev`. Empty for the whole file.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub key: String,
-    /// What stands there, escaped and shortened.
+    /// The value, escaped and shortened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// What is wrong with it.
+    /// The problem.
     pub message: String,
-    /// What to write.
+    /// The fix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// Whether the file is well formed and yet cannot be run.
+    /// The file is well-formed but cannot be run.
     #[serde(skip)]
     pub(crate) blocks: bool,
 }
 
 impl Finding {
-    /// One that was found by whoever uses this crate. `place` is a line and a column, both from 1.
+    /// Creates a finding of another crate. `place` is a line and a column, both from 1.
     pub fn new(
         severity: Severity,
         code: Code,
@@ -72,14 +72,14 @@ impl Finding {
         draft.into_finding(file)
     }
 
-    /// The same about this key.
+    /// Sets the key.
     #[must_use]
     pub fn about(mut self, key: impl Into<String>) -> Self {
         self.key = key.into();
         self
     }
 
-    /// The same with what to write.
+    /// Sets the hint.
     #[must_use]
     pub fn advising(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -102,7 +102,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Everything that was found, in the order of the files read and of the lines in each.
+/// All findings, ordered by file as read, then by line.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Findings {
@@ -110,39 +110,39 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// All of them.
+    /// Iterates over the findings.
     pub fn iter(&self) -> std::slice::Iter<'_, Finding> {
         self.list.iter()
     }
 
-    /// How many there are.
+    /// The number of findings.
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no findings.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Whether one is an error.
+    /// Returns `true` if there is an error.
     pub fn has_errors(&self) -> bool {
         self.list.iter().any(|finding| finding.severity == Severity::Error)
     }
 
-    /// Whether there is one with this code.
+    /// Returns `true` if there is a finding with this code.
     pub fn has(&self, code: Code) -> bool {
         self.list.iter().any(|finding| finding.code == code)
     }
 
-    /// With every warning counted as an error.
+    /// Turns all warnings into errors.
     #[must_use]
     pub fn strict(mut self) -> Self {
         self.list.iter_mut().for_each(|finding| finding.severity = Severity::Error);
         self
     }
 
-    /// Takes over what is not here yet; what is found twice is as bad as the worse of both.
+    /// Adds a finding unless it exists. A duplicate keeps the worse severity.
     pub(crate) fn merge(&mut self, finding: Finding) {
         let same = |known: &&mut Finding| {
             (known.line, known.column, known.code, &known.key)
@@ -154,19 +154,19 @@ impl Findings {
         }
     }
 
-    /// Adds one.
+    /// Adds a finding.
     pub fn push(&mut self, finding: Finding) {
         self.list.push(finding);
     }
 
-    /// Returns `true` if an ACP.md only describes a runtime of somebody else: nothing in it names an operator or a governance,
+    /// Returns `true` if an ACP.md only describes an external runtime: it names neither an operator nor a governance,
     /// and no misspelled key was meant to.
     pub(crate) fn is_descriptive(&self) -> bool {
         let is_misspelled = |finding: &Finding| finding.blocks && finding.code == Code::UnknownAip44;
         self.has(Code::Unbound) && !self.list.iter().any(is_misspelled)
     }
 
-    /// Makes errors of the findings that keep a well-formed file from being run. Checking and serving both decide by this.
+    /// Turns findings that prevent a well-formed file from being run into errors. Used by checking and serving alike.
     pub(crate) fn for_running(&mut self) {
         for finding in &mut self.list {
             if finding.blocks {
@@ -175,7 +175,7 @@ impl Findings {
         }
     }
 
-    /// Without those of a code.
+    /// Removes the findings with this code.
     pub(crate) fn without(&mut self, code: Code) {
         self.list.retain(|finding| finding.code != code);
     }
@@ -219,7 +219,7 @@ impl fmt::Display for Findings {
 
 impl std::error::Error for Findings {}
 
-/// A finding that is being put together.
+/// A finding under construction.
 #[derive(Debug, Clone)]
 pub(crate) struct Draft(Box<Finding>);
 
@@ -245,12 +245,12 @@ impl Draft {
         draft
     }
 
-    /// A warning while a file is checked by itself, an error when it is to be run.
+    /// A warning when a file is checked on its own, an error when it is run.
     pub(crate) fn blocking(code: Code, at: SourcePos, message: impl Into<String>) -> Self {
         Self::error(code, at, message).unless_run()
     }
 
-    /// The same of an error.
+    /// Marks an error as one that only prevents running.
     pub(crate) fn unless_run(mut self) -> Self {
         self.0.severity = Severity::Warning;
         self.0.blocks = true;

@@ -1,4 +1,4 @@
-//! Which manifest a file is.
+//! The kinds of manifest.
 
 use std::fmt;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-/// The manifests we know.
+/// A kind of manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -26,13 +26,13 @@ pub enum Kind {
     AgentCli,
 }
 
-/// A name that no kind has.
+/// The kind does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no kind of manifest; there are {list}", list = Kind::names())]
 pub struct UnknownKind(pub String);
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 7] = [
         Self::Acp,
         Self::Operator,
@@ -43,7 +43,7 @@ impl Kind {
         Self::AgentCli,
     ];
 
-    /// Its name on a command line.
+    /// The name on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Acp => "acp",
@@ -69,7 +69,7 @@ impl Kind {
         }
     }
 
-    /// The kind of the file with this name: `ACP.md`, or `anything.ACP.md`.
+    /// Returns the kind of a file by its name: `ACP.md`, or `anything.ACP.md`.
     pub fn from_path(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let is = |kind: &Self| {
@@ -92,7 +92,7 @@ impl fmt::Display for Kind {
 impl FromStr for Kind {
     type Err = UnknownKind;
 
-    /// By its name, or by that of its files.
+    /// Parses the name of a kind or of its files.
     fn from_str(text: &str) -> Result<Self, UnknownKind> {
         let is = |kind: &Self| {
             text.eq_ignore_ascii_case(kind.name()) || text.eq_ignore_ascii_case(kind.file_name())

@@ -1,15 +1,14 @@
-//! ACP.md and the files it leads to: read, checked, resolved.
+//! Reads, checks and resolves ACP.md and the files it refers to.
 //!
-//! [`check`] looks at one file by itself and finds everything that is wrong with it; each [`Finding`] says where, what,
-//! and what to write. [`read`] also returns what stands in it, as plain data of [`types`]. The schemas that files are
-//! checked by are made from those types, and [`schema`] shows them. [`check_directory`] does it for all of them, and follows
-//! each ACP.md.
+//! [`check`] checks one file on its own; each [`Finding`] has a position, a message and a hint. [`read`] also returns
+//! the content as plain data of [`types`]. The schemas are generated from those types, and [`schema`] returns them.
+//! [`check_directory`] checks all files of a directory and follows each ACP.md.
 //!
-//! [`load`] starts at an ACP.md and follows it to the operator, the governance with everything it inherits, policies,
-//! sandbox, runner, agent and skills. What comes of it is a [`Bundle`]: data for whoever runs the manifest, the
+//! [`load`] follows an ACP.md to the operator, the governance with everything it inherits, policies, sandbox, runner,
+//! agent and skills. The resulting [`Bundle`] contains the data to run the manifest, the
 //! [`Charter`](narrows_policy::Charter) that decides, and the digest of every file that was read.
 //!
-//! Nothing here runs anything, and nothing reaches the network.
+//! Nothing is run, and the network is not used.
 //!
 //! ```
 //! use std::path::Path;
@@ -22,7 +21,7 @@
 //! let operator = "---\nname: Notes\nid: notes\npersona_summary: Keeps notes.\nversion: 1.0.0\n\
 //!     profile: {role: Keep notes., voice: Short., boundaries: []}\ntools: [append-to-notes]\n---\n";
 //!
-//! // From disk it is `load(Path::new("notes/ACP.md"), None)`.
+//! // From disk: `load(Path::new("notes/ACP.md"), None)`.
 //! let files = Memory::default().with("notes/ACP.md", acp).with("notes/OPERATOR.md", operator);
 //! let bundle = resolve(&files, Path::new("notes/ACP.md"))?;
 //! assert!(bundle.tools.has(None, "append-to-notes") && !bundle.tools.has(None, "remove-notes"));
@@ -30,7 +29,7 @@
 //! assert_eq!((bundle.protocol_version, &bundle.audit), (Some(1), &AuditTarget::Off));
 //! assert_eq!(bundle.pins.len(), 2);
 //!
-//! // What is wrong is told with its place, and with what to write.
+//! // A finding has a position and a hint.
 //! let findings = check(Kind::Acp, Path::new("notes/ACP.md"), acp.replace("\"272bf79\"", "1234567").as_bytes());
 //! let finding = findings.iter().find(|finding| finding.code == Code::QuoteIt).expect("it is found");
 //! assert_eq!((finding.line, finding.key.as_str()), (10, "metadata.aip44.acp_rev"));

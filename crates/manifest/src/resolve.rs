@@ -1,4 +1,4 @@
-//! From one ACP.md to everything it leads to.
+//! Resolves an ACP.md with everything it refers to.
 
 mod agent;
 mod audit;
@@ -33,8 +33,8 @@ use crate::types::acp::{Acp, Kind as Role, Tier};
 use crate::yaml::SourcePos;
 use reader::ManifestReader;
 
-/// Loads a manifest from disk with everything it leads to. Nothing outside `root` is read; without one it is the directory
-/// that the manifest lies in.
+/// Loads a manifest from disk with everything it refers to. Files outside `root` are not read; the default root is the
+/// manifest's directory.
 pub fn load(path: &Path, root: Option<&Path>) -> Result<Bundle, Findings> {
     let broken = |code, message: String| {
         let mut findings = Findings::default();
@@ -57,7 +57,7 @@ pub fn load(path: &Path, root: Option<&Path>) -> Result<Bundle, Findings> {
     resolve(&workspace, &inside.join(name))
 }
 
-/// The same with files from anywhere. `path` is relative to the root of the workspace.
+/// Like [`load`], with files from any source. `path` is relative to the root of the workspace.
 pub fn resolve(files: &dyn Files, path: &Path) -> Result<Bundle, Findings> {
     let mut reader = ManifestReader::new(files);
     let bundle = bundle(&mut reader, path);
@@ -133,7 +133,7 @@ fn contradictions(
         let draft = Draft::error(Code::Contradiction, at, message).key("metadata.aip44.tier").value("basic");
         reader.find(acp, draft.hint("write governance-aware, or take the governance out of the operator"));
     }
-    // A governance that is named or would lie beside the operator was complained about with what could not be had.
+    // If a governance is missing, that was already reported.
     let aip44 = &acp.front.metadata.aip44;
     let invalid = reader
         .findings
@@ -151,12 +151,12 @@ fn contradictions(
 }
 
 impl Bundle {
-    /// What decides: the charter of its governance. Without one whatever changes something needs an approval.
+    /// The charter of the governance. Without a governance, every change needs an approval.
     pub fn charter(&self) -> &Charter {
         &self.charter
     }
 
-    /// The directory of the manifest, from the root of the workspace on.
+    /// The directory of the manifest, relative to the root of the workspace.
     pub fn directory(&self) -> PathBuf {
         self.acp.directory()
     }

@@ -1,6 +1,6 @@
-//! Which version of the protocol a revision of its repository speaks: the commits of its releases.
+//! The protocol version of a repository revision, from the commits of its releases.
 
-/// The commits of releases, and the version that `initialize` agrees on there.
+/// The commits of releases, and the version that `initialize` negotiates.
 const RELEASES: &[(&str, u16)] = &[
     ("1b8e79850c8d007caaf2e8cc928e7ea6b2a75685", 1),
     ("0b57c6ea48b9286d24e8933a51b8370b5febe3ee", 1),
@@ -86,12 +86,12 @@ const RELEASES: &[(&str, u16)] = &[
     ("539bf0a5451ca2c954ca38e18d8a3f228f94119b", 1),
 ];
 
-/// Whether `text` is a revision: 7 to 40 small hexadecimal digits.
+/// Returns `true` if `text` is a revision: 7 to 40 lower-case hexadecimal digits.
 pub(crate) fn is_revision(text: &str) -> bool {
     (7..=40).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The version of the protocol at this revision, if it is that of a release. Unknown: it is agreed on as always.
+/// Returns the protocol version of a revision, if it is a known release. Otherwise the version is negotiated.
 pub fn protocol_version(revision: &str) -> Option<u16> {
     if !is_revision(revision) {
         return None;

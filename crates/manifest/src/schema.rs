@@ -1,4 +1,4 @@
-//! The schemas of the manifests, made from their types, and what is wrong with a tree by them.
+//! The schemas of the manifests, generated from their types, and the checker.
 
 mod check;
 mod make;
@@ -16,7 +16,7 @@ use crate::finding::Draft;
 use crate::kind::Kind;
 use crate::yaml::Node;
 
-/// A schema with its patterns ready to be matched.
+/// A schema with compiled patterns.
 pub(crate) struct Checker {
     root: Value,
     patterns: HashMap<String, Regex>,
@@ -29,18 +29,18 @@ impl Checker {
         Self { root, patterns }
     }
 
-    /// That of a kind of manifest.
+    /// The checker of a kind of manifest.
     pub(crate) fn for_kind(kind: Kind) -> &'static Self {
         static CHECKERS: [OnceLock<Checker>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
         CHECKERS[kind as usize].get_or_init(|| Self::new(schema(kind)))
     }
 
-    /// Everything that is wrong with `node`, in no particular order. `path` is where it stands in its file.
+    /// Returns all violations in `node`, in no particular order. `path` is its position in the file.
     pub(crate) fn check(&self, node: &Node, path: &str) -> Vec<Draft> {
         check::check(self, node, path)
     }
 
-    /// The keys that may stand below these.
+    /// The keys allowed below these.
     pub(crate) fn keys(&self, path: &[&str]) -> Vec<&str> {
         let below =
             |schema, key: &&str| self.resolve(self.resolve(schema).get("properties")?.get(*key)?).into();
@@ -49,9 +49,9 @@ impl Checker {
         properties.map(|properties| properties.keys().map(String::as_str).collect()).unwrap_or_default()
     }
 
-    /// What a reference refers to; anything else is itself.
+    /// Resolves a reference; other schemas are returned as they are.
     fn resolve<'a>(&'a self, mut schema: &'a Value) -> &'a Value {
-        // Our own schemas have no reference to a reference to itself.
+        // The generated schemas have no cyclic references.
         while let Some(name) = schema.get("$ref").and_then(Value::as_str) {
             let name = name.strip_prefix("#/$defs/").unwrap_or(name);
             match self.root.get("$defs").and_then(|definitions| definitions.get(name)) {
@@ -63,7 +63,7 @@ impl Checker {
     }
 
     fn fits(&self, pattern: &str, text: &str) -> bool {
-        // One that cannot be compiled fits nothing; a test compiles them all.
+        // An invalid pattern matches nothing; a test compiles all of them.
         self.patterns.get(pattern).is_some_and(|regex| regex.is_match(text))
     }
 }

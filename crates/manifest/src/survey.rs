@@ -1,4 +1,4 @@
-//! All manifests of a directory at once: each by itself, and whether they fit together.
+//! Checks all manifests of a directory, each on its own and together.
 
 use std::fs;
 use std::io;
@@ -12,32 +12,31 @@ use crate::kind::Kind;
 use crate::resolve::{Bundle, resolve};
 use crate::yaml::SourcePos;
 
-/// How deep directories are looked into.
+/// Limit of directory nesting.
 const MAX_DEPTH: usize = 12;
 
-/// The most manifests of one directory.
+/// Limit of manifests per directory.
 const MAX_MANIFESTS: usize = 1000;
 
-/// The most names that are looked at.
+/// Limit of examined names.
 const MAX_NAMES: usize = 100_000;
 
-/// Directories that are full of what others wrote.
+/// Directories with third-party files.
 const SKIPPED_DIRECTORIES: &[&str] = &["node_modules", "target"];
 
-/// A file that was looked at.
+/// A checked file.
 #[derive(Debug, Clone)]
 pub struct Checked {
-    /// Its path, from the directory on.
+    /// Its path, relative to the directory.
     pub path: PathBuf,
-    /// Which manifest it is, by its name. Absent: another leads to it.
+    /// Its kind by name, or `None` if another file refers to it.
     pub kind: Option<Kind>,
-    /// What was found in it.
+    /// Its findings.
     pub findings: Findings,
 }
 
-/// Checks every manifest below `root`, and follows every ACP.md to what it leads to; `further` has more to say about that.
-/// Hidden directories are left out, and links are not followed on the way. An ACP.md that describes somebody else's runtime
-/// leads nowhere.
+/// Checks every manifest below `root`, and resolves every ACP.md; `further` adds findings about the result. Hidden
+/// directories and links are skipped. An ACP.md that describes an external runtime is not resolved.
 pub fn check_directory(root: &Path, further: &dyn Fn(&Bundle) -> Findings) -> io::Result<Vec<Checked>> {
     let workspace = Workspace::open(root)?;
     let mut checked = Vec::new();
@@ -75,17 +74,17 @@ pub fn check_directory(root: &Path, further: &dyn Fn(&Bundle) -> Findings) -> io
             }
         }
     }
-    // Also those that are not followed, such as NAME.ACP.md.
+    // Including files that are not resolved, such as NAME.ACP.md.
     let served = checked.iter_mut().filter(|file| file.kind == Some(Kind::Acp));
     served.filter(|file| !file.findings.is_descriptive()).for_each(|file| file.findings.for_running());
-    // Operators that share a policy need not all have the tool that it is about.
+    // Operators that share a policy need not all have the tool it is about.
     let shared = checked.iter_mut().filter(|file| met.contains(&file.path));
     shared.for_each(|file| file.findings.without(Code::Subject));
     checked.iter_mut().for_each(|file| file.findings.sort());
     Ok(checked)
 }
 
-/// Whether a file is one to be run, as far as it shows.
+/// Returns `true` if the file is to be run, as far as it shows.
 fn leads_on(file: &Checked) -> bool {
     let plain = file.path.file_name().is_some_and(|name| name == Kind::Acp.file_name());
     plain && !file.findings.has_errors() && !file.findings.is_descriptive()
@@ -98,7 +97,7 @@ fn unreadable(path: &Path, error: &FilesError) -> Findings {
     findings
 }
 
-/// Every manifest below `root`, in order.
+/// Returns every manifest below `root`, in order.
 fn manifests(root: &Path) -> io::Result<Vec<(PathBuf, Kind)>> {
     let mut found = Vec::new();
     let mut open = vec![(PathBuf::new(), 0)];
@@ -106,7 +105,7 @@ fn manifests(root: &Path) -> io::Result<Vec<(PathBuf, Kind)>> {
     while let Some((directory, depth)) = open.pop() {
         let entries = match fs::read_dir(root.join(&directory)) {
             Ok(entries) => entries,
-            // Only the directory that was asked for must be readable.
+            // Only `root` itself must be readable.
             Err(error) if depth == 0 => return Err(error),
             Err(_) => continue,
         };

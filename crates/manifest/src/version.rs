@@ -1,4 +1,4 @@
-//! Whether the version a program prints is one that will do.
+//! Checks the version that a program prints.
 
 use std::str::FromStr;
 
@@ -9,40 +9,40 @@ use thiserror::Error;
 
 use crate::types::cli::VersionCheck;
 
-/// Why a version will not do, or cannot be judged.
+/// Why a version is rejected or cannot be checked.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum VersionError {
-    /// The pattern cannot be used.
+    /// The pattern is invalid.
     #[error("the pattern cannot be used: {0}")]
     Pattern(String),
-    /// The range cannot be read.
+    /// The range is invalid.
     #[error("`{0}` is not a range of versions")]
     Range(String),
-    /// The output has no version in it.
+    /// The output contains no version.
     #[error("no version was found in what the program printed: `{0}`")]
     NotFound(String),
-    /// What was found is not a version.
+    /// The match is not a version.
     #[error("`{0}` is not a version")]
     NotOne(String),
-    /// It is another than wanted.
+    /// The version is out of range.
     #[error("version {found} is not in {range}")]
     Outside {
-        /// What was found.
+        /// The version found.
         found: Version,
-        /// What was wanted.
+        /// The required range.
         range: String,
     },
 }
 
-/// The longest output that is looked at, in bytes.
+/// Limit of the searched output, in bytes.
 const MAX_OUTPUT_BYTES: usize = 64 << 10;
 
-/// Versions that will do, in the way packages of npm are asked for: `>=1.2 <2`, `^1.2`, `1.x || 2.0.0`, `1.0 - 2.0`.
+/// A range of versions in npm syntax: `>=1.2 <2`, `^1.2`, `1.x || 2.0.0`, `1.0 - 2.0`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Range(Vec<VersionReq>);
 
 impl Range {
-    /// Whether `version` is among them.
+    /// Returns `true` if `version` is in the range.
     pub fn contains(&self, version: &Version) -> bool {
         self.0.iter().any(|range| range.matches(version))
     }
@@ -58,7 +58,7 @@ impl FromStr for Range {
     }
 }
 
-/// Comparisons that all have to hold.
+/// Parses comparisons that must all hold.
 fn alternative(text: &str) -> Option<VersionReq> {
     let text = text.trim();
     if text.is_empty() {
@@ -71,13 +71,13 @@ fn alternative(text: &str) -> Option<VersionReq> {
     let mut open = String::new();
     for word in text.split([' ', '\t', ',']).filter(|word| !word.is_empty()) {
         open.push_str(word);
-        // An operator may stand apart from its version.
+        // An operator may be separated from its version.
         if open.chars().all(|letter| "<>=^~".contains(letter)) {
             continue;
         }
         let comparison = std::mem::take(&mut open);
         let comparison = comparison.strip_prefix('v').map(ToOwned::to_owned).unwrap_or(comparison);
-        // Without an operator it is that version and no other.
+        // Without an operator, exactly that version.
         let bare = comparison.starts_with(|letter: char| letter.is_ascii_digit())
             && !comparison.contains(['x', 'X', '*']);
         comparisons.push(if bare { format!("={comparison}") } else { comparison });
@@ -88,7 +88,7 @@ fn alternative(text: &str) -> Option<VersionReq> {
     VersionReq::parse(&comparisons.join(", ")).ok()
 }
 
-/// The pattern that finds a version, within bounds: its first group is the version.
+/// Compiles the pattern that finds a version, with bounds; its first group is the version.
 pub(crate) fn pattern(text: &str) -> Result<Regex, VersionError> {
     let regex = RegexBuilder::new(text).size_limit(1 << 18).dfa_size_limit(1 << 18).build();
     let regex = regex.map_err(|error| {
@@ -101,7 +101,7 @@ pub(crate) fn pattern(text: &str) -> Result<Regex, VersionError> {
     }
 }
 
-/// Judges what a program printed when it was asked for its version.
+/// Checks the version in a program's output.
 pub fn judge(check: &VersionCheck, output: &str) -> Result<Version, VersionError> {
     let range: Range = check.range.parse()?;
     let regex = pattern(&check.parse)?;
@@ -119,7 +119,7 @@ pub fn judge(check: &VersionCheck, output: &str) -> Result<Version, VersionError
     Err(VersionError::Outside { found: version, range: quoted(&check.range, 80) })
 }
 
-/// A version of which the last numbers may be missing.
+/// Parses a version whose last numbers may be missing.
 fn full(text: &str) -> Option<Version> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let dots = text.split(['-', '+']).next()?.matches('.').count();

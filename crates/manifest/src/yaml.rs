@@ -1,4 +1,4 @@
-//! YAML as a tree that knows where everything stands.
+//! YAML as a tree with positions.
 
 mod front;
 mod parse;
@@ -9,7 +9,7 @@ pub(crate) use parse::parse;
 
 use serde_json::{Map, Number, Value};
 
-/// A place in a file: line and column, both from 1, the column in characters.
+/// A position in a file: line and column from 1, the column in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SourcePos {
     pub(crate) line: usize,
@@ -17,35 +17,35 @@ pub(crate) struct SourcePos {
 }
 
 impl SourcePos {
-    /// Where a file begins.
+    /// The beginning of a file.
     pub(crate) const START: Self = Self { line: 1, column: 1 };
 }
 
-/// A value and where it stands.
+/// A value and its position.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) at: SourcePos,
     pub(crate) content: Content,
 }
 
-/// What a value is, by the core schema of YAML 1.2.
+/// The content of a value, by the core schema of YAML 1.2.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
-    /// Nothing, with the word for it, if there is one.
+    /// Null, with its spelling if there is one.
     Null(String),
     /// `true` or `false`.
     Bool(bool, String),
-    /// A number, and how it was written. Absent: one that JSON cannot hold.
+    /// A number and its spelling; `None` if JSON cannot represent it.
     Number(Option<Number>, String),
     /// A text.
     Text(String),
-    /// Values in order.
+    /// A list.
     List(Vec<Node>),
-    /// Values by key, in order. No key comes twice.
+    /// A map, in order, without duplicate keys.
     Map(Vec<(Key, Node)>),
 }
 
-/// A key and where it stands.
+/// A key and its position.
 #[derive(Debug, Clone)]
 pub(crate) struct Key {
     pub(crate) text: String,
@@ -53,23 +53,23 @@ pub(crate) struct Key {
 }
 
 impl Node {
-    /// What stands under this key, if this is a map that has it.
+    /// The value of a key, if this is a map that has it.
     pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         self.entry(key).map(|(_, node)| node)
     }
 
-    /// The same with the key itself.
+    /// The key and its value, if this is a map that has it.
     pub(crate) fn entry(&self, key: &str) -> Option<(&Key, &Self)> {
         let Content::Map(entries) = &self.content else { return None };
         entries.iter().find(|(found, _)| found.text == key).map(|(key, node)| (key, node))
     }
 
-    /// What stands under these keys, one below the other.
+    /// The value at a path of keys.
     pub(crate) fn find(&self, path: &[&str]) -> Option<&Self> {
         path.iter().try_fold(self, |node, key| node.get(key))
     }
 
-    /// The place of the last key of `path` that is there.
+    /// The position of the last existing key of `path`.
     pub(crate) fn place(&self, path: &[&str]) -> SourcePos {
         let mut node = self;
         let mut at = self.at;
@@ -81,7 +81,7 @@ impl Node {
         at
     }
 
-    /// The entries of a map; of anything else none.
+    /// The entries of a map; empty for other values.
     pub(crate) fn entries(&self) -> &[(Key, Self)] {
         match &self.content {
             Content::Map(entries) => entries,
@@ -89,7 +89,7 @@ impl Node {
         }
     }
 
-    /// The values of a list; of anything else none.
+    /// The items of a list; empty for other values.
     pub(crate) fn items(&self) -> &[Self] {
         match &self.content {
             Content::List(items) => items,
@@ -97,7 +97,7 @@ impl Node {
         }
     }
 
-    /// The text, if it is one.
+    /// The text, if the value is one.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.content {
             Content::Text(text) => Some(text),
@@ -105,7 +105,7 @@ impl Node {
         }
     }
 
-    /// How a scalar was written.
+    /// The spelling of a scalar.
     pub(crate) fn raw(&self) -> Option<&str> {
         match &self.content {
             Content::Null(raw) | Content::Bool(_, raw) | Content::Number(_, raw) | Content::Text(raw) => {
@@ -115,7 +115,7 @@ impl Node {
         }
     }
 
-    /// What it is, for people.
+    /// The type, for users.
     pub(crate) fn is_a(&self) -> &'static str {
         match &self.content {
             Content::Null(_) => "nothing",
@@ -127,7 +127,7 @@ impl Node {
         }
     }
 
-    /// The same value in JSON. A whole number is an integer however it was written.
+    /// Converts the value to JSON. A whole number becomes an integer in any spelling.
     pub(crate) fn to_json(&self) -> Value {
         match &self.content {
             Content::Null(_) => Value::Null,

@@ -1,4 +1,4 @@
-//! ACP.md: points 5 to 8, 13 and 21 of AIP-44 as far as one file shows them.
+//! ACP.md: points 5 to 8, 13 and 21 of AIP-44, as far as one file shows them.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ pub(super) fn lint(path: &Path, node: &Node, found: &mut Vec<Draft>) {
     audit(aip44, found);
 }
 
-/// Everybody may add keys, but hardly on purpose almost ours.
+/// Additional keys are allowed, but near misses of known keys are probably misspelled.
 fn misspelt(node: &Node, above: &str, known: &[&str], found: &mut Vec<Draft>) {
     for (key, _) in node.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
         let absent = known.iter().copied().filter(|known| node.get(known).is_none());
@@ -41,7 +41,7 @@ fn misspelt(node: &Node, above: &str, known: &[&str], found: &mut Vec<Draft>) {
     }
 }
 
-/// Methods of the protocol that the gate has no rule for, so that only listing them lets them pass.
+/// Protocol methods without a rule in the gate: only listing lets them pass.
 const LISTABLE_METHODS: [(&str, &[&str]); 2] = [
     (
         "client_methods",
@@ -108,14 +108,14 @@ const METHODS: [&str; 45] = [
     "$/cancel_request",
 ];
 
-/// Returns `true` if listing a method below `key` of `metadata.narrows` changes what the gate does with it.
+/// Returns `true` if listing a method below `key` of `metadata.narrows` changes how the gate handles it.
 #[must_use]
 pub fn is_listable(key: &str, method: &str) -> bool {
     !METHODS.contains(&method)
         || LISTABLE_METHODS.iter().any(|(of, names)| *of == key && names.contains(&method))
 }
 
-/// A name that the gate decides about anyway, or that goes the other way, is listed for nothing.
+/// Listing a method that the gate decides anyway, or of the other direction, has no effect.
 fn methods(node: &Node, found: &mut Vec<Draft>) {
     for (key, _) in LISTABLE_METHODS {
         let Some(listed) = node.find(&["metadata", "narrows", key]) else { continue };
@@ -131,13 +131,13 @@ fn methods(node: &Node, found: &mut Vec<Draft>) {
 
 fn unknown(aip44: &Node, found: &mut Vec<Draft>) {
     let mut known = Checker::for_kind(Kind::Acp).keys(&["metadata", "aip44"]);
-    // In whatever order a schema is kept.
+    // The order of a schema's keys is arbitrary.
     known.sort_unstable();
     for (key, _) in aip44.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
         let shown = quoted(&key.text, 64);
         let message = format!("`{shown}` means nothing below aip44");
         let absent = known.iter().copied().filter(|known| aip44.get(known).is_none());
-        // Whoever almost wrote one of ours meant it, and what was to hold would not, without a word.
+        // A near miss of a known key was meant to be that key, and its setting would be ignored silently.
         let draft = match nearest(&key.text, absent) {
             Some(near) => {
                 Draft::blocking(Code::UnknownAip44, key.at, message).hint(format!("did you mean {near}?"))
@@ -160,7 +160,7 @@ fn revision(aip44: &Node, found: &mut Vec<Draft>) {
     }
 }
 
-/// Point 7: what is missing to run it may be missing in a file that only describes somebody else.
+/// Point 7: a file that only describes an external runtime may lack what running needs.
 fn bound(node: &Node, aip44: &Node, found: &mut Vec<Draft>) {
     let Some(kind) = node.get("kind") else { return };
     let has = |key: &str| aip44.get(key).is_some();
@@ -178,7 +178,7 @@ fn bound(node: &Node, aip44: &Node, found: &mut Vec<Draft>) {
     found.push(Draft::blocking(Code::Unbound, kind.at, message).key("kind").hint(hint));
 }
 
-/// Point 13, as far as this file goes.
+/// Point 13, as far as one file shows it.
 fn contradictions(aip44: &Node, found: &mut Vec<Draft>) {
     let Some(tier) = aip44.get("tier").and_then(Node::text) else { return };
     let flag = |path: &[&str]| match aip44.find(path).map(|node| (&node.content, node.at)) {

@@ -1,4 +1,4 @@
-//! AGENT-CLI.md: what keeps an agent from being started.
+//! AGENT-CLI.md: obstacles to starting an agent.
 
 use std::path::Path;
 
@@ -61,7 +61,7 @@ fn version_check(node: &Node, found: &mut Vec<Draft>) {
     }
 }
 
-/// The official schema looks into neither.
+/// The official schema checks neither.
 fn inline(node: &Node, kind: Kind, found: &mut Vec<Draft>) {
     let Some(block) = node.get(kind.name()) else { return };
     if !matches!(block.content, Content::Map(_)) {
@@ -71,7 +71,7 @@ fn inline(node: &Node, kind: Kind, found: &mut Vec<Draft>) {
         Kind::Runner => unwrapped(block, "runner", found),
         _ => (block, kind.name().to_owned()),
     };
-    // A reference is looked at where it is followed.
+    // A reference is checked where it is followed.
     if kind == Kind::Runner && (block.get("ref").is_some() || block.get("file").is_some()) {
         return;
     }
@@ -83,7 +83,7 @@ fn inline(node: &Node, kind: Kind, found: &mut Vec<Draft>) {
     }
 }
 
-/// A runner that stands below the word that was used for it earlier.
+/// A runner nested below its former key.
 fn unwrapped<'a>(block: &'a Node, prefix: &str, found: &mut Vec<Draft>) -> (&'a Node, String) {
     match block.entries() {
         [(key, inner)] if key.text == "runtime" => {

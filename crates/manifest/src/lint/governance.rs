@@ -1,4 +1,4 @@
-//! OPERATOR.md, GOVERNANCE.md and POLICY.md: what cannot be run as it stands.
+//! OPERATOR.md, GOVERNANCE.md and POLICY.md: obstacles to running.
 
 use std::path::Path;
 
@@ -50,7 +50,7 @@ pub(super) fn lint(node: &Node, found: &mut Vec<Draft>) {
     }
 }
 
-/// Ids that come twice in one file: one of them would be lost without a word.
+/// Finds ids that occur twice in one file: one of them would be lost silently.
 pub(super) fn duplicates(list: Option<&Node>, id: &str, key: &str, found: &mut Vec<Draft>) {
     let ids: Vec<&Node> =
         list.map(Node::items).unwrap_or_default().iter().filter_map(|item| item.get(id)).collect();
@@ -64,7 +64,7 @@ pub(super) fn duplicates(list: Option<&Node>, id: &str, key: &str, found: &mut V
     }
 }
 
-/// A kind that no tool has: what was to be denied would be allowed, and what was to be granted would not be, without a word.
+/// A kind that no tool has: an action to deny would be allowed, and one to allow would not be, silently.
 fn kind_of_tool(node: &Node, key: &str, found: &mut Vec<Draft>) {
     let Some(text) = node.text() else { return };
     let Some(kind) = text.strip_prefix("kind:") else { return };
@@ -73,8 +73,8 @@ fn kind_of_tool(node: &Node, key: &str, found: &mut Vec<Draft>) {
     found.push(Draft::blocking(Code::Enum, node.at, message).key(key).value(text).hint(hint));
 }
 
-/// An action that is never asked for because it is misspelt: what was to be denied would be allowed, without a word. It is no
-/// error, as the same file may be for others who ask for more.
+/// A misspelled action never matches: an action to deny would be allowed silently. Not an error, because the file may
+/// be for other programs with more actions.
 fn asked(node: &Node, key: &str, decision: Option<&str>, found: &mut Vec<Draft>) {
     let Some(text) = node.text() else { return };
     found.extend(misspelt(node.at, text, decision == Some("deny")).map(|draft| draft.key(key).value(text)));
@@ -85,7 +85,7 @@ fn misspelt(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
     nearest(action, narrows_policy::ACTIONS).map(|near| draft.hint(format!("did you mean {near}?")))
 }
 
-/// The same of one that others may ask for. Only who runs the policy needs to know.
+/// Like `misspelt`, for an action of other programs. Only reported when the policy is run.
 pub(crate) fn foreign(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
     if misspelt(at, action, denies).is_some() {
         return None;
@@ -112,7 +112,7 @@ fn unasked(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
 
 pub(super) fn policy(path: &Path, node: &Node, found: &mut Vec<Draft>) {
     named(path, Kind::Policy, "slug", node, found);
-    // A pattern may mean several.
+    // A pattern may match several.
     let is_plain = |subject: &&Node| subject.text().is_some_and(|text| !text.contains(['*', '?', '[', '{']));
     if let Some(subject) = node.find(&["match", "subject"]).filter(is_plain) {
         kind_of_tool(subject, "match.subject", found);
@@ -192,7 +192,7 @@ mod tests {
         ] {
             judge(typo, "deny", Some(&told(typo, &format!("did you mean {near}?"))));
         }
-        // What others may ask for is told to who runs it.
+        // Actions of other programs are reported when the policy is run.
         judge("payment.send", "deny", None);
         let mild = told("tool.cal", "did you mean tool.call?")
             .replace("denies nothing: whatever it was to stop is not stopped by it", "decides nothing");

@@ -1,10 +1,10 @@
-//! SANDBOX.md and RUNNER.md, also inside other manifests: what we cannot give.
+//! SANDBOX.md and RUNNER.md, also inside other manifests: unsupported features.
 
 use crate::code::Code;
 use crate::finding::Draft;
 use crate::yaml::{Content, Node};
 
-/// Providers that others have.
+/// Providers of other programs.
 const REMOTE_PROVIDERS: &[&str] =
     &["mastra-e2b", "mastra-modal", "mastra-daytona", "mastra-blaxel", "node-permission"];
 
@@ -78,7 +78,7 @@ pub(super) fn runner(node: &Node, prefix: &str, found: &mut Vec<Draft>) {
     }
 }
 
-/// A name, perhaps with `*.` before it and a port behind.
+/// Returns `true` for a host name, optionally with `*.` before it and a port behind it.
 pub(crate) fn is_host(text: &str) -> bool {
     let (name, port) = match text.rsplit_once(':') {
         Some((name, port)) => (name, Some(port)),
@@ -94,7 +94,7 @@ pub(crate) fn is_host(text: &str) -> bool {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    // What ends with a number is an address for somebody, and there are no patterns of them.
+    // Some programs read a name that ends with a number as an address, and there are no patterns of addresses.
     let last = name.rsplit('.').next().unwrap_or_default();
     let is_number = last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x");
     let is_address = !is_pattern && name.parse::<std::net::Ipv4Addr>().is_ok();

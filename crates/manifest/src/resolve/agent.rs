@@ -1,4 +1,4 @@
-//! The agent behind a bridge, a client, or an operator that has one.
+//! The agent behind a bridge, a client, or an operator with an agent.
 
 use std::path::Path;
 
@@ -24,18 +24,18 @@ use crate::version::{self, VersionError};
 pub struct Agent {
     /// Its manifest.
     pub cli: Loaded<AgentCli>,
-    /// What it is started with.
+    /// Its command line and environment.
     pub launch: Launch,
-    /// The sandbox that its manifest asks for.
+    /// The sandbox that its manifest requires.
     pub sandbox: Option<SandboxPlan>,
-    /// The process that its manifest asks for, or the RUNNER.md beside it.
+    /// The runner of its manifest, or the RUNNER.md beside it.
     pub runner: Option<RunnerPlan>,
-    /// How it speaks ACP, as far as somebody wrote it down.
+    /// The manifest of its ACP support, if there is one.
     pub acp: Option<Box<Acp>>,
 }
 
 impl Agent {
-    /// Whether the version that it printed will do.
+    /// Checks the version that the agent printed.
     pub fn judge_version(&self, output: &str) -> Result<Version, VersionError> {
         version::judge(&self.cli.front.version_check, output)
     }
@@ -66,7 +66,7 @@ pub(super) fn load(
             match reader.optional::<AgentCli>(&path) {
                 Some(cli) => cli,
                 None => {
-                    // An operator that could not be had might have named one.
+                    // A missing operator might have named one.
                     let lost = acp.front.metadata.aip44.operator.is_some() && operator.is_none();
                     if reader.findings.len() == errors && !lost {
                         missing(reader, acp);
@@ -116,7 +116,7 @@ fn launch(
     match Launch::new(&cli.front, config) {
         Ok(launch) => Some(launch),
         Err(error) => {
-            // A language we do not speak was found with the file itself.
+            // An unsupported protocol was reported with the file itself.
             if error.code() == Code::Config.name() {
                 let draft = |at| {
                     let draft = Draft::error(Code::Config, at, error.to_string()).key("runtime.config");
@@ -132,7 +132,7 @@ fn launch(
     }
 }
 
-/// What others wrote about how the agent speaks is taken as far as it can be read.
+/// Optional descriptions of the agent's ACP support are read as far as possible.
 fn described(reader: &mut ManifestReader<'_>, cli: &Loaded<AgentCli>) -> Option<Box<Acp>> {
     let reference = cli.front.acp.as_deref()?;
     let at = cli.place(&["acp"]);

@@ -11,16 +11,16 @@ use crate::finding::Draft;
 use crate::types::acp::{Acp, AuditKind, Tier};
 use crate::types::operator::Operator;
 
-/// Where decisions and calls are recorded.
+/// The target of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditTarget {
-    /// In this file, from the root of the workspace on.
+    /// This file, relative to the root of the workspace.
     Log(PathBuf),
-    /// Nowhere.
+    /// No audit log.
     Off,
 }
 
-/// The log in a directory.
+/// The default log in a directory.
 const DEFAULT_LOG_PATH: &str = "audit/audit-log.jsonl";
 
 pub(super) fn target(
@@ -48,7 +48,7 @@ pub(super) fn target(
     if slug == "default" {
         return Some(AuditTarget::Log(scope.join(DEFAULT_LOG_PATH)));
     }
-    // Every part of it is a name: a log must not end up above the one of the governance.
+    // Every part must be a name: a log must not be above the governance's directory.
     let plain = slug.split('/').all(|part| !part.is_empty() && part.chars().any(|letter| letter != '.'));
     if plain {
         return Some(AuditTarget::Log(scope.join("audit").join(slug).join("audit-log.jsonl")));

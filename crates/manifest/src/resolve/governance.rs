@@ -1,4 +1,4 @@
-//! Which governance holds, and what it inherits.
+//! Finds the governance in effect and merges what it inherits.
 
 use std::path::{Path, PathBuf};
 
@@ -15,24 +15,24 @@ use crate::types::acp::Acp;
 use crate::types::governance::{Approver, Audit, Autonomy, Governance, PolicyEntry, Signing};
 use crate::types::operator::Operator;
 
-/// How many governances may stand above one another.
+/// Limit of nested governances.
 const MAX_PARENTS: usize = 8;
 
 /// A governance with everything it inherits.
 #[derive(Debug, Clone)]
 pub struct EffectiveGovernance {
-    /// What holds.
+    /// The merged governance.
     pub config: Governance,
-    /// The files it comes from: itself first, the one at the top last.
+    /// Its files: itself first, the topmost parent last.
     pub chain: Vec<PathBuf>,
-    /// Its own directory, from the root of the workspace on: where its log is.
+    /// Its directory, relative to the root of the workspace; contains its log.
     pub scope: PathBuf,
-    /// For every policy of `config` the file that names it, from which its path counts.
+    /// For every policy of `config`, the file that names it; the policy's path is relative to that file.
     pub(super) sources: Vec<Loaded<Governance>>,
 }
 
 impl EffectiveGovernance {
-    /// Who may approve this action. An approver without a list of actions may approve all.
+    /// Returns the approvers of an action. An approver without a list of actions may approve all.
     pub fn approvers_of(&self, action: &str) -> Vec<&Approver> {
         let may = |approver: &&Approver| match &approver.can_approve {
             Some(actions) => actions.iter().any(|known| known == action),
@@ -41,8 +41,8 @@ impl EffectiveGovernance {
         self.config.approvers.iter().filter(may).collect()
     }
 
-    /// The file with the public keys of those who sign, from the root of the workspace on, and the governance that says so:
-    /// the lowest that names one.
+    /// The file with the signers' public keys, relative to the root of the workspace, and the governance that names it:
+    /// the lowest one that does.
     pub fn keyring(&self) -> Option<(&Loaded<Governance>, PathBuf)> {
         self.sources.iter().find_map(|source| {
             let keyring = source.front.signing.as_ref()?.keyring.as_ref()?;
@@ -50,14 +50,14 @@ impl EffectiveGovernance {
         })
     }
 
-    /// The file that a policy of this id comes from: the lowest that has it.
+    /// The file that defines a policy with this id: the lowest one that does.
     pub(super) fn source_of(&self, id: &str) -> Option<&Loaded<Governance>> {
         let has = |source: &&Loaded<Governance>| source.front.policies.iter().any(|entry| entry.id == id);
         self.sources.iter().find(has)
     }
 }
 
-/// The governance of a manifest: the one it names, else that of the operator's directory, else that of the root.
+/// Loads the governance of a manifest: the one it names, or that of the operator's directory, or that of the root.
 pub(super) fn load(
     reader: &mut ManifestReader<'_>,
     acp: &Loaded<Acp>,
@@ -83,7 +83,7 @@ pub(super) fn load(
     Some(EffectiveGovernance { config, chain, scope, sources })
 }
 
-/// Keys are files of this workspace.
+/// Key files must be in this workspace.
 fn keyrings(reader: &mut ManifestReader<'_>, sources: &[Loaded<Governance>]) {
     for source in sources {
         let keyring = source.front.signing.as_ref().and_then(|signing| signing.keyring.as_deref());
@@ -99,7 +99,7 @@ fn keyrings(reader: &mut ManifestReader<'_>, sources: &[Loaded<Governance>]) {
     }
 }
 
-/// A view whose addressee does not exist is refused.
+/// Rejects a view whose target does not exist.
 fn applies(reader: &mut ManifestReader<'_>, first: &Loaded<Governance>, operator: Option<&Loaded<Operator>>) {
     for reference in &first.front.applies_to {
         let found = match reference.strip_prefix("ws://") {
@@ -120,7 +120,7 @@ fn applies(reader: &mut ManifestReader<'_>, first: &Loaded<Governance>, operator
     }
 }
 
-/// The governance and those above it. What is missing, comes again or is too far up ends the chain with a warning.
+/// Loads a governance and its parents. A parent that is missing, repeated or too far up ends the chain with a warning.
 fn chain(reader: &mut ManifestReader<'_>, first: Loaded<Governance>) -> Vec<Loaded<Governance>> {
     let mut chain = vec![first];
     while let Some(last) = chain.last()
@@ -164,7 +164,7 @@ fn chain(reader: &mut ManifestReader<'_>, first: Loaded<Governance>) -> Vec<Load
     chain
 }
 
-/// What holds in the end: from the top down, each value replaced by that of whoever stands lower.
+/// Merges a chain from the top down: lower values replace higher ones.
 fn merged(reader: &mut ManifestReader<'_>, chain: &[Loaded<Governance>]) -> Option<Governance> {
     let (top, below) = chain.split_last()?;
     let mut config = top.front.clone();
@@ -235,7 +235,7 @@ fn leafwise<T>(parent: Option<T>, child: Option<T>, merge: impl Fn(T, T) -> T) -
     }
 }
 
-/// A child's entry takes the place of its parent's; new ones come behind.
+/// A child's entry replaces its parent's; new entries are appended.
 fn by_id<T>(mut parent: Vec<T>, child: Vec<T>, id: impl Fn(&T) -> String) -> Vec<T> {
     for entry in child {
         match parent.iter_mut().find(|known| id(known) == id(&entry)) {

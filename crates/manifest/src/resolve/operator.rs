@@ -14,7 +14,7 @@ use crate::finding::Draft;
 use crate::types::acp::Acp;
 use crate::types::operator::{Autonomy, Operator, SkillRef, ToolRef};
 
-/// The file that a skill is.
+/// The file of a skill.
 const SKILL_FILE: &str = "SKILL.md";
 
 /// A skill of an operator.
@@ -22,22 +22,22 @@ const SKILL_FILE: &str = "SKILL.md";
 pub struct Skill {
     /// Its id.
     pub id: String,
-    /// Its file, from the root of the workspace on.
+    /// Its file, relative to the root of the workspace.
     pub path: PathBuf,
-    /// What it is for.
+    /// Its description.
     pub description: String,
-    /// What it tells the operator.
+    /// Its instructions for the operator.
     pub body: String,
-    /// Which of its tools the operator may use. Absent: nothing was said.
+    /// The tools of the operator that it uses, if it says so.
     pub allow: Option<Vec<String>>,
 }
 
-/// Which tools an operator may use, by name.
+/// The tools that an operator may use, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolSet {
-    /// Tools by name.
+    /// Tools without a server.
     pub names: BTreeSet<String>,
-    /// Tools of MCP servers by the name of the server. `None`: all of them.
+    /// Tools of MCP servers, by server. `None` means all.
     pub servers: BTreeMap<String, Option<BTreeSet<String>>>,
 }
 
@@ -56,7 +56,7 @@ impl ToolSet {
                     let allow =
                         tools.allow.as_ref().map(|names| names.iter().cloned().collect::<BTreeSet<_>>());
                     let both = match (set.servers.remove(&tools.server), allow) {
-                        // What is named twice is allowed as far as either says.
+                        // If a server is named twice, the union counts.
                         (Some(Some(mut known)), Some(more)) => {
                             known.extend(more);
                             Some(known)
@@ -72,7 +72,7 @@ impl ToolSet {
         set
     }
 
-    /// Whether a tool is among them: one of an MCP server, or one without.
+    /// Returns `true` if a tool is allowed, of an MCP server or without one.
     pub fn has(&self, server: Option<&str>, tool: &str) -> bool {
         match server {
             None => self.names.contains(tool),
@@ -84,13 +84,13 @@ impl ToolSet {
         }
     }
 
-    /// Whether there are none.
+    /// Returns `true` if no tool is allowed.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty() && self.servers.is_empty()
     }
 }
 
-/// Whether no turn may begin without somebody's word.
+/// Returns `true` if every turn needs an approval to begin.
 pub(super) fn is_gated(operator: &Loaded<Operator>) -> bool {
     operator.front.governance.as_ref().is_some_and(|binding| binding.autonomy == Autonomy::Gated)
 }
@@ -101,7 +101,7 @@ pub(super) fn load(reader: &mut ManifestReader<'_>, acp: &Loaded<Acp>) -> Option
     reader.referred::<Operator, _>(acp, reference, at, "metadata.aip44.operator", None)
 }
 
-/// The skills of an operator. One that cannot be had is an error: it would act without what it was told.
+/// Loads the skills of an operator. A missing one is an error: the operator would act without its instructions.
 pub(super) fn skills(reader: &mut ManifestReader<'_>, operator: &Loaded<Operator>) -> Vec<Skill> {
     let mut skills = Vec::new();
     for (number, reference) in operator.front.skills.iter().enumerate() {

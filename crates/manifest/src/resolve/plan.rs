@@ -1,4 +1,4 @@
-//! What comes of resolving a manifest.
+//! The result of resolving a manifest.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -18,27 +18,27 @@ use crate::types::acp::{Acp, Kind as Role, McpServer};
 use crate::types::operator::Operator;
 use crate::yaml::SourcePos;
 
-/// A manifest and where it lies.
+/// A manifest and its path.
 #[derive(Debug, Clone)]
 pub struct Loaded<T> {
-    /// Its path, from the root of the workspace on.
+    /// Its path, relative to the root of the workspace.
     pub path: PathBuf,
     pub(super) document: Document<T>,
 }
 
 impl<T> Loaded<T> {
-    /// The directory it lies in.
+    /// Its directory.
     pub fn directory(&self) -> PathBuf {
         self.path.parent().map(Path::to_path_buf).unwrap_or_default()
     }
 
-    /// The line and the column of the last of these keys, one below the other, that is there.
+    /// The line and column of the last existing key of `path`.
     pub fn place_of(&self, path: &[&str]) -> (usize, usize) {
         let SourcePos { line, column } = self.place(path);
         (line, column)
     }
 
-    /// The same of one item of the list there, by its number.
+    /// The line and column of an item of the list at `path`.
     pub fn place_of_item(&self, path: &[&str], number: usize) -> (usize, usize) {
         let item = self.document.node.find(path).and_then(|list| list.items().get(number));
         item.map_or_else(|| self.place_of(path), |item| (item.at.line, item.at.column))
@@ -56,59 +56,59 @@ impl<T> Deref for Loaded<T> {
     }
 }
 
-/// One file that was read, and what was in it: what a manifest was approved with.
+/// A file that was read, with its digest: part of what was approved.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Pin {
-    /// Its path, from the root of the workspace on.
+    /// Its path, relative to the root of the workspace.
     pub path: PathBuf,
-    /// The SHA-256 of its bytes, the same that were parsed, in hexadecimal.
+    /// The SHA-256 of the bytes that were parsed, in hexadecimal.
     pub sha256: String,
 }
 
 /// An MCP server of a manifest with its description.
 #[derive(Debug, Clone, PartialEq)]
 pub struct McpBinding {
-    /// What the manifest says.
+    /// Its entry in the manifest.
     pub server: McpServer,
-    /// The front matter of the file that describes it.
+    /// The front matter of its description file.
     pub description: Option<Value>,
 }
 
-/// A manifest with everything it leads to.
+/// A manifest with everything it refers to.
 #[derive(Debug, Clone)]
 pub struct Bundle {
     /// The manifest itself.
     pub acp: Loaded<Acp>,
-    /// Which side it is on.
+    /// The kind of the manifest.
     pub role: Role,
-    /// The version of the protocol, if its revision is one we know.
+    /// The protocol version, if the revision is a known release.
     pub protocol_version: Option<u16>,
-    /// What it declares to support.
+    /// The declared capabilities.
     pub capabilities: Capabilities,
     /// The operator.
     pub operator: Option<Loaded<Operator>>,
     /// The governance, with everything it inherits.
     pub governance: Option<EffectiveGovernance>,
-    /// Every policy that holds.
+    /// All policies in effect.
     pub policies: Vec<BoundPolicy>,
     pub(super) charter: Charter,
-    /// Whether no turn may begin without somebody's word.
+    /// Every turn needs an approval to begin.
     pub per_turn_approval: bool,
-    /// The sandbox of the tier.
+    /// The sandbox.
     pub sandbox: Option<SandboxPlan>,
     /// The skills of the operator.
     pub skills: Vec<Skill>,
     /// The tools of the operator.
     pub tools: ToolSet,
-    /// The agent behind a bridge, a client, or an operator that has one.
+    /// The agent behind a bridge, a client, or an operator with an agent.
     pub agent: Option<Agent>,
-    /// Where decisions and calls are recorded.
+    /// The target of the audit log.
     pub audit: AuditTarget,
-    /// MCP servers that sessions get.
+    /// MCP servers for sessions.
     pub mcp_servers: Vec<McpBinding>,
-    /// Every file that was read, in that order.
+    /// Every file that was read, in order.
     pub pins: Vec<Pin>,
-    /// What was found that is no error.
+    /// Warnings.
     pub warnings: Findings,
 }
 

@@ -1,4 +1,4 @@
-//! The policies that hold, and the charter they make.
+//! Collects the policies in effect and builds their charter.
 
 use std::path::{Path, PathBuf};
 
@@ -16,23 +16,23 @@ use crate::types::governance::{self, PolicyEntry};
 use crate::types::operator::{Autonomy, Operator};
 use crate::types::policy::{Decision, Policy};
 
-/// A policy that holds.
+/// A policy in effect.
 #[derive(Debug, Clone)]
 pub struct BoundPolicy {
-    /// What the governance says about it. Absent: the operator names it.
+    /// Its entry in the governance. `None` if only the operator names it.
     pub entry: Option<PolicyEntry>,
     /// The policy.
     pub policy: Loaded<Policy>,
 }
 
 impl BoundPolicy {
-    /// Whether somebody who says `name` means it.
+    /// Returns `true` if `name` refers to this policy.
     fn is(&self, name: &str) -> bool {
         self.policy.front.slug == name || self.entry.as_ref().is_some_and(|entry| entry.id == name)
     }
 }
 
-/// Those of the governance, then those that only the operator names.
+/// Loads the policies of the governance, then those that only the operator names.
 pub(super) fn load(
     reader: &mut ManifestReader<'_>,
     governance: &EffectiveGovernance,
@@ -55,7 +55,7 @@ pub(super) fn load(
     named(reader, operator, &[governance.scope.clone(), operator.directory(), PathBuf::new()], policies)
 }
 
-/// Those that an operator names, where there is no governance to name any.
+/// Loads the policies that an operator names, without a governance.
 pub(super) fn without_governance(
     reader: &mut ManifestReader<'_>,
     operator: Option<&Loaded<Operator>>,
@@ -64,7 +64,7 @@ pub(super) fn without_governance(
     named(reader, operator, &[operator.directory(), PathBuf::new()], Vec::new())
 }
 
-/// With those that an operator names. One that nobody knows is an error.
+/// Adds the policies that an operator names. An unknown one is an error.
 fn named(
     reader: &mut ManifestReader<'_>,
     operator: &Loaded<Operator>,
@@ -100,7 +100,7 @@ fn named(
     policies
 }
 
-/// A policy by its name. `Err`: the file that cannot be used, or nothing if there is none.
+/// Finds a policy by name. `Err` contains the unusable file, or `None` if there is none.
 fn find(
     reader: &mut ManifestReader<'_>,
     name: &str,
@@ -120,7 +120,7 @@ fn find(
     Err(None)
 }
 
-/// The charter that the policies make, at the lower of both levels of autonomy.
+/// Builds the charter of the policies, at the lower of both levels of autonomy.
 pub(super) fn charter(
     reader: &mut ManifestReader<'_>,
     governance: Option<&EffectiveGovernance>,
@@ -168,7 +168,7 @@ pub(super) fn charter(
     Charter::new(clauses).with_level(level).with_default(default)
 }
 
-/// Says that a policy is about something that only others ask for.
+/// Reports that a policy is about an action of other programs.
 fn unasked(reader: &mut ManifestReader<'_>, bound: &BoundPolicy) {
     let policy = &bound.policy;
     let (at, denies) = (policy.place(&["match", "action"]), policy.front.decision == Decision::Deny);
@@ -196,7 +196,7 @@ fn unknown_default(reader: &mut ManifestReader<'_>, governance: Option<&Effectiv
     }
 }
 
-/// The lower of the level of a workspace and the autonomy of an operator. Who is supervised only suggests.
+/// Returns the lower of a workspace's level and an operator's autonomy. A supervised operator only suggests.
 pub(super) fn lower(level: Option<u8>, autonomy: Option<Autonomy>) -> Option<u8> {
     let operator = match autonomy {
         None | Some(Autonomy::Autonomous) => None,
@@ -220,7 +220,7 @@ fn clause(bound: &BoundPolicy) -> Result<Clause, narrows_policy::ClauseError> {
         .signers
         .iter()
         .map(|signer| Signer { role: signer.role.clone(), user_id: signer.user_id.clone() });
-    // A number too large to be counted is one that nobody reaches.
+    // A number too large to be counted is never reached.
     let quorum = u32::try_from(policy.quorum.unwrap_or(1)).unwrap_or(u32::MAX);
     let mut clause = Clause::new(&policy.slug, &policy.r#match.action, class)
         .from_risk(policy.r#match.risk_level_min.unwrap_or(0))

@@ -1,4 +1,4 @@
-//! Files as they are read: each once, with its digest, and everything that is wrong with it.
+//! Reads each file once, with its digest, and collects the findings.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use crate::files::{Files, FilesError, join};
 use crate::finding::{Draft, Findings};
 use crate::yaml::SourcePos;
 
-/// The most files that one manifest leads to.
+/// Limit of files per manifest.
 const MAX_FILES: usize = 256;
 
-/// What was read so far.
+/// The files and findings so far.
 pub(super) struct ManifestReader<'a> {
     pub(super) files: &'a dyn Files,
     pub(super) pins: Vec<Pin>,
@@ -29,12 +29,12 @@ impl<'a> ManifestReader<'a> {
         Self { files, pins: Vec::new(), findings: Findings::default(), cache: Vec::new() }
     }
 
-    /// Notes what is wrong with a file that was read.
+    /// Adds a finding about a file that was read.
     pub(super) fn find<T>(&mut self, file: &Loaded<T>, draft: Draft) {
         self.findings.push(draft.into_finding(&file.path));
     }
 
-    /// The bytes of a file. What is digested is what is returned, and a second look returns the same.
+    /// Reads a file. The digest is of the returned bytes, and a second read returns the same bytes.
     pub(super) fn bytes(&mut self, path: &Path) -> Result<Vec<u8>, FilesError> {
         if let Some((_, bytes)) = self.cache.iter().find(|(known, _)| known == path) {
             return Ok(bytes.clone());
@@ -52,7 +52,7 @@ impl<'a> ManifestReader<'a> {
         Ok(bytes)
     }
 
-    /// The file that `reference` means in `from`: from there on, or else, if it does not begin with a dot, from the root on.
+    /// Reads the file that `reference` names in `from`: relative to it if it begins with a dot, otherwise to the root.
     pub(super) fn bytes_at<T>(
         &mut self,
         from: &Loaded<T>,
@@ -68,7 +68,7 @@ impl<'a> ManifestReader<'a> {
         }
     }
 
-    /// A manifest at a place that is known, with what is wrong with it noted.
+    /// Reads a manifest at a known path, and collects its findings.
     pub(super) fn manifest<T: FrontMatter>(&mut self, path: &Path) -> Option<Loaded<T>> {
         match self.bytes(path) {
             Ok(bytes) => self.parse(path, &bytes),
@@ -81,7 +81,7 @@ impl<'a> ManifestReader<'a> {
         }
     }
 
-    /// The manifest that a key refers to. That it cannot be had is `code`.
+    /// Reads the manifest that a key refers to. `code` is reported if that fails.
     pub(super) fn referred<T: FrontMatter, F>(
         &mut self,
         from: &Loaded<F>,
@@ -106,7 +106,7 @@ impl<'a> ManifestReader<'a> {
         }
     }
 
-    /// A manifest that may be there.
+    /// Reads a manifest if it exists.
     pub(super) fn optional<T: FrontMatter>(&mut self, path: &Path) -> Option<Loaded<T>> {
         match self.bytes(path) {
             Err(FilesError::NotFound) => None,
@@ -118,11 +118,11 @@ impl<'a> ManifestReader<'a> {
         let mut read = document::read_in::<T>(self.files.name(), path, bytes);
         read.findings.for_running();
         self.note(read.findings);
-        // What is well formed is looked at further, also if it cannot be run, so that everything is found at once.
+        // A well-formed file is resolved further even if it cannot be run, so that all problems are found at once.
         read.document.map(|document| Loaded { path: path.to_path_buf(), document })
     }
 
-    /// A file that two lead to is complained about once.
+    /// Findings of a file with two references are added once.
     pub(super) fn note(&mut self, findings: Findings) {
         for finding in findings {
             if !self.findings.iter().any(|known| *known == finding) {

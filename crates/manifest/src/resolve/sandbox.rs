@@ -15,53 +15,53 @@ use crate::types::sandbox::{Mode, Sandbox, Source};
 use crate::types::storage::Storage;
 use crate::yaml::SourcePos;
 
-/// What a sandbox shows and lets through.
+/// The plan of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SandboxPlan {
-    /// Who makes it. Here always `local`.
+    /// The provider; always `local` here.
     pub provider: String,
-    /// Where it starts, from the root of the workspace on.
+    /// The working directory, relative to the root of the workspace.
     pub cwd: Option<PathBuf>,
-    /// What it shows.
+    /// The mounts.
     pub mounts: Vec<PlannedMount>,
-    /// Hosts it reaches. None: no network.
+    /// Allowed hosts; empty means no network.
     pub egress: Vec<String>,
-    /// Variables it sees, by name.
+    /// The names of visible variables.
     pub env: Vec<String>,
-    /// What each command may use up.
+    /// The limits of each command.
     pub limits: Limits,
-    /// Whether nothing may be run in it.
+    /// No command may be run.
     pub read_only: bool,
 }
 
-/// A directory that a sandbox shows.
+/// A directory in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlannedMount {
-    /// The directory, from the root of the workspace on.
+    /// The directory, relative to the root of the workspace.
     pub source: PathBuf,
-    /// Where it is in the sandbox.
+    /// Its path in the sandbox.
     pub at: PathBuf,
-    /// Whether it can be changed there.
+    /// It can be changed there.
     pub writable: bool,
 }
 
-/// The process around something that runs.
+/// The plan of a runner.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunnerPlan {
-    /// Where it runs; never in ours.
+    /// The isolation; never in this process.
     pub engine: Engine,
-    /// Whether it asked to run in ours.
+    /// The manifest requested this process.
     pub downgraded: bool,
-    /// Its limits as they were written.
+    /// The limits as written.
     pub limits: Limits,
-    /// What has to be there.
+    /// Required programs.
     pub needs: Option<Needs>,
 }
 
 impl RunnerPlan {
-    /// How much memory in MiB, if nothing was said.
+    /// Default memory limit, in MiB.
     pub const MEMORY_MB: u64 = 256;
-    /// How many milliseconds, if nothing was said.
+    /// Default timeout, in milliseconds.
     pub const TIMEOUT_MS: u64 = 600_000;
 
     pub(super) fn new(runner: &Runner) -> Self {
@@ -70,7 +70,7 @@ impl RunnerPlan {
         Self { engine, downgraded, limits: runner.limits, needs: runner.needs.clone() }
     }
 
-    /// Its limits, with the usual ones where nothing was said.
+    /// The limits with defaults.
     pub fn effective_limits(&self) -> Limits {
         Limits {
             memory_mb: self.limits.memory_mb.or(Some(Self::MEMORY_MB)),
@@ -80,7 +80,7 @@ impl RunnerPlan {
     }
 }
 
-/// The sandbox that a key of `from` refers to.
+/// Loads the sandbox that a key of `from` refers to.
 pub(super) fn at<T>(
     reader: &mut ManifestReader<'_>,
     from: &Loaded<T>,
@@ -93,7 +93,7 @@ pub(super) fn at<T>(
     plan(reader, &loaded, &front, &[])
 }
 
-/// The sandbox that stands in another manifest, below `path`. Its form was checked with that manifest.
+/// Reads a sandbox inside another manifest, below `path`. Its form was checked with that manifest.
 pub(super) fn inline<T>(
     reader: &mut ManifestReader<'_>,
     from: &Loaded<T>,
@@ -164,7 +164,7 @@ fn plan<T>(
     })
 }
 
-/// The directory that is meant, if it is one of this workspace.
+/// The directory of a source, if it is in this workspace.
 fn source<T>(reader: &mut ManifestReader<'_>, from: &Loaded<T>, source: &Source) -> Option<PathBuf> {
     match source {
         Source::Workspace(_) => Some(PathBuf::new()),
@@ -181,7 +181,7 @@ fn source<T>(reader: &mut ManifestReader<'_>, from: &Loaded<T>, source: &Source)
     }
 }
 
-/// The directory that a description of a storage means.
+/// The directory of a storage description.
 fn described<T>(reader: &mut ManifestReader<'_>, from: &Loaded<T>, reference: &str) -> Option<PathBuf> {
     let (path, bytes) = reader.bytes_at(from, reference).ok()?;
     let front = crate::document::front_matter(&bytes)?;
@@ -195,7 +195,7 @@ fn stored(reader: &ManifestReader<'_>, directory: &std::path::Path, storage: &St
     (storage.provider == "local" && reader.files.has_directory(&path)).then_some(path)
 }
 
-/// A runner in one of its forms: a path, `{ref}`, `{file}`, in full, or in full below the word it had earlier.
+/// Reads a runner in any of its forms: a path, `{ref}`, `{file}`, inline, or inline below its former key.
 pub(super) fn runner<T>(
     reader: &mut ManifestReader<'_>,
     from: &Loaded<T>,

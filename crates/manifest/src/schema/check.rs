@@ -1,6 +1,6 @@
-//! A tree against a schema: every mistake at its place.
+//! Checks a tree against a schema and reports every violation with its position.
 //!
-//! Only the keywords that our own schemas have are known; a test keeps both together.
+//! Supports only the keywords that the generated schemas use; a test compares both.
 
 use serde_json::Value;
 
@@ -9,15 +9,15 @@ use super::messages;
 use crate::finding::Draft;
 use crate::yaml::{Content, Node, SourcePos};
 
-/// One value and everything around it that a finding tells.
+/// A value and its context for findings.
 #[derive(Clone, Copy)]
 pub(super) struct Spot<'a> {
     pub(super) node: &'a Node,
-    /// Where a finding about the whole of it points: the key before it, if there is one.
+    /// The position for findings about the whole value: its key, if there is one.
     pub(super) at: SourcePos,
     /// The key, from the top.
     pub(super) path: &'a str,
-    /// What the key is for.
+    /// The description of the key.
     pub(super) about: Option<&'a str>,
 }
 
@@ -31,7 +31,7 @@ pub(super) fn check(checker: &Checker, node: &Node, path: &str) -> Vec<Draft> {
 #[derive(Clone, Copy)]
 struct Walk<'a> {
     checker: &'a Checker,
-    /// How many schemas stand around this one; ours never come near the bound.
+    /// Nesting of schemas; the generated ones never reach the limit.
     deep: usize,
 }
 
@@ -171,14 +171,14 @@ impl Walk<'_> {
         found
     }
 
-    /// Of forms that none fits, what is wrong with the one that was meant.
+    /// If no form fits, reports the violations of the one that was probably meant.
     fn nearest(self, options: &[Value], tried: Vec<Vec<Draft>>, spot: Spot<'_>, found: &mut Vec<Draft>) {
         let resolved: Vec<&Value> = options.iter().map(|option| self.checker.resolve(option)).collect();
         if resolved.iter().all(|option| option.get("type").is_none() && option.get("required").is_some()) {
             found.push(messages::one_of_keys(&resolved, spot));
             return;
         }
-        // A word that is none as it stands, and would be one as an id.
+        // A word that is invalid as it is, and valid as an id.
         let takes = |option: &&&Value| {
             let id = option.get("properties").and_then(|properties| properties.get("id"));
             let alone = option.get("required").and_then(Value::as_array).is_some_and(|keys| keys == &["id"]);
@@ -193,7 +193,7 @@ impl Walk<'_> {
             option.get("anyOf").is_some()
                 || option.get("type").and_then(Value::as_str).is_none_or(|name| has_type(name, spot.node))
         };
-        // A key with one value says which form is meant.
+        // A key with a constant value shows which form is meant.
         let tag = resolved.iter().find_map(|option| {
             let properties = option.get("properties")?.as_object()?;
             properties.iter().find(|(_, schema)| schema.get("const").is_some()).map(|(key, _)| key.clone())
@@ -222,7 +222,7 @@ impl Walk<'_> {
         let shaped: Vec<bool> = options.iter().map(shaped).collect();
         let candidates =
             tried.into_iter().zip(&shaped).filter(|(_, shaped)| **shaped).map(|(drafts, _)| drafts);
-        // Keys that the form does not know weigh more than what is wrong below those it knows.
+        // Keys that the form does not know weigh more than violations below known keys.
         let weight = |drafts: &Vec<Draft>| drafts.iter().map(messages::weight).sum::<usize>();
         match candidates.min_by_key(weight) {
             Some(drafts) => found.extend(drafts),
@@ -231,7 +231,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether a value is of this type.
+/// Returns `true` if the value has this type.
 fn has_type(wanted: &str, node: &Node) -> bool {
     match (wanted, &node.content) {
         ("integer", Content::Number(Some(number), _)) => !number.is_f64(),

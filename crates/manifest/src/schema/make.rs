@@ -1,4 +1,4 @@
-//! Types to schemas, in the plain form that manifests have: no nulls, enumerations as lists.
+//! Generates schemas from types in a plain form: no nulls, enumerations as lists.
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
@@ -14,7 +14,7 @@ use crate::types::policy::Policy;
 use crate::types::runner::Runner;
 use crate::types::sandbox::Sandbox;
 
-/// The JSON schema of the front matter of a manifest, made from our types.
+/// Returns the JSON schema of a manifest's front matter.
 pub fn schema(kind: Kind) -> Value {
     match kind {
         Kind::Acp => made::<Acp>(kind),
@@ -34,12 +34,12 @@ fn made<T: JsonSchema>(kind: Kind) -> Value {
     schema.to_value()
 }
 
-/// One schema without what only Rust needs.
+/// Removes what only Rust needs from a schema.
 fn plain(schema: &mut Schema) {
     let Some(map) = schema.as_object_mut() else { return };
     without_null(map);
     enumeration(map);
-    // What is assumed of a map is what is assumed of its keys.
+    // The assumptions about a map apply to its keys.
     if map.get("default").is_some_and(|value| !value.is_boolean() && !value.is_string() && !value.is_number())
     {
         map.remove("default");
@@ -51,7 +51,7 @@ fn plain(schema: &mut Schema) {
     {
         map.remove("format");
     }
-    // Bounds of machine words are nobody's business.
+    // Bounds of machine types are irrelevant to authors.
     for bound in ["minimum", "maximum"] {
         if map.get(bound).and_then(Value::as_u64) == Some(u64::from(u8::MAX)) {
             map.remove(bound);
@@ -59,7 +59,7 @@ fn plain(schema: &mut Schema) {
     }
 }
 
-/// A key that may be left out is not one that may be nothing.
+/// An optional key cannot be null.
 fn without_null(map: &mut Map<String, Value>) {
     if let Some(Value::Array(types)) = map.get_mut("type") {
         types.retain(|name| name != "null");
@@ -75,13 +75,13 @@ fn without_null(map: &mut Map<String, Value>) {
         && let Some(Value::Object(only)) = options.pop()
     {
         for (key, value) in only {
-            // What is said of the key tells more than what is said of its type.
+            // The description of a key says more than that of its type.
             map.entry(key).or_insert(value);
         }
     }
 }
 
-/// A choice between words is a list of them.
+/// Turns a choice between words into a list.
 fn enumeration(map: &mut Map<String, Value>) {
     let Some(Value::Array(options)) = map.get("oneOf") else { return };
     let words: Option<Vec<Value>> = options.iter().map(|option| option.get("const").cloned()).collect();
@@ -143,7 +143,7 @@ mod tests {
                 assert!(!map.get("type").is_some_and(Value::is_array), "{kind}: {map:?}");
                 if map.contains_key("type") {
                     let stranger = map.keys().find(|key| !KNOWN.contains(&key.as_str()));
-                    // Below `properties` keys are names, and `type` is one of them.
+                    // Below `properties`, keys are names, and `type` can be one.
                     let names = map["type"].is_object();
                     assert!(names || stranger.is_none(), "{kind}: {stranger:?}");
                 }

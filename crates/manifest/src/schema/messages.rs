@@ -1,4 +1,4 @@
-//! What is said about each kind of mistake.
+//! The messages of schema violations.
 
 use narrows_base::suggest::nearest;
 use narrows_base::text::quoted;
@@ -9,7 +9,7 @@ use crate::code::Code;
 use crate::finding::Draft;
 use crate::yaml::{Content, Node};
 
-/// A key as a part of a path.
+/// Formats a key as part of a path.
 pub(super) fn key(text: &str) -> String {
     quoted(text, 64)
 }
@@ -22,7 +22,7 @@ fn draft(code: Code, spot: Spot<'_>, message: String) -> Draft {
     }
 }
 
-/// The value itself is what is pointed at, not its key.
+/// Points at the value instead of its key.
 fn at_value(spot: Spot<'_>) -> Spot<'_> {
     Spot { at: spot.node.at, ..spot }
 }
@@ -34,12 +34,12 @@ fn quoted_node(node: &Node) -> String {
     }
 }
 
-/// What the key is for, as far as it is known.
+/// The description of the key, if there is one.
 fn expected(spot: Spot<'_>) -> Option<String> {
     Some(format!("expected: {}", within(spot.about?)))
 }
 
-/// The first line of a comment, to stand within a sentence.
+/// The first line of a description, for use within a sentence.
 fn within(about: &str) -> String {
     let line = about.lines().next().unwrap_or_default().trim_end_matches('.');
     let mut letters = line.chars();
@@ -58,7 +58,7 @@ fn with_expected(draft: Draft, spot: Spot<'_>) -> Draft {
     }
 }
 
-/// The names of types, for people.
+/// The names of types, for users.
 fn type_name(wanted: &str) -> &'static str {
     match wanted {
         "object" => "a map",
@@ -71,7 +71,7 @@ fn type_name(wanted: &str) -> &'static str {
     }
 }
 
-/// `fits` says whether a text would have the form it needs.
+/// `fits` returns whether a text would match the pattern.
 pub(super) fn wrong_type(
     wanted: &str,
     allowed: Option<&Value>,
@@ -97,7 +97,7 @@ pub(super) fn wrong_type(
         let raw = quoted(raw, 80);
         let message = format!("`{raw}` without quotes is {}, and a text belongs here", spot.node.is_a());
         let quoted = if name.ends_with(']') { format!("\"{raw}\"") } else { format!("{name}: \"{raw}\"") };
-        // Quotes alone would only lead to the next mistake.
+        // Quotes alone would only lead to the next error.
         let hint = match lacks {
             Some(lacks) => format!("quote it, in its whole form{lacks}"),
             None => format!("quote it: {quoted}"),
@@ -147,7 +147,7 @@ pub(super) fn pattern(pattern: &str, spot: Spot<'_>) -> Draft {
     }
 }
 
-/// A word that has to be written as the id of something.
+/// A word that must be written as the id of something.
 pub(super) fn write_id(text: &str, spot: Spot<'_>) -> Draft {
     let spot = at_value(spot);
     let message = format!("{} cannot stand here by itself", quoted_node(spot.node));
@@ -215,7 +215,7 @@ pub(super) fn unknown<'a>(given: &str, known: impl IntoIterator<Item = &'a str>,
         .hint(hint)
 }
 
-/// What the protocol has and a manifest cannot say.
+/// Protocol features that a manifest cannot declare.
 fn undeclarable(path: &str) -> Option<&'static str> {
     match path {
         "metadata.aip44.capabilities.agent.mcpCapabilities.acp" => {
@@ -244,7 +244,7 @@ pub(super) fn one_of_keys(options: &[&Value], spot: Spot<'_>) -> Draft {
     draft(Code::Form, spot, "a key is missing".to_owned()).hint(format!("write one of {}", keys.join(", ")))
 }
 
-/// How far from a form a finding shows a value to be.
+/// How much a finding shows that a value was not meant to have this form.
 pub(super) fn weight(draft: &Draft) -> usize {
     match draft.code() {
         Code::Unknown => 3,

@@ -1,4 +1,4 @@
-//! Where the front matter of a file ends and its text begins.
+//! Splits a file into front matter and text.
 
 use super::SourcePos;
 use crate::code::Code;
@@ -9,14 +9,14 @@ use crate::finding::Draft;
 pub(crate) struct Front<'a> {
     /// The YAML between the fences.
     pub(crate) yaml: &'a str,
-    /// What follows.
+    /// The text below.
     pub(crate) body: &'a str,
 }
 
-/// The line of every fence.
+/// The fence.
 const FENCE: &str = "---";
 
-/// Cuts a file at its fences. The YAML starts on line 2.
+/// Splits a file at its fences. The YAML starts on line 2.
 pub(crate) fn split(text: &str) -> Result<Front<'_>, Draft> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (first, rest) = split_line(text);
@@ -38,7 +38,7 @@ pub(crate) fn split(text: &str) -> Result<Front<'_>, Draft> {
     }
 }
 
-/// The first line without its end, and what follows it.
+/// Splits off the first line, without its line end.
 fn split_line(text: &str) -> (&str, &str) {
     let (line, rest) = text.split_once('\n').unwrap_or((text, ""));
     (line.strip_suffix('\r').unwrap_or(line), rest)

@@ -1,4 +1,4 @@
-//! Events to a tree, within bounds: nothing is expanded, nothing comes twice.
+//! Builds a tree from YAML events, within bounds, without aliases or duplicate keys.
 
 use granit_parser::{Event, Options, Parser, ScalarStyle, Span};
 
@@ -7,14 +7,14 @@ use super::{Content, Key, Node, SourcePos};
 use crate::code::Code;
 use crate::finding::Draft;
 
-/// How deep values may be nested.
+/// Limit of nesting.
 const MAX_DEPTH: usize = 32;
 
-/// How many values a file may have.
+/// Limit of values per file.
 const MAX_NODES: usize = 20_000;
 
-/// Reads the YAML of a file that starts on `line`. Whatever else is wrong with it stands in `findings`; without a tree
-/// there is at least one error.
+/// Parses YAML that starts on `line` of its file. Problems are added to `findings`; without a tree there is at least
+/// one error.
 pub(crate) fn parse(yaml: &str, line: usize, findings: &mut Vec<Draft>) -> Option<Node> {
     let mut options = Options::default();
     options.flow_nesting_limit = MAX_DEPTH * 2;
@@ -47,9 +47,9 @@ pub(crate) fn parse(yaml: &str, line: usize, findings: &mut Vec<Draft>) -> Optio
 }
 
 struct Builder<'a> {
-    /// How many lines of the file stand before the YAML.
+    /// Number of lines before the YAML.
     line: usize,
-    /// How many lines it has.
+    /// Number of lines of the YAML.
     lines: usize,
     open: Vec<Open>,
     root: Option<Node>,
@@ -57,17 +57,17 @@ struct Builder<'a> {
     findings: &'a mut Vec<Draft>,
 }
 
-/// A list or a map that is being read.
+/// A list or a map under construction.
 struct Open {
     at: SourcePos,
     content: Content,
-    /// The key whose value comes next, and whether it came before.
+    /// The key of the next value, and whether it is a duplicate.
     key: Option<(Key, bool)>,
 }
 
 impl Builder<'_> {
     fn place(&self, line: usize, column: usize) -> SourcePos {
-        // The end of the input is behind the last line, which is where the fence stands.
+        // The input ends behind the last line, where the fence is.
         SourcePos { line: self.line + line.clamp(1, self.lines + 1), column: column + 1 }
     }
 
@@ -81,7 +81,7 @@ impl Builder<'_> {
         }
         match event {
             Event::Scalar(text, style, _, tag) => {
-                // Nothing at all comes with a word that nobody wrote.
+                // An absent value has no spelling.
                 let text = if style == ScalarStyle::Plain && span.is_empty() { "".into() } else { text };
                 let plain = style == ScalarStyle::Plain && tag.is_none();
                 let content = if plain { resolve(&text) } else { Content::Text(text.into_owned()) };
@@ -132,10 +132,10 @@ impl Builder<'_> {
             Content::List(items) => items.push(node),
             Content::Map(entries) => match open.key.take() {
                 None => open.key = Some(key(&node, entries, self.findings)?),
-                // What comes twice was said; the first counts while looking for the rest.
+                // The duplicate was reported; the first value counts.
                 Some((_, true)) => {}
                 Some((key, false)) => {
-                    // Nothing at all stands nowhere.
+                    // An absent value has no position of its own.
                     let empty = matches!(&node.content, Content::Null(raw) if raw.is_empty());
                     let at = if empty { key.at } else { node.at };
                     entries.push((key, Node { at, ..node }));

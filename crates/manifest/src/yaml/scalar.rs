@@ -1,10 +1,10 @@
-//! What a word without quotes is: the core schema of YAML 1.2.
+//! Interprets plain scalars by the core schema of YAML 1.2.
 
 use serde_json::Number;
 
 use super::Content;
 
-/// Reads a plain scalar.
+/// Interprets a plain scalar.
 pub(super) fn resolve(text: &str) -> Content {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Content::Null(text.to_owned()),
@@ -17,7 +17,7 @@ pub(super) fn resolve(text: &str) -> Content {
     }
 }
 
-/// A number, if `text` is one, as far as JSON can hold it.
+/// Parses a number, as far as JSON can represent it.
 fn number(text: &str) -> Option<Option<Number>> {
     let radix = |digits: &str, radix: u32| {
         let all = !digits.is_empty() && digits.chars().all(|digit| digit.is_digit(radix));
@@ -46,9 +46,9 @@ fn number(text: &str) -> Option<Option<Number>> {
     Some(plain.parse::<f64>().ok().and_then(integer_or_float))
 }
 
-/// `1.0` and `1e3` are whole numbers to a schema, so they are for everybody behind it.
+/// Schemas treat `1.0` and `1e3` as whole numbers, and so does all other code.
 fn integer_or_float(value: f64) -> Option<Number> {
-    /// Up to here every whole number is one that a double can hold.
+    /// Up to here a double represents every whole number exactly.
     const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
     if value.fract() == 0.0 && value.abs() <= MAX_EXACT_INTEGER {
         #[expect(clippy::cast_possible_truncation, reason = "a whole number below 2^53")]
@@ -57,7 +57,7 @@ fn integer_or_float(value: f64) -> Option<Number> {
     Number::from_f64(value)
 }
 
-/// Digits with at most one point among them, and an exponent.
+/// Returns `true` for digits with at most one point and an exponent.
 fn is_decimal(text: &str) -> bool {
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
