@@ -1,9 +1,9 @@
 //! Programs that cargo builds beside the tests.
 
-/// The path of the example `name` of `package`.
+/// Returns the path of the example `name` of `package`.
 ///
 /// # Panics
-/// When it has not been built, with the command that does.
+/// If it is not built; the message contains the command that builds it.
 #[must_use]
 pub fn example(package: &str, name: &str) -> String {
     let mut path = std::env::current_exe().expect("a test has a path");

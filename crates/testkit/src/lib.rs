@@ -1,9 +1,9 @@
-//! For tests only: what stands at the other end.
+//! Counterparts for tests.
 //!
-//! [`peer`] is a client by hand: it sends what it is told and shows every line that comes back, so that nothing an
-//! agent does escapes a test. [`sdk`] is the official Rust SDK in both roles: it shares no code with ours, so that a
-//! misunderstanding of ours does not agree with itself. [`model`] is a Chat Completions server that says what a test
-//! tells it to. [`wait`] waits for what happens outside of this process, [`example`] finds programs to talk to.
+//! [`peer`] is a scripted client that sees every line, so that nothing an agent does escapes a test. [`sdk`] is the
+//! official Rust SDK in both roles: it shares no code with this project, so a misunderstanding here shows. [`model`] is
+//! a scripted Chat Completions server. [`wait`] waits for events outside of the process, and [`example`] finds helper
+//! programs.
 
 pub mod example;
 pub mod model;
@@ -12,5 +12,5 @@ pub mod sdk;
 pub mod tap;
 pub mod wait;
 
-/// The scripted agent, for crates that may not use it themselves.
+/// The scripted agent, for crates that may not depend on it.
 pub use narrows_fake as fake;

@@ -1,4 +1,4 @@
-//! A client by hand: sends what it is told, shows every line that comes back.
+//! A scripted client that sends messages and returns every line it receives.
 
 use std::io::Write;
 
@@ -8,17 +8,17 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
 
 use crate::tap::{Reader, tap};
 
-/// The three things an agent in this process needs of a test. Must be made inside a runtime.
+/// What a test of an agent in this process needs. Must be created inside a runtime.
 pub struct Stage {
-    /// The agent's end.
+    /// The agent's link.
     pub link: Link,
-    /// A second way to where that end writes, as a program that prints has.
+    /// Another writer to the agent's output, for a program that prints.
     pub raw: Box<dyn Write + Send>,
     /// The client's end.
     pub client: Peer,
 }
 
-/// An agent's end, and the client at the other.
+/// Creates an agent's link, and the client at its other end.
 #[must_use]
 pub fn stage() -> Stage {
     let (input, to_agent) = tokio::io::duplex(256 << 10);
@@ -30,7 +30,7 @@ pub fn stage() -> Stage {
     }
 }
 
-/// Both ends of a conversation as links: the client's, the agent's, and where the agent can write past its own.
+/// Creates both ends of a conversation as links: the client's, the agent's, and another writer to the agent's output.
 #[must_use]
 pub fn pair() -> (Link, Link, Box<dyn Write + Send>) {
     let (input, to_agent) = tokio::io::duplex(256 << 10);
@@ -39,7 +39,7 @@ pub fn pair() -> (Link, Link, Box<dyn Write + Send>) {
     (stream(from_agent, to_agent, &Options::default()), far, Box::new(raw))
 }
 
-/// A client by hand.
+/// A scripted client.
 pub struct Peer {
     to_agent: Option<DuplexStream>,
     from_agent: BufReader<Reader>,
@@ -47,7 +47,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Sends bytes as they are. An agent that has gone does not mind.
+    /// Sends bytes. An agent that has exited is ignored.
     pub async fn send_raw(&mut self, bytes: &[u8]) {
         if let Some(to_agent) = &mut self.to_agent {
             let _ = to_agent.write_all(bytes).await;
@@ -59,7 +59,7 @@ impl Peer {
         self.send_raw(format!("{message}\n").as_bytes()).await;
     }
 
-    /// Sends a request, and returns its id.
+    /// Sends a request. Returns its id.
     pub async fn request(&mut self, method: &str, params: &Value) -> u64 {
         self.last += 1;
         let message = json!({"jsonrpc": "2.0", "id": self.last, "method": method, "params": params});
@@ -77,12 +77,12 @@ impl Peer {
         self.send(&json!({"jsonrpc": "2.0", "id": request["id"], "result": result})).await;
     }
 
-    /// Lets the agent see the end of its input.
+    /// Closes the agent's input.
     pub fn hang_up(&mut self) {
         self.to_agent = None;
     }
 
-    /// The next line without its end, or `None` when there will be no more.
+    /// Receives the next line without its line end, or `None` at the end.
     pub async fn line(&mut self) -> Option<Vec<u8>> {
         let mut line = Vec::new();
         self.from_agent.read_until(b'\n', &mut line).await.expect("memory can be read");
@@ -93,10 +93,10 @@ impl Peer {
         (!line.is_empty()).then_some(line)
     }
 
-    /// The next message, or `None` when there will be no more.
+    /// Receives the next message, or `None` at the end.
     ///
     /// # Panics
-    /// When something else than JSON comes.
+    /// If a line is not JSON.
     pub async fn next(&mut self) -> Option<Value> {
         let line = self.line().await?;
         let message = serde_json::from_slice(&line);
@@ -106,11 +106,11 @@ impl Peer {
         }))
     }
 
-    /// Everything up to the answer to request `id`, and that. What the agent asks meanwhile is answered by `serve`,
+    /// Receives messages up to and including the answer to request `id`. Answers the agent's requests with `serve`,
     /// unless that returns nothing.
     ///
     /// # Panics
-    /// When the agent goes before.
+    /// If the agent exits before.
     pub async fn until_answer(
         &mut self,
         id: u64,
@@ -132,10 +132,10 @@ impl Peer {
         }
     }
 
-    /// Asks, and returns the answer alone.
+    /// Sends a request. Returns its answer.
     ///
     /// # Panics
-    /// When the agent goes before.
+    /// If the agent exits before.
     pub async fn ask(&mut self, method: &str, params: &Value) -> Value {
         let id = self.request(method, params).await;
         self.until_answer(id, |_| None).await.1

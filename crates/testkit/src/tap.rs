@@ -1,4 +1,4 @@
-//! A stream in memory that two can write to: one as a link does, one as a program that prints.
+//! An in-memory stream with two writers: a link, and a program that prints.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use narrows_base::sync::lock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How much may wait to be read before writing in the proper way has to wait.
+/// Bytes that may wait to be read before the first writer must wait.
 const MAX_QUEUED_BYTES: usize = 256 << 10;
 
 #[derive(Default)]
@@ -36,7 +36,7 @@ fn wake(waker: &mut Option<Waker>) {
     }
 }
 
-/// A stream with two writers: the first waits for room, the second does not. Its end is read when both have gone.
+/// Creates a stream with two writers: the first waits for room, the second does not. It ends when both are dropped.
 #[must_use]
 pub fn tap() -> (Writer, Writer, Reader) {
     let shared = Arc::new(Shared::default());
@@ -44,7 +44,7 @@ pub fn tap() -> (Writer, Writer, Reader) {
     (Writer(Arc::clone(&shared)), Writer(Arc::clone(&shared)), Reader(shared))
 }
 
-/// Where bytes go in: [`AsyncWrite`] waits for room, [`io::Write`] does not.
+/// A writing end: [`AsyncWrite`] waits for room, [`io::Write`] does not.
 pub struct Writer(Arc<Shared>);
 
 impl io::Write for Writer {
@@ -92,7 +92,7 @@ impl Drop for Writer {
     }
 }
 
-/// Where bytes come out.
+/// The reading end.
 pub struct Reader(Arc<Shared>);
 
 impl AsyncRead for Reader {

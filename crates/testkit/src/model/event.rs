@@ -1,8 +1,8 @@
-//! The JSON of a stream, as most endpoints write it, and the event that carries it.
+//! The JSON of a stream, as most endpoints write it, and its SSE events.
 
 use serde_json::{Value, json};
 
-/// The name the server's own replies give to their model.
+/// The model name in the server's own replies.
 pub(super) const MODEL: &str = "test-model";
 
 /// The id of the server's own replies.
@@ -34,7 +34,7 @@ pub fn finish(reason: &str) -> Value {
     chunk(&json!([{"index": 0, "delta": {}, "finish_reason": reason}]))
 }
 
-/// A chunk without choices that tells what was used.
+/// A chunk without choices that reports the usage.
 #[must_use]
 pub fn usage(input: u64, output: u64) -> Value {
     let mut usage = chunk(&json!([]));
@@ -42,12 +42,12 @@ pub fn usage(input: u64, output: u64) -> Value {
     usage
 }
 
-/// The three counts that all endpoints give.
+/// The three counts that all endpoints report.
 pub(super) fn counts(input: u64, output: u64) -> Value {
     json!({"prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output})
 }
 
-/// A whole completion, as it comes without streaming.
+/// A complete completion, without streaming.
 pub(super) fn completion(message: &Value, reason: &str, usage: &Value) -> Value {
     json!({
         "id": CHUNK_ID, "object": "chat.completion", "created": 1_760_000_000, "model": MODEL,
@@ -56,7 +56,7 @@ pub(super) fn completion(message: &Value, reason: &str, usage: &Value) -> Value 
     })
 }
 
-/// The deltas of calls to tools, each with its id and name first and its arguments in two pieces after.
+/// The deltas of tool calls: each with its id and name first, then its arguments in two pieces.
 pub(super) fn call_deltas(calls: &[(&str, Value)]) -> Vec<Value> {
     let mut deltas = Vec::new();
     for (index, (name, arguments)) in calls.iter().enumerate() {
@@ -73,12 +73,12 @@ pub(super) fn call_deltas(calls: &[(&str, Value)]) -> Vec<Value> {
     deltas
 }
 
-/// The id of the call at this place in the server's own replies: `call_1`, `call_2`…
+/// The id of the call with this index in the server's own replies: `call_1`, `call_2`…
 pub(super) fn call_id(index: usize) -> String {
     format!("call_{}", index + 1)
 }
 
-/// Words with the blanks that follow them, so that together they are the text again.
+/// Splits text into words with the blanks that follow them.
 pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_inclusive(' ')
 }

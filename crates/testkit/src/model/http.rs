@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as a server of tests needs: a request is read, the head of a reply is written.
+//! The part of HTTP/1.1 that the test server needs: reads requests, writes heads of responses.
 
 use std::io;
 
@@ -6,13 +6,13 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::{Framing, Reply, Step};
 
-/// How long the head of a request may be.
+/// Limit of the head of a request.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
-/// How long the body of a request may be.
+/// Limit of the body of a request.
 const MAX_BODY_BYTES: usize = 256 << 20;
 
-/// A request: its head in parts, and its body.
+/// A request: parsed head and body.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) method: String,
@@ -21,7 +21,7 @@ pub(super) struct Request {
     pub(super) body: Vec<u8>,
 }
 
-/// The next request, or `None` when there will be no more. `held` is what had been read before it was wanted.
+/// Reads the next request, or returns `None` at the end. `held` contains bytes that were read early.
 pub(super) async fn read(
     from: &mut (impl AsyncRead + Unpin),
     held: &mut Vec<u8>,
@@ -52,7 +52,7 @@ pub(super) async fn read(
     Ok(Some(request))
 }
 
-/// The parts of a head, without the empty line at its end.
+/// Parses a head, without its empty line.
 fn parse(head: &str) -> Option<Request> {
     let mut lines = head.split("\r\n");
     let mut words = lines.next()?.split(' ');
@@ -69,7 +69,7 @@ fn parse(head: &str) -> Option<Request> {
     Some(Request { method: method.to_owned(), target: target.to_owned(), headers, body: Vec::new() })
 }
 
-/// The length of the body. Chunks are not understood: no client of ours sends them.
+/// Returns the length of the body. Chunked bodies are not supported: the client does not send them.
 fn length(headers: &[(String, String)]) -> io::Result<usize> {
     let find = |wanted: &str| headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value);
     if find("transfer-encoding").is_some() {
@@ -82,7 +82,7 @@ fn length(headers: &[(String, String)]) -> io::Result<usize> {
     }
 }
 
-/// The head of a reply.
+/// Writes the head of a response.
 pub(super) fn head(reply: &Reply) -> Vec<u8> {
     let reason = if reply.status < 400 { "OK" } else { "Refused" };
     let mut head = format!("HTTP/1.1 {} {reason}\r\n", reply.status);
@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// All requests in these bytes, read in pieces of this size, until there are no more or one cannot be read.
+    /// Reads all requests from these bytes, in pieces of this size, until the end or an error.
     fn all(bytes: &[u8], size: usize) -> Vec<Request> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime can be made");
         runtime.block_on(async {
@@ -127,7 +127,7 @@ mod tests {
                 drop(from);
             };
             let writing = async move {
-                // The reader may have heard enough.
+                // The reader may have stopped.
                 let _ = tokio::io::AsyncWriteExt::write_all(&mut to, bytes).await;
             };
             tokio::join!(reading, writing);

@@ -1,7 +1,7 @@
-//! A scripted Chat Completions server: it says what the plan says, faults included, and remembers what it was asked.
+//! A scripted Chat Completions server: replies as planned, including faults, and records all requests.
 //!
-//! The HTTP is written by hand, so that a reply can stop in the middle of a chunk, of a header or of a character. The
-//! server has a thread and a clock of its own: a test may pause its time, and the server's pauses stay real.
+//! The HTTP is written by hand, so that a reply can stop inside a chunk, a header or a character. The server has its
+//! own thread and clock: a test may pause its time, and the server's pauses stay real.
 //!
 //! ```
 //! use narrows_testkit::model::{ModelServer, Reply};

@@ -1,4 +1,4 @@
-//! Which reply belongs to which request.
+//! Assigns replies to requests.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -9,7 +9,7 @@ use super::{Reply, Seen, event};
 
 type Decide = Box<dyn Fn(&Seen) -> Option<Reply> + Send>;
 
-/// What a server replies.
+/// The replies of a server.
 pub struct Plan {
     decide: Option<Decide>,
     replies: VecDeque<Reply>,
@@ -18,7 +18,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Replies to requests for a completion with these, one after the other; the last is repeated.
+    /// Answers completion requests with these replies in order; the last one is repeated.
     #[must_use]
     pub fn new(replies: impl IntoIterator<Item = Reply>) -> Self {
         Self {
@@ -29,40 +29,40 @@ impl Plan {
         }
     }
 
-    /// And then with this.
+    /// Adds a reply.
     #[must_use]
     pub fn then(mut self, reply: Reply) -> Self {
         self.replies.push_back(reply);
         self
     }
 
-    /// Replies to requests for the list of models with this.
+    /// Sets the reply to requests for the list of models.
     #[must_use]
     pub fn models(mut self, reply: Reply) -> Self {
         self.models = reply;
         self
     }
 
-    /// Replies to requests for this path with this.
+    /// Sets the reply to requests for this path.
     #[must_use]
     pub fn at(mut self, path: &str, reply: Reply) -> Self {
         self.others.insert(path.to_owned(), reply);
         self
     }
 
-    /// Asks `decide` first about every request for a completion. Nothing is taken from the replies if it has one.
+    /// Calls `decide` first for every completion request. The plan is used only if it returns nothing.
     #[must_use]
     pub fn unless(mut self, decide: impl Fn(&Seen) -> Option<Reply> + Send + 'static) -> Self {
         self.decide = Some(Box::new(decide));
         self
     }
 
-    /// The reply to this request. A path with an empty part is none that a server knows.
+    /// Returns the reply to a request. A path with an empty part is unknown.
     pub(super) fn reply_to(&mut self, seen: &Seen) -> Reply {
         if let Some(reply) = self.others.get(&seen.path) {
             return reply.clone();
         }
-        // A proxy is asked for a whole URL.
+        // A proxy gets a whole URL.
         let path = seen.path.strip_prefix("http://").unwrap_or(&seen.path);
         let known = !path.contains("//");
         let reply = match seen.method.as_str() {

@@ -1,4 +1,4 @@
-//! Plays one reply on one connection, with an ear to whether the client is still there.
+//! Plays one reply on a connection, and notices when the client disconnects.
 
 use std::io;
 
@@ -8,20 +8,20 @@ use tokio::net::TcpStream;
 use super::server::Shared;
 use super::{Framing, Reply, Step, http};
 
-/// What becomes of the connection.
+/// The state of a connection after a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It waits for the next request.
+    /// Open for the next request.
     Open,
-    /// It is closed in order.
+    /// Closed.
     Close,
-    /// It is reset.
+    /// Reset.
     Cut,
-    /// The client has closed it before the reply had ended.
+    /// The client closed it during the reply.
     HungUp,
 }
 
-/// Plays `reply`. What the client sends meanwhile goes to `held`.
+/// Plays `reply`. Input of the client meanwhile is appended to `held`.
 pub(super) async fn play(
     shared: &Shared,
     stream: &mut TcpStream,
@@ -67,7 +67,7 @@ impl<W: AsyncWriteExt + Unpin> Stage<'_, W> {
         Ok(if self.reply.framing == Framing::UntilClose { Outcome::Close } else { Outcome::Open })
     }
 
-    /// Returns what becomes of the connection, if this step is the last.
+    /// Runs a step. Returns the connection's state if it is the last one.
     async fn step(&mut self, step: &Step, chunked: bool) -> io::Result<Option<Outcome>> {
         match step {
             Step::Bytes(bytes) => self.write(bytes, chunked).await?,

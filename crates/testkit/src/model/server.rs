@@ -1,4 +1,4 @@
-//! The server: a socket, a thread, and what was seen.
+//! The server: a socket, a thread, and the recorded requests.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,13 +14,13 @@ use tokio::sync::watch;
 use super::play::{Outcome, play};
 use super::{Plan, Seen, http};
 
-/// What the test and the connections share.
+/// State shared by the test and the connections.
 pub(super) struct Shared {
     state: Mutex<State>,
     changed: watch::Sender<()>,
 }
 
-/// What has happened so far.
+/// The recorded events.
 pub(super) struct State {
     plan: Plan,
     seen: Vec<Seen>,
@@ -44,13 +44,13 @@ impl Shared {
     pub(super) async fn wait(&self, condition: impl Fn(&State) -> bool) {
         let mut changed = self.changed.subscribe();
         while !condition(&self.state()) {
-            // It lives as long as this does.
+            // The sender lives as long as this value.
             let _ = changed.changed().await;
         }
     }
 }
 
-/// A scripted Chat Completions server on this machine. Dropping it stops it.
+/// A scripted Chat Completions server on this machine. Stops on drop.
 pub struct ModelServer {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -58,10 +58,10 @@ pub struct ModelServer {
 }
 
 impl ModelServer {
-    /// Starts a server on a port of its own.
+    /// Starts a server on a free port.
     ///
     /// # Panics
-    /// When the machine gives no port or no thread.
+    /// If there is no free port or no thread.
     #[must_use]
     pub fn start(plan: impl Into<Plan>) -> Self {
         Self::start_at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), plan)
@@ -70,7 +70,7 @@ impl ModelServer {
     /// Starts a server at this address.
     ///
     /// # Panics
-    /// When the address is taken, or the machine gives no thread.
+    /// If the address is in use, or there is no thread.
     #[must_use]
     pub fn start_at(address: SocketAddr, plan: impl Into<Plan>) -> Self {
         let listener = std::net::TcpListener::bind(address).expect("the address is free");
@@ -92,7 +92,7 @@ impl ModelServer {
         Self { address, shared, thread: Some(thread.expect("a thread can be started")) }
     }
 
-    /// Where it listens.
+    /// The server's address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -110,34 +110,34 @@ impl ModelServer {
         format!("http://{}{path}", self.address)
     }
 
-    /// Every request so far.
+    /// All requests so far.
     #[must_use]
     pub fn seen(&self) -> Vec<Seen> {
         self.shared.state().seen.clone()
     }
 
-    /// Waits until so many requests have come.
+    /// Waits for this many requests.
     pub async fn seen_count(&self, count: usize) {
         self.shared.wait(|state| state.seen.len() >= count).await;
     }
 
-    /// Waits until a client has closed a connection in the middle of a reply.
+    /// Waits until a client closes a connection during a reply.
     pub async fn hung_up(&self) {
         self.shared.wait(|state| state.seen.iter().any(|seen| seen.hung_up)).await;
     }
 
-    /// How many connections have been made.
+    /// The number of connections so far.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.state().connections
     }
 
-    /// Lets every reply through that waits at the gate of this name, now or later.
+    /// Releases every reply that waits at this gate, now or later.
     pub fn release(&self, gate: &str) {
         self.shared.change(|state| state.released.insert(gate.to_owned()));
     }
 
-    /// Replies from now on as this plan says.
+    /// Replaces the plan.
     pub fn replan(&self, plan: impl Into<Plan>) {
         let plan = plan.into();
         self.shared.change(|state| state.plan = plan);
@@ -148,16 +148,16 @@ impl Drop for ModelServer {
     fn drop(&mut self) {
         self.shared.change(|state| state.stopped = true);
         if let Some(thread) = self.thread.take() {
-            // It has told what was wrong by panicking.
+            // The panic has reported the problem.
             let _ = thread.join();
         }
     }
 }
 
-/// A base URL at which nobody listens, and its address.
+/// Returns a base URL without a listener, and its address.
 ///
 /// # Panics
-/// When the machine gives no port.
+/// If there is no free port.
 #[must_use]
 pub fn nobody() -> (String, SocketAddr) {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
@@ -183,9 +183,9 @@ async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// Answers one request after the other. A request that cannot be read ends the connection.
+/// Answers requests in order. An unreadable request ends the connection.
 async fn converse(shared: Arc<Shared>, mut stream: TcpStream, connection: usize) {
-    // Without it, small pieces would wait for the acknowledgement of those before them.
+    // Otherwise small pieces would wait for the acknowledgement of those before them.
     let _ = stream.set_nodelay(true);
     let mut held = Vec::new();
     while let Ok(Some(request)) = http::read(&mut stream, &mut held).await {

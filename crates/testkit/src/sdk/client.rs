@@ -75,7 +75,7 @@ fn see(transcript: &mut Transcript, update: &schema::SessionUpdate) {
     }
 }
 
-/// Grants what is asked, by what the options mean and not by where they stand.
+/// Grants permission by the kinds of options, not by their positions.
 fn grant(request: &schema::RequestPermissionRequest) -> schema::RequestPermissionOutcome {
     let allowed =
         request.options.iter().find(|option| option.kind == schema::PermissionOptionKind::AllowOnce);

@@ -1,4 +1,4 @@
-//! The SDK's client, version 2, where a turn ends with a state and not with an answer.
+//! The SDK's client, version 2, in which a state ends a turn, not an answer.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -10,11 +10,11 @@ use tokio::sync::watch;
 
 use super::Transcript;
 
-/// What the handlers share.
+/// State shared by the handlers.
 #[derive(Clone)]
 struct Seen {
     transcript: Arc<Mutex<Transcript>>,
-    /// Whether the agent has begun, and whether it has ended.
+    /// Whether the turn has begun, and whether it has ended.
     progress: watch::Sender<Progress>,
 }
 
@@ -95,7 +95,7 @@ impl Seen {
         }
     }
 
-    /// Takes note that the agent has ended, unless it has not begun.
+    /// Records the end of the turn, unless it has not begun.
     fn rest(&self, idle: &schema::IdleStateUpdate) {
         if *self.progress.borrow() != Progress::Running {
             return;
@@ -106,7 +106,7 @@ impl Seen {
     }
 }
 
-/// Grants what is asked, by what the options mean and not by where they stand.
+/// Grants permission by the kinds of options, not by their positions.
 fn grant(request: &schema::RequestPermissionRequest) -> schema::RequestPermissionOutcome {
     let allowed =
         request.options.iter().find(|option| option.kind == schema::PermissionOptionKind::AllowOnce);

@@ -1,6 +1,6 @@
-//! The official Rust SDK as the counterpart, in both roles and both versions.
+//! The official Rust SDK as counterpart, in both roles and versions.
 //!
-//! Everything here is written against its documentation and not against our code.
+//! Written against its documentation, not against this project's code.
 
 mod agent;
 mod agent_v2;
@@ -15,11 +15,10 @@ use tokio_util::compat::{Compat, TokioAsyncReadCompatExt, TokioAsyncWriteCompatE
 
 /// An agent on stdin and stdout that speaks v1 and v2, until its input ends.
 ///
-/// It says hello and repeats the prompt in pieces. If the prompt has `permission` in it, it asks for one first; if it
-/// has `read PATH` in it, it reads that file through the client (v1 only); if it has `wait` in it, it waits to be
-/// cancelled.
+/// Says hello and repeats the prompt in pieces. If the prompt contains `permission`, it requests one first; with `read
+/// PATH` it reads that file through the client (v1 only); with `wait` it waits to be cancelled.
 pub async fn agent_on_stdio() {
-    // How the connection ends is the client's business.
+    // The end of the connection is the client's concern.
     let _ = agent_on(Stdio::new()).await;
 }
 
@@ -36,38 +35,38 @@ pub async fn agent_on(transport: impl ConnectTo<Agent> + 'static) -> Result<(), 
 #[must_use]
 pub fn agent_on_link() -> Link {
     let (ours, theirs) = tokio::io::duplex(256 << 10);
-    // How the connection ends is the client's business.
+    // The end of the connection is the client's concern.
     tokio::spawn(async { agent_on(streams(theirs)).await.ok() });
     let (reader, writer) = tokio::io::split(ours);
     narrows_link::stream(reader, writer, &narrows_link::Options::default())
 }
 
-/// One end of a stream in memory, as the SDK takes it.
+/// One end of an in-memory stream, in the form that the SDK needs.
 pub type Streams = ByteStreams<Compat<WriteHalf<DuplexStream>>, Compat<ReadHalf<DuplexStream>>>;
 
-/// `end` as the SDK takes it.
+/// Converts `end` for the SDK.
 #[must_use]
 pub fn streams(end: DuplexStream) -> Streams {
     let (reader, writer) = tokio::io::split(end);
     ByteStreams::new(writer.compat_write(), reader.compat())
 }
 
-/// What a client has seen of one turn.
+/// The client's record of a turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transcript {
-    /// What the agent said.
+    /// The agent's text.
     pub text: String,
-    /// How many updates it sent.
+    /// The number of updates.
     pub updates: usize,
-    /// The titles of what it asked permission for. All of it was granted.
+    /// The titles of its permission requests. All were granted.
     pub permissions: Vec<String>,
-    /// Why the turn ended, by its name on the wire.
+    /// The stop reason, by its name on the wire.
     pub stop_reason: Option<String>,
-    /// What went wrong, in the SDK's words.
+    /// The SDK's error, if there was one.
     pub error: Option<String>,
 }
 
-/// Starts `command`, takes one turn with it in v1, and stops it.
+/// Starts `command`, runs one v1 turn, and stops it.
 pub async fn drive(command: Vec<String>, prompt: &str) -> Transcript {
     match AcpAgent::from_args(command) {
         Ok(agent) => drive_on(agent, prompt).await,
@@ -75,7 +74,7 @@ pub async fn drive(command: Vec<String>, prompt: &str) -> Transcript {
     }
 }
 
-/// Starts `command`, takes one turn with it in v2, and stops it.
+/// Starts `command`, runs one v2 turn, and stops it.
 pub async fn drive_v2(command: Vec<String>, prompt: &str) -> Transcript {
     match AcpAgent::from_args(command) {
         Ok(agent) => drive_v2_on(agent, prompt).await,
@@ -83,17 +82,17 @@ pub async fn drive_v2(command: Vec<String>, prompt: &str) -> Transcript {
     }
 }
 
-/// Takes one turn in v1 with the agent behind `transport`.
+/// Runs one v1 turn with the agent behind `transport`.
 pub async fn drive_on(transport: impl ConnectTo<Client> + 'static, prompt: &str) -> Transcript {
     client::drive(transport, prompt.to_owned()).await
 }
 
-/// Takes one turn in v2 with the agent behind `transport`.
+/// Runs one v2 turn with the agent behind `transport`.
 pub async fn drive_v2_on(transport: impl ConnectTo<Client> + 'static, prompt: &str) -> Transcript {
     client_v2::drive(transport, prompt.to_owned()).await
 }
 
-/// A word of the protocol, as the schema's types write it.
+/// Serializes a protocol enum to its name.
 fn word(value: &impl serde::Serialize) -> Option<String> {
     serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
 }

@@ -1,7 +1,7 @@
-//! The streams and refusals of real providers, each with the habits of its own.
+//! Streams and errors of real providers with their peculiarities.
 //!
-//! All say the same: `text` is [`TEXT`], after [`THOUGHT`] where the provider shows thoughts, and `call` calls
-//! [`TOOL`] with [`ARGUMENTS`]. What differs is how, and that is the subject.
+//! All have the same content: `text` is [`TEXT`], after [`THOUGHT`] if the provider shows reasoning, and `call` calls
+//! [`TOOL`] with [`ARGUMENTS`]. Only the form differs.
 
 pub mod azure;
 pub mod deepseek;
@@ -19,16 +19,16 @@ pub mod vllm;
 
 use serde_json::{Value, json};
 
-/// What every provider answers.
+/// The answer of every provider.
 pub const TEXT: &str = "Hello world";
 
-/// What every provider thinks before, if it shows it.
+/// The reasoning before it, if the provider shows it.
 pub const THOUGHT: &str = "Let me see";
 
-/// The tool every provider calls.
+/// The tool that every provider calls.
 pub const TOOL: &str = "read_file";
 
-/// What it calls that tool with.
+/// The arguments of the call.
 pub const ARGUMENTS: &str = r#"{"path":"a.txt"}"#;
 
 /// A chunk in which only the choices, and what stands beside them, differ.
