@@ -1,4 +1,4 @@
-//! Values that are never shown, whoever prints or serialises them.
+//! Values that are never displayed or serialized.
 
 use std::fmt;
 
@@ -16,22 +16,22 @@ pub(crate) mod reason {
     pub(crate) const DEPTH: &str = "nested too deeply";
 }
 
-/// What stands for a value that is not in the log.
+/// The mark that replaces a value in the log.
 pub(crate) fn mark(reason: &str) -> Value {
     json!({"$redacted": true, "reason": reason})
 }
 
-/// A secret. Serialised it is the mark that stands for it in the log; its memory is cleared when it goes.
+/// A secret. Serializes to its mark in the log; its memory is cleared on drop.
 #[derive(Clone)]
 pub struct Secret(narrows_base::Secret);
 
 impl Secret {
-    /// Takes a value out of sight.
+    /// Hides a value.
     pub fn new(value: impl Into<String>) -> Self {
         Self(value.into().into())
     }
 
-    /// The value, for whoever must have it.
+    /// The value.
     pub fn expose(&self) -> &str {
         self.0.expose()
     }

@@ -1,20 +1,20 @@
-//! The names of the files that a log consists of.
+//! The names of a log's files.
 
 use std::path::Path;
 
-/// The names in one directory that belong to a log.
+/// The names of a log's files in its directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Names {
-    /// Of the file that grows.
+    /// The name of the active file.
     current: String,
-    /// What is in front of the number of a sealed one.
+    /// The prefix before the number of a sealed file.
     stem: String,
-    /// What is behind it.
+    /// The suffix behind it.
     ending: String,
 }
 
 impl Names {
-    /// Of the log whose growing file has this path.
+    /// Returns the names of the log whose active file has this path.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let current = path.file_name()?.to_str()?.to_owned();
         let (stem, ending) = match current.rsplit_once('.') {
@@ -24,17 +24,17 @@ impl Names {
         Some(Self { current, stem, ending })
     }
 
-    /// The file that grows.
+    /// The active file.
     pub(crate) fn current(&self) -> &str {
         &self.current
     }
 
-    /// The file that everybody who writes locks.
+    /// The file that every writer locks.
     pub(crate) fn lock(&self) -> String {
         format!("{}.lock", self.current)
     }
 
-    /// A file that is being made.
+    /// A file under construction.
     pub(crate) fn sealing(&self) -> String {
         format!("{}.sealing", self.current)
     }
@@ -48,11 +48,11 @@ impl Names {
     pub(crate) fn first(&self, name: &str) -> Option<u64> {
         let digits = name.strip_prefix(&self.stem)?.strip_suffix(&self.ending)?;
         let number = digits.parse().ok()?;
-        // One file, one name.
+        // A file has exactly one name.
         (self.sealed(number) == name).then_some(number)
     }
 
-    /// The sealed ones among these, in their order.
+    /// Returns the sealed files among these, in order.
     pub(crate) fn sealed_among(&self, names: impl IntoIterator<Item = String>) -> Vec<(u64, String)> {
         let mut sealed: Vec<_> =
             names.into_iter().filter_map(|name| Some((self.first(&name)?, name))).collect();

@@ -1,7 +1,7 @@
-//! Whether a log is what was written, found by code that shares nothing with the writer but the types.
+//! Verifies that a log is what was written. Shares only types with the writer.
 //!
-//! It works on bytes: a line is either exactly its canonical form, or bad. Pieces of the log are checked by several
-//! threads, and their ends are compared afterwards.
+//! Works on bytes: a line is either exactly its canonical form, or bad. Several threads check pieces of the log, and
+//! their ends are compared afterwards.
 
 mod canonical;
 mod chunk;
@@ -30,32 +30,32 @@ use crate::files::Files;
 use crate::head::Head;
 use crate::secret::Secret;
 
-/// The longest part of a log that one write may have left behind.
+/// The longest part of a log that one write may leave behind, in bytes.
 const MAX_UNSYNCED_BYTES: u64 = 64 << 20;
 
 /// What is wrong with a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// A line cannot be read, or does not follow from the one in front of it.
+    /// A line is malformed, or does not continue the one before it.
     Broken,
     /// Lines are missing.
     Gap,
-    /// A line is not what was hashed.
+    /// The content of a line does not match its hash.
     Tampered,
     /// The last line is incomplete, as a crash leaves it.
     TornTail,
-    /// A line is older than the one in front of it.
+    /// A line is older than the one before it.
     Clock,
-    /// A line is written in another form than it must be.
+    /// A line is not in its required form.
     NotCanonical,
-    /// Lines that were there are missing at the end.
+    /// Lines at the end are missing.
     Truncated,
-    /// Lines that were there are others now.
+    /// Lines were replaced by others.
     Rewritten,
 }
 
 impl Why {
-    /// In a word or two.
+    /// The name of the problem.
     pub fn name(self) -> &'static str {
         match self {
             Self::Broken => "broken",
@@ -81,15 +81,15 @@ impl fmt::Display for Why {
 pub struct Bad {
     /// The file.
     pub segment: String,
-    /// The line in it; the first is 1.
+    /// The line in the file; the first is 1.
     pub line: u64,
-    /// The byte of the file at which the line begins.
+    /// The byte offset of the line in the file.
     pub offset: u64,
-    /// The number that the entry should have.
+    /// The expected number of the entry.
     pub seq: u64,
-    /// What is wrong.
+    /// The problem.
     pub why: Why,
-    /// The same in more words.
+    /// Details.
     pub detail: String,
 }
 
@@ -99,26 +99,26 @@ impl fmt::Display for Bad {
     }
 }
 
-/// In which form lines are accepted.
+/// The accepted form of lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// Byte for byte canonical, as our writer leaves them.
+    /// Byte for byte canonical, as written by this crate.
     #[default]
     Exact,
-    /// Any JSON whose canonical form has the hash; for logs of others.
+    /// Any JSON whose canonical form matches the hash; for logs of other programs.
     Any,
 }
 
-/// How to verify.
+/// Options of the verification.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The form of the lines.
+    /// The accepted form of lines.
     pub form: Form,
     /// The secret of a log that is chained by keyed hashes.
     pub legacy: Option<Secret>,
-    /// What the log is known to have contained; its signature is the caller's business.
+    /// A known head of the log. The caller must verify its signature.
     pub head: Option<Head>,
-    /// How many threads work on it.
+    /// Number of threads.
     pub threads: usize,
 }
 
@@ -129,22 +129,22 @@ impl Default for Options {
     }
 }
 
-/// What was found in a log.
+/// The result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// How many entries are good, from the first on.
+    /// Number of valid entries, from the first on.
     pub entries: u64,
-    /// The hash of the last of them.
+    /// The hash of the last valid entry.
     pub hash: Option<String>,
-    /// The hash of the first: what the log is known by.
+    /// The hash of the first entry, which identifies the log.
     pub log: Option<String>,
-    /// How many files there are.
+    /// Number of files.
     pub segments: usize,
-    /// The line behind the good ones, if it is bad.
+    /// The first bad line, if there is one.
     pub bad: Option<Bad>,
 }
 
-/// Verifies the log whose growing file has this path, with all its sealed ones. An error is one of reading.
+/// Verifies the log whose active file has this path, including its sealed files. An error means that reading failed.
 pub fn log(path: &Path, options: &Options) -> io::Result<Report> {
     let files = Files::at(path)?;
     if let Some(secret) = &options.legacy {
@@ -159,7 +159,7 @@ pub fn log(path: &Path, options: &Options) -> io::Result<Report> {
         segments: sources.len(),
         bad: outcome.bad.clone(),
     };
-    // A torn tail is harmless only if every entry that was acknowledged is there.
+    // A torn tail is harmless only if every acknowledged entry is present.
     let is_chain_good = report.bad.as_ref().is_none_or(|bad| bad.why == Why::TornTail);
     if let (true, Some(head)) = (is_chain_good, &options.head) {
         let segment = sources.last().map_or(String::new(), |source| source.name().to_owned());
@@ -168,7 +168,7 @@ pub fn log(path: &Path, options: &Options) -> io::Result<Report> {
     Ok(report)
 }
 
-/// What is wrong with a good chain that should contain this head.
+/// Compares a valid chain with a head that it should contain.
 fn against(head: &Head, outcome: &Outcome, segment: String) -> Option<Bad> {
     let (why, seq, detail) = match (outcome.found(0), outcome.found(head.seq)) {
         (Some(log), _) if log != head.log => (Why::Rewritten, 0, "its first entry is another".to_owned()),
@@ -181,63 +181,63 @@ fn against(head: &Head, outcome: &Outcome, segment: String) -> Option<Bad> {
         }
         _ => return None,
     };
-    // Which line that is depends on how it was cut into files; the number is what counts.
+    // The line depends on how the log was split into files; only the number counts.
     Some(Bad { segment, line: 0, offset: 0, seq, why, detail })
 }
 
-/// A file of a log, or what stands for one.
+/// A file of a log, or a substitute.
 pub(crate) trait Source: Sync {
     /// Its name.
     fn name(&self) -> &str;
-    /// The number of its first entry, if the name says so.
+    /// The number of its first entry, if the name contains it.
     fn first(&self) -> Option<u64>;
-    /// How much of it is looked at.
+    /// Number of bytes to verify.
     fn length(&self) -> u64;
     /// Reads some bytes.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
 }
 
-/// The end of a chain: what the next line must follow from.
+/// The end of a chain, which the next line must continue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Link {
     /// The number of the next entry.
     pub(crate) next: u64,
-    /// The hash of the last.
+    /// The hash of the last entry.
     pub(crate) hash: Option<String>,
     /// Its time, in nanoseconds since 1970.
     pub(crate) ts: Option<i128>,
 }
 
-/// Where to begin: behind what is known already.
+/// Where to begin: behind what is already verified.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Start {
     pub(crate) link: Link,
-    /// In the first source.
+    /// The offset in the first source.
     pub(crate) offset: u64,
 }
 
-/// What was found in some sources.
+/// The result for some sources.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// The end of what is good.
+    /// The end of the valid part.
     pub(crate) link: Link,
-    /// For each source the number of its first entry, and how many of its bytes are good.
+    /// For each source, the number of its first entry and its number of valid bytes.
     pub(crate) extents: Vec<(u64, u64)>,
     /// The first bad line.
     pub(crate) bad: Option<Bad>,
-    /// The source it is in.
+    /// The source of that line.
     pub(crate) bad_source: usize,
     found: Vec<(u64, String)>,
 }
 
 impl Outcome {
-    /// The hash of one of the entries that were asked for.
+    /// The hash of a requested entry.
     fn found(&self, seq: u64) -> Option<String> {
         self.found.iter().find(|(found, _)| *found == seq).map(|(_, hash)| hash.clone())
     }
 }
 
-/// Verifies sources, each of which continues the one in front of it.
+/// Verifies sources, each of which continues the one before it.
 pub(crate) fn check(sources: &[&dyn Source], start: &Start, options: &Options) -> io::Result<Outcome> {
     let wanted = [0, options.head.as_ref().map_or(0, |head| head.seq)];
     let mut pieces = Pieces::new(sources, start.offset);
@@ -247,7 +247,7 @@ pub(crate) fn check(sources: &[&dyn Source], start: &Start, options: &Options) -
     for (index, source) in sources.iter().enumerate() {
         let begin = if index == 0 { start.offset } else { 0 };
         outcome.extents.push((outcome.link.next, begin));
-        // Counted when somebody wants to know.
+        // Counted on request.
         let mut lines = 0;
         let skipped = || lines_in(*source, begin);
         let begins_elsewhere = source.first().filter(|&first| begin == 0 && first != outcome.link.next);
@@ -279,14 +279,14 @@ pub(crate) fn check(sources: &[&dyn Source], start: &Start, options: &Options) -
     Ok(outcome)
 }
 
-/// How many lines end in the first bytes of a source.
+/// Counts the lines that end in the first bytes of a source.
 fn lines_in(source: &dyn Source, bytes: u64) -> io::Result<u64> {
     let bytes = pieces::read(source, 0..bytes)?;
     Ok(memchr::memchr_iter(b'\n', &bytes).count() as u64)
 }
 
 impl Outcome {
-    /// Puts a piece behind what is good; says what is wrong with the line behind that.
+    /// Appends a checked piece to the valid part. Returns the problem of the line behind it, if there is one.
     fn join(&mut self, index: usize, piece: chunk::Checked, lines: &mut u64) -> Option<Flaw> {
         if let Some((seq, prev, ts)) = &piece.first {
             let facts = line::Facts { seq: *seq, ts: *ts, prev: prev.as_bytes(), hash: b"" };
@@ -311,7 +311,7 @@ impl Outcome {
         self.bad_source = index;
     }
 
-    /// Says of a bad line that it is the rest of a write that was never acknowledged, if it is.
+    /// Marks a bad line as the rest of an unacknowledged write, if it is one.
     fn forgive(mut self, sources: &[&dyn Source]) -> io::Result<Self> {
         let Some(bad) = self.bad.as_mut() else { return Ok(self) };
         let source = sources[self.bad_source];
@@ -358,12 +358,12 @@ fn legacy(sources: &[&dyn Source], secret: &Secret) -> io::Result<Report> {
     Ok(report)
 }
 
-/// Whether a text is canonical JSON, and why not.
+/// Checks that a text is canonical JSON, or returns why it is not.
 pub fn is_canonical(text: &[u8]) -> Result<(), &'static str> {
     canonical::read(text, &mut Vec::new()).map_err(|flaw| flaw.what)
 }
 
-/// Verifies a log that is in memory.
+/// Verifies a log in memory.
 pub fn bytes(log: &[u8], options: &Options) -> Report {
     struct Memory<'a>(&'a [u8]);
     impl Source for Memory<'_> {
@@ -384,7 +384,7 @@ pub fn bytes(log: &[u8], options: &Options) -> Report {
             Ok(length)
         }
     }
-    // Memory can be read.
+    // Reading memory cannot fail.
     let outcome = check(&[&Memory(log)], &Start::default(), options).unwrap_or_default();
     Report {
         entries: outcome.link.next,

@@ -1,38 +1,38 @@
-//! Whether a text is canonical JSON, found by reading it: nothing is built, and nothing is written anew.
+//! Checks that a text is canonical JSON by reading it, without building or writing values.
 
 use std::ops::Range;
 
 use super::number;
 
-/// The deepest nesting of a line.
+/// Limit of nesting in a line.
 const MAX_DEPTH: usize = 160;
 
-/// Where a text is not canonical, and why.
+/// Where and why a text is not canonical.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flaw {
     pub(super) at: usize,
     pub(super) what: &'static str,
-    /// It is no JSON at all, or not for us.
+    /// It is not JSON, or exceeds the limits.
     pub(super) broken: bool,
 }
 
-/// A member of the outermost object.
+/// A member of the top-level object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Member {
-    /// Where its key stands, without the quotes.
+    /// The range of its key, without the quotes.
     pub(super) key: Range<usize>,
-    /// Where its value stands.
+    /// The range of its value.
     pub(super) value: Range<usize>,
 }
 
-/// What is open around the place that is read.
+/// A container that is open at the current position.
 enum Open {
     Array,
-    /// With the key in front, without the quotes.
+    /// With the previous key, without the quotes.
     Object(Option<Range<usize>>),
 }
 
-/// Reads a canonical text; hands out the members if it is an object.
+/// Reads a canonical text. Returns the members if it is an object.
 pub(super) fn read(text: &[u8], members: &mut Vec<Member>) -> Result<(), Flaw> {
     members.clear();
     if let Err(error) = std::str::from_utf8(text) {
@@ -41,7 +41,7 @@ pub(super) fn read(text: &[u8], members: &mut Vec<Member>) -> Result<(), Flaw> {
     let mut reader = Reader { text, at: 0 };
     let mut open: Vec<Open> = Vec::new();
     loop {
-        // A value begins here, unless something empty ends.
+        // A value begins here, unless an empty container ends.
         let start = reader.at;
         let mut whole = true;
         match reader.peek() {
@@ -80,7 +80,7 @@ pub(super) fn read(text: &[u8], members: &mut Vec<Member>) -> Result<(), Flaw> {
         if open.len() > MAX_DEPTH {
             return Err(reader.broken("it is nested too deeply"));
         }
-        // What follows a value: the end of what it is in, or the next one.
+        // After a value, its container ends or continues.
         loop {
             let depth = open.len();
             let Some(around) = open.last_mut() else {
@@ -116,14 +116,14 @@ pub(super) fn read(text: &[u8], members: &mut Vec<Member>) -> Result<(), Flaw> {
             if open.len() == 1
                 && let Some(member) = members.last_mut()
             {
-                // It began behind its key, a quote and a colon.
+                // It began after its key, a quote and a colon.
                 member.value = member.key.end + 2..reader.at;
             }
         }
     }
 }
 
-/// Whether a key comes behind another in the order of their UTF-16 code units, and is not the same.
+/// Returns `true` if one key sorts after another by UTF-16 code units.
 fn ascends(one: &[u8], other: &[u8]) -> bool {
     let plain = |key: &[u8]| key.iter().all(|byte| byte.is_ascii() && *byte != b'\\');
     if plain(one) && plain(other) {
@@ -132,7 +132,7 @@ fn ascends(one: &[u8], other: &[u8]) -> bool {
     units(one) < units(other)
 }
 
-/// The code units that a key stands for. It has been read before.
+/// Decodes the code units of a key that was already checked.
 fn units(key: &[u8]) -> Vec<u16> {
     let text = String::from_utf8_lossy(key);
     let mut units = Vec::with_capacity(text.len());
@@ -194,7 +194,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A text in quotes; where it stands without them.
+    /// Reads a quoted text. Returns its range without the quotes.
     fn string(&mut self) -> Result<Range<usize>, Flaw> {
         if !self.takes(b'"') {
             return Err(self.stray());
@@ -222,7 +222,7 @@ impl Reader<'_> {
         let needless = Flaw { at: self.at, what: "an escape is not in its canonical form", broken: false };
         match &self.text[self.at + 1..] {
             [b'"' | b'\\' | b'b' | b't' | b'n' | b'f' | b'r', ..] => self.at += 2,
-            // Only control characters that have no shorter form.
+            // Only control characters without a shorter form.
             [b'u', b'0', b'0', b'0', b'0'..=b'7' | b'b' | b'e' | b'f', ..]
             | [b'u', b'0', b'0', b'1', b'0'..=b'9' | b'a'..=b'f', ..] => self.at += 6,
             [b'u' | b'/', ..] => return Err(needless),
@@ -231,7 +231,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Something is where it does not belong.
+    /// The error for an unexpected character.
     fn stray(&self) -> Flaw {
         match self.peek() {
             Some(b' ' | b'\t' | b'\r') => {

@@ -1,32 +1,32 @@
-//! A piece of a log, checked by itself: every line, and how each follows from the one in front of it.
+//! Checks a piece of a log on its own: every line, and how it continues the one before it.
 
 use memchr::memchr;
 
 use super::line::{Facts, Flaw, Reader};
 use super::{Form, Link, Why};
 
-/// What was found in a piece.
+/// The result for a piece.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
-    /// How many lines are good.
+    /// Number of valid lines.
     pub(super) lines: u64,
-    /// How many bytes these are.
+    /// Number of their bytes.
     pub(super) bytes: usize,
-    /// The first of them: its number, the hash it names, and its time.
+    /// The first of them: its number, the hash it refers to, and its time.
     pub(super) first: Option<(u64, String, i128)>,
     /// The end of the last of them.
     pub(super) link: Link,
     /// The line behind them, if it is bad.
     pub(super) flaw: Option<Flaw>,
-    /// The hashes that were looked for.
+    /// The requested hashes.
     pub(super) found: Vec<(u64, String)>,
 }
 
-/// Checks whole lines. `wanted` are the numbers of entries whose hashes are asked for.
+/// Checks complete lines. `wanted` are the numbers of entries whose hashes are requested.
 pub(super) fn check(bytes: &[u8], form: Form, wanted: &[u64]) -> Checked {
     let mut checked = Checked::default();
     let mut reader = Reader::default();
-    // The line in front, without the copy that `Link` would be.
+    // The previous line, without the copies that a `Link` needs.
     let mut before: Option<(u64, Vec<u8>, i128)> = None;
     while let Some(length) = memchr(b'\n', &bytes[checked.bytes..]) {
         let line = &bytes[checked.bytes..checked.bytes + length];
@@ -68,7 +68,7 @@ pub(super) fn check(bytes: &[u8], form: Form, wanted: &[u64]) -> Checked {
     checked
 }
 
-/// Whether a line has the place that it must have.
+/// Checks that a line has the required position.
 pub(super) fn follows(facts: &Facts<'_>, seq: u64, prev: &[u8], ts: i128) -> Result<(), Flaw> {
     if facts.seq != seq {
         return Err(Flaw::new(Why::Gap, format!("its number is {}, and {seq} is next", facts.seq)));

@@ -1,4 +1,4 @@
-//! The other form of logs, chained by keyed hashes: read and verified for whoever has the secret, never written.
+//! Verifies logs that are chained by keyed hashes. They need the secret, and are never written.
 
 use memchr::memchr;
 use ring::hmac;
@@ -8,12 +8,12 @@ use super::line::Flaw;
 use super::render::Tree;
 use crate::secret::Secret;
 
-/// Checks the lines of such a log, one after the other.
+/// Checks the lines of such a log in order.
 pub(super) struct Legacy {
     key: hmac::Key,
-    /// The signature of the line in front.
+    /// The signature of the previous line.
     previous: String,
-    /// How many lines are good.
+    /// Number of valid lines.
     pub(super) lines: u64,
 }
 
@@ -28,7 +28,7 @@ impl Legacy {
         (self.lines > 0).then_some(&self.previous)
     }
 
-    /// Checks whole lines; says how many bytes are good, and what is wrong with the line behind them.
+    /// Checks complete lines. Returns the number of valid bytes, and the problem of the line behind them.
     pub(super) fn check(&mut self, bytes: &[u8]) -> (usize, Option<Flaw>) {
         let mut at = 0;
         while let Some(length) = memchr(b'\n', &bytes[at..]) {

@@ -1,4 +1,4 @@
-//! What one line says about itself, and whether that is so.
+//! Checks a single line.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ impl Flaw {
     }
 }
 
-/// What a line says that concerns its neighbours. Its own hash is right.
+/// The facts of a line that its neighbors depend on. Its own hash is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Facts<'a> {
     pub(super) seq: u64,
@@ -31,7 +31,7 @@ pub(super) struct Facts<'a> {
     pub(super) hash: &'a [u8],
 }
 
-/// What a field has to be.
+/// The required type of a field.
 enum Kind {
     Text,
     Object,
@@ -39,16 +39,16 @@ enum Kind {
     Number,
 }
 
-/// Reads lines, with memory that is used again for each.
+/// Reads lines, and reuses its memory for each.
 #[derive(Default)]
 pub(super) struct Reader {
     members: Vec<Member>,
-    /// The line in its canonical form, if it has another.
+    /// The canonical form of the line, if it differs.
     line: Vec<u8>,
 }
 
 impl Reader {
-    /// Reads a line without its end.
+    /// Reads a line without its line end.
     pub(super) fn read<'a>(&'a mut self, line: &'a [u8], form: Form) -> Result<Facts<'a>, Flaw> {
         let line = match form {
             Form::Exact => line,
@@ -58,7 +58,7 @@ impl Reader {
             }
         };
         canonical::read(line, &mut self.members).map_err(|flaw| {
-            // Lines of that form are seldom canonical, and this helps more.
+            // Lines with keyed hashes are seldom canonical, and this error helps more.
             if is_keyed(line) {
                 return keyed();
             }
@@ -73,7 +73,7 @@ fn keyed() -> Flaw {
     Flaw::new(Why::Broken, "it is in the form with keyed hashes, which needs the secret")
 }
 
-/// Whether a line is of a log that is chained by keyed hashes.
+/// Returns `true` if a line is from a log that is chained by keyed hashes.
 fn is_keyed(line: &[u8]) -> bool {
     serde_json::from_slice::<Tree>(line)
         .is_ok_and(|tree| ["signature", "prevSignature"].iter().all(|name| tree.get(name).is_some()))
@@ -155,7 +155,7 @@ fn facts<'a>(line: &'a [u8], members: &[Member]) -> Result<Facts<'a>, Flaw> {
     if !matches(line, place, algorithm, hash) {
         return Err(Flaw::new(Why::Tampered, "its hash is not that of its content"));
     }
-    // Last, so that what was changed later is called so.
+    // Last, so that a changed line is reported as changed.
     for Member { key, value } in members {
         let name = &line[key.clone()];
         if !shape::is_valid_field(name, &line[value.clone()]) {
@@ -174,9 +174,9 @@ fn is(text: &[u8], kind: &Kind) -> bool {
     }
 }
 
-/// Whether the line without the member at `place` has this hash.
+/// Returns `true` if the line without the member at `place` has this hash.
 fn matches(line: &[u8], place: Range<usize>, algorithm: &'static digest::Algorithm, hash: &[u8]) -> bool {
-    // With the comma that follows. There is one: `prevHash` comes behind it.
+    // Including the comma behind it: `prevHash` follows.
     let end = if line.get(place.end) == Some(&b',') { place.end + 1 } else { place.end };
     let mut context = Context::new(algorithm);
     context.update(&line[..place.start]);
@@ -191,7 +191,7 @@ fn matches(line: &[u8], place: Range<usize>, algorithm: &'static digest::Algorit
             .all(|(byte, pair)| pair == [digit(byte >> 4), digit(byte & 15)])
 }
 
-/// A few letters of what a log says, safe to show.
+/// A short, escaped excerpt of a log.
 pub(super) fn shown(bytes: &[u8]) -> String {
     bytes[..bytes.len().min(40)].escape_ascii().to_string()
 }

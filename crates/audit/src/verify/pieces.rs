@@ -1,4 +1,4 @@
-//! Cutting a log into pieces of whole lines, and having several threads look at them.
+//! Splits a log into pieces of complete lines, and checks them on several threads.
 
 use std::io;
 use std::ops::Range;
@@ -11,14 +11,14 @@ use narrows_base::sync::lock;
 use super::Source;
 use super::chunk::Checked;
 
-/// How large a piece is, unless a line is larger.
+/// Size of a piece, unless a line is longer.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// The longest line that is looked at.
+/// Limit of a line.
 pub(super) const MAX_LINE_BYTES: u64 = 256 << 20;
 
-/// The pieces of some sources, in order, each with the number of its source. What is behind the last end of a line
-/// is in none.
+/// The pieces of some sources, in order, each with the index of its source. Data behind the last line end is in no
+/// piece.
 pub(super) struct Pieces<'a> {
     sources: &'a [&'a dyn Source],
     source: usize,
@@ -30,7 +30,7 @@ impl<'a> Pieces<'a> {
         Self { sources, source: 0, offset }
     }
 
-    /// Looks at every piece, and stops behind one that is bad. The results are in order.
+    /// Checks every piece, and stops behind a bad one. The results are in order.
     pub(super) fn each(
         &mut self,
         threads: usize,
@@ -52,7 +52,7 @@ impl<'a> Pieces<'a> {
                 let Some((number, source, bytes)) = next else { break };
                 let checked = look(&bytes?);
                 if checked.flaw.is_some() {
-                    // Those in front are all taken; what follows does not matter.
+                    // All pieces before it were taken; what follows does not matter.
                     bad.store(true, Ordering::Relaxed);
                 }
                 lock(&results).push((number, source, checked));
@@ -108,7 +108,7 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// Reads all of a part of a source.
+/// Reads a range of a source completely.
 pub(super) fn read(source: &dyn Source, part: Range<u64>) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(part.end.saturating_sub(part.start)).map_err(io::Error::other)?];
     let mut done = 0;

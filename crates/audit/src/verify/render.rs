@@ -1,4 +1,4 @@
-//! The canonical form of lines that others wrote in another: for logs that are not ours.
+//! Converts lines to canonical form, for logs of other programs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::number;
 
-/// Any JSON value in which no key stands twice: two readers would see two things.
+/// A JSON value without duplicate keys: two readers would see different values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Tree {
     Null,
@@ -16,12 +16,12 @@ pub(super) enum Tree {
     Number(f64),
     Text(String),
     Array(Vec<Tree>),
-    /// In the order of the UTF-16 code units of the keys.
+    /// Sorted by the UTF-16 code units of the keys.
     Object(BTreeMap<Vec<u16>, (String, Tree)>),
 }
 
 impl Tree {
-    /// A member of an object.
+    /// Returns a member of an object.
     pub(super) fn get(&self, key: &str) -> Option<&Tree> {
         match self {
             Self::Object(members) => members.get(&units(key)).map(|(_, value)| value),
@@ -29,7 +29,7 @@ impl Tree {
         }
     }
 
-    /// Takes a member out of an object.
+    /// Removes a member of an object.
     pub(super) fn remove(&mut self, key: &str) -> Option<Tree> {
         match self {
             Self::Object(members) => members.remove(&units(key)).map(|(_, value)| value),
@@ -37,7 +37,7 @@ impl Tree {
         }
     }
 
-    /// The text, if it is one.
+    /// Returns the text, if the value is one.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),

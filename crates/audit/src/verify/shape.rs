@@ -1,12 +1,12 @@
-//! The patterns and fields that the schema of AIP-7 demands of an entry, beyond what its place in the chain shows.
+//! The patterns and fields that the schema of AIP-7 requires of an entry, apart from its position in the chain.
 //!
-//! Lengths are left out: a mark that stands for a secret may be longer than the secret was.
+//! Lengths are not checked: the mark that replaces a secret may be longer than the secret.
 
 use super::canonical::{self, Member};
 
-/// What a member of an object must be.
+/// The required form of a member.
 enum Rule {
-    /// A text with something in it.
+    /// A non-empty text.
     Filled,
     Text,
     /// The name of a policy.
@@ -14,7 +14,7 @@ enum Rule {
     Decision,
 }
 
-/// Whether a member must be there.
+/// Whether a member is required.
 enum Need {
     Required,
     Optional,
@@ -30,10 +30,10 @@ const SUBJECT: Shape = &[
 ];
 const POLICY: Shape = &[(b"decision", Need::Optional, Rule::Decision), (b"ref", Need::Required, Rule::Slug)];
 
-/// How long an action may be: none is ever replaced by something longer.
+/// Limit of an action; actions are never replaced by longer marks.
 const MAX_ACTION_BYTES: usize = 128;
 
-/// Returns `true` if the value of this field of an entry, which is canonical and of the right kind, is as the schema has it.
+/// Returns `true` if a field of an entry, which is canonical and of the right type, matches the schema.
 pub(super) fn is_valid_field(name: &[u8], value: &[u8]) -> bool {
     match name {
         b"action" => is_action(inner(value)),
@@ -45,7 +45,7 @@ pub(super) fn is_valid_field(name: &[u8], value: &[u8]) -> bool {
     }
 }
 
-/// A text without its quotes.
+/// Strips the quotes of a text.
 fn inner(text: &[u8]) -> &[u8] {
     text.get(1..text.len().saturating_sub(1)).unwrap_or_default()
 }
@@ -65,7 +65,7 @@ fn is_slug(slug: &[u8]) -> bool {
     is_action(slug) && slug.len() <= 64 && !slug.iter().any(|byte| matches!(byte, b'.' | b'_'))
 }
 
-/// Whether an object has what it must have, and nothing that it may not.
+/// Returns `true` if an object has all required members and no others.
 fn fits(object: &[u8], shape: Shape) -> bool {
     let mut members: Vec<Member> = Vec::new();
     if canonical::read(object, &mut members).is_err() {
@@ -91,7 +91,7 @@ fn follows(value: &[u8], rule: &Rule) -> bool {
         }
 }
 
-/// Whether a list has nothing but texts in it: in canonical form each begins right behind the bracket or a comma.
+/// Returns `true` if a list contains only texts: in canonical form each begins directly after the bracket or a comma.
 fn are_texts(list: &[u8]) -> bool {
     let (mut is_begin, mut is_open, mut is_escaped) = (true, false, false);
     for byte in inner(list) {

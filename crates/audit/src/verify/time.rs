@@ -1,6 +1,6 @@
-//! Times as they stand in a log.
+//! Times as written in a log.
 
-/// Nanoseconds since 1970, of a time such as `2026-11-15T18:00:00.000Z`.
+/// Parses a time such as `2026-11-15T18:00:00.000Z` to nanoseconds since 1970.
 pub(super) fn read(text: &[u8]) -> Option<i128> {
     let (date, rest) = text.split_at_checked(10)?;
     let (clock, mut rest) = rest.split_at_checked(9)?;
@@ -48,7 +48,7 @@ fn number(digits: &[u8]) -> Option<i64> {
         .try_fold(0_i64, |sum, digit| digit.is_ascii_digit().then(|| sum * 10 + i64::from(digit - b'0')))
 }
 
-/// Counted with years that begin in March, so that the day that is sometimes missing is the last.
+/// Years begin in March here, so that a leap day is the last day.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);

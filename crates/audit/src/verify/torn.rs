@@ -1,12 +1,13 @@
-//! Which ends of a log are what a crash leaves behind, and not damage: only these may be cut.
+//! Distinguishes what a crash leaves at the end of a log from damage: only the former may be removed.
 
 use memchr::memchr;
 
 use super::line::Reader;
 use super::{Form, Why};
 
-/// What is behind the last end of a line: a write that was cut short, unless a whole line is in it. A line is whole
-/// before it is acknowledged, so one that lacks nothing but its end, and has something else in its place, was damaged.
+/// Classifies data behind the last line end: an interrupted write, unless it contains a complete line. A line is
+/// complete before it is acknowledged, so one that lacks only its line end, with another byte in its place, was
+/// damaged.
 pub(super) fn unended(rest: &[u8]) -> (Why, &'static str) {
     let whole = rest.split_last().is_some_and(|(_, line)| Reader::default().read(line, Form::Exact).is_ok());
     match whole {
@@ -15,13 +16,13 @@ pub(super) fn unended(rest: &[u8]) -> (Why, &'static str) {
     }
 }
 
-/// The smallest piece that a disk writes whole.
+/// The smallest unit that a disk writes atomically.
 const SECTOR_BYTES: u64 = 512;
 
-/// Whether `rest`, which begins at `offset` of its file behind the last good line, is what a power cut leaves of one
-/// write that was not acknowledged: some of its sectors were never written and read as zeros. Canonical JSON has no
-/// zeros in it. A flipped bit, or a few, does not look like this. Lines of more than one time are more than one
-/// write, the first of which was acknowledged.
+/// Returns `true` if `rest`, which begins at `offset` behind the last valid line, is what a power loss leaves of one
+/// unacknowledged write: some of its sectors were never written and read as zeros. Canonical JSON contains no zeros,
+/// and a few flipped bits do not look like this. Lines with different times are from several writes, the first of which
+/// was acknowledged.
 pub(super) fn unwritten(rest: &[u8], offset: u64) -> bool {
     let mut at = 0;
     let mut holes = 0;
