@@ -47,7 +47,7 @@ fn check<T: Union + Debug + Clone>(text: &str, expected: Is) {
 }
 
 #[test]
-fn updates_of_v1() {
+fn updates_of_v1_are_read() {
     fn check(text: &str, expected: Is) {
         self::check::<v1::SessionUpdate>(text, expected);
     }
@@ -65,7 +65,7 @@ fn updates_of_v1() {
 }
 
 #[test]
-fn updates_of_v2() {
+fn updates_of_v2_are_read() {
     fn check(text: &str, expected: Is) {
         self::check::<v2::SessionUpdate>(text, expected);
     }
@@ -82,7 +82,7 @@ fn updates_of_v2() {
 }
 
 #[test]
-fn content_blocks() {
+fn content_blocks_are_read_in_both_versions() {
     #[track_caller]
     fn both(text: &str, expected: Is) {
         check::<v1::ContentBlock>(text, expected);
@@ -97,7 +97,7 @@ fn content_blocks() {
 }
 
 #[test]
-fn tool_call_contents() {
+fn tool_call_contents_are_read_in_both_versions() {
     #[track_caller]
     fn both(text: &str, expected: Is) {
         check::<v1::ToolCallContent>(text, expected);
@@ -109,7 +109,7 @@ fn tool_call_contents() {
 }
 
 #[test]
-fn permission_outcomes() {
+fn permission_outcomes_are_read_in_both_versions() {
     #[track_caller]
     fn both(text: &str, expected: Is) {
         check::<v1::RequestPermissionOutcome>(text, expected);
@@ -149,7 +149,7 @@ fn errors_quote_the_peer_in_one_line() {
 }
 
 #[test]
-fn stop_reasons() {
+fn stop_reasons_are_read_in_both_versions() {
     let text = r#"{"stopReason":"_paused","resumeAt":"noon","_meta":{}}"#;
     let result: &RawValue = serde_json::from_str(text).unwrap();
     assert_eq!(StopReason::from_v1_result(result), Ok(StopReason::Other("_paused".into())));

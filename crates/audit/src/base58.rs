@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_texts() {
+    fn known_texts_are_encoded_and_decoded() {
         for (bytes, text) in [
             (&b""[..], ""),
             (b"\0\0", "11"),

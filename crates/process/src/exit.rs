@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes() {
+    fn exits_are_classified_by_status_signal_and_request() {
         let segv = Signal::SEGV.as_raw();
         let term = Signal::TERM.as_raw();
         for (exit, class) in [
@@ -160,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn signals_have_their_usual_names() {
         assert_eq!(Exit::signaled(Signal::KILL.as_raw(), true).signal_name(), Some("SIGKILL"));
         assert_eq!(Exit::signaled(40, true).signal_name(), None);
         assert_eq!(Exit::exited(9, false).signal_name(), None);
     }
 
     #[test]
-    fn words() {
+    fn an_exit_is_described_in_words() {
         assert_eq!(Exit::exited(3, false).to_string(), "exited with status 3");
         assert_eq!(Exit::signaled(Signal::SEGV.as_raw(), false).to_string(), "killed by SIGSEGV");
         assert_eq!(Exit::signaled(40, false).to_string(), "killed by signal 40");

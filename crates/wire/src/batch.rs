@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn entries() {
+    fn each_entry_is_delivered_or_answered() {
         let request = r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#;
         let notification = r#"{"jsonrpc":"2.0","method":"m","params":"wrong"}"#;
         let response = r#"{"jsonrpc":"2.0","id":1,"result":1}"#;

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn values() {
+    fn values_are_accepted_as_by_serde_json() {
         for value in [
             "",
             "0",
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn depth() {
+    fn nesting_is_limited_exactly() {
         let nested = |open: &str, close: &str, depth: usize| open.repeat(depth) + &close.repeat(depth);
         let limit = MAX_DEPTH as usize;
         for (text, fits) in [

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn lines() {
+    fn lines_are_found_however_the_stream_is_cut() {
         check("", &[], 0);
         check("a\nbc\n", &["a", "bc"], 0);
         check("a\r\nb\n\r\n\n \t \n  c \r\n", &["a", "b", "  c "], 0);

@@ -115,7 +115,7 @@ fn kinds_and_fields() {
 }
 
 #[test]
-fn refusals() {
+fn invalid_messages_are_refused_for_the_right_fault() {
     for text in
         ["", " ", "\u{feff}{}", "{}\0", "\0", "{", "[", "nul", "{}{}", "{} x", r#"{"id":"#, r#"{"id":"a"#]
     {

@@ -63,7 +63,7 @@ fn control(opcode: Control, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn messages() {
+fn messages_are_decoded_across_frames_and_reads() {
     check(&text(true, "{}"), &["message {}"], Ok(()));
     check(&text(true, ""), &["message "], Ok(()));
     check(
@@ -87,7 +87,7 @@ fn messages() {
 }
 
 #[test]
-fn ends() {
+fn a_close_frame_ends_the_connection() {
     check(&control(Control::Close, &[]), &["close None"], Ok(()));
     check(&control(Control::Close, &[0x03, 0xe8]), &["close Some(1000)"], Ok(()));
     check(&control(Control::Close, &[0x11, 0x31, b'x']), &["close Some(4401)"], Ok(()));
@@ -97,7 +97,7 @@ fn ends() {
 }
 
 #[test]
-fn faults() {
+fn violations_are_reported() {
     check(&frame(OpCode::Data(Data::Binary), true, b"x"), &[], Err(Violation::Binary));
     check(&frame(OpCode::Data(Data::Text), true, &[b'a', 0xff]), &[], Err(Violation::Utf8));
     check(&more(true, "x"), &[], Err(Violation::Protocol));
