@@ -26,7 +26,7 @@ use crate::event::Event;
 use crate::facts::{AIP44, Fact, Facts};
 use crate::secret::{Secret, mark, reason};
 
-use argument::Reader;
+use argument::ArgumentReader;
 use name::{MAX_NAME_BYTES, Named, Names};
 use object::Label;
 use program::Takes;
@@ -197,14 +197,14 @@ impl Redaction {
                 *value = hidden.value();
                 true
             }
-            Value::Array(items) => self.items(items, Reader::default()),
+            Value::Array(items) => self.items(items, ArgumentReader::default()),
             Value::Object(members) => self.members(members),
             _ => false,
         }
     }
 
     /// The items of a list, which may be the arguments of a program.
-    fn items(&self, items: &mut [Value], mut reader: Reader) -> bool {
+    fn items(&self, items: &mut [Value], mut reader: ArgumentReader) -> bool {
         if self.pair(items) {
             return true;
         }
@@ -220,7 +220,7 @@ impl Redaction {
                     return Some(mark(reason::KEY));
                 }
                 is_header = self.is_header(text);
-                let (begin, takes) = reader.step(text, |name| self.names.of(name))?;
+                let (begin, takes) = reader.step(text, |name| self.names.classify(name))?;
                 // All of it is the argument, so it need not look like a secret.
                 let takes = if takes == Takes::Named { Takes::Value } else { takes };
                 let begin = begin + argument::secret_of(text.as_bytes().get(begin..)?, takes)?;
@@ -285,8 +285,9 @@ impl Redaction {
         if !members.keys().any(|key| object::is_value_key(key)) {
             return None;
         }
-        let label =
-            |(key, value): (&String, &Value)| Label::new(key, value.as_str()?, |name| self.names.of(name));
+        let label = |(key, value): (&String, &Value)| {
+            Label::new(key, value.as_str()?, |name| self.names.classify(name))
+        };
         members.iter().filter_map(label).max()
     }
 
@@ -307,7 +308,7 @@ impl Redaction {
         let label = self.label(members);
         let program =
             ["command", "program", "cmd", "bin"].iter().find_map(|key| member(members, key)?.as_str());
-        let mut reader = program.map(Reader::of);
+        let mut reader = program.map(ArgumentReader::new);
         let is_manifest = member(members, "kind").is_some_and(|kind| kind == "Secret");
         for (key, value) in members.iter_mut() {
             if is_manifest && pair::is_manifest_data(key) {
@@ -318,7 +319,7 @@ impl Redaction {
                 object::is_value_key(key)
                     && value.as_str().map_or(*label == Label::Secret, |text| label.accepts(text))
             });
-            let named = if label.is_some() { Some(Named::Secret) } else { self.names.of_key(key) };
+            let named = if label.is_some() { Some(Named::Secret) } else { self.names.classify_key(key) };
             is_hidden |= match (value, named) {
                 (Value::Null | Value::Bool(_), _) => false,
                 (Value::Object(members), _) if is_mark(members) => true,
@@ -373,7 +374,7 @@ impl Redaction {
     }
 
     fn is_name(&self, name: &str) -> bool {
-        self.names.of(name).is_some_and(Named::is_secret)
+        self.names.classify(name).is_some_and(Named::is_secret)
     }
 
     /// A text without its secrets, if there are any.
@@ -413,7 +414,7 @@ impl Redaction {
 
     /// Finds the secrets of a text as it is written. Only what the signs in it allow is looked for.
     fn find_plain(&self, text: &str, places: &mut Vec<Range<usize>>) {
-        let named = |name: &str| self.names.of(name);
+        let named = |name: &str| self.names.classify(name);
         let (signs, has_options) = token_patterns::tokens(text, &self.tokens, &self.signs, places);
         token::azure_secrets(text, places);
         if token_patterns::may_have_private_keys(signs) {

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::name::{self, MAX_NAME_BYTES, Named};
 use super::program::{
-    CURL, CURL_FLAGS, Options, Place, Settings, Takes, begins_settings, options, sets_variable, settings_of,
+    CURL, CURL_FLAGS, SecretOptions, SecretPlace, Settings, Takes, begins_settings, options, sets_variable,
+    settings_of,
 };
 use super::token_patterns;
 use super::value::{Quotes, closing, is_given, word_end};
@@ -14,10 +15,10 @@ const LOGIN_OPTIONS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
 
 /// Reads arguments one after the other.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
-    options: Option<Options>,
+pub(super) struct ArgumentReader {
+    options: Option<SecretOptions>,
     next: Option<Takes>,
-    /// The word that options with `Place::After` want has come.
+    /// The word that options with `SecretPlace::After` want has come.
     after: [bool; OPTION_CONTEXT_WORDS.len()],
     /// How many arguments have come that are no options.
     words: u8,
@@ -26,7 +27,7 @@ pub(super) struct Reader {
     is_named: bool,
     /// The next argument is the name of something: `--name`.
     is_name_next: bool,
-    /// How many had come with the word that `Place::Second` wants.
+    /// How many had come with the word that `SecretPlace::Second` wants.
     second_of: Option<u8>,
     /// The name of a network share has come.
     is_share: bool,
@@ -47,9 +48,9 @@ pub(super) const SECRET_FLAG: &str = "--secret";
 const NAME_OPTIONS: [&str; 5] = ["--name", "-Name", "--key", "-Path", "--variable"];
 const VALUE_OPTIONS: [&str; 4] = ["--value", "-Value", "--secret", "--data"];
 
-impl Reader {
+impl ArgumentReader {
     /// A reader for the arguments of this program.
-    pub(super) fn of(program: &str) -> Self {
+    pub(super) fn new(program: &str) -> Self {
         let mut reader = Self::default();
         reader.start(program);
         reader
@@ -82,7 +83,7 @@ impl Reader {
             has_secret_flag,
             ..Self::default()
         };
-        if let [("", Place::Next, takes)] = options {
+        if let [("", SecretPlace::Next, takes)] = options {
             self.next = Some(*takes);
         }
         true
@@ -112,7 +113,7 @@ impl Reader {
             return found;
         }
         // The flag of such a program has no value of its own.
-        let has_flag = |(_, place, _): &(_, Place, _)| matches!(place, Place::SecondIfSecret(_));
+        let has_flag = |(_, place, _): &(_, SecretPlace, _)| matches!(place, SecretPlace::SecondIfSecret(_));
         if word == SECRET_FLAG && self.options.is_some_and(|options| options.iter().any(has_flag)) {
             return None;
         }
@@ -127,14 +128,14 @@ impl Reader {
                 continue;
             }
             let is_wanted = match place {
-                Place::After(word) => self.is_behind(word),
+                SecretPlace::After(word) => self.is_behind(word),
                 _ => true,
             };
             if !is_wanted {
                 continue;
             }
             match (rest.is_empty(), place) {
-                (true, Place::Attached) | (false, Place::Next) => {}
+                (true, SecretPlace::Attached) | (false, SecretPlace::Next) => {}
                 (true, _) => {
                     self.next = Some(*takes);
                     return None;
@@ -194,11 +195,13 @@ impl Reader {
             self.is_share = true;
         }
         self.options?.iter().find_map(|(_, place, takes)| match place {
-            Place::Second(_) if is_second && !word.contains('=') => Some((0, *takes)),
-            Place::SecondIfSecret(_) if is_second && self.has_secret_flag => Some((0, *takes)),
-            Place::AfterShare if is_share && !word.starts_with(['/', '*']) => Some((0, *takes)),
-            Place::Word(number) if *number == self.words => Some((0, *takes)),
-            Place::Assigned(after) if self.is_behind(after) => word.find('=').map(|at| (at + 1, *takes)),
+            SecretPlace::Second(_) if is_second && !word.contains('=') => Some((0, *takes)),
+            SecretPlace::SecondIfSecret(_) if is_second && self.has_secret_flag => Some((0, *takes)),
+            SecretPlace::AfterShare if is_share && !word.starts_with(['/', '*']) => Some((0, *takes)),
+            SecretPlace::Word(number) if *number == self.words => Some((0, *takes)),
+            SecretPlace::Assigned(after) if self.is_behind(after) => {
+                word.find('=').map(|at| (at + 1, *takes))
+            }
             _ => None,
         })
     }
@@ -226,12 +229,12 @@ impl Reader {
         for (after, seen) in OPTION_CONTEXT_WORDS.iter().zip(&mut self.after) {
             *seen |= *after == word;
         }
-        let wants = |place: &Place| matches!(place, Place::Second(after) | Place::SecondIfSecret(after) if *after == word);
+        let wants = |place: &SecretPlace| matches!(place, SecretPlace::Second(after) | SecretPlace::SecondIfSecret(after) if *after == word);
         if self.options.unwrap_or_default().iter().any(|(_, place, _)| wants(place)) {
             self.second_of = Some(self.words);
         }
         let follows = self.options.unwrap_or_default().iter().find_map(|(_, place, takes)| match place {
-            Place::Follows(after) if *after == word => Some(*takes),
+            SecretPlace::Follows(after) if *after == word => Some(*takes),
             _ => None,
         });
         self.next = follows.or(self.next);
@@ -321,7 +324,7 @@ pub(super) fn may_be_in(text: &str) -> bool {
 
 /// The secrets among the arguments of commands in a text.
 pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
-    let mut reader = Reader::default();
+    let mut reader = ArgumentReader::default();
     let bytes = text.as_bytes();
     let mut at = 0;
     let (mut quotes, mut passed) = (Quotes::default(), 0);

@@ -103,7 +103,7 @@ impl Names {
     }
 
     /// What is said of the value of this name, if it is or has a secret.
-    pub(super) fn of(&self, name: &str) -> Option<Named> {
+    pub(super) fn classify(&self, name: &str) -> Option<Named> {
         let plain_name;
         let name = if name.is_ascii() {
             name
@@ -113,21 +113,21 @@ impl Names {
         };
         // Also behind what surrounds it: `[password]`, `password?`.
         let name = name.trim_matches(|letter: char| !letter.is_ascii_alphanumeric());
-        self.of_whole(name)
+        self.classify_end(name)
             .or_else(|| {
                 let core = without_continuation(name);
-                (core.len() < name.len()).then(|| self.of_whole(core))?
+                (core.len() < name.len()).then(|| self.classify_end(core))?
             })
             .or_else(|| has_core(name).then_some(Named::TokenLike))
     }
 
     /// The same of a name that may be written with escapes: `p%61ssword`.
-    pub(super) fn of_key(&self, name: &str) -> Option<Named> {
-        self.of(name).or_else(|| decode::decode_all(name).and_then(|name| self.of(&name)))
+    pub(super) fn classify_key(&self, name: &str) -> Option<Named> {
+        self.classify(name).or_else(|| decode::decode_all(name).and_then(|name| self.classify(&name)))
     }
 
     /// The same of a name by its end.
-    fn of_whole(&self, name: &str) -> Option<Named> {
+    fn classify_end(&self, name: &str) -> Option<Named> {
         let last = name.bytes().next_back()?.to_ascii_lowercase();
         if self.last & bit(last) == 0 {
             return None;
@@ -339,16 +339,16 @@ mod tests {
             "Password",
             "SharedAccessSignature",
         ] {
-            assert_eq!(names.of(name), Some(Named::Secret), "{name}");
+            assert_eq!(names.classify(name), Some(Named::Secret), "{name}");
         }
         for name in ["pwd", "Pwd", "PWD", "user_pwd"] {
-            assert!(matches!(names.of(name), Some(Named::UnlessPath | Named::Secret)), "{name}");
+            assert!(matches!(names.classify(name), Some(Named::UnlessPath | Named::Secret)), "{name}");
         }
         for name in ["pass", "mine_pass", "ansible_become_pass", "_auth", "creds", "pass2"] {
-            assert_eq!(names.of(name), Some(Named::Doubtful), "{name}");
+            assert_eq!(names.classify(name), Some(Named::Doubtful), "{name}");
         }
-        assert_eq!(names.of("tokens"), Some(Named::Texts));
-        assert_eq!(names.of("max_tokens"), Some(Named::Texts));
+        assert_eq!(names.classify("tokens"), Some(Named::Texts));
+        assert_eq!(names.classify("max_tokens"), Some(Named::Texts));
         for name in [
             "",
             "key",
@@ -373,7 +373,7 @@ mod tests {
             "été",
             "日本語",
         ] {
-            assert_eq!(names.of(name), None, "{name}");
+            assert_eq!(names.classify(name), None, "{name}");
         }
     }
 }

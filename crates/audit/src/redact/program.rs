@@ -29,7 +29,7 @@ pub(super) enum Takes {
 
 /// Where the secret of an option stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum SecretPlace {
     /// In the same argument, or in the next.
     Either,
     /// In the same argument.
@@ -52,87 +52,96 @@ pub(super) enum Place {
     AfterShare,
 }
 
-pub(super) type Options = &'static [(&'static str, Place, Takes)];
+pub(super) type SecretOptions = &'static [(&'static str, SecretPlace, Takes)];
 
-const LOGIN: Options = &[
-    ("-u", Place::Either, Takes::Login),
-    ("-U", Place::Either, Takes::Login),
-    ("-a", Place::Next, Takes::Login),
+const LOGIN: SecretOptions = &[
+    ("-u", SecretPlace::Either, Takes::Login),
+    ("-U", SecretPlace::Either, Takes::Login),
+    ("-a", SecretPlace::Next, Takes::Login),
 ];
-const HTTPIE: Options =
-    &[("-a", Place::Next, Takes::LoginOrToken), ("--auth", Place::Either, Takes::LoginOrToken)];
-pub(super) const CURL: Options = &[
-    ("-u", Place::Either, Takes::Login),
-    ("-U", Place::Either, Takes::Login),
-    ("-E", Place::Either, Takes::Login),
-    ("--cert", Place::Either, Takes::Login),
-    ("-b", Place::Either, Takes::Equals),
-    ("--cookie", Place::Either, Takes::Equals),
+const HTTPIE: SecretOptions =
+    &[("-a", SecretPlace::Next, Takes::LoginOrToken), ("--auth", SecretPlace::Either, Takes::LoginOrToken)];
+pub(super) const CURL: SecretOptions = &[
+    ("-u", SecretPlace::Either, Takes::Login),
+    ("-U", SecretPlace::Either, Takes::Login),
+    ("-E", SecretPlace::Either, Takes::Login),
+    ("--cert", SecretPlace::Either, Takes::Login),
+    ("-b", SecretPlace::Either, Takes::Equals),
+    ("--cookie", SecretPlace::Either, Takes::Equals),
 ];
 /// Options of one letter without an argument, in front of which `curl` takes others in the same word: `-sSu`.
 pub(super) const CURL_FLAGS: &str = "sSfLkivgGIjJNOqna0123469#";
 /// `mysql -p NAME` asks for the password; the name is that of a database.
-const ATTACHED: Options = &[("-p", Place::Attached, Takes::Value), ("-hp", Place::Attached, Takes::Value)];
-const SMALL: Options = &[("-p", Place::Either, Takes::Value)];
-const CAPITAL: Options = &[("-P", Place::Either, Takes::Value)];
-const PLINK: Options = &[("-pw", Place::Next, Takes::Value)];
-const REDIS: Options = &[("-a", Place::Either, Takes::Value)];
-const REGISTRY: Options = &[("-p", Place::After("login"), Takes::Value)];
-const AZURE: Options =
-    &[("-p", Place::After("login"), Takes::Value), ("--value", Place::After("secret"), Takes::Value)];
-const AWS: Options = &[("--value", Place::After("put-parameter"), Takes::Value)];
-const LDAP: Options = &[("-w", Place::Either, Takes::Value)];
-const SAMBA: Options = &[("-U", Place::Either, Takes::Percent)];
-const LFTP: Options = &[("-u", Place::Either, Takes::Comma)];
-const SNMP: Options = &[("-A", Place::Either, Takes::Value), ("-X", Place::Either, Takes::Value)];
-const TOKEN: Options = &[("-t", Place::After("auth"), Takes::Value)];
-const OPENSSL: Options = &[
-    ("-passin", Place::Next, Takes::Pass),
-    ("-passout", Place::Next, Takes::Pass),
-    ("-pass", Place::Next, Takes::Pass),
-    ("-k", Place::After("enc"), Takes::Value),
-    ("-K", Place::After("enc"), Takes::Value),
+const ATTACHED: SecretOptions =
+    &[("-p", SecretPlace::Attached, Takes::Value), ("-hp", SecretPlace::Attached, Takes::Value)];
+const SMALL: SecretOptions = &[("-p", SecretPlace::Either, Takes::Value)];
+const CAPITAL: SecretOptions = &[("-P", SecretPlace::Either, Takes::Value)];
+const PLINK: SecretOptions = &[("-pw", SecretPlace::Next, Takes::Value)];
+const REDIS: SecretOptions = &[("-a", SecretPlace::Either, Takes::Value)];
+const REGISTRY: SecretOptions = &[("-p", SecretPlace::After("login"), Takes::Value)];
+const AZURE: SecretOptions = &[
+    ("-p", SecretPlace::After("login"), Takes::Value),
+    ("--value", SecretPlace::After("secret"), Takes::Value),
 ];
-const SSH_KEYGEN: Options = &[("-N", Place::Either, Takes::Value), ("-P", Place::Either, Takes::Value)];
-const LOGIN_TOKEN: Options = &[("", Place::Follows("login"), Takes::Value)];
-const VAULT: Options = &[
-    ("", Place::Follows("login"), Takes::Value),
-    ("", Place::Assigned("put"), Takes::Value),
-    ("", Place::Assigned("patch"), Takes::Value),
+const AWS: SecretOptions = &[("--value", SecretPlace::After("put-parameter"), Takes::Value)];
+const LDAP: SecretOptions = &[("-w", SecretPlace::Either, Takes::Value)];
+const SAMBA: SecretOptions = &[("-U", SecretPlace::Either, Takes::Percent)];
+const LFTP: SecretOptions = &[("-u", SecretPlace::Either, Takes::Comma)];
+const SNMP: SecretOptions =
+    &[("-A", SecretPlace::Either, Takes::Value), ("-X", SecretPlace::Either, Takes::Value)];
+const TOKEN: SecretOptions = &[("-t", SecretPlace::After("auth"), Takes::Value)];
+const OPENSSL: SecretOptions = &[
+    ("-passin", SecretPlace::Next, Takes::Pass),
+    ("-passout", SecretPlace::Next, Takes::Pass),
+    ("-pass", SecretPlace::Next, Takes::Pass),
+    ("-k", SecretPlace::After("enc"), Takes::Value),
+    ("-K", SecretPlace::After("enc"), Takes::Value),
+];
+const SSH_KEYGEN: SecretOptions =
+    &[("-N", SecretPlace::Either, Takes::Value), ("-P", SecretPlace::Either, Takes::Value)];
+const LOGIN_TOKEN: SecretOptions = &[("", SecretPlace::Follows("login"), Takes::Value)];
+const VAULT: SecretOptions = &[
+    ("", SecretPlace::Follows("login"), Takes::Value),
+    ("", SecretPlace::Assigned("put"), Takes::Value),
+    ("", SecretPlace::Assigned("patch"), Takes::Value),
     // What is written may be a secret or a setting.
-    ("", Place::Assigned("write"), Takes::Token),
+    ("", SecretPlace::Assigned("write"), Takes::Token),
 ];
-const PULUMI: Options = &[("", Place::SecondIfSecret("set"), Takes::Value)];
-const NGROK: Options =
-    &[("", Place::Follows("add-authtoken"), Takes::Value), ("", Place::Follows("authtoken"), Takes::Value)];
+const PULUMI: SecretOptions = &[("", SecretPlace::SecondIfSecret("set"), Takes::Value)];
+const NGROK: SecretOptions = &[
+    ("", SecretPlace::Follows("add-authtoken"), Takes::Value),
+    ("", SecretPlace::Follows("authtoken"), Takes::Value),
+];
 /// Of Samba and of Windows: `net use X: \\host\share PASSWORD`, `net user NAME PASSWORD`.
-const NET: Options = &[
-    ("-U", Place::Either, Takes::Percent),
-    ("", Place::AfterShare, Takes::Value),
-    ("", Place::Second("user"), Takes::Mixed),
+const NET: SecretOptions = &[
+    ("-U", SecretPlace::Either, Takes::Percent),
+    ("", SecretPlace::AfterShare, Takes::Value),
+    ("", SecretPlace::Second("user"), Takes::Mixed),
 ];
-const SECRET_SETTINGS: Options =
-    &[("", Place::Assigned("secrets"), Takes::Value), ("", Place::Second("set"), Takes::Mixed)];
-const GITHUB: Options =
-    &[("-b", Place::After("secret"), Takes::Value), ("--body", Place::After("secret"), Takes::Value)];
-const SECRETS: Options = &[("", Place::Assigned("secrets"), Takes::Value)];
-const KUBERNETES: Options = &[
-    ("--from-literal=", Place::Attached, Takes::Equals),
-    ("--from-literal", Place::Next, Takes::Equals),
-    ("-p", Place::After("login"), Takes::Value),
+const SECRET_SETTINGS: SecretOptions =
+    &[("", SecretPlace::Assigned("secrets"), Takes::Value), ("", SecretPlace::Second("set"), Takes::Mixed)];
+const GITHUB: SecretOptions = &[
+    ("-b", SecretPlace::After("secret"), Takes::Value),
+    ("--body", SecretPlace::After("secret"), Takes::Value),
 ];
-const SQLPLUS: Options = &[("", Place::Word(1), Takes::Slash)];
-const HTPASSWD: Options = &[("", Place::Word(3), Takes::Value)];
-const WPA: Options = &[("", Place::Word(2), Takes::Value)];
-const WINDOWS: Options = &[
-    ("/p:", Place::Attached, Takes::Value),
-    ("/pass:", Place::Attached, Takes::Value),
-    ("/password:", Place::Attached, Takes::Value),
-    ("/rp", Place::Next, Takes::Value),
+const SECRETS: SecretOptions = &[("", SecretPlace::Assigned("secrets"), Takes::Value)];
+const KUBERNETES: SecretOptions = &[
+    ("--from-literal=", SecretPlace::Attached, Takes::Equals),
+    ("--from-literal", SecretPlace::Next, Takes::Equals),
+    ("-p", SecretPlace::After("login"), Takes::Value),
+];
+const SQLPLUS: SecretOptions = &[("", SecretPlace::Word(1), Takes::Slash)];
+const HTPASSWD: SecretOptions = &[("", SecretPlace::Word(3), Takes::Value)];
+const WPA: SecretOptions = &[("", SecretPlace::Word(2), Takes::Value)];
+const WINDOWS: SecretOptions = &[
+    ("/p:", SecretPlace::Attached, Takes::Value),
+    ("/pass:", SecretPlace::Attached, Takes::Value),
+    ("/password:", SecretPlace::Attached, Takes::Value),
+    ("/rp", SecretPlace::Next, Takes::Value),
 ];
 
 /// The options of a program that have secrets, if it is known for any.
-pub(super) fn options(program: &str) -> Option<Options> {
+pub(super) fn options(program: &str) -> Option<SecretOptions> {
     Some(match program {
         "curl" => CURL,
         "wget" | "ab" | "siege" | "etcdctl" => LOGIN,
@@ -178,7 +187,7 @@ pub(super) fn options(program: &str) -> Option<Options> {
         // So are their arguments.
         _ if settings_of(program).is_some() => &[],
         // The secret is its first argument.
-        "ConvertTo-SecureString" => &[("", Place::Next, Takes::Value)],
+        "ConvertTo-SecureString" => &[("", SecretPlace::Next, Takes::Value)],
         _ => return None,
     })
 }

@@ -154,7 +154,7 @@ proptest::proptest! {
         ),
     ) {
         let (text, redaction) = (pieces.concat(), Redaction::default());
-        let named = |name: &str| redaction.names.of(name);
+        let named = |name: &str| redaction.names.classify(name);
         let (mut places, mut found) = (Vec::new(), Vec::new());
         private_key::private_keys(&text, &mut places);
         token_patterns::logins(&text, &mut places);
