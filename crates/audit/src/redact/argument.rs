@@ -1,4 +1,5 @@
-//! Secrets among the arguments of programs: behind options that say so, and behind those that mean it for one program.
+//! Finds secrets among the arguments of programs: behind options with telling names, and behind options known for one
+//! program.
 
 use std::ops::Range;
 
@@ -10,53 +11,53 @@ use super::program::{
 use super::token_patterns;
 use super::value::{Quotes, closing, is_given, word_end};
 
-/// Options that logins follow, of any program.
+/// Options that a login follows, for any program.
 const LOGIN_OPTIONS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
 
-/// Reads arguments one after the other.
+/// Reads arguments in order.
 #[derive(Debug, Default)]
 pub(super) struct ArgumentReader {
     options: Option<SecretOptions>,
     next: Option<Takes>,
-    /// The word that options with `SecretPlace::After` want has come.
+    /// For each context word, whether it was seen; `SecretPlace::After` requires one.
     after: [bool; OPTION_CONTEXT_WORDS.len()],
-    /// How many arguments have come that are no options.
+    /// Number of arguments so far that are not options.
     words: u8,
     settings: Option<Settings>,
-    /// The name of a secret has come, and its value may follow an option.
+    /// The name of a secret was seen, and its value may follow an option.
     is_named: bool,
-    /// The next argument is the name of something: `--name`.
+    /// The next argument is a name: `--name`.
     is_name_next: bool,
-    /// How many had come with the word that `SecretPlace::Second` wants.
+    /// The value of `words` when the word that `SecretPlace::Second` requires was seen.
     second_of: Option<u8>,
-    /// The name of a network share has come.
+    /// The name of a network share was seen.
     is_share: bool,
-    /// A flag of this command says that its value is a secret.
+    /// A flag of this command marks its value as a secret.
     has_secret_flag: bool,
-    /// How much of `machine … login … password` has come.
+    /// How much of `machine … login … password` was seen.
     netrc: u8,
 }
 
-/// Words that options may have to stand behind.
+/// Words that some options must follow.
 const OPTION_CONTEXT_WORDS: [&str; 9] =
     ["login", "auth", "enc", "secret", "secrets", "put-parameter", "put", "patch", "write"];
 
-/// The flag that says of a value that it is a secret.
+/// The flag that marks a value as a secret.
 pub(super) const SECRET_FLAG: &str = "--secret";
 
-/// Options whose argument is the name of something, and those whose argument is its value.
+/// Options whose argument is a name, and those whose argument is its value.
 const NAME_OPTIONS: [&str; 5] = ["--name", "-Name", "--key", "-Path", "--variable"];
 const VALUE_OPTIONS: [&str; 4] = ["--value", "-Value", "--secret", "--data"];
 
 impl ArgumentReader {
-    /// A reader for the arguments of this program.
+    /// Creates a reader for the arguments of this program.
     pub(super) fn new(program: &str) -> Self {
         let mut reader = Self::default();
         reader.start(program);
         reader
     }
 
-    /// Takes note of whether a flag says, anywhere among the arguments, that a value is a secret.
+    /// Records whether a flag anywhere among the arguments marks a value as a secret.
     pub(super) fn set_secret_flag(&mut self, has_secret_flag: bool) {
         self.has_secret_flag = has_secret_flag;
     }
@@ -72,7 +73,7 @@ impl ArgumentReader {
         let program = at.and_then(|at| word.get(at + 1..)).unwrap_or(word);
         let program = program.strip_suffix(".exe").unwrap_or(program);
         let Some(options) = options(program) else { return false };
-        // Others have it as a word: `aws configure set`.
+        // Some programs have it as a word: `aws configure set`.
         if program == "set" && self.options.is_some() {
             return false;
         }
@@ -89,14 +90,14 @@ impl ArgumentReader {
         true
     }
 
-    /// Whether this argument has a secret: where that, or what it is a part of, begins, and how it is read.
+    /// Returns where the secret of this argument begins, or the text that contains it, and how it is read.
     pub(super) fn step(
         &mut self,
         word: &str,
         named: impl Fn(&str) -> Option<Named>,
     ) -> Option<(usize, Takes)> {
         if let Some(takes) = self.next.take() {
-            // Another option, or a number of a user.
+            // Another option, or the number of a user.
             if !word.starts_with('-') || takes == Takes::Pass {
                 return Some((0, takes));
             }
@@ -117,7 +118,7 @@ impl ArgumentReader {
         if word == SECRET_FLAG && self.options.is_some_and(|options| options.iter().any(has_flag)) {
             return None;
         }
-        // What begins with a slash is a path, or an option on other systems.
+        // A word that begins with a slash is a path, or an option on other systems.
         if !word.starts_with('-') && (self.word(word, &named) || !word.starts_with('/')) {
             return None;
         }
@@ -181,12 +182,12 @@ impl ArgumentReader {
         None
     }
 
-    /// Returns `true` if this word, one of [`OPTION_CONTEXT_WORDS`], has come.
+    /// Returns `true` if this word, one of [`OPTION_CONTEXT_WORDS`], was seen.
     fn is_behind(&self, word: &str) -> bool {
         OPTION_CONTEXT_WORDS.iter().zip(self.after).any(|(after, seen)| *after == word && seen)
     }
 
-    /// The secret of an argument that is no option, by its place.
+    /// Returns the secret of an argument that is not an option, by its position.
     fn argument(&mut self, word: &str) -> Option<(usize, Takes)> {
         self.words = self.words.saturating_add(1);
         let is_second = self.second_of.is_some_and(|words| words.saturating_add(2) == self.words);
@@ -206,7 +207,8 @@ impl ArgumentReader {
         })
     }
 
-    /// The secret of an option in one word with others, as `curl` takes them: `-su name:…`. `Some(None)`: it is the next argument.
+    /// Returns the secret of an option within a word of several, as in `curl -su name:…`. `Some(None)` means the next
+    /// argument.
     fn cluster(&mut self, word: &str) -> Option<Option<(usize, Takes)>> {
         let letters = word.strip_prefix('-').filter(|_| self.options == Some(CURL))?;
         let flags = letters.bytes().take_while(|byte| CURL_FLAGS.as_bytes().contains(byte)).count();
@@ -221,7 +223,7 @@ impl ArgumentReader {
         Some(None)
     }
 
-    /// A word that is no option. Whether it is a program.
+    /// Handles a word that is not an option. Returns `true` if it is a program.
     fn word(&mut self, word: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
         if self.start(word) {
             return true;
@@ -238,7 +240,7 @@ impl ArgumentReader {
             _ => None,
         });
         self.next = follows.or(self.next);
-        // The keywords of a `.netrc`, in capitals too.
+        // The keywords of a `.netrc`, also in capitals.
         self.netrc = match (self.netrc, word.to_ascii_lowercase().as_str()) {
             (_, "machine" | "default") => 1,
             (1 | 2 | 4 | 5, "login") => 3,
@@ -247,7 +249,7 @@ impl ArgumentReader {
                 self.next = Some(Takes::Value);
                 0
             }
-            // In front of the login, and right behind the host: in a sentence there would be words between.
+            // Before the login, directly behind the host: a sentence would have words between.
             (2, "password" | "passwd") => {
                 self.next = Some(Takes::Mixed);
                 5
@@ -277,18 +279,18 @@ impl ArgumentReader {
         false
     }
 
-    /// The same behind an argument that cannot be a secret.
+    /// Skips an argument that cannot be a secret.
     pub(super) fn skip(self) -> Self {
         Self { next: None, ..self }
     }
 
-    /// A command ends here, and another one may begin.
+    /// Ends a command; another one may begin.
     fn end(&mut self) {
         *self = Self { netrc: self.netrc, has_secret_flag: self.has_secret_flag, ..Self::default() };
     }
 }
 
-/// Whether arguments with secrets can be in a text in which no option begins.
+/// Returns `true` if a text without options may contain arguments with secrets.
 pub(super) fn may_be_in(text: &str) -> bool {
     [
         "set",
@@ -322,7 +324,7 @@ pub(super) fn may_be_in(text: &str) -> bool {
     .any(|word| text.contains(word))
 }
 
-/// The secrets among the arguments of commands in a text.
+/// Finds the secrets among the arguments of commands in a text.
 pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
     let mut reader = ArgumentReader::default();
     let bytes = text.as_bytes();
@@ -388,7 +390,7 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
     }
 }
 
-/// The secret of a text that begins here or a little later.
+/// Returns the secret of a text that begins here or shortly after.
 fn place(bytes: &[u8], begin: usize, takes: Takes, quotes: Quotes) -> Option<Range<usize>> {
     // The output of a command in fish, or an expression; but a text in parentheses is one.
     let begin = match bytes.get(begin..)? {
@@ -417,7 +419,7 @@ fn place(bytes: &[u8], begin: usize, takes: Takes, quotes: Quotes) -> Option<Ran
     (until > from && (is_literal || is_given(&bytes[from..until]))).then_some(from..until)
 }
 
-/// How long a secret is that goes to the end of its argument, or to a sign behind it.
+/// The length of a secret that ends with its argument, or at a sign in it.
 fn secret_end(secret: &[u8], takes: Takes) -> usize {
     match takes {
         Takes::Slash => secret.iter().rposition(|byte| *byte == b'@').unwrap_or(secret.len()),
@@ -425,7 +427,7 @@ fn secret_end(secret: &[u8], takes: Takes) -> usize {
     }
 }
 
-/// Where in an argument its secret begins.
+/// Returns where in an argument its secret begins.
 pub(super) fn secret_of(argument: &[u8], takes: Takes) -> Option<usize> {
     let behind = |sign: u8| argument.iter().position(|byte| *byte == sign).map(|at| at + 1);
     match takes {

@@ -1,12 +1,13 @@
-//! Decodes escapes, so that an escaped name, sign or token is recognized like a plain one: `"p\u0061ssword"`, `p%61ssword=`.
+//! Decodes escapes, so that escaped names, signs and tokens are recognized like plain ones: `"p\u0061ssword"`,
+//! `p%61ssword=`.
 //!
-//! Every encoding is decoded on its own and in turn, because a quote or a separator of one is an ordinary letter in the other. First only
-//! letters of names are decoded: a value ends at a blank, but not at one that is escaped. Then everything is, for the sake of signs.
-//! Positions are mapped back, so the text that is shown keeps its escapes. Each step reads its text once.
+//! Every encoding is decoded separately, because a quote or separator of one is an ordinary letter in another. First
+//! only letters of names are decoded: a value ends at a blank, but not at an escaped one. Then everything is, because
+//! of signs. Positions are mapped back, so the displayed text keeps its escapes. Each step reads its text once.
 
 use std::ops::Range;
 
-/// The order in which encodings are decoded. Two of them come again, for escapes that are escaped themselves.
+/// The order in which encodings are decoded. Two of them repeat, for escapes that are themselves escaped.
 const ORDER: [Encoding; 6] = [
     Encoding::Backslash,
     Encoding::Percent,
@@ -16,13 +17,13 @@ const ORDER: [Encoding; 6] = [
     Encoding::Percent,
 ];
 
-/// How many backslashes are taken together, as one that was escaped again and again.
+/// Limit of backslashes that count as one that was escaped repeatedly.
 const MAX_REPEATS: usize = 8;
 
-/// What control characters are decoded to: a letter that is not seen, and so makes no difference in a name.
+/// Replaces control characters: an invisible letter, which does not change a name.
 const INVISIBLE: char = '\u{200b}';
 
-/// Entities of HTML and XML that have names, without those that only letters of names stand for.
+/// Named entities of HTML and XML, except those that only letters of names need.
 const ENTITIES: [(&str, char); 10] = [
     ("amp;", '&'),
     ("apos;", '\''),
@@ -36,7 +37,7 @@ const ENTITIES: [(&str, char); 10] = [
     ("quot;", '"'),
 ];
 
-/// A way to write letters by their numbers.
+/// An encoding of letters by their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Encoding {
     /// `\u0061`, `\x61`, `\141` and `\/`, as in JSON and program code.
@@ -47,13 +48,13 @@ enum Encoding {
     Entity,
 }
 
-/// Reads an escape at the start of a text: the letter it stands for, and how long the escape is.
+/// Reads an escape at the start of a text: its letter and its length.
 type ReadEscape = fn(&str) -> Option<(char, usize)>;
 
 /// Which escapes are decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
-    /// Those of letters that names are made of.
+    /// Letters of names only.
     Names,
     All,
 }
@@ -71,12 +72,12 @@ impl Reach {
 #[derive(Debug)]
 pub(super) struct Decoded {
     pub(super) text: String,
-    /// Where escapes begin and end: the position in `text`, and the one in the source.
+    /// The boundaries of escapes: positions in `text` and in the source.
     pub(super) edges: Vec<(usize, usize)>,
 }
 
 impl Decoded {
-    /// Returns where this part of `text` is in the source.
+    /// Maps a range of `text` to the source.
     pub(super) fn source(&self, place: &Range<usize>) -> Range<usize> {
         let position = |at: usize| {
             let behind = self.edges.partition_point(|(decoded, _)| *decoded <= at);
@@ -88,7 +89,7 @@ impl Decoded {
         position(place.start)..position(place.end)
     }
 
-    /// Returns where a position of the source is in `text`.
+    /// Maps a position of the source to `text`.
     pub(super) fn position(&self, at: usize) -> usize {
         let behind = self.edges.partition_point(|(_, source)| *source <= at);
         let next = self.edges.get(behind).map_or(self.text.len(), |edge| edge.0);
@@ -99,7 +100,7 @@ impl Decoded {
     }
 }
 
-/// Calls `find` with every text that comes of decoding this one, and returns where all it finds is in this one.
+/// Calls `find` with every decoding of this text, and returns what it finds as ranges of this text.
 pub(super) fn find_decoded(text: &str, mut find: impl FnMut(&str) -> Vec<Range<usize>>) -> Vec<Range<usize>> {
     let mut places = Vec::new();
     let mut before: Vec<Decoded> = Vec::new();
@@ -146,7 +147,7 @@ fn decode(text: &str, encoding: Encoding, reach: Reach) -> Option<Decoded> {
         };
         decoded.text.push_str(&text[done..at]);
         decoded.edges.push((decoded.text.len(), at));
-        // Control characters do not end a name for a reader either.
+        // Control characters do not end a name for a reader.
         let is_blank = matches!(letter, '\t' | '\n' | '\r');
         decoded.text.push(if letter.is_control() && !is_blank { INVISIBLE } else { letter });
         done = at + length;
@@ -159,7 +160,7 @@ fn decode(text: &str, encoding: Encoding, reach: Reach) -> Option<Decoded> {
     Some(decoded)
 }
 
-/// The letter that an escape behind backslashes stands for, and how long the escape is.
+/// The letter of an escape behind backslashes, and the length of the escape.
 fn backslash(text: &str) -> Option<(char, usize)> {
     let signs = text.bytes().take(MAX_REPEATS).take_while(|byte| *byte == b'\\').count();
     let rest = &text.as_bytes()[signs..];
@@ -182,7 +183,7 @@ fn backslash(text: &str) -> Option<(char, usize)> {
     Some((letter, signs + length))
 }
 
-/// The letter that four digits behind `u` stand for, or two times four: a surrogate pair.
+/// The letter of four digits behind `u`, or of a surrogate pair.
 fn utf16(number: &[u8]) -> Option<(char, usize)> {
     let first = hex(number, 4)?;
     if let Some(letter) = char::from_u32(first) {
@@ -196,7 +197,7 @@ fn utf16(number: &[u8]) -> Option<(char, usize)> {
     Some((letter, 5 + signs + 5))
 }
 
-/// The letter that an escape behind a percent sign stands for, and how long the escape is. A letter may take several.
+/// The letter of an escape behind a percent sign, and the length of the escape, which may be several bytes.
 fn percent(text: &str) -> Option<(char, usize)> {
     const LENGTH: usize = 3;
     let bytes = text.as_bytes();
@@ -221,7 +222,7 @@ fn percent_byte(bytes: &[u8]) -> Option<u8> {
     u8::try_from(hex(bytes.strip_prefix(b"%")?, 2)?).ok()
 }
 
-/// The letter that an entity stands for, and how long it is.
+/// The letter of an entity, and the length of the entity.
 fn entity(text: &str) -> Option<(char, usize)> {
     let rest = text.strip_prefix('&')?;
     let Some(number) = rest.strip_prefix('#') else {
@@ -238,7 +239,7 @@ fn entity(text: &str) -> Option<(char, usize)> {
     digits[length..].starts_with(';').then_some((letter, begin + length + 1))
 }
 
-/// The value of so many hexadecimal digits.
+/// Parses this many hexadecimal digits.
 fn hex(bytes: &[u8], digits: usize) -> Option<u32> {
     let digits = bytes
         .get(..digits)

@@ -1,7 +1,7 @@
-//! Characters that are invisible or look like ASCII letters. A name written with them is read as the one it looks like.
+//! Maps invisible characters and characters that look like ASCII letters, so that a name is read as it looks.
 
-/// Returns a name as it looks to a reader, in ASCII where possible. Invisible characters are dropped, and characters that
-/// look like ASCII letters are replaced.
+/// Returns a name as it looks to a reader, in ASCII where possible: drops invisible characters and replaces those that
+/// look like ASCII letters.
 pub(super) fn readable(name: &str) -> String {
     name.chars().filter(|letter| !is_invisible(*letter)).map(looks_like).collect()
 }
@@ -13,7 +13,7 @@ fn is_invisible(letter: char) -> bool {
         | '\u{3164}' | '\u{ffa0}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// The ASCII letter that this one is taken for.
+/// Returns the ASCII letter that this character looks like.
 fn looks_like(letter: char) -> char {
     let at = |first: char, to: u8| {
         u32::from(letter)
@@ -24,7 +24,7 @@ fn looks_like(letter: char) -> char {
     match letter {
         // Full width.
         '\u{ff01}'..='\u{ff5e}' => at('\u{ff01}', b'!'),
-        // Letters for mathematics come in alphabets of 52, but for a few.
+        // Mathematical alphabets have 52 letters each, with few exceptions.
         '\u{1d400}'..='\u{1d6a3}' => {
             let index = (u32::from(letter) - 0x1d400) % 52;
             let (first, by) = if index < 26 { (b'a', index) } else { (b'a', index - 26) };

@@ -1,4 +1,5 @@
-//! Secrets of whole lines: directives of configuration files, and what is piped to a command that reads a password.
+//! Finds secrets in whole lines: directives of configuration files, and input that is piped to a command that reads a
+//! password.
 
 use std::ops::Range;
 
@@ -6,16 +7,16 @@ use super::name::{self, Named};
 use super::token_patterns;
 use super::value::is_given;
 
-/// Directives that are nothing but a password, so that a plain word behind them is one, too.
+/// Directives whose only argument is a password, so that even a plain word is one.
 const PASSWORD_DIRECTIVES: [&str; 2] = ["requirepass", "masterauth"];
 
-/// Options with which a command reads a secret from its input.
+/// Options that make a command read a secret from its input.
 const INPUT_OPTIONS: [&str; 4] = ["--password-stdin", "--with-token", "--stdin", "--token-stdin"];
 
-/// What a command does that stores a secret from its input: `gh secret set NAME`.
+/// Subcommands that store a secret from their input: `gh secret set NAME`.
 const STORING: [&str; 4] = ["set", "put", "create", "add"];
 
-/// A word of a line, and where it begins in the text.
+/// A word of a line and its position in the text.
 type Word<'a> = (usize, &'a str);
 
 /// Finds the secrets of all lines of a text.
@@ -37,7 +38,7 @@ pub(super) fn lines(text: &str, named: impl Fn(&str) -> Option<Named>, found: &m
     }
 }
 
-/// The words of a line, which begins at `begin`.
+/// Splits a line, which begins at `begin`, into words.
 fn words(line: &str, begin: usize) -> impl Iterator<Item = Word<'_>> {
     let mut at = begin;
     line.split(|letter: char| letter.is_ascii_whitespace()).filter_map(move |word| {
@@ -47,14 +48,14 @@ fn words(line: &str, begin: usize) -> impl Iterator<Item = Word<'_>> {
     })
 }
 
-/// Where a word is without what surrounds it: quotes, and the end of a statement.
+/// The range of a word without its quotes and the end of the statement.
 fn inner((start, word): Word<'_>) -> Range<usize> {
     let shorter = word.trim_start_matches(['"', '\'']);
     let from = start + word.len() - shorter.len();
     from..from + shorter.trim_end_matches(['"', '\'', ';']).len()
 }
 
-/// The secret of a line that is a name and a value, and nothing more: `db.password …`.
+/// Finds the secret of a line that is only a name and a value: `db.password …`.
 fn directive(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
     let mut words = words(line, begin);
     let (Some((_, name)), Some(value), None) = (words.next(), words.next(), words.next()) else { return };
@@ -68,7 +69,7 @@ fn directive(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, fo
     let least =
         if PASSWORD_DIRECTIVES.contains(&name) { token_patterns::MIN_OPTION_BYTES } else { usize::MAX };
     let Some(named) = named(name::end_of(name)) else { return };
-    // A number behind such a name is counted, and a name with a call or a type is program code.
+    // A number behind such a name is a count, and a name with a call or a type is program code.
     let is_secret = match named {
         Named::TokenLike => named.accepts(value),
         named if named.is_secret() => {
@@ -83,7 +84,7 @@ fn directive(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, fo
     }
 }
 
-/// The secret of a sentence that says what it is: `the private key is …`. The name may be in two words.
+/// Finds the secret of a sentence that names it: `the private key is …`. The name may be two words.
 fn sentence(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
     for (at, is) in line.match_indices(" is ") {
         let before = &line[..at];
@@ -100,14 +101,14 @@ fn sentence(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, fou
     }
 }
 
-/// Returns `true` if a word without a sign in front of it can be a secret, and is no part of a sentence or of program code.
+/// Returns `true` if a word without a sign before it can be a secret, and is not part of a sentence or of program code.
 fn is_secret_word(value: &str) -> bool {
     !value.contains("://")
         && !value.ends_with(['{', '(', ',', ':'])
         && !value.starts_with(['=', '{', '(', '<', '&', '|', '>'])
 }
 
-/// The secret of a line that sets a header: `proxy_set_header X-Api-Key …;`.
+/// Finds the secret of a line that sets a header: `proxy_set_header X-Api-Key …;`.
 fn header(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
     let mut since_header = usize::MAX;
     let mut words = words(line, begin).peekable();
@@ -140,7 +141,9 @@ fn header(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, found
     }
 }
 
-/// The secrets that a line gives to commands by their input: `echo … | docker login --password-stdin`, `sudo -S x <<< …`.
+/// Finds secrets that a line pipes to commands: `echo …
+///
+/// docker login --password-stdin`, `sudo -S x <<< …`.
 fn input(line: &str, begin: usize, found: &mut Vec<Range<usize>>) {
     let mut echoed: Option<Range<usize>> = None;
     let mut at = begin;
@@ -158,12 +161,12 @@ fn input(line: &str, begin: usize, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// Returns `true` if a value is there, and not that of a variable.
+/// Returns `true` if there is a value, other than a variable.
 fn is_shown(line: &str, begin: usize, place: &Range<usize>) -> bool {
     !place.is_empty() && is_given(&line.as_bytes()[place.start - begin..place.end - begin])
 }
 
-/// What `echo` and `printf` print. All of their arguments but options count, and of `printf` all but the format.
+/// The output of `echo` and `printf`: all arguments except options, and for `printf` except the format.
 fn printed(command: &str, begin: usize) -> Option<Range<usize>> {
     let mut words = words(command, begin)
         .skip_while(|(_, word)| !is_program(word, "echo") && !is_program(word, "printf"));

@@ -1,14 +1,14 @@
-//! Secrets that are a part of an address: webhooks and bots that anybody can use who knows their URL, and the passwords of database
+//! Finds secrets in addresses: webhooks and bots that everyone can use who knows their URL, and passwords in database
 //! addresses and `.pgpass` lines.
 //!
-//! Host and service stay readable; only the part goes that makes the address usable.
+//! Host and service stay readable; only the part that makes the address usable is removed.
 
 use std::ops::Range;
 
 use super::token_patterns;
 use super::value::is_given;
 
-/// How much of a path is secret.
+/// The secret part of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     /// The segment behind the known ones.
@@ -17,7 +17,7 @@ enum Part {
     Rest,
 }
 
-/// Addresses that are secrets: a host, or the end of one, the segments in front of the secret (`*` is any), and how far that goes.
+/// Secret addresses: a host or its end, the segments before the secret (`*` is any), and the secret part.
 const LINKS: &[(&str, &str, Part)] = &[
     ("alchemy.com", "v2", Part::Segment),
     ("api.pushcut.io", "", Part::Segment),
@@ -47,27 +47,27 @@ const LINKS: &[(&str, &str, Part)] = &[
     ("webhook.site", "", Part::Segment),
 ];
 
-/// Segments of paths behind which those that look random are secrets, whatever the host.
+/// Path segments that random-looking secrets follow, on any host.
 const HOOK_SEGMENTS: [&str; 7] =
     ["hook", "hooks", "webhook", "webhooks", "incomingwebhook", "token", "secret"];
 
-/// How long a segment is at least that looks random, and how often its letters, capitals and digits take turns.
+/// Minimum length of a random-looking segment, and minimum number of changes between letters, capitals and digits.
 const MIN_RANDOM_BYTES: usize = 16;
 const MIN_RANDOM_TURNS: usize = 4;
 
-/// How many digits the number of a Telegram bot has, and how many letters its token has at least: with `bot` in front, and without.
+/// Number of digits of a Telegram bot's number, and minimum length of its token: with `bot` before it, and without.
 const BOT_DIGITS: std::ops::RangeInclusive<usize> = 5..=12;
 const MIN_BOT_TOKEN_BYTES: usize = 20;
 const MIN_BARE_BOT_TOKEN_BYTES: usize = 30;
 
-/// The ends of names of source files, which stand in front of line numbers as hosts do in front of ports.
+/// Endings of source file names, which precede line numbers as hosts precede ports.
 const SOURCE_ENDS: &[&str] = &[
     "c", "cc", "cpp", "cs", "css", "go", "h", "hpp", "html", "java", "js", "json", "jsx", "kt", "log", "lua",
     "md", "php", "pl", "py", "rb", "rs", "sh", "sql", "swift", "toml", "ts", "tsx", "txt", "xml", "yaml",
     "yml",
 ];
 
-/// How far in front of a host the login of a database address begins at most.
+/// How far before a host the login of a database address may begin.
 const MAX_LOGIN_BYTES: usize = 256;
 
 /// Finds the secrets of all addresses in a text.
@@ -143,13 +143,13 @@ fn address(address: &str, offset: usize, scheme: Scheme, found: &mut Vec<Range<u
             return;
         }
     }
-    // Without a scheme it may be a path in a file system, of program code for example.
+    // Without a scheme it may be a file system path.
     if scheme == Scheme::Present || host.contains('.') && !host.starts_with('.') {
         hook_segments(path, offset, found);
     }
 }
 
-/// Finds the segments that look random behind one that is called like a webhook.
+/// Finds random-looking segments behind one that is named like a webhook.
 fn hook_segments(path: &str, offset: usize, found: &mut Vec<Range<usize>>) {
     let (mut begin, mut is_hook) = (0, false);
     for segment in path.split('/') {
@@ -161,7 +161,7 @@ fn hook_segments(path: &str, offset: usize, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// The tokens of bots in the segments of a path: `bot123456:…`.
+/// Finds bot tokens in the segments of a path: `bot123456:…`.
 fn bot_segments(path: &str) -> impl Iterator<Item = Range<usize>> {
     let mut begin = 0;
     path.split('/').filter_map(move |segment| {
@@ -182,7 +182,7 @@ fn is_host(host: &str, known: &str) -> bool {
         && (at == 0 || host.as_bytes()[at - 1] == b'.')
 }
 
-/// Where a path goes on behind these segments, if it begins with them.
+/// Returns where a path continues behind these segments, if it begins with them.
 fn behind(path: &str, segments: &str) -> Option<usize> {
     let mut rest = path;
     for known in segments.split('/').filter(|known| !known.is_empty()) {
@@ -195,7 +195,7 @@ fn behind(path: &str, segments: &str) -> Option<usize> {
     Some(path.len() - rest.len())
 }
 
-/// Returns `true` if a segment looks like a generated one. The name of a file does not.
+/// Returns `true` if a segment looks generated. A file name does not.
 fn is_random(segment: &str) -> bool {
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Class {
@@ -222,7 +222,7 @@ fn is_random(segment: &str) -> bool {
     has_digit && turns >= MIN_RANDOM_TURNS
 }
 
-/// Finds the tokens of Telegram bots outside of known addresses: `123456789:AA…`, and `bot123456789:…` on a server of one's own.
+/// Finds tokens of Telegram bots outside of known addresses: `123456789:AA…`, and `bot123456789:…` on other servers.
 pub(super) fn bot_tokens(text: &str, found: &mut Vec<Range<usize>>) {
     let bytes = text.as_bytes();
     for at in memchr::memchr_iter(b':', bytes) {
@@ -252,7 +252,7 @@ pub(super) fn bot_tokens(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// Finds the passwords of database addresses that are no URLs: `me:…@tcp(host)/db` and `jdbc:oracle:thin:me/…@host`.
+/// Finds passwords of database addresses that are not URLs: `me:…@tcp(host)/db` and `jdbc:oracle:thin:me/…@host`.
 pub(super) fn database_logins(text: &str, found: &mut Vec<Range<usize>>) {
     let is_end =
         |letter: char| letter.is_whitespace() || matches!(letter, '"' | '\'' | '`' | '=' | '<' | '>');
@@ -264,7 +264,7 @@ pub(super) fn database_logins(text: &str, found: &mut Vec<Range<usize>>) {
             let start = start
                 + text[start..at].chars().next().filter(|letter| is_end(*letter)).map_or(0, char::len_utf8);
             let Some(colon) = text[start..at].find(':') else { continue };
-            // A placeholder, as formats have it, is none.
+            // A format placeholder is not a password.
             let password = start + colon + 1..at;
             if colon > 0 && !password.is_empty() && !text[password.clone()].starts_with('%') {
                 found.push(password);
@@ -287,7 +287,7 @@ pub(super) fn database_logins(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// Finds the passwords of `.pgpass` lines: `host:port:database:user:…`.
+/// Finds passwords of `.pgpass` lines: `host:port:database:user:…`.
 pub(super) fn pgpass_lines(text: &str, found: &mut Vec<Range<usize>>) {
     let is_end = |letter: char| letter.is_ascii_whitespace() || matches!(letter, '"' | '\'');
     let is_told = text.contains("pgpass") || text.contains("PGPASS");
@@ -305,7 +305,7 @@ pub(super) fn pgpass_lines(text: &str, found: &mut Vec<Range<usize>>) {
             host == "*" || host.starts_with('/') || is_name(host) || host.parse::<std::net::IpAddr>().is_ok();
         let is_number = matches!(port.len(), 4..=5) && port.bytes().all(|byte| byte.is_ascii_digit());
         let is_usual = port == "*" || port.starts_with("543") || port == "6432";
-        // Of other lines with colons, as compilers write them, few have all this.
+        // Few other lines with colons, such as compiler output, match all of this.
         let is_source = !is_usual && host.rsplit_once('.').is_some_and(|(_, end)| SOURCE_ENDS.contains(&end));
         let is_secret = is_told || is_usual || token_patterns::can_be_value(password.as_bytes(), usize::MAX);
         let is_secret = is_secret && is_given(password.as_bytes());
@@ -322,7 +322,7 @@ pub(super) fn pgpass_lines(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// The five fields of a line; colons in them are escaped.
+/// The five fields of a line, in which colons are escaped.
 fn pgpass_fields(word: &str) -> Option<[&str; 5]> {
     let mut fields = [""; 5];
     let (mut from, mut index) = (0, 0);

@@ -1,5 +1,5 @@
-//! Names whose values are secrets, however they are written: case, separators, letters that cannot be seen and letters that
-//! look like others make no difference.
+//! Recognizes names whose values are secrets, regardless of case, separators, invisible letters and letters that look
+//! alike.
 
 use super::decode;
 use super::homoglyph::readable;
@@ -7,10 +7,10 @@ use super::words::{
     ATTRIBUTES, CONTINUATIONS, CORES, DOUBTFUL, ENDS, PUBLIC_ENDS, TOKEN_ENDS, TOKEN_ISSUERS, WORDS,
 };
 
-/// Of a longer name these last bytes are looked at.
+/// Only these last bytes of a longer name are examined.
 pub(super) const MAX_NAME_BYTES: usize = 64;
 
-/// What a name says of its value.
+/// What a name says about its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named {
     /// It is a secret.
@@ -33,7 +33,7 @@ impl Named {
         matches!(self, Self::Secret | Self::UnlessPath | Self::UnlessPattern)
     }
 
-    /// Returns `true` if the value is not plainly something else than a secret.
+    /// Returns `true` unless the value is clearly not a secret.
     pub(super) fn accepts(self, value: &str) -> bool {
         match self {
             Self::Secret | Self::Texts | Self::Doubtful => true,
@@ -44,7 +44,7 @@ impl Named {
     }
 }
 
-/// Letters of patterns, lists and calls, which no generated token has.
+/// Letters of patterns, lists and calls, which generated tokens do not contain.
 fn is_pattern_letter(letter: char) -> bool {
     letter.is_whitespace()
         || matches!(
@@ -53,7 +53,7 @@ fn is_pattern_letter(letter: char) -> bool {
         )
 }
 
-/// How long a value is at least that looks like a generated token.
+/// Minimum length of a generated token.
 const MIN_TOKEN_BYTES: usize = 8;
 
 /// Returns `true` if this can be a generated token: letters and digits, no pattern, path or address.
@@ -66,12 +66,12 @@ pub(super) fn is_token_like(value: &str) -> bool {
         && !is_path(value)
 }
 
-/// All names whose values are secrets.
+/// The names whose values are secrets.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
-    /// Ends that a caller has added to the usual ones.
+    /// Name endings that a caller has added.
     added: Vec<String>,
-    /// The last letters of these, as bits: most names are out by theirs.
+    /// The last letters of the endings, as bits: most names are excluded by theirs.
     last: u32,
 }
 
@@ -95,14 +95,14 @@ fn bit(letter: u8) -> u32 {
 }
 
 impl Names {
-    /// Adds the end of a name, which may be written in any way.
+    /// Adds a name ending, in any spelling.
     pub(super) fn add(&mut self, end: &str) {
         let end = plain(end);
         self.last |= end.bytes().next_back().map_or(0, bit);
         self.added.push(end);
     }
 
-    /// What is said of the value of this name, if it is or has a secret.
+    /// Classifies a name, if its value is or contains a secret.
     pub(super) fn classify(&self, name: &str) -> Option<Named> {
         let plain_name;
         let name = if name.is_ascii() {
@@ -121,12 +121,12 @@ impl Names {
             .or_else(|| has_core(name).then_some(Named::TokenLike))
     }
 
-    /// The same of a name that may be written with escapes: `p%61ssword`.
+    /// Like [`classify`](Self::classify), for a name that may contain escapes: `p%61ssword`.
     pub(super) fn classify_key(&self, name: &str) -> Option<Named> {
         self.classify(name).or_else(|| decode::decode_all(name).and_then(|name| self.classify(&name)))
     }
 
-    /// The same of a name by its end.
+    /// Classifies a name by its ending.
     fn classify_end(&self, name: &str) -> Option<Named> {
         let last = name.bytes().next_back()?.to_ascii_lowercase();
         if self.last & bit(last) == 0 {

@@ -1,4 +1,4 @@
-//! Private keys, as PEM, SSH2 and PuTTY write them, also in base64.
+//! Finds private keys in the formats of PEM, SSH2 and PuTTY, also in base64.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -8,16 +8,16 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 
 use super::token_patterns::PLACEHOLDER_BYTES;
 
-/// How long the title of a key is at most: `RSA PRIVATE KEY`.
+/// Limit of a key's title: `RSA PRIVATE KEY`.
 const MAX_TITLE_BYTES: usize = 64;
 
-/// How base64 begins that is a key file: `-----BEGIN`, `---- BEGIN` and `PuTTY-User-Key-`.
+/// How a base64-encoded key file begins: `-----BEGIN`, `---- BEGIN` and `PuTTY-User-Key-`.
 const ENCODED_STARTS: [&[u8]; 3] = [b"LS0tLS1CRUdJTi", b"LS0tLSBCRUdJTi", b"UHVUVFktVXNlci1LZXkt"];
 
 /// The first letters of these.
 pub(super) const ENCODED_FIRST: &str = "LU";
 
-/// How many letters of base64 the last line of a key has at most.
+/// Limit of base64 letters on the last line of a key.
 const MAX_LAST_LINE_LETTERS: usize = 112;
 
 /// Returns how long a file of keys or certificates in base64 is that begins here, and whether it has a private key.

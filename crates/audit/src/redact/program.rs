@@ -1,6 +1,6 @@
-//! Programs whose arguments have secrets, and by which options.
+//! The options of known programs whose arguments are secrets.
 
-/// How an option has its secret.
+/// How an option contains its secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Takes {
     /// All of the argument.
@@ -27,7 +27,7 @@ pub(super) enum Takes {
     Token,
 }
 
-/// Where the secret of an option stands.
+/// The position of a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SecretPlace {
     /// In the same argument, or in the next.
@@ -140,7 +140,7 @@ const WINDOWS: SecretOptions = &[
     ("/rp", SecretPlace::Next, Takes::Value),
 ];
 
-/// The options of a program that have secrets, if it is known for any.
+/// The options of a program that contain secrets, if it is known.
 pub(super) fn options(program: &str) -> Option<SecretOptions> {
     Some(match program {
         "curl" => CURL,
@@ -192,7 +192,7 @@ pub(super) fn options(program: &str) -> Option<SecretOptions> {
     })
 }
 
-/// How a program reads the value behind the name of a variable, if its arguments are a name and a value.
+/// How a program reads a value behind the name of a variable.
 pub(super) fn settings_of(program: &str) -> Option<Settings> {
     match program {
         "setx" | "setenv" | "ENV" | "ARG" | "nmcli" => Some(Settings::Names(Takes::Named)),
@@ -220,7 +220,7 @@ pub(super) fn sets_variable(option: &str) -> bool {
     }
 }
 
-/// Where names of settings are expected among the arguments of a program, and how the value behind one is read.
+/// Where a program expects names of settings, and how their values are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settings {
     /// Every argument may be one.
