@@ -1,4 +1,4 @@
-//! The agent as a whole: what it knows of its client, its sessions, and the loop that takes what comes.
+//! The agent's state, shared by all sessions, and the loop that handles what the client sends.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -22,14 +22,14 @@ use tokio::task::JoinSet;
 use crate::catalog::Catalog;
 use crate::gate::ToolGate;
 use crate::memory::Memory;
-use crate::read::invalid;
-use crate::request::{self, Work};
+use crate::params::invalid;
+use crate::request::{self, RequestFuture};
 use crate::session::Session;
-use crate::settings::{Errors, Limits, Settings};
+use crate::settings::{FailureFormat, Limits, Settings};
 use crate::stop::Stop;
 
-/// The methods the agent serves, in one version or the other.
-const SERVED: &[&str] = &[
+/// Methods that the agent serves, in version 1 or version 2.
+const SERVED_METHODS: &[&str] = &[
     method::INITIALIZE,
     method::AUTHENTICATE,
     method::SESSION_NEW,
@@ -47,28 +47,28 @@ const SERVED: &[&str] = &[
     method::MCP_MESSAGE,
 ];
 
-/// How long turns may take to end when the client has gone.
-const FAREWELL: Duration = Duration::from_millis(250);
+/// Time for running turns to end after the client disconnects.
+const TURN_END_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How long turns that could not be stored before may take at the end.
-const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time at the end to store turns that could not be stored before.
+const FINAL_STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a client that has just opened a session may take to begin a turn.
-const MOMENT: Duration = Duration::from_millis(50);
+/// Delay before the idle check, so that a client can start a turn right after it has opened a session.
+const IDLE_DELAY: Duration = Duration::from_millis(50);
 
-/// How long what can wait does.
-const LONG_ENOUGH: Duration = Duration::from_secs(10);
+/// Longest time that a deferred update waits for all turns to end.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How the agent's end of a conversation behaves.
+/// Returns the RPC options of the agent's end of a conversation.
 #[must_use]
 pub fn options() -> Options {
-    Options::agent(|method| SERVED.contains(&method))
+    Options::agent(|method| SERVED_METHODS.contains(&method))
 }
 
-/// Serves a conversation that was started with [`options`], until the client has gone.
+/// Serves a conversation that was started with [`options`] until the client disconnects.
 ///
 /// # Errors
-/// When an endpoint of the settings cannot be used, before anything is read.
+/// Returns an error if an endpoint of the settings is unusable, before anything is read.
 pub async fn run(peer: Peer, mut inbox: Inbox, settings: Settings) -> Result<(), EndpointError> {
     let agent = Arc::new(Agent::new(peer, settings)?);
     let mut tasks = JoinSet::new();
@@ -76,86 +76,87 @@ pub async fn run(peer: Peer, mut inbox: Inbox, settings: Settings) -> Result<(),
         tokio::select! {
             item = inbox.recv() => match item {
                 Some(item) => {
-                    if let Some(work) = agent.accept(item) {
+                    if let Some(work) = agent.handle_item(item) {
                         tasks.spawn(work);
                     }
                 }
                 None => break,
             },
-            Some(outcome) = tasks.join_next() => report(outcome),
+            Some(outcome) = tasks.join_next() => log_task_failure(outcome),
         }
     }
-    agent.gone.stop();
+    agent.disconnected.stop();
     let sessions = agent.take_sessions();
     for session in &sessions {
         session.cancel();
     }
-    // Nobody reads what they still have to say; what they have done is to be stored.
-    let farewell = async {
+    // Turns that still run can send nothing any more, but their results are to be stored.
+    let turn_ends = async {
         while let Some(outcome) = tasks.join_next().await {
-            report(outcome);
+            log_task_failure(outcome);
         }
     };
-    let _ = tokio::time::timeout(FAREWELL, farewell).await;
+    let _ = tokio::time::timeout(TURN_END_TIMEOUT, turn_ends).await;
     let rest = async {
         for session in sessions {
             session.store_rest().await;
         }
     };
-    let _ = tokio::time::timeout(STORE_TIMEOUT, rest).await;
+    let _ = tokio::time::timeout(FINAL_STORE_TIMEOUT, rest).await;
     Ok(())
 }
 
-/// A panic costs the request it happened in, which is answered when its responder is dropped, and nothing else.
-fn report(outcome: Result<(), tokio::task::JoinError>) {
+/// Logs a panic of a task. It costs only its own request, which is answered when its responder is dropped.
+fn log_task_failure(outcome: Result<(), tokio::task::JoinError>) {
     if let Err(error) = outcome {
         tracing::error!(%error, "a task has failed");
     }
 }
 
-/// What all sessions share.
+/// State that all sessions share.
 pub(crate) struct Agent {
     pub(crate) peer: Peer,
     pub(crate) catalog: Catalog,
     pub(crate) store: Store,
     pub(crate) system: Option<String>,
-    pub(crate) errors: Errors,
+    pub(crate) errors: FailureFormat,
     pub(crate) limits: Limits,
     pub(crate) gate: Arc<dyn ToolGate>,
     pub(crate) memory: Arc<dyn Memory>,
     pub(crate) server_env: narrows_process::Environment,
-    /// Whether the servers that a client names are started.
+    /// `true` if the agent starts the MCP servers that a client names.
     pub(crate) accepts_servers: bool,
     pub(crate) server_confinement: Option<narrows_mcp::Confinement>,
-    /// Our own working directory.
-    pub(crate) here: PathBuf,
-    /// Says that the client has gone.
-    gone: Stop,
+    /// Working directory of the agent's process.
+    pub(crate) working_dir: PathBuf,
+    /// Set when the client disconnects.
+    disconnected: Stop,
     connection: Mutex<Connection>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
-    /// Sessions that were closed and are not stored as a whole: their tasks go on trying.
+    /// Closed sessions that are not completely stored: their tasks keep retrying.
     unstored: Mutex<HashMap<String, Arc<Session>>>,
-    /// The sessions that are being opened or closed.
-    passages: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// Locks of sessions that are being opened or closed.
+    session_locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// What is known of the client.
 struct Connection {
     handshake: Handshake,
-    client: Client,
+    client: ClientInfo,
 }
 
-/// What the client is and can do.
+/// Capabilities and identity of the client.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Client {
+pub(crate) struct ClientInfo {
     pub(crate) can: ClientCan,
-    /// It has said who it is. Clients that do not are known to fail on updates they do not expect.
-    pub(crate) introduced: bool,
+    /// The client has sent `clientInfo`. Clients that do not are known to fail on unexpected updates.
+    pub(crate) has_info: bool,
 }
 
 impl Agent {
     fn new(peer: Peer, settings: Settings) -> Result<Self, EndpointError> {
-        let connection = Connection { handshake: Handshake::new(Versions::Both), client: Client::default() };
+        let connection =
+            Connection { handshake: Handshake::new(Versions::Both), client: ClientInfo::default() };
         Ok(Self {
             peer,
             catalog: Catalog::new(settings.routes)?,
@@ -168,22 +169,24 @@ impl Agent {
             server_env: settings.server_env,
             accepts_servers: settings.accepts_servers,
             server_confinement: settings.server_confinement,
-            here: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
-            gone: Stop::new(),
+            working_dir: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+            disconnected: Stop::new(),
             connection: Mutex::new(connection),
             sessions: Mutex::default(),
             unstored: Mutex::default(),
-            passages: Mutex::default(),
+            session_locks: Mutex::default(),
         })
     }
 
-    /// Takes what has come; what needs time is returned, to be done beside the rest.
-    fn accept(self: &Arc<Self>, item: Item) -> Option<Work> {
+    /// Handles a message at once, or returns a future for what takes time.
+    fn handle_item(self: &Arc<Self>, item: Item) -> Option<RequestFuture> {
         match item {
             Item::Request(Request { frame, responder }) => {
-                let answer = match self.admit(&frame) {
-                    Ok(Admitted::Answer(result)) => Ok(result),
-                    Ok(Admitted::Call(call)) => return request::accept(self, call, responder),
+                let answer = match self.check_request(&frame) {
+                    Ok(CheckedRequest::Respond(result)) => Ok(result),
+                    Ok(CheckedRequest::Handle(request)) => {
+                        return request::handle(self, request, responder);
+                    }
                     Err(error) => Err(error),
                 };
                 match answer {
@@ -193,20 +196,21 @@ impl Agent {
                 None
             }
             Item::Notification(frame) => {
-                self.notified(&frame);
+                self.handle_notification(&frame);
                 None
             }
             Item::Answer(_) => None,
         }
     }
 
-    fn admit(&self, frame: &Frame) -> Result<Admitted, RpcError> {
+    fn check_request(&self, frame: &Frame) -> Result<CheckedRequest, RpcError> {
         let method = frame.method().unwrap_or_default();
         if method == method::INITIALIZE {
-            return self.initialize(frame).map(Admitted::Answer);
+            return self.initialize(frame).map(CheckedRequest::Respond);
         }
-        let version = self.connection().handshake.other_request().map_err(|refusal| refused(&refusal))?;
-        // A client in the field sends `session/cancel` with an id.
+        let version =
+            self.connection().handshake.other_request().map_err(|refusal| handshake_error(&refusal))?;
+        // Some clients send `session/cancel` with an id.
         if !method::knows(Side::Agent, version, &method) {
             let named = Value::from(&*method);
             return Err(
@@ -217,74 +221,70 @@ impl Agent {
             RpcError::new(Code::InvalidParams, format!("the params cannot be read: {error}"))
         })?;
         let tag = frame.tag().map(<[u8]>::to_vec);
-        Ok(Admitted::Call(Call { method: method.into_owned(), version, params, tag }))
+        Ok(CheckedRequest::Handle(ClientRequest { method: method.into_owned(), version, params, tag }))
     }
 
     fn initialize(&self, frame: &Frame) -> Result<Value, RpcError> {
         let params: Option<&RawValue> = frame.params().and_then(|params| serde_json::from_slice(params).ok());
         let mut connection = self.connection();
         let agreed = connection.handshake.initialize(params).map_err(|refusal| match refusal {
-            // The one field that must be there, and the one that is wrong in the field.
-            Refusal::Params(_) if !has_version(frame) => {
+            // The only required field, and the one that clients get wrong.
+            Refusal::Params(_) if !has_valid_version(frame) => {
                 invalid("protocolVersion", "must be a whole number from 0 to 65535")
             }
-            refusal => refused(&refusal),
+            refusal => handshake_error(&refusal),
         })?;
         connection.client = match &agreed {
-            Agreed::V1(request) => Client {
+            Agreed::V1(request) => ClientInfo {
                 can: (&request.client_capabilities).into(),
-                introduced: request.client_info.is_some(),
+                has_info: request.client_info.is_some(),
             },
-            Agreed::V2(request) => Client { can: (&request.capabilities).into(), introduced: true },
+            Agreed::V2(request) => ClientInfo { can: (&request.capabilities).into(), has_info: true },
         };
-        Ok(introduction(agreed.version()))
+        Ok(initialize_result(agreed.version()))
     }
 
-    fn notified(&self, frame: &Frame) {
+    fn handle_notification(&self, frame: &Frame) {
         match frame.method().as_deref() {
             Some(method::SESSION_CANCEL) => {
                 if let Some(session) = frame.session().and_then(|id| self.session(&id)) {
                     session.cancel();
                 }
             }
-            Some(method::MCP_MESSAGE) => crate::bridge::notified(self, frame),
+            Some(method::MCP_MESSAGE) => crate::client_servers::handle_message(self, frame),
             _ => {}
         }
     }
 
     fn connection(&self) -> MutexGuard<'_, Connection> {
-        // No code panics while it holds the lock; were it so, the values would still be consistent.
+        // No code panics while it holds the lock; even if it did, the values would be consistent.
         lock(&self.connection)
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
-        // As above.
         lock(&self.sessions)
     }
 
-    /// What the client is and can do.
-    pub(crate) fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> ClientInfo {
         self.connection().client
     }
 
-    /// The open session of this id.
+    /// Returns the open session with this id.
     pub(crate) fn session(&self, id: &str) -> Option<Arc<Session>> {
         self.sessions().get(id).cloned()
     }
 
-    /// All open sessions.
     pub(crate) fn open_sessions(&self) -> Vec<Arc<Session>> {
         self.sessions().values().cloned().collect()
     }
 
-    /// How many sessions are open, or held because they are not stored.
+    /// Returns the number of sessions that are open, or held because they are not stored.
     pub(crate) fn session_count(&self) -> usize {
         self.sessions().len() + self.unstored().len()
     }
 
-    /// Closed sessions that are not stored as a whole. One that is, is given back.
+    /// Returns the closed sessions that are not completely stored. Releases those that are by now.
     fn unstored(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
-        // As above.
         let mut unstored = lock(&self.unstored);
         unstored.retain(|_, session| session.claim().is_some());
         unstored
@@ -295,60 +295,59 @@ impl Agent {
         self.unstored().insert(session.id.to_string(), session);
     }
 
-    /// Opens a closed session that is not stored.
+    /// Reopens a closed session that is not stored.
     pub(crate) fn reopen_unstored(&self, id: &str) -> Option<Arc<Session>> {
         let session = self.take_unstored(id)?;
         session.state().is_closed = false;
-        self.enter(&session);
+        self.add_session(&session);
         Some(session)
     }
 
-    /// A closed session that is not stored, which is not held any more.
+    /// Removes a closed session that is not stored from the held ones.
     pub(crate) fn take_unstored(&self, id: &str) -> Option<Arc<Session>> {
         self.unstored().remove(id)
     }
 
-    /// Waits a moment, and then for the end of every turn that goes on.
-    pub(crate) async fn leisure(&self) {
-        // Whoever waits for our end does not wait for this.
-        let _ = tokio::time::timeout(MOMENT, self.gone.stopped()).await;
+    /// Waits [`IDLE_DELAY`], and then until no turn runs.
+    pub(crate) async fn wait_until_idle(&self) {
+        // Shutdown does not wait for deferred updates.
+        let _ = tokio::time::timeout(IDLE_DELAY, self.disconnected.stopped()).await;
         let quiet = async {
             loop {
-                let running = self.sessions().values().find_map(|session| session.ended());
+                let running = self.sessions().values().find_map(|session| session.turn_end());
                 match running {
                     Some(ended) => ended.await,
                     None => return,
                 }
             }
         };
-        // Where turns never cease there is no such moment.
-        let _ = tokio::time::timeout(LONG_ENOUGH, quiet).await;
+        // With turns running all the time the agent is never idle.
+        let _ = tokio::time::timeout(IDLE_TIMEOUT, quiet).await;
     }
 
-    /// Waits until nobody else opens or closes this session, and keeps others waiting until the guard is dropped: who
-    /// comes second finds what the first has left.
-    pub(crate) async fn passage(&self, id: &str) -> OwnedMutexGuard<()> {
-        let passage = {
-            // As above.
-            let mut passages = lock(&self.passages);
-            passages.retain(|_, passage| Arc::strong_count(passage) > 1);
-            Arc::clone(passages.entry(id.to_owned()).or_default())
+    /// Waits until no other request opens or closes this session, and locks it until the guard is dropped. The second
+    /// request then finds what the first has left.
+    pub(crate) async fn lock_session(&self, id: &str) -> OwnedMutexGuard<()> {
+        let session_lock = {
+            let mut session_locks = lock(&self.session_locks);
+            session_locks.retain(|_, session_lock| Arc::strong_count(session_lock) > 1);
+            Arc::clone(session_locks.entry(id.to_owned()).or_default())
         };
-        passage.lock_owned().await
+        session_lock.lock_owned().await
     }
 
-    /// Whether this session is still open.
+    /// Returns `true` if this session is still open.
     pub(crate) fn is_open(&self, session: &Arc<Session>) -> bool {
         self.session(&session.id).is_some_and(|open| Arc::ptr_eq(&open, session))
     }
 
-    /// Makes a session known.
-    pub(crate) fn enter(&self, session: &Arc<Session>) {
+    /// Adds an open session.
+    pub(crate) fn add_session(&self, session: &Arc<Session>) {
         self.sessions().insert(session.id.to_string(), Arc::clone(session));
     }
 
-    /// Takes a session out of reach.
-    pub(crate) fn leave(&self, id: &str) -> Option<Arc<Session>> {
+    /// Removes an open session.
+    pub(crate) fn remove_session(&self, id: &str) -> Option<Arc<Session>> {
         self.sessions().remove(id)
     }
 
@@ -359,31 +358,31 @@ impl Agent {
     }
 }
 
-/// A request other than `initialize` that may come now.
-pub(crate) struct Call {
+/// A request other than `initialize` that is valid now.
+pub(crate) struct ClientRequest {
     pub(crate) method: String,
     pub(crate) version: Version,
     pub(crate) params: Map<String, Value>,
-    /// `sessionId` at the top level, as JSON.
+    /// `sessionId` at the top level of the message, as JSON.
     pub(crate) tag: Option<Vec<u8>>,
 }
 
-enum Admitted {
-    /// It has been answered already.
-    Answer(Value),
-    Call(Call),
+enum CheckedRequest {
+    /// The result is known already.
+    Respond(Value),
+    Handle(ClientRequest),
 }
 
-fn refused(refusal: &Refusal) -> RpcError {
+fn handshake_error(refusal: &Refusal) -> RpcError {
     if *refusal == Refusal::Early {
-        // What is missing is named as any other thing that is.
+        // Reported like any other missing field.
         return invalid("initialize", "must come before any other request");
     }
     RpcError { code: refusal.code().into(), message: refusal.to_string().into(), data: refusal.data() }
 }
 
-/// Whether the params of `initialize` have a version that is one.
-fn has_version(frame: &Frame) -> bool {
+/// Returns `true` if the params of `initialize` have a valid version.
+fn has_valid_version(frame: &Frame) -> bool {
     let params: Map<String, Value> = frame.read_params().unwrap_or_default();
     params
         .get("protocolVersion")
@@ -391,8 +390,8 @@ fn has_version(frame: &Frame) -> bool {
         .is_some_and(|version| u16::try_from(version).is_ok())
 }
 
-/// The answer to `initialize`.
-fn introduction(version: Version) -> Value {
+/// Returns the result of `initialize`.
+fn initialize_result(version: Version) -> Value {
     let info = json!({"name": "narrows", "title": "Narrows", "version": env!("CARGO_PKG_VERSION")});
     let unstable = json!({"_meta": {"narrows/unstable": true}});
     match version {

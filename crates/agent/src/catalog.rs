@@ -1,4 +1,4 @@
-//! Which models there are, over all endpoints, under ids that clients choose by.
+//! The models of all endpoints, under the ids by which clients choose them.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,46 +9,46 @@ use narrows_model::{Client, Effort, EndpointError, ModelTraits, Provider};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::settings::Route;
+use crate::settings::ModelRoute;
 
-/// How long a list of models is waited for: a session must not wait for a dead endpoint.
-const PATIENCE: Duration = Duration::from_millis(800);
+/// Limit for fetching a list of models: a session must not wait for a dead endpoint.
+const LIST_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// How long a list is good for.
-const FRESH: Duration = Duration::from_secs(300);
+/// How long a list is valid.
+const LIST_TTL: Duration = Duration::from_secs(300);
 
-/// How long an endpoint that gave none is not asked again.
-const SPARED: Duration = Duration::from_secs(15);
+/// Time before an endpoint is asked again that returned no list.
+const LIST_RETRY_DELAY: Duration = Duration::from_secs(15);
 
-/// How many models of one endpoint are offered.
-const MOST: usize = 1000;
+/// Most models offered of one endpoint.
+const MAX_MODELS: usize = 1000;
 
 /// Means "none chosen" to some clients, so no model is offered under it.
-const RESERVED: &str = "default";
+const RESERVED_ID: &str = "default";
 
-/// Which model a session uses.
+/// The model that a session uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
-    /// The place of its endpoint among the settings.
+    /// Index of the endpoint in the settings.
     pub(crate) route: usize,
-    /// The model as the endpoint calls it.
+    /// Model id at the endpoint.
     pub(crate) model: String,
     pub(crate) effort: Option<Effort>,
 }
 
-/// When a model is asked about.
+/// When an endpoint is asked about a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Stage {
-    /// Before its first answer.
-    Asked,
-    /// After it: endpoints that load a model when it is first used know only then how much it takes.
-    Answered,
+pub(crate) enum LearnStage {
+    /// Before the first answer.
+    BeforeAnswer,
+    /// After the first answer: endpoints that load a model on first use know only then how large its window is.
+    AfterAnswer,
 }
 
 /// A model that can be chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
-    /// What clients choose it by.
+    /// Id by which clients choose it.
     pub(crate) id: String,
     pub(crate) name: String,
     route: usize,
@@ -58,42 +58,41 @@ pub(crate) struct Offer {
 /// All endpoints.
 pub(crate) struct Catalog {
     entries: Vec<Entry>,
-    /// The models that somebody has asked about.
-    learnt: std::sync::Mutex<HashSet<(usize, String, Stage)>>,
+    /// Models about which an endpoint has been asked.
+    learned: std::sync::Mutex<HashSet<(usize, String, LearnStage)>>,
 }
 
 struct Entry {
-    route: Route,
+    route: ModelRoute,
     client: Client,
-    /// Held while it is fetched, so that it is fetched once for all who wait.
-    listed: Mutex<Option<Listed>>,
+    /// Locked while the list is fetched, so that it is fetched once for all waiting sessions.
+    cached: Mutex<Option<CachedList>>,
 }
 
-/// What an endpoint offers: ids and names.
+/// Ids and names of an endpoint's models.
 type Models = Vec<(String, String)>;
 
-/// A list of models, and until when it is good.
-struct Listed {
+struct CachedList {
     models: Models,
     until: Instant,
 }
 
 impl Catalog {
-    pub(crate) fn new(routes: Vec<Route>) -> Result<Self, EndpointError> {
-        let entry = |route: Route| {
+    pub(crate) fn new(routes: Vec<ModelRoute>) -> Result<Self, EndpointError> {
+        let entry = |route: ModelRoute| {
             let client = Client::new(route.endpoint.clone())?;
-            Ok(Entry { route, client, listed: Mutex::new(None) })
+            Ok(Entry { route, client, cached: Mutex::new(None) })
         };
         let entries = routes.into_iter().map(entry).collect::<Result<_, EndpointError>>()?;
-        Ok(Self { entries, learnt: std::sync::Mutex::default() })
+        Ok(Self { entries, learned: std::sync::Mutex::default() })
     }
 
-    /// What a session begins with, if anything is configured.
+    /// Returns the default choice, if an endpoint is configured.
     pub(crate) fn default_choice(&self) -> Option<Choice> {
         self.entries.first().map(|entry| entry.choice(0))
     }
 
-    pub(crate) fn route(&self, choice: &Choice) -> &Route {
+    pub(crate) fn route(&self, choice: &Choice) -> &ModelRoute {
         &self.entries[choice.route].route
     }
 
@@ -105,23 +104,22 @@ impl Catalog {
         self.client(choice).traits_of(&choice.model)
     }
 
-    /// Whether the endpoint is still to be asked about this model. Whoever asks this first is told to.
-    pub(crate) fn to_be_learnt(&self, choice: &Choice, stage: Stage) -> bool {
+    /// Returns `true` for the first caller if the endpoint is still to be asked about this model; that caller must ask.
+    pub(crate) fn start_learning(&self, choice: &Choice, stage: LearnStage) -> bool {
         let loads = matches!(self.client(choice).provider(), Provider::Ollama | Provider::LmStudio);
-        if stage == Stage::Answered && !loads {
+        if stage == LearnStage::AfterAnswer && !loads {
             return false;
         }
-        // A set is as it should be whatever happened to whoever held it.
-        let mut learnt = lock(&self.learnt);
-        learnt.len() < MOST && learnt.insert((choice.route, choice.model.clone(), stage))
+        let mut learned = lock(&self.learned);
+        learned.len() < MAX_MODELS && learned.insert((choice.route, choice.model.clone(), stage))
     }
 
-    /// The id under which clients know the model of `choice`.
-    pub(crate) fn id(&self, choice: &Choice) -> String {
+    /// Returns the id under which clients know the model of `choice`.
+    pub(crate) fn model_id(&self, choice: &Choice) -> String {
         self.public_id(choice.route, &choice.model)
     }
 
-    /// The models of the first endpoint go by their own names, those of the others have its name in front.
+    /// Models of the first endpoint keep their ids; those of other endpoints get its name as a prefix.
     fn public_id(&self, route: usize, model: &str) -> String {
         if route == 0 {
             return model.to_owned();
@@ -129,14 +127,14 @@ impl Catalog {
         format!("{}/{model}", self.entries[route].route.endpoint.name)
     }
 
-    /// The name of the endpoint that `choice` uses.
-    pub(crate) fn endpoint(&self, choice: &Choice) -> &str {
+    /// Returns the name of the endpoint of `choice`.
+    pub(crate) fn endpoint_name(&self, choice: &Choice) -> &str {
         &self.route(choice).endpoint.name
     }
 
-    /// The choice of `model`, or of what is configured there, at the endpoint of this name, if that is still there.
-    /// Whether the model is, only it can tell.
-    pub(crate) fn recall(
+    /// Returns the choice of `model`, or of the configured model, at the endpoint of this name. `None` if the endpoint
+    /// is not configured any more. The model may be gone all the same; only the endpoint knows.
+    pub(crate) fn restore_choice(
         &self,
         endpoint: &str,
         model: Option<String>,
@@ -150,13 +148,13 @@ impl Catalog {
         })
     }
 
-    /// What can be chosen, `current` among it whatever the endpoints say.
+    /// Returns the models that can be chosen. `current` is always among them.
     pub(crate) async fn offers(&self, current: &Choice) -> Vec<Offer> {
-        let deadline = Instant::now() + PATIENCE;
-        // All at once: one after the other they would add up.
+        let deadline = Instant::now() + LIST_TIMEOUT;
+        // All at once, so that the waits do not add up.
         let lists = join_all(self.entries.iter().map(|entry| entry.models(deadline))).await;
         let mut offers = Vec::new();
-        // An id stands for one model: the first, as when one of it is chosen.
+        // An id stands for the first model that has it, as when it is chosen.
         let mut known = HashSet::new();
         for (route, models) in lists.into_iter().enumerate() {
             let configured = &self.entries[route].route.model;
@@ -164,9 +162,9 @@ impl Catalog {
             if route == current.route && current.model != *configured {
                 chosen.push(&current.model);
             }
-            let listed = |id: &str| models.iter().any(|(model, _)| model == id);
+            let is_listed = |id: &str| models.iter().any(|(model, _)| model == id);
             let missing =
-                chosen.into_iter().filter(|id| !listed(id)).map(|id| (id.to_owned(), id.to_owned()));
+                chosen.into_iter().filter(|id| !is_listed(id)).map(|id| (id.to_owned(), id.to_owned()));
             for (model, name) in missing.chain(models.clone()) {
                 let id = self.public_id(route, &model);
                 // Menus show names, and two endpoints may have the same model.
@@ -182,7 +180,7 @@ impl Catalog {
         offers
     }
 
-    /// The choice that `offer` stands for, with as much of the thinking as its model allows.
+    /// Returns the choice of the model of `offer`. `effort` is dropped if the model does not support it.
     pub(crate) fn choose(&self, offer: &Offer, effort: Option<Effort>) -> Choice {
         let mut choice = Choice { route: offer.route, model: offer.model.clone(), effort };
         if let Some(effort) = effort
@@ -199,33 +197,34 @@ impl Entry {
         Choice { route, model: self.route.model.clone(), effort: self.route.effort }
     }
 
-    /// Ids and names, none if the endpoint does not tell in time.
+    /// Returns ids and names of the models, or none if the endpoint does not answer in time.
     async fn models(&self, deadline: Instant) -> Models {
-        let Ok(mut listed) = tokio::time::timeout_at(deadline, self.listed.lock()).await else {
+        let Ok(mut cached) = tokio::time::timeout_at(deadline, self.cached.lock()).await else {
             return Vec::new();
         };
-        if let Some(Listed { models, until }) = &*listed
+        if let Some(CachedList { models, until }) = &*cached
             && Instant::now() < *until
         {
             return models.clone();
         }
-        let patience = deadline.saturating_duration_since(Instant::now());
-        let (models, lasts) = match tokio::time::timeout(patience, self.client.models(patience)).await {
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        let (models, ttl) = match tokio::time::timeout(timeout, self.client.models(timeout)).await {
             Ok(Ok(models)) => {
-                let usable = models.into_iter().filter(|model| !model.id.is_empty() && model.id != RESERVED);
+                let usable =
+                    models.into_iter().filter(|model| !model.id.is_empty() && model.id != RESERVED_ID);
                 let pair = usable.map(|model| (model.id.clone(), model.name.unwrap_or(model.id)));
-                (pair.take(MOST).collect(), FRESH)
+                (pair.take(MAX_MODELS).collect(), LIST_TTL)
             }
             Ok(Err(error)) => {
                 tracing::info!(endpoint = self.route.endpoint.name, %error, "no list of models");
-                (Vec::new(), SPARED)
+                (Vec::new(), LIST_RETRY_DELAY)
             }
             Err(_) => {
                 tracing::info!(endpoint = self.route.endpoint.name, "no list of models in time");
-                (Vec::new(), SPARED)
+                (Vec::new(), LIST_RETRY_DELAY)
             }
         };
-        *listed = Some(Listed { models: models.clone(), until: Instant::now() + lasts });
+        *cached = Some(CachedList { models: models.clone(), until: Instant::now() + ttl });
         models
     }
 }

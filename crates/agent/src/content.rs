@@ -1,4 +1,4 @@
-//! From the content blocks of a prompt to what a model is given.
+//! Converts the content blocks of a prompt to what the model gets.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,9 +6,8 @@ use narrows_model::Part;
 use narrows_wire::RpcError;
 use serde_json::{Map, Value};
 
-use crate::read::invalid;
+use crate::params::invalid;
 
-/// One block of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Block {
     Text(String),
@@ -19,8 +18,8 @@ pub(crate) enum Block {
     Blob { uri: String, mime: Option<String>, data: String },
 }
 
-/// Reads the blocks of a prompt. A link without a name gets one, also in the value, which is shown again later.
-pub(crate) fn read(prompt: &mut Value) -> Result<Vec<Block>, RpcError> {
+/// Parses the blocks of a prompt. Adds a missing link name to the value too, which is replayed later.
+pub(crate) fn parse_blocks(prompt: &mut Value) -> Result<Vec<Block>, RpcError> {
     let Value::Array(blocks) = prompt else {
         return Err(invalid("prompt", "must be an array of content blocks"));
     };
@@ -28,25 +27,25 @@ pub(crate) fn read(prompt: &mut Value) -> Result<Vec<Block>, RpcError> {
         return Err(invalid("prompt", "must not be empty"));
     }
     let numbered = blocks.iter_mut().enumerate();
-    numbered.map(|(index, block)| read_block(&format!("prompt[{index}]"), block)).collect()
+    numbered.map(|(index, block)| parse_block(&format!("prompt[{index}]"), block)).collect()
 }
 
-fn read_block(field: &str, block: &mut Value) -> Result<Block, RpcError> {
+fn parse_block(field: &str, block: &mut Value) -> Result<Block, RpcError> {
     let Value::Object(object) = block else { return Err(invalid(field, "must be an object")) };
     let at = |name: &str| format!("{field}.{name}");
-    match text(object, "type").as_deref() {
-        Some("text") => Ok(Block::Text(required(object, field, "text")?)),
+    match optional_text(object, "type").as_deref() {
+        Some("text") => Ok(Block::Text(required_text(object, field, "text")?)),
         Some("image") => Ok(Block::Image {
-            mime: required(object, field, "mimeType")?,
+            mime: required_text(object, field, "mimeType")?,
             data: base64(object, field, "data")?,
         }),
         Some("audio") => Ok(Block::Audio {
-            mime: required(object, field, "mimeType")?,
+            mime: required_text(object, field, "mimeType")?,
             data: base64(object, field, "data")?,
         }),
         Some("resource_link") => {
-            let uri = required(object, field, "uri")?;
-            let name = match text(object, "name") {
+            let uri = required_text(object, field, "uri")?;
+            let name = match optional_text(object, "name") {
                 Some(name) => name,
                 None => {
                     let name = last_segment(&uri);
@@ -61,11 +60,15 @@ fn read_block(field: &str, block: &mut Value) -> Result<Block, RpcError> {
                 return Err(invalid(&at("resource"), "must be an object"));
             };
             let inner = at("resource");
-            let uri = required(resource, &inner, "uri")?;
+            let uri = required_text(resource, &inner, "uri")?;
             if resource.contains_key("text") {
-                return Ok(Block::Resource { uri, text: required(resource, &inner, "text")? });
+                return Ok(Block::Resource { uri, text: required_text(resource, &inner, "text")? });
             }
-            Ok(Block::Blob { uri, mime: text(resource, "mimeType"), data: base64(resource, &inner, "blob")? })
+            Ok(Block::Blob {
+                uri,
+                mime: optional_text(resource, "mimeType"),
+                data: base64(resource, &inner, "blob")?,
+            })
         }
         Some(kind) => {
             let kind: String = kind.chars().take(40).collect();
@@ -75,18 +78,18 @@ fn read_block(field: &str, block: &mut Value) -> Result<Block, RpcError> {
     }
 }
 
-fn text(object: &Map<String, Value>, name: &str) -> Option<String> {
+fn optional_text(object: &Map<String, Value>, name: &str) -> Option<String> {
     object.get(name).and_then(Value::as_str).map(str::to_owned)
 }
 
-fn required(object: &Map<String, Value>, field: &str, name: &str) -> Result<String, RpcError> {
+fn required_text(object: &Map<String, Value>, field: &str, name: &str) -> Result<String, RpcError> {
     let problem = if object.contains_key(name) { "must be a string" } else { "is missing" };
-    text(object, name).ok_or_else(|| invalid(&format!("{field}.{name}"), problem))
+    optional_text(object, name).ok_or_else(|| invalid(&format!("{field}.{name}"), problem))
 }
 
-/// Base64 as it came: models take it as it is, so a bad one is better refused here than by each of them in its way.
+/// Checks base64 without changing it: models take it as it is, and each of them would reject a bad one differently.
 fn base64(object: &Map<String, Value>, field: &str, name: &str) -> Result<String, RpcError> {
-    let data = required(object, field, name)?;
+    let data = required_text(object, field, name)?;
     let valid = data.len() % 4 == 0
         && data
             .trim_end_matches('=')
@@ -96,18 +99,18 @@ fn base64(object: &Map<String, Value>, field: &str, name: &str) -> Result<String
     if valid { Ok(data) } else { Err(invalid(&format!("{field}.{name}"), "must be base64")) }
 }
 
-/// What a link is called when nobody says so.
+/// Returns the name of a link that has none.
 pub(crate) fn last_segment(uri: &str) -> String {
     let path = uri.split(['?', '#']).next().unwrap_or(uri).trim_end_matches('/');
     let name = path.rsplit('/').next().unwrap_or(path);
     if name.is_empty() { uri.to_owned() } else { name.to_owned() }
 }
 
-/// What the model is given for `blocks`. Neighbouring texts become one, a line each.
-pub(crate) fn parts(blocks: Vec<Block>) -> Vec<Part> {
+/// Converts `blocks` for the model. Adjacent texts become one, with a line break between.
+pub(crate) fn to_parts(blocks: Vec<Block>) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
     for block in blocks {
-        let part = part(block);
+        let part = to_part(block);
         match (parts.last_mut(), part) {
             (Some(Part::Text { text: before }), Part::Text { text }) => {
                 before.push('\n');
@@ -119,18 +122,18 @@ pub(crate) fn parts(blocks: Vec<Block>) -> Vec<Part> {
     parts
 }
 
-fn part(block: Block) -> Part {
+fn to_part(block: Block) -> Part {
     match block {
         Block::Text(text) => Part::Text { text },
         Block::Image { mime, data } => Part::Image { mime, data },
         Block::Audio { mime, data } => Part::Audio { mime, data },
         Block::Link { uri, name } => Part::text(format!("[Resource: {name}] {uri}")),
         Block::Resource { uri, text } => Part::text(format!("[Resource: {uri}]\n{text}")),
-        Block::Blob { uri, mime, data } => blob(&uri, mime, data),
+        Block::Blob { uri, mime, data } => blob_part(&uri, mime, data),
     }
 }
 
-fn blob(uri: &str, mime: Option<String>, data: String) -> Part {
+fn blob_part(uri: &str, mime: Option<String>, data: String) -> Part {
     let mime = mime.unwrap_or_default();
     match mime.split(';').next().unwrap_or_default().trim() {
         kind if kind.starts_with("image/") => Part::Image { mime, data },
@@ -149,18 +152,18 @@ fn blob(uri: &str, mime: Option<String>, data: String) -> Part {
     }
 }
 
-/// The first line of what a person said, short: the title of a session that has none.
-pub(crate) fn title(blocks: &[Block]) -> Option<String> {
-    const LONGEST: usize = 60;
+/// Returns the first line of a prompt, shortened: the title of a session that has none.
+pub(crate) fn prompt_title(blocks: &[Block]) -> Option<String> {
+    const MAX_TITLE_CHARS: usize = 60;
     let first = blocks.iter().find_map(|block| match block {
         Block::Text(text) => text.lines().map(str::trim).find(|line| !line.is_empty()),
         _ => None,
     })?;
     let plain: String = first.chars().filter(|character| !character.is_control()).collect();
-    if plain.chars().count() <= LONGEST {
+    if plain.chars().count() <= MAX_TITLE_CHARS {
         return Some(plain);
     }
-    let cut: String = plain.chars().take(LONGEST - 1).collect();
+    let cut: String = plain.chars().take(MAX_TITLE_CHARS - 1).collect();
     Some(format!("{}…", cut.trim_end()))
 }
 
@@ -173,12 +176,12 @@ mod tests {
 
     #[track_caller]
     fn check(mut prompt: Value, expected: &[Part]) {
-        assert_eq!(parts(read(&mut prompt).unwrap()), expected);
+        assert_eq!(to_parts(parse_blocks(&mut prompt).unwrap()), expected);
     }
 
     #[track_caller]
-    fn refused(mut prompt: Value, field: &str) {
-        let error = read(&mut prompt).unwrap_err();
+    fn check_refused(mut prompt: Value, field: &str) {
+        let error = parse_blocks(&mut prompt).unwrap_err();
         assert_eq!((error.code, &error.data.unwrap()["field"]), (-32602, &json!(field)), "{prompt}");
     }
 
@@ -227,20 +230,23 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        refused(json!("hi"), "prompt");
-        refused(json!([]), "prompt");
-        refused(json!([7]), "prompt[0]");
-        refused(json!([{"text": "x"}]), "prompt[0].type");
-        refused(json!([{"type": "video", "data": ""}]), "prompt[0].type");
-        refused(json!([{"type": "text", "text": "x"}, {"type": "text"}]), "prompt[1].text");
-        refused(json!([{"type": "image", "mimeType": "image/png", "data": "not base64"}]), "prompt[0].data");
-        refused(json!([{"type": "resource", "resource": {"uri": "a"}}]), "prompt[0].resource.blob");
-        refused(json!([{"type": "resource"}]), "prompt[0].resource");
+        check_refused(json!("hi"), "prompt");
+        check_refused(json!([]), "prompt");
+        check_refused(json!([7]), "prompt[0]");
+        check_refused(json!([{"text": "x"}]), "prompt[0].type");
+        check_refused(json!([{"type": "video", "data": ""}]), "prompt[0].type");
+        check_refused(json!([{"type": "text", "text": "x"}, {"type": "text"}]), "prompt[1].text");
+        check_refused(
+            json!([{"type": "image", "mimeType": "image/png", "data": "not base64"}]),
+            "prompt[0].data",
+        );
+        check_refused(json!([{"type": "resource", "resource": {"uri": "a"}}]), "prompt[0].resource.blob");
+        check_refused(json!([{"type": "resource"}]), "prompt[0].resource");
     }
 
     #[test]
     fn titles() {
-        let of = |text: &str| title(&[Block::Text(text.to_owned())]);
+        let of = |text: &str| prompt_title(&[Block::Text(text.to_owned())]);
         assert_eq!(of("\n  Fix the bug\nplease").as_deref(), Some("Fix the bug"));
         assert_eq!(of(" \n ").as_deref(), None);
         let long = of(&"word ".repeat(30)).unwrap();
@@ -252,14 +258,14 @@ mod tests {
         fn text_survives(pieces in proptest::collection::vec(".*", 1..6)) {
             let mut prompt: Value =
                 pieces.iter().map(|text| json!({"type": "text", "text": text})).collect();
-            let parts = parts(read(&mut prompt).unwrap());
+            let parts = to_parts(parse_blocks(&mut prompt).unwrap());
             prop_assert_eq!(parts, [Part::text(pieces.join("\n"))]);
         }
 
         #[test]
         fn any_block_is_read_or_refused_by_its_field(kind in "text|image|audio|resource|resource_link|x", key in "text|data|uri|blob|mimeType|resource", value in ".*") {
             let mut prompt = json!([{"type": kind, key: value}]);
-            if let Err(error) = read(&mut prompt) {
+            if let Err(error) = parse_blocks(&mut prompt) {
                 let field = error.data.unwrap()["field"].as_str().unwrap().to_owned();
                 prop_assert!(field.starts_with("prompt[0]."), "{}", field);
             }

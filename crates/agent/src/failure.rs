@@ -1,24 +1,24 @@
-//! What clients are told when an endpoint fails: words for people, fields for programs.
+//! Endpoint failures as clients get them: text for people, fields for programs.
 
-use narrows_model::{Error, Kind};
+use narrows_model::{Error, ErrorKind};
 use narrows_wire::{Code, RpcError};
 use serde_json::{Value, json};
 
-/// Where programs find the failure in `_meta`.
-pub(crate) const KEY: &str = "narrows/error";
+/// Key of the failure in `_meta`.
+pub(crate) const ERROR_META_KEY: &str = "narrows/error";
 
-/// What a prompt is answered with when nothing is configured.
-const UNCONFIGURED: &str = "No model endpoint is configured, so nothing was sent. Set OPENAI_BASE_URL and \
+/// Answer to a prompt when no endpoint is configured.
+const UNCONFIGURED_MESSAGE: &str = "No model endpoint is configured, so nothing was sent. Set OPENAI_BASE_URL and \
     OPENAI_API_KEY (and OPENAI_MODEL) in the environment of `narrows acp`, or describe an endpoint in narrows.toml. \
     OPENAI_BASE_URL=builtin:demo selects the built-in demo model, which needs no key and no network.";
 
-/// There is no endpoint to ask.
+/// Returns the error for a missing endpoint.
 pub(crate) fn unconfigured() -> Error {
     Error {
-        kind: Kind::Unconfigured,
+        kind: ErrorKind::Unconfigured,
         status: None,
         url: String::new(),
-        message: UNCONFIGURED.to_owned(),
+        message: UNCONFIGURED_MESSAGE.to_owned(),
         retryable: false,
         retry_after: None,
         request_id: None,
@@ -27,12 +27,12 @@ pub(crate) fn unconfigured() -> Error {
     }
 }
 
-/// The text that a person sees in the place of an answer.
+/// Returns the text that a person sees in place of an answer.
 pub(crate) fn text(error: &Error) -> String {
     let Error { kind, status, url, message, .. } = error;
     match (kind, status) {
-        (Kind::Unconfigured, _) => message.clone(),
-        // The place of the answer is the URL's fault or the key's, whatever the body called it.
+        (ErrorKind::Unconfigured, _) => message.clone(),
+        // The status shows that the URL or the key is wrong, whatever the body says.
         (_, Some(status @ (401 | 403))) => {
             format!("Authentication error (HTTP {status}) calling {url}. Check your OPENAI_API_KEY.")
         }
@@ -42,14 +42,14 @@ pub(crate) fn text(error: &Error) -> String {
             format!("HTTP error ({status}) from {url}.")
         }
         (_, Some(status)) if *status >= 300 => format!("HTTP error ({status}) from {url}: {message}"),
-        (Kind::Network | Kind::Timeout | Kind::Cut, _) => {
+        (ErrorKind::Network | ErrorKind::Timeout | ErrorKind::Cut, _) => {
             format!("Network error connecting to {url}: {message}")
         }
         _ => format!("Unusable answer from {url}: {message}"),
     }
 }
 
-/// The fields that a program sees beside that text.
+/// Returns the fields that a program gets with that text.
 pub(crate) fn fields(error: &Error) -> Value {
     let mut fields = json!({
         "kind": error.kind.name(),
@@ -67,16 +67,15 @@ pub(crate) fn fields(error: &Error) -> Value {
     fields
 }
 
-/// `_meta` with those fields.
 pub(crate) fn meta(error: &Error) -> Value {
-    json!({KEY: fields(error)})
+    json!({ERROR_META_KEY: fields(error)})
 }
 
-/// The failure as a JSON-RPC error.
+/// Returns the failure as a JSON-RPC error.
 pub(crate) fn rpc(error: &Error) -> RpcError {
     let code = match error.kind {
-        Kind::Auth => Code::AuthRequired,
-        Kind::Unconfigured => Code::Internal,
+        ErrorKind::Auth => Code::AuthRequired,
+        ErrorKind::Unconfigured => Code::Internal,
         _ => Code::UpstreamError,
     };
     let mut answer = RpcError::new(code, text(error));
@@ -96,36 +95,41 @@ mod tests {
 
     const URL: &str = "https://h/v1/chat/completions";
 
-    fn error(kind: Kind, status: Option<u16>, message: &str) -> Error {
+    fn error(kind: ErrorKind, status: Option<u16>, message: &str) -> Error {
         Error { kind, status, url: URL.to_owned(), message: message.to_owned(), ..unconfigured() }
     }
 
     #[track_caller]
-    fn check(kind: Kind, status: Option<u16>, message: &str, expected: &str) {
+    fn check(kind: ErrorKind, status: Option<u16>, message: &str, expected: &str) {
         assert_eq!(text(&error(kind, status, message)), expected);
     }
 
     #[test]
     fn the_words_are_those_of_the_table() {
         let auth = "Authentication error (HTTP 401) calling https://h/v1/chat/completions. Check your OPENAI_API_KEY.";
-        check(Kind::Auth, Some(401), "bad key", auth);
-        check(Kind::Auth, Some(403), "", &auth.replace("401", "403"));
+        check(ErrorKind::Auth, Some(401), "bad key", auth);
+        check(ErrorKind::Auth, Some(403), "", &auth.replace("401", "403"));
         let rate =
             "Rate limit exceeded (HTTP 429) calling https://h/v1/chat/completions. Please retry later.";
-        check(Kind::RateLimit, Some(429), "slow down", rate);
-        check(Kind::Quota, Some(429), "no money", rate);
-        check(Kind::Server, Some(503), "busy", "Server error (HTTP 503) from https://h/v1/chat/completions.");
-        let network = "Network error connecting to https://h/v1/chat/completions: connection refused";
-        check(Kind::Network, None, "connection refused", network);
+        check(ErrorKind::RateLimit, Some(429), "slow down", rate);
+        check(ErrorKind::Quota, Some(429), "no money", rate);
         check(
-            Kind::Http,
+            ErrorKind::Server,
+            Some(503),
+            "busy",
+            "Server error (HTTP 503) from https://h/v1/chat/completions.",
+        );
+        let network = "Network error connecting to https://h/v1/chat/completions: connection refused";
+        check(ErrorKind::Network, None, "connection refused", network);
+        check(
+            ErrorKind::Http,
             Some(404),
             "no such model",
             "HTTP error (404) from https://h/v1/chat/completions: no such model",
         );
-        check(Kind::Http, Some(418), "", "HTTP error (418) from https://h/v1/chat/completions.");
+        check(ErrorKind::Http, Some(418), "", "HTTP error (418) from https://h/v1/chat/completions.");
         check(
-            Kind::Garbage,
+            ErrorKind::Garbage,
             Some(200),
             "a web page",
             "Unusable answer from https://h/v1/chat/completions: a web page",
@@ -134,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_program_gets_the_fields() {
-        let error = error(Kind::Auth, Some(401), "bad key");
+        let error = error(ErrorKind::Auth, Some(401), "bad key");
         let answer = rpc(&error);
         assert_eq!(answer.code, -32000);
         let data = answer.data.unwrap();
@@ -142,13 +146,13 @@ mod tests {
             (&data["kind"], &data["status"], &data["url"]),
             (&json!("auth"), &json!(401), &json!(URL))
         );
-        assert_eq!(meta(&error)[KEY]["message"], "bad key");
+        assert_eq!(meta(&error)[ERROR_META_KEY]["message"], "bad key");
     }
 
     proptest! {
         #[test]
         fn every_status_has_its_words(status in 300u16..1000) {
-            let said = text(&error(Kind::Http, Some(status), ""));
+            let said = text(&error(ErrorKind::Http, Some(status), ""));
             let expected = match status {
                 401 | 403 => "Authentication error",
                 429 => "Rate limit exceeded",

@@ -1,51 +1,51 @@
-//! Who is asked before a tool is announced or run.
+//! The check that runs before a tool call is announced or run.
 
 use std::fmt::Debug;
 use std::pin::Pin;
 
 use serde_json::Value;
 
-/// A call of a tool that the model wants.
+/// A tool call that the model requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolRequest {
-    /// The session.
+    /// Session id.
     pub session: String,
-    /// The id by which the call is announced, if it is.
+    /// Id of the call, under which it is announced if it is allowed.
     pub id: String,
-    /// The MCP server, or nothing for a tool of the client's own files and terminals.
+    /// Name of the MCP server; `None` for the client's files and terminals.
     pub server: Option<String>,
-    /// The tool, as its server calls it.
+    /// Name of the tool at its server.
     pub tool: String,
-    /// The tool, as the model and the client know it.
+    /// Name of the tool for the model and the client.
     pub name: String,
-    /// What it is called with.
+    /// Arguments of the call.
     pub arguments: Value,
 }
 
-/// What a gate says.
+/// Decision of a gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ToolDecision {
     /// Go on; the user may still be asked.
     Allow,
-    /// The call does not happen and is not announced; the model is told why.
+    /// Do not run or announce the call. The model gets the reason.
     Deny(String),
 }
 
-/// What comes back from [`ToolGate::check`].
-pub type Checking<'a> = Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
+/// Future that [`ToolGate::check`] returns.
+pub type ToolDecisionFuture<'a> = Pin<Box<dyn Future<Output = ToolDecision> + Send + 'a>>;
 
-/// Decides about every call of a tool before it is announced or run.
+/// Decides about every tool call before it is announced or run.
 pub trait ToolGate: Debug + Send + Sync {
-    /// Whether the call may go on.
-    fn check<'a>(&'a self, request: &'a ToolRequest) -> Checking<'a>;
+    /// Decides whether the call may go on.
+    fn check<'a>(&'a self, request: &'a ToolRequest) -> ToolDecisionFuture<'a>;
 }
 
-/// Lets everything pass: the user is asked about what matters all the same.
+/// Allows every call. The user is still asked where permission is needed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Open;
+pub struct AllowAll;
 
-impl ToolGate for Open {
-    fn check<'a>(&'a self, _: &'a ToolRequest) -> Checking<'a> {
-        Box::pin(std::future::ready(Verdict::Allow))
+impl ToolGate for AllowAll {
+    fn check<'a>(&'a self, _: &'a ToolRequest) -> ToolDecisionFuture<'a> {
+        Box::pin(std::future::ready(ToolDecision::Allow))
     }
 }

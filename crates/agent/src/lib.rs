@@ -1,49 +1,49 @@
-//! The universal agent: sessions, the turn loop, and tools of MCP servers and of the client.
+//! The built-in agent: sessions, the turn loop, and tools of MCP servers and of the client.
 //!
-//! [`run`] serves one conversation. What a client asks for is taken by one loop that waits for nothing; what needs time
-//! is a task of its own, so many sessions run side by side and a cancellation always finds its turn:
+//! [`run`] serves one conversation. One loop takes the client's messages and waits for nothing; what takes time is a
+//! task of its own. So sessions run side by side, and a cancellation always finds its turn:
 //!
 //! ```text
-//! inbox ─ agent ─┬─ open      new, load, resume, fork, list, close, delete    ── store
-//!                ├─ config    the model, and how much it thinks               ── catalog
-//!                └─ prompt ── turn ─┬─ listen   one answer of the model       ── model
-//!                                   ├─ tool     files, terminals, MCP servers ── client, mcp
-//!                                   └─ compact  what no longer fits
+//! inbox ─ agent ─┬─ session_lifecycle  new, load, resume, fork, list, close, delete  ── store
+//!                ├─ config_options     the model, and its thinking effort           ── catalog
+//!                └─ prompt ── turn ─┬─ stream_answer  one answer of the model       ── model
+//!                                   ├─ tool           files, terminals, MCP servers ── client, mcp
+//!                                   └─ compaction     what exceeds the window
 //! ```
 //!
-//! What holds, whatever an endpoint, a tool or the client does:
+//! What always holds, whatever an endpoint, a tool or the client does:
 //! - A turn ends, with its last update before its end, and the next one can begin.
-//! - The history holds whole turns only: of a turn that failed, was refused or was given up, nothing is kept.
-//! - Nothing is asked of the client that it did not offer, and nothing is waited for without end.
+//! - The history has complete turns only: nothing is kept of a turn that failed, was refused or was cancelled.
+//! - The agent requests nothing that the client does not offer, and every wait has a limit.
 //! - The agent itself touches no file and runs no command, except the MCP servers that the client names.
 
 mod agent;
-mod bridge;
 mod catalog;
-mod command;
-mod compact;
-mod config;
+mod client_servers;
+mod compaction;
+mod config_options;
 mod content;
-mod dialect;
+mod encode;
 mod failure;
 mod gate;
 mod memory;
-mod open;
+mod params;
 mod prompt;
-mod read;
 mod request;
 mod session;
+mod session_lifecycle;
 mod settings;
-mod shown;
-mod size;
+mod size_limits;
+mod slash_command;
 mod stop;
 mod tool;
+mod transcript;
 mod turn;
 mod unstored;
-mod voice;
+mod update_writer;
 
 pub use agent::{options, run};
-pub use gate::{Checking, Open, ToolGate, ToolRequest, Verdict};
-pub use memory::{Doing, Forgetful, Memory, Unsound};
+pub use gate::{AllowAll, ToolDecision, ToolDecisionFuture, ToolGate, ToolRequest};
+pub use memory::{Memory, MemoryFuture, MemoryUntrusted, NoMemory};
 pub use narrows_model::EndpointError;
-pub use settings::{Errors, Limits, Route, Settings};
+pub use settings::{FailureFormat, Limits, ModelRoute, Settings};

@@ -1,38 +1,38 @@
-//! What outlives a session: told to the next ones as data, and never as what they have to do.
+//! Memory beyond one session: given to later sessions as data, never as instructions.
 
 use std::fmt::Debug;
 use std::pin::Pin;
 
-/// Something that takes a while.
-pub type Doing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+/// Future that a [`Memory`] returns.
+pub type MemoryFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What is remembered cannot be trusted.
+/// The memory was tampered with or cannot be verified.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("what is remembered cannot be trusted: {0}")]
-pub struct Unsound(pub String);
+pub struct MemoryUntrusted(pub String);
 
 /// Keeps what outlives a session.
 pub trait Memory: Debug + Send + Sync {
-    /// What a session that is opened is to know of earlier ones. It is put before what the person says first.
-    fn recall(&self) -> Doing<'_, Result<Option<String>, Unsound>>;
-    /// A turn is over and kept: what the person said, and what the answer was.
-    fn note(&self, session: &str, said: &str, answered: &str);
-    /// A session was closed.
-    fn close<'a>(&'a self, session: &'a str) -> Doing<'a, ()>;
+    /// Returns what a new session knows of earlier ones. It is put before the first user message.
+    fn recall(&self) -> MemoryFuture<'_, Result<Option<String>, MemoryUntrusted>>;
+    /// Records the texts of the user and of the model in a stored turn.
+    fn record_turn(&self, session: &str, user_text: &str, model_text: &str);
+    /// Ends a session.
+    fn close_session<'a>(&'a self, session: &'a str) -> MemoryFuture<'a, ()>;
 }
 
-/// Remembers nothing but what is in a session itself.
+/// Remembers nothing beyond a session.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Forgetful;
+pub struct NoMemory;
 
-impl Memory for Forgetful {
-    fn recall(&self) -> Doing<'_, Result<Option<String>, Unsound>> {
+impl Memory for NoMemory {
+    fn recall(&self) -> MemoryFuture<'_, Result<Option<String>, MemoryUntrusted>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    fn note(&self, _: &str, _: &str, _: &str) {}
+    fn record_turn(&self, _: &str, _: &str, _: &str) {}
 
-    fn close<'a>(&'a self, _: &'a str) -> Doing<'a, ()> {
+    fn close_session<'a>(&'a self, _: &'a str) -> MemoryFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
 }

@@ -10,26 +10,30 @@ use narrows_store::Turn as StoredTurn;
 use narrows_wire::{Code, RpcError};
 use serde_json::{Value, json};
 
-use crate::agent::{Agent, Call};
+use crate::agent::{Agent, ClientRequest};
 use crate::content::{self, Block};
 use crate::failure;
-use crate::read::{Params, no_session};
-use crate::request::{Work, find, note_tag, strictly};
-use crate::session::{Past, Session, TurnGuard, Unready};
-use crate::settings::Errors;
-use crate::shown::Shown;
-use crate::turn::{End, Reason, Turn};
+use crate::params::{Params, session_not_found};
+use crate::request::{RequestFuture, check_schema, find_session, record_tag};
+use crate::session::{BeginError, PastTurn, Session, TurnGuard};
+use crate::settings::FailureFormat;
+use crate::transcript::TranscriptItem;
+use crate::turn::{StopReason, Turn, TurnOutcome};
 use crate::unstored::NotStored;
-use crate::voice::{Voice, new_id};
+use crate::update_writer::{UpdateWriter, new_id};
 
-/// Takes a prompt. From here on its session is busy.
-pub(crate) fn accept(agent: &Arc<Agent>, mut call: Call, responder: Responder) -> Option<Work> {
-    match begin(agent, &mut call) {
-        Ok(begun) => {
+/// Starts the turn of a prompt. Its session is busy from here on.
+pub(crate) fn handle(
+    agent: &Arc<Agent>,
+    mut request: ClientRequest,
+    responder: Responder,
+) -> Option<RequestFuture> {
+    match start_turn(agent, &mut request) {
+        Ok(started) => {
             let agent = Arc::clone(agent);
-            Some(match call.version {
-                Version::V1 => Box::pin(answer_at_the_end(agent, begun, responder)),
-                Version::V2 => Box::pin(answer_at_once(agent, begun, responder)),
+            Some(match request.version {
+                Version::V1 => Box::pin(respond_after_turn(agent, started, responder)),
+                Version::V2 => Box::pin(respond_before_turn(agent, started, responder)),
             })
         }
         Err(error) => {
@@ -39,33 +43,32 @@ pub(crate) fn accept(agent: &Arc<Agent>, mut call: Call, responder: Responder) -
     }
 }
 
-/// A turn that has begun.
-struct Begun {
+struct StartedTurn {
     session: Arc<Session>,
     guard: TurnGuard,
-    /// The id of the person's message.
+    /// Id of the user's message.
     message: String,
     blocks: Vec<Block>,
     /// The blocks as they came.
     content: Vec<Value>,
     version: Version,
-    /// The client that prompts decides about commands itself.
+    /// The client that sent the prompt decides about commands itself.
     authorizes: bool,
 }
 
-fn begin(agent: &Agent, call: &mut Call) -> Result<Begun, RpcError> {
-    strictly::<v2::PromptRequest>(call)?;
-    let session = find(agent, &Params::new(&call.params, call.version))?;
-    let mut prompt = call.params.remove("prompt").unwrap_or(Value::Null);
-    let blocks = content::read(&mut prompt)?;
+fn start_turn(agent: &Agent, request: &mut ClientRequest) -> Result<StartedTurn, RpcError> {
+    check_schema::<v2::PromptRequest>(request)?;
+    let session = find_session(agent, &Params::new(&request.params, request.version))?;
+    let mut prompt = request.params.remove("prompt").unwrap_or(Value::Null);
+    let blocks = content::parse_blocks(&mut prompt)?;
     let content = match prompt {
         Value::Array(content) => content,
-        // What is read is an array.
+        // `parse_blocks` accepts arrays only.
         _ => Vec::new(),
     };
     let guard = session.begin().map_err(|unready| match unready {
-        Unready::Closed => no_session(&session.id),
-        Unready::Busy => {
+        BeginError::Closed => session_not_found(&session.id),
+        BeginError::Busy => {
             let message = "a turn is running in this session: wait for its end, or cancel it";
             RpcError::new(Code::InvalidRequest, message)
                 .with("condition", "session_busy".into())
@@ -73,112 +76,125 @@ fn begin(agent: &Agent, call: &mut Call) -> Result<Begun, RpcError> {
                 .with("sessionId", Value::from(&*session.id))
         }
     })?;
-    note_tag(&session, call);
-    let said = call.params.get("_meta").and_then(|meta| meta.get(AUTHORIZES));
+    record_tag(&session, request);
+    let said = request.params.get("_meta").and_then(|meta| meta.get(AUTHORIZES));
     let authorizes = agent.client().can.authorizes && said == Some(&Value::Bool(true));
-    Ok(Begun { session, guard, message: new_id(), blocks, content, version: call.version, authorizes })
+    Ok(StartedTurn {
+        session,
+        guard,
+        message: new_id(),
+        blocks,
+        content,
+        version: request.version,
+        authorizes,
+    })
 }
 
-/// Version 1: the answer is the end of the turn.
-async fn answer_at_the_end(agent: Arc<Agent>, begun: Begun, responder: Responder) {
+/// Version 1: responds when the turn ends.
+async fn respond_after_turn(agent: Arc<Agent>, started: StartedTurn, responder: Responder) {
     let cancelled = responder.cancelled();
-    let stop = begun.guard.stop.clone();
-    let playing = play(&agent, begun);
-    tokio::pin!(playing);
+    let stop = started.guard.stop.clone();
+    let running = run_turn(&agent, started);
+    tokio::pin!(running);
     let (end, guard) = tokio::select! {
         biased;
-        outcome = &mut playing => outcome,
+        outcome = &mut running => outcome,
         () = cancelled => {
             stop.stop();
-            playing.await
+            running.await
         }
     };
-    let last_words = guard.release();
+    let ending_turn = guard.release();
     match (&end.reason, agent.errors) {
-        (Reason::Failed(error), Errors::Rpc) => responder.fail(&failure::rpc(error).effects(end.effects)),
+        (StopReason::Failed(error), FailureFormat::Rpc) => {
+            responder.fail(&failure::rpc(error).effects(end.effects))
+        }
         _ => responder.respond(&result(&end)),
     }
-    drop(last_words);
+    drop(ending_turn);
 }
 
-/// The result of a prompt in version 1.
-fn result(end: &End) -> Value {
+/// Returns the result of a prompt in version 1.
+fn result(end: &TurnOutcome) -> Value {
     let mut result = json!({"stopReason": end.reason.name_v1()});
     if let Some(usage) = usage(end) {
         result["usage"] = usage;
     }
-    if let Reason::Failed(error) = &end.reason {
+    if let StopReason::Failed(error) = &end.reason {
         result["_meta"] = failure::meta(error);
     }
     result
 }
 
-/// What the turn cost, in the words of both versions.
-fn usage(end: &End) -> Option<Value> {
+/// Returns the token usage, in the form that both versions have.
+fn usage(end: &TurnOutcome) -> Option<Value> {
     let usage = end.usage.as_ref()?;
-    let mut told =
+    let mut fields =
         json!({"inputTokens": usage.input, "outputTokens": usage.output, "totalTokens": usage.total});
     if let Some(cached) = usage.cached {
-        told["cachedReadTokens"] = cached.into();
+        fields["cachedReadTokens"] = cached.into();
     }
     if let Some(reasoning) = usage.reasoning {
-        told["thoughtTokens"] = reasoning.into();
+        fields["thoughtTokens"] = reasoning.into();
     }
-    Some(told)
+    Some(fields)
 }
 
-/// Version 2: the answer says that the message is in the conversation; the end of the turn is a state.
-async fn answer_at_once(agent: Arc<Agent>, begun: Begun, responder: Responder) {
-    responder.respond(&json!({"messageId": begun.message}));
-    let session = Arc::clone(&begun.session);
-    let (end, guard) = play(&agent, begun).await;
-    let last_words = guard.release();
+/// Version 2: responds when the message is in the conversation. The end of the turn is a state update.
+async fn respond_before_turn(agent: Arc<Agent>, started: StartedTurn, responder: Responder) {
+    responder.respond(&json!({"messageId": started.message}));
+    let session = Arc::clone(&started.session);
+    let (end, guard) = run_turn(&agent, started).await;
+    let ending_turn = guard.release();
     let mut state =
         json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": end.reason.name_v2()});
     if let Some(usage) = usage(&end) {
         state["usage"] = usage;
     }
-    if let Reason::Failed(error) = &end.reason {
+    if let StopReason::Failed(error) = &end.reason {
         let RpcError { code, message, data } = failure::rpc(error).effects(end.effects);
         state["error"] = json!({"code": code, "message": message, "data": data});
     }
-    crate::request::tell(&agent, &session, vec![state]).await;
-    drop(last_words);
+    crate::request::send_updates(&agent, &session, vec![state]).await;
+    drop(ending_turn);
 }
 
-/// The whole turn, its place in the history included.
-async fn play(agent: &Arc<Agent>, begun: Begun) -> (End, TurnGuard) {
-    let Begun { session, guard, message, blocks, content, version, authorizes } = begun;
+/// Runs the whole turn and stores it.
+async fn run_turn(agent: &Arc<Agent>, started: StartedTurn) -> (TurnOutcome, TurnGuard) {
+    let StartedTurn { session, guard, message, blocks, content, version, authorizes } = started;
     let peer = agent.peer.with_tag(session.state().tag.as_deref());
-    let mut voice = Voice::new(peer.clone(), Arc::clone(&session.id), version);
+    let mut updates = UpdateWriter::new(peer.clone(), Arc::clone(&session.id), version);
     if version == Version::V2 {
         let said = json!({"sessionUpdate": "user_message", "messageId": message, "content": content});
-        // Whether anybody listens is found out soon enough.
-        let _ = voice.update(&said).await;
+        // If the client has disconnected, the turn finds out soon enough.
+        let _ = updates.send_update(&said).await;
     }
-    let _ = voice.state("running").await;
-    voice.note(&Shown::User { id: message, content });
-    let mut turn = Turn::new(Arc::clone(agent), Arc::clone(&session), peer, guard.stop.clone(), voice);
+    let _ = updates.send_state("running").await;
+    updates.record(&TranscriptItem::User { id: message, content });
+    let mut turn = Turn::new(Arc::clone(agent), Arc::clone(&session), peer, guard.stop.clone(), updates);
     turn.authorizes = authorizes;
     let end = turn.run(blocks).await;
-    let Turn { mut voice, messages, title, .. } = turn;
-    // Even a turn that was given up says what it has not yet said.
-    let _ = voice.pause().await;
+    let Turn { mut updates, messages, title, .. } = turn;
+    // Even a cancelled turn sends the text it still holds back.
+    let _ = updates.end_message().await;
     match &end.reason {
-        Reason::EndTurn | Reason::MaxTokens | Reason::MaxTurnRequests | Reason::TooLarge(_)
+        StopReason::EndTurn
+        | StopReason::MaxTokens
+        | StopReason::MaxTurnRequests
+        | StopReason::TooLarge(_)
             if !messages.is_empty() =>
         {
             if is_answered(&messages) {
-                let (said, answered) = spoken(&messages);
-                agent.memory.note(&session.id, &said, &answered);
+                let (said, answered) = conversation_text(&messages);
+                agent.memory.record_turn(&session.id, &said, &answered);
             }
-            keep(agent, &session, messages, voice, title).await;
+            append_to_history(agent, &session, messages, updates, title).await;
         }
         reason => {
-            if let Reason::Failed(error) = reason {
-                tell_failure(agent, version, error, &mut voice).await;
+            if let StopReason::Failed(error) = reason {
+                send_failure(agent, version, error, &mut updates).await;
             }
-            // The turn leaves nothing behind, so the next one names the session.
+            // Nothing of this turn is kept, so the next one names the session.
             if title.is_some() {
                 session.state().title = None;
             }
@@ -187,56 +203,56 @@ async fn play(agent: &Arc<Agent>, begun: Begun) -> (End, TurnGuard) {
     (end, guard)
 }
 
-async fn tell_failure(agent: &Agent, version: Version, error: &Error, voice: &mut Voice) {
+async fn send_failure(agent: &Agent, version: Version, error: &Error, updates: &mut UpdateWriter) {
     tracing::warn!(%error, "the endpoint failed");
-    if version == Version::V2 || agent.errors == Errors::Text {
-        // If the client has gone there is nobody to tell.
-        let _ = voice.aside(&failure::text(error), &failure::meta(error)).await;
+    if version == Version::V2 || agent.errors == FailureFormat::Text {
+        // Fails only if the client has disconnected.
+        let _ = updates.send_unrecorded_text(&failure::text(error), &failure::meta(error)).await;
     }
 }
 
-/// Puts a turn into the history: on the disk first, so that its end means that it is there. What the session is called
-/// since goes along, so that the disk is waited for once.
-async fn keep(
+/// Adds a turn to the history. It is stored before the client sees its end, and its title in the same transaction, so
+/// that the disk is waited for once.
+async fn append_to_history(
     agent: &Agent,
     session: &Arc<Session>,
     mut messages: Vec<Message>,
-    mut voice: Voice,
+    mut updates: UpdateWriter,
     title: Option<String>,
 ) {
     if !is_answered(&messages) {
-        // It is shown again, but a question without an answer is nothing for a model.
+        // The turn is replayed to clients, but the model gets no question without an answer.
         messages.clear();
     }
     if session.claim().is_none() {
         return;
     }
-    let stored = StoredTurn::new(texts(&messages), voice.take_record());
+    let stored = StoredTurn::new(to_json_texts(&messages), updates.take_items());
     session.state().stored_bytes += stored_bytes(&stored);
-    let (number, trouble) = match session.store_turn(stored, title).await {
+    let (number, warning) = match session.store_turn(stored, title).await {
         Ok(number) => (number, None),
-        Err(NotStored::Waits { error, number }) => {
+        Err(NotStored::Pending { error, number }) => {
             tracing::error!(%error, session = %session.id, "turn not stored yet");
             let when = "it is tried again until the session is closed";
             (number, Some(format!("This turn could not be stored yet ({error}); {when}")))
         }
         Err(NotStored::Lost(error)) => {
             tracing::error!(%error, session = %session.id, "turn not stored");
-            let number = session.state().past.last().map_or(1, |past| past.number);
+            let number = session.state().past_turns.last().map_or(1, |past| past.number);
             (number, Some(format!("This turn could not be stored: {error}")))
         }
     };
     if !messages.is_empty() {
-        session.state().past.push(Past { number, messages });
+        session.state().past_turns.push(PastTurn { number, messages });
     }
-    if let Some(trouble) = trouble {
-        // If the client has gone there is nobody to tell.
+    if let Some(warning) = warning {
+        // Fails only if the client has disconnected.
         let _ = match agent.client().can.notices {
             true => {
-                let notice = json!({"sessionUpdate": "notice", "severity": "warning", "title": trouble});
-                voice.update(&notice).await
+                let notice = json!({"sessionUpdate": "notice", "severity": "warning", "title": warning});
+                updates.send_update(&notice).await
             }
-            false => voice.remark(&format!("({trouble})\n")).await,
+            false => updates.send_unrecorded_thought(&format!("({warning})\n")).await,
         };
     }
 }
@@ -246,8 +262,8 @@ pub(crate) fn stored_bytes(turn: &StoredTurn) -> usize {
     turn.messages.iter().chain(&turn.replay).map(String::len).sum()
 }
 
-/// The words of a turn: the person's, and the model's.
-fn spoken(messages: &[Message]) -> (String, String) {
+/// Returns the texts of the user and of the model in a turn.
+fn conversation_text(messages: &[Message]) -> (String, String) {
     let (mut said, mut answered) = (Vec::new(), Vec::new());
     for message in messages {
         match message {
@@ -262,7 +278,7 @@ fn spoken(messages: &[Message]) -> (String, String) {
     (said.join("\n"), answered.join("\n"))
 }
 
-/// Whether the model has said or called anything.
+/// Returns `true` if the model has said or called anything.
 fn is_answered(messages: &[Message]) -> bool {
     let said = |message: &Message| match message {
         Message::Assistant(said) => !said.text.is_empty() || !said.calls.is_empty(),
@@ -271,7 +287,7 @@ fn is_answered(messages: &[Message]) -> bool {
     messages.iter().any(said)
 }
 
-/// Each as JSON. They are plain data with string keys, which always can be written.
-fn texts<T: serde::Serialize>(values: &[T]) -> Vec<String> {
+/// Serializes each value. They are plain data with string keys, which can always be written.
+fn to_json_texts<T: serde::Serialize>(values: &[T]) -> Vec<String> {
     values.iter().filter_map(|value| serde_json::to_string(value).ok()).collect()
 }

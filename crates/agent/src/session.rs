@@ -1,4 +1,4 @@
-//! One open session: where it works, what was said, and what goes on in it.
+//! An open session: its directories, its history, and the running turn.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,70 +13,68 @@ use crate::catalog::Choice;
 use crate::stop::Stop;
 use crate::unstored::Unstored;
 
-/// One open session.
 pub(crate) struct Session {
     pub(crate) id: Arc<str>,
-    /// Where it is kept: with the others, or, if that cannot be, in memory.
+    /// The agent's store, or one in memory if the session cannot be stored.
     pub(crate) store: Store,
-    /// Held while turns are stored, so that they are stored in order.
+    /// Locked while turns are stored, so that they are stored in order.
     pub(crate) unstored: tokio::sync::Mutex<Unstored>,
     state: Mutex<State>,
 }
 
-/// What changes in a session.
+/// The mutable part of a session.
 pub(crate) struct State {
-    pub(crate) place: Place,
+    pub(crate) dirs: SessionDirs,
     /// `sessionId` at the top level of the last request that had one, as JSON.
     pub(crate) tag: Option<Vec<u8>>,
     pub(crate) choice: Option<Choice>,
-    /// What was said, turn by turn, as the model gets it.
-    pub(crate) past: Vec<Past>,
-    /// The number of the last turn in the store; `0` if there is none.
+    /// Past turns as the model gets them.
+    pub(crate) past_turns: Vec<PastTurn>,
+    /// Number of the last stored turn; `0` if there is none.
     pub(crate) last_turn: u64,
-    /// How many bytes all its turns have in the store.
+    /// Bytes of all turns in the store.
     pub(crate) stored_bytes: usize,
-    /// How many tokens the last request took, and its answer.
+    /// Tokens of the last request and its answer.
     pub(crate) used: Option<u64>,
-    /// What all requests have cost in dollars since the session was opened, where the endpoint tells.
+    /// Cost of all requests in dollars since the session was opened, if the endpoint reports it.
     pub(crate) cost: Option<f64>,
-    /// What all turns took since the session was opened, where the endpoint tells.
+    /// Tokens of all turns since the session was opened, if the endpoint reports them.
     pub(crate) usage: Option<Usage>,
     pub(crate) title: Option<String>,
     /// What is known from earlier sessions.
     pub(crate) background: Option<Arc<str>>,
-    /// What the user has allowed for the length of the session.
+    /// Permissions that the user gave for the whole session.
     pub(crate) grants: HashSet<String>,
     pub(crate) servers: Arc<Servers>,
-    /// When they were started.
+    /// When the servers were started.
     pub(crate) servers_since: Instant,
-    /// What the user is to be told before the next turn.
-    pub(crate) troubles: Vec<String>,
-    /// Keeps the session to this process, and gives the right to change it; gone when it is closed.
+    /// Warnings to show before the next turn.
+    pub(crate) warnings: Vec<String>,
+    /// Locks the session for this process and permits changes; `None` once it is closed.
     claim: Option<Arc<Claim>>,
-    /// It is held only until all of it is stored.
+    /// The session is held only until all of it is stored.
     pub(crate) is_closed: bool,
-    turn: Option<Running>,
-    /// The last turn, which is over but for its last words.
+    turn: Option<ActiveTurn>,
+    /// The last turn, while its final messages are being sent.
     ending: Option<Stop>,
 }
 
-/// Where a session works.
+/// Directories of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SessionDirs {
     pub(crate) cwd: String,
     pub(crate) roots: Vec<String>,
 }
 
-/// A turn that is over, or the summary of several.
+/// A past turn, or the summary of several.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Past {
-    /// Its number in the store.
+pub(crate) struct PastTurn {
+    /// Number in the store.
     pub(crate) number: u64,
     pub(crate) messages: Vec<Message>,
 }
 
-/// A turn that goes on.
-struct Running {
+struct ActiveTurn {
     stop: Stop,
     ended: Stop,
     calls: HashMap<String, Stop>,
@@ -84,22 +82,21 @@ struct Running {
 
 /// Why a turn cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unready {
-    /// Another one goes on.
+pub(crate) enum BeginError {
+    /// Another turn is running.
     Busy,
-    /// The session has been closed.
     Closed,
 }
 
 impl State {
-    pub(crate) fn new(claim: Claim, place: Place, servers: Arc<Servers>, troubles: Vec<String>) -> Self {
+    pub(crate) fn new(claim: Claim, dirs: SessionDirs, servers: Arc<Servers>, warnings: Vec<String>) -> Self {
         Self {
             claim: Some(Arc::new(claim)),
             is_closed: false,
-            place,
+            dirs,
             tag: None,
             choice: None,
-            past: Vec::new(),
+            past_turns: Vec::new(),
             last_turn: 0,
             stored_bytes: 0,
             used: None,
@@ -110,7 +107,7 @@ impl State {
             grants: HashSet::new(),
             servers,
             servers_since: Instant::now(),
-            troubles,
+            warnings,
             turn: None,
             ending: None,
         }
@@ -122,54 +119,53 @@ impl Session {
         Self { id: id.into(), store, unstored: tokio::sync::Mutex::default(), state: Mutex::new(state) }
     }
 
-    /// The right to change the session, as long as it is open.
+    /// Returns the claim on the stored session, unless it was released.
     pub(crate) fn claim(&self) -> Option<Arc<Claim>> {
         self.state().claim.clone()
     }
 
-    /// Replaces the right to change the session by that of a session which is stored.
-    pub(crate) fn hold(&self, claim: Claim) {
+    /// Replaces the claim by one on a session that is stored.
+    pub(crate) fn set_claim(&self, claim: Claim) {
         self.state().claim = Some(Arc::new(claim));
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds the lock; were it so, the values would still be consistent.
+        // No code panics while it holds the lock; even if it did, the values would be consistent.
         lock(&self.state)
     }
 
-    /// Begins a turn. It goes on until the guard is dropped.
-    pub(crate) fn begin(self: &Arc<Self>) -> Result<TurnGuard, Unready> {
+    /// Begins a turn. It runs until the guard is dropped.
+    pub(crate) fn begin(self: &Arc<Self>) -> Result<TurnGuard, BeginError> {
         let mut state = self.state();
         if state.claim.is_none() {
-            return Err(Unready::Closed);
+            return Err(BeginError::Closed);
         }
         if state.turn.is_some() {
-            return Err(Unready::Busy);
+            return Err(BeginError::Busy);
         }
         let stop = Stop::new();
-        state.turn = Some(Running { stop: stop.clone(), ended: Stop::new(), calls: HashMap::new() });
+        state.turn = Some(ActiveTurn { stop: stop.clone(), ended: Stop::new(), calls: HashMap::new() });
         drop(state);
         Ok(TurnGuard { session: Arc::clone(self), stop })
     }
 
-    /// Whether a turn goes on.
     pub(crate) fn is_running(&self) -> bool {
         self.state().turn.is_some()
     }
 
-    /// The end of the turn that goes on, if one does.
-    pub(crate) fn ended(&self) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
+    /// Returns a future that waits for the end of the running turn, if there is one.
+    pub(crate) fn turn_end(&self) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
         self.state().turn.as_ref().map(|turn| turn.ended.stopped())
     }
 
-    /// Stops the turn that goes on, if one does.
+    /// Cancels the running turn, if there is one.
     pub(crate) fn cancel(&self) {
         if let Some(turn) = &self.state().turn {
             turn.stop.stop();
         }
     }
 
-    /// Stops one call of the turn that goes on; false if there is no such call.
+    /// Cancels one call of the running turn. Returns `false` if there is no such call.
     pub(crate) fn cancel_call(&self, call: &str) -> bool {
         let state = self.state();
         let call = state.turn.as_ref().and_then(|turn| turn.calls.get(call));
@@ -179,7 +175,7 @@ impl Session {
         call.is_some()
     }
 
-    /// Notes a call that can be stopped until the guard is dropped.
+    /// Registers a call that can be cancelled until the guard is dropped.
     pub(crate) fn begin_call(self: &Arc<Self>, call: &str) -> CallGuard {
         let stop = Stop::new();
         if let Some(turn) = &mut self.state().turn {
@@ -188,14 +184,14 @@ impl Session {
         CallGuard { session: Arc::clone(self), call: call.to_owned(), stop }
     }
 
-    /// The calls that go on.
-    pub(crate) fn calls(&self) -> Vec<String> {
+    /// Returns the ids of the running calls.
+    pub(crate) fn active_calls(&self) -> Vec<String> {
         self.state().turn.as_ref().map(|turn| turn.calls.keys().cloned().collect()).unwrap_or_default()
     }
 
-    /// Stops the turn that goes on, waits for its last words, stores what waits, and gives the session back. Returns `false` if something
-    /// could not be stored: then the session is still held. The caller must have removed the session before, so that no other
-    /// turn begins.
+    /// Cancels the running turn, waits for its final messages, stores what is pending, and releases the claim. Returns
+    /// `false` if something could not be stored: then the claim is still held. The caller must have removed the session
+    /// before, so that no other turn begins.
     pub(crate) async fn close(&self) -> bool {
         let ended = {
             let state = self.state();
@@ -207,23 +203,23 @@ impl Session {
         if let Some(ended) = ended {
             ended.await;
         }
-        // From here on the task that stores the last record gives the session back.
+        // From here on the task that stores the last record releases the claim.
         self.state().is_closed = true;
         self.store_rest().await;
         let is_stored = !self.has_unstored().await;
         if is_stored {
-            self.give_back();
+            self.release_claim();
         }
         is_stored
     }
 
-    /// Gives the session back.
-    pub(crate) fn give_back(&self) {
+    /// Releases the claim.
+    pub(crate) fn release_claim(&self) {
         self.state().claim = None;
     }
 
-    /// Gives the session back if it was closed before all of it could be stored.
-    pub(crate) fn give_back_if_closed(&self) {
+    /// Releases the claim if the session was closed before all of it could be stored.
+    pub(crate) fn release_claim_if_closed(&self) {
         let mut state = self.state();
         if state.is_closed {
             state.claim = None;
@@ -231,22 +227,22 @@ impl Session {
     }
 }
 
-/// A turn goes on as long as this is held.
+/// A running turn. Dropping the guard ends it.
 pub(crate) struct TurnGuard {
     session: Arc<Session>,
-    /// Says that the turn is to be given up.
+    /// Set to cancel the turn.
     pub(crate) stop: Stop,
 }
 
 impl TurnGuard {
-    /// Lets the next turn begin, before the words after which a client may ask for it. Those of this turn have all
-    /// been said when the returned value is dropped.
-    pub(crate) fn release(self) -> LastWords {
+    /// Lets the next turn begin, before the message after which a client may ask for one. Drop the returned value when
+    /// all messages of this turn are sent.
+    pub(crate) fn release(self) -> EndingTurn {
         let mut state = self.session.state();
         let ended = state.turn.take().map(|turn| turn.ended);
         state.ending.clone_from(&ended);
         drop(state);
-        LastWords { ended }
+        EndingTurn { ended }
     }
 }
 
@@ -258,12 +254,12 @@ impl Drop for TurnGuard {
     }
 }
 
-/// A turn that is over but for its last words, until this is dropped.
-pub(crate) struct LastWords {
+/// A turn whose final messages are being sent, until this is dropped.
+pub(crate) struct EndingTurn {
     ended: Option<Stop>,
 }
 
-impl Drop for LastWords {
+impl Drop for EndingTurn {
     fn drop(&mut self) {
         if let Some(ended) = &self.ended {
             ended.stop();
@@ -271,11 +267,11 @@ impl Drop for LastWords {
     }
 }
 
-/// A call goes on as long as this is held.
+/// A running call. Dropping the guard ends it.
 pub(crate) struct CallGuard {
     session: Arc<Session>,
     call: String,
-    /// Says that the call is to be given up.
+    /// Set to cancel the call.
     pub(crate) stop: Stop,
 }
 

@@ -1,4 +1,4 @@
-//! What the agent is told when it starts.
+//! Settings of the agent.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,31 +8,31 @@ use narrows_mcp::Confinement;
 use narrows_model::{Effort, Endpoint};
 use narrows_process::Environment;
 
-use crate::gate::{Open, ToolGate};
-use crate::memory::{Forgetful, Memory};
+use crate::gate::{AllowAll, ToolGate};
+use crate::memory::{Memory, NoMemory};
 
-/// Everything the agent is told when it starts.
+/// Settings of the agent.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where models are; the first is the default. Empty: nothing is configured, and a prompt is answered with how to.
-    pub routes: Vec<Route>,
-    /// What every conversation begins with.
+    /// Model endpoints; the first is the default. If empty, a prompt is answered with how to configure one.
+    pub routes: Vec<ModelRoute>,
+    /// System prompt of every conversation.
     pub system: Option<String>,
-    /// How failures of an endpoint are told in version 1.
-    pub errors: Errors,
-    /// Where sessions are kept; without it they live as long as the process.
+    /// Format of endpoint failures in version 1.
+    pub errors: FailureFormat,
+    /// Directory of the stored sessions; without it sessions live as long as the process.
     pub data_dir: Option<PathBuf>,
-    /// What the MCP servers that the agent starts see of the environment.
+    /// Environment of the MCP servers that the agent starts.
     pub server_env: Environment,
-    /// Whether the servers that a client names are started. Those that run in the client are always used.
+    /// Whether MCP servers that a client names are started. Those that run in the client are always used.
     pub accepts_servers: bool,
-    /// What these run in, if not in whatever we do.
+    /// Sandbox of these servers; `None` runs them unconfined.
     pub server_confinement: Option<Confinement>,
-    /// Its patience.
+    /// Limits of turns and sessions.
     pub limits: Limits,
-    /// Who is asked before a tool is announced or run.
+    /// Checks every tool call before it is announced or run.
     pub gate: Arc<dyn ToolGate>,
-    /// What outlives its sessions.
+    /// Memory beyond one session.
     pub memory: Arc<dyn Memory>,
 }
 
@@ -41,57 +41,57 @@ impl Default for Settings {
         Self {
             routes: Vec::new(),
             system: None,
-            errors: Errors::default(),
+            errors: FailureFormat::default(),
             data_dir: None,
             server_env: Environment::empty(),
             accepts_servers: true,
             server_confinement: None,
             limits: Limits::default(),
-            gate: Arc::new(Open),
-            memory: Arc::new(Forgetful),
+            gate: Arc::new(AllowAll),
+            memory: Arc::new(NoMemory),
         }
     }
 }
 
-/// One endpoint and how it is used.
+/// An endpoint and how it is used.
 #[derive(Clone, Debug)]
-pub struct Route {
+pub struct ModelRoute {
     /// The endpoint.
     pub endpoint: Endpoint,
-    /// The model that is used unless another is chosen.
+    /// Default model.
     pub model: String,
-    /// How long an answer may be.
+    /// Most tokens per answer.
     pub max_tokens: Option<u64>,
-    /// How adventurous it may be.
+    /// Sampling temperature.
     pub temperature: Option<f64>,
-    /// How much the model is to think, unless something else is chosen.
+    /// Default thinking effort.
     pub effort: Option<Effort>,
 }
 
-/// How failures of an endpoint are told in version 1. Failures of the protocol are JSON-RPC errors in any case.
+/// Format of endpoint failures in version 1. Protocol errors are always JSON-RPC errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Errors {
-    /// As text of the agent, so that every client shows it, and in `_meta` so that no program takes it for an answer.
+pub enum FailureFormat {
+    /// Text of the agent, so that every client shows it, marked in `_meta` so that no program takes it for an answer.
     #[default]
     Text,
-    /// As a JSON-RPC error in answer to the prompt.
+    /// A JSON-RPC error in response to the prompt.
     Rpc,
 }
 
-/// How patient the agent is.
+/// Limits of turns and sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many requests one turn may make of the model.
+    /// Most model requests per turn.
     pub requests_per_turn: u32,
-    /// How long one call of a tool may take, the time its permission is waited for not included.
-    pub tool: Duration,
-    /// How long an MCP server may take to be ready before a turn goes on without it.
-    pub server_start: Duration,
-    /// How many bytes one answer of the model may have.
+    /// Longest time of a tool call, without the time that its permission takes.
+    pub tool_timeout: Duration,
+    /// Time for an MCP server to start before a turn goes on without it.
+    pub server_start_timeout: Duration,
+    /// Most bytes per answer of the model.
     pub answer_bytes: usize,
-    /// How many bytes one turn may have: answers, results of tools, and what is shown of them.
+    /// Most bytes per turn: answers, tool results, and what is shown of them.
     pub turn_bytes: usize,
-    /// How many bytes a session may have, as it is stored.
+    /// Most bytes of a stored session.
     pub session_bytes: usize,
 }
 
@@ -99,8 +99,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             requests_per_turn: 50,
-            tool: Duration::from_secs(600),
-            server_start: Duration::from_secs(10),
+            tool_timeout: Duration::from_secs(600),
+            server_start_timeout: Duration::from_secs(10),
             answer_bytes: 16 << 20,
             turn_bytes: 64 << 20,
             session_bytes: 256 << 20,

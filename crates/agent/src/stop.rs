@@ -1,10 +1,10 @@
-//! A signal that is given once and seen by all who wait for it.
+//! A signal that is set once and seen by every task that waits for it.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// A signal that is given once. Clones are the same signal.
+/// A signal that is set once. Clones are the same signal.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop(Arc<watch::Sender<bool>>);
 
@@ -13,7 +13,7 @@ impl Stop {
         Self(Arc::new(watch::Sender::new(false)))
     }
 
-    /// Gives the signal; again does no harm.
+    /// Sets the signal. Idempotent.
     pub(crate) fn stop(&self) {
         self.0.send_replace(true);
     }
@@ -25,7 +25,7 @@ impl Stop {
     /// Waits for the signal.
     pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let mut seen = self.0.subscribe();
-        // The sender is in here as well, so the channel cannot close before.
+        // A clone of the sender, so that the channel cannot close before.
         let kept = self.clone();
         async move {
             let _ = seen.wait_for(|stopped| *stopped).await;

@@ -1,9 +1,9 @@
-//! The tools a model is offered: of MCP servers, and of the client's own files and terminals.
+//! The tools that a model is offered: those of MCP servers, and the client's files and terminals.
 
 pub(crate) mod call;
 mod files;
+mod mcp_tools;
 mod permission;
-mod servers;
 mod terminal;
 
 use std::collections::HashMap;
@@ -13,14 +13,13 @@ use narrows_mcp::Tool as ServerTool;
 use narrows_model::Tool;
 use serde_json::{Value, json};
 
-use crate::shown::ToolKind;
+use crate::transcript::ToolKind;
 
-/// How long a name of a tool may be for most endpoints.
-const LONGEST_NAME: usize = 64;
+/// Longest tool name that most endpoints accept.
+const MAX_NAME_CHARS: usize = 64;
 
-/// What a tool does when it is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum ToolAction {
     ReadFile,
     WriteFile,
     EditFile,
@@ -35,8 +34,8 @@ pub(crate) enum Action {
     },
 }
 
-impl Action {
-    /// What sort of thing it does.
+impl ToolAction {
+    /// Returns the kind that clients show.
     pub(crate) fn kind(&self) -> ToolKind {
         match self {
             Self::ReadFile | Self::Server { read_only: true, .. } => ToolKind::Read,
@@ -47,31 +46,31 @@ impl Action {
     }
 }
 
-/// All tools of one request, in an order that does not change by itself.
+/// The tools of one request, in a stable order.
 pub(crate) struct Toolbox {
     tools: Vec<Tool>,
-    actions: HashMap<String, Action>,
+    actions: HashMap<String, ToolAction>,
 }
 
 impl Toolbox {
-    /// What this client and these servers have to offer.
+    /// Collects the tools of this client and these servers.
     pub(crate) fn new(can: ClientCan, servers: &[ServerTool]) -> Self {
         let mut toolbox = Self { tools: Vec::new(), actions: HashMap::new() };
         if can.read_text_file {
-            toolbox.add("read_file", READ, read_schema(), Action::ReadFile);
+            toolbox.add("read_file", READ_DESCRIPTION, read_schema(), ToolAction::ReadFile);
         }
         if can.write_text_file {
-            toolbox.add("write_file", WRITE, write_schema(), Action::WriteFile);
+            toolbox.add("write_file", WRITE_DESCRIPTION, write_schema(), ToolAction::WriteFile);
         }
         if can.read_text_file && can.write_text_file {
-            toolbox.add("edit_file", EDIT, edit_schema(), Action::EditFile);
+            toolbox.add("edit_file", EDIT_DESCRIPTION, edit_schema(), ToolAction::EditFile);
         }
         if can.terminal {
-            toolbox.add("run_command", RUN, run_schema(), Action::RunCommand);
+            toolbox.add("run_command", RUN_DESCRIPTION, run_schema(), ToolAction::RunCommand);
         }
         for tool in servers {
-            let name = toolbox.free_name(&tool.server, &tool.name);
-            let action = Action::Server {
+            let name = toolbox.unique_name(&tool.server, &tool.name);
+            let action = ToolAction::Server {
                 server: tool.server.clone(),
                 tool: tool.name.clone(),
                 title: tool.title.clone(),
@@ -79,66 +78,64 @@ impl Toolbox {
             };
             toolbox.add(&name, &tool.description, tool.schema.clone(), action);
         }
-        // A plan is for work; where nothing can be done, a model that knows no tools is better left in peace.
+        // A plan is useless without other tools, and a model without tools does better with none at all.
         if !toolbox.tools.is_empty() {
-            toolbox.add("update_plan", PLAN, plan_schema(), Action::UpdatePlan);
+            toolbox.add("update_plan", PLAN_DESCRIPTION, plan_schema(), ToolAction::UpdatePlan);
         }
         toolbox
     }
 
-    fn add(&mut self, name: &str, description: &str, parameters: Value, action: Action) {
+    fn add(&mut self, name: &str, description: &str, parameters: Value, action: ToolAction) {
         let tool = Tool { name: name.to_owned(), description: description.to_owned(), parameters };
         self.tools.push(tool);
         self.actions.insert(name.to_owned(), action);
     }
 
-    /// A name for a tool of a server that endpoints take and no other tool has.
-    fn free_name(&self, server: &str, tool: &str) -> String {
+    /// Returns a valid and unique name for a server's tool.
+    fn unique_name(&self, server: &str, tool: &str) -> String {
         let plain = |text: &str| {
             let allowed = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
             text.chars().map(allowed).collect::<String>()
         };
         let mut name = format!("{}__{}", plain(server), plain(tool));
-        name.truncate(LONGEST_NAME);
+        name.truncate(MAX_NAME_CHARS);
         let mut free = name.clone();
         let mut number = 2;
         while self.actions.contains_key(&free) {
             let suffix = format!("_{number}");
-            free = format!("{}{suffix}", &name[..name.len().min(LONGEST_NAME - suffix.len())]);
+            free = format!("{}{suffix}", &name[..name.len().min(MAX_NAME_CHARS - suffix.len())]);
             number += 1;
         }
         free
     }
 
-    /// What the model is offered.
     pub(crate) fn tools(&self) -> &[Tool] {
         &self.tools
     }
 
-    /// What the tool of this name does.
-    pub(crate) fn action(&self, name: &str) -> Option<&Action> {
+    pub(crate) fn action(&self, name: &str) -> Option<&ToolAction> {
         self.actions.get(name)
     }
 }
 
-const READ: &str = "Read a text file as the user sees it, unsaved changes included. The path is absolute, or relative \
+const READ_DESCRIPTION: &str = "Read a text file as the user sees it, unsaved changes included. The path is absolute, or relative \
     to the directory of the session.";
-const WRITE: &str = "Create a text file or replace all of its content. The user sees the difference and may be asked. \
+const WRITE_DESCRIPTION: &str = "Create a text file or replace all of its content. The user sees the difference and may be asked. \
     To change a part of a file use edit_file, if there is one.";
-const EDIT: &str = "Replace one stretch of a text file by another. `old` must occur exactly once, character by \
+const EDIT_DESCRIPTION: &str = "Replace one stretch of a text file by another. `old` must occur exactly once, character by \
     character; give enough of the surrounding lines.";
-const RUN: &str = "Run a program in the user's terminal and return its output. No shell is involved: give the program \
+const RUN_DESCRIPTION: &str = "Run a program in the user's terminal and return its output. No shell is involved: give the program \
     and its arguments one by one. If you need a shell, run it: program `bash`, arguments `-c` and the line. The user \
     may be asked.";
-const PLAN: &str = "Show the user your plan for a task of several steps, and how far you have come. Always give the \
+const PLAN_DESCRIPTION: &str = "Show the user your plan for a task of several steps, and how far you have come. Always give the \
     whole plan.";
 
-fn object(properties: &Value, required: &[&str]) -> Value {
+fn object_schema(properties: &Value, required: &[&str]) -> Value {
     json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
 }
 
 fn read_schema() -> Value {
-    object(
+    object_schema(
         &json!({
             "path": {"type": "string"},
             "line": {"type": "integer", "minimum": 1, "description": "the first line to read"},
@@ -149,18 +146,18 @@ fn read_schema() -> Value {
 }
 
 fn write_schema() -> Value {
-    object(&json!({"path": {"type": "string"}, "content": {"type": "string"}}), &["path", "content"])
+    object_schema(&json!({"path": {"type": "string"}, "content": {"type": "string"}}), &["path", "content"])
 }
 
 fn edit_schema() -> Value {
-    object(
+    object_schema(
         &json!({"path": {"type": "string"}, "old": {"type": "string"}, "new": {"type": "string"}}),
         &["path", "old", "new"],
     )
 }
 
 fn run_schema() -> Value {
-    object(
+    object_schema(
         &json!({
             "command": {"type": "string", "description": "the program"},
             "args": {"type": "array", "items": {"type": "string"}},
@@ -171,7 +168,7 @@ fn run_schema() -> Value {
 }
 
 fn plan_schema() -> Value {
-    let entry = object(
+    let entry = object_schema(
         &json!({
             "content": {"type": "string"},
             "priority": {"type": "string", "enum": ["high", "medium", "low"]},
@@ -179,7 +176,7 @@ fn plan_schema() -> Value {
         }),
         &["content", "status"],
     );
-    object(&json!({"entries": {"type": "array", "items": entry}}), &["entries"])
+    object_schema(&json!({"entries": {"type": "array", "items": entry}}), &["entries"])
 }
 
 #[cfg(test)]
@@ -203,7 +200,7 @@ mod tests {
         let toolbox = Toolbox::new(can, servers);
         let names: Vec<&str> = toolbox.tools().iter().map(|tool| tool.name.as_str()).collect();
         assert_eq!(names, expected);
-        assert!(names.iter().all(|name| toolbox.action(name).is_some() && name.len() <= LONGEST_NAME));
+        assert!(names.iter().all(|name| toolbox.action(name).is_some() && name.len() <= MAX_NAME_CHARS));
     }
 
     #[test]

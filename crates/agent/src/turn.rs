@@ -1,4 +1,4 @@
-//! The turn loop: ask the model, show what it says, run the tools it wants, ask again.
+//! The turn loop: ask the model, show its answer, run the tools it calls, ask again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,50 +6,52 @@ use std::time::Duration;
 
 use narrows_acp::Version;
 use narrows_acp::method::SESSION_UPDATE;
-use narrows_model::{Completion, Error, Event, Finish, Kind, Message, Note, Part, Request, Usage};
+use narrows_model::{
+    Completion, Error, ErrorKind, Finish, Message, Part, ReplyEvent, ReplyNote, Request, Usage,
+};
 use narrows_rpc::Peer;
 use narrows_wire::Effects;
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
-use crate::catalog::{Choice, Stage};
-use crate::command::{self, Command};
-use crate::compact::{Compaction, EMPTY, KEPT};
+use crate::catalog::{Choice, LearnStage};
+use crate::compaction::{Compaction, KEPT_TENTHS, NO_SUMMARY};
 use crate::content::{self, Block};
 use crate::failure;
 use crate::session::Session;
-use crate::size::{Bound, answer_bytes, cut_arguments, message_bytes};
+use crate::size_limits::{SizeLimit, answer_bytes, cut_arguments, message_bytes};
+use crate::slash_command::{self, SlashCommand};
 use crate::stop::Stop;
 use crate::tool::Toolbox;
-use crate::voice::{Gone, Voice};
+use crate::update_writer::{Disconnected, UpdateWriter};
 
-/// How long turns wait for MCP servers, from when those were started. What comes later joins a turn later.
-const SERVERS: Duration = Duration::from_millis(2500);
+/// Time that turns wait for MCP servers, from when they were started. A server that starts later joins a later turn.
+const MCP_SERVERS_TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// How long an endpoint may take to tell the size of its context window.
-const LEARNING: Duration = Duration::from_secs(5);
+/// Time for an endpoint to report the size of its context window.
+const MODEL_INFO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long nothing may be said: clients take an agent that is silent for minutes for dead.
-const SILENCE: Duration = Duration::from_secs(30);
+/// Longest silence: clients take an agent that sends nothing for minutes for dead.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What the model is told of calls that are left when the turn has as many bytes as it may.
-const NOT_RUN: &str = "The turn has as many bytes as it may. The tool was not run.";
+/// Result of the remaining calls when the turn has reached its byte limit.
+const TURN_FULL_MESSAGE: &str = "The turn has as many bytes as it may. The tool was not run.";
 
-/// Why a turn is over.
+/// Why a turn ended.
 #[derive(Debug)]
-pub(crate) enum Reason {
+pub(crate) enum StopReason {
     EndTurn,
     MaxTokens,
     MaxTurnRequests,
     Refusal,
     Cancelled,
-    /// Something has more bytes than it may.
-    TooLarge(Bound),
+    /// A byte limit is exceeded.
+    TooLarge(SizeLimit),
     Failed(Error),
 }
 
-impl Reason {
-    /// Version 1 has no word for a failure; it is told in text.
+impl StopReason {
+    /// Version 1 has no name for a failure, which is reported as text.
     pub(crate) fn name_v1(&self) -> &'static str {
         match self {
             Self::Failed(_) => "end_turn",
@@ -69,25 +71,25 @@ impl Reason {
     }
 }
 
-impl From<Gone> for Reason {
-    fn from(_: Gone) -> Self {
+impl From<Disconnected> for StopReason {
+    fn from(_: Disconnected) -> Self {
         Self::Cancelled
     }
 }
 
-/// How a turn ended.
 #[derive(Debug)]
-pub(crate) struct End {
-    pub(crate) reason: Reason,
-    /// What all requests of the session took until now, if the endpoint told of this turn's: the protocol counts so.
+pub(crate) struct TurnOutcome {
+    pub(crate) reason: StopReason,
+    /// Usage of all turns of the session so far, as the protocol counts. `None` if the endpoint did not report this
+    /// turn's.
     pub(crate) usage: Option<Usage>,
-    /// Whether tools have run, which the next try would run again.
+    /// Whether tools have run, which a retry would run again.
     pub(crate) effects: Effects,
 }
 
-/// Puts what is known from earlier sessions before what was said first: data has no place in the system's words. Where the
-/// history has to be shortened it is the first to go.
-fn remind(messages: &mut [Message], background: &str) {
+/// Puts what is known from earlier sessions before the first user message: it is data and does not belong into the
+/// system prompt. When the history is shortened it goes first.
+fn insert_background(messages: &mut [Message], background: &str) {
     let first = messages.iter_mut().find_map(|message| match message {
         Message::User { content } => Some(content),
         Message::Assistant(_) | Message::Tool(_) => None,
@@ -97,24 +99,23 @@ fn remind(messages: &mut [Message], background: &str) {
     }
 }
 
-/// One turn.
 pub(crate) struct Turn {
     pub(crate) agent: Arc<Agent>,
     pub(crate) session: Arc<Session>,
-    /// The client, as this session speaks to it.
+    /// The client, with this session's tag.
     pub(crate) peer: Peer,
     pub(crate) stop: Stop,
-    pub(crate) voice: Voice,
-    /// What this turn adds to the conversation.
+    pub(crate) updates: UpdateWriter,
+    /// Messages that this turn adds to the conversation.
     pub(crate) messages: Vec<Message>,
-    /// How many bytes the model and its tools have added to the conversation.
+    /// Bytes that the model and its tools have added to the conversation.
     added_bytes: usize,
     usage: Option<Usage>,
-    /// The history has been shortened because it did not fit; once is enough.
-    pub(crate) compacted: bool,
-    /// What the session is called since this turn, to be stored with it.
+    /// The history was shortened in this turn, which happens at most once.
+    pub(crate) is_compacted: bool,
+    /// Title that this turn gave the session, to be stored with it.
     pub(crate) title: Option<String>,
-    /// `true` if the client that has sent the prompt decides about commands itself.
+    /// The client that sent the prompt decides about commands itself.
     pub(crate) authorizes: bool,
 }
 
@@ -124,7 +125,7 @@ impl Turn {
         session: Arc<Session>,
         peer: Peer,
         stop: Stop,
-        voice: Voice,
+        updates: UpdateWriter,
     ) -> Self {
         let messages = Vec::new();
         Self {
@@ -132,28 +133,32 @@ impl Turn {
             session,
             peer,
             stop,
-            voice,
+            updates,
             messages,
             added_bytes: 0,
             usage: None,
-            compacted: false,
+            is_compacted: false,
             title: None,
             authorizes: false,
         }
     }
 
-    /// Plays the turn to its end.
-    pub(crate) async fn run(&mut self, blocks: Vec<Block>) -> End {
-        let beats =
-            beats(self.peer.clone(), Arc::clone(&self.session), self.voice.said(), self.voice.version());
+    /// Runs the turn to its end.
+    pub(crate) async fn run(&mut self, blocks: Vec<Block>) -> TurnOutcome {
+        let keepalives = send_keepalives(
+            self.peer.clone(),
+            Arc::clone(&self.session),
+            self.updates.sent_count(),
+            self.updates.version(),
+        );
         let reason = tokio::select! {
             biased;
-            reason = self.work(blocks) => reason.unwrap_or_else(|reason| reason),
-            () = beats => Reason::Cancelled,
+            reason = self.run_requests(blocks) => reason.unwrap_or_else(|reason| reason),
+            () = keepalives => StopReason::Cancelled,
         };
-        if let Reason::TooLarge(bound) = reason {
+        if let StopReason::TooLarge(bound) = reason {
             // Fails only if the client has disconnected.
-            let _ = self.voice.aside(&bound.words(self.limit(bound)), &json!({})).await;
+            let _ = self.updates.send_unrecorded_text(&bound.message(self.limit(bound)), &json!({})).await;
         }
         let effects = match self.messages.iter().any(|message| matches!(message, Message::Tool(_))) {
             true => Effects::Possible,
@@ -162,106 +167,111 @@ impl Turn {
         let usage = self.usage.take().map(|turn| {
             let mut state = self.session.state();
             let sum = match state.usage.take() {
-                Some(before) => add(&before, &turn),
+                Some(before) => sum_usage(&before, &turn),
                 None => turn,
             };
             state.usage = Some(sum.clone());
             sum
         });
-        End { reason, usage, effects }
+        TurnOutcome { reason, usage, effects }
     }
 
-    fn limit(&self, bound: Bound) -> usize {
+    fn limit(&self, bound: SizeLimit) -> usize {
         let limits = &self.agent.limits;
         match bound {
-            Bound::Answer => limits.answer_bytes,
-            Bound::Turn => limits.turn_bytes,
-            Bound::Session => limits.session_bytes,
+            SizeLimit::Answer => limits.answer_bytes,
+            SizeLimit::Turn => limits.turn_bytes,
+            SizeLimit::Session => limits.session_bytes,
         }
     }
 
     /// Checks that `bytes` are within a limit.
-    fn check_size(&self, bytes: usize, bound: Bound) -> Result<(), Reason> {
-        if bytes > self.limit(bound) { Err(Reason::TooLarge(bound)) } else { Ok(()) }
+    fn check_size(&self, bytes: usize, bound: SizeLimit) -> Result<(), StopReason> {
+        if bytes > self.limit(bound) { Err(StopReason::TooLarge(bound)) } else { Ok(()) }
     }
 
-    /// How many bytes the turn has: what goes to the model, and what is shown again.
+    /// Returns the bytes of the turn: what goes to the model, and what is replayed.
     fn bytes(&self) -> usize {
-        self.added_bytes + self.voice.recorded_bytes()
+        self.added_bytes + self.updates.recorded_bytes()
     }
 
-    /// What comes of `work`, unless the turn is given up first.
-    pub(crate) async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, Reason> {
+    /// Runs `work` unless the turn is cancelled first.
+    pub(crate) async fn unless_cancelled<T>(&self, work: impl Future<Output = T>) -> Result<T, StopReason> {
         tokio::select! {
             biased;
-            () = self.stop.stopped() => Err(Reason::Cancelled),
+            () = self.stop.stopped() => Err(StopReason::Cancelled),
             outcome = work => Ok(outcome),
         }
     }
 
-    async fn work(&mut self, blocks: Vec<Block>) -> Result<Reason, Reason> {
-        self.tell_troubles().await?;
-        if let Some(command) = command::read(&blocks) {
-            return self.command(command).await;
+    async fn run_requests(&mut self, blocks: Vec<Block>) -> Result<StopReason, StopReason> {
+        self.send_warnings().await?;
+        if let Some(command) = slash_command::parse(&blocks) {
+            return self.run_slash_command(command).await;
         }
         let choice = self.session.state().choice.clone();
-        let choice = choice.ok_or_else(|| Reason::Failed(failure::unconfigured()))?;
+        let choice = choice.ok_or_else(|| StopReason::Failed(failure::unconfigured()))?;
         let stored_bytes = self.session.state().stored_bytes;
-        self.check_size(stored_bytes, Bound::Session)?;
+        self.check_size(stored_bytes, SizeLimit::Session)?;
         self.name_session(&blocks).await?;
-        self.learn(&choice, Stage::Asked);
-        let blocks = self.unless_stopped(self.fetch(blocks)).await?;
-        let mut request = self.request(&choice);
-        request.messages.extend(self.session.state().past.iter().flat_map(|past| past.messages.clone()));
-        self.say(&mut request, Message::User { content: content::parts(blocks) });
+        self.learn_model(&choice, LearnStage::BeforeAnswer);
+        let blocks = self.unless_cancelled(self.fetch_linked_files(blocks)).await?;
+        let mut request = self.new_request(&choice);
+        request
+            .messages
+            .extend(self.session.state().past_turns.iter().flat_map(|past| past.messages.clone()));
+        self.push_message(&mut request, Message::User { content: content::to_parts(blocks) });
         if let Some(background) = &self.session.state().background {
-            remind(&mut request.messages, background);
+            insert_background(&mut request.messages, background);
         }
         let (servers, since) = {
             let state = self.session.state();
             (Arc::clone(&state.servers), state.servers_since)
         };
-        self.unless_stopped(servers.settled(SERVERS.saturating_sub(since.elapsed()))).await?;
+        self.unless_cancelled(
+            servers.wait_until_settled(MCP_SERVERS_TIMEOUT.saturating_sub(since.elapsed())),
+        )
+        .await?;
         for _ in 0..self.agent.limits.requests_per_turn {
-            self.tell_troubles().await?;
+            self.send_warnings().await?;
             let toolbox = Toolbox::new(self.agent.client().can, &servers.tools());
             request.tools = toolbox.tools().to_vec();
-            let completion = self.ask(&choice, &mut request).await?;
+            let completion = self.request_answer(&choice, &mut request).await?;
             let Completion { mut message, finish, usage, .. } = completion;
-            self.count(&choice, usage).await?;
-            self.check_size(answer_bytes(&message), Bound::Answer)?;
-            self.learn(&choice, Stage::Answered);
+            self.record_usage(&choice, usage).await?;
+            self.check_size(answer_bytes(&message), SizeLimit::Answer)?;
+            self.learn_model(&choice, LearnStage::AfterAnswer);
             let last = match finish {
                 Finish::Calls => None,
-                Finish::Stop => Some(Reason::EndTurn),
-                Finish::Length => Some(Reason::MaxTokens),
-                Finish::Refusal => Some(Reason::Refusal),
+                Finish::Stop => Some(StopReason::EndTurn),
+                Finish::Length => Some(StopReason::MaxTokens),
+                Finish::Refusal => Some(StopReason::Refusal),
             };
             if let Some(reason) = last {
-                // There is no request any more for it to be a part of.
+                // No further request would contain it.
                 self.messages.push(Message::Assistant(message));
                 return Ok(reason);
             }
             let refusals: Vec<Option<String>> = message.calls.iter_mut().map(cut_arguments).collect();
             let calls = message.calls.clone();
-            self.say(&mut request, Message::Assistant(message));
+            self.push_message(&mut request, Message::Assistant(message));
             for (call, refusal) in calls.iter().zip(refusals) {
-                let is_full = self.check_size(self.bytes(), Bound::Turn).is_err();
-                let refusal = refusal.or_else(|| is_full.then(|| NOT_RUN.to_owned()));
-                // Boxed, because it needs three times the room of all else, and most turns call nothing.
+                let is_full = self.check_size(self.bytes(), SizeLimit::Turn).is_err();
+                let refusal = refusal.or_else(|| is_full.then(|| TURN_FULL_MESSAGE.to_owned()));
+                // Boxed, because it needs three times the memory of the rest, and most turns call no tool.
                 let result = match refusal {
                     Some(reason) => Box::pin(self.refuse_call(&toolbox, call, &reason)).await?,
-                    None => Box::pin(self.call(&toolbox, call)).await?,
+                    None => Box::pin(self.run_call(&toolbox, call)).await?,
                 };
-                self.say(&mut request, Message::Tool(result));
+                self.push_message(&mut request, Message::Tool(result));
             }
-            self.check_size(self.bytes(), Bound::Turn)?;
+            self.check_size(self.bytes(), SizeLimit::Turn)?;
         }
-        Ok(Reason::MaxTurnRequests)
+        Ok(StopReason::MaxTurnRequests)
     }
 
-    /// Adds to the conversation.
-    fn say(&mut self, request: &mut Request, message: Message) {
+    /// Adds a message to the conversation.
+    fn push_message(&mut self, request: &mut Request, message: Message) {
         if !matches!(message, Message::User { .. }) {
             self.added_bytes += message_bytes(&message);
         }
@@ -269,8 +279,8 @@ impl Turn {
         self.messages.push(message);
     }
 
-    /// What every request of this turn has in common.
-    pub(crate) fn request(&self, choice: &Choice) -> Request {
+    /// Returns the part that all requests of this turn share.
+    pub(crate) fn new_request(&self, choice: &Choice) -> Request {
         let route = self.agent.catalog.route(choice);
         Request {
             model: choice.model.clone(),
@@ -283,18 +293,22 @@ impl Turn {
         }
     }
 
-    /// One answer of the model. What does not fit its window is shortened, once.
-    async fn ask(&mut self, choice: &Choice, request: &mut Request) -> Result<Completion, Reason> {
-        if self.is_tight(choice, request) {
-            self.compact(choice, request, KEPT).await?;
+    /// Requests one answer of the model. If the conversation exceeds the window it is shortened, once.
+    async fn request_answer(
+        &mut self,
+        choice: &Choice,
+        request: &mut Request,
+    ) -> Result<Completion, StopReason> {
+        if self.needs_compaction(choice, request) {
+            self.compact(choice, request, KEPT_TENTHS).await?;
         }
         loop {
-            match self.listen(choice, request).await {
-                Err(Reason::Failed(error)) if error.kind == Kind::Overflow && !error.shown => {
-                    if self.compacted
-                        || matches!(self.compact(choice, request, KEPT).await?, Compaction::Nothing)
+            match self.stream_answer(choice, request).await {
+                Err(StopReason::Failed(error)) if error.kind == ErrorKind::Overflow && !error.shown => {
+                    if self.is_compacted
+                        || matches!(self.compact(choice, request, KEPT_TENTHS).await?, Compaction::Nothing)
                     {
-                        return Err(Reason::Failed(error));
+                        return Err(StopReason::Failed(error));
                     }
                 }
                 outcome => return outcome,
@@ -302,98 +316,98 @@ impl Turn {
         }
     }
 
-    /// Shows an answer as it comes.
-    async fn listen(&mut self, choice: &Choice, request: &Request) -> Result<Completion, Reason> {
+    /// Shows an answer while it is streamed.
+    async fn stream_answer(&mut self, choice: &Choice, request: &Request) -> Result<Completion, StopReason> {
         let agent = Arc::clone(&self.agent);
         let mut reply = agent.catalog.client(choice).chat(request);
         let stopped = self.stop.stopped();
         tokio::pin!(stopped);
         let mut bytes = 0;
         loop {
-            // Looked at here, so that an answer that never pauses cannot outrun it; waited for below.
+            // Checked here too, so that an answer that never pauses can be cancelled.
             if self.stop.is_stopped() {
-                return Err(Reason::Cancelled);
+                return Err(StopReason::Cancelled);
             }
             let event = match reply.next_now() {
                 Some(event) => Some(event),
                 None => tokio::select! {
                     biased;
-                    event = reply.next() => event.map_err(Reason::Failed)?,
-                    () = &mut stopped => return Err(Reason::Cancelled),
+                    event = reply.next() => event.map_err(StopReason::Failed)?,
+                    () = &mut stopped => return Err(StopReason::Cancelled),
                 },
             };
-            if let Some(Event::Text(text) | Event::Thought(text)) = &event {
+            if let Some(ReplyEvent::Text(text) | ReplyEvent::Thought(text)) = &event {
                 bytes += text.len();
-                self.check_size(bytes, Bound::Answer)?;
+                self.check_size(bytes, SizeLimit::Answer)?;
             }
             match event {
-                Some(Event::Text(text)) => self.voice.text(&text).await?,
-                Some(Event::Thought(text)) => self.voice.thought(&text).await?,
-                Some(Event::Calling { name }) => tracing::debug!(name, "the model writes a call"),
-                Some(Event::Note(note)) => self.tell_note(&note).await?,
+                Some(ReplyEvent::Text(text)) => self.updates.send_text(&text).await?,
+                Some(ReplyEvent::Thought(text)) => self.updates.send_thought(&text).await?,
+                Some(ReplyEvent::Calling { name }) => tracing::debug!(name, "the model writes a call"),
+                Some(ReplyEvent::Note(note)) => self.handle_note(&note).await?,
                 None => break,
             }
         }
-        self.voice.pause().await?;
+        self.updates.end_message().await?;
         Ok(reply.into_completion())
     }
 
-    async fn tell_note(&mut self, note: &Note) -> Result<(), Reason> {
+    async fn handle_note(&mut self, note: &ReplyNote) -> Result<(), StopReason> {
         let (title, error) = match note {
-            Note::Retrying { attempt, wait, error } => {
+            ReplyNote::Retrying { attempt, wait, error } => {
                 let wait = wait.as_secs_f32();
                 (format!("The endpoint failed; attempt {attempt} follows in {wait:.1} s"), error)
             }
-            Note::Without { what, error } => {
+            ReplyNote::Without { what, error } => {
                 (format!("The endpoint does not take {what}; it is asked without"), error)
             }
         };
         tracing::info!(%error, "{title}");
         match note {
-            // What only the endpoint sees is nothing to the user.
-            Note::Without { what, .. } if !what.matters() => Ok(()),
-            _ => self.notice("warning", &title, Some(&error.message)).await,
+            // The user need not know what only the endpoint sees.
+            ReplyNote::Without { what, .. } if !what.matters() => Ok(()),
+            _ => self.send_notice("warning", &title, Some(&error.message)).await,
         }
     }
 
-    /// Tells something beside the answer, to clients that show such things.
-    pub(crate) async fn notice(
+    /// Sends a notice to clients that show notices.
+    pub(crate) async fn send_notice(
         &mut self,
         severity: &str,
         title: &str,
         description: Option<&str>,
-    ) -> Result<(), Reason> {
+    ) -> Result<(), StopReason> {
         if self.agent.client().can.notices {
             let mut notice = json!({"sessionUpdate": "notice", "severity": severity, "title": title});
             if let Some(description) = description.filter(|text| !text.is_empty()) {
                 notice["description"] = description.into();
             }
-            self.voice.update(&notice).await?;
+            self.updates.send_update(&notice).await?;
         }
         Ok(())
     }
 
-    /// Tells what has gone wrong beside the turn, each thing once.
-    async fn tell_troubles(&mut self) -> Result<(), Reason> {
-        let (mut troubles, servers) = {
+    /// Sends every pending warning once.
+    async fn send_warnings(&mut self) -> Result<(), StopReason> {
+        let (mut warnings, servers) = {
             let mut state = self.session.state();
-            (std::mem::take(&mut state.troubles), Arc::clone(&state.servers))
+            (std::mem::take(&mut state.warnings), Arc::clone(&state.servers))
         };
-        troubles.extend(servers.failures().iter().map(ToString::to_string));
-        for trouble in troubles {
-            tracing::warn!("{trouble}");
+        warnings.extend(servers.failures().iter().map(ToString::to_string));
+        for warning in warnings {
+            tracing::warn!("{warning}");
             if self.agent.client().can.notices {
-                self.notice("warning", &trouble, None).await?;
+                self.send_notice("warning", &warning, None).await?;
             } else {
-                self.voice.remark(&format!("({trouble})\n")).await?;
+                self.updates.send_unrecorded_thought(&format!("({warning})\n")).await?;
             }
         }
         Ok(())
     }
 
-    /// Gives a session without a name one.
-    async fn name_session(&mut self, blocks: &[Block]) -> Result<(), Reason> {
-        let Some(title) = content::title(blocks) else { return Ok(()) };
+    /// Sets the title of a session that has none.
+    async fn name_session(&mut self, blocks: &[Block]) -> Result<(), StopReason> {
+        let Some(title) = content::prompt_title(blocks) else { return Ok(()) };
         {
             let mut state = self.session.state();
             if state.title.is_some() {
@@ -401,30 +415,30 @@ impl Turn {
             }
             state.title = Some(title.clone());
         }
-        self.voice.update(&info(Some(&title))).await?;
+        self.updates.send_update(&session_info_update(Some(&title))).await?;
         self.title = Some(title);
         Ok(())
     }
 
-    /// Finds out about the model in the background, if nobody has.
-    fn learn(&self, choice: &Choice, stage: Stage) {
-        if self.agent.catalog.to_be_learnt(choice, stage) {
+    /// Asks the endpoint about the model in the background, once.
+    fn learn_model(&self, choice: &Choice, stage: LearnStage) {
+        if self.agent.catalog.start_learning(choice, stage) {
             let client = self.agent.catalog.client(choice).clone();
             let model = choice.model.clone();
-            tokio::spawn(async move { client.learn(&model, LEARNING).await });
+            tokio::spawn(async move { client.learn(&model, MODEL_INFO_TIMEOUT).await });
         }
     }
 
-    /// Adds up what the requests took.
-    pub(crate) fn add_up(&mut self, usage: Usage) {
+    /// Adds to the usage of this turn.
+    pub(crate) fn add_usage(&mut self, usage: Usage) {
         self.usage = Some(match self.usage.take() {
             None => usage,
-            Some(sum) => add(&sum, &usage),
+            Some(sum) => sum_usage(&sum, &usage),
         });
     }
 
-    /// Counts what a request took, and tells how full the window is.
-    async fn count(&mut self, choice: &Choice, usage: Option<Usage>) -> Result<(), Reason> {
+    /// Records the usage of a request, and reports how full the window is.
+    async fn record_usage(&mut self, choice: &Choice, usage: Option<Usage>) -> Result<(), StopReason> {
         let Some(usage) = usage else { return Ok(()) };
         let used = usage.input + usage.output;
         let cost = {
@@ -433,43 +447,43 @@ impl Turn {
             state.cost = usage.cost.map(|cost| state.cost.unwrap_or(0.0) + cost).or(state.cost);
             state.cost
         };
-        self.add_up(usage);
+        self.add_usage(usage);
         let client = self.agent.client();
         if let Some(size) = self.agent.catalog.traits(choice).window
-            && client.introduced
+            && client.has_info
         {
             let mut update = json!({"sessionUpdate": "usage_update", "used": used, "size": size});
             if let Some(cost) = cost {
                 update["cost"] = json!({"amount": cost, "currency": "USD"});
             }
-            self.voice.update(&update).await?;
+            self.updates.send_update(&update).await?;
         }
         Ok(())
     }
 
-    async fn command(&mut self, command: Command) -> Result<Reason, Reason> {
+    async fn run_slash_command(&mut self, command: SlashCommand) -> Result<StopReason, StopReason> {
         let choice = self.session.state().choice.clone();
-        let choice = choice.ok_or_else(|| Reason::Failed(failure::unconfigured()))?;
+        let choice = choice.ok_or_else(|| StopReason::Failed(failure::unconfigured()))?;
         let text = match command {
-            Command::Compact => {
-                let mut request = self.request(&choice);
-                // Whoever asks for it wants all of it but what was said last.
+            SlashCommand::Compact => {
+                let mut request = self.new_request(&choice);
+                // Compact everything but the last turn.
                 match self.compact(&choice, &mut request, 0).await? {
                     Compaction::Done => {
                         "The earlier part of this conversation has been replaced by a summary.".to_owned()
                     }
                     Compaction::Nothing => "There is nothing to compact yet.".to_owned(),
-                    Compaction::Unsummarised(Some(error)) => return Err(Reason::Failed(error)),
-                    Compaction::Unsummarised(None) => format!("{EMPTY} The conversation is as it was."),
+                    Compaction::Unsummarized(Some(error)) => return Err(StopReason::Failed(error)),
+                    Compaction::Unsummarized(None) => format!("{NO_SUMMARY} The conversation is as it was."),
                 }
             }
-            Command::Status => self.status(&choice),
+            SlashCommand::Status => self.status_text(&choice),
         };
-        self.voice.text(&text).await?;
-        Ok(Reason::EndTurn)
+        self.updates.send_text(&text).await?;
+        Ok(StopReason::EndTurn)
     }
 
-    fn status(&self, choice: &Choice) -> String {
+    fn status_text(&self, choice: &Choice) -> String {
         let route = self.agent.catalog.route(choice);
         let state = self.session.state();
         let tools = Toolbox::new(self.agent.client().can, &state.servers.tools());
@@ -483,14 +497,14 @@ impl Turn {
             choice.model,
             route.endpoint.base_url,
             route.endpoint.name,
-            state.past.len(),
+            state.past_turns.len(),
             if names.is_empty() { "none".to_owned() } else { names.join(", ") },
-            state.place.cwd,
+            state.dirs.cwd,
         )
     }
 }
 
-fn add(sum: &Usage, more: &Usage) -> Usage {
+fn sum_usage(sum: &Usage, more: &Usage) -> Usage {
     let both = |a: Option<u64>, b: Option<u64>| match (a, b) {
         (None, None) => None,
         (a, b) => Some(a.unwrap_or(0) + b.unwrap_or(0)),
@@ -508,8 +522,8 @@ fn add(sum: &Usage, more: &Usage) -> Usage {
     }
 }
 
-/// The update that tells when the session was last alive, and what it is called.
-fn info(title: Option<&str>) -> Value {
+/// Returns the update with the time of the last activity and, if given, a title.
+fn session_info_update(title: Option<&str>) -> Value {
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
     let mut update = json!({"sessionUpdate": "session_info_update", "updatedAt": now});
     if let Some(title) = title {
@@ -518,16 +532,16 @@ fn info(title: Option<&str>) -> Value {
     update
 }
 
-/// Says something harmless whenever nothing else has been said for long.
-async fn beats(peer: Peer, session: Arc<Session>, said: Arc<AtomicU64>, version: Version) {
+/// Sends a harmless update whenever nothing was sent for [`KEEPALIVE_INTERVAL`].
+async fn send_keepalives(peer: Peer, session: Arc<Session>, said: Arc<AtomicU64>, version: Version) {
     let mut before = said.load(Ordering::Relaxed);
     loop {
-        tokio::time::sleep(SILENCE).await;
+        tokio::time::sleep(KEEPALIVE_INTERVAL).await;
         let now = said.load(Ordering::Relaxed);
         if now == before {
-            let mut update = info(None);
-            // A call that goes on is what clients watch, if there is one.
-            if let Some(call) = session.calls().into_iter().next()
+            let mut update = session_info_update(None);
+            // Clients watch a running call, if there is one.
+            if let Some(call) = session.active_calls().into_iter().next()
                 && version == Version::V1
             {
                 update = json!({"sessionUpdate": "tool_call_update", "toolCallId": call});

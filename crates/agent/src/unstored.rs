@@ -1,8 +1,8 @@
-//! Turns that could not be stored when they ended: they wait in memory, in order, until they can be. So does the record of a session that
-//! could not be stored when the session was opened.
+//! Turns that could not be stored when they ended: they wait in memory, in order. So does the record of a session that
+//! could not be stored when it was opened.
 //!
-//! They are tried again when the next turn ends, every few seconds, when the history is read, when the session is closed, then every few
-//! seconds again, and when the agent ends. A turn is never stored before an earlier one.
+//! Storing is retried when the next turn ends, every few seconds, when the history is read, when the session is closed,
+//! and when the agent ends. A turn is never stored before an earlier one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -12,40 +12,40 @@ use narrows_store::{Change, NewSession, StoreError, Turn};
 
 use crate::session::Session;
 
-/// How many bytes of turns wait at most in a session; what ends then is not stored.
+/// Most bytes of waiting turns per session; a turn beyond that is not stored.
 const MAX_WAITING_BYTES: usize = 16 << 20;
-/// The pause between two attempts while no turn ends.
+/// Time between two attempts while no turn ends.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The turns of a session that are not stored yet, the oldest first.
+/// The turns of a session that are not stored yet, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Unstored {
-    /// The record, if that is not stored yet.
+    /// The session's record, if it is not stored yet.
     record: Option<NewSession>,
-    turns: VecDeque<Waiting>,
+    turns: VecDeque<UnstoredTurn>,
     bytes: usize,
-    /// A task tries again from time to time.
+    /// A task retries regularly.
     is_retried: bool,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct UnstoredTurn {
     turn: Arc<Turn>,
     title: Option<String>,
     bytes: usize,
 }
 
-/// Why a turn is not stored, and what becomes of it.
+/// Why a turn is not stored.
 #[derive(Debug)]
 pub(crate) enum NotStored {
-    /// It waits until it can be, and will have this number.
-    Waits { error: StoreError, number: u64 },
-    /// It is kept nowhere but in the open session.
+    /// It waits, and will have this number.
+    Pending { error: StoreError, number: u64 },
+    /// It is kept in the open session only.
     Lost(StoreError),
 }
 
 impl Session {
-    /// Stores a turn behind all that wait, or lets it wait too; returns its number.
+    /// Stores a turn after all waiting ones, or queues it too. Returns its number.
     pub(crate) async fn store_turn(
         self: &Arc<Self>,
         turn: Turn,
@@ -65,13 +65,13 @@ impl Session {
             return Err(NotStored::Lost(error));
         }
         unstored.bytes += bytes;
-        unstored.turns.push_back(Waiting { turn, title, bytes });
+        unstored.turns.push_back(UnstoredTurn { turn, title, bytes });
         self.retry_later(&mut unstored);
         let number = self.state().last_turn + unstored.turns.len() as u64;
-        Err(NotStored::Waits { error, number })
+        Err(NotStored::Pending { error, number })
     }
 
-    /// Stores the record with the first turn, or when there is room for it.
+    /// Stores the record with the first turn, or when there is space.
     pub(crate) async fn store_later(self: &Arc<Self>, record: NewSession) {
         let mut unstored = self.unstored.lock().await;
         unstored.record = Some(record);
@@ -84,7 +84,7 @@ impl Session {
         }
     }
 
-    /// Changes what is known of the session, in the store or in the record that waits.
+    /// Changes the session in the store, or in the waiting record.
     pub(crate) async fn change(&self, change: Change) -> Result<(), StoreError> {
         let mut unstored = self.unstored.lock().await;
         let Some(record) = &mut unstored.record else {
@@ -106,7 +106,7 @@ impl Session {
         unstored.record.is_some() || !unstored.turns.is_empty()
     }
 
-    /// Returns the turns of the session, those that wait included.
+    /// Returns the turns of the session, waiting ones included.
     pub(crate) async fn history(&self) -> Result<Vec<Turn>, StoreError> {
         let waiting = self.store_rest().await;
         if self.unstored.lock().await.record.is_some() {
@@ -126,31 +126,31 @@ impl Session {
         unstored.turns.iter().map(|waiting| Turn::clone(&waiting.turn)).collect()
     }
 
-    /// Stores what waits, as far as that is possible.
+    /// Stores what waits, as far as possible.
     async fn store_waiting(&self, unstored: &mut Unstored) -> Result<(), StoreError> {
         if let Some(record) = &unstored.record {
             let claim = self.store.create(record.clone()).await?;
-            self.hold(claim);
+            self.set_claim(claim);
             unstored.record = None;
             tracing::info!(session = %self.id, "session is stored");
         }
         let mut stored = 0;
-        while let Some(waiting) = unstored.turns.front() {
-            match self.store_one(&waiting.turn, waiting.title.clone()).await {
+        while let Some(first) = unstored.turns.front() {
+            match self.store_one(&first.turn, first.title.clone()).await {
                 Ok(_) => stored += 1,
                 Err(error) if error.may_pass() => return Err(error),
-                // The session is gone, or the file is another: it will never be stored.
+                // The session was deleted, or the file replaced: the turn can never be stored.
                 Err(error) => {
                     tracing::error!(%error, session = %self.id, "a turn that waited could not be stored");
                 }
             }
-            unstored.bytes = unstored.bytes.saturating_sub(waiting.bytes);
+            unstored.bytes = unstored.bytes.saturating_sub(first.bytes);
             unstored.turns.pop_front();
         }
         if stored > 0 {
             tracing::info!(turns = stored, session = %self.id, "turns that waited are stored");
             let turns = if stored == 1 { "turn is" } else { "turns are" };
-            self.state().troubles.push(format!("{stored} {turns} stored now that could not be before"));
+            self.state().warnings.push(format!("{stored} {turns} stored now that could not be before"));
         }
         Ok(())
     }
@@ -163,17 +163,17 @@ impl Session {
     }
 }
 
-/// Tries again until nothing waits, or the session is gone.
+/// Retries until nothing waits, or the session is gone.
 async fn retry(session: Weak<Session>) {
     loop {
         tokio::time::sleep(RETRY_INTERVAL).await;
         let Some(session) = session.upgrade() else { return };
         let mut unstored = session.unstored.lock().await;
-        // Whoever is told when this fails has been told already.
+        // The user has been warned about the failure already.
         let is_done = session.store_waiting(&mut unstored).await.is_ok() || session.claim().is_none();
         if is_done {
             unstored.is_retried = false;
-            session.give_back_if_closed();
+            session.release_claim_if_closed();
             return;
         }
     }

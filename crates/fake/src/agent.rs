@@ -1,4 +1,4 @@
-//! The agent as a whole: what it remembers of its connection, and the loop that takes what comes.
+//! The agent's state, shared by all sessions, and the loop that handles what the client sends.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,28 +14,28 @@ use narrows_rpc::{Inbox, Item, Options, Peer};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::answer::{Owed, Silence};
-use crate::player::Player;
-use crate::raw::Raw;
-use crate::request::{self, Work};
+use crate::owed_response::{OwedResponse, SilenceFlag};
+use crate::raw_output::RawOutput;
+use crate::request::{self, RequestFuture};
 use crate::script::Script;
 use crate::script::step::Event;
 use crate::session::Session;
+use crate::step_runner::StepRunner;
 use crate::turn;
 
-/// How the agent ended. Whoever ran it makes it so.
+/// How the agent ended. The caller of [`run`] acts on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The client has gone.
+    /// The client disconnected.
     PeerLeft,
-    /// The script wants the process to exit with this code.
+    /// The script requests an exit with this code.
     Exit(u8),
-    /// The script wants the process to abort.
+    /// The script requests an abort.
     Abort,
 }
 
-/// The methods the agent serves. Which of them in which version and with which script is decided when one comes.
-const SERVED: &[&str] = &[
+/// Methods that the agent serves. Version and script are checked when a request arrives.
+const SERVED_METHODS: &[&str] = &[
     method::INITIALIZE,
     method::AUTHENTICATE,
     method::LOGOUT,
@@ -55,70 +55,70 @@ const SERVED: &[&str] = &[
     method::TERMINAL_CANCEL,
 ];
 
-/// How the agent's end of a conversation behaves.
+/// Returns the RPC options of the agent's end of a conversation.
 #[must_use]
 pub fn options() -> Options {
     // An agent that hangs must be able to leave many requests unanswered.
-    Options { max_requests: 1 << 16, ..Options::agent(|method| SERVED.contains(&method)) }
+    Options { max_requests: 1 << 16, ..Options::agent(|method| SERVED_METHODS.contains(&method)) }
 }
 
-/// How long turns may take to end when the client has gone.
-const FAREWELL: Duration = Duration::from_millis(500);
+/// Time for running turns to end after the client disconnects.
+const TURN_END_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Plays `script` on a conversation that was started with [`options`], until the client leaves or the script says
-/// otherwise.
+/// Runs `script` in a conversation that was started with [`options`], until the client disconnects or the script ends
+/// the agent.
 ///
-/// `raw` writes to where the conversation writes, for faults that are no messages. It may block, and it may also refuse
-/// to: it is used on a thread of its own, which nobody waits for at the end. A process that runs a script must not handle
-/// SIGTERM itself, or the script could not ignore it.
+/// `raw` writes to the output of the conversation, for faults that are not messages. It may block or return
+/// `WouldBlock`: it is used on a thread of its own, which is not waited for at the end. A process that runs a script
+/// must not handle SIGTERM itself, or the script could not ignore it.
 pub async fn run(peer: Peer, mut inbox: Inbox, raw: Box<dyn Write + Send>, script: Script) -> Ended {
-    let (fate, mut fated) = watch::channel(None);
-    let agent = Arc::new(Agent::new(peer, raw, script, fate));
+    let (ended, mut ended_rx) = watch::channel(None);
+    let agent = Arc::new(Agent::new(peer, raw, script, ended));
     let mut tasks = JoinSet::new();
     let start = Arc::clone(&agent).start();
     tokio::select! {
         () = start => {}
         _ = agent.peer.closed() => {}
     }
-    let mut gone = false;
+    let mut at_eof = false;
     loop {
         tokio::select! {
             biased;
-            Ok(ended) = fated.wait_for(Option::is_some) => {
-                // What has not been taken yet would be answered when it is dropped.
+            Ok(ended) = ended_rx.wait_for(Option::is_some) => {
+                // Dropping the inbox would answer the requests in it.
                 std::mem::forget(inbox);
                 return ended.unwrap_or(Ended::PeerLeft);
             }
-            item = inbox.recv(), if !gone => match item {
+            item = inbox.recv(), if !at_eof => match item {
                 Some(item) => {
-                    if let Some(work) = agent.accept(item) {
+                    if let Some(work) = agent.handle_item(item) {
                         tasks.spawn(work);
                     }
                 }
-                None if agent.ignores_eof.load(Ordering::Acquire) => gone = true,
+                None if agent.ignores_eof.load(Ordering::Acquire) => at_eof = true,
                 None => break,
             },
             Some(_) = tasks.join_next() => {}
         }
     }
-    let farewell = async { while tasks.join_next().await.is_some() {} };
-    // Whoever does not end by then is cut off, and whoever asked has gone.
-    let _ = tokio::time::timeout(FAREWELL, farewell).await;
+    let turn_ends = async { while tasks.join_next().await.is_some() {} };
+    // Turns that take longer are dropped: the client has disconnected.
+    let _ = tokio::time::timeout(TURN_END_TIMEOUT, turn_ends).await;
     Ended::PeerLeft
 }
 
-/// What all sessions share.
+/// State that all sessions share.
 pub(crate) struct Agent {
     pub(crate) peer: Peer,
     pub(crate) script: Script,
-    pub(crate) raw: Raw,
-    pub(crate) silence: Silence,
+    pub(crate) raw: RawOutput,
+    pub(crate) silence: SilenceFlag,
     pub(crate) ignores_cancel: AtomicBool,
     pub(crate) ignores_eof: AtomicBool,
     connection: Mutex<Connection>,
     sessions: Mutex<BTreeMap<String, Arc<Session>>>,
     messages: AtomicU64,
-    fate: watch::Sender<Option<Ended>>,
+    ended: watch::Sender<Option<Ended>>,
 }
 
 /// What is known of the client.
@@ -134,7 +134,7 @@ impl Agent {
         peer: Peer,
         raw: Box<dyn Write + Send>,
         script: Script,
-        fate: watch::Sender<Option<Ended>>,
+        ended: watch::Sender<Option<Ended>>,
     ) -> Self {
         let connection = Connection {
             handshake: Handshake::new(script.protocol),
@@ -145,34 +145,34 @@ impl Agent {
         Self {
             peer,
             script,
-            raw: Raw::new(raw),
-            silence: Silence::default(),
+            raw: RawOutput::new(raw),
+            silence: SilenceFlag::default(),
             ignores_cancel: AtomicBool::new(false),
             ignores_eof: AtomicBool::new(false),
             connection: Mutex::new(connection),
             sessions: Mutex::default(),
             messages: AtomicU64::new(0),
-            fate,
+            ended,
         }
     }
 
-    /// What the script does before anything is read.
+    /// Runs the script's start steps before anything is read.
     async fn start(self: Arc<Self>) {
-        let mut player = Player::new(Arc::clone(&self), None);
-        // Nothing waits for an answer, so it does not matter how it ended.
-        let _ = player.play(self.script.on(Event::Start)).await;
+        let mut runner = StepRunner::new(Arc::clone(&self), None);
+        // No request waits for a response, so the outcome does not matter.
+        let _ = runner.run_steps(self.script.on(Event::Start)).await;
     }
 
-    /// Takes what has come; what needs time is returned, to be done beside the rest.
-    fn accept(self: &Arc<Self>, item: Item) -> Option<Work> {
+    /// Handles a message at once, or returns a future for what takes time.
+    fn handle_item(self: &Arc<Self>, item: Item) -> Option<RequestFuture> {
         match item {
             Item::Request(request) => {
-                let owed = Owed::new(request.responder, &self.silence);
+                let owed = OwedResponse::new(request.responder, &self.silence);
                 let method = request.frame.method()?;
                 match &*method {
-                    _ if self.silence.has_fallen() => None,
-                    method::SESSION_PROMPT => turn::accept(self, &request.frame, owed),
-                    _ => request::accept(self, &request.frame, &method, owed),
+                    _ if self.silence.is_set() => None,
+                    method::SESSION_PROMPT => turn::handle_prompt(self, &request.frame, owed),
+                    _ => request::handle(self, &request.frame, &method, owed),
                 }
             }
             Item::Notification(frame) => {
@@ -187,38 +187,36 @@ impl Agent {
         }
     }
 
-    /// Ends the agent.
     pub(crate) fn end(&self, ended: Ended) {
-        self.silence.fall();
-        self.fate.send_replace(Some(ended));
+        self.silence.set();
+        self.ended.send_replace(Some(ended));
     }
 
     pub(crate) fn connection(&self) -> MutexGuard<'_, Connection> {
-        // No code panics while it holds the lock; were it so, the values would still be consistent.
+        // No code panics while it holds the lock; even if it did, the values would be consistent.
         lock(&self.connection)
     }
 
     pub(crate) fn sessions(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Session>>> {
-        // As above.
         lock(&self.sessions)
     }
 
-    /// The session of this id.
+    /// Returns the session with this id.
     pub(crate) fn session(&self, id: &str) -> Option<Arc<Session>> {
         self.sessions().get(id).cloned()
     }
 
-    /// The version the connection speaks; before that is settled nothing is said in either.
+    /// Returns the version of the connection, or version 1 before `initialize`.
     pub(crate) fn version(&self) -> Version {
         self.connection().handshake.version().unwrap_or(Version::V1)
     }
 
-    /// What the client can do.
+    /// Returns the client's capabilities.
     pub(crate) fn client(&self) -> ClientCan {
         self.connection().client
     }
 
-    /// A new id for a message.
+    /// Returns a new message id.
     pub(crate) fn message_id(&self) -> String {
         format!("message-{}", self.messages.fetch_add(1, Ordering::Relaxed) + 1)
     }

@@ -1,41 +1,41 @@
-//! What was said in a session, to be said again when it is loaded.
+//! The updates of a session, which are replayed when it is loaded.
 
 use std::collections::VecDeque;
 
 use serde_json::Value;
 
-/// How many updates are kept; of a longer history the oldest are forgotten.
-const KEPT: usize = 1000;
+/// Most updates kept; older ones are removed.
+const MAX_UPDATES: usize = 1000;
 
-/// The updates of a session, pieces of a message put together.
+/// The updates of a session, with the chunks of a message joined.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     updates: VecDeque<Value>,
 }
 
-/// The whole message that a piece belongs to, where the protocol has one.
-const WHOLE: [(&str, &str); 2] =
+/// Chunk kinds for which the protocol has a whole message.
+const WHOLE_KINDS: [(&str, &str); 2] =
     [("agent_message_chunk", "agent_message"), ("agent_thought_chunk", "agent_thought")];
 
 impl History {
-    /// Keeps `update`, unless it is of a kind that is not told again.
+    /// Records `update`, unless it is of a kind that is not replayed.
     pub(crate) fn record(&mut self, update: &Value) {
         let kind = update["sessionUpdate"].as_str().unwrap_or_default();
         if matches!(kind, "state_update" | "notice" | "usage_update") || self.continues(kind, update) {
             return;
         }
-        if self.updates.len() == KEPT {
+        if self.updates.len() == MAX_UPDATES {
             self.updates.pop_front();
         }
         self.updates.push_back(whole(kind, update));
     }
 
-    /// Appends `update` to the last message, if it is a piece of it.
+    /// Appends `update` to the last message if it is a chunk of it.
     fn continues(&mut self, kind: &str, update: &Value) -> bool {
         let Some(last) = self.updates.back_mut() else { return false };
-        let Some((_, message)) = WHOLE.iter().find(|(chunk, _)| *chunk == kind) else { return false };
+        let Some((_, message)) = WHOLE_KINDS.iter().find(|(chunk, _)| *chunk == kind) else { return false };
         let Some(more) = update["content"]["text"].as_str() else { return false };
-        // With ids the last entry is a whole message, without them a longer piece of one.
+        // With ids the last entry is a whole message, without them a longer chunk.
         let (same, text) = match update.get("messageId") {
             Some(id) => (
                 last["sessionUpdate"] == *message && last["messageId"] == *id,
@@ -52,15 +52,15 @@ impl History {
         }
     }
 
-    /// Everything, in order.
+    /// Returns all updates in order.
     pub(crate) fn replay(&self) -> Vec<Value> {
         self.updates.iter().cloned().collect()
     }
 }
 
-/// The first piece of a message with an id, as the message it begins.
+/// Converts the first chunk with a message id to the whole message.
 fn whole(kind: &str, update: &Value) -> Value {
-    match WHOLE.iter().find(|(chunk, _)| *chunk == kind) {
+    match WHOLE_KINDS.iter().find(|(chunk, _)| *chunk == kind) {
         Some((_, message)) if update.get("messageId").is_some() => serde_json::json!({
             "sessionUpdate": message,
             "messageId": update["messageId"],
@@ -118,8 +118,9 @@ mod tests {
 
     #[test]
     fn a_long_history_forgets_its_beginning() {
-        let tools: Vec<Value> =
-            (0..=KEPT).map(|n| json!({"sessionUpdate": "tool_call", "toolCallId": n.to_string()})).collect();
+        let tools: Vec<Value> = (0..=MAX_UPDATES)
+            .map(|n| json!({"sessionUpdate": "tool_call", "toolCallId": n.to_string()}))
+            .collect();
         check(&tools, &tools[1..]);
     }
 }

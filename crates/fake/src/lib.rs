@@ -1,25 +1,24 @@
-//! A scripted agent: says and does what a [`Script`] tells it, faults included.
+//! A scripted agent for tests: runs the steps of a [`Script`], faults included.
 //!
-//! A script is TOML, described for users in `docs/fake-agent.md`. [`run`] plays it on a conversation: it speaks both
-//! versions of the protocol, keeps its sessions in memory, runs one turn at a time in each, and stops when asked to,
-//! unless the script says otherwise.
+//! A script is TOML, described for users in `docs/fake-agent.md`. [`run`] speaks both versions of the protocol, keeps
+//! its sessions in memory, runs one turn at a time in each, and stops when asked to, unless the script says otherwise.
 //!
-//! Nothing here exits, prints to stdout or reads the environment: how the agent ends is returned as [`Ended`], and
-//! whoever called [`run`] makes it so. What a script has to say on stderr is the one exception.
+//! Nothing here exits, prints to stdout or reads the environment: [`run`] returns how the agent ended as [`Ended`], and
+//! its caller acts on it. Only text that a script writes to stderr goes there directly.
 
 mod agent;
-mod answer;
-mod ask;
-mod dialect;
+mod client_requests;
+mod encode;
 mod fault;
-mod fill;
 mod history;
-mod player;
-mod raw;
+mod owed_response;
+mod permission;
+mod placeholders;
+mod raw_output;
 mod request;
 mod script;
-mod service;
 mod session;
+mod step_runner;
 mod turn;
 
 pub use agent::{Ended, options, run};

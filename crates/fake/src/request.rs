@@ -1,4 +1,4 @@
-//! Requests other than prompts: connecting, logging in, and keeping sessions.
+//! Requests other than prompts: initialize, authentication, and sessions.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
-use crate::answer::Owed;
-use crate::dialect;
-use crate::player::{End, Player};
+use crate::encode;
+use crate::owed_response::OwedResponse;
 use crate::script::step::Event;
 use crate::session::Session;
+use crate::step_runner::{RunEnd, StepRunner};
 use crate::turn;
 
-/// Something that takes time.
-pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Work that takes time.
+pub(crate) type RequestFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What is to be done about a request.
+/// How a request is handled.
 struct Plan {
-    /// The answer.
+    /// Result of the request.
     result: Value,
-    /// What the script knows the request as.
+    /// Event of the script that the request triggers.
     event: Option<Event>,
-    /// The session it is about.
+    /// Session of the request.
     session: Option<Arc<Session>>,
-    /// What is said in that session before the answer.
+    /// Updates sent in that session before the response.
     updates: Vec<Value>,
-    /// Whether the session is to be closed first.
+    /// The session's turn is cancelled first.
     closes: bool,
 }
 
@@ -41,19 +41,27 @@ impl Plan {
         Self { result, event: Some(event), session: None, updates: Vec::new(), closes: false }
     }
 
-    fn about(self, session: Arc<Session>) -> Self {
+    fn in_session(self, session: Arc<Session>) -> Self {
         Self { session: Some(session), ..self }
     }
 
-    fn saying(self, updates: Vec<Value>) -> Self {
+    fn with_updates(self, updates: Vec<Value>) -> Self {
         Self { updates, ..self }
     }
 }
 
-/// Takes a request; what needs time is returned.
-pub(crate) fn accept(agent: &Arc<Agent>, frame: &Frame, method: &str, owed: Owed) -> Option<Work> {
-    let planned =
-        if method == method::INITIALIZE { initialize(agent, frame) } else { other(agent, frame, method) };
+/// Handles a request at once, or returns a future for what takes time.
+pub(crate) fn handle(
+    agent: &Arc<Agent>,
+    frame: &Frame,
+    method: &str,
+    owed: OwedResponse,
+) -> Option<RequestFuture> {
+    let planned = if method == method::INITIALIZE {
+        initialize(agent, frame)
+    } else {
+        plan_request(agent, frame, method)
+    };
     let plan = match planned {
         Ok(plan) => plan,
         Err(error) => {
@@ -63,21 +71,22 @@ pub(crate) fn accept(agent: &Arc<Agent>, frame: &Frame, method: &str, owed: Owed
     };
     let steps = plan.event.is_some_and(|event| !agent.script.on(event).is_empty());
     if steps || plan.closes || !plan.updates.is_empty() {
-        return Some(Box::pin(carry_out(Arc::clone(agent), plan, owed)));
+        return Some(Box::pin(run_plan(Arc::clone(agent), plan, owed)));
     }
     owed.respond(&plan.result);
     None
 }
 
-/// Does what the script says, then what the request asks for, then answers.
-async fn carry_out(agent: Arc<Agent>, plan: Plan, owed: Owed) {
-    let mut player = Player::new(Arc::clone(&agent), plan.session.clone()).answering(owed, plan.result);
+/// Runs the script's steps, then the request, then responds.
+async fn run_plan(agent: Arc<Agent>, plan: Plan, owed: OwedResponse) {
+    let mut runner =
+        StepRunner::new(Arc::clone(&agent), plan.session.clone()).with_response(owed, plan.result);
     let steps = plan.event.map_or(&[][..], |event| agent.script.on(event));
-    let mut end = player.play(steps).await.err();
+    let mut end = runner.run_steps(steps).await.err();
     if end.is_none() {
         for update in plan.updates {
-            if player.replay(update).await.is_err() {
-                end = Some(End::Silent);
+            if runner.replay(update).await.is_err() {
+                end = Some(RunEnd::Silent);
                 break;
             }
         }
@@ -88,33 +97,34 @@ async fn carry_out(agent: Arc<Agent>, plan: Plan, owed: Owed) {
         turn::cancel(&agent, &session);
         session.idle().await;
     }
-    player.conclude(end.unwrap_or(End::Done)).await;
+    runner.finish(end.unwrap_or(RunEnd::Done)).await;
 }
 
 fn initialize(agent: &Agent, frame: &Frame) -> Result<Plan, RpcError> {
     let params: Option<&RawValue> = frame.params().and_then(|params| serde_json::from_slice(params).ok());
     let mut connection = agent.connection();
-    let agreed = connection.handshake.initialize(params).map_err(|refusal| refused(&refusal))?;
+    let agreed = connection.handshake.initialize(params).map_err(|refusal| handshake_error(&refusal))?;
     connection.client = match &agreed {
         Agreed::V1(request) => (&request.client_capabilities).into(),
         Agreed::V2(request) => (&request.capabilities).into(),
     };
-    let answer = dialect::introduction(agreed.version(), &agent.script);
+    let answer = encode::initialize_result(agreed.version(), &agent.script);
     Ok(Plan::new(answer, Event::Initialize))
 }
 
-fn refused(refusal: &Refusal) -> RpcError {
+fn handshake_error(refusal: &Refusal) -> RpcError {
     RpcError { code: refusal.code().into(), message: refusal.to_string().into(), data: refusal.data() }
 }
 
-/// The version in which any request but `initialize` is read, if it may come now.
-pub(crate) fn admitted(agent: &Agent, method: &str) -> Result<Version, RpcError> {
-    let version = agent.connection().handshake.other_request().map_err(|refusal| refused(&refusal))?;
+/// Returns the version of the connection if the request is allowed now.
+pub(crate) fn check_request(agent: &Agent, method: &str) -> Result<Version, RpcError> {
+    let version =
+        agent.connection().handshake.other_request().map_err(|refusal| handshake_error(&refusal))?;
     let can = &agent.script.capabilities;
     let offered = match (method, version) {
         (method::SESSION_LOAD, _) => can.load,
         (method::SESSION_DELETE, _) => can.delete,
-        // In v2 the others come with sessions as such.
+        // In version 2 the other methods come with the session capability.
         (method::SESSION_RESUME, Version::V1) => can.resume,
         (method::SESSION_LIST, Version::V1) => can.list,
         (method::SESSION_CLOSE, Version::V1) => can.close,
@@ -127,8 +137,8 @@ pub(crate) fn admitted(agent: &Agent, method: &str) -> Result<Version, RpcError>
     Err(RpcError::new(Code::MethodNotFound, "there is no such method here").with("method", named))
 }
 
-fn other(agent: &Arc<Agent>, frame: &Frame, method: &str) -> Result<Plan, RpcError> {
-    let version = admitted(agent, method)?;
+fn plan_request(agent: &Arc<Agent>, frame: &Frame, method: &str) -> Result<Plan, RpcError> {
+    let version = check_request(agent, method)?;
     let params: Value = read(frame)?;
     match method {
         method::AUTHENTICATE | method::AUTH_LOGIN => {
@@ -156,16 +166,16 @@ fn other(agent: &Arc<Agent>, frame: &Frame, method: &str) -> Result<Plan, RpcErr
             let session = reopen(agent, &params)?;
             let history = session.replay();
             let result = settings(agent, version, &session);
-            Ok(Plan::new(result, Event::SessionLoad).about(session).saying(history))
+            Ok(Plan::new(result, Event::SessionLoad).in_session(session).with_updates(history))
         }
         method::SESSION_RESUME => resume(agent, version, frame, &params),
-        // Whoever closes or deletes what is not there has what it wants.
-        method::SESSION_CLOSE => Ok(leave(agent, &params, Event::SessionClose, false)),
-        method::SESSION_DELETE => Ok(leave(agent, &params, Event::SessionDelete, true)),
+        // Closing or deleting a missing session succeeds.
+        method::SESSION_CLOSE => Ok(close_session(agent, &params, Event::SessionClose, false)),
+        method::SESSION_DELETE => Ok(close_session(agent, &params, Event::SessionDelete, true)),
         method::SESSION_SET_MODE => {
             let session = open_session(agent, &params)?;
             let updates = set_mode(agent, version, &session, &params["modeId"])?;
-            Ok(Plan::new(json!({}), Event::SessionSetMode).about(session).saying(updates))
+            Ok(Plan::new(json!({}), Event::SessionSetMode).in_session(session).with_updates(updates))
         }
         method::SESSION_SET_CONFIG_OPTION => {
             let session = open_session(agent, &params)?;
@@ -173,14 +183,14 @@ fn other(agent: &Arc<Agent>, frame: &Frame, method: &str) -> Result<Plan, RpcErr
                 return Err(invalid("there is no such option"));
             }
             let mut updates = set_mode(agent, version, &session, &params["value"])?;
-            // The answer tells the options; the modes of v1 it does not.
+            // The response contains the options, but not the modes of version 1.
             updates.retain(|update| update["sessionUpdate"] != "config_option_update");
             let result =
-                json!({"configOptions": dialect::options(version, &agent.script.modes, &session.mode())});
-            Ok(Plan::new(result, Event::SessionSetConfigOption).about(session).saying(updates))
+                json!({"configOptions": encode::options(version, &agent.script.modes, &session.mode())});
+            Ok(Plan::new(result, Event::SessionSetConfigOption).in_session(session).with_updates(updates))
         }
         method::SESSION_CANCEL => {
-            // A notification by right; whoever gives it an id wants an answer.
+            // A notification by the specification; a client that gives it an id expects a response.
             let session = open_session(agent, &params)?;
             turn::cancel(agent, &session);
             Ok(Plan { event: None, ..Plan::new(json!({}), Event::SessionClose) })
@@ -209,17 +219,17 @@ fn new_session(agent: &Agent, version: Version, params: &Value) -> Result<Plan, 
     agent.sessions().insert(id.clone(), Arc::clone(&session));
     let mut result = settings(agent, version, &session);
     result["sessionId"] = json!(id);
-    Ok(Plan::new(result, Event::SessionNew).about(session))
+    Ok(Plan::new(result, Event::SessionNew).in_session(session))
 }
 
-/// What new, load and resume answer about a session.
+/// Returns the session settings that new, load and resume respond with.
 fn settings(agent: &Agent, version: Version, session: &Session) -> Value {
     let modes = &agent.script.modes;
     let mut settings = json!({});
     if !modes.is_empty() {
-        settings["configOptions"] = dialect::options(version, modes, &session.mode());
+        settings["configOptions"] = encode::options(version, modes, &session.mode());
         if version == Version::V1 {
-            settings["modes"] = dialect::modes(modes, &session.mode());
+            settings["modes"] = encode::modes(modes, &session.mode());
         }
     }
     settings
@@ -260,24 +270,24 @@ fn resume(agent: &Arc<Agent>, version: Version, frame: &Frame, params: &Value) -
             if replay {
                 updates.extend(session.replay());
             }
-            updates.push(dialect::state(if session.is_busy() { "running" } else { "idle" }));
+            updates.push(encode::state(if session.is_busy() { "running" } else { "idle" }));
             session
         }
     };
     let result = settings(agent, version, &session);
-    Ok(Plan::new(result, Event::SessionResume).about(session).saying(updates))
+    Ok(Plan::new(result, Event::SessionResume).in_session(session).with_updates(updates))
 }
 
-fn leave(agent: &Agent, params: &Value, event: Event, forever: bool) -> Plan {
+fn close_session(agent: &Agent, params: &Value, event: Event, forever: bool) -> Plan {
     let id = params["sessionId"].as_str().unwrap_or_default();
     let session = if forever { agent.sessions().remove(id) } else { agent.session(id) };
     let plan = Plan::new(json!({}), event);
     match session {
         Some(session) => {
             session.set_closed(true);
-            Plan { closes: true, ..plan.about(session) }
+            Plan { closes: true, ..plan.in_session(session) }
         }
-        // Without a session there is nothing for the script to say.
+        // Without a session no steps can run.
         None => Plan { event: None, ..plan },
     }
 }
@@ -292,18 +302,18 @@ fn set_mode(
     let known =
         modes.iter().find(|known| *mode == **known).ok_or_else(|| invalid("there is no such mode"))?;
     session.set_mode(known);
-    Ok(dialect::mode_changed(version, modes, known))
+    Ok(encode::mode_changed(version, modes, known))
 }
 
 fn named_session(agent: &Agent, params: &Value) -> Result<Arc<Session>, RpcError> {
     let id = params["sessionId"].as_str().ok_or_else(|| invalid("`sessionId` must be a string"))?;
-    agent.session(id).ok_or_else(|| no_session(id))
+    agent.session(id).ok_or_else(|| session_not_found(id))
 }
 
-/// The session that `params` name, if it is open.
+/// Returns the session that `params` name, if it is open.
 pub(crate) fn open_session(agent: &Agent, params: &Value) -> Result<Arc<Session>, RpcError> {
     let session = named_session(agent, params)?;
-    if session.is_closed() { Err(no_session(&session.id)) } else { Ok(session) }
+    if session.is_closed() { Err(session_not_found(&session.id)) } else { Ok(session) }
 }
 
 fn reopen(agent: &Agent, params: &Value) -> Result<Arc<Session>, RpcError> {
@@ -315,17 +325,17 @@ fn reopen(agent: &Agent, params: &Value) -> Result<Arc<Session>, RpcError> {
     Ok(session)
 }
 
-/// The error for a session that is not there.
-pub(crate) fn no_session(id: &str) -> RpcError {
+/// Returns the error for a missing session.
+pub(crate) fn session_not_found(id: &str) -> RpcError {
     RpcError::new(Code::NotFound, "there is no such session").with("sessionId", json!(id))
 }
 
-/// The error for parameters that make no sense.
+/// Returns the error for invalid params.
 pub(crate) fn invalid(message: &'static str) -> RpcError {
     RpcError::new(Code::InvalidParams, message)
 }
 
-/// The parameters of a request, as strictly as the schema says.
+/// Parses the params of a request, as strictly as the schema.
 pub(crate) fn read<T: DeserializeOwned>(frame: &Frame) -> Result<T, RpcError> {
     frame.read_params().map_err(|error| RpcError::new(Code::InvalidParams, error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! Scripts: what they hold, where they come from, and those that are built in.
+//! Scripts: their content, how they are parsed, and the built-in ones.
 
 mod action;
 mod fault;
@@ -13,54 +13,54 @@ use narrows_acp::Versions;
 
 use step::{Event, Step};
 
-/// What the scripted agent says and does.
+/// The content of a script.
 ///
-/// Read with [`Script::parse`] from TOML, or one of those that are [built in](Script::builtin).
+/// Parsed with [`Script::parse`] from TOML, or [built in](Script::builtin).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Script {
-    /// What the agent calls itself.
+    /// Name of the agent.
     pub(crate) name: String,
-    /// Which version of itself it says it is.
+    /// Version of the agent.
     pub(crate) version: String,
-    /// The protocol versions it speaks.
+    /// Protocol versions.
     pub(crate) protocol: Versions,
-    /// The ids of its sessions, with `{n}` for their number.
+    /// Pattern of session ids, with `{n}` for their number.
     pub(crate) session_id: String,
-    /// The pause between two steps.
+    /// Pause between two steps.
     pub(crate) delay: Duration,
-    /// The modes a session can be in, the first to begin with.
+    /// Modes of a session, the initial one first.
     pub(crate) modes: Vec<String>,
-    /// How to log in, if one can.
+    /// Authentication, if any.
     pub(crate) auth: Option<Auth>,
-    /// What it says it can do.
+    /// Capabilities of the agent.
     pub(crate) capabilities: Capabilities,
-    /// What it does before it answers certain requests.
+    /// Steps before the response to certain requests.
     pub(crate) on: BTreeMap<Event, Vec<Step>>,
-    /// What it does when prompted.
+    /// Turns for prompts.
     pub(crate) turns: Vec<Turn>,
 }
 
-/// What to do when prompted.
+/// Steps for a prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Turn {
-    /// Only for prompts with this in them.
+    /// Only for prompts that contain this text.
     pub(crate) when: Option<String>,
-    /// The pause between two steps, if another than the script's.
+    /// Pause between two steps, if different from the script's.
     pub(crate) delay: Option<Duration>,
-    /// What to do.
+    /// Steps of the turn.
     pub(crate) steps: Vec<Step>,
 }
 
-/// How to log in.
+/// Authentication of the agent.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Auth {
     pub(crate) id: String,
     pub(crate) name: String,
-    /// Whether there are no sessions before.
+    /// Whether sessions require it.
     pub(crate) required: bool,
 }
 
-/// What the agent says it can do.
+/// Capabilities of the agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Capabilities {
     pub(crate) load: bool,
@@ -95,7 +95,7 @@ impl Default for Capabilities {
     }
 }
 
-/// Why a text is no script.
+/// Why a script is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct ScriptError {
@@ -104,20 +104,20 @@ pub struct ScriptError {
 }
 
 impl ScriptError {
-    /// The line, counted from 1.
+    /// Returns the line, counted from 1.
     #[must_use]
     pub fn line(&self) -> usize {
         self.line
     }
 
-    /// What is wrong there, and what would be right.
+    /// Returns what is wrong, and what is valid instead.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 }
 
-/// The built-in scripts: name, one line on what it does, text.
+/// The built-in scripts: name, summary, text.
 const BUILTIN: &[(&str, &str, &str)] = &[
     (
         "hello",
@@ -147,7 +147,7 @@ const BUILTIN: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The same without the texts, as [`Script::builtins`] gives it.
+/// Names and summaries, for [`Script::builtins`].
 const NAMES: [(&str, &str); BUILTIN.len()] = {
     let mut names = [("", ""); BUILTIN.len()];
     let mut at = 0;
@@ -159,39 +159,39 @@ const NAMES: [(&str, &str); BUILTIN.len()] = {
 };
 
 impl Script {
-    /// Reads a script.
+    /// Parses a script.
     ///
     /// # Errors
-    /// When it is not TOML, or says something a script cannot say.
+    /// Returns an error if the text is not TOML or not a valid script.
     pub fn parse(text: &str) -> Result<Self, ScriptError> {
         parse::script(text)
     }
 
-    /// The built-in script of this name.
+    /// Returns the built-in script of this name.
     #[must_use]
     pub fn builtin(name: &str) -> Option<Self> {
         let text = Self::builtin_source(name)?;
         Some(Self::parse(text).expect("the tests parse every built-in script"))
     }
 
-    /// The built-in scripts: name, and one line on what it does.
+    /// Returns the names and summaries of the built-in scripts.
     #[must_use]
     pub fn builtins() -> &'static [(&'static str, &'static str)] {
         &NAMES
     }
 
-    /// The text of the built-in script of this name, to be read and adapted.
+    /// Returns the text of a built-in script, as a template for others.
     #[must_use]
     pub fn builtin_source(name: &str) -> Option<&'static str> {
         BUILTIN.iter().find(|(builtin, ..)| *builtin == name).map(|(_, _, text)| *text)
     }
 
-    /// What to do on `event` before it is answered.
+    /// Returns the steps that run before the response to `event`.
     pub(crate) fn on(&self, event: Event) -> &[Step] {
         self.on.get(&event).map_or(&[], Vec::as_slice)
     }
 
-    /// The turn for `prompt` when `taken` turns have been taken in order already, and whether it is the next of these.
+    /// Returns the turn for `prompt` after `taken` turns in order, and whether it is the next of these.
     pub(crate) fn turn(&self, prompt: &str, taken: usize) -> Option<(&Turn, bool)> {
         let matching = |turn: &&Turn| turn.when.as_ref().is_some_and(|when| prompt.contains(when.as_str()));
         if let Some(turn) = self.turns.iter().find(matching) {

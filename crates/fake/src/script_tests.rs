@@ -1,11 +1,11 @@
-//! What scripts may say, and what is said about those that may not.
+//! Valid scripts, and the errors for invalid ones.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::action::all;
-use super::step::{Fault, Step, Voice};
+use super::step::{Fault, Speaker, Step};
 use super::*;
 
 const DOCUMENTATION: &str = include_str!("../../../docs/fake-agent.md");
@@ -35,7 +35,7 @@ fn steps_are_what_they_say() {
     fn check(text: &str, expected: &Step) {
         assert_eq!(step(text).as_ref(), Ok(expected), "{text}");
     }
-    let say = |words, every| Step::Speak { voice: Voice::Message, text: "a b".to_owned(), words, every };
+    let say = |words, every| Step::Speak { speaker: Speaker::Message, text: "a b".to_owned(), words, every };
     check("{ say = 'a b' }", &say(false, None));
     check("{ say = 'a b', words = true }", &say(true, None));
     check("{ say = 'a b', every = '5ms' }", &say(true, Some(Duration::from_millis(5))));
@@ -209,7 +209,7 @@ fn every_word_of_a_script_is_documented() {
 proptest! {
     #[test]
     fn no_text_is_too_odd(text in ".{0,300}") {
-        // Whether it is a script does not matter.
+        // Only that it does not panic.
         let _ = Script::parse(&text);
     }
 

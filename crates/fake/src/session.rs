@@ -1,4 +1,4 @@
-//! The sessions of the agent: nothing but memory.
+//! The sessions of the agent, in memory.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
@@ -7,24 +7,23 @@ use narrows_base::sync::lock;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::answer::Owed;
 use crate::history::History;
+use crate::owed_response::OwedResponse;
 
-/// A prompt that is to be answered.
+/// A prompt without a response yet.
 pub(crate) struct Prompt {
-    pub(crate) owed: Owed,
-    /// Its blocks, as they came.
+    pub(crate) owed: OwedResponse,
+    /// The blocks as they came.
     pub(crate) blocks: Vec<Value>,
-    /// What they say in words.
+    /// The blocks as text.
     pub(crate) text: String,
 }
 
-/// One session.
 pub(crate) struct Session {
     pub(crate) id: String,
     pub(crate) cwd: String,
     state: Mutex<State>,
-    /// Whether a turn runs.
+    /// Whether a turn is running.
     busy: watch::Sender<bool>,
 }
 
@@ -34,25 +33,24 @@ struct State {
     mode: String,
     title: Option<String>,
     turns: u64,
-    /// Turns taken in order, those with a condition not counted.
-    taken: usize,
+    /// Turns taken in order, without those that have a condition.
+    turn_index: usize,
     history: History,
-    /// How to cancel the turn that runs.
+    /// Cancels the running turn.
     cancel: Option<watch::Sender<bool>>,
-    /// Prompts that wait for it to end.
-    held: VecDeque<Prompt>,
+    /// Prompts that wait for its end.
+    waiting: VecDeque<Prompt>,
 }
 
-/// What becomes of a prompt.
-pub(crate) enum Begin {
-    /// Its turn begins; this tells when it is cancelled.
+/// What happens to a prompt.
+pub(crate) enum BeginOutcome {
+    /// Its turn begins. The receiver becomes `true` when it is cancelled.
     Now(Prompt, watch::Receiver<bool>),
-    /// Another turn runs.
+    /// Another turn is running.
     Busy(Prompt),
-    /// The session is closed.
     Closed(Prompt),
-    /// It waits for the turn that runs.
-    Held,
+    /// It waits for the running turn.
+    Waiting,
 }
 
 impl Session {
@@ -62,30 +60,30 @@ impl Session {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds the lock; were it so, the state would still be consistent.
+        // No code panics while it holds the lock; even if it did, the state would be consistent.
         lock(&self.state)
     }
 
-    /// Begins a turn, or holds the prompt if `hold` is set and one runs.
-    pub(crate) fn begin(&self, prompt: Prompt, hold: bool) -> Begin {
+    /// Begins a turn. If one is running and `wait` is set, queues the prompt.
+    pub(crate) fn begin(&self, prompt: Prompt, wait: bool) -> BeginOutcome {
         let mut state = self.state();
         if state.closed {
-            return Begin::Closed(prompt);
+            return BeginOutcome::Closed(prompt);
         }
         if state.cancel.is_none() {
-            return Begin::Now(prompt, self.running(&mut state));
+            return BeginOutcome::Now(prompt, self.running(&mut state));
         }
-        if !hold {
-            return Begin::Busy(prompt);
+        if !wait {
+            return BeginOutcome::Busy(prompt);
         }
-        state.held.push_back(prompt);
-        Begin::Held
+        state.waiting.push_back(prompt);
+        BeginOutcome::Waiting
     }
 
-    /// Ends the turn that runs; if a prompt waits, its turn begins.
+    /// Ends the running turn, and begins that of the next waiting prompt.
     pub(crate) fn next(&self) -> Option<(Prompt, watch::Receiver<bool>)> {
         let mut state = self.state();
-        if let Some(prompt) = state.held.pop_front() {
+        if let Some(prompt) = state.waiting.pop_front() {
             return Some((prompt, self.running(&mut state)));
         }
         state.cancel = None;
@@ -101,22 +99,21 @@ impl Session {
         cancelled
     }
 
-    /// Cancels the turn that runs, and returns the prompts that waited for it.
+    /// Cancels the running turn, and returns the waiting prompts.
     pub(crate) fn cancel(&self) -> Vec<Prompt> {
         let mut state = self.state();
         if let Some(cancel) = &state.cancel {
             cancel.send_replace(true);
         }
-        state.held.drain(..).collect()
+        state.waiting.drain(..).collect()
     }
 
-    /// Waits until no turn runs.
+    /// Waits until no turn is running.
     pub(crate) async fn idle(&self) {
         // The sender lives as long as `self`.
         let _ = self.busy.subscribe().wait_for(|busy| !busy).await;
     }
 
-    /// Whether a turn runs.
     pub(crate) fn is_busy(&self) -> bool {
         *self.busy.borrow()
     }
@@ -145,19 +142,19 @@ impl Session {
         self.state().title = Some(title.to_owned());
     }
 
-    /// The number of the turn that runs, from 1.
+    /// Returns the number of the running turn, from 1.
     pub(crate) fn turns(&self) -> u64 {
         self.state().turns
     }
 
-    /// How many turns have been taken in order.
-    pub(crate) fn taken(&self) -> usize {
-        self.state().taken
+    /// Returns how many turns were taken in order.
+    pub(crate) fn turn_index(&self) -> usize {
+        self.state().turn_index
     }
 
-    /// Takes one more turn in order.
-    pub(crate) fn take_one(&self) {
-        self.state().taken += 1;
+    /// Counts one more turn taken in order.
+    pub(crate) fn count_turn_in_order(&self) {
+        self.state().turn_index += 1;
     }
 
     pub(crate) fn record(&self, update: &Value) {

@@ -1,4 +1,4 @@
-//! Prompts: one turn at a time in each session.
+//! Prompts: one turn at a time per session.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,59 +10,59 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::agent::Agent;
-use crate::answer::Owed;
-use crate::dialect;
-use crate::player::{End, Flow, Player};
-use crate::request::{Work, admitted, invalid, no_session, open_session, read};
+use crate::encode;
+use crate::owed_response::OwedResponse;
+use crate::request::{RequestFuture, check_request, invalid, open_session, read, session_not_found};
 use crate::script::Capabilities;
-use crate::script::step::{Step, Voice};
-use crate::session::{Begin, Prompt, Session};
+use crate::script::step::{Speaker, Step};
+use crate::session::{BeginOutcome, Prompt, Session};
+use crate::step_runner::{RunEnd, StepResult, StepRunner};
 
-/// Takes a prompt; its turn is returned, unless it must wait or cannot be.
-pub(crate) fn accept(agent: &Arc<Agent>, frame: &Frame, owed: Owed) -> Option<Work> {
-    let understood = understand(agent, frame);
-    let (version, session, blocks) = match understood {
-        Ok(understood) => understood,
+/// Handles a prompt. Returns its turn, unless it must wait or is refused.
+pub(crate) fn handle_prompt(agent: &Arc<Agent>, frame: &Frame, owed: OwedResponse) -> Option<RequestFuture> {
+    let parsed = parse_prompt(agent, frame);
+    let (version, session, blocks) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => {
             owed.fail(&error);
             return None;
         }
     };
-    let prompt = Prompt { owed, text: words(&blocks), blocks };
-    // The draft wants a second prompt to wait; the stable version has no word on it, so it is told plainly.
+    let prompt = Prompt { owed, text: prompt_text(&blocks), blocks };
+    // The draft lets a second prompt wait. The stable version does not say, so it gets an error.
     match session.begin(prompt, version == Version::V2) {
-        Begin::Now(prompt, cancelled) => {
-            Some(Box::pin(take_turns(Arc::clone(agent), session, prompt, cancelled)))
+        BeginOutcome::Now(prompt, cancelled) => {
+            Some(Box::pin(run_turns(Arc::clone(agent), session, prompt, cancelled)))
         }
-        Begin::Busy(prompt) => {
+        BeginOutcome::Busy(prompt) => {
             let message = "a turn is running in this session: wait for its end, or cancel it";
             prompt.owed.fail(&RpcError::new(Code::InvalidRequest, message));
             None
         }
-        Begin::Closed(prompt) => {
-            prompt.owed.fail(&no_session(&session.id));
+        BeginOutcome::Closed(prompt) => {
+            prompt.owed.fail(&session_not_found(&session.id));
             None
         }
-        Begin::Held => None,
+        BeginOutcome::Waiting => None,
     }
 }
 
-/// Cancels what runs and what waits in a session, unless the script ignores that.
+/// Cancels the running and waiting prompts of a session, unless the script ignores cancellation.
 pub(crate) fn cancel(agent: &Agent, session: &Session) {
     if agent.ignores_cancel.load(Ordering::Acquire) {
         return;
     }
     for prompt in session.cancel() {
-        withdraw(prompt);
+        reject_cancelled(prompt);
     }
 }
 
-fn withdraw(prompt: Prompt) {
+fn reject_cancelled(prompt: Prompt) {
     prompt.owed.fail(&RpcError::new(Code::Cancelled, "the prompt was cancelled before its turn came"));
 }
 
-fn understand(agent: &Agent, frame: &Frame) -> Result<(Version, Arc<Session>, Vec<Value>), RpcError> {
-    let version = admitted(agent, method::SESSION_PROMPT)?;
+fn parse_prompt(agent: &Agent, frame: &Frame) -> Result<(Version, Arc<Session>, Vec<Value>), RpcError> {
+    let version = check_request(agent, method::SESSION_PROMPT)?;
     match version {
         Version::V1 => read::<v1::PromptRequest>(frame).map(drop)?,
         Version::V2 => read::<v2::PromptRequest>(frame).map(drop)?,
@@ -75,7 +75,7 @@ fn understand(agent: &Agent, frame: &Frame) -> Result<(Version, Arc<Session>, Ve
     if blocks.is_empty() {
         return Err(invalid("`prompt` must not be empty"));
     }
-    match blocks.iter().find(|block| !takes(&agent.script.capabilities, block)) {
+    match blocks.iter().find(|block| !accepts_block(&agent.script.capabilities, block)) {
         Some(block) => {
             Err(invalid("this kind of content is not taken here").with("type", block["type"].clone()))
         }
@@ -83,8 +83,8 @@ fn understand(agent: &Agent, frame: &Frame) -> Result<(Version, Arc<Session>, Ve
     }
 }
 
-/// Whether the agent said that it takes such a block.
-fn takes(can: &Capabilities, block: &Value) -> bool {
+/// Returns `true` if the agent's capabilities include such a block.
+fn accepts_block(can: &Capabilities, block: &Value) -> bool {
     match block["type"].as_str() {
         Some("text" | "resource_link") => true,
         Some("image") => can.image,
@@ -94,8 +94,8 @@ fn takes(can: &Capabilities, block: &Value) -> bool {
     }
 }
 
-/// What blocks say in words.
-fn words(blocks: &[Value]) -> String {
+/// Returns the text of blocks.
+fn prompt_text(blocks: &[Value]) -> String {
     let word = |block: &Value| {
         let text = match block["type"].as_str() {
             Some("text") => &block["text"],
@@ -108,16 +108,16 @@ fn words(blocks: &[Value]) -> String {
     blocks.iter().filter_map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Takes a turn, and those of the prompts that came meanwhile.
-async fn take_turns(
+/// Runs the turn of a prompt, and those of the prompts that arrive meanwhile.
+async fn run_turns(
     agent: Arc<Agent>,
     session: Arc<Session>,
     mut prompt: Prompt,
     mut cancelled: watch::Receiver<bool>,
 ) {
     loop {
-        take_turn(&agent, &session, prompt, cancelled).await;
-        if agent.silence.has_fallen() {
+        run_turn(&agent, &session, prompt, cancelled).await;
+        if agent.silence.is_set() {
             // The session stays busy for ever.
             return;
         }
@@ -128,75 +128,75 @@ async fn take_turns(
     }
 }
 
-async fn take_turn(
+async fn run_turn(
     agent: &Arc<Agent>,
     session: &Arc<Session>,
     prompt: Prompt,
     cancelled: watch::Receiver<bool>,
 ) {
-    let given_up = prompt.owed.given_up();
+    let cancelled_by_client = prompt.owed.cancelled_by_client();
     let (request, cancel) = watch::channel(false);
-    let mut player = Player::new(Arc::clone(agent), Some(Arc::clone(session)));
-    player.facts.prompt.clone_from(&prompt.text);
-    player.cancellable(cancelled, cancel);
-    let playing = async {
-        let end = match begin(&mut player, prompt).await {
-            Ok(()) => play(&mut player).await,
+    let mut runner = StepRunner::new(Arc::clone(agent), Some(Arc::clone(session)));
+    runner.values.prompt.clone_from(&prompt.text);
+    runner.cancellable(cancelled, cancel);
+    let running = async {
+        let end = match acknowledge_prompt(&mut runner, prompt).await {
+            Ok(()) => run_script_turn(&mut runner).await,
             Err(end) => end,
         };
-        player.release_terminals().await;
-        player.conclude(end).await;
+        runner.release_terminals().await;
+        runner.finish(end).await;
     };
-    let mut playing = pin!(playing);
+    let mut running = pin!(running);
     tokio::select! {
         biased;
-        () = given_up => {
+        () = cancelled_by_client => {
             request.send_replace(true);
-            playing.await;
+            running.await;
         }
-        () = &mut playing => {}
+        () = &mut running => {}
     }
 }
 
-/// Tells that the prompt has arrived, as far as the version has words for that.
-async fn begin(player: &mut Player, prompt: Prompt) -> Flow {
-    let version = player.agent.version();
-    let message = player.agent.message_id();
-    let session = player.session.clone();
+/// Acknowledges the prompt, as far as the version can.
+async fn acknowledge_prompt(runner: &mut StepRunner, prompt: Prompt) -> StepResult {
+    let version = runner.agent.version();
+    let message = runner.agent.message_id();
+    let session = runner.session.clone();
     match version {
-        Version::V1 => player.answer_with_reason(prompt.owed),
+        Version::V1 => runner.respond_with_reason(prompt.owed),
         Version::V2 => {
-            player.answer_with_state(prompt.owed.respond(&json!({"messageId": message})));
-            for update in dialect::user_message(version, &prompt.blocks, &message) {
-                player.tell(update).await?;
+            runner.respond_with_state(prompt.owed.respond(&json!({"messageId": message})));
+            for update in encode::user_message(version, &prompt.blocks, &message) {
+                runner.send_update(update).await?;
             }
-            return player.tell(dialect::state("running")).await;
+            return runner.send_update(encode::state("running")).await;
         }
     }
-    // Version 1 does not repeat the prompt, but a session that is loaded does.
-    for update in dialect::user_message(version, &prompt.blocks, &message) {
+    // Version 1 does not repeat the prompt, but replays it when the session is loaded.
+    for update in encode::user_message(version, &prompt.blocks, &message) {
         session.iter().for_each(|session| session.record(&update));
     }
     Ok(())
 }
 
-/// Plays the turn that the script has for the prompt.
-async fn play(player: &mut Player) -> End {
-    let agent = Arc::clone(&player.agent);
-    let taken = player.session.as_ref().map_or(0, |session| session.taken());
-    let outcome = match agent.script.turn(&player.facts.prompt, taken) {
+/// Runs the script's turn for the prompt.
+async fn run_script_turn(runner: &mut StepRunner) -> RunEnd {
+    let agent = Arc::clone(&runner.agent);
+    let turn_index = runner.session.as_ref().map_or(0, |session| session.turn_index());
+    let outcome = match agent.script.turn(&runner.values.prompt, turn_index) {
         Some((turn, in_order)) => {
-            if in_order && let Some(session) = &player.session {
-                session.take_one();
+            if in_order && let Some(session) = &runner.session {
+                session.count_turn_in_order();
             }
-            player.delay = turn.delay.unwrap_or(agent.script.delay);
-            player.play(&turn.steps).await
+            runner.delay = turn.delay.unwrap_or(agent.script.delay);
+            runner.run_steps(&turn.steps).await
         }
         None => {
             let text = "The script has no turn for this prompt.".to_owned();
-            let step = Step::Speak { voice: Voice::Message, text, words: false, every: None };
-            player.play(&[step]).await
+            let step = Step::Speak { speaker: Speaker::Message, text, words: false, every: None };
+            runner.run_steps(&[step]).await
         }
     };
-    outcome.err().unwrap_or(End::Done)
+    outcome.err().unwrap_or(RunEnd::Done)
 }

@@ -1,4 +1,4 @@
-//! Whole conversations, in both versions of the protocol. Time is paused, so that nothing is waited for.
+//! Whole conversations in both versions of the protocol, with paused time.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{Talk, able};
 use narrows_fake::Ended;
 use serde_json::{Value, json};
 
-/// Takes one turn, and compares everything that was said with the snapshot of this name.
+/// Runs one turn, and compares all messages with the snapshot of this name.
 async fn check(name: &str, version: u16, script: &str, serve: impl FnMut(&Value) -> Option<Value>) {
     let mut talk = Talk::open(version, able(), script).await;
     talk.turn("the prompt", serve).await;
@@ -50,11 +50,11 @@ async fn files_and_terminals_of_the_client() {
         })
     };
     check("files", 1, "files", serve).await;
-    // The draft has neither; the agent says so instead of asking.
+    // Version 2 has neither; the agent says so instead of sending a request.
     check("files", 2, "files", nothing).await;
 }
 
-/// One of every step that only tells.
+/// One step of every kind that only sends updates.
 const SHOW: &str = r#"
 modes = ["code", "plan"]
 
@@ -203,7 +203,7 @@ async fn a_second_prompt_is_refused_in_v1_and_waits_in_v2() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn turns_come_in_order_or_by_what_was_said() {
+async fn turns_are_chosen_in_order_or_by_the_prompt() {
     let script = "
         [[turn]]
         steps = [{ say = 'first ' }]
@@ -218,7 +218,7 @@ async fn turns_come_in_order_or_by_what_was_said() {
         talk.turn(prompt, nothing).await;
     }
     assert_eq!(talk.said(), "first special last last ");
-    // Another session begins anew.
+    // Another session starts from the beginning.
     talk.log.clear();
     talk.new_session().await;
     talk.turn("a", nothing).await;

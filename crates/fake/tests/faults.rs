@@ -17,7 +17,7 @@ async fn open(steps: &str) -> Talk {
     Talk::open(1, able(), &format!("[[turn]]\nsteps = [{steps}]")).await
 }
 
-/// The lines of one turn, bytes and all, up to the answer to its prompt.
+/// Returns the lines of one turn as bytes, up to the response to its prompt.
 async fn lines(steps: &str) -> Vec<Vec<u8>> {
     let mut talk = open(steps).await;
     talk.prompt("go").await;
@@ -32,7 +32,7 @@ async fn lines(steps: &str) -> Vec<Vec<u8>> {
     }
 }
 
-/// Takes one turn, and compares its lines, each cut short and the answer left out.
+/// Runs one turn, and compares its lines, each cut short and without the response.
 async fn check(steps: &str, expected: &[&str]) {
     let lines = lines(steps).await;
     let shown: Vec<String> = lines[..lines.len() - 1]
@@ -80,7 +80,7 @@ async fn a_giant_line_is_a_message() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn noise_does_not_keep_the_noisy_script_from_answering() {
+async fn raw_output_does_not_prevent_the_response() {
     let noisy = narrows_fake::Script::builtin_source("noisy").unwrap().replace("80MiB", "1MiB");
     let mut talk = Talk::start(&noisy);
     let mut heard = Vec::new();
@@ -142,7 +142,7 @@ async fn an_answer_can_come_twice() {
     }
 }
 
-/// Whether a whole hour brings nothing.
+/// Returns `true` if a whole hour brings nothing.
 async fn is_silent(talk: &mut Talk) -> bool {
     tokio::time::timeout(Duration::from_secs(3600), talk.client.line()).await.is_err()
 }
@@ -161,7 +161,7 @@ async fn an_agent_that_hangs_reads_and_never_answers() {
         }
         assert!(is_silent(&mut talk).await);
         talk.client.hang_up();
-        // Nor does it answer at the very end.
+        // Nor does it respond at the very end.
         assert_eq!(talk.client.line().await, None);
         assert_eq!(talk.ended().await, Ended::PeerLeft);
     }
@@ -222,7 +222,7 @@ async fn the_end_of_the_input_and_sigterm_can_be_ignored() {
     let mut talk = Talk::open(1, able(), "stubborn").await;
     talk.prompt("go").await;
     talk.next().await;
-    // This process itself: were the signal not ignored, no test of this file would end well.
+    // This process itself: if the signal were not ignored, it would end all tests of this file.
     let sent = std::process::Command::new("kill").args(["-TERM", &std::process::id().to_string()]).status();
     assert!(sent.unwrap().success());
     talk.client.hang_up();

@@ -1,4 +1,4 @@
-//! Everything but prompts: connecting, logging in, and keeping sessions.
+//! Requests other than prompts: initialize, authentication, and sessions.
 
 mod common;
 
@@ -80,7 +80,7 @@ async fn modes_can_be_switched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn logging_in() {
+async fn sessions_need_authentication_if_the_script_says_so() {
     for (version, login, logout) in [(1, "authenticate", "logout"), (2, "auth/login", "auth/logout")] {
         let mut talk = Talk::start("version = '1'\nauth = { id = 'token', name = 'A token' }");
         talk.initialize(version, able()).await;
@@ -96,7 +96,7 @@ async fn logging_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_not_offered_is_not_served() {
+async fn methods_that_are_not_offered_are_refused() {
     #[track_caller]
     fn check(answer: &Value, code: i32) {
         assert_eq!(answer["error"]["code"], code, "{answer}");

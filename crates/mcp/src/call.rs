@@ -1,4 +1,4 @@
-//! One call of a tool.
+//! One request to a server, with its deadline, its progress and its cancellation.
 
 use std::pin::pin;
 use std::task::{Context, Waker};
@@ -13,109 +13,111 @@ use rmcp::{Peer, RoleClient, ServiceError};
 use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::connection::service;
-use crate::entry::Entry;
-use crate::guard::Ear;
+use crate::bounded_transport::ProgressSender;
+use crate::connection::service_error_text;
+use crate::server_entry::ServerEntry;
 use crate::text::one_line;
-use crate::{CallError, News, Options, Outcome, Server, outcome};
+use crate::{CallError, CallOutcome, CallProgress, Options, Server, outcome};
 
-/// How long the reason for a lost connection may take to be known.
-const REASON: Duration = Duration::from_secs(1);
+/// Time to wait for the reason of a lost connection.
+const LOSS_REASON_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Calls `tool` and waits for its outcome.
+/// Calls `tool` and returns its outcome.
 pub(crate) async fn call(
-    entry: &Entry,
+    entry: &ServerEntry,
     tool: &str,
     arguments: Map<String, Value>,
     options: &Options,
     mut progress: impl FnMut(String) + Send,
-) -> Result<Outcome, CallError> {
+) -> Result<CallOutcome, CallError> {
     let request = CallToolRequest::new(CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments));
     let request = ClientRequest::CallToolRequest(request);
-    match ask(entry, request, options, |news| progress(news.to_string())).await? {
-        Ok(result) => outcome::read(serde_json::to_value(result).unwrap_or_default(), options.max_result),
+    match send_request(entry, request, options, |update| progress(update.to_string())).await? {
+        Ok(result) => {
+            outcome::parse_result(serde_json::to_value(result).unwrap_or_default(), options.max_result_bytes)
+        }
         Err(error) => {
             Err(CallError::Refused { code: error.code.0.into(), message: one_line(&error.message) })
         }
     }
 }
 
-/// Sends a request and waits for what the server answers.
-pub(crate) async fn ask(
-    entry: &Entry,
+/// Sends a request and returns the server's answer.
+pub(crate) async fn send_request(
+    entry: &ServerEntry,
     mut request: ClientRequest,
     options: &Options,
-    mut progress: impl FnMut(News) + Send,
+    mut progress: impl FnMut(CallProgress) + Send,
 ) -> Result<Result<ServerResult, ErrorData>, CallError> {
-    let deadline = Instant::now() + options.call_limit;
-    let late = || CallError::Deadline(options.call_limit);
-    let peer = timeout_at(deadline, entry.peer()).await.map_err(|_| late())??;
-    let (ear, mut heard) = Ear::new();
-    request.extensions_mut().insert(ear);
+    let deadline = Instant::now() + options.call_timeout;
+    let timed_out = || CallError::Deadline(options.call_timeout);
+    let peer = timeout_at(deadline, entry.peer()).await.map_err(|_| timed_out())??;
+    let (sender, mut updates) = ProgressSender::new();
+    request.extensions_mut().insert(sender);
     let send = peer.send_request_with_option(request, PeerRequestOptions::no_options());
-    let sent = timeout_at(deadline, send).await.map_err(|_| late())?;
+    let sent = timeout_at(deadline, send).await.map_err(|_| timed_out())?;
     let mut handle = match sent {
         Ok(handle) => handle,
-        Err(error) => return Err(problem(entry, &error).await),
+        Err(error) => return Err(to_call_error(entry, &error).await),
     };
-    let open = Open::new(&handle);
+    let cancel = CancelOnDrop::new(&handle);
     let mut end = pin!(sleep_until(deadline));
     let answer = loop {
-        // The end first: a server that has much to say must not put it off.
+        // The deadline first: a server that sends much progress must not delay it.
         tokio::select! {
             biased;
-            () = &mut end => return Err(late()),
+            () = &mut end => return Err(timed_out()),
             answer = &mut handle.rx => break answer,
-            Some(news) = heard.recv() => progress(news),
+            Some(update) = updates.recv() => progress(update),
         }
     };
-    open.settle();
-    while let Ok(news) = heard.try_recv() {
-        progress(news);
+    cancel.disarm();
+    while let Ok(update) = updates.try_recv() {
+        progress(update);
     }
     match answer.unwrap_or(Err(ServiceError::TransportClosed)) {
         Ok(result) => Ok(Ok(result)),
         Err(ServiceError::McpError(error)) => Ok(Err(error)),
-        Err(error) => Err(problem(entry, &error).await),
+        Err(error) => Err(to_call_error(entry, &error).await),
     }
 }
 
-async fn problem(entry: &Entry, error: &ServiceError) -> CallError {
-    match entry.gone(patience(&entry.server)).await {
+async fn to_call_error(entry: &ServerEntry, error: &ServiceError) -> CallError {
+    match entry.exit_reason(reason_timeout(&entry.server)).await {
         Some(reason) => CallError::Gone(reason),
-        None => CallError::Lost(service(error)),
+        None => CallError::Lost(service_error_text(error)),
     }
 }
 
 /// Over HTTP a lost call says nothing about the server.
-fn patience(server: &Server) -> Duration {
-    if matches!(server, Server::Http { .. }) { Duration::ZERO } else { REASON }
+fn reason_timeout(server: &Server) -> Duration {
+    if matches!(server, Server::Http { .. }) { Duration::ZERO } else { LOSS_REASON_TIMEOUT }
 }
 
-/// A call that the server is working on. Dropping it cancels the call there.
-struct Open {
+/// A call that the server is working on. Dropping this cancels it there.
+struct CancelOnDrop {
     peer: Peer<RoleClient>,
     id: Option<RequestId>,
 }
 
-impl Open {
+impl CancelOnDrop {
     fn new(handle: &RequestHandle<RoleClient>) -> Self {
         Self { peer: handle.peer.clone(), id: Some(handle.id.clone()) }
     }
 
-    fn settle(mut self) {
+    fn disarm(mut self) {
         self.id = None;
     }
 }
 
-impl Drop for Open {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         let Some(id) = self.id.take() else { return };
         let params = CancelledNotificationParam::new(Some(id), Some("the caller no longer waits".to_owned()));
         let notification = CancelledNotification::new(params);
         let mut send = pin!(self.peer.send_notification(notification.into()));
-        // The first poll puts it into rmcp's queue, and that is all it takes. A queue that is full belongs to a server
-        // that does not read; it would not read this either.
+        // One poll is enough to put it into rmcp's queue. If that is full, the server does not read, and would not read
+        // this either.
         _ = send.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 }

@@ -1,4 +1,4 @@
-//! What the processes of stdio servers run in.
+//! The sandbox of stdio servers.
 
 use std::any::Any;
 use std::fmt;
@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use narrows_process::{Limits, Sandbox};
 
-/// Whatever lets connections through as long as it lives.
-pub type WayOut = Box<dyn Any + Send + Sync>;
+/// Serves the network access of a sandbox as long as it lives.
+pub type EgressGuard = Box<dyn Any + Send + Sync>;
 
-/// A sandbox and limits for each process, and the way out of it.
+/// Sandbox and limits of each process, and its network access.
 #[derive(Clone)]
 pub struct Confinement {
-    /// What each process and its tree run in.
+    /// Sandbox of each process tree.
     pub sandbox: Sandbox,
-    /// What each tree may use.
+    /// Resource limits of each process tree.
     pub limits: Limits,
-    /// How much time of the processor each process may use.
+    /// Processor time of each process.
     pub processor: Option<Duration>,
-    /// Takes the listener of a process that has a network of its own. What it returns is dropped with the process.
-    pub way_out: Arc<dyn Fn(TcpListener) -> Option<WayOut> + Send + Sync>,
+    /// Takes the listener of a process that has a network of its own. The returned value is dropped with the process.
+    pub open_egress: Arc<dyn Fn(TcpListener) -> Option<EgressGuard> + Send + Sync>,
 }
 
 impl fmt::Debug for Confinement {

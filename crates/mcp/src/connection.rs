@@ -1,4 +1,4 @@
-//! One server from its start to its end.
+//! The connection to one server, and the process of a stdio server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,74 +15,73 @@ use rmcp::service::{
 use rmcp::transport::Transport;
 use rmcp::{ClientHandler, ClientLifecycleMode, Peer, RoleClient, ServiceError, serve_client_with_lifecycle};
 
-use crate::courier::Courier;
-use crate::guard::{Guard, Hub};
-use crate::pipe::{Noise, Pipe, Stdin};
-use crate::text::{chain, ending, one_line};
-use crate::tool::{Listing, Tool};
+use crate::acp_transport::AcpTransport;
+use crate::bounded_transport::{BoundedTransport, ServerEvents};
+use crate::stdio_transport::{Stdin, StdioTransport, StrayOutput};
+use crate::text::{error_chain, last_chars, one_line};
+use crate::tool::{Tool, ToolList};
 use crate::verbatim::Verbatim;
-use crate::{Confinement, Options, Server, WayOut, http};
+use crate::{Confinement, EgressGuard, Options, Server, http};
 
-/// How many pages of tools are asked for.
+/// Most pages of tools that are requested.
 const MAX_PAGES: usize = 64;
-/// How many lines of its stderr explain the end of a process.
-const TAIL_LINES: usize = 5;
-/// And how many characters of them: the last are the ones that tell.
-const TAIL: usize = 400;
-/// How long a process that has closed its stdout may take to exit and so explain itself.
-const EXPLAIN: Duration = Duration::from_millis(500);
-/// How long rmcp may take to end a connection: over HTTP it takes leave of the server.
-const LEAVE: Duration = Duration::from_secs(2);
+/// Most lines of stderr that explain the end of a process.
+const MAX_STDERR_LINES: usize = 5;
+/// Most characters of these lines, counted from the end: the last say most.
+const MAX_STDERR_CHARS: usize = 400;
+/// Time for a process that has closed its stdout to exit.
+const EXIT_REASON_TIMEOUT: Duration = Duration::from_millis(500);
+/// Time for rmcp to close a connection: over HTTP it sends a request to end the session.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a server is not there.
+/// Why a server could not be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
-    #[error("{}", chain(.0))]
+    #[error("{}", error_chain(.0))]
     Spawn(#[from] narrows_process::SpawnError),
     #[error("{0}")]
     Http(#[from] http::HttpError),
-    #[error("{}", refusal(.0))]
+    #[error("{}", handshake_error(.0))]
     Initialize(Box<ClientInitializeError>),
     #[error("the client has no way to its servers")]
     NoBridge,
-    #[error("it does not list its tools: {}", service(.0))]
+    #[error("it does not list its tools: {}", service_error_text(.0))]
     List(ServiceError),
 }
 
-/// A server that answers.
+/// A server that is connected.
 pub(crate) struct Connection {
     pub(crate) peer: Peer<RoleClient>,
-    pub(crate) hub: Arc<Hub>,
-    running: RunningService<RoleClient, Client>,
+    pub(crate) events: Arc<ServerEvents>,
+    running: RunningService<RoleClient, McpClient>,
     /// Keeps a subscription to changes open.
-    _listening: Option<RequestHandle<RoleClient>>,
+    _subscription: Option<RequestHandle<RoleClient>>,
 }
 
-/// The process of a stdio server.
 pub(crate) struct Process {
     child: Child,
     stdin: Stdin,
-    noise: Noise,
-    /// Open as long as the process is here.
-    _way_out: Option<WayOut>,
+    stray: StrayOutput,
+    /// Serves the process's network access as long as this exists.
+    _egress: Option<EgressGuard>,
 }
 
-/// Who we are towards a server: somebody who offers nothing.
-struct Client {
+/// The client role towards a server, without any capability.
+struct McpClient {
     config: ClientConfig,
 }
 
-impl Client {
+impl McpClient {
     fn new(options: &Options) -> Self {
-        let me = Implementation::new(&options.client_name, &options.client_version);
-        let mut config = ClientConfig::new(rmcp::model::ClientCapabilities::default(), me);
+        let implementation = Implementation::new(&options.client_name, &options.client_version);
+        let mut config = ClientConfig::new(rmcp::model::ClientCapabilities::default(), implementation);
         config.protocol_version = ProtocolVersion::LATEST_WITH_INITIALIZE;
         Self { config }
     }
 }
 
-/// Sampling is refused and elicitation declined by what the trait does by itself.
-impl ClientHandler for Client {
+/// The default methods of the trait refuse sampling and decline elicitation.
+impl ClientHandler for McpClient {
     #[expect(deprecated, reason = "servers ask for roots as long as there are old ones")]
     async fn list_roots(
         &self,
@@ -96,8 +95,13 @@ impl ClientHandler for Client {
     }
 }
 
-/// What a stdio server is started with.
-pub(crate) fn spec(options: &Options, command: &str, args: &[String], env: &[(String, String)]) -> Spec {
+/// Returns how a stdio server is started.
+pub(crate) fn process_spec(
+    options: &Options,
+    command: &str,
+    args: &[String],
+    env: &[(String, String)],
+) -> Spec {
     let mut spec = Spec::new(command);
     spec.args = args.iter().map(Into::into).collect();
     spec.cwd = Some(options.cwd.clone());
@@ -114,23 +118,23 @@ pub(crate) fn spec(options: &Options, command: &str, args: &[String], env: &[(St
 }
 
 impl Process {
-    /// A process that was started, and the transport to it.
+    /// Wraps a started process and returns its transport.
     pub(crate) fn new(
         mut child: Child,
         verbatim: Verbatim,
         confinement: Option<&Confinement>,
-    ) -> Result<(Self, Pipe), StartError> {
+    ) -> Result<(Self, StdioTransport), StartError> {
         let gateway = confinement.zip(child.take_gateway());
-        let way_out = gateway.and_then(|(confinement, listener)| (confinement.way_out)(listener));
+        let egress = gateway.and_then(|(confinement, listener)| (confinement.open_egress)(listener));
         let (Some(stdin), Some(stdout)) = (child.take_stdin(), child.take_stdout()) else {
             return Err(narrows_process::SpawnError::Guardian.into());
         };
-        let (stdin, noise) = (Stdin::new(stdin), Noise::default());
-        let pipe = Pipe::new(stdout, stdin.clone(), noise.clone(), verbatim);
-        Ok((Self { child, stdin, noise, _way_out: way_out }, pipe))
+        let (stdin, stray) = (Stdin::new(stdin), StrayOutput::default());
+        let pipe = StdioTransport::new(stdout, stdin.clone(), stray.clone(), verbatim);
+        Ok((Self { child, stdin, stray, _egress: egress }, pipe))
     }
 
-    /// Ends it and everything it started.
+    /// Stops the process and its whole tree.
     pub(crate) async fn stop(&self, ladder: Ladder) {
         self.stdin.close().await;
         let exit = self.child.stop(ladder).await;
@@ -139,25 +143,25 @@ impl Process {
         }
     }
 
-    /// What the process has to say to `reason`: the last it wrote, and if `hung_up`, how it ended. Otherwise its end would
-    /// only be the consequence of ours.
-    pub(crate) async fn explain(&self, reason: &str, hung_up: bool) -> String {
-        let patience = if hung_up { EXPLAIN } else { Duration::ZERO };
-        let exit = tokio::time::timeout(patience, self.child.wait()).await.ok().filter(|_| hung_up);
-        let mut words = match exit {
+    /// Adds to `reason` the last lines of stderr and, if the server `disconnected`, the process's exit. Otherwise the
+    /// exit would only be a consequence of stopping it.
+    pub(crate) async fn explain(&self, reason: &str, disconnected: bool) -> String {
+        let timeout = if disconnected { EXIT_REASON_TIMEOUT } else { Duration::ZERO };
+        let exit = tokio::time::timeout(timeout, self.child.wait()).await.ok().filter(|_| disconnected);
+        let mut text = match exit {
             Some(exit) => format!("it {exit}"),
             None => one_line(reason),
         };
-        if let Some(noise) = self.noise.first() {
-            words.push_str("; its stdout has what is no message: ");
-            words.push_str(&noise);
+        if let Some(stray) = self.stray.first() {
+            text.push_str("; its stdout has what is no message: ");
+            text.push_str(&stray);
         }
-        let tail = self.stderr().tail(TAIL_LINES);
+        let tail = self.stderr().tail(MAX_STDERR_LINES);
         if !tail.trim().is_empty() {
-            words.push_str("; its stderr ends: ");
-            words.push_str(&ending(&tail, TAIL));
+            text.push_str("; its stderr ends: ");
+            text.push_str(&last_chars(&tail, MAX_STDERR_CHARS));
         }
-        words
+        text
     }
 
     fn stderr(&self) -> StderrTail {
@@ -165,37 +169,38 @@ impl Process {
     }
 }
 
-/// Connects by the handshake that all servers know, or if the server refuses that, without one.
+/// Connects with the handshake, or without one in a version that has none (`modern`).
 pub(crate) async fn connect<T: Transport<RoleClient> + 'static>(
     options: &Options,
     transport: T,
-    hub: Arc<Hub>,
+    events: Arc<ServerEvents>,
     modern: bool,
 ) -> Result<Connection, StartError> {
-    let transport = Guard::new(transport, hub.clone());
+    let transport = BoundedTransport::new(transport, events.clone());
     let lifecycle = if modern {
         ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] }
     } else {
         ClientLifecycleMode::Initialize
     };
-    let running = serve_client_with_lifecycle(Client::new(options), transport, lifecycle)
+    let running = serve_client_with_lifecycle(McpClient::new(options), transport, lifecycle)
         .await
         .map_err(|error| StartError::Initialize(Box::new(error)))?;
-    Ok(Connection { peer: running.peer().clone(), hub, running, _listening: None })
+    Ok(Connection { peer: running.peer().clone(), events, running, _subscription: None })
 }
 
-/// Connects to a server behind a bridge, for which there is no handshake.
-pub(crate) fn connect_directly(options: &Options, courier: Courier) -> Connection {
-    let hub = Arc::new(Hub::default());
+/// Connects to a server behind a bridge, which has no handshake.
+pub(crate) fn connect_directly(options: &Options, courier: AcpTransport) -> Connection {
+    let events = Arc::new(ServerEvents::default());
     let mut capabilities = ServerCapabilities::default();
     capabilities.tools = Some(ToolsCapability::default());
     let info = ServerPeerInfo::new(ProtocolVersion::V_2026_07_28, capabilities);
-    let running = serve_directly(Client::new(options), Guard::new(courier, hub.clone()), Some(info));
-    Connection { peer: running.peer().clone(), hub, running, _listening: None }
+    let running =
+        serve_directly(McpClient::new(options), BoundedTransport::new(courier, events.clone()), Some(info));
+    Connection { peer: running.peer().clone(), events, running, _subscription: None }
 }
 
-/// Whether a server hung up, so that its end explains more than the error.
-pub(crate) fn hung_up(error: &StartError) -> bool {
+/// Returns `true` if the server disconnected, so that its exit explains more than the error.
+pub(crate) fn is_disconnect(error: &StartError) -> bool {
     match error {
         StartError::Initialize(error) => matches!(
             **error,
@@ -208,15 +213,15 @@ pub(crate) fn hung_up(error: &StartError) -> bool {
     }
 }
 
-/// Whether a server refused the handshake rather than failed at it.
-pub(crate) fn refused(error: &StartError) -> bool {
+/// Returns `true` if the server refused the handshake rather than failed at it.
+pub(crate) fn is_handshake_refusal(error: &StartError) -> bool {
     matches!(error, StartError::Initialize(error) if matches!(**error, ClientInitializeError::JsonRpcError(_)))
 }
 
 impl Connection {
-    /// All tools, over as many pages as it takes.
+    /// Fetches all tools, page by page.
     pub(crate) async fn list(&self, server: &Server, options: &Options) -> Result<Vec<Tool>, StartError> {
-        let mut listing = Listing::new(server.name(), options.max_tools);
+        let mut listing = ToolList::new(server.name(), options.max_tools);
         let mut cursor = None;
         for _ in 0..MAX_PAGES {
             let params =
@@ -225,7 +230,7 @@ impl Connection {
                 ListToolsRequest { method: Default::default(), params, extensions: Default::default() };
             let page = match self.peer.send_request(ClientRequest::ListToolsRequest(request)).await {
                 Ok(page) => page,
-                // It never said that it had any.
+                // The server never claimed to have tools.
                 Err(ServiceError::McpError(_)) if !self.claims_tools() => break,
                 Err(error) => return Err(StartError::List(error)),
             };
@@ -241,13 +246,14 @@ impl Connection {
         self.peer.peer_info().is_none_or(|info| info.capabilities.tools.is_some())
     }
 
-    /// Asks to be told of changes where that must be asked for. What comes goes to the [`Hub`], whoever asked.
-    pub(crate) async fn listen(&mut self) {
-        let asks = self.peer.peer_info().is_some_and(|info| {
+    /// Subscribes to changes of the tools in versions that need it. Notifications go to [`ServerEvents`] in all
+    /// versions.
+    pub(crate) async fn subscribe_to_changes(&mut self) {
+        let must_ask = self.peer.peer_info().is_some_and(|info| {
             let changes = info.capabilities.tools.as_ref().and_then(|tools| tools.list_changed);
             !info.protocol_version.has_initialize() && changes == Some(true)
         });
-        if !asks {
+        if !must_ask {
             return;
         }
         let mut filter = SubscriptionFilter::default();
@@ -255,33 +261,32 @@ impl Connection {
         let params = SubscriptionsListenRequestParams::new(filter);
         let request = ClientRequest::SubscriptionsListenRequest(SubscriptionsListenRequest::new(params));
         let options = PeerRequestOptions::no_options();
-        self._listening = self.peer.send_request_with_option(request, options).await.ok();
+        self._subscription = self.peer.send_request_with_option(request, options).await.ok();
     }
 
-    /// Ends the connection.
-    pub(crate) async fn leave(mut self) {
-        _ = self.running.close_with_timeout(LEAVE).await;
+    pub(crate) async fn close(mut self) {
+        _ = self.running.close_with_timeout(CLOSE_TIMEOUT).await;
     }
 }
 
-/// A failed handshake in words.
-fn refusal(error: &ClientInitializeError) -> String {
+/// Describes a failed handshake.
+fn handshake_error(error: &ClientInitializeError) -> String {
     match error {
         ClientInitializeError::ConnectionClosed(_) => "it hung up during the handshake".to_owned(),
-        ClientInitializeError::TransportError { error, .. } => http::words(error.error.as_ref()),
+        ClientInitializeError::TransportError { error, .. } => http::error_text(error.error.as_ref()),
         ClientInitializeError::JsonRpcError(error) => {
             one_line(&format!("it refuses the handshake: {} ({})", error.message, error.code.0))
         }
-        error => chain(error),
+        error => error_chain(error),
     }
 }
 
-/// A failed request in words.
-pub(crate) fn service(error: &ServiceError) -> String {
+/// Describes a failed request.
+pub(crate) fn service_error_text(error: &ServiceError) -> String {
     match error {
         ServiceError::McpError(error) => one_line(&format!("{} ({})", error.message, error.code.0)),
-        ServiceError::TransportSend(error) => http::words(error.error.as_ref()),
+        ServiceError::TransportSend(error) => http::error_text(error.error.as_ref()),
         ServiceError::TransportClosed => "it hung up".to_owned(),
-        error => chain(error),
+        error => error_chain(error),
     }
 }

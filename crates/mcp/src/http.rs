@@ -1,4 +1,4 @@
-//! Streamable HTTP: how an endpoint is reached, and what is read of its answers.
+//! Streamable HTTP: connects to an endpoint, and bounds what is read of its answers.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -25,19 +25,18 @@ use rmcp::transport::{StreamableHttpClientTransport, WorkerTransport};
 use rustls::{ClientConfig, RootCertStore};
 use sse_stream::{Error as SseError, Sse, SseStream};
 
-use crate::pipe::MAX_MESSAGE;
-use crate::text::{chain, clipped};
+use crate::stdio_transport::MAX_MESSAGE_BYTES;
+use crate::text::{clipped, error_chain};
 use crate::verbatim::Verbatim;
 
-/// How often a redirect is followed.
-const REDIRECTS: usize = 5;
-/// How much of a refusal is quoted.
-const REFUSAL: usize = 200;
-/// How often a lost stream of events is opened again, and the longest wait before that.
-const REOPENED: usize = 8;
-const REOPEN_WAIT: Duration = Duration::from_secs(30);
+const MAX_REDIRECTS: usize = 5;
+/// Most characters of an error body that are quoted.
+const MAX_REFUSAL_CHARS: usize = 200;
+/// How often a lost event stream is opened again, and the longest delay before that.
+const MAX_REOPENS: usize = 8;
+const MAX_REOPEN_DELAY: Duration = Duration::from_secs(30);
 
-/// Why an endpoint cannot even be tried.
+/// Why an endpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HttpError {
     #[error("its address is not one of HTTP")]
@@ -48,35 +47,35 @@ pub(crate) enum HttpError {
     Client(String),
 }
 
-/// A transport to the endpoint. Nothing is sent yet.
+/// Returns a transport to the endpoint. Nothing is sent yet.
 pub(crate) fn transport(
     url: &str,
     headers: &[(String, String)],
     env: &Environment,
     connect_limit: Duration,
     verbatim: Verbatim,
-) -> Result<StreamableHttpClientTransport<Client>, HttpError> {
+) -> Result<StreamableHttpClientTransport<HttpClient>, HttpError> {
     let url = Url::parse(url).map_err(|_| HttpError::Address)?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
         return Err(HttpError::Address);
     }
     let http = client(url.scheme() == "https", env, connect_limit)?;
-    let client = Client { http, limit: MAX_MESSAGE, verbatim };
+    let client = HttpClient { http, limit: MAX_MESSAGE_BYTES, verbatim };
     let mut retry = ExponentialBackoff::default();
-    retry.max_times = Some(REOPENED);
-    retry.max_delay = Some(REOPEN_WAIT);
+    retry.max_times = Some(MAX_REOPENS);
+    retry.max_delay = Some(MAX_REOPEN_DELAY);
     let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
-        .custom_headers(custom(headers)?)
-        .max_sse_event_size(MAX_MESSAGE);
+        .custom_headers(allowed_headers(headers)?)
+        .max_sse_event_size(MAX_MESSAGE_BYTES);
     config.retry_config = Arc::new(retry);
     Ok(WorkerTransport::spawn(rmcp::transport::streamable_http_client::StreamableHttpClientWorker::new(
         client, config,
     )))
 }
 
-/// Headers as they may be sent: not those which are the transport's own.
-fn custom(headers: &[(String, String)]) -> Result<HashMap<HeaderName, HeaderValue>, HttpError> {
-    const OWN: [&str; 6] =
+/// Returns the configured headers without those that the transport sets itself.
+fn allowed_headers(headers: &[(String, String)]) -> Result<HashMap<HeaderName, HeaderValue>, HttpError> {
+    const TRANSPORT_HEADERS: [&str; 6] =
         ["accept", "content-type", "content-length", "host", "last-event-id", "mcp-session-id"];
     let mut map = HashMap::new();
     for (name, value) in headers {
@@ -84,7 +83,7 @@ fn custom(headers: &[(String, String)]) -> Result<HashMap<HeaderName, HeaderValu
         let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| refused())?;
         let mut value = HeaderValue::from_str(value).map_err(|_| refused())?;
         value.set_sensitive(true);
-        if OWN.contains(&key.as_str()) {
+        if TRANSPORT_HEADERS.contains(&key.as_str()) {
             tracing::debug!(header = %key, "a header of an MCP server is the transport's own and was left out");
             continue;
         }
@@ -97,36 +96,38 @@ fn client(tls: bool, env: &Environment, connect_limit: Duration) -> Result<reqwe
     let proxies = proxies(env);
     let mut builder = reqwest::Client::builder()
         .connect_timeout(connect_limit)
-        .redirect(Policy::custom(|attempt| if stays(&attempt) { attempt.follow() } else { attempt.stop() }))
-        // Nor our own environment: what counts is what the session was given.
+        .redirect(Policy::custom(
+            |attempt| if keeps_origin(&attempt) { attempt.follow() } else { attempt.stop() },
+        ))
+        // Also ignores the environment of this process: only the session's environment counts.
         .no_proxy();
     if tls || !proxies.is_empty() {
-        // reqwest has no provider of its own and asks for the process's. Whoever was first has chosen.
+        // reqwest needs a provider and uses the default of the process. The first one that was installed wins.
         _ = rustls::crypto::ring::default_provider().install_default();
     } else {
-        // A plain address stays one, so there is no need to read the system's certificates, nor to have any.
-        builder = builder.tls_backend_preconfigured(trusting_nobody()?);
+        // Redirects cannot lead to TLS, so no certificates need to be read, nor installed.
+        builder = builder.tls_backend_preconfigured(tls_without_roots()?);
     }
     for proxy in proxies {
         builder = builder.proxy(proxy);
     }
-    builder.build().map_err(|error| HttpError::Client(chain(&error)))
+    builder.build().map_err(|error| HttpError::Client(error_chain(&error)))
 }
 
-fn trusting_nobody() -> Result<ClientConfig, HttpError> {
+fn tls_without_roots() -> Result<ClientConfig, HttpError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| HttpError::Client(chain(&error)))?;
+        .map_err(|error| HttpError::Client(error_chain(&error)))?;
     Ok(config.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
 
-/// Whether a redirect leads to where the headers were meant for.
-fn stays(attempt: &Attempt<'_>) -> bool {
+/// Returns `true` if a redirect leads to the same origin, for which the headers were meant.
+fn keeps_origin(attempt: &Attempt<'_>) -> bool {
     let Some(first) = attempt.previous().first() else { return false };
-    // The other kinds turn a post into a get.
+    // The other kinds turn a POST into a GET.
     let repeats = matches!(attempt.status(), StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
-    repeats && attempt.previous().len() <= REDIRECTS && first.origin() == attempt.url().origin()
+    repeats && attempt.previous().len() <= MAX_REDIRECTS && first.origin() == attempt.url().origin()
 }
 
 fn proxies(env: &Environment) -> Vec<Proxy> {
@@ -152,15 +153,15 @@ fn proxies(env: &Environment) -> Vec<Proxy> {
 
 type Error = StreamableHttpError<reqwest::Error>;
 
-/// rmcp's own client for reqwest, but for what it reads of the answer to a post: that is bounded here.
+/// Like rmcp's own client for reqwest, but the answer to a POST is bounded here.
 #[derive(Debug, Clone)]
-pub(crate) struct Client {
+pub(crate) struct HttpClient {
     http: reqwest::Client,
     limit: usize,
     verbatim: Verbatim,
 }
 
-impl StreamableHttpClient for Client {
+impl StreamableHttpClient for HttpClient {
     type Error = reqwest::Error;
 
     async fn post_message(
@@ -194,20 +195,20 @@ impl StreamableHttpClient for Client {
     ) -> Result<StreamableHttpPostResponse, Error> {
         let mut headers: HeaderMap = custom_headers.into_iter().collect();
         if let Some(token) = auth_header {
-            headers.insert(AUTHORIZATION, value(&format!("Bearer {token}"))?);
+            headers.insert(AUTHORIZATION, header_value(&format!("Bearer {token}"))?);
         }
         let in_session = session_id.is_some();
         if let Some(session) = session_id {
-            headers.insert(HeaderName::from_static("mcp-session-id"), value(&session)?);
+            headers.insert(HeaderName::from_static("mcp-session-id"), header_value(&session)?);
         }
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON_MIME_TYPE));
         let body = serde_json::to_vec(&message)?;
         let response = self.http.post(&*uri).headers(headers).body(body).send().await;
-        // Its query can be a secret, and this ends in what people read.
+        // The query can be a secret, and people read this error.
         let response = response.map_err(reqwest::Error::without_url)?;
         let asked = matches!(message, JsonRpcMessage::Request(_));
-        read(response, asked, in_session, limit, &self.verbatim).await
+        read_response(response, asked, in_session, limit, &self.verbatim).await
     }
 
     async fn delete_session(
@@ -236,19 +237,19 @@ impl StreamableHttpClient for Client {
             custom_headers,
             self.limit,
         );
-        Ok(sealed(stream.await?, self.verbatim.clone()))
+        Ok(seal_events(stream.await?, self.verbatim.clone()))
     }
 }
 
-/// A failed request in words. rmcp does not say what caused it.
-pub(crate) fn words(error: &(dyn std::error::Error + 'static)) -> String {
+/// Describes a failed request with its cause, which rmcp leaves out.
+pub(crate) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
     match error.downcast_ref::<Error>() {
-        Some(StreamableHttpError::Client(error)) => chain(error),
-        _ => chain(error),
+        Some(StreamableHttpError::Client(error)) => error_chain(error),
+        _ => error_chain(error),
     }
 }
 
-fn value(text: &str) -> Result<HeaderValue, Error> {
+fn header_value(text: &str) -> Result<HeaderValue, Error> {
     HeaderValue::from_str(text).map_err(|_| unexpected("it chose an id that cannot be sent back"))
 }
 
@@ -256,7 +257,7 @@ fn unexpected(what: impl Into<Cow<'static, str>>) -> Error {
     StreamableHttpError::UnexpectedServerResponse(what.into())
 }
 
-async fn read(
+async fn read_response(
     response: reqwest::Response,
     asked: bool,
     in_session: bool,
@@ -268,7 +269,7 @@ async fn read(
     if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
         && let Some(challenge) = header(WWW_AUTHENTICATE.as_str())
     {
-        let challenge = clipped(challenge, REFUSAL);
+        let challenge = clipped(challenge, MAX_REFUSAL_CHARS);
         return Err(StreamableHttpError::AuthRequired(AuthRequiredError::new(challenge)));
     }
     match status {
@@ -284,11 +285,11 @@ async fn read(
     let session = header(HEADER_SESSION_ID).map(str::to_owned);
     let kind = header(CONTENT_TYPE.as_str()).unwrap_or_default().to_ascii_lowercase();
     if status.is_success() && kind.starts_with(EVENT_STREAM_MIME_TYPE) {
-        let events = bounded(response.bytes_stream(), limit);
-        let events = sealed(SseStream::from_bytes_stream(events).boxed(), verbatim.clone());
+        let events = limit_stream(response.bytes_stream(), limit);
+        let events = seal_events(SseStream::from_bytes_stream(events).boxed(), verbatim.clone());
         return Ok(StreamableHttpPostResponse::Sse(events, session));
     }
-    let body = whole(response, limit).await?;
+    let body = read_body(response, limit).await?;
     let message = verbatim.read(&body).or_else(|| serde_json::from_slice(&body).ok());
     if !status.is_success() {
         return match message {
@@ -296,7 +297,10 @@ async fn read(
                 Ok(StreamableHttpPostResponse::Json(message, session))
             }
             _ => {
-                let said = clipped(&String::from_utf8_lossy(&body[..body.len().min(4 * REFUSAL)]), REFUSAL);
+                let said = clipped(
+                    &String::from_utf8_lossy(&body[..body.len().min(4 * MAX_REFUSAL_CHARS)]),
+                    MAX_REFUSAL_CHARS,
+                );
                 Err(unexpected(format!("HTTP {status}: {said}")))
             }
         };
@@ -305,12 +309,12 @@ async fn read(
         Some(message) => Ok(StreamableHttpPostResponse::Json(message, session)),
         None if !asked => Ok(StreamableHttpPostResponse::Accepted),
         None if kind.starts_with(JSON_MIME_TYPE) => Err(unexpected("its answer cannot be read")),
-        None => Err(StreamableHttpError::UnexpectedContentType(Some(clipped(&kind, REFUSAL)))),
+        None => Err(StreamableHttpError::UnexpectedContentType(Some(clipped(&kind, MAX_REFUSAL_CHARS)))),
     }
 }
 
-/// The events, with those sealed which are to come through as they are.
-fn sealed(events: BoxedSseResponse, verbatim: Verbatim) -> BoxedSseResponse {
+/// Seals the results in a stream of events that are wanted unchanged.
+fn seal_events(events: BoxedSseResponse, verbatim: Verbatim) -> BoxedSseResponse {
     let seal = move |event: Result<Sse, SseError>| {
         let mut event = event?;
         if let Some(text) = event.data.as_deref().and_then(|text| verbatim.seal(text)) {
@@ -321,7 +325,7 @@ fn sealed(events: BoxedSseResponse, verbatim: Verbatim) -> BoxedSseResponse {
     events.map(seal).boxed()
 }
 
-async fn whole(mut response: reqwest::Response, limit: usize) -> Result<Vec<u8>, Error> {
+async fn read_body(mut response: reqwest::Response, limit: usize) -> Result<Vec<u8>, Error> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(reqwest::Error::without_url)? {
         if body.len() + chunk.len() > limit {
@@ -332,8 +336,8 @@ async fn whole(mut response: reqwest::Response, limit: usize) -> Result<Vec<u8>,
     Ok(body)
 }
 
-/// The stream up to the first event over the limit, and an error instead of that.
-fn bounded(
+/// Passes on a stream up to the first event over the limit, and an error in its place.
+fn limit_stream(
     stream: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static,
     limit: usize,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
@@ -350,7 +354,7 @@ fn bounded(
     })
 }
 
-/// Counts the bytes of the event that is being read: up to an empty line.
+/// Counts the bytes of the current event, which ends with an empty line.
 struct Meter {
     limit: usize,
     event: usize,
@@ -407,7 +411,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing that gets through has more than the limit between two empty lines.
+        /// Nothing passes that has more bytes than the limit between two empty lines.
         #[test]
         fn what_fits_is_within_the_limit(text in "[ab\\n]{0,80}", limit in 0usize..10) {
             let mut meter = Meter::new(limit);
@@ -419,12 +423,12 @@ mod tests {
     #[test]
     fn headers() {
         let pair = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
-        let map = custom(&pair("X-Key", "hunter2")).unwrap();
+        let map = allowed_headers(&pair("X-Key", "hunter2")).unwrap();
         assert_eq!(map[&HeaderName::from_static("x-key")], "hunter2");
         assert!(!format!("{map:?}").contains("hunter2"));
-        assert!(custom(&pair("Host", "elsewhere")).unwrap().is_empty());
-        assert!(custom(&pair("two words", "x")).is_err());
-        assert!(custom(&pair("x", "two\nlines")).is_err());
+        assert!(allowed_headers(&pair("Host", "elsewhere")).unwrap().is_empty());
+        assert!(allowed_headers(&pair("two words", "x")).is_err());
+        assert!(allowed_headers(&pair("x", "two\nlines")).is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Limits, and what a server gets to see.
+//! Options of the servers: limits, environment, sandbox.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,43 +7,43 @@ use narrows_process::{Environment, Ladder};
 
 use crate::Confinement;
 
-/// How the servers of a session are started and how much they may take.
+/// How the servers of a session are started, and their limits.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The working directory of stdio servers.
+    /// Working directory of stdio servers.
     pub cwd: PathBuf,
-    /// The environment of stdio servers, to which each descriptor adds. Its proxy variables hold for HTTP servers.
+    /// Environment of stdio servers, to which each descriptor adds. Its proxy variables apply to HTTP servers.
     pub env: Environment,
-    /// What stdio servers run in; `None` lets them do what we may.
+    /// Sandbox of stdio servers; `None` runs them unconfined.
     pub confinement: Option<Confinement>,
-    /// How long a server may take from its start to its list of tools.
-    pub start_limit: Duration,
-    /// How long a call may take.
-    pub call_limit: Duration,
-    /// How many bytes of text of one result are kept.
-    pub max_result: usize,
-    /// How many tools of one server are kept.
+    /// Time from the start of a server to its list of tools.
+    pub start_timeout: Duration,
+    /// Time for a call.
+    pub call_timeout: Duration,
+    /// Most bytes of text per result.
+    pub max_result_bytes: usize,
+    /// Most tools per server.
     pub max_tools: usize,
-    /// How patiently a stdio server is ended.
+    /// Steps and timeouts for ending a stdio server.
     pub ladder: Ladder,
-    /// Who we say we are.
+    /// Client name sent to servers.
     pub client_name: String,
-    /// Which version of it.
+    /// Client version sent to servers.
     pub client_version: String,
 }
 
 impl Options {
-    /// Ten seconds to start, ten minutes per call, 1 MiB of text per result, 512 tools per server, and two seconds
-    /// to end.
+    /// Returns the defaults: ten seconds to start, ten minutes per call, 1 MiB of text per result, 512 tools per
+    /// server, and two seconds to end.
     #[must_use]
     pub fn new(cwd: impl Into<PathBuf>, env: Environment) -> Self {
         Self {
             cwd: cwd.into(),
             env,
             confinement: None,
-            start_limit: Duration::from_secs(10),
-            call_limit: Duration::from_secs(600),
-            max_result: 1 << 20,
+            start_timeout: Duration::from_secs(10),
+            call_timeout: Duration::from_secs(600),
+            max_result_bytes: 1 << 20,
             max_tools: 512,
             ladder: Ladder { eof_grace: Duration::from_millis(500), term_grace: Duration::from_millis(1500) },
             client_name: "narrows".to_owned(),

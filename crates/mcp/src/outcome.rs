@@ -1,74 +1,74 @@
-//! What a call has brought.
+//! Parses the results of calls.
 
 use serde_json::{Map, Value};
 
 use crate::CallError;
-use crate::text::head;
+use crate::text::first_bytes;
 
 /// The result of a call.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
-    /// What the tool returned, in its order.
+pub struct CallOutcome {
+    /// Content in the tool's order.
     pub content: Vec<Content>,
-    /// The same for programs.
+    /// Structured content, for programs.
     pub structured: Option<Value>,
-    /// The tool says that it failed; the content says why.
+    /// The tool reports a failure; the content says why.
     pub failed: bool,
-    /// How many bytes of text were left out because of [`Options::max_result`](crate::Options::max_result). If there
-    /// are any, the last of the content says so too.
+    /// Bytes of text left out because of [`Options::max_result_bytes`](crate::Options::max_result_bytes). If any are,
+    /// the last content item says so.
     pub omitted: usize,
 }
 
 /// A piece of a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// Text. What is of no kind we know is here as the JSON it came as.
+    /// Text. Content of an unknown kind is kept as JSON text.
     Text(String),
-    /// A picture.
+    /// An image.
     Image {
-        /// Its media type.
+        /// Media type.
         mime: String,
-        /// The picture in base64, as it came.
+        /// Base64, as it came.
         data: String,
     },
-    /// A sound.
+    /// Audio.
     Audio {
-        /// Its media type.
+        /// Media type.
         mime: String,
-        /// The sound in base64, as it came.
+        /// Base64, as it came.
         data: String,
     },
-    /// A resource with what is in it.
+    /// A resource with its content.
     Resource {
-        /// Where it is from.
+        /// URI of the resource.
         uri: String,
-        /// Its media type.
+        /// Media type.
         mime: Option<String>,
-        /// What is in it.
-        body: Body,
+        /// Content of the resource.
+        body: ResourceBody,
     },
-    /// A resource by name.
+    /// A link to a resource.
     Link {
-        /// Where it is.
+        /// URI of the resource.
         uri: String,
-        /// What it is called.
+        /// Name of the resource.
         name: String,
     },
 }
 
-/// What is in a resource.
+/// Content of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Body {
-    /// Text.
+pub enum ResourceBody {
+    /// Plain text.
     Text(String),
-    /// Bytes in base64, as they came.
+    /// Base64, as it came.
     Blob(String),
 }
 
-/// Reads the result of `tools/call` and keeps at most `limit` bytes of its text.
-pub(crate) fn read(result: Value, limit: usize) -> Result<Outcome, CallError> {
+/// Parses the result of `tools/call` and keeps at most `limit` bytes of its text.
+pub(crate) fn parse_result(result: Value, limit: usize) -> Result<CallOutcome, CallError> {
     let Value::Object(mut result) = result else {
-        return Err(CallError::Nonsense("the result is not an object".to_owned()));
+        return Err(CallError::InvalidResult("the result is not an object".to_owned()));
     };
     match result.get("resultType").and_then(Value::as_str) {
         None | Some("complete") => {}
@@ -79,11 +79,11 @@ pub(crate) fn read(result: Value, limit: usize) -> Result<Outcome, CallError> {
     let pieces = match result.remove("content") {
         Some(Value::Array(pieces)) => pieces,
         None | Some(Value::Null) => Vec::new(),
-        Some(_) => return Err(CallError::Nonsense("the content is not a list".to_owned())),
+        Some(_) => return Err(CallError::InvalidResult("the content is not a list".to_owned())),
     };
     let mut budget = Budget { left: limit, omitted: 0 };
     let mut content: Vec<Content> =
-        pieces.iter().map(piece).filter_map(|piece| budget.spend(piece)).collect();
+        pieces.iter().map(parse_content).filter_map(|piece| budget.fit(piece)).collect();
     let structured = result.remove("structuredContent").filter(|value| !value.is_null()).filter(|value| {
         let size = value.to_string().len();
         let fits = size <= limit;
@@ -97,7 +97,7 @@ pub(crate) fn read(result: Value, limit: usize) -> Result<Outcome, CallError> {
         )));
     }
     let failed = result.get("isError") == Some(&Value::Bool(true));
-    Ok(Outcome { content, structured, failed, omitted: budget.omitted })
+    Ok(CallOutcome { content, structured, failed, omitted: budget.omitted })
 }
 
 struct Budget {
@@ -106,12 +106,13 @@ struct Budget {
 }
 
 impl Budget {
-    /// The piece with as much of its text as there is room for, or nothing if there is no room at all.
-    fn spend(&mut self, mut piece: Content) -> Option<Content> {
-        let (Content::Text(text) | Content::Resource { body: Body::Text(text), .. }) = &mut piece else {
+    /// Cuts a piece to the remaining budget. Returns `None` if nothing of it fits.
+    fn fit(&mut self, mut piece: Content) -> Option<Content> {
+        let (Content::Text(text) | Content::Resource { body: ResourceBody::Text(text), .. }) = &mut piece
+        else {
             return Some(piece);
         };
-        let kept = head(text, self.left).len();
+        let kept = first_bytes(text, self.left).len();
         let cut = text.len() - kept;
         self.omitted += cut;
         self.left = if cut > 0 { 0 } else { self.left - kept };
@@ -121,11 +122,11 @@ impl Budget {
     }
 }
 
-fn piece(value: &Value) -> Content {
-    known(value).unwrap_or_else(|| Content::Text(value.to_string()))
+fn parse_content(value: &Value) -> Content {
+    parse_known(value).unwrap_or_else(|| Content::Text(value.to_string()))
 }
 
-fn known(value: &Value) -> Option<Content> {
+fn parse_known(value: &Value) -> Option<Content> {
     let object = value.as_object()?;
     Some(match object.get("type")?.as_str()? {
         "text" => Content::Text(text(object, "text")?),
@@ -134,8 +135,8 @@ fn known(value: &Value) -> Option<Content> {
         "resource" => {
             let resource = object.get("resource")?.as_object()?;
             let body = match text(resource, "text") {
-                Some(text) => Body::Text(text),
-                None => Body::Blob(text(resource, "blob")?),
+                Some(text) => ResourceBody::Text(text),
+                None => ResourceBody::Blob(text(resource, "blob")?),
             };
             Content::Resource { uri: text(resource, "uri")?, mime: text(resource, "mimeType"), body }
         }
@@ -161,19 +162,19 @@ mod tests {
 
     #[track_caller]
     fn check(result: Value, expected: &[Content]) {
-        let outcome = read(result, 1 << 20).expect("it is a result");
+        let outcome = parse_result(result, 1 << 20).expect("it is a result");
         assert_eq!(outcome.content, expected);
         assert_eq!(outcome.omitted, 0);
     }
 
-    fn said(text: &str) -> Content {
+    fn text_content(text: &str) -> Content {
         Content::Text(text.to_owned())
     }
 
     #[test]
-    fn pieces() {
+    fn each_kind_of_content_is_parsed() {
         check(json!({}), &[]);
-        check(json!({"content": [{"type": "text", "text": "a"}]}), &[said("a")]);
+        check(json!({"content": [{"type": "text", "text": "a"}]}), &[text_content("a")]);
         check(
             json!({"content": [{"type": "image", "mimeType": "image/png", "data": "AA=="}]}),
             &[Content::Image { mime: "image/png".into(), data: "AA==".into() }],
@@ -193,34 +194,38 @@ mod tests {
                 Content::Resource {
                     uri: "a:b".into(),
                     mime: Some("text/plain".into()),
-                    body: Body::Text("t".into()),
+                    body: ResourceBody::Text("t".into()),
                 },
-                Content::Resource { uri: "a:c".into(), mime: None, body: Body::Blob("AA==".into()) },
+                Content::Resource { uri: "a:c".into(), mime: None, body: ResourceBody::Blob("AA==".into()) },
                 Content::Link { uri: "a:d".into(), name: "d".into() },
                 Content::Link { uri: "a:e".into(), name: "a:e".into() },
             ],
         );
-        check(json!({"content": [{"type": "hologram"}, 7]}), &[said(r#"{"type":"hologram"}"#), said("7")]);
+        check(
+            json!({"content": [{"type": "hologram"}, 7]}),
+            &[text_content(r#"{"type":"hologram"}"#), text_content("7")],
+        );
     }
 
     #[test]
     fn what_is_not_a_result_is_refused() {
         for (result, expected) in [
-            (json!([]), CallError::Nonsense("the result is not an object".into())),
-            (json!({"content": "x"}), CallError::Nonsense("the content is not a list".into())),
+            (json!([]), CallError::InvalidResult("the result is not an object".into())),
+            (json!({"content": "x"}), CallError::InvalidResult("the content is not a list".into())),
             (json!({"resultType": "input_required"}), CallError::Unsupported("input from the user")),
             (json!({"resultType": "task"}), CallError::Unsupported("to answer later")),
             (json!({"resultType": "?"}), CallError::Unsupported("a kind of result we do not know")),
         ] {
-            assert_eq!(read(result, 10), Err(expected));
+            assert_eq!(parse_result(result, 10), Err(expected));
         }
     }
 
     #[test]
     fn flags_and_structure() {
-        let outcome = read(json!({"isError": true, "structuredContent": {"a": 1}}), 100).expect("it is one");
+        let outcome =
+            parse_result(json!({"isError": true, "structuredContent": {"a": 1}}), 100).expect("it is one");
         assert_eq!((outcome.failed, outcome.structured), (true, Some(json!({"a": 1}))));
-        let outcome = read(json!({"structuredContent": "x".repeat(100)}), 100).expect("it is one");
+        let outcome = parse_result(json!({"structuredContent": "x".repeat(100)}), 100).expect("it is one");
         assert_eq!((outcome.structured, outcome.omitted), (None, 102));
     }
 
@@ -230,11 +235,14 @@ mod tests {
             {"type": "text", "text": "abc"}, {"type": "text", "text": "däf"}, {"type": "text", "text": "ghi"},
             {"type": "image", "mimeType": "m", "data": "AA=="},
         ]});
-        let outcome = read(result, 5).expect("it is one");
+        let outcome = parse_result(result, 5).expect("it is one");
         assert_eq!(outcome.omitted, 6);
-        assert_eq!(outcome.content[..2], [said("abc"), said("d")]);
+        assert_eq!(outcome.content[..2], [text_content("abc"), text_content("d")]);
         assert!(matches!(outcome.content[2], Content::Image { .. }));
-        assert_eq!(outcome.content[3], said("[6 bytes of the result were left out: at most 5 are kept]"));
+        assert_eq!(
+            outcome.content[3],
+            text_content("[6 bytes of the result were left out: at most 5 are kept]")
+        );
     }
 
     fn json_value() -> impl Strategy<Value = Value> {
@@ -267,12 +275,12 @@ mod tests {
         #[test]
         fn any_value_is_read_within_the_limit(content in prop::collection::vec(json_value(), 0..6), limit in 0usize..64) {
             let pieces = content.len();
-            let outcome = read(json!({"content": content}), limit).expect("a list is content");
+            let outcome = parse_result(json!({"content": content}), limit).expect("a list is content");
             let note = usize::from(outcome.omitted > 0);
             let kept: usize = outcome.content[..outcome.content.len() - note]
                 .iter()
                 .map(|piece| match piece {
-                    Content::Text(text) | Content::Resource { body: Body::Text(text), .. } => text.len(),
+                    Content::Text(text) | Content::Resource { body: ResourceBody::Text(text), .. } => text.len(),
                     _ => 0,
                 })
                 .sum();
@@ -282,7 +290,7 @@ mod tests {
 
         #[test]
         fn anything_at_all_is_read_or_refused(value in json_value()) {
-            _ = read(value, 16);
+            _ = parse_result(value, 16);
         }
     }
 }

@@ -1,66 +1,66 @@
-//! Requests of somebody else, passed on to a server and back without a change.
+//! Requests of another client, passed on to a server, and their answers, unchanged.
 
 use rmcp::model::{ClientRequest, CustomRequest, GetExtensions};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::call::ask;
-use crate::entry::Entry;
-use crate::verbatim::{AsItIs, unsealed};
-use crate::{CallError, News, Options};
+use crate::call::send_request;
+use crate::server_entry::ServerEntry;
+use crate::verbatim::{KeepVerbatim, unseal};
+use crate::{CallError, CallProgress, Options};
 
-/// Members of `_meta` that speak of the connection they came over, which ends here.
-const OF_THE_CONNECTION: &str = "io.modelcontextprotocol/";
+/// Prefix of `_meta` members that describe the connection they came over, which ends here.
+const CONNECTION_META_PREFIX: &str = "io.modelcontextprotocol/";
 
-/// What a server answers.
+/// Answer of a server.
 #[derive(Debug, Clone)]
-pub enum Answered {
-    /// A result, as it came.
+pub enum RawAnswer {
+    /// A result, unchanged.
     Result(Box<RawValue>),
     /// An error.
     Error {
-        /// The JSON-RPC code.
+        /// JSON-RPC code.
         code: i64,
-        /// What the server says.
+        /// Message of the server.
         message: String,
-        /// What it says to programs.
+        /// Data for programs.
         data: Option<Value>,
     },
 }
 
-/// What a server says about itself.
+/// A server's description of itself.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct About {
-    /// The version of MCP that is spoken with it.
+pub struct ServerInfo {
+    /// MCP version of the connection.
     pub protocol: String,
     /// Whether that version begins with a handshake.
     pub handshake: bool,
-    /// What it can do, an object.
+    /// Capabilities, as an object.
     pub capabilities: Value,
-    /// Its name and version, an object.
+    /// Name and version, as an object.
     pub implementation: Option<Value>,
-    /// How it wants to be used.
+    /// Instructions for the use of the server.
     pub instructions: Option<String>,
 }
 
 pub(crate) async fn request(
-    entry: &Entry,
+    entry: &ServerEntry,
     method: &str,
     params: Map<String, Value>,
     options: &Options,
-    news: impl FnMut(News) + Send,
-) -> Result<Answered, CallError> {
-    let wish = AsItIs::default();
-    let mut request = CustomRequest::new(method, Some(Value::Object(without_hop(params))));
-    request.extensions_mut().insert(wish.clone());
-    let answer = ask(entry, ClientRequest::CustomRequest(request), options, news).await?;
-    drop(wish);
+    progress: impl FnMut(CallProgress) + Send,
+) -> Result<RawAnswer, CallError> {
+    let keep = KeepVerbatim::default();
+    let mut request = CustomRequest::new(method, Some(Value::Object(without_connection_meta(params))));
+    request.extensions_mut().insert(keep.clone());
+    let answer = send_request(entry, ClientRequest::CustomRequest(request), options, progress).await?;
+    drop(keep);
     match answer {
-        Ok(result) => match unsealed(&result) {
-            Some(result) => Ok(Answered::Result(result)),
-            None => Err(CallError::Nonsense("the result cannot be read".to_owned())),
+        Ok(result) => match unseal(&result) {
+            Some(result) => Ok(RawAnswer::Result(result)),
+            None => Err(CallError::InvalidResult("the result cannot be read".to_owned())),
         },
-        Err(error) => Ok(Answered::Error {
+        Err(error) => Ok(RawAnswer::Error {
             code: error.code.0.into(),
             message: error.message.into_owned(),
             data: error.data,
@@ -68,10 +68,10 @@ pub(crate) async fn request(
     }
 }
 
-pub(crate) async fn about(entry: &Entry) -> Result<About, CallError> {
+pub(crate) async fn server_info(entry: &ServerEntry) -> Result<ServerInfo, CallError> {
     let peer = entry.peer().await?;
-    let Some(info) = peer.peer_info() else { return Ok(About::default()) };
-    Ok(About {
+    let Some(info) = peer.peer_info() else { return Ok(ServerInfo::default()) };
+    Ok(ServerInfo {
         protocol: info.protocol_version.to_string(),
         handshake: info.protocol_version.has_initialize(),
         capabilities: serde_json::to_value(&info.capabilities).unwrap_or_default(),
@@ -80,10 +80,10 @@ pub(crate) async fn about(entry: &Entry) -> Result<About, CallError> {
     })
 }
 
-/// The parameters without what concerns only the connection they came over: this one has its own.
-fn without_hop(mut params: Map<String, Value>) -> Map<String, Value> {
+/// Removes what only concerns the connection that the parameters came over: this connection has its own.
+fn without_connection_meta(mut params: Map<String, Value>) -> Map<String, Value> {
     if let Some(Value::Object(meta)) = params.get_mut("_meta") {
-        meta.retain(|key, _| key != "progressToken" && !key.starts_with(OF_THE_CONNECTION));
+        meta.retain(|key, _| key != "progressToken" && !key.starts_with(CONNECTION_META_PREFIX));
         if meta.is_empty() {
             params.remove("_meta");
         }
@@ -100,7 +100,7 @@ mod tests {
     #[track_caller]
     fn check(params: Value, expected: &Value) {
         let Value::Object(params) = params else { panic!("{params} is not an object") };
-        assert_eq!(&Value::Object(without_hop(params)), expected);
+        assert_eq!(&Value::Object(without_connection_meta(params)), expected);
     }
 
     #[test]

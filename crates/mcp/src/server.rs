@@ -1,43 +1,43 @@
-//! What a session says about a server.
+//! Descriptors of MCP servers.
 
 use std::fmt;
 
-/// Which server, and how it is reached.
+/// An MCP server, and how it is reached.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Server {
-    /// A program that speaks on its stdin and stdout.
+    /// A program that speaks MCP on stdin and stdout.
     Stdio {
-        /// What the session calls it.
+        /// Name in the session.
         name: String,
         /// The program: a path, or a name looked up in the server's own `PATH`.
         command: String,
         /// Its arguments. No shell is involved.
         args: Vec<String>,
-        /// Variables on top of [`Options::env`](crate::Options::env).
+        /// Variables added to [`Options::env`](crate::Options::env).
         env: Vec<(String, String)>,
     },
-    /// An endpoint for streamable HTTP.
+    /// A Streamable HTTP endpoint.
     Http {
-        /// What the session calls it.
+        /// Name in the session.
         name: String,
-        /// The address of the endpoint.
+        /// URL of the endpoint.
         url: String,
         /// Headers of every request.
         headers: Vec<(String, String)>,
     },
     /// A server that the ACP client provides, reached through the [`Bridge`](crate::Bridge).
     Acp {
-        /// What the session calls it.
+        /// Name in the session.
         name: String,
-        /// The client's id for it.
+        /// Id of the server at the client.
         id: String,
-        /// The client decides about each call of it itself, so that its user need not be asked before.
+        /// The client decides about each call itself, so the user need not be asked before.
         authorizes: bool,
     },
 }
 
 impl Server {
-    /// What the session calls it.
+    /// Returns the name in the session.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -46,7 +46,7 @@ impl Server {
     }
 }
 
-/// Without the values of variables and headers, and without the query of an address: they can be secrets.
+/// Omits values of variables and headers, and the query of a URL: they can be secrets.
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fn names(pairs: &[(String, String)]) -> Vec<&str> {

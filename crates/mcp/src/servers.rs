@@ -10,24 +10,27 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::entry::Entry;
-use crate::{About, Answered, Bridge, CallError, Failure, News, Options, Outcome, Server, Tool, call, relay};
+use crate::server_entry::ServerEntry;
+use crate::{
+    Bridge, CallError, CallOutcome, CallProgress, Options, RawAnswer, Server, ServerFailure, ServerInfo,
+    Tool, call, relay,
+};
 
-/// The MCP servers of one session. Dropping them ends them, in the background.
+/// The MCP servers of one session. Dropping this ends them in the background.
 #[derive(Debug)]
 pub struct Servers {
-    entries: Vec<Arc<Entry>>,
-    failures: Arc<Mutex<Vec<Failure>>>,
+    entries: Vec<Arc<ServerEntry>>,
+    failures: Arc<Mutex<Vec<ServerFailure>>>,
     options: Arc<Options>,
     tasks: Vec<JoinHandle<()>>,
-    /// Dropping it stops the tasks too.
+    /// Dropping this also stops the tasks.
     stop: watch::Sender<bool>,
 }
 
 impl Servers {
-    /// Starts them all and returns at once. Must be called inside a runtime.
+    /// Starts all servers and returns at once. Must be called inside a runtime.
     ///
-    /// Of servers with the same name only the first is started: a call could not tell them apart.
+    /// Of servers with the same name only the first is started: calls could not tell them apart.
     #[must_use]
     #[expect(clippy::needless_pass_by_value, reason = "the servers keep it")]
     pub fn start(servers: Vec<Server>, options: Options, bridge: Option<Arc<dyn Bridge>>) -> Self {
@@ -37,7 +40,7 @@ impl Servers {
         let mut tasks = Vec::new();
         for server in servers {
             let new = names.insert(server.name().to_owned());
-            let entry = Arc::new(Entry::new(server, Arc::clone(&failures)));
+            let entry = Arc::new(ServerEntry::new(server, Arc::clone(&failures)));
             if new {
                 let run = entry.clone().run(options.clone(), bridge.clone(), stop.subscribe());
                 tasks.push(tokio::spawn(run));
@@ -49,95 +52,95 @@ impl Servers {
         Self { entries, failures, options, tasks, stop }
     }
 
-    /// Waits until every server is ready or has failed, at most for `patience`.
-    pub async fn settled(&self, patience: Duration) {
+    /// Waits until every server is ready or has failed, at most for `limit`.
+    pub async fn wait_until_settled(&self, limit: Duration) {
         let all = async {
             for entry in &self.entries {
-                entry.settled().await;
+                entry.wait_until_settled().await;
             }
         };
-        _ = timeout(patience, all).await;
+        _ = timeout(limit, all).await;
     }
 
-    /// The tools of the servers that are ready now: in the order of the servers, then in each server's own order.
+    /// Returns the tools of the servers that are ready now: in the order of the servers, then in each server's own
+    /// order.
     #[must_use]
     pub fn tools(&self) -> Vec<Tool> {
         self.entries.iter().flat_map(|entry| entry.tools().to_vec()).collect()
     }
 
-    /// What has failed since this was last asked. Each server fails at most once.
+    /// Returns the failures since the last call. Each server fails at most once.
     #[must_use]
-    pub fn failures(&self) -> Vec<Failure> {
+    pub fn failures(&self) -> Vec<ServerFailure> {
         std::mem::take(&mut *lock(&self.failures))
     }
 
-    /// Passes on a notification `mcp/message` of the ACP client: `id` is the server's id there, `request` that of the
-    /// request it belongs to. What belongs to no open request is dropped.
-    pub fn notified(&self, id: &str, request: &str, method: &str, params: &Value) {
+    /// Forwards a notification `mcp/message` of the ACP client: `id` is the server's id there, `request` the id of the
+    /// request it belongs to. Drops notifications that belong to no pending request.
+    pub fn handle_notification(&self, id: &str, request: &str, method: &str, params: &Value) {
         for entry in &self.entries {
             if let Server::Acp { id: known, .. } = &entry.server
                 && known == id
-                && let Some(desk) = entry.desk()
+                && let Some(pending) = entry.pending()
             {
-                desk.notified(request, method, params);
+                pending.handle_notification(request, method, params);
             }
         }
     }
 
-    /// Returns `true` if the ACP client that has this server decides about each call of it itself.
+    /// Returns `true` if the ACP client that has this server decides about each call itself.
     #[must_use]
     pub fn is_authorized_by_client(&self, server: &str) -> bool {
         let entry = self.entry(server);
         entry.is_ok_and(|entry| matches!(entry.server, Server::Acp { authorizes: true, .. }))
     }
 
-    /// Calls a tool. `progress` gets what the server says on the way, a line at a time. A server that is still
-    /// starting is waited for.
+    /// Calls a tool. `progress` gets the server's progress, a line at a time. Waits for a server that is still
+    /// starting.
     ///
     /// Dropping the future cancels the call at the server.
     ///
     /// # Errors
-    /// When there is no outcome. A tool that ran and failed has one.
+    /// Returns an error if there is no outcome. A tool that ran and failed has one.
     pub async fn call(
         &self,
         server: &str,
         tool: &str,
         arguments: Map<String, Value>,
         progress: impl FnMut(String) + Send,
-    ) -> Result<Outcome, CallError> {
+    ) -> Result<CallOutcome, CallError> {
         call::call(self.entry(server)?, tool, arguments, &self.options, progress).await
     }
 
-    /// Passes on a request of somebody else, whatever its method, and returns what the server answers without a change.
-    /// Of the request's `_meta` only that is passed on which does not concern the connection it came over. For the rest
-    /// it is as with [`call`](Self::call).
+    /// Forwards a request of another client, whatever its method, and returns the server's answer unchanged. Members of
+    /// `_meta` that only concern the connection they came over are removed. Otherwise like [`call`](Self::call).
     ///
     /// # Errors
-    /// When there is no answer. An error of the server's is one.
+    /// Returns an error if there is no answer. An error response of the server is an answer.
     pub async fn request(
         &self,
         server: &str,
         method: &str,
         params: Map<String, Value>,
-        news: impl FnMut(News) + Send,
-    ) -> Result<Answered, CallError> {
-        relay::request(self.entry(server)?, method, params, &self.options, news).await
+        progress: impl FnMut(CallProgress) + Send,
+    ) -> Result<RawAnswer, CallError> {
+        relay::request(self.entry(server)?, method, params, &self.options, progress).await
     }
 
-    /// What a server says about itself. One that is still starting is waited for.
+    /// Returns a server's description of itself. Waits for a server that is still starting.
     ///
     /// # Errors
-    /// When it is gone, or there is none of this name.
-    pub async fn about(&self, server: &str) -> Result<About, CallError> {
-        relay::about(self.entry(server)?).await
+    /// Returns an error if the server is gone or unknown.
+    pub async fn server_info(&self, server: &str) -> Result<ServerInfo, CallError> {
+        relay::server_info(self.entry(server)?).await
     }
 
-    fn entry(&self, server: &str) -> Result<&Entry, CallError> {
+    fn entry(&self, server: &str) -> Result<&ServerEntry, CallError> {
         let entry = self.entries.iter().find(|entry| entry.server.name() == server);
         entry.map(|entry| &**entry).ok_or(CallError::NoServer)
     }
 
-    /// Ends all servers at once and returns when every process of them is gone.
+    /// Ends all servers at once and returns when all their processes are gone.
     pub async fn close(self) {
         self.stop.send_replace(true);
         for task in self.tasks {

@@ -1,8 +1,8 @@
-//! What others wrote, made fit for one line of ours.
+//! Shortens and escapes text of servers.
 
 use std::error::Error;
 
-/// How much of a reason is kept.
+/// Most characters of a reason.
 const MAX_REASON_CHARS: usize = 600;
 
 /// Returns `text` as one line of at most a few hundred characters. Line ends appear as ` | `.
@@ -10,7 +10,7 @@ pub(crate) fn one_line(text: &str) -> String {
     clipped(text, MAX_REASON_CHARS)
 }
 
-/// Returns `text` as one line, as [`one_line`] does, of at most `limit` of its characters.
+/// Returns `text` as one line, like [`one_line`], of at most `limit` of its characters.
 pub(crate) fn clipped(text: &str, limit: usize) -> String {
     const SEPARATOR: &str = " | ";
     let lines: Vec<&str> = text.split(['\n', '\r']).map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -18,8 +18,8 @@ pub(crate) fn clipped(text: &str, limit: usize) -> String {
     narrows_base::text::one_line(&lines.join(SEPARATOR), limit)
 }
 
-/// An error with what caused it, without what its text says already.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+/// Returns an error with its causes, without repetitions.
+pub(crate) fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut out = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -33,16 +33,16 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     one_line(&out)
 }
 
-/// The end of a text, on one line.
-pub(crate) fn ending(text: &str, limit: usize) -> String {
+/// Returns the end of a text, on one line.
+pub(crate) fn last_chars(text: &str, limit: usize) -> String {
     let text = text.trim_end();
     let skipped = text.chars().count().saturating_sub(limit);
     let end = clipped(&text.chars().skip(skipped).collect::<String>(), limit);
     if skipped > 0 { format!("…{end}") } else { end }
 }
 
-/// The longest beginning of `text` that has at most `bytes` bytes.
-pub(crate) fn head(text: &str, bytes: usize) -> &str {
+/// Returns the longest prefix of `text` that has at most `bytes` bytes.
+pub(crate) fn first_bytes(text: &str, bytes: usize) -> &str {
     if text.len() <= bytes {
         return text;
     }
@@ -70,16 +70,16 @@ mod tests {
 
     #[test]
     fn an_ending_is_the_end() {
-        assert_eq!(ending("first\nlast\n", 6), "…t | last");
-        assert_eq!(ending("first\nlast\n", 60), "first | last");
+        assert_eq!(last_chars("first\nlast\n", 6), "…t | last");
+        assert_eq!(last_chars("first\nlast\n", 60), "first | last");
     }
 
     #[test]
     fn a_head_ends_between_characters() {
-        assert_eq!(head("aäb", 2), "a");
-        assert_eq!(head("aäb", 3), "aä");
-        assert_eq!(head("aäb", 9), "aäb");
-        assert_eq!(head("ä", 0), "");
+        assert_eq!(first_bytes("aäb", 2), "a");
+        assert_eq!(first_bytes("aäb", 3), "aä");
+        assert_eq!(first_bytes("aäb", 9), "aäb");
+        assert_eq!(first_bytes("ä", 0), "");
     }
 
     #[test]
@@ -91,6 +91,6 @@ mod tests {
             "no answer: refused",
             Some(Box::new(Told("refused", Some(Box::new(Told("by peer", None)))))),
         );
-        assert_eq!(chain(&error), "no answer: refused: by peer");
+        assert_eq!(error_chain(&error), "no answer: refused: by peer");
     }
 }

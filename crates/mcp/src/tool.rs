@@ -1,39 +1,38 @@
-//! The tools of a server, as far as they can be used.
+//! The tools of a server: parsed, checked and bounded.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use crate::text::head;
+use crate::text::first_bytes;
 
-/// How long a name may be. Longer ones are nobody's that works for a model.
-const MAX_NAME: usize = 256;
-/// How many bytes of a description are kept: a model reads all of them every turn.
-const MAX_DESCRIPTION: usize = 64 * 1024;
-/// How many bytes a schema may have.
-const MAX_SCHEMA: usize = 256 * 1024;
+/// Most bytes of a name. Longer ones work with no model.
+const MAX_NAME_BYTES: usize = 256;
+/// Most bytes of a description: a model reads all of them every turn.
+const MAX_DESCRIPTION_BYTES: usize = 64 * 1024;
+const MAX_SCHEMA_BYTES: usize = 256 * 1024;
 
-/// One tool of one server.
+/// A tool of a server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tool {
-    /// The name of its server.
+    /// Name of its server.
     pub server: String,
-    /// Its name at the server.
+    /// Name at the server.
     pub name: String,
-    /// Its name for people.
+    /// Name for people.
     pub title: Option<String>,
-    /// What it does; empty if the server does not say.
+    /// Description; empty if the server gives none.
     pub description: String,
-    /// The JSON Schema of its arguments, always an object.
+    /// JSON Schema of the arguments, always an object.
     pub schema: Value,
-    /// The server says that it changes nothing.
+    /// The server declares that the tool changes nothing.
     pub read_only: bool,
-    /// The server does not say that it destroys nothing.
+    /// The server does not declare that the tool destroys nothing.
     pub destructive: bool,
 }
 
-/// The tools that a server has named so far.
-pub(crate) struct Listing {
+/// The tools that a server has listed so far.
+pub(crate) struct ToolList {
     server: String,
     limit: usize,
     names: HashSet<String>,
@@ -41,8 +40,8 @@ pub(crate) struct Listing {
     tools: Vec<Tool>,
 }
 
-impl Listing {
-    /// No tools yet, and at most `limit` of them.
+impl ToolList {
+    /// Returns an empty list of at most `limit` tools.
     pub(crate) fn new(server: &str, limit: usize) -> Self {
         Self {
             server: server.to_owned(),
@@ -53,8 +52,8 @@ impl Listing {
         }
     }
 
-    /// Takes a page and returns where the next one is. There is none after the limit, nor where we have been, nor
-    /// after a page without tools: such a list would never end.
+    /// Adds a page and returns the cursor of the next one. Returns `None` at the limit, for a cursor that was used
+    /// before, and after a page without tools: such a list would never end.
     pub(crate) fn add(&mut self, page: Value) -> Option<String> {
         let Value::Object(mut page) = page else { return None };
         let Some(Value::Array(tools)) = page.remove("tools") else { return None };
@@ -64,7 +63,7 @@ impl Listing {
                 tracing::warn!(server = ?self.server, limit = self.limit, "an MCP server has more tools than are kept");
                 return None;
             }
-            match read(&self.server, tool) {
+            match parse_tool(&self.server, tool) {
                 Some(tool) if self.names.insert(tool.name.clone()) => self.tools.push(tool),
                 Some(tool) => {
                     tracing::warn!(server = ?self.server, tool = ?tool.name, "a tool is listed twice");
@@ -80,15 +79,15 @@ impl Listing {
         Some(cursor)
     }
 
-    /// The tools, in the server's order.
+    /// Returns the tools in the server's order.
     pub(crate) fn into_tools(self) -> Vec<Tool> {
         self.tools
     }
 }
 
-fn read(server: &str, tool: Value) -> Option<Tool> {
+fn parse_tool(server: &str, tool: Value) -> Option<Tool> {
     let Value::Object(mut tool) = tool else { return None };
-    let name = text(&mut tool, "name").filter(|name| !name.is_empty() && name.len() <= MAX_NAME)?;
+    let name = text(&mut tool, "name").filter(|name| !name.is_empty() && name.len() <= MAX_NAME_BYTES)?;
     let description = text(&mut tool, "description").unwrap_or_default();
     let schema = schema(tool.remove("inputSchema"))?;
     let mut hints = match tool.remove("annotations") {
@@ -100,15 +99,15 @@ fn read(server: &str, tool: Value) -> Option<Tool> {
     Some(Tool {
         server: server.to_owned(),
         name,
-        title: title.map(|title| head(&title, MAX_NAME).to_owned()),
-        description: head(&description, MAX_DESCRIPTION).to_owned(),
+        title: title.map(|title| first_bytes(&title, MAX_NAME_BYTES).to_owned()),
+        description: first_bytes(&description, MAX_DESCRIPTION_BYTES).to_owned(),
         schema,
         read_only,
         destructive: !read_only && hints.get("destructiveHint") != Some(&Value::Bool(false)),
     })
 }
 
-/// A schema that every model endpoint takes: of an object, and with properties.
+/// Returns a schema that every model endpoint accepts: an object with properties.
 fn schema(given: Option<Value>) -> Option<Value> {
     let mut schema = match given {
         None | Some(Value::Null) => Map::new(),
@@ -125,8 +124,8 @@ fn schema(given: Option<Value>) -> Option<Value> {
         schema.insert("properties".to_owned(), Map::new().into());
     }
     let schema = Value::Object(schema);
-    // Its own text is what a model is sent.
-    (schema.to_string().len() <= MAX_SCHEMA).then_some(schema)
+    // The model is sent the schema's own text.
+    (schema.to_string().len() <= MAX_SCHEMA_BYTES).then_some(schema)
 }
 
 fn text(object: &mut Map<String, Value>, key: &str) -> Option<String> {
@@ -145,7 +144,7 @@ mod tests {
 
     #[track_caller]
     fn check(page: Value, names: &[&str], cursor: Option<&str>) {
-        let mut listing = Listing::new("s", 3);
+        let mut listing = ToolList::new("s", 3);
         assert_eq!(listing.add(page).as_deref(), cursor);
         let tools = listing.into_tools();
         assert_eq!(tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), names);
@@ -181,12 +180,12 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a page has in it, what is kept can be used: a name nobody else has, a schema of an object.
+        /// Whatever a page contains, every kept tool is usable: it has a unique name and an object schema.
         #[test]
         fn what_is_kept_can_be_used(pages in prop::collection::vec((prop::collection::vec(
             (strange(), strange(), strange(), strange()), 0..5), strange()), 0..4), limit in 0usize..8)
         {
-            let mut listing = Listing::new("s", limit);
+            let mut listing = ToolList::new("s", limit);
             for (tools, cursor) in pages {
                 let tools: Vec<Value> = tools
                     .into_iter()
@@ -201,7 +200,7 @@ mod tests {
             let names: HashSet<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
             prop_assert_eq!(names.len(), tools.len());
             for tool in &tools {
-                prop_assert!(!tool.name.is_empty() && tool.name.len() <= MAX_NAME);
+                prop_assert!(!tool.name.is_empty() && tool.name.len() <= MAX_NAME_BYTES);
                 prop_assert_eq!(&tool.schema["type"], "object");
                 prop_assert!(tool.schema["properties"].is_object());
             }
@@ -210,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_cursor_that_comes_again_ends_the_list() {
-        let mut listing = Listing::new("s", 100);
+        let mut listing = ToolList::new("s", 100);
         assert_eq!(listing.add(json!({"tools": [{"name": "a"}], "nextCursor": "x"})).as_deref(), Some("x"));
         assert_eq!(listing.add(json!({"tools": [{"name": "b"}], "nextCursor": "x"})), None);
         assert_eq!(listing.into_tools().len(), 2);
@@ -219,7 +218,7 @@ mod tests {
     #[test]
     fn hints_and_schema() {
         let tool = |annotations: Value| {
-            read("s", json!({"name": "n", "description": "d", "annotations": annotations}))
+            parse_tool("s", json!({"name": "n", "description": "d", "annotations": annotations}))
                 .expect("it is one")
         };
         let plain = tool(Value::Null);

@@ -1,4 +1,4 @@
-//! Answers that are wanted as they came: rmcp reads what it knows of a result and forgets the rest.
+//! Results that must pass through unchanged: rmcp parses what it knows of a result and drops the rest.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -10,14 +10,13 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Put into the extensions of a request, it makes the result come through as it is. It holds as long as whoever asks
-/// keeps a clone.
+/// Put into the extensions of a request, it keeps the result unchanged, as long as the caller holds a clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct AsItIs(Arc<()>);
+pub(crate) struct KeepVerbatim(Arc<()>);
 
-/// The requests of one connection whose results come through as they are.
+/// The requests of one connection whose results pass through unchanged.
 ///
-/// Such a result is sealed: rmcp gets to see it as a string, which it takes for nothing it knows.
+/// Such a result is sealed: rmcp sees it as a string, which is no type it knows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Verbatim(Arc<Mutex<HashMap<RequestId, Weak<()>>>>);
 
@@ -31,21 +30,21 @@ struct Answer<'a> {
 }
 
 impl Verbatim {
-    /// The answer to this request is wanted as it comes.
-    pub(crate) fn want(&self, id: RequestId, wish: &AsItIs) {
+    /// Marks a request whose result must stay unchanged.
+    pub(crate) fn request(&self, id: RequestId, keep: &KeepVerbatim) {
         let mut wanted = lock(&self.0);
-        wanted.retain(|_, wish| wish.strong_count() > 0);
-        wanted.insert(id, Arc::downgrade(&wish.0));
+        wanted.retain(|_, keep| keep.strong_count() > 0);
+        wanted.insert(id, Arc::downgrade(&keep.0));
     }
 
-    /// The message with its result sealed, if it is the answer to such a request.
+    /// Returns the message with its result sealed, if it answers such a request.
     pub(crate) fn read(&self, text: &[u8]) -> Option<ServerJsonRpcMessage> {
         let (id, result) = self.result(text)?;
         let sealed = ServerResult::CustomResult(CustomResult(Value::String(result.get().to_owned())));
         Some(JsonRpcMessage::response(sealed, id))
     }
 
-    /// The same for a message that somebody else will read.
+    /// Like [`read`](Self::read), for a message that other code will parse.
     pub(crate) fn seal(&self, text: &str) -> Option<String> {
         let message = self.read(text.as_bytes())?;
         serde_json::to_string(&message).ok()
@@ -61,8 +60,8 @@ impl Verbatim {
     }
 }
 
-/// What was sealed, or if nothing was, what rmcp has made of it.
-pub(crate) fn unsealed(result: &ServerResult) -> Option<Box<RawValue>> {
+/// Returns the sealed result, or else rmcp's version of it.
+pub(crate) fn unseal(result: &ServerResult) -> Option<Box<RawValue>> {
     let text = match result {
         ServerResult::CustomResult(CustomResult(Value::String(text))) => text.clone(),
         result => serde_json::to_string(result).ok()?,
@@ -76,20 +75,20 @@ mod tests {
 
     use super::*;
 
-    fn wanting(id: i64) -> (Verbatim, AsItIs) {
-        let (verbatim, wish) = (Verbatim::default(), AsItIs::default());
-        verbatim.want(RequestId::Number(id), &wish);
-        (verbatim, wish)
+    fn wanting(id: i64) -> (Verbatim, KeepVerbatim) {
+        let (verbatim, keep) = (Verbatim::default(), KeepVerbatim::default());
+        verbatim.request(RequestId::Number(id), &keep);
+        (verbatim, keep)
     }
 
     #[track_caller]
     fn check(text: &str, expected: Option<&str>) {
-        let (verbatim, _wish) = wanting(1);
+        let (verbatim, _keep) = wanting(1);
         let sealed = verbatim.seal(text);
         let read = sealed.map(|text| match serde_json::from_str::<ServerJsonRpcMessage>(&text) {
             Ok(JsonRpcMessage::Response(response)) => {
                 assert_eq!(response.id, RequestId::Number(1));
-                unsealed(&response.result).expect("it is JSON").get().to_owned()
+                unseal(&response.result).expect("it is JSON").get().to_owned()
             }
             other => panic!("{other:?} is no answer"),
         });
@@ -114,20 +113,20 @@ mod tests {
 
     #[test]
     fn a_wish_holds_once_and_not_for_ever() {
-        let (verbatim, wish) = wanting(1);
+        let (verbatim, keep) = wanting(1);
         assert!(verbatim.seal(r#"{"id":1,"result":{}}"#).is_some());
         assert!(verbatim.seal(r#"{"id":1,"result":{}}"#).is_none());
         for id in 0..100 {
-            verbatim.want(RequestId::Number(id), &AsItIs::default());
+            verbatim.request(RequestId::Number(id), &KeepVerbatim::default());
         }
-        verbatim.want(RequestId::Number(100), &wish);
+        verbatim.request(RequestId::Number(100), &keep);
         assert_eq!(verbatim.0.lock().unwrap().len(), 1, "nobody waits for the others");
     }
 
     proptest! {
         #[test]
         fn no_text_is_too_strange(text in "[\\[\\]{}:,\"a-z0-9 ]{0,80}") {
-            let (verbatim, _wish) = wanting(1);
+            let (verbatim, _keep) = wanting(1);
             _ = verbatim.seal(&text);
         }
     }

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use narrows_mcp::{Answer, Bridge, BridgeError, CallError, Content, Options, Outcome, Server, Servers};
+use narrows_mcp::{
+    Bridge, BridgeError, BridgeFuture, CallError, CallOutcome, Content, Options, Server, Servers,
+};
 use narrows_process::Environment;
 use serde_json::{Map, Value, json};
 use tokio::sync::{Notify, mpsc};
@@ -11,17 +13,17 @@ use tokio::sync::{Notify, mpsc};
 /// The clock is paused, so this costs nothing.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// What a bridge was asked: server, request, method, params.
+/// A request to the bridge: server, request, method, params.
 type Asked = (String, String, String, Value);
 
-/// A client with one server, which it plays itself.
+/// A client that plays one server itself.
 struct Client {
     asked: mpsc::Sender<Asked>,
     requests: Mutex<Vec<String>>,
     abandoned: Arc<Notify>,
 }
 
-/// Tells when an answer is dropped before it came.
+/// Notified when an answer is dropped before it came.
 struct Pending(Arc<Notify>);
 
 impl Drop for Pending {
@@ -31,7 +33,7 @@ impl Drop for Pending {
 }
 
 impl Bridge for Client {
-    fn message(&self, server: String, request: String, method: String, params: Value) -> Answer {
+    fn message(&self, server: String, request: String, method: String, params: Value) -> BridgeFuture {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).push(request.clone());
         let answer = match (method.as_str(), params["name"].as_str()) {
             ("tools/list", _) if server == "broken" => {
@@ -65,11 +67,11 @@ async fn start(id: &str) -> (Servers, Arc<Client>, mpsc::Receiver<Asked>) {
     let server = Server::Acp { name: "s".into(), id: id.into(), authorizes: false };
     let options = Options::new("/", Environment::empty());
     let servers = Servers::start(vec![server], options, Some(client.clone()));
-    servers.settled(PATIENCE).await;
+    servers.wait_until_settled(PATIENCE).await;
     (servers, client, asks)
 }
 
-async fn call(servers: &Servers, tool: &str) -> Result<Outcome, CallError> {
+async fn call(servers: &Servers, tool: &str) -> Result<CallOutcome, CallError> {
     let arguments = Map::from_iter([("a".to_owned(), json!(1))]);
     servers.call("s", tool, arguments, |_| {}).await
 }
@@ -85,7 +87,7 @@ async fn tools_are_listed_and_called() {
     let refused = |code, message: &str| Err(CallError::Refused { code, message: message.into() });
     assert_eq!(call(&servers, "inner").await, refused(-32602, "inner"));
     assert_eq!(call(&servers, "outer").await, refused(-33002, "outer"));
-    assert!(matches!(call(&servers, "null").await, Err(CallError::Nonsense(_))));
+    assert!(matches!(call(&servers, "null").await, Err(CallError::InvalidResult(_))));
     let mut requests = client.requests.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let all = requests.len();
     requests.sort();
@@ -139,7 +141,7 @@ async fn a_call_ends_at_its_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_drops_what_is_open() {
+async fn the_end_cancels_pending_requests() {
     let (servers, client, mut asks) = start("id-1").await;
     let servers = Arc::new(servers);
     let calling = tokio::spawn({
@@ -163,11 +165,11 @@ async fn notifications_reach_the_call_they_belong_to() {
         let token = &params["_meta"]["progressToken"];
         let news = |message: &str| json!({"progressToken": token, "progress": 1, "message": message});
         let method = "notifications/progress";
-        servers.notified("id-2", &request, method, &news("another server"));
-        servers.notified("id-1", "another request", method, &news("another request"));
-        servers.notified("id-1", &request, "tools/call", &json!({"name": "not a notification"}));
-        servers.notified("id-1", &request, method, &json!("nonsense"));
-        servers.notified("id-1", &request, method, &news("step"));
+        servers.handle_notification("id-2", &request, method, &news("another server"));
+        servers.handle_notification("id-1", "another request", method, &news("another request"));
+        servers.handle_notification("id-1", &request, "tools/call", &json!({"name": "not a notification"}));
+        servers.handle_notification("id-1", &request, method, &json!("nonsense"));
+        servers.handle_notification("id-1", &request, method, &news("step"));
         heard.recv().await
     };
     tokio::select! {

@@ -1,11 +1,11 @@
-//! Servers that are reached over streamable HTTP, played by hand on loopback.
+//! Servers over Streamable HTTP, simulated on loopback.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use narrows_mcp::{Answered, CallError, Content, Options, Outcome, Server, Servers};
+use narrows_mcp::{CallError, CallOutcome, Content, Options, RawAnswer, Server, Servers};
 use narrows_process::Environment;
 use narrows_testkit::wait::wait_until;
 use serde_json::{Map, Value, json};
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A request as it came.
+/// A received request.
 #[derive(Debug, Clone)]
 struct Request {
     method: String,
@@ -23,24 +23,24 @@ struct Request {
     body: Value,
 }
 
-/// How the endpoint behaves.
+/// Behavior of the endpoint.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Manner {
-    /// Answers are JSON.
+    /// JSON answers.
     Json,
-    /// Answers are events.
+    /// Event stream answers.
     Events,
-    /// Nothing is ever answered.
+    /// No answers.
     Silent,
-    /// Everybody is sent elsewhere.
+    /// Redirects every request.
     Moved(SocketAddr, u16),
-    /// Nobody is let in.
+    /// Refuses every request as unauthorized.
     Closed,
     /// The answer to the handshake does not end.
     Endless,
-    /// Pages for people.
+    /// Web pages.
     Html,
-    /// JSON, and no handshake.
+    /// JSON, without a handshake.
     Modern,
 }
 
@@ -78,12 +78,12 @@ impl Endpoint {
         Server::Http { name: "s".into(), url: format!("http://{}/mcp", self.address), headers }
     }
 
-    async fn start(&self, start_limit: Duration) -> Servers {
+    async fn start(&self, start_timeout: Duration) -> Servers {
         let mut options = Options::new("/", Environment::empty());
-        options.start_limit = start_limit;
-        options.call_limit = Duration::from_secs(10);
+        options.start_timeout = start_timeout;
+        options.call_timeout = Duration::from_secs(10);
         let servers = Servers::start(vec![self.server()], options, None);
-        servers.settled(PATIENCE).await;
+        servers.wait_until_settled(PATIENCE).await;
         servers
     }
 
@@ -208,7 +208,7 @@ async fn respond(out: &mut TcpStream, request: &Request, events: bool) -> std::i
     out.write_all(b"0\r\n\r\n").await
 }
 
-async fn call(servers: &Servers, tool: &str) -> Result<Outcome, CallError> {
+async fn call(servers: &Servers, tool: &str) -> Result<CallOutcome, CallError> {
     servers.call("s", tool, Map::from_iter([("a".to_owned(), json!(1))]), |_| {}).await
 }
 
@@ -229,13 +229,13 @@ async fn works(manner: Manner) -> (Endpoint, Servers) {
 }
 
 #[tokio::test]
-async fn what_is_passed_on_comes_back_as_it_is() {
+async fn forwarded_results_are_unchanged() {
     for manner in [Manner::Json, Manner::Events, Manner::Modern] {
         let (endpoint, servers) = works(manner).await;
         let mut heard = Vec::new();
         let params = Map::from_iter([("name".to_owned(), json!("future"))]);
         let answer = servers.request("s", "tools/call", params, |news| heard.push(news.to_string())).await;
-        let Ok(Answered::Result(result)) = answer else { panic!("{answer:?} is no result") };
+        let Ok(RawAnswer::Result(result)) = answer else { panic!("{answer:?} is no result") };
         assert_eq!(result.get(), r#"{"content":[],"future":{"a":1.0}}"#, "{manner:?}");
         assert_eq!(heard.len(), usize::from(manner == Manner::Events));
         let headers = endpoint.seen().last().map(|request| request.headers.clone()).unwrap_or_default();
@@ -268,7 +268,7 @@ async fn answers_can_be_events() {
 }
 
 #[tokio::test]
-async fn a_server_without_the_old_handshake_is_met_without_it() {
+async fn a_server_that_refuses_the_handshake_is_connected_without_it() {
     let (endpoint, servers) = works(Manner::Modern).await;
     servers.close().await;
     let called = endpoint.seen().iter().find(|request| request.body["method"] == "tools/call").cloned();
@@ -337,7 +337,7 @@ async fn a_server_gets_its_own_token_and_never_anothers() {
     let options = Options::new("/", Environment::empty());
     let servers =
         Servers::start(vec![server("one", &one, "first"), server("two", &two, "second")], options, None);
-    servers.settled(PATIENCE).await;
+    servers.wait_until_settled(PATIENCE).await;
     for (name, args) in [("one", json!({"authorization": "Bearer second"})), ("two", json!({}))] {
         let params = Map::from_iter([("name".to_owned(), json!("echo")), ("arguments".to_owned(), args)]);
         servers.request(name, "tools/call", params, |_| {}).await.expect("it answers");
@@ -353,7 +353,7 @@ async fn a_server_gets_its_own_token_and_never_anothers() {
 }
 
 #[tokio::test]
-async fn what_does_not_work_fails_with_a_reason() {
+async fn servers_that_do_not_work_fail_with_a_reason() {
     for (manner, limit, expected) in [
         (Manner::Silent, Duration::from_millis(300), "not ready within 300ms"),
         (Manner::Closed, PATIENCE, "Bearer realm"),
@@ -371,14 +371,14 @@ async fn what_does_not_work_fails_with_a_reason() {
 }
 
 #[tokio::test]
-async fn nobody_is_there() {
+async fn an_unreachable_server_fails() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("it has one");
     drop(listener);
     let headers = vec![("X-Key".to_owned(), "hunter2".to_owned())];
     let server = Server::Http { name: "s".into(), url: format!("http://{address}/mcp"), headers };
     let servers = Servers::start(vec![server], Options::new("/", Environment::empty()), None);
-    servers.settled(PATIENCE).await;
+    servers.wait_until_settled(PATIENCE).await;
     let reason = reason(&servers);
     assert!(reason.to_lowercase().contains("refused") && !reason.contains("hunter2"), "{reason}");
     servers.close().await;

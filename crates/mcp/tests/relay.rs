@@ -1,14 +1,14 @@
-//! Requests of somebody else, passed on to a process and back.
+//! Forwarded requests and their answers, with a process as the server.
 #![expect(clippy::panic, reason = "a test fails by panicking")]
 
 use std::time::Duration;
 
-use narrows_mcp::{Answered, CallError, News, Options, Server, Servers};
+use narrows_mcp::{CallError, CallProgress, Options, RawAnswer, Server, Servers};
 use narrows_process::Environment;
 use narrows_testkit::example::example;
 use serde_json::{Map, Value, json};
 
-/// Longer than anything here takes on a loaded machine.
+/// Longer than any operation here takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// `examples/mcp_server.rs`, which cargo builds beside the tests.
@@ -16,11 +16,11 @@ fn program() -> String {
     example("narrows-mcp", "mcp_server")
 }
 
-async fn start(fault: &str, call_limit: Duration) -> Servers {
+async fn start(fault: &str, call_timeout: Duration) -> Servers {
     let server =
         Server::Stdio { name: "s".into(), command: program(), args: vec![fault.into()], env: Vec::new() };
     let mut options = Options::new("/", Environment::empty());
-    options.call_limit = call_limit;
+    options.call_timeout = call_timeout;
     Servers::start(vec![server], options, None)
 }
 
@@ -28,12 +28,12 @@ async fn request(
     servers: &Servers,
     method: &str,
     params: Value,
-    news: impl FnMut(News) + Send,
+    news: impl FnMut(CallProgress) + Send,
 ) -> Result<Result<String, (i64, String)>, CallError> {
     let Value::Object(params) = params else { panic!("{params} is not an object") };
     servers.request("s", method, params, news).await.map(|answered| match answered {
-        Answered::Result(result) => Ok(result.get().to_owned()),
-        Answered::Error { code, message, .. } => Err((code, message)),
+        RawAnswer::Result(result) => Ok(result.get().to_owned()),
+        RawAnswer::Error { code, message, .. } => Err((code, message)),
     })
 }
 
@@ -55,7 +55,7 @@ async fn answers_come_back_as_they_are() {
         );
         assert_eq!(ask("tools/call", call("refuse")).await, Err((-32602, "no\nsuch tool".into())));
         assert_eq!(ask("no/such", json!({})).await, Err((-32601, "there is no such method".into())));
-        // And the others are still read as they should be.
+        // Other answers are still parsed.
         let outcome = servers.call("s", "echo", Map::new(), |_| {}).await.expect("it echoes");
         assert!(!outcome.failed && outcome.content.len() == 1, "{outcome:?}");
         servers.close().await;
@@ -90,9 +90,9 @@ async fn news_comes_before_the_answer() {
         .expect("it answers");
     assert_eq!(answer.as_deref(), Ok(r#"{"content":[]}"#));
     let expected = [
-        News { progress: 1.0, total: None, message: Some("one | step".into()) },
-        News { progress: 2.0, total: Some(3.0), message: None },
-        News { progress: 3.0, total: None, message: None },
+        CallProgress { progress: 1.0, total: None, message: Some("one | step".into()) },
+        CallProgress { progress: 2.0, total: Some(3.0), message: None },
+        CallProgress { progress: 3.0, total: None, message: None },
     ];
     assert_eq!(heard, expected);
     servers.close().await;
@@ -101,15 +101,15 @@ async fn news_comes_before_the_answer() {
 #[tokio::test]
 async fn no_request_waits_for_ever() {
     let servers = start("", Duration::from_millis(300)).await;
-    servers.settled(PATIENCE).await;
+    servers.wait_until_settled(PATIENCE).await;
     let late = request(&servers, "tools/call", json!({"name": "slow"}), |_| {}).await;
     assert_eq!(late, Err(CallError::Deadline(Duration::from_millis(300))));
     let gone = request(&servers, "tools/call", json!({"name": "die"}), |_| {}).await;
     assert!(matches!(&gone, Err(CallError::Gone(reason)) if reason.contains("out of luck")), "{gone:?}");
     let gone = request(&servers, "tools/list", json!({}), |_| {}).await;
     assert!(matches!(&gone, Err(CallError::Gone(_))), "{gone:?}");
-    assert!(matches!(servers.about("s").await, Err(CallError::Gone(_))));
-    assert!(matches!(servers.about("t").await, Err(CallError::NoServer)));
+    assert!(matches!(servers.server_info("s").await, Err(CallError::Gone(_))));
+    assert!(matches!(servers.server_info("t").await, Err(CallError::NoServer)));
     servers.close().await;
 }
 
@@ -117,7 +117,7 @@ async fn no_request_waits_for_ever() {
 async fn a_server_says_who_it_is() {
     for (fault, protocol, handshake) in [("", "2025-11-25", true), ("modern", "2026-07-28", false)] {
         let servers = start(fault, PATIENCE).await;
-        let about = servers.about("s").await.expect("it is there");
+        let about = servers.server_info("s").await.expect("it is there");
         assert_eq!((about.protocol.as_str(), about.handshake), (protocol, handshake));
         assert_eq!(about.capabilities, json!({"tools": {"listChanged": true}}));
         servers.close().await;

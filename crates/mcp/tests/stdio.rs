@@ -1,17 +1,17 @@
-//! Servers that are processes, well and badly behaved.
+//! Servers that are processes, correct and faulty ones.
 #![expect(clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use narrows_mcp::{CallError, Content, Options, Outcome, Server, Servers};
+use narrows_mcp::{CallError, CallOutcome, Content, Options, Server, Servers};
 use narrows_process::{Environment, Ladder};
 use narrows_testkit::example::example;
 use narrows_testkit::wait::{alive_with_marker, wait_until};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-/// Longer than anything here takes on a loaded machine.
+/// Longer than any operation here takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// `examples/mcp_server.rs`, which cargo builds beside the tests.
@@ -19,7 +19,7 @@ fn program() -> String {
     example("narrows-mcp", "mcp_server")
 }
 
-/// A directory of its own, whose path is in the command line of every server in it.
+/// A unique directory, whose path is in the command line of every server in it.
 struct Place(TempDir);
 
 impl Place {
@@ -57,7 +57,7 @@ impl Place {
 
     async fn start_with(&self, fault: &str, options: Options) -> Servers {
         let servers = Servers::start(vec![self.server("s", fault)], options, None);
-        servers.settled(PATIENCE).await;
+        servers.wait_until_settled(PATIENCE).await;
         servers
     }
 
@@ -84,7 +84,7 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-async fn call(servers: &Servers, tool: &str, arguments: Value) -> Result<Outcome, CallError> {
+async fn call(servers: &Servers, tool: &str, arguments: Value) -> Result<CallOutcome, CallError> {
     servers.call("s", tool, object(arguments), |_| {}).await
 }
 
@@ -92,14 +92,14 @@ fn names(servers: &Servers) -> Vec<String> {
     servers.tools().into_iter().map(|tool| format!("{}/{}", tool.server, tool.name)).collect()
 }
 
-fn text(outcome: &Outcome) -> &str {
+fn text(outcome: &CallOutcome) -> &str {
     match &outcome.content[..] {
         [Content::Text(text)] => text,
         content => panic!("{content:?} is not one text"),
     }
 }
 
-/// The reason of the only failure.
+/// Returns the reason of the only failure.
 fn reason(servers: &Servers) -> String {
     let mut failures = servers.failures();
     assert_eq!(failures.len(), 1, "{failures:?}");
@@ -111,7 +111,7 @@ fn reason(servers: &Servers) -> String {
 async fn tools_are_listed_and_called() {
     let place = Place::new();
     let servers = Servers::start(vec![place.server("b", ""), place.server("a", "")], place.options(), None);
-    servers.settled(PATIENCE).await;
+    servers.wait_until_settled(PATIENCE).await;
     assert_eq!(names(&servers), ["b/echo", "b/more", "a/echo", "a/more"]);
     let tools = servers.tools();
     assert_eq!((tools[0].read_only, tools[0].destructive, &*tools[0].description), (true, false, "a tool"));
@@ -174,7 +174,7 @@ async fn a_server_sees_its_own_environment_and_directory() {
 async fn one_bad_server_does_not_hold_up_the_others() {
     let place = Place::new();
     let mut options = place.options();
-    options.start_limit = Duration::from_secs(5);
+    options.start_timeout = Duration::from_secs(5);
     let bad = ["silent", "exit", "flood", "only-garbage"].map(|fault| place.server(fault, fault));
     let missing = Server::Stdio {
         name: "missing".into(),
@@ -190,7 +190,7 @@ async fn one_bad_server_does_not_hold_up_the_others() {
     assert_eq!(text(&outcome), "{}");
     assert!(started.elapsed() < Duration::from_secs(5), "it waited for others: {:?}", started.elapsed());
     assert_eq!(names(&servers), ["good/echo", "good/more"]);
-    servers.settled(PATIENCE).await;
+    servers.wait_until_settled(PATIENCE).await;
     let mut failed: Vec<String> = servers.failures().into_iter().map(|failure| failure.to_string()).collect();
     failed.sort();
     let expected = [
@@ -212,11 +212,11 @@ async fn one_bad_server_does_not_hold_up_the_others() {
 }
 
 #[tokio::test]
-async fn settling_is_not_waited_for_beyond_patience() {
+async fn waiting_for_servers_has_a_limit() {
     let place = Place::new();
     let servers = Servers::start(vec![place.server("s", "silent")], place.options(), None);
     let started = Instant::now();
-    servers.settled(Duration::from_millis(50)).await;
+    servers.wait_until_settled(Duration::from_millis(50)).await;
     assert!(started.elapsed() < Duration::from_secs(5));
     assert_eq!(servers.failures(), []);
     servers.close().await;
@@ -252,14 +252,14 @@ async fn a_list_without_end_is_cut() {
     let servers = place.start_with("forever", options).await;
     assert_eq!(servers.tools().len(), 10);
     servers.close().await;
-    // Fewer than are allowed come in 64 pages.
+    // Fewer tools than allowed come in 64 pages.
     let servers = place.start("forever").await;
     assert_eq!(servers.tools().len(), 64);
     servers.close().await;
 }
 
 #[tokio::test]
-async fn wishes_are_refused() {
+async fn requests_of_a_server_are_refused() {
     let place = Place::new();
     let servers = place.start("").await;
     let outcome = call(&servers, "ask", json!({})).await.expect("it got its answers");
@@ -303,7 +303,7 @@ async fn a_dropped_call_is_cancelled() {
 async fn a_call_ends_at_its_limit_and_is_cancelled() {
     let place = Place::new();
     let mut options = place.options();
-    options.call_limit = Duration::from_millis(200);
+    options.call_timeout = Duration::from_millis(200);
     let servers = place.start_with("", options).await;
     let late = Err(CallError::Deadline(Duration::from_millis(200)));
     assert_eq!(call(&servers, "slow", json!({})).await, late);
@@ -312,12 +312,12 @@ async fn a_call_ends_at_its_limit_and_is_cancelled() {
     servers.close().await;
 }
 
-/// It stops reading in the middle of a conversation. What is written to it must not hold up the end.
+/// The server stops reading. A blocked write to it must not delay its end.
 #[tokio::test]
 async fn a_server_that_does_not_read_is_ended_all_the_same() {
     let place = Place::new();
     let mut options = place.options();
-    options.call_limit = Duration::from_millis(300);
+    options.call_timeout = Duration::from_millis(300);
     let servers = place.start_with("", options).await;
     let late = Err(CallError::Deadline(Duration::from_millis(300)));
     assert_eq!(call(&servers, "deaf", json!({})).await, late);
@@ -347,7 +347,7 @@ async fn a_long_result_is_cut_and_a_longer_one_refused() {
 }
 
 #[tokio::test]
-async fn a_server_without_the_old_handshake_is_met_without_it() {
+async fn a_server_that_refuses_the_handshake_is_connected_without_it() {
     let place = Place::new();
     let servers = place.start("modern").await;
     assert_eq!(servers.failures(), []);
@@ -387,7 +387,7 @@ fn the_end_of_the_runtime_ends_the_tree_too() {
     assert!(gone, "{:?}", place.alive());
 }
 
-/// A process that wants neither to see the end of its input nor to heed `SIGTERM`.
+/// A process that ignores both the end of its input and `SIGTERM`.
 #[tokio::test]
 async fn a_stubborn_server_is_ended() {
     let place = Place::new();
@@ -410,7 +410,7 @@ async fn a_stubborn_server_is_ended() {
 async fn a_server_behind_a_bridge_needs_one() {
     let server = Server::Acp { name: "s".into(), id: "1".into(), authorizes: false };
     let servers = Servers::start(vec![server], Options::new("/", Environment::empty()), None);
-    servers.settled(PATIENCE).await;
+    servers.wait_until_settled(PATIENCE).await;
     assert_eq!(reason(&servers), "the client has no way to its servers");
     servers.close().await;
 }

@@ -1,84 +1,84 @@
-//! A conversation with a model as plain data, the same whatever the endpoint and stable enough to be kept on disk.
+//! A conversation with a model as plain data, independent of the endpoint and stable enough to be stored.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// One message of a conversation. Instructions are no message: they stand in [`Request::system`].
+/// A message of a conversation. Instructions are not a message but [`Request::system`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "snake_case")]
 pub enum Message {
-    /// What the person said.
+    /// A message of the user.
     User {
         /// Text and attachments, in order.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         content: Vec<Part>,
     },
-    /// What the model said.
+    /// An answer of the model.
     Assistant(Assistant),
-    /// What a tool call gave.
+    /// The result of a tool call.
     Tool(ToolResult),
 }
 
 impl Message {
-    /// A message of plain text from the person.
+    /// Returns a user message of plain text.
     pub fn user(text: impl Into<String>) -> Self {
         Self::User { content: vec![Part::text(text)] }
     }
 }
 
-/// A piece of what is sent to the model.
+/// A part of a message or result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Part {
-    /// Plain text.
+    /// Text.
     Text {
         /// The text.
         text: String,
     },
-    /// A picture.
+    /// An image.
     Image {
-        /// Its media type.
+        /// Media type.
         mime: String,
-        /// Its bytes in base64.
+        /// Base64.
         data: String,
     },
-    /// A recording.
+    /// Audio.
     Audio {
-        /// Its media type.
+        /// Media type.
         mime: String,
-        /// Its bytes in base64.
+        /// Base64.
         data: String,
     },
     /// Any other document.
     File {
-        /// What it is called, where that is known.
+        /// File name, if known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
-        /// Its media type.
+        /// Media type.
         mime: String,
-        /// Its bytes in base64.
+        /// Base64.
         data: String,
     },
 }
 
 impl Part {
-    /// A piece of plain text.
+    /// Returns a part of plain text.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into() }
     }
 }
 
-/// One answer of the model, as it goes back with the next request.
+/// An answer of the model, as it is sent back with the next request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Assistant {
-    /// What was said.
+    /// Text of the answer.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
-    /// What was thought before, where the model shows it.
+    /// Reasoning before the answer, if the model shows it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reasoning: String,
-    /// The tools to be called, in the model's order.
+    /// Tool calls, in the model's order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<Call>,
     /// Fields of the message that the endpoint wants back unchanged, such as `reasoning_details`.
@@ -86,30 +86,30 @@ pub struct Assistant {
     pub extra: Map<String, Value>,
 }
 
-/// One call of a tool.
+/// A tool call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Call {
-    /// What its result refers to; never empty in a [`Completion`].
+    /// Id that its result refers to; never empty in a [`Completion`].
     pub id: String,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// JSON as the model wrote it, which may be wrong; `{}` when it wrote nothing.
+    /// Arguments as the model wrote them, possibly invalid JSON; `{}` if it wrote none.
     pub arguments: String,
     /// Fields of the call that the endpoint wants back unchanged, such as Gemini's `extra_content`.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub extra: Map<String, Value>,
 }
 
-/// What a tool call gave.
+/// The result of a tool call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ToolResult {
-    /// The id of the call.
+    /// Id of the call.
     pub call: String,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// Text, and pictures where the model takes them.
+    /// Text, and images where the model accepts them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub content: Vec<Part>,
     /// Whether the tool failed or was not allowed to run.
@@ -117,37 +117,37 @@ pub struct ToolResult {
     pub failed: bool,
 }
 
-/// A tool the model may call.
+/// A tool that the model may call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tool {
-    /// What it is called by.
+    /// Name of the tool.
     pub name: String,
-    /// What it does, for the model.
+    /// Description for the model.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// The JSON schema of its arguments.
+    /// JSON Schema of the arguments.
     pub parameters: Value,
 }
 
-/// How hard a model shall think, where it can be told.
+/// Thinking effort, for models that support it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effort {
-    /// Next to nothing.
+    /// The least.
     Minimal,
-    /// A little.
+    /// Low.
     Low,
-    /// The usual.
+    /// Medium.
     Medium,
-    /// As much as it takes.
+    /// High.
     High,
 }
 
 impl Effort {
-    /// All of them, from the least.
+    /// All efforts in ascending order.
     pub const ALL: [Self; 4] = [Self::Minimal, Self::Low, Self::Medium, Self::High];
 
-    /// Its name on the wire and in the configuration.
+    /// Returns the name on the wire and in the configuration.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -158,38 +158,38 @@ impl Effort {
         }
     }
 
-    /// The effort of this name.
+    /// Returns the effort of this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|effort| effort.name() == name)
     }
 }
 
-/// Everything the model is asked with.
+/// A request for one answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Request {
-    /// The model, as the endpoint calls it.
+    /// Model id at the endpoint.
     pub model: String,
-    /// Instructions that stand before the conversation.
+    /// Instructions before the conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
-    /// The conversation, oldest first.
+    /// The conversation, oldest message first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Message>,
-    /// The tools on offer, always in the same order so that caches hold.
+    /// The offered tools, always in the same order for the endpoint's cache.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Tool>,
-    /// The most tokens the answer may have.
+    /// Most tokens of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// How freely the model chooses its words.
+    /// Sampling temperature.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// How hard it shall think.
+    /// Thinking effort.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<Effort>,
-    /// What requests that share a prefix have in common.
+    /// Key shared by requests with a common prefix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_key: Option<String>,
 }
@@ -198,48 +198,48 @@ pub struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finish {
-    /// The model had said all.
+    /// The answer is complete.
     Stop,
-    /// It waits for its tools.
+    /// The model waits for tool results.
     Calls,
-    /// It reached a limit of tokens.
+    /// A token limit was reached.
     Length,
-    /// It would not answer, or was not let.
+    /// The model refused, or a filter withdrew the answer.
     Refusal,
 }
 
-/// What an answer cost.
+/// Usage of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
-    /// Tokens read.
+    /// Input tokens.
     pub input: u64,
-    /// Tokens written, thoughts included.
+    /// Output tokens, reasoning included.
     pub output: u64,
-    /// Both.
+    /// Input and output tokens.
     pub total: u64,
-    /// How many of those read came from a cache.
+    /// Input tokens that came from a cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cached: Option<u64>,
-    /// How many of those written were thoughts.
+    /// Output tokens of reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<u64>,
-    /// Money, in the endpoint's unit.
+    /// Cost in the endpoint's currency.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
 }
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
-    /// What the model said, thought and wants to be done.
+    /// The message.
     pub message: Assistant,
-    /// Why it ended. With calls in the message it is [`Finish::Calls`], whatever the endpoint said.
+    /// Why it ended. With calls in the message it is [`Finish::Calls`], whatever the endpoint reports.
     pub finish: Finish,
-    /// What it cost, if the endpoint told.
+    /// Usage, if the endpoint reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// Calls that a limit of tokens or a filter cut off: not to be run, and not part of the message.
+    /// Calls that a token limit or a filter cut off. They are not part of the message and must not run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub broken_calls: Vec<Call>,
 }
@@ -250,7 +250,7 @@ mod tests {
 
     use super::*;
 
-    /// What is on disk must stay readable, so its form is written down here.
+    /// Stored conversations must stay readable, so their format is written out here.
     #[track_caller]
     fn check<T: Serialize + for<'de> Deserialize<'de> + PartialEq + std::fmt::Debug>(
         value: &T,

@@ -1,10 +1,10 @@
-//! Chunks of a stream, or a whole answer, become pieces to show and a message to keep.
+//! Assembles an answer from the chunks of a stream or from a whole body.
 
-mod alike;
 mod calls;
+mod chunk_cache;
 mod details;
-mod mend;
-mod reason;
+mod finish_reason;
+mod repair_utf8;
 mod shape;
 
 use std::borrow::Cow;
@@ -14,63 +14,63 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::chat::{Assistant, Completion, Finish, Usage};
-use crate::error::Kind;
-use crate::problem::Problem;
-use crate::think::{Think, Voice};
+use crate::error::ErrorKind;
+use crate::error_response::ErrorResponse;
+use crate::think_tags::{TextKind, ThinkTags};
 use crate::usage;
-use alike::Alike;
 use calls::{Calls, End};
+use chunk_cache::ChunkCache;
 use details::Details;
-use reason::{Reason, stronger};
+use finish_reason::{Reason, stronger};
 use shape::{CallDelta, Choice, Choices, Chunk, Content, Delta, Word};
 
-/// The most values that one chunk may have, or a whole answer that does not come in chunks. Parsed they take a hundred bytes each.
+/// Most values in one chunk, or in an answer without chunks. Parsed, each takes a hundred bytes.
 const MAX_CHUNK_VALUES: usize = 200_000;
 
-/// Something to show as it comes.
+/// A piece to show while it arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// A piece of the answer, never empty.
+    /// Text of the answer, never empty.
     Text(String),
-    /// A piece of a thought, never empty.
+    /// Reasoning, never empty.
     Thought(String),
-    /// A tool is about to be called.
+    /// The model has begun a tool call.
     Calling { name: String },
 }
 
-/// What became of one event.
+/// Outcome of one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
-    /// More will come.
+pub(crate) enum ChunkOutcome {
+    /// More is expected.
     Going,
-    /// The answer has ended; its usage may still come.
+    /// The answer has ended; its usage may follow.
     Finished,
     /// The stream has ended.
     Done,
-    /// It was nothing that is understood.
+    /// The event was not understood.
     Skipped,
 }
 
-/// An answer as far as it has come.
+/// An answer that is being assembled.
 #[derive(Debug, Default)]
 pub(crate) struct Assembly {
     message: Assistant,
-    think: Think,
+    think: ThinkTags,
     calls: Calls,
     details: Details,
-    alike: Alike,
+    cache: ChunkCache,
     usage: Option<Usage>,
     finish: Option<Finish>,
     blanks: Blanks,
     refused: bool,
     done: bool,
-    /// The answer comes in deltas, so that a message at the end only repeats it.
+    /// The answer comes in deltas, so a message at the end only repeats it.
     in_deltas: bool,
     taken: u64,
     skipped: u64,
 }
 
-/// Reasons that say nothing. One with the last chunk is the end; some servers send one with every chunk.
+/// Empty finish reasons. One in the last chunk means the end; some servers send one with every chunk.
 #[derive(Debug, Default)]
 struct Blanks {
     count: u64,
@@ -78,68 +78,71 @@ struct Blanks {
 }
 
 impl Assembly {
-    /// Nothing yet.
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the data of one event and adds what is to be shown to `out`.
-    pub(crate) fn take(&mut self, data: &[u8], out: &mut Vec<Piece>) -> Result<Taken, Problem> {
+    /// Handles the data of one event and adds pieces to show to `out`.
+    pub(crate) fn take(&mut self, data: &[u8], out: &mut Vec<Piece>) -> Result<ChunkOutcome, ErrorResponse> {
         let data = data.trim_ascii();
         if data == b"[DONE]" {
             self.done = true;
-            return Ok(Taken::Done);
+            return Ok(ChunkOutcome::Done);
         }
-        if let Some(text) = self.alike.text(data) {
+        if let Some(text) = self.cache.text(data) {
             self.taken += 1;
             self.blanks.is_last = false;
             self.text(text, out);
             return Ok(self.state());
         }
-        // Text that was checked as a whole is not checked again string by string. Where it is none, a stray byte in
-        // what nobody reads is no reason to lose the rest.
+        // Text that is valid UTF-8 as a whole is not checked again string by string. Invalid bytes in unused fields
+        // must not lose the rest.
         if has_more_values_than(data, MAX_CHUNK_VALUES) {
-            return Err(Problem::new(Kind::Garbage, "the answer has too many JSON values", false));
+            return Err(ErrorResponse::new(ErrorKind::Garbage, "the answer has too many JSON values", false));
         }
         let chunk = match std::str::from_utf8(data) {
-            Ok(text) => serde_json::from_str(text).inspect(|chunk| self.alike.learn(chunk, text)),
+            Ok(text) => serde_json::from_str(text).inspect(|chunk| self.cache.learn(chunk, text)),
             Err(_) => serde_json::from_slice(data),
         };
         let taken = match chunk {
             Ok(chunk) => self.chunk(chunk, data, out),
-            Err(_) => self.odd(data, out),
+            Err(_) => self.handle_invalid(data, out),
         };
-        if taken == Ok(Taken::Skipped) {
+        if taken == Ok(ChunkOutcome::Skipped) {
             self.skipped += 1;
         }
         taken
     }
 
-    /// Takes the whole body of an answer that is not a stream.
-    pub(crate) fn take_whole(&mut self, body: &[u8], out: &mut Vec<Piece>) -> Result<(), Problem> {
+    /// Handles the whole body of an answer that is not a stream.
+    pub(crate) fn take_whole(&mut self, body: &[u8], out: &mut Vec<Piece>) -> Result<(), ErrorResponse> {
         let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
         self.take(body, out)?;
-        // There is no more to come, whatever it says about its end.
+        // Nothing follows, whatever the finish reason.
         self.done = true;
         Ok(())
     }
 
-    /// The answer, for nothing more comes. What was held back is added to `out` in any case.
-    pub(crate) fn finish(mut self, out: &mut Vec<Piece>) -> Result<Completion, Problem> {
+    /// Returns the complete answer. Adds text that was held back to `out` in any case.
+    pub(crate) fn finish(mut self, out: &mut Vec<Piece>) -> Result<Completion, ErrorResponse> {
         let Self { think, message, .. } = &mut self;
-        think.finish(|voice, text| say(message, voice, Cow::Borrowed(text), out));
+        think.finish(|voice, text| push_text(message, voice, Cow::Borrowed(text), out));
         if self.taken == 0 {
             let message = if self.skipped == 0 { "nothing came" } else { "what came is no answer" };
-            // A connection that closes before it says anything may be better next time.
-            return Err(Problem::new(Kind::Garbage, message, self.skipped == 0));
+            // A connection that closes before any data may work next time.
+            return Err(ErrorResponse::new(ErrorKind::Garbage, message, self.skipped == 0));
         }
         let has_ended = self.done || (self.blanks.is_last && self.blanks.count == 1);
         let told = self.finish.or(has_ended.then_some(Finish::Stop));
         let Some(told) = told else {
-            return Err(Problem::new(Kind::Cut, "the answer stopped without an end", true));
+            return Err(ErrorResponse::new(ErrorKind::Cut, "the answer stopped without an end", true));
         };
-        if self.is_void() {
-            return Err(Problem::new(Kind::Garbage, "an answer came in which nothing is said", false));
+        if self.is_empty_answer() {
+            return Err(ErrorResponse::new(
+                ErrorKind::Garbage,
+                "an answer came in which nothing is said",
+                false,
+            ));
         }
         let told = if self.refused { Finish::Refusal } else { told };
         let end = match told {
@@ -160,33 +163,38 @@ impl Assembly {
         Ok(Completion { message: self.message, finish, usage: self.usage, broken_calls })
     }
 
-    /// Whether neither something nor an end was said: what came has the form of an answer, and is none.
-    fn is_void(&self) -> bool {
+    /// Returns `true` if the answer has neither content nor an end.
+    fn is_empty_answer(&self) -> bool {
         let ended = self.finish.is_some() || self.blanks.count > 0;
         let said = !self.message.text.is_empty() || !self.message.reasoning.is_empty() || self.refused;
-        // A thought may have no words but only what goes back.
+        // Reasoning may consist only of fields that are sent back.
         let kept = !self.message.extra.is_empty() || !self.details.is_empty();
         !ended && !said && !kept && self.calls.is_empty()
     }
 
-    fn chunk(&mut self, chunk: Chunk<'_>, data: &[u8], out: &mut Vec<Piece>) -> Result<Taken, Problem> {
+    fn chunk(
+        &mut self,
+        chunk: Chunk<'_>,
+        data: &[u8],
+        out: &mut Vec<Piece>,
+    ) -> Result<ChunkOutcome, ErrorResponse> {
         let (groq_usage, groq_error) = chunk.x_groq.map_or((None, None), |groq| (groq.usage, groq.error));
         if chunk.error.is_some_and(says_something) {
-            // What stands beside it may tell the status.
-            return Err(Problem::of_event(&bounded_value(data).unwrap_or_default()));
+            // Fields beside the error may contain the status.
+            return Err(ErrorResponse::from_event(&bounded_value(data).unwrap_or_default()));
         }
         fail(groq_error)?;
         let usage = chunk.usage.or(groq_usage).and_then(usage::read);
         let Some(choices) = chunk.choices else {
             if usage.is_none() {
-                return strange(data);
+                return handle_unknown(data);
             }
             self.taken += 1;
             self.usage = usage;
             return Ok(self.state());
         };
         self.taken += 1;
-        // Cumulative in each chunk, or twice at the end: the last one counts.
+        // Cumulative in each chunk, or repeated at the end: the last one counts.
         self.usage = usage.or(self.usage.take());
         if let Choices(Some(choice)) = choices {
             self.choice(choice, out)?;
@@ -194,18 +202,18 @@ impl Assembly {
         Ok(self.state())
     }
 
-    fn state(&self) -> Taken {
-        if self.finish.is_some() { Taken::Finished } else { Taken::Going }
+    fn state(&self) -> ChunkOutcome {
+        if self.finish.is_some() { ChunkOutcome::Finished } else { ChunkOutcome::Going }
     }
 
-    fn choice(&mut self, choice: Choice<'_>, out: &mut Vec<Piece>) -> Result<(), Problem> {
+    fn choice(&mut self, choice: Choice<'_>, out: &mut Vec<Piece>) -> Result<(), ErrorResponse> {
         fail(choice.error)?;
-        let reason = choice.finish_reason.map(|Word(name)| Reason::of(&name));
-        let delta = self.news(choice.delta, choice.message, choice.text);
+        let reason = choice.finish_reason.map(|Word(name)| Reason::from_name(&name));
+        let delta = self.new_delta(choice.delta, choice.message, choice.text);
         if reason == Some(Reason::Failed) {
             let words = delta.content.text.trim();
             let words = if words.is_empty() { "the provider gave up on the answer" } else { words };
-            return Err(Problem::of_event(&Value::String(words.to_owned())));
+            return Err(ErrorResponse::from_event(&Value::String(words.to_owned())));
         }
         self.delta(*delta, out)?;
         self.blanks.is_last = reason == Some(Reason::Blank);
@@ -219,8 +227,8 @@ impl Assembly {
         Ok(())
     }
 
-    /// What is new in a choice, wherever it stands.
-    fn news<'a>(
+    /// Returns the new content of a choice, from whichever field has it.
+    fn new_delta<'a>(
         &mut self,
         delta: Option<Box<Delta<'a>>>,
         message: Option<Box<Delta<'a>>>,
@@ -237,13 +245,13 @@ impl Assembly {
         message.unwrap_or_else(|| Box::new(Delta { content, ..Delta::default() }))
     }
 
-    fn delta(&mut self, delta: Delta<'_>, out: &mut Vec<Piece>) -> Result<(), Problem> {
+    fn delta(&mut self, delta: Delta<'_>, out: &mut Vec<Piece>) -> Result<(), ErrorResponse> {
         let Content { text, thought } = delta.content;
         // Some proxies send the same under both names.
         let Word(reasoning) =
             if delta.reasoning_content.0.is_empty() { delta.reasoning } else { delta.reasoning_content };
-        say(&mut self.message, Voice::Thought, reasoning, out);
-        say(&mut self.message, Voice::Thought, Cow::Owned(thought), out);
+        push_text(&mut self.message, TextKind::Thought, reasoning, out);
+        push_text(&mut self.message, TextKind::Thought, Cow::Owned(thought), out);
         if let Some(raw) = delta.reasoning_details {
             self.details.take(raw);
         }
@@ -255,7 +263,7 @@ impl Assembly {
         self.text(text, out);
         if !delta.refusal.0.is_empty() {
             self.refused = true;
-            say(&mut self.message, Voice::Text, delta.refusal.0, out);
+            push_text(&mut self.message, TextKind::Text, delta.refusal.0, out);
         }
         for (place, call) in delta.tool_calls.into_iter().flatten().enumerate() {
             self.call(place, call, out)?;
@@ -267,34 +275,34 @@ impl Assembly {
         Ok(())
     }
 
-    /// Takes a piece of what is said, in which thoughts may be marked.
+    /// Adds text of the answer, in which reasoning may be tagged.
     fn text(&mut self, text: Cow<'_, str>, out: &mut Vec<Piece>) {
         if self.think.is_plain() {
-            say(&mut self.message, Voice::Text, text, out);
+            push_text(&mut self.message, TextKind::Text, text, out);
         } else {
             let Self { think, message, .. } = self;
-            think.feed(&text, |voice, text| say(message, voice, Cow::Borrowed(text), out));
+            think.feed(&text, |voice, text| push_text(message, voice, Cow::Borrowed(text), out));
         }
     }
 
-    fn call(&mut self, place: usize, call: CallDelta<'_>, out: &mut Vec<Piece>) -> Result<(), Problem> {
+    fn call(&mut self, place: usize, call: CallDelta<'_>, out: &mut Vec<Piece>) -> Result<(), ErrorResponse> {
         match self.calls.take(place, call) {
             Ok(Some(name)) => out.push(Piece::Calling { name }),
             Ok(None) => {}
-            Err(error) => return Err(Problem::new(Kind::Garbage, &error.to_string(), false)),
+            Err(error) => return Err(ErrorResponse::new(ErrorKind::Garbage, &error.to_string(), false)),
         }
         Ok(())
     }
 
-    /// Takes what is no chunk at first sight.
-    fn odd(&mut self, data: &[u8], out: &mut Vec<Piece>) -> Result<Taken, Problem> {
-        if let Some(mended) = mend::mend(data) {
+    /// Handles data that does not parse as a chunk.
+    fn handle_invalid(&mut self, data: &[u8], out: &mut Vec<Piece>) -> Result<ChunkOutcome, ErrorResponse> {
+        if let Some(mended) = repair_utf8::repair_utf8(data) {
             return match serde_json::from_slice(&mended) {
                 Ok(chunk) => self.chunk(chunk, &mended, out),
-                Err(_) => strange(&mended),
+                Err(_) => handle_unknown(&mended),
             };
         }
-        // A field that stands twice is no reason to lose the others.
+        // A duplicate field must not lose the others.
         if let Some(value) = bounded_value(data)
             && value.is_object()
         {
@@ -303,48 +311,50 @@ impl Assembly {
                 return self.chunk(chunk, once.as_bytes(), out);
             }
         }
-        strange(data)
+        handle_unknown(data)
     }
 }
 
-/// A value of the endpoint. `None` if it is no JSON or has more values than are read from a peer.
+/// Parses a value of the endpoint. `None` if it is not JSON or has too many values.
 fn bounded_value(json: &[u8]) -> Option<Value> {
     if has_more_values_than(json, MAX_PEER_VALUES) { None } else { serde_json::from_slice(json).ok() }
 }
 
-/// Shows a piece of text and keeps it.
-fn say(message: &mut Assistant, voice: Voice, text: Cow<'_, str>, out: &mut Vec<Piece>) {
+/// Adds text to the message and to the pieces to show.
+fn push_text(message: &mut Assistant, voice: TextKind, text: Cow<'_, str>, out: &mut Vec<Piece>) {
     if text.is_empty() {
         return;
     }
     match voice {
-        Voice::Text => {
+        TextKind::Text => {
             message.text.push_str(&text);
             out.push(Piece::Text(text.into_owned()));
         }
-        Voice::Thought => {
+        TextKind::Thought => {
             message.reasoning.push_str(&text);
             out.push(Piece::Thought(text.into_owned()));
         }
     }
 }
 
-/// Whether what stands under `error` reports one.
+/// Returns `true` if the value of `error` reports one.
 fn says_something(raw: &RawValue) -> bool {
     !matches!(raw.get(), "{}" | "\"\"" | "false" | "0" | "[]")
 }
 
-/// Reports what stands under an `error` that is not on top.
-fn fail(error: Option<&RawValue>) -> Result<(), Problem> {
+/// Returns an error for a nested `error`.
+fn fail(error: Option<&RawValue>) -> Result<(), ErrorResponse> {
     match error.filter(|error| says_something(error)) {
-        Some(error) => Err(Problem::of_event(&bounded_value(error.get().as_bytes()).unwrap_or_default())),
+        Some(error) => {
+            Err(ErrorResponse::from_event(&bounded_value(error.get().as_bytes()).unwrap_or_default()))
+        }
         None => Ok(()),
     }
 }
 
-/// What an event without choices is: a failure in one of the forms that have no `error` on top, or nothing known.
-fn strange(data: &[u8]) -> Result<Taken, Problem> {
-    let Some(value) = bounded_value(data) else { return Ok(Taken::Skipped) };
+/// Handles an event without choices: an error in a form without `error` at the top, or an unknown event.
+fn handle_unknown(data: &[u8]) -> Result<ChunkOutcome, ErrorResponse> {
+    let Some(value) = bounded_value(data) else { return Ok(ChunkOutcome::Skipped) };
     let is_failure = match &value {
         Value::Array(list) => list.iter().any(|item| item.get("error").is_some()),
         Value::Object(object) => {
@@ -354,7 +364,7 @@ fn strange(data: &[u8]) -> Result<Taken, Problem> {
         }
         _ => false,
     };
-    if is_failure { Err(Problem::of_event(&value)) } else { Ok(Taken::Skipped) }
+    if is_failure { Err(ErrorResponse::from_event(&value)) } else { Ok(ChunkOutcome::Skipped) }
 }
 
 #[cfg(test)]

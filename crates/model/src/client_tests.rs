@@ -1,4 +1,4 @@
-//! What a client remembers, and what it tells without asking.
+//! What a client remembers, and what it knows without a request.
 
 use super::*;
 use crate::Effort;
@@ -12,8 +12,8 @@ fn refusals_are_remembered_by_all_clones() {
     let client = client(Endpoint::new("test", "https://api.openai.com/v1"));
     assert_eq!(client.traits_of("gpt-5-mini").efforts, Effort::ALL);
     let twin = client.clone();
-    for part in [Dropped::Images, Dropped::Tools, Dropped::Effort] {
-        twin.refuse("gpt-5-mini", part);
+    for part in [DroppedField::Images, DroppedField::Tools, DroppedField::Effort] {
+        twin.remember_refused("gpt-5-mini", part);
     }
     let traits = client.traits_of("gpt-5-mini");
     let expected = ModelTraits {
@@ -33,11 +33,11 @@ fn what_is_surer_counts() {
     let mut endpoint = Endpoint::new("test", "https://api.openai.com/v1");
     let plain = client(endpoint.clone());
     assert_eq!(window(&plain), Some(128_000), "by name");
-    plain.note(&ModelInfo { id: "gpt-4o".to_owned(), window: Some(64_000), ..ModelInfo::default() });
+    plain.remember_info(&ModelInfo { id: "gpt-4o".to_owned(), window: Some(64_000), ..ModelInfo::default() });
     assert_eq!(window(&plain), Some(64_000), "as the endpoint says");
-    plain.note(&ModelInfo { id: "gpt-4o".to_owned(), images: Some(false), ..ModelInfo::default() });
+    plain.remember_info(&ModelInfo { id: "gpt-4o".to_owned(), images: Some(false), ..ModelInfo::default() });
     assert_eq!(window(&plain), Some(64_000), "what says nothing changes nothing");
-    plain.note_window("gpt-4o", 32_000);
+    plain.remember_window("gpt-4o", 32_000);
     assert_eq!(window(&plain), Some(32_000), "as an overflow says");
     endpoint.context_window = Some(1000);
     assert_eq!(window(&client(endpoint)), Some(1000), "as the person says");
@@ -46,11 +46,11 @@ fn what_is_surer_counts() {
 #[test]
 fn memory_is_bounded() {
     let client = client(Endpoint::new("test", "http://localhost:9/v1"));
-    for number in 0..MAX_KNOWN + 10 {
-        client.refuse(&number.to_string(), Dropped::Images);
+    for number in 0..MAX_KNOWN_MODELS + 10 {
+        client.remember_refused(&number.to_string(), DroppedField::Images);
     }
-    assert_eq!(client.inner.known.lock().unwrap().len(), MAX_KNOWN);
-    client.refuse("0", Dropped::Tools);
+    assert_eq!(client.inner.known.lock().unwrap().len(), MAX_KNOWN_MODELS);
+    client.remember_refused("0", DroppedField::Tools);
     assert_eq!(client.traits_of("0").tools, Some(false), "what is known can still change");
 }
 

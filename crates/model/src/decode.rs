@@ -1,34 +1,34 @@
-//! The body of an answer, whatever form it has, decoded as its bytes come.
+//! Decodes the body of an answer as its bytes arrive, whatever form it has.
 
 use std::mem;
 
 use bytes::Bytes;
 
-use crate::chunk::{Assembly, Piece, Taken};
-use crate::problem::Problem;
+use crate::chunk::{Assembly, ChunkOutcome, Piece};
+use crate::error_response::ErrorResponse;
 use crate::sse::{Shape, Sse, TooLong};
-use crate::{Completion, Error, Event, Kind, Limits};
+use crate::{Completion, Error, ErrorKind, Limits, ReplyEvent};
 
-/// The length of the mark that some servers put before UTF-8, and that may come in parts.
+/// Length of the byte order mark, which may be split over reads.
 const MARK: usize = 3;
 
-/// One body, as far as its bytes have come.
+/// A body that is being decoded.
 pub(crate) struct Decoder {
-    form: Form,
+    form: BodyKind,
     assembly: Assembly,
     max_line: usize,
     max_reply: usize,
-    /// How many bytes have come.
+    /// Bytes so far.
     count: usize,
 }
 
-/// What the body turns out to be.
-enum Form {
-    /// Too early to tell: nothing but white space.
+/// Kind of a body.
+enum BodyKind {
+    /// Unknown yet: only white space has arrived.
     Unknown(Vec<u8>),
-    /// Events.
+    /// Server-sent events.
     Events(Sse),
-    /// A whole answer, or the error in its place.
+    /// A whole answer, or an error in its place.
     Whole(Vec<u8>),
     /// A web page.
     Page(Vec<u8>),
@@ -37,7 +37,7 @@ enum Form {
 impl Decoder {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
-            form: Form::Unknown(Vec::new()),
+            form: BodyKind::Unknown(Vec::new()),
             assembly: Assembly::new(),
             max_line: limits.max_line,
             max_reply: limits.max_reply,
@@ -45,26 +45,26 @@ impl Decoder {
         }
     }
 
-    /// Takes bytes that have come.
-    pub(crate) fn feed(&mut self, bytes: Bytes) -> Result<(), Problem> {
+    /// Adds bytes.
+    pub(crate) fn feed(&mut self, bytes: Bytes) -> Result<(), ErrorResponse> {
         self.count = self.count.saturating_add(bytes.len());
         if self.count > self.max_reply {
             let message = format!("an answer of more than {} bytes", self.max_reply);
-            return Err(Problem::new(Kind::Garbage, &message, false));
+            return Err(ErrorResponse::new(ErrorKind::Garbage, &message, false));
         }
         match &mut self.form {
-            Form::Events(events) => events.feed(bytes),
-            Form::Whole(whole) | Form::Page(whole) => whole.extend_from_slice(&bytes),
-            Form::Unknown(start) => {
-                // Nearly always the first byte tells.
+            BodyKind::Events(events) => events.feed(bytes),
+            BodyKind::Whole(whole) | BodyKind::Page(whole) => whole.extend_from_slice(&bytes),
+            BodyKind::Unknown(start) => {
+                // Nearly always the first byte decides.
                 let all = if start.is_empty() { bytes } else { [&start[..], &bytes].concat().into() };
-                if let Some(shape) = Shape::of(&all) {
+                if let Some(shape) = Shape::detect(&all) {
                     self.form = self.formed(shape, all);
                     return Ok(());
                 }
                 *start = all.into();
                 if start.len() > MARK {
-                    // White space means nothing in any form, and some servers send it for minutes.
+                    // White space has no meaning in any form, and some servers send it for minutes.
                     start.clear();
                 }
             }
@@ -72,70 +72,70 @@ impl Decoder {
         Ok(())
     }
 
-    fn formed(&self, shape: Shape, start: Bytes) -> Form {
+    fn formed(&self, shape: Shape, start: Bytes) -> BodyKind {
         match shape {
-            Shape::Json => Form::Whole(start.into()),
-            Shape::Page => Form::Page(start.into()),
+            Shape::Json => BodyKind::Whole(start.into()),
+            Shape::Page => BodyKind::Page(start.into()),
             Shape::Events => {
                 let mut events = Sse::new(self.max_line);
                 events.feed(start);
-                Form::Events(events)
+                BodyKind::Events(events)
             }
         }
     }
 
-    /// Takes the next event of what has come; `None` if more must come first.
-    pub(crate) fn take(&mut self, out: &mut Vec<Piece>) -> Result<Option<Taken>, Problem> {
-        let Form::Events(events) = &mut self.form else { return Ok(None) };
-        let too_long = |error: TooLong| Problem::new(Kind::Garbage, &error.to_string(), false);
+    /// Decodes the next event. `None` if more bytes are needed.
+    pub(crate) fn take(&mut self, out: &mut Vec<Piece>) -> Result<Option<ChunkOutcome>, ErrorResponse> {
+        let BodyKind::Events(events) = &mut self.form else { return Ok(None) };
+        let too_long = |error: TooLong| ErrorResponse::new(ErrorKind::Garbage, &error.to_string(), false);
         let Some(data) = events.next().map_err(too_long)? else { return Ok(None) };
         let taken = self.assembly.take(&data, out)?;
-        if matches!(taken, Taken::Skipped) {
-            // What it says may be a part of the conversation, which no log shall have.
+        if matches!(taken, ChunkOutcome::Skipped) {
+            // Its content may be part of the conversation, which no log may contain.
             tracing::warn!(bytes = data.len(), "skipped a line of the answer that is no chunk");
         }
         Ok(Some(taken))
     }
 
-    /// Takes what only the end of the body completes.
-    pub(crate) fn last(&mut self, out: &mut Vec<Piece>) -> Result<(), Problem> {
+    /// Decodes what only the end of the body completes.
+    pub(crate) fn last(&mut self, out: &mut Vec<Piece>) -> Result<(), ErrorResponse> {
         match &mut self.form {
-            Form::Events(events) => {
+            BodyKind::Events(events) => {
                 if let Some(data) = events.finish() {
                     self.assembly.take(&data, out)?;
                 }
                 Ok(())
             }
-            Form::Whole(body) => {
+            BodyKind::Whole(body) => {
                 let body = mem::take(body);
                 self.assembly.take_whole(&body, out)
             }
-            Form::Page(body) => Err(Problem::of_page(body)),
-            Form::Unknown(_) => Ok(()),
+            BodyKind::Page(body) => Err(ErrorResponse::from_page(body)),
+            BodyKind::Unknown(_) => Ok(()),
         }
     }
 
-    /// The whole answer, and what had been held back of it.
-    pub(crate) fn finish(self, out: &mut Vec<Piece>) -> Result<Completion, Problem> {
+    /// Returns the complete answer. Adds text that was held back to `out`.
+    pub(crate) fn finish(self, out: &mut Vec<Piece>) -> Result<Completion, ErrorResponse> {
         self.assembly.finish(out)
     }
 }
 
-/// Reads an answer that was recorded, in the pieces in which it came: what would have been shown, and the whole.
+/// Decodes a recorded answer in its original pieces. Returns the events and the complete answer.
 ///
 /// # Errors
-/// As [`Reply::next`](crate::Reply::next), but for what only a network can do. The URL of the error is empty.
+/// Returns an error like [`Reply::next`](crate::Reply::next), except for network errors. Its URL is empty.
 pub fn read_recorded(
     reads: impl IntoIterator<Item = Bytes>,
     limits: Limits,
-) -> Result<(Vec<Event>, Completion), Error> {
+) -> Result<(Vec<ReplyEvent>, Completion), Error> {
     let mut decoder = Decoder::new(limits);
     let mut pieces = Vec::new();
     let read = |decoder: &mut Decoder, pieces: &mut Vec<Piece>| {
         for bytes in reads {
             decoder.feed(bytes)?;
             while let Some(taken) = decoder.take(pieces)? {
-                if matches!(taken, Taken::Done) {
+                if matches!(taken, ChunkOutcome::Done) {
                     return Ok(());
                 }
             }
@@ -143,8 +143,8 @@ pub fn read_recorded(
         decoder.last(pieces)
     };
     let outcome = read(&mut decoder, &mut pieces).and_then(|()| decoder.finish(&mut pieces));
-    let completion = outcome.map_err(|problem: Problem| problem.into_error("", None))?;
-    Ok((pieces.into_iter().map(Event::from).collect(), completion))
+    let completion = outcome.map_err(|problem: ErrorResponse| problem.into_error("", None))?;
+    Ok((pieces.into_iter().map(ReplyEvent::from).collect(), completion))
 }
 
 #[cfg(test)]
@@ -158,7 +158,11 @@ mod tests {
         for size in 1..body.len() {
             let reads = body.as_bytes().chunks(size).map(Bytes::copy_from_slice);
             let (events, completion) = read_recorded(reads, Limits::default()).unwrap();
-            assert_eq!(events, [Event::Text("Hé".to_owned()), Event::Text("llo".to_owned())], "{size}");
+            assert_eq!(
+                events,
+                [ReplyEvent::Text("Hé".to_owned()), ReplyEvent::Text("llo".to_owned())],
+                "{size}"
+            );
             assert_eq!(completion.message.text, "Héllo");
         }
     }

@@ -1,4 +1,4 @@
-//! The built-in model for demonstration: offline, deterministic, and honest about it.
+//! The built-in demo model: offline and deterministic.
 
 mod arguments;
 mod script;
@@ -7,46 +7,46 @@ use std::vec;
 
 use serde_json::Map;
 
-use crate::{Assistant, Call, Completion, Event, Finish, Message, ModelInfo, Part, Request, Usage};
+use crate::{Assistant, Call, Completion, Finish, Message, ModelInfo, Part, ReplyEvent, Request, Usage};
 
-/// What the model is asked by.
-pub(crate) const MODEL: &str = "demo";
-/// The size of its context window, in what it counts as tokens.
-pub(crate) const WINDOW: u64 = 8192;
-/// How many bytes it counts as a token.
-const TOKEN: usize = 4;
+/// Id of the model.
+pub(crate) const DEMO_MODEL: &str = "demo";
+/// Size of its context window in its own tokens.
+pub(crate) const WINDOW_TOKENS: u64 = 8192;
+/// Bytes per token.
+const TOKEN_BYTES: usize = 4;
 
-/// The list of models.
+/// Returns the list of models.
 pub(crate) fn models() -> Vec<ModelInfo> {
     vec![ModelInfo {
-        id: MODEL.to_owned(),
+        id: DEMO_MODEL.to_owned(),
         name: Some("Demo (offline)".to_owned()),
-        window: Some(WINDOW),
+        window: Some(WINDOW_TOKENS),
         images: Some(false),
         audio: Some(false),
         tools: Some(true),
     }]
 }
 
-/// An answer that is being given.
+/// An answer that is being sent.
 #[derive(Debug)]
-pub(crate) struct Play {
-    events: vec::IntoIter<Event>,
+pub(crate) struct DemoReply {
+    events: vec::IntoIter<ReplyEvent>,
     completion: Completion,
 }
 
-impl Play {
-    /// The answer to `request`, which is always the same.
-    pub(crate) fn of(request: &Request) -> Self {
+impl DemoReply {
+    /// Returns the answer to `request`, which is always the same.
+    pub(crate) fn new(request: &Request) -> Self {
         let answer = script::answer(request);
-        let mut events: Vec<Event> =
-            words(&answer.thought).map(|word| Event::Thought(word.to_owned())).collect();
-        events.extend(words(&answer.text).map(|word| Event::Text(word.to_owned())));
+        let mut events: Vec<ReplyEvent> =
+            words(&answer.thought).map(|word| ReplyEvent::Thought(word.to_owned())).collect();
+        events.extend(words(&answer.text).map(|word| ReplyEvent::Text(word.to_owned())));
         let mut message = Assistant { text: answer.text, reasoning: answer.thought, ..Assistant::default() };
         let mut finish = Finish::Stop;
         if let Some((name, arguments)) = answer.call {
-            events.push(Event::Calling { name: name.clone() });
-            // Unlike any other id of the conversation, which grows with every turn.
+            events.push(ReplyEvent::Calling { name: name.clone() });
+            // Unique in the conversation, which grows with every turn.
             let id = format!("call_demo_{}", request.messages.len());
             message.calls.push(Call { id, name, arguments: arguments.to_string(), extra: Map::new() });
             finish = Finish::Calls;
@@ -56,18 +56,18 @@ impl Play {
         Self { events: events.into_iter(), completion }
     }
 
-    /// The next piece.
-    pub(crate) fn next(&mut self) -> Option<Event> {
+    /// Returns the next piece.
+    pub(crate) fn next(&mut self) -> Option<ReplyEvent> {
         self.events.next()
     }
 
-    /// The whole answer.
+    /// Returns the complete answer.
     pub(crate) fn into_completion(self) -> Completion {
         self.completion
     }
 }
 
-/// Words with the white space after them.
+/// Splits words, with the white space after them.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -80,9 +80,9 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     .chain(text.rsplit(char::is_whitespace).next().filter(|last| !last.is_empty()))
 }
 
-/// Numbers from lengths, so that what shows them has something to show.
+/// Derives usage from lengths, so that clients have something to show.
 fn usage(request: &Request, said: &Assistant) -> Usage {
-    let tokens = |bytes: usize| bytes.div_ceil(TOKEN) as u64;
+    let tokens = |bytes: usize| bytes.div_ceil(TOKEN_BYTES) as u64;
     let system = request.system.as_ref().map_or(0, String::len);
     let tools: usize = request.tools.iter().map(|tool| tool.name.len() + tool.description.len()).sum();
     let messages: usize = request.messages.iter().map(length).sum();

@@ -1,27 +1,27 @@
-//! What an endpoint tells about its models. Every server has its own fields for it.
+//! Parses model lists. Every server has its own fields.
 
 use serde_json::Value;
 
 use crate::Provider;
 
-/// One model of an endpoint's list.
+/// A model of an endpoint's list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelInfo {
-    /// What it is asked by.
+    /// Model id.
     pub id: String,
-    /// What people call it, if that differs.
+    /// Name for people, if it differs.
     pub name: Option<String>,
-    /// The size of its context window in tokens.
+    /// Size of the context window in tokens.
     pub window: Option<u64>,
-    /// Whether it takes pictures.
+    /// Whether it accepts images.
     pub images: Option<bool>,
-    /// Whether it takes recordings.
+    /// Whether it accepts audio.
     pub audio: Option<bool>,
     /// Whether it can call tools.
     pub tools: Option<bool>,
 }
 
-/// Where windows stand, the more exact before the more general.
+/// Fields with the window size, more exact ones first.
 const WINDOWS: [&str; 12] = [
     // LM Studio: as loaded, not as possible.
     "/loaded_context_length",
@@ -41,7 +41,7 @@ const WINDOWS: [&str; 12] = [
     "/meta/n_ctx_train",
 ];
 
-/// The models of a list; `None` if it is none. The list stands under `data`, under `models`, or by itself.
+/// Parses a list of models under `data`, under `models`, or at the top. `None` if there is no list.
 pub(crate) fn list(answer: &Value, provider: Provider) -> Option<Vec<ModelInfo>> {
     let all = answer
         .get("data")
@@ -49,7 +49,7 @@ pub(crate) fn list(answer: &Value, provider: Provider) -> Option<Vec<ModelInfo>>
         .or_else(|| answer.get("models"))
         .unwrap_or(answer)
         .as_array()?;
-    // llama.cpp tells abilities in a second list, for programs that expect Ollama.
+    // llama.cpp has capabilities in a second list, for programs that expect Ollama.
     let abilities = answer.get("models").and_then(Value::as_array);
     let models = all.iter().enumerate().filter_map(|(at, entry)| {
         let mut info = model(entry, provider)?;
@@ -67,7 +67,7 @@ pub(crate) fn list(answer: &Value, provider: Provider) -> Option<Vec<ModelInfo>>
 fn model(entry: &Value, provider: Provider) -> Option<ModelInfo> {
     let id = ["id", "model", "name"].iter().find_map(|field| entry.get(field)?.as_str())?;
     let id = match provider {
-        // Listed with a prefix that nobody types.
+        // Listed with a prefix that users do not type.
         Provider::Gemini => id.strip_prefix("models/").unwrap_or(id),
         _ => id,
     };
@@ -83,12 +83,12 @@ fn model(entry: &Value, provider: Provider) -> Option<ModelInfo> {
     })
 }
 
-/// A size that can be one.
+/// Returns a plausible size.
 fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok()).filter(|size| *size > 0)
 }
 
-/// Whether pictures, recordings and tools are taken, as far as an entry tells.
+/// Returns whether images, audio and tools are accepted, as far as an entry says.
 fn skills(entry: &Value) -> (Option<bool>, Option<bool>, Option<bool>) {
     let words = |path: &str| -> Option<Vec<&str>> {
         Some(entry.pointer(path)?.as_array()?.iter().filter_map(Value::as_str).collect())
@@ -98,7 +98,7 @@ fn skills(entry: &Value) -> (Option<bool>, Option<bool>, Option<bool>) {
     let can = words("/capabilities");
     let takes = |names: &[&str]| -> Option<bool> {
         let listed = |words: &Vec<&str>| words.iter().any(|word| names.contains(word));
-        // Objects name what there is and what there is not.
+        // Objects list both supported and unsupported features.
         let flag = names.iter().find_map(|name| entry.pointer("/capabilities")?.get(name)?.as_bool());
         match (&inputs, &can) {
             (Some(inputs), Some(can)) => Some(listed(inputs) || listed(can)),
@@ -110,7 +110,7 @@ fn skills(entry: &Value) -> (Option<bool>, Option<bool>, Option<bool>) {
     let tools = parameters.or_else(|| {
         let listed =
             can.as_ref()?.iter().any(|word| matches!(*word, "tools" | "tool_use" | "function_calling"));
-        // llama.cpp's list has one word that says nothing of tools.
+        // llama.cpp's list has one word that says nothing about tools.
         (listed || can.as_ref()?.len() > 1).then_some(listed)
     });
     let tools = tools.or_else(|| entry.pointer("/capabilities/function_calling")?.as_bool());
@@ -123,7 +123,7 @@ fn skills(entry: &Value) -> (Option<bool>, Option<bool>, Option<bool>) {
     (seeing().or_else(|| takes(&["image", "vision", "multimodal"])), takes(&["audio"]), tools)
 }
 
-/// What Ollama's `/api/show` tells of one model.
+/// Parses Ollama's `/api/show` response for one model.
 pub(crate) fn shown(answer: &Value) -> ModelInfo {
     let trained = || {
         let info = answer.get("model_info")?.as_object()?;
@@ -135,11 +135,11 @@ pub(crate) fn shown(answer: &Value) -> ModelInfo {
         sizes.next().filter(|size| *size > 0)
     };
     let (images, audio, tools) = skills(answer);
-    // What does not fit into `num_ctx` is dropped without a word, whatever the model could take.
+    // Ollama silently drops what does not fit into `num_ctx`, whatever the model could take.
     ModelInfo { window: set().or_else(trained), images, audio, tools, ..ModelInfo::default() }
 }
 
-/// The window of a model that Ollama's `/api/ps` lists as loaded.
+/// Returns the window of a model that Ollama's `/api/ps` lists as loaded.
 pub(crate) fn loaded(answer: &Value, model: &str) -> Option<u64> {
     let full = if model.contains(':') { model.to_owned() } else { format!("{model}:latest") };
     let mut models = answer.get("models")?.as_array()?.iter();

@@ -1,4 +1,4 @@
-//! Where a model is asked, and within which limits.
+//! Settings of an endpoint, and its limits.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,38 +6,38 @@ use std::time::Duration;
 
 use crate::{Provider, Secret};
 
-/// The base URL of the built-in model for demonstration.
+/// Base URL of the built-in demo model.
 pub const DEMO_URL: &str = "builtin:demo";
 
-/// One Chat Completions endpoint, as configured.
+/// A Chat Completions endpoint, as configured.
 #[derive(Clone)]
 pub struct Endpoint {
-    /// What the person calls it.
+    /// Name in the configuration.
     pub name: String,
-    /// The URL to which `/chat/completions` is appended, or [`DEMO_URL`].
+    /// URL to which `/chat/completions` is appended, or [`DEMO_URL`].
     pub base_url: String,
-    /// The key, if one is needed.
+    /// API key, if one is needed.
     pub key: Option<Secret>,
-    /// Further headers of every request. One that is also ours replaces ours.
+    /// Additional headers of every request. They replace built-in ones of the same name.
     pub headers: Vec<(String, Secret)>,
-    /// Further parameters in the query of every URL.
+    /// Additional query parameters of every URL.
     pub query: Vec<(String, String)>,
-    /// What stands behind the URL, if the URL does not tell.
+    /// Provider, if the URL does not show it.
     pub provider: Option<Provider>,
-    /// The size of the context window in tokens, if known better than the endpoint knows it.
+    /// Size of the context window in tokens; overrides what the endpoint reports.
     pub context_window: Option<u64>,
-    /// How long and how much.
+    /// Timeouts and limits.
     pub limits: Limits,
-    /// Further certificate authorities to trust, in PEM form.
+    /// File with additional certificate authorities in PEM form.
     pub ca_file: Option<PathBuf>,
-    /// The HTTP proxy to go through. Loopback addresses never do.
+    /// HTTP proxy. Never used for loopback addresses.
     pub proxy: Option<String>,
-    /// The pause between two pieces of the demo model's answer.
+    /// Pause between two pieces of the demo model's answer.
     pub pace: Duration,
 }
 
 impl Endpoint {
-    /// An endpoint with nothing but a name and a URL.
+    /// Returns an endpoint with only a name and a URL.
     #[must_use]
     pub fn new(name: impl Into<String>, base_url: impl Into<String>) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl Endpoint {
         }
     }
 
-    /// The built-in model for demonstration.
+    /// Returns the endpoint of the built-in demo model.
     #[must_use]
     pub fn demo() -> Self {
         Self::new("demo", DEMO_URL)
@@ -63,7 +63,7 @@ impl Endpoint {
 }
 
 impl fmt::Debug for Endpoint {
-    /// Without what may hold a secret: parameters and the proxy's credentials.
+    /// Omits what may be secret: query parameters and the proxy's credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             name,
@@ -94,27 +94,27 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// How long to wait, how often to try, how much to take.
+/// Timeouts, attempts and sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Until a connection stands.
+    /// Time to connect.
     pub connect: Duration,
-    /// Until the first event of the answer, and until the next where a gateway only keeps the connection open: a local
-    /// model may read a long prompt for minutes.
+    /// Time until the first event of the answer, and until the next if a gateway only sends comments: a local model may
+    /// read a long prompt for minutes.
     pub first_event: Duration,
-    /// Between two reads after that: comments of a gateway count, but only for `first_event` without an event.
+    /// Time between two reads after that. Comments count as reads, but for at most `first_event` without an event.
     pub idle: Duration,
-    /// For the whole answer, retries included.
+    /// Time for the whole answer, retries included.
     pub total: Duration,
-    /// After the end of the answer, for the numbers that may follow it.
+    /// Time after the end of the answer for the usage that may follow it.
     pub grace: Duration,
-    /// How often a request is sent before its failure is reported, the first time included.
+    /// Most attempts per request, the first one included.
     pub attempts: u32,
-    /// The longest wait between two attempts; a server that asks for more gets none.
+    /// Longest wait between two attempts. If a server asks for more, there is no retry.
     pub max_wait: Duration,
-    /// Bytes of one line of the answer.
+    /// Most bytes per line of the answer.
     pub max_line: usize,
-    /// Bytes of the whole answer as sent.
+    /// Most bytes of the answer on the wire.
     pub max_reply: usize,
 }
 
@@ -134,13 +134,13 @@ impl Default for Limits {
     }
 }
 
-/// What is wrong with an endpoint's settings.
+/// An invalid setting of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{setting}: {problem}")]
 pub struct EndpointError {
-    /// The setting, by the name of its field; a header with its own name as in `headers.X-Team`.
+    /// Name of the setting; for a header with its name, as in `headers.X-Team`.
     pub setting: String,
-    /// What is wrong, in one line without secrets.
+    /// The problem in one line, without secrets.
     pub problem: String,
 }
 

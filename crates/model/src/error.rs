@@ -1,69 +1,69 @@
-//! What can go wrong with an endpoint, in one form.
+//! Failures of an endpoint, in one form.
 
 use std::fmt;
 use std::time::Duration;
 
-/// The most characters of a provider's own words that are kept.
+/// Most characters kept of a provider's message.
 const MAX_MESSAGE_CHARS: usize = 1999;
 
 /// Why there is no answer, or only a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// What sort of failure it is.
-    pub kind: Kind,
-    /// The HTTP status, or the one the provider names in an event of a stream.
+    /// Kind of failure.
+    pub kind: ErrorKind,
+    /// HTTP status, or the status in an event of a stream.
     pub status: Option<u16>,
-    /// The URL that was asked, without query and user.
+    /// URL of the request, without query and user.
     pub url: String,
-    /// The provider's own words or the cause: one line, control characters escaped, at most 2000 characters.
+    /// The provider's message or the cause: one line, control characters escaped, at most 2000 characters.
     pub message: String,
-    /// Whether the same request may work a little later.
+    /// Whether the same request may work later.
     pub retryable: bool,
-    /// How long the provider wants us to wait before that.
+    /// Wait that the provider asks for.
     pub retry_after: Option<Duration>,
-    /// What the provider can find the request by.
+    /// Id by which the provider can find the request.
     pub request_id: Option<String>,
-    /// The size of the context window, where the provider tells it with an overflow.
+    /// Size of the context window, if the provider reports it with an overflow.
     pub window: Option<u64>,
-    /// Whether a part of the answer had been shown.
+    /// Whether a part of the answer was shown.
     pub shown: bool,
 }
 
-/// The sorts of failure.
+/// Kinds of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// No endpoint has been set up.
+pub enum ErrorKind {
+    /// No endpoint is configured.
     Unconfigured,
-    /// The key is missing, wrong or not allowed this.
+    /// The key is missing, invalid, or lacks permission.
     Auth,
-    /// Too many requests or tokens in a while.
+    /// Too many requests or tokens in a period.
     RateLimit,
     /// The account is out of credit.
     Quota,
-    /// The conversation does not fit into the context window.
+    /// The conversation exceeds the context window.
     Overflow,
     /// The provider failed.
     Server,
-    /// Any other status.
+    /// Any other HTTP status.
     Http,
-    /// No connection, or it broke.
+    /// Connecting failed, or the connection broke.
     Network,
-    /// Nothing came for too long.
+    /// A timeout passed.
     Timeout,
-    /// The answer stopped without an end.
+    /// The answer stopped before its end.
     Cut,
-    /// What came is no answer: a web page, nothing at all, or more than is taken.
+    /// The response is not an answer: a web page, an empty body, or too large.
     Garbage,
-    /// The provider reports a failure in the place of an answer, or within one.
+    /// The provider reports a failure in place of an answer, or within one.
     Provider,
-    /// The model cannot take what was sent, such as a picture.
+    /// The model does not accept a part of the request, such as an image.
     Unsupported,
-    /// The built-in model cannot do this.
+    /// The demo model cannot do this.
     Demo,
 }
 
-impl Kind {
-    /// Its name in logs and for programs.
+impl ErrorKind {
+    /// Returns the name for logs and programs.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -85,23 +85,22 @@ impl Kind {
     }
 }
 
-impl Kind {
-    /// Whether the message of such an error is ours, and not the provider's.
+impl ErrorKind {
+    /// Returns `true` if the messages of this kind are written here, not by the provider.
     fn is_in_our_words(self) -> bool {
         matches!(self, Self::Unconfigured | Self::Network | Self::Timeout | Self::Cut | Self::Demo)
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
 impl Error {
-    /// An error that is not retryable and of which nothing more is known. `url` loses its query and user, `message`
-    /// becomes one line.
-    pub(crate) fn new(kind: Kind, url: &str, message: &str) -> Self {
+    /// Returns an error that is not retryable. Removes query and user from `url`; makes `message` one line.
+    pub(crate) fn new(kind: ErrorKind, url: &str, message: &str) -> Self {
         Self {
             kind,
             status: None,
@@ -115,7 +114,7 @@ impl Error {
         }
     }
 
-    /// Takes `secret` out of all text, also where the end of the message cuts it: some providers quote the key.
+    /// Removes `secret` from all text, also where the end of the message cuts it: some providers quote the key.
     pub(crate) fn hide(&mut self, secret: &str) {
         if secret.is_empty() {
             return;
@@ -128,7 +127,7 @@ impl Error {
     }
 }
 
-/// For a log, which must not hold what people said: providers quote it in theirs, so their words stay in the field.
+/// For logs, which must not contain the conversation: providers quote it, so their message is left out.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind.name())?;
@@ -150,7 +149,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// `url` without query, fragment and user.
+/// Returns `url` without query, fragment and user.
 fn bare(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
@@ -166,10 +165,10 @@ pub(crate) fn one_line(text: &str) -> String {
     narrows_base::text::one_line(&words.join(" "), MAX_MESSAGE_CHARS)
 }
 
-/// Replaces `secret` in `text`, and the beginning of it at the end of a text that was cut.
+/// Replaces `secret` in `text`, and its beginning at the end of a text that was cut.
 fn hide(text: &mut String, secret: &str) {
     const MARK: &str = "[secret]";
-    /// Fewer characters of a key than this tell nothing.
+    /// Shorter parts of a key reveal nothing.
     const TELLING: usize = 4;
     if text.contains(secret) {
         *text = text.replace(secret, MARK);
@@ -198,7 +197,7 @@ mod tests {
     fn a_url_loses_what_is_nobodys_business() {
         #[track_caller]
         fn check(url: &str, expected: &str) {
-            assert_eq!(Error::new(Kind::Http, url, "").url, expected);
+            assert_eq!(Error::new(ErrorKind::Http, url, "").url, expected);
         }
         check("https://h/v1/chat/completions", "https://h/v1/chat/completions");
         check("https://h:1/v1?api-version=1&key=k#f", "https://h:1/v1");
@@ -227,12 +226,13 @@ mod tests {
         let error = Error {
             status: Some(429),
             request_id: Some("req_1".to_owned()),
-            ..Error::new(Kind::RateLimit, "https://h/v1?k=v", "slow\ndown")
+            ..Error::new(ErrorKind::RateLimit, "https://h/v1?k=v", "slow\ndown")
         };
         assert_eq!(error.to_string(), "rate_limit (HTTP 429) from https://h/v1 [request req_1]");
-        assert_eq!(Error::new(Kind::Demo, "", "no").to_string(), "demo: no");
-        assert_eq!(Error::new(Kind::Cut, "", "").to_string(), "cut");
-        let quotes = Error::new(Kind::Http, "", "Invalid request: [{'role': 'user', 'content': 'a prompt'}]");
+        assert_eq!(Error::new(ErrorKind::Demo, "", "no").to_string(), "demo: no");
+        assert_eq!(Error::new(ErrorKind::Cut, "", "").to_string(), "cut");
+        let quotes =
+            Error::new(ErrorKind::Http, "", "Invalid request: [{'role': 'user', 'content': 'a prompt'}]");
         assert_eq!(quotes.to_string(), "http");
     }
 
@@ -240,7 +240,7 @@ mod tests {
     fn a_secret_is_taken_out() {
         #[track_caller]
         fn check(message: &str, expected: &str) {
-            let mut error = Error::new(Kind::Auth, "https://h/sk-secret/v1", message);
+            let mut error = Error::new(ErrorKind::Auth, "https://h/sk-secret/v1", message);
             error.hide("sk-secret");
             assert_eq!(error.message, expected);
             assert_eq!(error.url, "https://h/[secret]/v1");
@@ -249,7 +249,7 @@ mod tests {
         check("wrong key sk-se", "wrong key sk-se");
         let long = "x".repeat(1990);
         check(&format!("{long} sk-secret sk-secret"), &format!("{long} [secret]…"));
-        let mut error = Error::new(Kind::Auth, "", "a");
+        let mut error = Error::new(ErrorKind::Auth, "", "a");
         error.hide("");
         assert_eq!(error.message, "a");
     }
@@ -264,7 +264,7 @@ mod tests {
 
         #[test]
         fn no_part_of_a_secret_is_left_wherever_the_message_ends(before in 1900..2100usize, key in "sk-[a-z0-9]{20}") {
-            let mut error = Error::new(Kind::Auth, "", &format!("{} {key} {key}", "X".repeat(before)));
+            let mut error = Error::new(ErrorKind::Auth, "", &format!("{} {key} {key}", "X".repeat(before)));
             error.hide(&key);
             prop_assert!(!error.message.contains(&key[..4]), "{}", error.message);
         }

@@ -1,4 +1,4 @@
-//! How requests travel: one HTTP client per endpoint, built when it is first needed.
+//! Sends requests, with one HTTP client per endpoint that is built on first use.
 
 use std::fs;
 use std::sync::Arc;
@@ -15,45 +15,43 @@ use tokio::time::{Duration, Instant, timeout, timeout_at};
 use url::Url;
 
 use crate::provider::is_loopback;
-use crate::{Endpoint, EndpointError, Error, Kind, Limits, problem};
+use crate::{Endpoint, EndpointError, Error, ErrorKind, Limits, error_response};
 
-/// What we call ourselves.
 const USER_AGENT: &str = concat!("narrows/", env!("CARGO_PKG_VERSION"));
-/// How many redirects are followed.
-const REDIRECTS: usize = 4;
-/// How long the words of a failure are waited for at most once its status is known.
-const WORDS: Duration = Duration::from_secs(10);
-/// How long a connection is kept for the next request.
-const KEPT: Duration = Duration::from_secs(90);
+const MAX_REDIRECTS: usize = 4;
+/// Longest wait for the body of a failure once its status is known.
+const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long an idle connection is kept for the next request.
+const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// What is needed to build the client, checked.
+/// The checked settings of the HTTP client.
 #[derive(Debug)]
 pub(crate) struct Transport {
     authorities: Vec<CertificateDer<'static>>,
     proxy: Option<Proxy>,
-    /// Whether TLS is spoken with the endpoint or the proxy.
+    /// Whether the endpoint or the proxy uses TLS.
     encrypted: bool,
     limits: Limits,
 }
 
 impl Transport {
     /// Checks the certificate authorities and the proxy of `endpoint`, whose requests go to `url`.
-    pub(crate) fn of(endpoint: &Endpoint, url: &Url) -> Result<Self, EndpointError> {
+    pub(crate) fn new(endpoint: &Endpoint, url: &Url) -> Result<Self, EndpointError> {
         let authorities = authorities(endpoint)?;
-        // Whatever listens on this machine is not behind a proxy.
+        // A proxy is never used for this machine.
         let via = proxy_url(endpoint)?.filter(|_| !is_loopback(url));
         let encrypted = url.scheme() == "https" || via.as_ref().is_some_and(|via| via.scheme() == "https");
-        let proxy = via.map(Proxy::all).transpose().map_err(|_| no_proxy("is no address of a proxy"))?;
+        let proxy = via.map(Proxy::all).transpose().map_err(|_| proxy_error("is no address of a proxy"))?;
         Ok(Self { authorities, proxy, encrypted, limits: endpoint.limits })
     }
 
-    /// The client. Reads the system's certificates if the endpoint speaks TLS.
+    /// Builds the client. Reads the system's certificates if the endpoint uses TLS.
     pub(crate) fn build(&self, url: &Url) -> Result<reqwest::Client, Error> {
-        let fail = |message: &str| Error::new(Kind::Network, url.as_str(), message);
+        let fail = |message: &str| Error::new(ErrorKind::Network, url.as_str(), message);
         let mut builder = reqwest::Client::builder()
             .user_agent(USER_AGENT)
             .connect_timeout(self.limits.connect)
-            .pool_idle_timeout(KEPT)
+            .pool_idle_timeout(IDLE_CONNECTION_TIMEOUT)
             .tcp_nodelay(true)
             .referer(false)
             .redirect(redirects())
@@ -79,7 +77,7 @@ impl Transport {
                 })?;
             config.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth()
         } else {
-            // Nothing is encrypted, so there is nothing to load; whoever redirects to TLS is not followed.
+            // Nothing is encrypted, so there is nothing to load; redirects to TLS are not followed.
             config.with_root_certificates(RootCertStore::empty()).with_no_client_auth()
         };
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -104,7 +102,7 @@ fn authorities(endpoint: &Endpoint) -> Result<Vec<CertificateDer<'static>>, Endp
     Ok(all)
 }
 
-fn no_proxy(why: &str) -> EndpointError {
+fn proxy_error(why: &str) -> EndpointError {
     EndpointError::new("proxy", why)
 }
 
@@ -112,20 +110,20 @@ fn proxy_url(endpoint: &Endpoint) -> Result<Option<Url>, EndpointError> {
     let Some(given) = endpoint.proxy.as_deref().map(str::trim).filter(|given| !given.is_empty()) else {
         return Ok(None);
     };
-    let url = Url::parse(given).map_err(|error| no_proxy(&format!("is not a URL: {error}")))?;
+    let url = Url::parse(given).map_err(|error| proxy_error(&format!("is not a URL: {error}")))?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(no_proxy("must begin with http:// or https://"));
+        return Err(proxy_error("must begin with http:// or https://"));
     }
     Ok(Some(url))
 }
 
-/// Follows redirects that keep the method, within one origin: nobody else gets the key or the conversation.
+/// Follows redirects that keep the method, within one origin: no other host may get the key or the conversation.
 fn redirects() -> redirect::Policy {
     redirect::Policy::custom(|attempt| {
         let keeps_method = matches!(attempt.status().as_u16(), 307 | 308);
         let first = attempt.previous().first();
         let same = first.is_some_and(|first| first.origin() == attempt.url().origin());
-        if keeps_method && same && attempt.previous().len() <= REDIRECTS {
+        if keeps_method && same && attempt.previous().len() <= MAX_REDIRECTS {
             attempt.follow()
         } else {
             attempt.stop()
@@ -133,43 +131,43 @@ fn redirects() -> redirect::Policy {
     })
 }
 
-/// A request on its way out.
+/// A request.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
-    /// JSON to post; `None` gets.
+    /// JSON body of a POST; `None` for a GET.
     pub(crate) body: Option<Bytes>,
 }
 
-/// Why there is no answer to read.
+/// A request without a usable response.
 #[derive(Debug)]
-pub(crate) struct Unanswered {
+pub(crate) struct SendError {
     pub(crate) error: Error,
-    /// Not even a connection came about.
+    /// The connection could not be established.
     pub(crate) is_unconnected: bool,
 }
 
-impl From<Error> for Unanswered {
+impl From<Error> for SendError {
     fn from(error: Error) -> Self {
         Self { error, is_unconnected: false }
     }
 }
 
-impl From<Unanswered> for Error {
-    fn from(unanswered: Unanswered) -> Self {
-        unanswered.error
+impl From<SendError> for Error {
+    fn from(error: SendError) -> Self {
+        error.error
     }
 }
 
-/// Sends a request, whose answer must begin by `deadline`; whatever is no success is an error with the provider's
-/// words, as far as they come within `patience`.
+/// Sends a request, whose response must begin by `deadline`. An unsuccessful status is an error with the provider's
+/// message, as far as it arrives within `patience`.
 pub(crate) async fn send(
     client: reqwest::Client,
     outgoing: Outgoing,
     deadline: Instant,
     patience: Duration,
-) -> Result<Response, Unanswered> {
+) -> Result<Response, SendError> {
     let Outgoing { url, mut headers, body } = outgoing;
     let method = if body.is_some() { Method::POST } else { Method::GET };
     let accept = HeaderValue::from_static("text/event-stream, application/json");
@@ -182,14 +180,16 @@ pub(crate) async fn send(
         request = request.body(body);
     }
     let response = match timeout_at(deadline, request.send()).await {
-        Ok(response) => response.map_err(|error| unsent(&url, error))?,
+        Ok(response) => response.map_err(|error| send_error(&url, error))?,
         Err(_) => {
-            return Err(Error::new(Kind::Timeout, url.as_str(), "the answer did not begin in time").into());
+            return Err(
+                Error::new(ErrorKind::Timeout, url.as_str(), "the answer did not begin in time").into()
+            );
         }
     };
     let status = response.status();
     if status.is_success() {
-        // Nobody has asked for it, so nobody here can read it.
+        // No encoding was requested, so none can be decoded.
         let is_plain = |coding: &HeaderValue| {
             let coding = coding.as_bytes().trim_ascii();
             coding.is_empty() || coding.eq_ignore_ascii_case(b"identity")
@@ -198,13 +198,13 @@ pub(crate) async fn send(
         if let Some(coding) = coding {
             let message =
                 format!("the answer is compressed ({})", String::from_utf8_lossy(coding.as_bytes()));
-            return Err(Error::new(Kind::Garbage, url.as_str(), &message).into());
+            return Err(Error::new(ErrorKind::Garbage, url.as_str(), &message).into());
         }
         return Ok(response);
     }
     let headers = response.headers().clone();
-    let body = words(response, patience.min(WORDS)).await;
-    let mut error = problem::read(status.as_u16(), &headers, &body, url.as_str(), SystemTime::now());
+    let body = read_error_body(response, patience.min(ERROR_BODY_TIMEOUT)).await;
+    let mut error = error_response::read(status.as_u16(), &headers, &body, url.as_str(), SystemTime::now());
     if let Some(elsewhere) = status.is_redirection().then(|| headers.get(LOCATION)).flatten() {
         let elsewhere = String::from_utf8_lossy(elsewhere.as_bytes());
         let elsewhere = elsewhere.split(['?', '#']).next().unwrap_or_default();
@@ -215,26 +215,28 @@ pub(crate) async fn send(
     Err(error.into())
 }
 
-/// The beginning of a failure's body, as far as it comes in time.
-async fn words(mut response: Response, patience: Duration) -> Bytes {
+/// Reads the beginning of a failure's body, as far as it arrives in time.
+async fn read_error_body(mut response: Response, patience: Duration) -> Bytes {
     let mut body = BytesMut::new();
     let all = async {
-        while body.len() < problem::MAX_BODY {
+        while body.len() < error_response::MAX_ERROR_BODY_BYTES {
             match response.chunk().await {
                 Ok(Some(bytes)) => {
-                    body.extend_from_slice(&bytes[..bytes.len().min(problem::MAX_BODY - body.len())]);
+                    body.extend_from_slice(
+                        &bytes[..bytes.len().min(error_response::MAX_ERROR_BODY_BYTES - body.len())],
+                    );
                 }
                 Ok(None) | Err(_) => break,
             }
         }
     };
-    // What has come by then has to do.
+    // Uses what has arrived so far.
     let _ = timeout(patience, all).await;
     body.freeze()
 }
 
-/// The error of a request that got no answer.
-fn unsent(url: &Url, error: reqwest::Error) -> Unanswered {
+/// Returns the error of a request without a response.
+fn send_error(url: &Url, error: reqwest::Error) -> SendError {
     let late = error.is_timeout();
     let built = error.is_builder();
     let is_unconnected = error.is_connect();
@@ -244,15 +246,15 @@ fn unsent(url: &Url, error: reqwest::Error) -> Unanswered {
         (true, false) => format!("no connection: {cause}"),
         _ => cause,
     };
-    let mut error = Error::new(Kind::Network, url.as_str(), &message);
-    // A certificate does not become valid by trying again, and whoever has waited for a connection in vain does not want
-    // to wait four times as long.
+    let mut error = Error::new(ErrorKind::Network, url.as_str(), &message);
+    // A retry does not make a certificate valid, and after a connection timeout the user does not want to wait four
+    // times as long.
     let waited = is_unconnected && late;
     error.retryable = !(built || waited || message.contains("certificate"));
-    Unanswered { error, is_unconnected }
+    SendError { error, is_unconnected }
 }
 
-/// An error and what caused it, without what it repeats.
+/// Returns an error with its causes, without repetitions.
 pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut all = error.to_string();
     let mut next = error.source();

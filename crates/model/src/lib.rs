@@ -1,7 +1,7 @@
-//! A Chat Completions endpoint, whichever it is: streams, repairs, retries, and a built-in model for demonstration.
+//! A client for Chat Completions endpoints of any provider: streams, repairs, retries, and a built-in demo model.
 //!
-//! A [`Client`] is one endpoint. [`Client::chat`] gives a [`Reply`], from which [`Event`]s are taken until there are
-//! none, and then the whole [`Completion`].
+//! A [`Client`] is one endpoint. [`Client::chat`] returns a [`Reply`], which yields [`ReplyEvent`]s and then the
+//! [`Completion`].
 //!
 //! ```
 //! use narrows_model::{Client, Endpoint, Event, Message, Request};
@@ -23,10 +23,10 @@
 //! # }
 //! ```
 //!
-//! What holds, whatever the endpoint does:
-//! - Nothing is asked again once a part of the answer was shown, and nothing without an [`Event::Note`] that says so.
-//! - Every wait has an end, and everything that is read has a limit ([`Limits`]).
-//! - Keys and the values of headers stand in no error, no log and no debug form.
+//! What always holds, whatever the endpoint does:
+//! - No request is repeated once a part of the answer was shown, nor without a [`ReplyEvent::Note`] that says so.
+//! - Every wait has a timeout, and everything that is read has a limit ([`Limits`]).
+//! - Keys and header values appear in no error, log or debug output.
 
 mod body;
 mod chat;
@@ -37,15 +37,15 @@ mod demo;
 mod discover;
 mod endpoint;
 mod error;
+mod error_response;
 mod http;
-mod problem;
 mod provider;
 mod repair;
 mod reply;
 mod retry;
 mod sse;
 mod target;
-mod think;
+mod think_tags;
 mod traits;
 mod usage;
 
@@ -56,9 +56,9 @@ pub use client::Client;
 pub use decode::read_recorded;
 pub use discover::ModelInfo;
 pub use endpoint::{DEMO_URL, Endpoint, EndpointError, Limits};
-pub use error::{Error, Kind};
+pub use error::{Error, ErrorKind};
 pub use narrows_base::Secret;
 pub use provider::Provider;
-pub use repair::Dropped;
-pub use reply::{Event, Note, Reply};
+pub use repair::DroppedField;
+pub use reply::{Reply, ReplyEvent, ReplyNote};
 pub use traits::ModelTraits;

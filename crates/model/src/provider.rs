@@ -1,17 +1,17 @@
-//! Who stands behind a URL.
+//! Detects the provider behind a URL.
 
 use std::net::IpAddr;
 
 use url::{Host, Url};
 
-/// Who stands behind an endpoint, as far as it makes a difference.
+/// Provider of an endpoint, as far as it makes a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Provider {
     /// OpenAI itself.
     OpenAi,
-    /// Azure with the undated API: the model is the deployment's name.
+    /// Azure with the undated API: the model is the name of the deployment.
     AzureV1,
-    /// Azure with a dated API: the deployment stands in the URL.
+    /// Azure with a dated API: the deployment is in the URL.
     AzureDated,
     /// AWS Bedrock.
     Bedrock,
@@ -45,13 +45,13 @@ pub enum Provider {
     LlamaCpp,
     /// LM Studio.
     LmStudio,
-    /// The built-in model for demonstration.
+    /// The built-in demo model.
     Demo,
-    /// Anything else that speaks Chat Completions.
+    /// Any other Chat Completions server.
     Other,
 }
 
-/// Every provider with its name in configuration.
+/// Every provider with its name in the configuration.
 const NAMES: [(Provider, &str); 21] = [
     (Provider::OpenAi, "openai"),
     (Provider::AzureV1, "azure"),
@@ -76,7 +76,7 @@ const NAMES: [(Provider, &str); 21] = [
     (Provider::Other, "other"),
 ];
 
-/// Hosts that tell the provider: the name itself or one below it.
+/// Hosts of providers, subdomains included.
 const HOSTS: [(&str, Provider); 17] = [
     ("api.openai.com", Provider::OpenAi),
     ("openai.azure.com", Provider::AzureV1),
@@ -97,7 +97,7 @@ const HOSTS: [(&str, Provider); 17] = [
     ("ollama.com", Provider::Ollama),
 ];
 
-/// The ports on which local servers listen unless told otherwise.
+/// Default ports of local servers.
 const PORTS: [(u16, Provider); 5] = [
     (11434, Provider::Ollama),
     (8000, Provider::Vllm),
@@ -107,26 +107,26 @@ const PORTS: [(u16, Provider); 5] = [
 ];
 
 impl Provider {
-    /// Every provider there is a name for.
+    /// Returns every provider that has a name.
     pub fn all() -> impl Iterator<Item = Self> {
         NAMES.iter().map(|(provider, _)| *provider)
     }
 
-    /// The name in configuration.
+    /// Returns the name in the configuration.
     #[must_use]
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|(provider, _)| *provider == self).map_or("other", |(_, name)| name)
     }
 
-    /// The provider of that name.
+    /// Returns the provider of that name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         NAMES.iter().find(|(_, known)| known.eq_ignore_ascii_case(name)).map(|(provider, _)| *provider)
     }
 
-    /// Who stands behind a URL, by its host, its port and its path.
+    /// Detects the provider by host, port and path of a URL.
     #[must_use]
-    pub fn of(url: &Url) -> Self {
+    pub fn from_url(url: &Url) -> Self {
         let host = url.host_str().unwrap_or_default().trim_end_matches('.').to_ascii_lowercase();
         if is_bedrock(&host) {
             return Self::Bedrock;
@@ -144,40 +144,40 @@ impl Provider {
         }
     }
 
-    /// Whether it is one of the Azure forms.
+    /// Returns `true` for both Azure APIs.
     pub(crate) fn is_azure(self) -> bool {
         matches!(self, Self::AzureV1 | Self::AzureDated)
     }
 
-    /// Whether it serves OpenAI's own models under their own rules.
+    /// Returns `true` if it serves OpenAI's own models under their own rules.
     pub(crate) fn is_openai(self) -> bool {
         matches!(self, Self::OpenAi | Self::AzureV1 | Self::AzureDated)
     }
 
-    /// Whether a message with fields it does not know is refused.
+    /// Returns `true` if messages with unknown fields are refused.
     pub(crate) fn is_strict(self) -> bool {
         self.is_openai() || matches!(self, Self::Mistral | Self::Groq | Self::Cerebras)
     }
 }
 
-/// Whether `host` is `name` or a name below it.
+/// Returns `true` if `host` is `name` or a subdomain of it.
 fn is_below(host: &str, name: &str) -> bool {
     host.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
-/// Whether a host is one of Bedrock's, the one that many documents give by mistake included.
+/// Returns `true` for hosts of Bedrock, including one that many documents give by mistake.
 fn is_bedrock(host: &str) -> bool {
     (host.starts_with("bedrock-runtime") && is_below(host, "amazonaws.com"))
         || (host.starts_with("bedrock-mantle.") && is_below(host, "api.aws"))
         || misnamed_bedrock(host).is_some()
 }
 
-/// The region in `REGION.bedrock.amazonaws.com`, a host that does not exist.
+/// Returns the region in `REGION.bedrock.amazonaws.com`, a host that does not exist.
 pub(crate) fn misnamed_bedrock(host: &str) -> Option<&str> {
     host.strip_suffix(".bedrock.amazonaws.com").filter(|region| !region.is_empty() && !region.contains('.'))
 }
 
-/// Whether a URL leads to this machine.
+/// Returns `true` if a URL leads to this machine.
 pub(crate) fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(Host::Domain(name)) => {
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn a_url_tells_its_provider() {
         let check = |url: &str, expected: Provider| {
-            assert_eq!(Provider::of(&Url::parse(url).unwrap()), expected, "{url}");
+            assert_eq!(Provider::from_url(&Url::parse(url).unwrap()), expected, "{url}");
         };
         check("https://api.openai.com/v1", Provider::OpenAi);
         check("https://us.api.openai.com/v1", Provider::OpenAi);

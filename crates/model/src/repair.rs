@@ -1,59 +1,59 @@
-//! What an endpoint refused, and what to ask without.
+//! Repairs requests that an endpoint refused.
 //!
-//! Endpoints differ in what they take, and most say so only when asked. A refusal is read once: the request is sent
-//! again without the part in question, or with that part said in another way, and the endpoint is remembered for it.
+//! Endpoints differ in what they accept, and most say so only in a refusal. The request is then sent again without the
+//! refused part, or with that part in another form, and the endpoint's refusal is remembered.
 
 mod table;
 
 use std::fmt;
 
-use crate::{Error, Kind};
+use crate::{Error, ErrorKind};
 
-/// A part of a request that an endpoint refused: it is left out, or said in another way.
+/// A part of a request that an endpoint refused. It is omitted, or sent in another form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Dropped {
-    /// The wish for usage numbers in the stream.
+pub enum DroppedField {
+    /// The request for usage in the stream.
     StreamOptions,
-    /// Streaming itself: the answer comes as a whole.
+    /// Streaming: the answer comes as a whole.
     Streaming,
-    /// The name of the limit of tokens: the other one is used.
+    /// The name of the token limit: the other one is used.
     MaxTokensName,
-    /// The limit of tokens.
+    /// The token limit.
     MaxTokens,
     /// The temperature.
     Temperature,
-    /// How hard to think.
+    /// The thinking effort.
     Effort,
-    /// The key that requests with a common prefix share.
+    /// The cache key.
     CacheKey,
-    /// Marks of what may be cached.
+    /// Cache marks.
     CacheControl,
     /// The tools.
     Tools,
-    /// Pictures.
+    /// Images.
     Images,
-    /// Recordings.
+    /// Audio.
     Audio,
     /// Documents.
     Files,
     /// The role `system`: `developer` is used.
     SystemRole,
-    /// The role `developer` as well: instructions stand in the first message of the person.
+    /// The role `developer` too: the instructions are put into the first user message.
     DeveloperRole,
     /// Content in parts: all of it becomes one text.
-    Parts,
-    /// Several messages of one role in a row: they become one.
+    DroppedFields,
+    /// Several messages of one role in a row: they are merged.
     Neighbours,
     /// The ids of tool calls: short ones are used.
     CallIds,
     /// Fields of earlier answers that another endpoint wanted back.
     Extra,
-    /// Leaving out what the model thought: it is sent back.
+    /// Omitted reasoning: it is sent back.
     Forgetting,
 }
 
-impl Dropped {
-    /// Whether the person loses something by it, as opposed to the same thing being said in another way.
+impl DroppedField {
+    /// Returns `true` if the user loses something by it, rather than only the form changing.
     #[must_use]
     pub fn matters(self) -> bool {
         match self {
@@ -71,7 +71,7 @@ impl Dropped {
             | Self::CacheControl
             | Self::SystemRole
             | Self::DeveloperRole
-            | Self::Parts
+            | Self::DroppedFields
             | Self::Neighbours
             | Self::CallIds
             | Self::Extra
@@ -79,7 +79,7 @@ impl Dropped {
         }
     }
 
-    /// Its name in logs and for programs.
+    /// Returns the name for logs and programs.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -97,7 +97,7 @@ impl Dropped {
             Self::Files => "files",
             Self::SystemRole => "system_role",
             Self::DeveloperRole => "developer_role",
-            Self::Parts => "parts",
+            Self::DroppedFields => "parts",
             Self::Neighbours => "neighbours",
             Self::CallIds => "call_ids",
             Self::Extra => "extra",
@@ -106,7 +106,7 @@ impl Dropped {
     }
 }
 
-impl fmt::Display for Dropped {
+impl fmt::Display for DroppedField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -114,69 +114,73 @@ impl fmt::Display for Dropped {
 
 /// A set of parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Parts(u32);
+pub(crate) struct DroppedFields(u32);
 
-impl Parts {
-    pub(crate) fn has(self, part: Dropped) -> bool {
+impl DroppedFields {
+    pub(crate) fn has(self, part: DroppedField) -> bool {
         self.0 & (1 << part as u32) != 0
     }
 
-    pub(crate) fn insert(&mut self, part: Dropped) {
+    pub(crate) fn insert(&mut self, part: DroppedField) {
         self.0 |= 1 << part as u32;
     }
 
     #[cfg(test)]
-    pub(crate) fn remove(&mut self, part: Dropped) {
+    pub(crate) fn remove(&mut self, part: DroppedField) {
         self.0 &= !(1 << part as u32);
     }
 
-    /// This set and that one.
+    /// Returns the union.
     pub(crate) fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
     #[cfg(test)]
-    pub(crate) fn of(parts: &[Dropped]) -> Self {
+    pub(crate) fn from_fields(parts: &[DroppedField]) -> Self {
         parts.iter().fold(Self::default(), |set, part| Self(set.0 | 1 << *part as u32))
     }
 }
 
-/// What a request has that can be refused.
+/// The parts of a request that can be refused.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sent<'a> {
-    /// The parts that are in it, and not yet left out.
-    pub(crate) parts: Parts,
-    /// Whether it offers tools; if not, earlier calls may still be in it.
+    /// The parts that are in it, without those omitted already.
+    pub(crate) parts: DroppedFields,
+    /// Whether it offers tools. If not, it may still contain earlier calls.
     pub(crate) offers_tools: bool,
-    /// The names of the fields of earlier answers that it sends back.
+    /// Names of the fields of earlier answers that it sends back.
     pub(crate) extra: Vec<&'a str>,
 }
 
-/// What to do about a refusal.
+/// The repair of a refused request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Repair {
-    /// What to leave out or say in another way.
-    pub(crate) what: Dropped,
-    /// Whether later requests shall do so as well.
+    /// Part to omit or to send in another form.
+    pub(crate) what: DroppedField,
+    /// Whether later requests are repaired too.
     pub(crate) lasting: bool,
 }
 
-/// What to leave out after `error`, given what was sent; `None` if the error is none of that sort.
+/// Returns the repair for `error`, given what was sent. `None` if `error` is not such a refusal.
 pub(crate) fn find(error: &Error, sent: &Sent<'_>) -> Option<Repair> {
     if error.shown {
         return None;
     }
     let text = error.message.to_lowercase();
     match error.kind {
-        Kind::Auth | Kind::RateLimit | Kind::Quota | Kind::Network | Kind::Timeout => None,
-        Kind::Cut | Kind::Garbage | Kind::Demo | Kind::Unconfigured => None,
-        // The limit of the answer counts as part of the window, and may be all that is too much.
-        Kind::Overflow => (sent.parts.has(Dropped::MaxTokens) && table::limit_too_large(&text))
-            .then_some(Repair { what: Dropped::MaxTokens, lasting: false }),
-        Kind::Server | Kind::Http | Kind::Provider | Kind::Unsupported => {
+        ErrorKind::Auth
+        | ErrorKind::RateLimit
+        | ErrorKind::Quota
+        | ErrorKind::Network
+        | ErrorKind::Timeout => None,
+        ErrorKind::Cut | ErrorKind::Garbage | ErrorKind::Demo | ErrorKind::Unconfigured => None,
+        // The limit of the answer counts as part of the window, and may alone exceed it.
+        ErrorKind::Overflow => (sent.parts.has(DroppedField::MaxTokens) && table::limit_too_large(&text))
+            .then_some(Repair { what: DroppedField::MaxTokens, lasting: false }),
+        ErrorKind::Server | ErrorKind::Http | ErrorKind::Provider | ErrorKind::Unsupported => {
             let what = table::look_up(error, &text, sent)?;
-            // Earlier calls without tools say nothing of tools.
-            let lasting = what != Dropped::Tools || sent.offers_tools;
+            // Earlier calls without tools say nothing about tools.
+            let lasting = what != DroppedField::Tools || sent.offers_tools;
             Some(Repair { what, lasting })
         }
     }

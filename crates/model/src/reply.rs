@@ -13,32 +13,33 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::body::{self, Profile};
 use crate::chunk::Piece;
-use crate::demo::Play;
-use crate::http::Unanswered;
-use crate::problem::Problem;
-use crate::repair::{self, Parts};
+use crate::demo::DemoReply;
+use crate::error_response::ErrorResponse;
+use crate::http::SendError;
+use crate::repair::{self, DroppedFields};
 use crate::{
-    Assistant, Client, Completion, Dropped, Error, Finish, Kind, Limits, Provider, Request, http, retry,
+    Assistant, Client, Completion, DroppedField, Error, ErrorKind, Finish, Limits, Provider, Request, http,
+    retry,
 };
-use stream::{Incoming, Step};
+use stream::{Incoming, ReadStep};
 
-/// What happens while an answer comes.
+/// An event while an answer arrives.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum ReplyEvent {
     /// A piece of the answer.
     Text(String),
-    /// A piece of what the model thinks before it answers.
+    /// A piece of the reasoning before the answer.
     Thought(String),
-    /// The model has begun to write a call of this tool.
+    /// The model has begun a tool call.
     Calling {
-        /// The tool.
+        /// Name of the tool.
         name: String,
     },
-    /// Something about the request rather than the answer.
-    Note(Note),
+    /// A note about the request rather than the answer.
+    Note(ReplyNote),
 }
 
-impl From<Piece> for Event {
+impl From<Piece> for ReplyEvent {
     fn from(piece: Piece) -> Self {
         match piece {
             Piece::Text(text) => Self::Text(text),
@@ -48,66 +49,66 @@ impl From<Piece> for Event {
     }
 }
 
-/// What was done so that there may be an answer.
+/// A retry or a repair of the request.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Note {
+pub enum ReplyNote {
     /// The request failed and will be sent again.
     Retrying {
-        /// Which attempt comes next; the first was 1.
+        /// Number of the next attempt; the first was 1.
         attempt: u32,
-        /// How long until then.
+        /// Delay until then.
         wait: Duration,
         /// Why it failed.
         error: Error,
     },
     /// The endpoint refused a part of the request, which is now sent without it, or in another form.
     Without {
-        /// Which part.
-        what: Dropped,
+        /// The part.
+        what: DroppedField,
         /// The refusal.
         error: Error,
     },
 }
 
-/// One answer under way. Nothing is sent before the first [`next`](Self::next); dropping it aborts the request.
+/// An answer in progress. Nothing is sent before the first [`next`](Self::next); dropping this aborts the request.
 #[must_use = "nothing is asked before `next` is called"]
 pub struct Reply<'a> {
     client: &'a Client,
     request: &'a Request,
     state: State,
-    /// What is to be handed out, oldest first.
-    ready: VecDeque<Event>,
-    /// Where the decoder puts pieces; kept for its memory.
+    /// Events to return, oldest first.
+    ready: VecDeque<ReplyEvent>,
+    /// Buffer for the decoder's pieces; kept for its memory.
     pieces: Vec<Piece>,
-    /// How often the request has been sent, repairs not counted.
+    /// Attempts so far, without repairs.
     attempt: u32,
-    /// What this request is sent without, beyond what the endpoint is known to refuse.
-    without: Parts,
-    /// Whether a part of the answer has been handed out.
+    /// Parts omitted from this request, beyond what the endpoint is known to refuse.
+    without: DroppedFields,
+    /// Whether a part of the answer was returned.
     shown: bool,
-    /// Since when no connection comes about, and how long the last try took.
+    /// Since when connecting fails, and how long the last attempt took.
     unconnected: Option<(Instant, Duration)>,
-    /// When it must have ended; set by the first call.
+    /// Deadline of the whole answer; set by the first call.
     until: Option<Instant>,
 }
 
-/// A request on its way, and what it was sent with.
-type Asking = Pin<Box<dyn Future<Output = Result<Response, Unanswered>> + Send>>;
+/// The response to a request that was sent.
+type PendingResponse = Pin<Box<dyn Future<Output = Result<Response, SendError>> + Send>>;
 
 enum State {
     /// To be sent.
     Fresh,
-    /// To be sent when this has passed.
+    /// To be sent after this delay.
     Waiting(Pin<Box<Sleep>>),
-    /// On its way.
-    Asking { response: Asking, started: Instant },
-    /// Its answer comes.
+    /// Sent.
+    Asking { response: PendingResponse, started: Instant },
+    /// The answer arrives.
     Reading(Box<Incoming>),
     /// The demo model answers.
-    Playing(Box<Play>, Option<Pin<Box<Sleep>>>),
+    Playing(Box<DemoReply>, Option<Pin<Box<Sleep>>>),
     /// The answer is complete.
     Complete(Box<Completion>),
-    /// There will be none.
+    /// There will be no answer.
     Failed(Box<Error>),
 }
 
@@ -120,7 +121,7 @@ impl<'a> Reply<'a> {
             ready: VecDeque::new(),
             pieces: Vec::new(),
             attempt: 0,
-            without: Parts::default(),
+            without: DroppedFields::default(),
             shown: false,
             unconnected: None,
             until: None,
@@ -129,10 +130,10 @@ impl<'a> Reply<'a> {
 }
 
 impl Reply<'_> {
-    /// What happens next; `None` once the answer is complete. After an error, the same error again.
+    /// Returns the next event, or `None` once the answer is complete. After an error, returns the same error again.
     ///
-    /// Safe to cancel: a call that is dropped loses nothing, the next one goes on where it was.
-    pub async fn next(&mut self) -> Result<Option<Event>, Error> {
+    /// Cancel-safe: dropping a call loses nothing.
+    pub async fn next(&mut self) -> Result<Option<ReplyEvent>, Error> {
         loop {
             if let Some(event) = self.next_now() {
                 return Ok(Some(event));
@@ -149,16 +150,16 @@ impl Reply<'_> {
                     let started = *started;
                     match response.as_mut().await {
                         Ok(response) => self.receive(response, started),
-                        Err(unanswered) => self.miss(unanswered, started),
+                        Err(unanswered) => self.handle_send_error(unanswered, started),
                     }
                 }
                 State::Reading(incoming) => {
                     let step = incoming.step(&mut self.pieces).await;
-                    // What came before a failure is shown before it.
-                    self.ready.extend(self.pieces.drain(..).map(Event::from));
+                    // Pieces before a failure are shown before it.
+                    self.ready.extend(self.pieces.drain(..).map(ReplyEvent::from));
                     match step {
-                        Ok(Step::More) => {}
-                        Ok(Step::End) => self.finish(),
+                        Ok(ReadStep::More) => {}
+                        Ok(ReadStep::End) => self.finish(),
                         Err(problem) => self.stop(problem),
                     }
                 }
@@ -172,23 +173,23 @@ impl Reply<'_> {
                             *pause = (!pace.is_zero()).then(|| Box::pin(sleep(pace)));
                             self.ready.push_back(event);
                         }
-                        None => self.end_play(),
+                        None => self.finish_demo(),
                     }
                 }
             }
         }
     }
 
-    /// What [`next`](Self::next) would return without waiting; `None` if it would have to do more than that. Pieces come
-    /// by the dozen, and this spares all but the first of them the wait.
-    pub fn next_now(&mut self) -> Option<Event> {
+    /// Returns what [`next`](Self::next) would return without waiting. Pieces come by the dozen, and this avoids the
+    /// wait for all but the first of them.
+    pub fn next_now(&mut self) -> Option<ReplyEvent> {
         let event = self.ready.pop_front()?;
-        self.shown |= !matches!(event, Event::Note(_));
+        self.shown |= !matches!(event, ReplyEvent::Note(_));
         Some(event)
     }
 
-    /// The whole answer, as it goes into the conversation. Without one, because [`next`](Self::next) has not yet
-    /// returned `None` or has failed, an empty message: half an answer is no part of a conversation.
+    /// Returns the complete answer, as it goes into the conversation. If [`next`](Self::next) has not returned `None`
+    /// yet or has failed, returns an empty message: half an answer is not part of a conversation.
     #[must_use]
     pub fn into_completion(self) -> Completion {
         match self.state {
@@ -218,17 +219,17 @@ impl Reply<'_> {
         let until = *self.until.get_or_insert(started + limits.total);
         self.attempt = self.attempt.max(1);
         if self.client.provider() == Provider::Demo {
-            self.state = State::Playing(Box::new(Play::of(self.request)), None);
+            self.state = State::Playing(Box::new(DemoReply::new(self.request)), None);
             return;
         }
         let outgoing = body::build(self.request, &self.profile()).map(|body| self.client.outgoing(body));
         let outgoing = match outgoing {
             Ok(outgoing) if self.request.model.is_empty() && !self.is_model_optional() => {
-                let error = Error::new(Kind::Unconfigured, outgoing.url.as_str(), "no model is set");
+                let error = Error::new(ErrorKind::Unconfigured, outgoing.url.as_str(), "no model is set");
                 return self.fail(error);
             }
             Ok(outgoing) => outgoing,
-            Err(error) => return self.fail(Error::new(Kind::Garbage, "", &error.to_string())),
+            Err(error) => return self.fail(Error::new(ErrorKind::Garbage, "", &error.to_string())),
         };
         let client = match self.client.http() {
             Ok(client) => client,
@@ -246,14 +247,14 @@ impl Reply<'_> {
         self.state = State::Asking { response: Box::pin(response), started };
     }
 
-    /// Whether the endpoint knows which model is meant.
+    /// Returns `true` if the endpoint knows which model is meant.
     fn is_model_optional(&self) -> bool {
         matches!(self.client.provider(), Provider::AzureDated | Provider::LlamaCpp)
     }
 
-    /// There is no answer to read.
-    fn miss(&mut self, unanswered: Unanswered, started: Instant) {
-        let Unanswered { error, is_unconnected } = unanswered;
+    /// Handles a request without a response.
+    fn handle_send_error(&mut self, unanswered: SendError, started: Instant) {
+        let SendError { error, is_unconnected } = unanswered;
         self.unconnected = is_unconnected.then(|| {
             let since = self.unconnected.map_or(started, |(since, _)| since);
             (since, started.elapsed())
@@ -267,20 +268,20 @@ impl Reply<'_> {
         self.state = State::Reading(Box::new(Incoming::new(response, self.limits(), started, until)));
     }
 
-    /// The answer has been read to its end.
+    /// Handles the end of the answer.
     fn finish(&mut self) {
         let State::Reading(incoming) = std::mem::replace(&mut self.state, State::Fresh) else { return };
         let request_id = incoming.request_id.clone();
         let result = incoming.finish(&mut self.pieces);
-        self.ready.extend(self.pieces.drain(..).map(Event::from));
+        self.ready.extend(self.pieces.drain(..).map(ReplyEvent::from));
         match result {
             Ok(completion) => self.state = State::Complete(Box::new(completion)),
             Err(problem) => self.fail(self.error(problem, request_id)),
         }
     }
 
-    /// The answer has broken off.
-    fn stop(&mut self, problem: Problem) {
+    /// Handles an answer that broke off.
+    fn stop(&mut self, problem: ErrorResponse) {
         let request_id = match &self.state {
             State::Reading(incoming) => incoming.request_id.clone(),
             _ => None,
@@ -288,45 +289,50 @@ impl Reply<'_> {
         self.fail(self.error(problem, request_id));
     }
 
-    fn error(&self, problem: Problem, request_id: Option<String>) -> Error {
+    fn error(&self, problem: ErrorResponse, request_id: Option<String>) -> Error {
         problem.into_error(self.client.chat_url().as_str(), request_id)
     }
 
-    fn end_play(&mut self) {
+    fn finish_demo(&mut self) {
         if let State::Playing(play, _) = std::mem::replace(&mut self.state, State::Fresh) {
             self.state = State::Complete(Box::new(play.into_completion()));
         }
     }
 
-    /// Repairs the request, or tries again, or gives up.
+    /// Repairs or retries the request, or fails.
     fn fail(&mut self, error: Error) {
-        let mut error = self.client.hidden(error);
-        // Pieces that wait to be handed out will have been shown by the time of the error.
-        error.shown = self.shown || self.ready.iter().any(|event| !matches!(event, Event::Note(_)));
+        let mut error = self.client.without_secrets(error);
+        // Pending pieces will have been shown by the time of the error.
+        error.shown = self.shown || self.ready.iter().any(|event| !matches!(event, ReplyEvent::Note(_)));
         tracing::debug!(endpoint = self.client.endpoint().name, model = self.request.model, %error, "failed");
         if let Some(window) = error.window {
-            self.client.note_window(&self.request.model, window);
+            self.client.remember_window(&self.request.model, window);
         }
         let sent = body::sent(self.request, &self.profile());
         if let Some(repair) = repair::find(&error, &sent) {
             self.without.insert(repair.what);
             if repair.lasting {
-                self.client.refuse(&self.request.model, repair.what);
+                self.client.remember_refused(&self.request.model, repair.what);
             }
-            self.ready.push_back(Event::Note(Note::Without { what: repair.what, error }));
+            self.ready.push_back(ReplyEvent::Note(ReplyNote::Without { what: repair.what, error }));
             self.state = State::Fresh;
             return;
         }
         let in_time = |wait: &Duration| {
             let next = Instant::now() + *wait;
-            // The next try may take as long as the last.
-            let ends_soon = |(since, took): (Instant, Duration)| next + took < since + retry::CONNECTING;
+            // The next attempt may take as long as the last.
+            let ends_soon =
+                |(since, took): (Instant, Duration)| next + took < since + retry::CONNECT_RETRY_TIMEOUT;
             self.until.is_none_or(|until| next < until) && self.unconnected.is_none_or(ends_soon)
         };
-        let wait = retry::wait(&error, self.attempt, &self.limits(), fastrand::f64()).filter(in_time);
+        let wait = retry::delay(&error, self.attempt, &self.limits(), fastrand::f64()).filter(in_time);
         if let Some(wait) = wait {
             self.attempt += 1;
-            self.ready.push_back(Event::Note(Note::Retrying { attempt: self.attempt, wait, error }));
+            self.ready.push_back(ReplyEvent::Note(ReplyNote::Retrying {
+                attempt: self.attempt,
+                wait,
+                error,
+            }));
             self.state = State::Waiting(Box::pin(sleep(wait)));
             return;
         }
@@ -335,7 +341,7 @@ impl Reply<'_> {
 }
 
 impl fmt::Debug for Reply<'_> {
-    /// Without what is said in it.
+    /// Omits the content.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reply")
             .field("endpoint", &self.client.endpoint().name)

@@ -1,32 +1,32 @@
-//! When a failed request is sent again.
+//! Decides when a failed request is sent again.
 
 use std::time::Duration;
 
-use crate::{Error, Kind, Limits};
+use crate::{Error, ErrorKind, Limits};
 
-/// The first wait, which doubles with every attempt.
-const FIRST: Duration = Duration::from_secs(1);
-/// The longest wait that is not asked for.
-const LONGEST: Duration = Duration::from_secs(30);
-/// How long connecting is tried in all, if it fails sooner than the limit of one try.
-pub(crate) const CONNECTING: Duration = Duration::from_secs(10);
-/// How much a wait varies, so that clients that failed together do not come back together.
+/// First delay, which doubles with every attempt.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+/// Longest delay that the endpoint did not ask for.
+const MAX_DELAY: Duration = Duration::from_secs(30);
+/// Total time for connection attempts, if one attempt fails sooner than its own limit.
+pub(crate) const CONNECT_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Random variation of a delay, so that clients that failed together do not return together.
 const JITTER: f64 = 0.2;
 
-/// How long to wait after attempt number `attempt` (from 1) failed; `None` if the failure is to be reported.
+/// Returns the delay after attempt number `attempt` (from 1) failed; `None` if the failure is to be reported.
 ///
-/// `chance` lies between 0 and 1. What the endpoint asks for is kept exactly; if that is over the limit, a person
-/// should decide rather than wait.
-pub(crate) fn wait(error: &Error, attempt: u32, limits: &Limits, chance: f64) -> Option<Duration> {
-    // Whoever waited in vain for minutes does not want to wait four times as long.
-    if !error.retryable || error.shown || error.kind == Kind::Timeout || attempt >= limits.attempts {
+/// `chance` is between 0 and 1. A delay that the endpoint asks for is kept exactly; if it exceeds the limit, the user
+/// should decide instead.
+pub(crate) fn delay(error: &Error, attempt: u32, limits: &Limits, chance: f64) -> Option<Duration> {
+    // After a timeout of minutes the user does not want to wait four times as long.
+    if !error.retryable || error.shown || error.kind == ErrorKind::Timeout || attempt >= limits.attempts {
         return None;
     }
     match error.retry_after {
         Some(asked) => (asked <= limits.max_wait).then_some(asked),
         None => {
             let doublings = attempt.saturating_sub(1).min(5);
-            let wait = FIRST.saturating_mul(1 << doublings).min(LONGEST);
+            let wait = FIRST_DELAY.saturating_mul(1 << doublings).min(MAX_DELAY);
             Some(wait.mul_f64(1.0 + JITTER * (2.0 * chance.clamp(0.0, 1.0) - 1.0)).min(limits.max_wait))
         }
     }
@@ -38,7 +38,7 @@ mod tests {
 
     use super::*;
 
-    fn failure(kind: Kind, retryable: bool, retry_after: Option<u64>) -> Error {
+    fn failure(kind: ErrorKind, retryable: bool, retry_after: Option<u64>) -> Error {
         let mut error = Error::new(kind, "http://localhost/v1/chat/completions", "busy");
         error.retryable = retryable;
         error.retry_after = retry_after.map(Duration::from_millis);
@@ -48,9 +48,9 @@ mod tests {
     #[test]
     fn waits_double_and_end() {
         let limits = Limits { attempts: 9, ..Limits::default() };
-        let error = failure(Kind::Server, true, None);
+        let error = failure(ErrorKind::Server, true, None);
         let waits: Vec<_> =
-            (1..=9).map(|attempt| wait(&error, attempt, &limits, 0.5).map(|wait| wait.as_secs())).collect();
+            (1..=9).map(|attempt| delay(&error, attempt, &limits, 0.5).map(|wait| wait.as_secs())).collect();
         assert_eq!(
             waits,
             [Some(1), Some(2), Some(4), Some(8), Some(16), Some(30), Some(30), Some(30), None],
@@ -61,29 +61,29 @@ mod tests {
     #[test]
     fn what_the_endpoint_asks_for_goes_first() {
         let check = |error: &Error, attempt: u32, expected: Option<u64>| {
-            let found = wait(error, attempt, &Limits::default(), 0.0);
+            let found = delay(error, attempt, &Limits::default(), 0.0);
             assert_eq!(found, expected.map(Duration::from_millis), "{error} at {attempt}");
         };
-        check(&failure(Kind::RateLimit, true, Some(300)), 1, Some(300));
-        check(&failure(Kind::RateLimit, true, Some(0)), 3, Some(0));
-        check(&failure(Kind::RateLimit, true, Some(60_000)), 1, Some(60_000));
-        check(&failure(Kind::RateLimit, true, Some(60_001)), 1, None);
-        check(&failure(Kind::RateLimit, true, Some(300)), 4, None);
-        check(&failure(Kind::Server, true, None), 1, Some(800));
-        check(&failure(Kind::Quota, false, Some(300)), 1, None);
-        check(&failure(Kind::Auth, false, None), 1, None);
-        check(&failure(Kind::Timeout, true, None), 1, None);
-        check(&Error { shown: true, ..failure(Kind::Cut, true, None) }, 1, None);
+        check(&failure(ErrorKind::RateLimit, true, Some(300)), 1, Some(300));
+        check(&failure(ErrorKind::RateLimit, true, Some(0)), 3, Some(0));
+        check(&failure(ErrorKind::RateLimit, true, Some(60_000)), 1, Some(60_000));
+        check(&failure(ErrorKind::RateLimit, true, Some(60_001)), 1, None);
+        check(&failure(ErrorKind::RateLimit, true, Some(300)), 4, None);
+        check(&failure(ErrorKind::Server, true, None), 1, Some(800));
+        check(&failure(ErrorKind::Quota, false, Some(300)), 1, None);
+        check(&failure(ErrorKind::Auth, false, None), 1, None);
+        check(&failure(ErrorKind::Timeout, true, None), 1, None);
+        check(&Error { shown: true, ..failure(ErrorKind::Cut, true, None) }, 1, None);
     }
 
     proptest! {
         #[test]
         fn a_wait_keeps_its_bounds(attempt in 1u32..100, chance in -1.0f64..2.0, max in 0u64..100) {
             let limits = Limits { attempts: 100, max_wait: Duration::from_secs(max), ..Limits::default() };
-            let wait = wait(&failure(Kind::Server, true, None), attempt, &limits, chance).unwrap();
+            let wait = delay(&failure(ErrorKind::Server, true, None), attempt, &limits, chance).unwrap();
             prop_assert!(wait <= limits.max_wait);
-            prop_assert!(wait <= LONGEST.mul_f64(1.0 + JITTER));
-            prop_assert!(wait >= FIRST.mul_f64(1.0 - JITTER).min(limits.max_wait));
+            prop_assert!(wait <= MAX_DELAY.mul_f64(1.0 + JITTER));
+            prop_assert!(wait >= FIRST_DELAY.mul_f64(1.0 - JITTER).min(limits.max_wait));
         }
     }
 }

@@ -1,18 +1,18 @@
-//! Server-sent events: bytes to the data of events, whatever the boundaries of the reads.
+//! Parses server-sent events, whatever the boundaries of the reads.
 //!
-//! A data line that lies whole in one read is handed on as a slice of that read. Only what is split over reads, or
-//! over several data lines of one event, is copied.
+//! A data line that is complete in one read is returned as a slice of that read. Only data split over reads, or over
+//! several data lines, is copied.
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// A line or an event over the limit.
+/// A line or an event exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a line or event of more than {limit} bytes")]
 pub(crate) struct TooLong {
     pub(crate) limit: usize,
 }
 
-/// What a body is, judged by its first byte: the content type is often wrong.
+/// Kind of a body, judged by its first byte: the content type is often wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// Events, or at least lines.
@@ -24,8 +24,8 @@ pub(crate) enum Shape {
 }
 
 impl Shape {
-    /// What a body that starts with `bytes` is; `None` while they hold nothing but white space.
-    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
+    /// Detects the kind of a body that starts with `bytes`; `None` while they are only white space.
+    pub(crate) fn detect(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
         // The rest of a mark that is split over reads.
         if BOM.starts_with(bytes) {
@@ -39,27 +39,27 @@ impl Shape {
     }
 }
 
-/// The mark some servers put before UTF-8.
+/// The byte order mark that some servers send.
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// Finds events in what is read.
+/// An event parser.
 ///
 /// Feed it, then take events with [`Sse::next`] until there are none.
 #[derive(Debug)]
 pub(crate) struct Sse {
-    /// What was read and not yet looked at.
+    /// Bytes that are not parsed yet.
     read: Bytes,
-    /// The beginning of a line whose end has not been read.
+    /// The beginning of an incomplete line.
     line: BytesMut,
     data: Data,
     max_line: usize,
-    /// Nothing but a mark may have come yet.
+    /// Only a mark may have come yet.
     at_start: bool,
-    /// The last byte looked at was a CR, so a LF that comes next belongs to it.
+    /// The last byte was a CR, so an LF that follows belongs to it.
     after_cr: bool,
 }
 
-/// The data lines of the event that is being read.
+/// Data lines of the current event.
 #[derive(Debug, Default)]
 enum Data {
     #[default]
@@ -69,7 +69,7 @@ enum Data {
 }
 
 impl Sse {
-    /// For a stream whose lines, and events, may have up to `max_line` bytes.
+    /// Creates a parser for lines and events of up to `max_line` bytes.
     pub(crate) fn new(max_line: usize) -> Self {
         Self {
             read: Bytes::new(),
@@ -81,12 +81,12 @@ impl Sse {
         }
     }
 
-    /// Takes what was read.
+    /// Adds bytes.
     pub(crate) fn feed(&mut self, bytes: Bytes) {
         if self.read.is_empty() {
             self.read = bytes;
         } else {
-            // Somebody reads on before taking all events.
+            // The caller adds bytes before it has taken all events.
             let mut both = BytesMut::with_capacity(self.read.len() + bytes.len());
             both.extend_from_slice(&self.read);
             both.extend_from_slice(&bytes);
@@ -94,7 +94,7 @@ impl Sse {
         }
     }
 
-    /// The data of the next event that is complete; never empty.
+    /// Returns the data of the next complete event; never empty.
     pub(crate) fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
         if let Some(data) = self.only_event() {
             return Ok(Some(data));
@@ -109,7 +109,7 @@ impl Sse {
         Ok(None)
     }
 
-    /// The data of the event that all of the read is, which it often is, since servers send one at a time.
+    /// Returns the data of the event that the whole read consists of, as is common.
     fn only_event(&mut self) -> Option<Bytes> {
         let is_between = self.line.is_empty() && matches!(self.data, Data::None);
         let data = self.read.strip_prefix(b"data: ")?.strip_suffix(b"\n\n")?;
@@ -124,16 +124,16 @@ impl Sse {
         Some(data)
     }
 
-    /// The data of an event that the end of the stream cut off before its blank line.
+    /// Returns the data of an event that the end of the stream cut off before its blank line.
     pub(crate) fn finish(&mut self) -> Option<Bytes> {
         let line = self.line.split().freeze();
         let line = self.without_mark(line);
-        // Over the limit is over the limit, also at the end.
+        // The limit also holds at the end.
         self.field(line).ok()?;
         self.dispatch()
     }
 
-    /// The next line without its end.
+    /// Returns the next line without its end.
     fn next_line(&mut self) -> Result<Option<Bytes>, TooLong> {
         if self.after_cr && !self.read.is_empty() {
             self.after_cr = false;
@@ -170,7 +170,7 @@ impl Sse {
         line
     }
 
-    /// Takes a line that is not blank. All fields but data are for readers that reconnect.
+    /// Handles a line that is not blank. Fields other than data are for clients that reconnect.
     fn field(&mut self, mut line: Bytes) -> Result<(), TooLong> {
         let Some(rest) = line.strip_prefix(b"data") else { return Ok(()) };
         let start = match rest {
@@ -201,7 +201,7 @@ impl Sse {
         Ok(Data::Joined(joined))
     }
 
-    /// Ends the event; one without data is none.
+    /// Ends the event; one without data is ignored.
     fn dispatch(&mut self) -> Option<Bytes> {
         let data = match std::mem::take(&mut self.data) {
             Data::None => return None,
@@ -333,7 +333,7 @@ mod tests {
     fn a_body_is_judged_by_its_first_byte() {
         #[track_caller]
         fn check(body: &[u8], expected: Option<Shape>) {
-            assert_eq!(Shape::of(body), expected, "{body:?}");
+            assert_eq!(Shape::detect(body), expected, "{body:?}");
         }
         check(b"data: {}", Some(Shape::Events));
         check(b": comment", Some(Shape::Events));
@@ -347,7 +347,7 @@ mod tests {
         check(b"\xef\xbb\xbf", None);
     }
 
-    /// A text that may stand in data lines: no line ends, and not empty as a whole.
+    /// A text that may be in data lines: no line ends, and not empty.
     fn payload() -> impl Strategy<Value = String> {
         proptest::collection::vec("[^\r\n]{0,20}", 1..4)
             .prop_map(|lines| lines.join("\n"))

@@ -1,4 +1,4 @@
-//! Where requests go: the URLs and headers of an endpoint, checked once.
+//! URLs and headers of an endpoint, checked once.
 
 use narrows_base::text::quoted;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
@@ -8,35 +8,34 @@ use crate::endpoint::DEMO_URL;
 use crate::provider::misnamed_bedrock;
 use crate::{Endpoint, EndpointError, Provider};
 
-/// The parameter that Azure's dated API demands.
+/// The parameter that Azure's dated API requires.
 const API_VERSION: &str = "api-version";
 /// The last stable version of that API.
 const AZURE_VERSION: &str = "2024-10-21";
 /// Azure's header for keys.
 const API_KEY: HeaderName = HeaderName::from_static("api-key");
-/// What people set as key where none is needed; hosts and models go by such names as well.
+/// Keys that users set where none is needed; hosts and models have such names too.
 const PLACEHOLDERS: [&str; 6] = ["ollama", "lm-studio", "not-needed", "not_needed", "no-key", "placeholder"];
-/// What people paste along with the base URL.
+/// Suffix that users paste along with the base URL.
 const CHAT: &str = "/chat/completions";
 
 /// Where requests go.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
-    /// The base URL, without a slash at its end and without query.
+    /// Base URL, without a slash at its end and without query.
     base: Url,
-    /// The parameters of every request.
+    /// Query parameters of every request.
     query: Vec<(String, String)>,
-    /// The headers of every request; those with secrets are marked as such.
+    /// Headers of every request; secret ones are marked sensitive.
     pub(crate) headers: HeaderMap,
-    /// Who stands there.
     pub(crate) provider: Provider,
-    /// What was changed so that it can work.
+    /// Corrections that were made to the settings.
     pub(crate) notes: Vec<String>,
 }
 
 impl Target {
-    /// Checks the URL, the key, the headers and the parameters of `endpoint`.
-    pub(crate) fn of(endpoint: &Endpoint) -> Result<Self, EndpointError> {
+    /// Checks URL, key, headers and parameters of `endpoint`.
+    pub(crate) fn new(endpoint: &Endpoint) -> Result<Self, EndpointError> {
         let given = endpoint.base_url.trim();
         let mut base = Url::parse(given).map_err(|error| match given {
             "" => EndpointError::new("base_url", "is not set"),
@@ -61,7 +60,7 @@ impl Target {
         if let Some(note) = move_bedrock(&mut base) {
             notes.push(note);
         }
-        let provider = endpoint.provider.unwrap_or_else(|| Provider::of(&base));
+        let provider = endpoint.provider.unwrap_or_else(|| Provider::from_url(&base));
         if provider == Provider::Demo {
             return Err(EndpointError::new("provider", format!("is the demo, which only {DEMO_URL} is")));
         }
@@ -75,17 +74,17 @@ impl Target {
         Ok(Self { base, query, headers, provider, notes })
     }
 
-    /// The URL for chats.
+    /// Returns the URL for chats.
     pub(crate) fn chat(&self) -> Url {
         self.below(self.base.path(), CHAT)
     }
 
-    /// The URL of the list of models.
+    /// Returns the URL of the list of models.
     pub(crate) fn models(&self) -> Url {
         self.below(self.base.path(), "/models")
     }
 
-    /// A URL beside the part of the server that speaks Chat Completions.
+    /// Returns a URL beside the part of the server that speaks Chat Completions.
     pub(crate) fn beside(&self, path: &str) -> Url {
         let base = self.base.path().trim_end_matches('/');
         self.below(base.strip_suffix("/v1").unwrap_or(base), path)
@@ -100,18 +99,18 @@ impl Target {
         url
     }
 
-    /// The deployment in the URL of Azure's dated API.
+    /// Returns the deployment in the URL of Azure's dated API.
     pub(crate) fn deployment(&self) -> Option<&str> {
         let (_, rest) = self.base.path().split_once("/deployments/")?;
         rest.split('/').next().filter(|name| !name.is_empty())
     }
 
-    /// Takes every secret that is sent out of an error.
+    /// Removes every secret that is sent from an error.
     pub(crate) fn hide_secrets(endpoint: &Endpoint, error: &mut crate::Error) {
         let headers = endpoint.headers.iter().map(|(_, value)| value);
         for secret in endpoint.key.iter().chain(headers) {
             let secret = secret.expose().trim();
-            // A shorter value stands in innocent words, and is no key.
+            // A shorter value may be part of ordinary words, and is not a key.
             if secret.len() >= 6 && !PLACEHOLDERS.contains(&secret) {
                 error.hide(secret);
             }
@@ -119,7 +118,7 @@ impl Target {
     }
 }
 
-/// Moves a URL from the host that many documents give for Bedrock, which does not exist, to the one that does.
+/// Corrects a host for Bedrock that many documents give, but that does not exist.
 fn move_bedrock(base: &mut Url) -> Option<String> {
     let wrong = base.host_str()?.to_owned();
     let right = format!("bedrock-runtime.{}.amazonaws.com", misnamed_bedrock(&wrong)?);
@@ -127,7 +126,7 @@ fn move_bedrock(base: &mut Url) -> Option<String> {
     Some(format!("base_url: there is no host {wrong}; {right} is used"))
 }
 
-/// The parameters of every request: those in the URL, then those set, then what Azure demands.
+/// Returns the parameters of every request: those in the URL, then the configured ones, then Azure's.
 fn query(endpoint: &Endpoint, base: &Url, provider: Provider) -> Vec<(String, String)> {
     let mut query: Vec<(String, String)> = base
         .query_pairs()
@@ -145,7 +144,7 @@ fn headers(endpoint: &Endpoint, provider: Provider) -> Result<HeaderMap, Endpoin
     let mut headers = HeaderMap::new();
     if let Some(key) = endpoint.key.as_ref().filter(|key| !key.is_empty()) {
         let token = key.expose().trim();
-        // Azure's own keys go into a header of their own; tokens of Entra, which are JWTs, do not.
+        // Azure's own keys have a header of their own; Entra tokens, which are JWTs, do not.
         let own = provider.is_azure() && !token.starts_with("eyJ");
         if own {
             headers.insert(API_KEY, sensitive("key", token)?);
@@ -167,7 +166,7 @@ fn headers(endpoint: &Endpoint, provider: Provider) -> Result<HeaderMap, Endpoin
     Ok(headers)
 }
 
-/// A header's value that is shown nowhere.
+/// Returns a header value that is never shown.
 fn sensitive(setting: &str, value: &str) -> Result<HeaderValue, EndpointError> {
     let mut value = HeaderValue::from_str(value)
         .map_err(|_| EndpointError::new(setting, "has characters that a header cannot carry"))?;

@@ -1,11 +1,11 @@
-//! URLs and headers of every provider's documents, and settings that cannot work.
+//! URLs and headers of every provider's documentation, and invalid settings.
 
 use proptest::prelude::*;
 
 use super::*;
 
 fn target(base_url: &str) -> Result<Target, EndpointError> {
-    Target::of(&Endpoint { key: Some("sk-secret".into()), ..Endpoint::new("test", base_url) })
+    Target::new(&Endpoint { key: Some("sk-secret".into()), ..Endpoint::new("test", base_url) })
 }
 
 #[track_caller]
@@ -64,7 +64,7 @@ fn parameters_come_from_the_url_and_the_settings() {
     let check = |base: &str, query: &[(&str, &str)], expected: &str| {
         let mut endpoint = Endpoint::new("test", base);
         endpoint.query = query.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        assert_eq!(Target::of(&endpoint).unwrap().chat().query(), Some(expected), "{base}");
+        assert_eq!(Target::new(&endpoint).unwrap().chat().query(), Some(expected), "{base}");
     };
     let azure = "https://res.openai.azure.com/openai/deployments/dep";
     check(azure, &[], "api-version=2024-10-21");
@@ -78,7 +78,7 @@ fn a_key_goes_where_the_provider_looks_for_it() {
     let check = |base: &str, key: &str, extra: &[(&str, &str)], expected: &[(&str, &str)]| {
         let mut endpoint = Endpoint { key: Some(key.into()), ..Endpoint::new("test", base) };
         endpoint.headers = extra.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        let headers = Target::of(&endpoint).unwrap().headers;
+        let headers = Target::new(&endpoint).unwrap().headers;
         let mut found: Vec<_> =
             headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         found.sort_unstable();
@@ -104,7 +104,7 @@ fn a_key_goes_where_the_provider_looks_for_it() {
 #[test]
 fn settings_that_cannot_work_are_named() {
     let check = |endpoint: &Endpoint, expected: &str| {
-        assert_eq!(Target::of(endpoint).unwrap_err().to_string(), expected);
+        assert_eq!(Target::new(endpoint).unwrap_err().to_string(), expected);
     };
     check(&Endpoint::new("test", ""), "base_url: is not set");
     check(&Endpoint::new("test", "api.openai.com/v1"), "base_url: is not a URL: relative URL without a base");
@@ -156,12 +156,12 @@ fn errors_lose_every_secret() {
     endpoint.headers.push(("X-Key".into(), "other-secret".into()));
     endpoint.headers.push(("X-Flag".into(), "on".into()));
     let mut error =
-        crate::Error::new(crate::Kind::Auth, "", "key sk-secret and other-secret are not on the list");
+        crate::Error::new(crate::ErrorKind::Auth, "", "key sk-secret and other-secret are not on the list");
     Target::hide_secrets(&endpoint, &mut error);
     assert_eq!(error.message, "key [secret] and [secret] are not on the list");
     let placeholder =
         Endpoint { key: Some("ollama".into()), ..Endpoint::new("test", "http://ollama:11434/v1") };
-    let mut error = crate::Error::new(crate::Kind::Http, "http://ollama:11434/v1", "no such model");
+    let mut error = crate::Error::new(crate::ErrorKind::Http, "http://ollama:11434/v1", "no such model");
     Target::hide_secrets(&placeholder, &mut error);
     assert_eq!(error.url, "http://ollama:11434/v1");
 }

@@ -1,27 +1,27 @@
-//! What is known of a model by its name.
+//! What a model's name shows.
 
 use crate::{Effort, Provider};
 
 /// What is known of a model: from its name, from the endpoint, from its refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelTraits {
-    /// The size of its context window in tokens.
+    /// Size of the context window in tokens.
     pub window: Option<u64>,
-    /// Whether it takes pictures.
+    /// Whether it accepts images.
     pub images: Option<bool>,
-    /// Whether it takes recordings.
+    /// Whether it accepts audio.
     pub audio: Option<bool>,
     /// Whether it can call tools.
     pub tools: Option<bool>,
-    /// How hard it can be told to think; empty where that is unknown.
+    /// Supported thinking efforts; empty if unknown.
     pub efforts: &'static [Effort],
 }
 
 const ALL: &[Effort] = &Effort::ALL;
-const USUAL: &[Effort] = &[Effort::Low, Effort::Medium, Effort::High];
-const ENDS: &[Effort] = &[Effort::Low, Effort::High];
+const STANDARD_EFFORTS: &[Effort] = &[Effort::Low, Effort::Medium, Effort::High];
+const LOW_AND_HIGH: &[Effort] = &[Effort::Low, Effort::High];
 
-/// One row of what is known: models whose name begins so, without the vendor's name before it.
+/// A row of the table: models whose name has this prefix, without the vendor.
 struct Row {
     prefix: &'static str,
     window: u64,
@@ -33,7 +33,7 @@ const fn row(prefix: &'static str, window: u64, images: bool, audio: bool) -> Ro
     Row { prefix, window, images, audio }
 }
 
-/// Hosted models. The first row that fits counts, so the longer prefix stands before the shorter.
+/// Hosted models. The first match counts, so longer prefixes come first.
 const KNOWN: [Row; 27] = [
     row("gpt-5-chat", 128_000, true, false),
     row("gpt-5", 400_000, true, false),
@@ -64,7 +64,7 @@ const KNOWN: [Row; 27] = [
     row("pixtral", 131_072, true, false),
 ];
 
-/// A model's name without its vendor, as in `openai/gpt-4o` or `us.anthropic.claude`.
+/// Returns a model's name without its vendor, as in `openai/gpt-4o` or `us.anthropic.claude`.
 fn bare(model: &str) -> &str {
     let model = model.rsplit('/').next().unwrap_or(model);
     ["openai.", "us.anthropic.", "eu.anthropic.", "anthropic."]
@@ -73,7 +73,7 @@ fn bare(model: &str) -> &str {
         .unwrap_or(model)
 }
 
-/// Whether a name is one of OpenAI's models that think.
+/// Returns `true` for OpenAI's reasoning models.
 pub(crate) fn is_reasoning(model: &str) -> bool {
     let model = bare(model);
     let numbered = |letters: &str| {
@@ -82,11 +82,11 @@ pub(crate) fn is_reasoning(model: &str) -> bool {
     numbered("o") || model.starts_with("gpt-5")
 }
 
-/// What the name of a model tells, at that provider.
-pub(crate) fn of(provider: Provider, model: &str) -> ModelTraits {
+/// Returns what the name of a model shows at this provider.
+pub(crate) fn for_model(provider: Provider, model: &str) -> ModelTraits {
     if provider == Provider::Demo {
         return ModelTraits {
-            window: Some(crate::demo::WINDOW),
+            window: Some(crate::demo::WINDOW_TOKENS),
             images: Some(false),
             audio: Some(false),
             tools: Some(true),
@@ -97,7 +97,7 @@ pub(crate) fn of(provider: Provider, model: &str) -> ModelTraits {
     let name = bare(&lower);
     let known = KNOWN.iter().find(|row| name.starts_with(row.prefix));
     ModelTraits {
-        // Whoever runs a model at home chooses its window.
+        // The window of a local model is chosen where it runs.
         window: known.filter(|_| is_hosted(provider)).map(|row| row.window),
         images: known.map(|row| row.images),
         audio: known.map(|row| row.audio),
@@ -120,7 +120,7 @@ fn is_hosted(provider: Provider) -> bool {
 
 fn efforts(provider: Provider, name: &str) -> &'static [Effort] {
     if name.starts_with("gpt-oss") || provider == Provider::OpenRouter {
-        return USUAL;
+        return STANDARD_EFFORTS;
     }
     match provider {
         Provider::OpenAi | Provider::AzureV1 | Provider::AzureDated | Provider::LiteLlm => {
@@ -133,13 +133,15 @@ fn efforts(provider: Provider, name: &str) -> &'static [Effort] {
             {
                 ALL
             } else if is_reasoning(name) {
-                USUAL
+                STANDARD_EFFORTS
             } else {
                 &[]
             }
         }
-        Provider::Xai if name.starts_with("grok-3-mini") => ENDS,
-        Provider::Gemini if name.starts_with("gemini-2.5") || name.starts_with("gemini-3") => USUAL,
+        Provider::Xai if name.starts_with("grok-3-mini") => LOW_AND_HIGH,
+        Provider::Gemini if name.starts_with("gemini-2.5") || name.starts_with("gemini-3") => {
+            STANDARD_EFFORTS
+        }
         _ => &[],
     }
 }
@@ -161,20 +163,26 @@ mod tests {
     #[test]
     fn names_tell_what_is_known() {
         let check = |provider, model: &str, window: Option<u64>, images, efforts: &[Effort]| {
-            let found = of(provider, model);
+            let found = for_model(provider, model);
             assert_eq!((found.window, found.images, found.efforts), (window, images, efforts), "{model}");
         };
         check(Provider::OpenAi, "gpt-4o", Some(128_000), Some(true), &[]);
         check(Provider::OpenAi, "gpt-5-mini", Some(400_000), Some(true), ALL);
-        check(Provider::OpenAi, "gpt-5.1", Some(400_000), Some(true), USUAL);
-        check(Provider::OpenAi, "o3-mini", Some(200_000), Some(false), USUAL);
+        check(Provider::OpenAi, "gpt-5.1", Some(400_000), Some(true), STANDARD_EFFORTS);
+        check(Provider::OpenAi, "o3-mini", Some(200_000), Some(false), STANDARD_EFFORTS);
         check(Provider::OpenAi, "something-new", None, None, &[]);
-        check(Provider::OpenRouter, "anthropic/claude-sonnet-4.5", Some(200_000), Some(true), USUAL);
-        check(Provider::Bedrock, "openai.gpt-oss-20b-1:0", Some(131_072), Some(false), USUAL);
-        check(Provider::Ollama, "gpt-oss:20b", None, Some(false), USUAL);
+        check(
+            Provider::OpenRouter,
+            "anthropic/claude-sonnet-4.5",
+            Some(200_000),
+            Some(true),
+            STANDARD_EFFORTS,
+        );
+        check(Provider::Bedrock, "openai.gpt-oss-20b-1:0", Some(131_072), Some(false), STANDARD_EFFORTS);
+        check(Provider::Ollama, "gpt-oss:20b", None, Some(false), STANDARD_EFFORTS);
         check(Provider::Ollama, "llama3.2", None, None, &[]);
-        check(Provider::Xai, "grok-3-mini", Some(131_072), Some(false), ENDS);
+        check(Provider::Xai, "grok-3-mini", Some(131_072), Some(false), LOW_AND_HIGH);
         check(Provider::Xai, "grok-4", Some(256_000), Some(true), &[]);
-        check(Provider::Gemini, "models/gemini-2.5-pro", Some(1_048_576), Some(true), USUAL);
+        check(Provider::Gemini, "models/gemini-2.5-pro", Some(1_048_576), Some(true), STANDARD_EFFORTS);
     }
 }

@@ -1,11 +1,11 @@
-//! What an answer cost, under the names that endpoints have for it.
+//! Parses token usage, under the names that endpoints use.
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::chat::Usage;
 
-/// What stands under `usage`, if it is anything at all.
+/// Parses the value of `usage`.
 pub(crate) fn read(raw: &RawValue) -> Option<Usage> {
     let fields: Fields = serde_json::from_str(raw.get()).ok()?;
     let input = fields.prompt_tokens.or(fields.input_tokens);
@@ -54,7 +54,7 @@ struct Details {
     reasoning_tokens: Number,
 }
 
-/// A number, or whatever else somebody puts in its place.
+/// A number, or any other value in its place.
 #[derive(Clone, Copy, Default)]
 struct Number(Option<f64>);
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use narrows_acp::Version;
-use narrows_agent::Route;
+use narrows_agent::ModelRoute;
 use narrows_client::{Agent, Decide, Offer, Runtime, ServerConfig, SessionConfig};
 use narrows_policy::Access;
 use narrows_process::{AllowList, Spec};
@@ -39,7 +39,7 @@ pub(crate) struct Chosen {
     /// The model that its session is to use.
     model: Option<String>,
     /// The endpoint and the model of the built-in agent.
-    route: Option<Box<Route>>,
+    route: Option<Box<ModelRoute>>,
     /// Whether that model must be one that the endpoint lists.
     requires_model: bool,
     /// What else narrows.toml says about its sessions.

@@ -12,7 +12,7 @@ pub use audit::audit;
 use bytes::Bytes;
 pub use manifest::manifest;
 use model::Model;
-use narrows_model::{Completion, Event, Finish, Limits, read_recorded};
+use narrows_model::{Completion, Finish, Limits, ReplyEvent, read_recorded};
 use narrows_wire::{
     Batch, BatchStep, Check, Code, Envelope, Fault, Frame, Kind, Line, MAX_DEPTH, OVERLONG_HEAD_BYTES, Part,
     Splitter, scan, scan_portable,
@@ -157,7 +157,7 @@ pub fn answer(data: &[u8]) {
     let shown: String = events
         .iter()
         .filter_map(|event| match event {
-            Event::Text(text) => Some(text.as_str()),
+            ReplyEvent::Text(text) => Some(text.as_str()),
             _ => None,
         })
         .collect();

@@ -1,43 +1,43 @@
-//! One call of a tool: checked, announced, allowed, run, and told to client and model.
+//! A tool call: checked, announced, permitted, run, and reported to client and model.
 
 use std::time::Duration;
 
 use narrows_model::{Call, Part, ToolResult};
 use serde_json::{Map, Value, json};
 
-use super::permission::Grant;
-use super::{Action, Toolbox};
-use crate::compact::middle_cut;
-use crate::dialect::Field;
-use crate::gate::{ToolRequest, Verdict};
+use super::permission::PermissionScope;
+use super::{ToolAction, Toolbox};
+use crate::compaction::cut_middle;
+use crate::encode::CallField;
+use crate::gate::{ToolDecision, ToolRequest};
 use crate::session::CallGuard;
-use crate::shown::{PlanEntry, Status, ToolCall, ToolContent, ToolKind};
-use crate::turn::{Reason, Turn};
-use crate::voice::new_id;
+use crate::transcript::{PlanEntry, ToolCall, ToolContent, ToolKind, ToolStatus};
+use crate::turn::{StopReason, Turn};
+use crate::update_writer::new_id;
 
-/// How much text of a result the model is given.
-const MAX_RESULT: usize = 128 << 10;
+/// Bytes of a result that the model gets.
+const MAX_RESULT_BYTES: usize = 128 << 10;
 
-/// What is to be done for a call.
-pub(super) struct Job {
+/// A prepared call.
+pub(super) struct ToolJob {
     pub(super) shown: ToolCall,
-    /// What the user must allow first, if anything.
-    pub(super) grant: Option<Grant>,
-    pub(super) task: Task,
+    /// Permission that the user must give first, if any.
+    pub(super) grant: Option<PermissionScope>,
+    pub(super) task: ToolTask,
 }
 
-/// The doing itself.
-pub(super) enum Task {
+/// What a call does.
+pub(super) enum ToolTask {
     Read {
         path: String,
         line: Option<u64>,
         limit: Option<u64>,
     },
-    /// `seen` is what the user was shown as the content before, if the client could tell.
+    /// `seen` is the content that the user was shown as the old one.
     Write {
         path: String,
         content: String,
-        seen: Seen,
+        seen: PriorContent,
     },
     Run {
         program: String,
@@ -51,26 +51,25 @@ pub(super) enum Task {
     },
 }
 
-/// What was known of a file when the user was shown what is to become of it.
+/// What was known of a file when the user was shown the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
-    /// Its content, or that it could not be read, which is mostly that there was none.
+pub(super) enum PriorContent {
+    /// The content; `None` if the file could not be read, mostly because it did not exist.
     Read(Option<String>),
-    /// Nothing: the client does not offer to read.
+    /// Unknown: the client does not offer to read files.
     Unread,
 }
 
-/// What came of it.
-pub(super) struct Done {
+pub(super) struct ToolOutcome {
     /// What the client is shown; `None` leaves what it was shown before.
     pub(super) content: Option<Vec<ToolContent>>,
-    /// What the model is given.
+    /// What the model gets.
     pub(super) parts: Vec<Part>,
     pub(super) output: Value,
     pub(super) failed: bool,
 }
 
-impl Done {
+impl ToolOutcome {
     pub(super) fn failed(reason: impl Into<String>) -> Self {
         let reason = reason.into();
         Self {
@@ -82,18 +81,18 @@ impl Done {
     }
 }
 
-/// Why a call is given up.
+/// Why a call is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interrupt {
-    /// With the whole turn.
+    /// The whole turn is cancelled.
     Turn,
-    /// By itself.
+    /// Only this call is cancelled.
     Call,
     Deadline(Duration),
 }
 
 impl Interrupt {
-    pub(super) fn words(self) -> String {
+    pub(super) fn message(self) -> String {
         match self {
             Self::Turn | Self::Call => "The user has cancelled the call.".to_owned(),
             Self::Deadline(limit) => {
@@ -104,25 +103,29 @@ impl Interrupt {
 }
 
 impl Turn {
-    /// Runs a call that the model wants. Whatever goes wrong is told to the model; only a turn that is given up ends.
-    pub(crate) async fn call(&mut self, toolbox: &Toolbox, call: &Call) -> Result<ToolResult, Reason> {
+    /// Runs a call of the model. Failures are results for the model; only cancelling the turn returns an error.
+    pub(crate) async fn run_call(
+        &mut self,
+        toolbox: &Toolbox,
+        call: &Call,
+    ) -> Result<ToolResult, StopReason> {
         let done = self.try_call(toolbox, call).await?;
-        let content = done.parts.into_iter().map(bounded).collect();
+        let content = done.parts.into_iter().map(limit_part).collect();
         Ok(ToolResult { call: call.id.clone(), name: call.name.clone(), content, failed: done.failed })
     }
 
-    /// Tells the client and the model that a call is not run.
+    /// Reports to client and model that a call is not run.
     pub(crate) async fn refuse_call(
         &mut self,
         toolbox: &Toolbox,
         call: &Call,
         reason: &str,
-    ) -> Result<ToolResult, Reason> {
+    ) -> Result<ToolResult, StopReason> {
         let done = self.show_failed(call, toolbox.action(&call.name), reason).await?;
         Ok(ToolResult { call: call.id.clone(), name: call.name.clone(), content: done.parts, failed: true })
     }
 
-    async fn try_call(&mut self, toolbox: &Toolbox, call: &Call) -> Result<Done, Reason> {
+    async fn try_call(&mut self, toolbox: &Toolbox, call: &Call) -> Result<ToolOutcome, StopReason> {
         let Some(action) = toolbox.action(&call.name) else {
             return self.show_failed(call, None, "There is no tool of this name.").await;
         };
@@ -137,11 +140,11 @@ impl Turn {
                     .await;
             }
         };
-        if *action == Action::UpdatePlan {
+        if *action == ToolAction::UpdatePlan {
             return self.update_plan(&arguments).await;
         }
         let (server, tool) = match action {
-            Action::Server { server, tool, .. } => (Some(server.clone()), tool.clone()),
+            ToolAction::Server { server, tool, .. } => (Some(server.clone()), tool.clone()),
             _ => (None, call.name.clone()),
         };
         let id = new_id();
@@ -154,27 +157,27 @@ impl Turn {
             arguments: Value::Object(arguments.clone()),
         };
         let gate = std::sync::Arc::clone(&self.agent.gate);
-        if let Verdict::Deny(reason) = self.unless_stopped(gate.check(&request)).await? {
-            // It never happened, so the client is shown nothing.
-            return Ok(Done::failed(format!("The call is not allowed: {reason}")));
+        if let ToolDecision::Deny(reason) = self.unless_cancelled(gate.check(&request)).await? {
+            // The call never existed for the client, so it is shown nothing.
+            return Ok(ToolOutcome::failed(format!("The call is not allowed: {reason}")));
         }
-        match self.unless_stopped(self.prepare(action, call, &arguments)).await? {
+        match self.unless_cancelled(self.prepare(action, call, &arguments)).await? {
             Ok(mut job) => {
-                // Whoever was asked about it knows it by this id.
+                // The gate was asked about this id.
                 job.shown.id = id;
-                self.carry_out(job).await
+                self.run_job(job).await
             }
             Err(reason) => self.show_failed_as(id, call, Some(action), &reason).await,
         }
     }
 
-    /// Shows a call that cannot even begin.
+    /// Shows a call that cannot begin.
     async fn show_failed(
         &mut self,
         call: &Call,
-        action: Option<&Action>,
+        action: Option<&ToolAction>,
         reason: &str,
-    ) -> Result<Done, Reason> {
+    ) -> Result<ToolOutcome, StopReason> {
         self.show_failed_as(new_id(), call, action, reason).await
     }
 
@@ -182,123 +185,124 @@ impl Turn {
         &mut self,
         id: String,
         call: &Call,
-        action: Option<&Action>,
+        action: Option<&ToolAction>,
         reason: &str,
-    ) -> Result<Done, Reason> {
-        let done = Done::failed(reason);
+    ) -> Result<ToolOutcome, StopReason> {
+        let done = ToolOutcome::failed(reason);
         let shown = ToolCall {
             id,
             title: call.name.clone(),
             name: call.name.clone(),
-            kind: action.map_or(ToolKind::Other, Action::kind),
-            status: Status::Failed,
+            kind: action.map_or(ToolKind::Other, ToolAction::kind),
+            status: ToolStatus::Failed,
             content: done.content.clone().unwrap_or_default(),
             locations: Vec::new(),
             input: serde_json::from_str(&call.arguments).unwrap_or_else(|_| call.arguments.as_str().into()),
             output: Some(done.output.clone()),
         };
-        self.voice.announce(&shown).await?;
-        self.voice.keep(shown);
+        self.updates.announce_call(&shown).await?;
+        self.updates.record_call(shown);
         Ok(done)
     }
 
-    async fn update_plan(&mut self, arguments: &Map<String, Value>) -> Result<Done, Reason> {
+    async fn update_plan(&mut self, arguments: &Map<String, Value>) -> Result<ToolOutcome, StopReason> {
         let entries = arguments.get("entries").cloned().unwrap_or(Value::Null);
         match serde_json::from_value::<Vec<PlanEntry>>(entries) {
             Ok(entries) => {
-                self.voice.plan(entries).await?;
+                self.updates.send_plan(entries).await?;
                 let parts = vec![Part::text("The plan is shown.")];
-                Ok(Done { content: None, parts, output: Value::Null, failed: false })
+                Ok(ToolOutcome { content: None, parts, output: Value::Null, failed: false })
             }
-            Err(error) => Ok(Done::failed(format!("The plan cannot be read: {error}"))),
+            Err(error) => Ok(ToolOutcome::failed(format!("The plan cannot be read: {error}"))),
         }
     }
 
-    /// What a call comes to, or what the model is told is wrong with it.
+    /// Prepares a call, or returns what the model is told is wrong with it.
     async fn prepare(
         &self,
-        action: &Action,
+        action: &ToolAction,
         call: &Call,
         arguments: &Map<String, Value>,
-    ) -> Result<Job, String> {
-        let place = self.session.state().place.clone();
+    ) -> Result<ToolJob, String> {
+        let dirs = self.session.state().dirs.clone();
         match action {
-            Action::ReadFile => super::files::read(&place, arguments),
-            Action::WriteFile => super::files::write(self, &place, arguments).await,
-            Action::EditFile => super::files::edit(self, &place, arguments).await,
-            Action::RunCommand => super::terminal::prepare(&place, arguments),
-            Action::Server { server, tool, title, read_only } => Ok(super::servers::prepare(
+            ToolAction::ReadFile => super::files::prepare_read(&dirs, arguments),
+            ToolAction::WriteFile => super::files::prepare_write(self, &dirs, arguments).await,
+            ToolAction::EditFile => super::files::prepare_edit(self, &dirs, arguments).await,
+            ToolAction::RunCommand => super::terminal::prepare(&dirs, arguments),
+            ToolAction::Server { server, tool, title, read_only } => Ok(super::mcp_tools::prepare(
                 call,
                 (server.as_str(), tool.as_str(), title.as_deref()),
                 *read_only,
                 arguments,
             )),
-            // It is no job; see `try_call`.
-            Action::UpdatePlan => Err("A plan is not run.".to_owned()),
+            // A plan is handled in `try_call`.
+            ToolAction::UpdatePlan => Err("A plan is not run.".to_owned()),
         }
     }
 
-    /// Announces a job, asks for it, runs it, and tells what came of it.
-    async fn carry_out(&mut self, job: Job) -> Result<Done, Reason> {
-        let Job { mut shown, grant, task } = job;
-        self.voice.announce(&shown).await?;
+    /// Announces a job, asks for permission, runs it, and reports the outcome.
+    async fn run_job(&mut self, job: ToolJob) -> Result<ToolOutcome, StopReason> {
+        let ToolJob { mut shown, grant, task } = job;
+        self.updates.announce_call(&shown).await?;
         let guard = self.session.begin_call(&shown.id);
         if let Some(grant) = grant.as_ref().filter(|_| !self.is_decided_by_client(&task)) {
             let allowed = tokio::select! {
                 biased;
                 () = self.stop.stopped() => Err(Interrupt::Turn),
                 () = guard.stop.stopped() => Err(Interrupt::Call),
-                allowed = self.allowed(&shown, grant) => Ok(allowed),
+                allowed = self.ask_permission(&shown, grant) => Ok(allowed),
             };
             match allowed {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) => {
-                    let done =
-                        Done::failed("This call was not allowed, by the user or by a policy of the client.");
-                    return self.conclude(shown, done, Status::Failed).await;
+                    let done = ToolOutcome::failed(
+                        "This call was not allowed, by the user or by a policy of the client.",
+                    );
+                    return self.finish_call(shown, done, ToolStatus::Failed).await;
                 }
                 Ok(Err(gone)) => return Err(gone.into()),
                 Err(interrupt) => {
                     if interrupt == Interrupt::Call {
-                        // Nobody is waited for any more, and the turn goes on.
-                        self.voice.state("running").await?;
+                        // The call is cancelled, and the turn goes on.
+                        self.updates.send_state("running").await?;
                     }
-                    return self.interrupted(shown, interrupt).await;
+                    return self.finish_interrupted(shown, interrupt).await;
                 }
             }
         }
-        shown.status = Status::InProgress;
-        self.voice.change(&shown, &[Field::Status]).await?;
+        shown.status = ToolStatus::InProgress;
+        self.updates.send_call_change(&shown, &[CallField::Status]).await?;
         match self.perform(&mut shown, task, &guard).await {
             Ok(done) => {
-                let status = if done.failed { Status::Failed } else { Status::Completed };
-                self.conclude(shown, done, status).await
+                let status = if done.failed { ToolStatus::Failed } else { ToolStatus::Completed };
+                self.finish_call(shown, done, status).await
             }
-            Err(interrupt) => self.interrupted(shown, interrupt).await,
+            Err(interrupt) => self.finish_interrupted(shown, interrupt).await,
         }
     }
 
-    /// Returns `true` if the client decides about the request that carries out `task`. Asking before it would ask
-    /// the user twice, and without the knowledge of the sandbox that the client runs the command in.
-    fn is_decided_by_client(&self, task: &Task) -> bool {
+    /// Returns `true` if the client decides about the request that carries out `task`. Asking before it would ask the
+    /// user twice, and without knowledge of the sandbox that the client runs the command in.
+    fn is_decided_by_client(&self, task: &ToolTask) -> bool {
         match task {
-            Task::Run { .. } => self.authorizes,
+            ToolTask::Run { .. } => self.authorizes,
             // Whichever client has sent the prompt: the call goes to the one that has the server.
-            Task::Server { server, .. } => {
+            ToolTask::Server { server, .. } => {
                 self.agent.client().can.authorizes
                     && self.session.state().servers.is_authorized_by_client(server)
             }
-            Task::Read { .. } | Task::Write { .. } => false,
+            ToolTask::Read { .. } | ToolTask::Write { .. } => false,
         }
     }
 
     async fn perform(
         &mut self,
         shown: &mut ToolCall,
-        task: Task,
+        task: ToolTask,
         guard: &CallGuard,
-    ) -> Result<Done, Interrupt> {
-        let limit = self.agent.limits.tool;
+    ) -> Result<ToolOutcome, Interrupt> {
+        let limit = self.agent.limits.tool_timeout;
         let (turn, call) = (self.stop.stopped(), guard.stop.stopped());
         let stopped = async move {
             tokio::select! {
@@ -307,8 +311,8 @@ impl Turn {
                 () = call => Interrupt::Call,
             }
         };
-        if let Task::Run { program, args, cwd } = task {
-            // What runs in a terminal is ended there, which takes more than to stop listening.
+        if let ToolTask::Run { program, args, cwd } = task {
+            // Cancelling a command takes requests to its terminal.
             return super::terminal::run(self, shown, (&program, &args, &cwd), stopped, limit).await;
         }
         let interrupt = async move {
@@ -320,16 +324,16 @@ impl Turn {
         };
         let work = async {
             match task {
-                Task::Read { path, line, limit } => {
+                ToolTask::Read { path, line, limit } => {
                     super::files::perform_read(self, &path, line, limit).await
                 }
-                Task::Write { path, content, seen } => {
+                ToolTask::Write { path, content, seen } => {
                     super::files::perform_write(self, &path, &content, &seen).await
                 }
-                Task::Server { server, tool, arguments } => {
-                    super::servers::perform(self, &server, &tool, arguments).await
+                ToolTask::Server { server, tool, arguments } => {
+                    super::mcp_tools::perform(self, &server, &tool, arguments).await
                 }
-                Task::Run { .. } => Done::failed("It is run in a terminal."),
+                ToolTask::Run { .. } => ToolOutcome::failed("It is run in a terminal."),
             }
         };
         tokio::select! {
@@ -339,43 +343,55 @@ impl Turn {
         }
     }
 
-    /// Tells that a call was given up, and gives up the turn if that was the reason.
-    async fn interrupted(&mut self, shown: ToolCall, interrupt: Interrupt) -> Result<Done, Reason> {
-        let mut done = Done::failed(interrupt.words());
+    /// Reports a cancelled call, and cancels the turn if that was the reason.
+    async fn finish_interrupted(
+        &mut self,
+        shown: ToolCall,
+        interrupt: Interrupt,
+    ) -> Result<ToolOutcome, StopReason> {
+        let mut done = ToolOutcome::failed(interrupt.message());
         if interrupt == Interrupt::Turn {
-            // What it has to show of its work so far stays.
+            // The content shown so far stays.
             done.content = None;
         }
-        let status =
-            if matches!(interrupt, Interrupt::Deadline(_)) { Status::Failed } else { Status::Cancelled };
-        let done = self.conclude(shown, done, status).await?;
-        if interrupt == Interrupt::Turn { Err(Reason::Cancelled) } else { Ok(done) }
+        let status = if matches!(interrupt, Interrupt::Deadline(_)) {
+            ToolStatus::Failed
+        } else {
+            ToolStatus::Cancelled
+        };
+        let done = self.finish_call(shown, done, status).await?;
+        if interrupt == Interrupt::Turn { Err(StopReason::Cancelled) } else { Ok(done) }
     }
 
-    /// Tells how a call ended.
-    async fn conclude(&mut self, mut shown: ToolCall, done: Done, status: Status) -> Result<Done, Reason> {
+    /// Reports the end of a call.
+    async fn finish_call(
+        &mut self,
+        mut shown: ToolCall,
+        done: ToolOutcome,
+        status: ToolStatus,
+    ) -> Result<ToolOutcome, StopReason> {
         shown.status = status;
         shown.output = Some(done.output.clone());
-        let mut changed = vec![Field::Status, Field::Output];
+        let mut changed = vec![CallField::Status, CallField::Output];
         if let Some(content) = &done.content {
             shown.content.clone_from(content);
-            changed.push(Field::Content);
+            changed.push(CallField::Content);
         }
-        self.voice.change(&shown, &changed).await?;
-        self.voice.keep(shown);
+        self.updates.send_call_change(&shown, &changed).await?;
+        self.updates.record_call(shown);
         Ok(done)
     }
 }
 
-fn bounded(part: Part) -> Part {
+fn limit_part(part: Part) -> Part {
     match part {
-        Part::Text { text } => Part::text(middle_cut(&text, MAX_RESULT)),
+        Part::Text { text } => Part::text(cut_middle(&text, MAX_RESULT_BYTES)),
         part => part,
     }
 }
 
-/// A text among the arguments of a call, or what the model is told.
-pub(super) fn text<'a>(arguments: &'a Map<String, Value>, name: &str) -> Result<&'a str, String> {
+/// Returns a text argument, or what the model is told.
+pub(super) fn text_argument<'a>(arguments: &'a Map<String, Value>, name: &str) -> Result<&'a str, String> {
     match arguments.get(name) {
         Some(Value::String(text)) => Ok(text),
         Some(_) => Err(format!("The argument `{name}` must be a string.")),
@@ -383,8 +399,8 @@ pub(super) fn text<'a>(arguments: &'a Map<String, Value>, name: &str) -> Result<
     }
 }
 
-/// A number from 1 on among the arguments of a call, if it is there.
-pub(super) fn number(arguments: &Map<String, Value>, name: &str) -> Result<Option<u64>, String> {
+/// Returns an optional number argument from 1 on, or what the model is told.
+pub(super) fn number_argument(arguments: &Map<String, Value>, name: &str) -> Result<Option<u64>, String> {
     match arguments.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => match value.as_u64() {

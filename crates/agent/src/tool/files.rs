@@ -1,4 +1,4 @@
-//! Files of the user, through the client: never the disk itself.
+//! The user's files, always through the client: never the disk itself.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,32 +9,32 @@ use narrows_rpc::CallError;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::call::{Done, Job, Seen, Task, number, text};
-use super::permission::Grant;
-use crate::compact::middle_cut;
+use super::call::{PriorContent, ToolJob, ToolOutcome, ToolTask, number_argument, text_argument};
+use super::permission::PermissionScope;
+use crate::compaction::cut_middle;
 use crate::content::Block;
-use crate::read::normal;
-use crate::session::Place;
-use crate::shown::{Status, ToolCall, ToolContent, ToolKind};
+use crate::params::normalize;
+use crate::session::SessionDirs;
+use crate::transcript::{ToolCall, ToolContent, ToolKind, ToolStatus};
 use crate::turn::Turn;
-use crate::voice::new_id;
+use crate::update_writer::new_id;
 
-/// How long a client may take for a file.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time for a client to read or write a file.
+const FILE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How much of a file that a prompt links to is put into it.
-const MAX_LINKED: usize = 256 << 10;
+/// Bytes of a linked file that are put into a prompt.
+const MAX_LINKED_BYTES: usize = 256 << 10;
 
-/// How much of a file is shown beside the call that read it.
-const MAX_SHOWN: usize = 32 << 10;
+/// Bytes of a read file that are shown in its call.
+const MAX_SHOWN_BYTES: usize = 32 << 10;
 
 #[derive(Deserialize)]
-struct ReadFile {
+struct ReadFileResult {
     content: String,
 }
 
-impl Place {
-    /// The file that `path`, a path or a `file:` URI, means, if it lies in the directories of the session.
+impl SessionDirs {
+    /// Returns the absolute path for `path`, a path or a `file:` URI, if it is in the session's directories.
     pub(crate) fn resolve(&self, path: &str) -> Result<String, String> {
         let named = match path.strip_prefix("file:") {
             Some(_) => url::Url::parse(path)
@@ -43,9 +43,9 @@ impl Place {
                 .ok_or_else(|| format!("{path} is no file of this machine."))?,
             None => Path::new(path).to_owned(),
         };
-        let absolute = normal(&Path::new(&self.cwd).join(named));
+        let absolute = normalize(&Path::new(&self.cwd).join(named));
         let roots = std::iter::once(&self.cwd).chain(&self.roots);
-        let inside = roots.into_iter().any(|root| absolute.starts_with(normal(Path::new(root))));
+        let inside = roots.into_iter().any(|root| absolute.starts_with(normalize(Path::new(root))));
         match absolute.to_str() {
             Some(text) if inside && !text.contains('\0') => Ok(text.to_owned()),
             _ => Err(format!("{path} is outside the directories of this session.")),
@@ -67,22 +67,22 @@ impl Turn {
         if let Some(limit) = limit {
             params["limit"] = limit.into();
         }
-        let file: ReadFile = self.peer.request(FS_READ_TEXT_FILE, &params, PATIENCE).await?;
+        let file: ReadFileResult = self.peer.request(FS_READ_TEXT_FILE, &params, FILE_TIMEOUT).await?;
         Ok(file.content)
     }
 
-    /// The blocks of a prompt with the files it links to in the places of their links, as far as the client has them.
-    pub(crate) async fn fetch(&self, blocks: Vec<Block>) -> Vec<Block> {
+    /// Replaces links in a prompt by the files they lead to, where the client can read them.
+    pub(crate) async fn fetch_linked_files(&self, blocks: Vec<Block>) -> Vec<Block> {
         if !self.agent.client().can.read_text_file {
             return blocks;
         }
-        let place = self.session.state().place.clone();
+        let dirs = self.session.state().dirs.clone();
         let mut fetched = Vec::with_capacity(blocks.len());
         for block in blocks {
             fetched.push(match block {
-                Block::Link { uri, name } => match place.resolve(&uri) {
+                Block::Link { uri, name } => match dirs.resolve(&uri) {
                     Ok(path) if is_file(&uri) => match self.read_file(&path, None, None).await {
-                        Ok(text) => Block::Resource { uri, text: middle_cut(&text, MAX_LINKED) },
+                        Ok(text) => Block::Resource { uri, text: cut_middle(&text, MAX_LINKED_BYTES) },
                         Err(error) => {
                             tracing::debug!(%error, "a linked file is left a link");
                             Block::Link { uri, name }
@@ -97,18 +97,24 @@ impl Turn {
     }
 }
 
-/// Whether a link means a file: some clients give a path in the place of a URI.
+/// Returns `true` if a link leads to a file: some clients put a path in place of a URI.
 fn is_file(uri: &str) -> bool {
     uri.starts_with("file:") || url::Url::parse(uri).is_err()
 }
 
-fn shown(name: &str, kind: ToolKind, title: String, path: &str, input: &Map<String, Value>) -> ToolCall {
+fn new_tool_call(
+    name: &str,
+    kind: ToolKind,
+    title: String,
+    path: &str,
+    input: &Map<String, Value>,
+) -> ToolCall {
     ToolCall {
         id: new_id(),
         title,
         name: name.to_owned(),
         kind,
-        status: Status::Pending,
+        status: ToolStatus::Pending,
         content: Vec::new(),
         locations: vec![path.to_owned()],
         input: Value::Object(input.clone()),
@@ -116,61 +122,74 @@ fn shown(name: &str, kind: ToolKind, title: String, path: &str, input: &Map<Stri
     }
 }
 
-/// `path` as a user of the session would write it.
-fn short<'a>(place: &Place, path: &'a str) -> &'a str {
-    path.strip_prefix(&place.cwd)
+/// Returns `path` relative to the session's directory.
+fn relative_path<'a>(dirs: &SessionDirs, path: &'a str) -> &'a str {
+    path.strip_prefix(&dirs.cwd)
         .map(|rest| rest.trim_start_matches('/'))
         .filter(|rest| !rest.is_empty())
         .unwrap_or(path)
 }
 
-/// `read_file`: nothing changes, so nobody is asked.
-pub(super) fn read(place: &Place, arguments: &Map<String, Value>) -> Result<Job, String> {
-    let path = place.resolve(text(arguments, "path")?)?;
-    let (line, limit) = (number(arguments, "line")?, number(arguments, "limit")?);
-    let title = format!("Read {}", short(place, &path));
-    let shown = shown("read_file", ToolKind::Read, title, &path, arguments);
-    Ok(Job { shown, grant: None, task: Task::Read { path, line, limit } })
+/// `read_file`: changes nothing, so the user is not asked.
+pub(super) fn prepare_read(dirs: &SessionDirs, arguments: &Map<String, Value>) -> Result<ToolJob, String> {
+    let path = dirs.resolve(text_argument(arguments, "path")?)?;
+    let (line, limit) = (number_argument(arguments, "line")?, number_argument(arguments, "limit")?);
+    let title = format!("Read {}", relative_path(dirs, &path));
+    let shown = new_tool_call("read_file", ToolKind::Read, title, &path, arguments);
+    Ok(ToolJob { shown, grant: None, task: ToolTask::Read { path, line, limit } })
 }
 
-pub(super) async fn perform_read(turn: &Turn, path: &str, line: Option<u64>, limit: Option<u64>) -> Done {
+pub(super) async fn perform_read(
+    turn: &Turn,
+    path: &str,
+    line: Option<u64>,
+    limit: Option<u64>,
+) -> ToolOutcome {
     match turn.read_file(path, line, limit).await {
-        Ok(text) => Done {
-            content: Some(vec![ToolContent::text(middle_cut(&text, MAX_SHOWN))]),
+        Ok(text) => ToolOutcome {
+            content: Some(vec![ToolContent::text(cut_middle(&text, MAX_SHOWN_BYTES))]),
             output: json!({"bytes": text.len()}),
             parts: vec![Part::text(text)],
             failed: false,
         },
-        Err(error) => Done::failed(format!("The file could not be read: {}", reason(&error))),
+        Err(error) => ToolOutcome::failed(format!("The file could not be read: {}", error_reason(&error))),
     }
 }
 
 /// `write_file`: the user is shown the difference.
-pub(super) async fn write(turn: &Turn, place: &Place, arguments: &Map<String, Value>) -> Result<Job, String> {
-    let path = place.resolve(text(arguments, "path")?)?;
-    let content = text(arguments, "content")?.to_owned();
+pub(super) async fn prepare_write(
+    turn: &Turn,
+    dirs: &SessionDirs,
+    arguments: &Map<String, Value>,
+) -> Result<ToolJob, String> {
+    let path = dirs.resolve(text_argument(arguments, "path")?)?;
+    let content = text_argument(arguments, "content")?.to_owned();
     let seen = match turn.agent.client().can.read_text_file {
-        // That there is none yet is the usual case.
-        true => Seen::Read(turn.read_file(&path, None, None).await.ok()),
-        false => Seen::Unread,
+        // Usually the file does not exist yet.
+        true => PriorContent::Read(turn.read_file(&path, None, None).await.ok()),
+        false => PriorContent::Unread,
     };
-    let title = format!("Write {}", short(place, &path));
-    Ok(change("write_file", title, path, seen, content, arguments))
+    let title = format!("Write {}", relative_path(dirs, &path));
+    Ok(write_job("write_file", title, path, seen, content, arguments))
 }
 
-/// `edit_file`: one stretch of a file for another.
-pub(super) async fn edit(turn: &Turn, place: &Place, arguments: &Map<String, Value>) -> Result<Job, String> {
-    let path = place.resolve(text(arguments, "path")?)?;
-    let (from, to) = (text(arguments, "old")?, text(arguments, "new")?);
+/// `edit_file`: replaces one part of a file.
+pub(super) async fn prepare_edit(
+    turn: &Turn,
+    dirs: &SessionDirs,
+    arguments: &Map<String, Value>,
+) -> Result<ToolJob, String> {
+    let path = dirs.resolve(text_argument(arguments, "path")?)?;
+    let (from, to) = (text_argument(arguments, "old")?, text_argument(arguments, "new")?);
     let read = turn.read_file(&path, None, None).await;
-    let old = read.map_err(|error| format!("The file could not be read: {}", reason(&error)))?;
-    let new = replace(&old, from, to)?;
-    let title = format!("Edit {}", short(place, &path));
-    Ok(change("edit_file", title, path, Seen::Read(Some(old)), new, arguments))
+    let old = read.map_err(|error| format!("The file could not be read: {}", error_reason(&error)))?;
+    let new = replace_once(&old, from, to)?;
+    let title = format!("Edit {}", relative_path(dirs, &path));
+    Ok(write_job("edit_file", title, path, PriorContent::Read(Some(old)), new, arguments))
 }
 
-/// `text` with the one occurrence of `from` replaced.
-fn replace(text: &str, from: &str, to: &str) -> Result<String, String> {
+/// Replaces the only occurrence of `from`.
+fn replace_once(text: &str, from: &str, to: &str) -> Result<String, String> {
     if from.is_empty() {
         return Err("`old` must not be empty.".to_owned());
     }
@@ -182,46 +201,53 @@ fn replace(text: &str, from: &str, to: &str) -> Result<String, String> {
     }
 }
 
-fn change(
+fn write_job(
     name: &str,
     title: String,
     path: String,
-    seen: Seen,
+    seen: PriorContent,
     new: String,
     input: &Map<String, Value>,
-) -> Job {
+) -> ToolJob {
     let old = match &seen {
-        Seen::Read(old) => old.clone(),
-        Seen::Unread => None,
+        PriorContent::Read(old) => old.clone(),
+        PriorContent::Unread => None,
     };
-    let mut shown = shown(name, ToolKind::Edit, title, &path, input);
+    let mut shown = new_tool_call(name, ToolKind::Edit, title, &path, input);
     shown.content = vec![ToolContent::Diff { path: path.clone(), old, new: new.clone() }];
-    let grant = Grant { key: "files".to_owned(), scope: Some("all changes of files".to_owned()) };
-    Job { shown, grant: Some(grant), task: Task::Write { path, content: new, seen } }
+    let grant = PermissionScope { key: "files".to_owned(), scope: Some("all changes of files".to_owned()) };
+    ToolJob { shown, grant: Some(grant), task: ToolTask::Write { path, content: new, seen } }
 }
 
-pub(super) async fn perform_write(turn: &Turn, path: &str, content: &str, seen: &Seen) -> Done {
-    // The user may have thought for long, and typed meanwhile.
-    if let Seen::Read(before) = seen
+pub(super) async fn perform_write(
+    turn: &Turn,
+    path: &str,
+    content: &str,
+    seen: &PriorContent,
+) -> ToolOutcome {
+    // The file may have changed while the user was deciding.
+    if let PriorContent::Read(before) = seen
         && turn.read_file(path, None, None).await.ok() != *before
     {
-        return Done::failed("The file has changed since the user was shown this change. Read it again.");
+        return ToolOutcome::failed(
+            "The file has changed since the user was shown this change. Read it again.",
+        );
     }
     let params = json!({"sessionId": &*turn.session.id, "path": path, "content": content});
-    match turn.peer.request::<_, Value>(FS_WRITE_TEXT_FILE, &params, PATIENCE).await {
-        Ok(_) => Done {
-            // The difference stays to be seen.
+    match turn.peer.request::<_, Value>(FS_WRITE_TEXT_FILE, &params, FILE_TIMEOUT).await {
+        Ok(_) => ToolOutcome {
+            // The difference stays visible.
             content: None,
             parts: vec![Part::text(format!("{path} is written."))],
             output: json!({"bytes": content.len()}),
             failed: false,
         },
-        Err(error) => Done::failed(format!("The file could not be written: {}", reason(&error))),
+        Err(error) => ToolOutcome::failed(format!("The file could not be written: {}", error_reason(&error))),
     }
 }
 
-/// An error of the client, as the model is told.
-pub(super) fn reason(error: &CallError) -> String {
+/// Returns a client's error as the model gets it.
+pub(super) fn error_reason(error: &CallError) -> String {
     match error {
         CallError::Refused(error) => error.message.chars().take(500).collect(),
         error => error.to_string(),
@@ -234,7 +260,7 @@ mod tests {
 
     #[test]
     fn paths_stay_in_the_directories_of_the_session() {
-        let place = Place { cwd: "/w/p".to_owned(), roots: vec!["/x".to_owned()] };
+        let dirs = SessionDirs { cwd: "/w/p".to_owned(), roots: vec!["/x".to_owned()] };
         for (path, expected) in [
             ("a.txt", Some("/w/p/a.txt")),
             ("./b/../a.txt", Some("/w/p/a.txt")),
@@ -249,16 +275,16 @@ mod tests {
             ("file://host/w/p/a", None),
             ("a\0b", None),
         ] {
-            assert_eq!(place.resolve(path).ok().as_deref(), expected, "{path}");
+            assert_eq!(dirs.resolve(path).ok().as_deref(), expected, "{path}");
         }
     }
 
     #[test]
     fn an_edit_is_unambiguous() {
-        assert_eq!(replace("a b c", "b", "x").as_deref(), Ok("a x c"));
-        assert_eq!(replace("a b", "b", "").as_deref(), Ok("a "));
+        assert_eq!(replace_once("a b c", "b", "x").as_deref(), Ok("a x c"));
+        assert_eq!(replace_once("a b", "b", "").as_deref(), Ok("a "));
         for (text, from) in [("a b b", "b"), ("a", "b"), ("a", "")] {
-            assert!(replace(text, from, "x").is_err(), "{text:?} {from:?}");
+            assert!(replace_once(text, from, "x").is_err(), "{text:?} {from:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Commands in the user's terminal, through the client: never a process of our own.
+//! Commands in the user's terminal, always through the client: never a process of the agent.
 
 use std::time::Duration;
 
@@ -10,32 +10,32 @@ use narrows_rpc::{CallError, Peer};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::call::{Done, Interrupt, Job, Task, text};
-use super::files::reason;
-use super::permission::Grant;
-use crate::dialect::Field;
-use crate::session::Place;
-use crate::shown::{Status, ToolCall, ToolContent, ToolKind};
+use super::call::{Interrupt, ToolJob, ToolOutcome, ToolTask, text_argument};
+use super::files::error_reason;
+use super::permission::PermissionScope;
+use crate::encode::CallField;
+use crate::session::SessionDirs;
+use crate::transcript::{ToolCall, ToolContent, ToolKind, ToolStatus};
 use crate::turn::Turn;
-use crate::voice::new_id;
+use crate::update_writer::new_id;
 
-/// How long a client may take to start a command that it need not ask its user about, to tell its output, or to end it.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time for a client to start a command without asking its user, to return output, or to kill.
+const TERMINAL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long the end of a command that is given up is waited for: whoever has cancelled does not want to wait.
-const GRACE: Duration = Duration::from_secs(1);
+/// Time to wait for the output of a cancelled command: the user does not want to wait.
+const OUTPUT_GRACE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The longest that a command is waited for; its limit comes before.
-const EXIT: Duration = Duration::from_secs(86_400);
+/// Upper bound for the wait; a command's own limit is shorter.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(86_400);
 
-/// How much of its output a client keeps.
-const OUTPUT_LIMIT: u64 = 64 << 10;
+/// Bytes of output that the client keeps.
+const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 
-/// The longest command line that a title shows whole.
+/// Longest command line that a title shows completely.
 const MAX_TITLE_CHARS: usize = 200;
 
-/// Blanks in a row that a title shows as they are. More of them could move what follows out of sight.
-const MAX_BLANKS: usize = 8;
+/// Longest run of blanks that a title shows unchanged. More could move the rest out of sight.
+const MAX_BLANK_RUN: usize = 8;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -61,8 +61,8 @@ struct ExitStatus {
 }
 
 /// `run_command`.
-pub(super) fn prepare(place: &Place, arguments: &Map<String, Value>) -> Result<Job, String> {
-    let command = text(arguments, "command")?.trim();
+pub(super) fn prepare(dirs: &SessionDirs, arguments: &Map<String, Value>) -> Result<ToolJob, String> {
+    let command = text_argument(arguments, "command")?.trim();
     let args = match arguments.get("args") {
         None | Some(Value::Null) => None,
         Some(Value::Array(args)) => {
@@ -73,68 +73,68 @@ pub(super) fn prepare(place: &Place, arguments: &Map<String, Value>) -> Result<J
     };
     let (program, args) = match args {
         Some(args) if !args.is_empty() => (command.to_owned(), args),
-        // Models write a whole line where a program is asked for.
-        _ => split(command)?,
+        // Models often put a whole command line into `command`.
+        _ => split_words(command)?,
     };
     if program.is_empty() {
         return Err("The argument `command` must not be empty.".to_owned());
     }
     let cwd = match arguments.get("cwd") {
-        None | Some(Value::Null) => place.cwd.clone(),
-        Some(_) => place.resolve(text(arguments, "cwd")?)?,
+        None | Some(Value::Null) => dirs.cwd.clone(),
+        Some(_) => dirs.resolve(text_argument(arguments, "cwd")?)?,
     };
     let words: Vec<&str> = std::iter::once(program.as_str()).chain(args.iter().map(String::as_str)).collect();
     let line = shlex::try_join(words.iter().copied()).unwrap_or_else(|_| words.join(" "));
-    let command = ShownCommand::new(&line, (cwd != place.cwd).then_some(cwd.as_str()));
+    let command = ShownCommand::new(&line, (cwd != dirs.cwd).then_some(cwd.as_str()));
     let shown = ToolCall {
         id: new_id(),
         title: command.title.clone(),
         name: "run_command".to_owned(),
         kind: ToolKind::Execute,
-        status: Status::Pending,
+        status: ToolStatus::Pending,
         content: command.details.into_iter().map(ToolContent::text).collect(),
         locations: Vec::new(),
         input: Value::Object(arguments.clone()),
         output: None,
     };
-    // This very command in this very place: anything wider would be more than the user has seen.
+    // Only this command in this directory: the user has not seen anything wider.
     let key = json!(["run", cwd, words]).to_string();
-    let grant = Grant { key, scope: command.is_whole.then_some(command.title) };
-    Ok(Job { shown, grant: Some(grant), task: Task::Run { program, args, cwd } })
+    let grant = PermissionScope { key, scope: command.is_whole.then_some(command.title) };
+    Ok(ToolJob { shown, grant: Some(grant), task: ToolTask::Run { program, args, cwd } })
 }
 
 /// A command as the user is shown it before it runs.
 struct ShownCommand {
     title: String,
-    /// All of it, if the title does not have that.
+    /// The complete command, if the title does not show it.
     details: Option<String>,
-    /// The title shows all of the command.
+    /// The title shows the complete command.
     is_whole: bool,
 }
 
 impl ShownCommand {
-    /// The command `line`, which runs in `cwd` unless that is the directory of the session.
+    /// The command `line`; `cwd` if that is not the session's directory.
     fn new(line: &str, cwd: Option<&str>) -> Self {
-        let line = visible(line);
+        let line = escape_invisible(line);
         let short = with_counted_blanks(&line);
         let count = short.chars().count();
         let is_whole = short == line && count <= MAX_TITLE_CHARS;
-        let place = cwd.map(|cwd| format!(" in {}", as_code(&visible(cwd)))).unwrap_or_default();
+        let location = cwd.map(|cwd| format!(" in {}", as_code(&escape_invisible(cwd)))).unwrap_or_default();
         let title = if count <= MAX_TITLE_CHARS {
-            format!("{}{place}", as_code(&short))
+            format!("{}{location}", as_code(&short))
         } else {
             let start: String = short.chars().take(MAX_TITLE_CHARS).collect();
             let rest = count - MAX_TITLE_CHARS;
-            format!("{} … and {rest} more characters{place}", as_code(&start))
+            format!("{} … and {rest} more characters{location}", as_code(&start))
         };
-        let details = (!is_whole).then(|| format!("The whole command{place}: {}", as_code(&line)));
+        let details = (!is_whole).then(|| format!("The whole command{location}: {}", as_code(&line)));
         Self { title, details, is_whole }
     }
 }
 
-/// `text` with a visible form of whatever would not be seen, or would change what is seen around it.
-fn visible(text: &str) -> String {
-    // Letters by their category that are blank.
+/// Escapes characters that are invisible or change how the text around them appears.
+fn escape_invisible(text: &str) -> String {
+    // Characters that count as letters but are blank.
     const FILLERS: [char; 4] = ['\u{115f}', '\u{1160}', '\u{3164}', '\u{ffa0}'];
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
@@ -149,7 +149,7 @@ fn visible(text: &str) -> String {
     shown
 }
 
-/// `text` with the number of blanks in the place of many in a row.
+/// Replaces long runs of blanks by their number.
 fn with_counted_blanks(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -159,7 +159,7 @@ fn with_counted_blanks(text: &str) -> String {
         let count = blanks.len() - after.len();
         shown.push_str(before);
         match count {
-            ..=MAX_BLANKS => shown.extend(std::iter::repeat_n(' ', count)),
+            ..=MAX_BLANK_RUN => shown.extend(std::iter::repeat_n(' ', count)),
             _ => shown.push_str(&format!(" [{count} blanks] ")),
         }
         rest = after;
@@ -168,7 +168,7 @@ fn with_counted_blanks(text: &str) -> String {
     shown
 }
 
-/// `text` as code in Markdown, whatever backticks it has.
+/// Formats `text` as Markdown code, whatever backticks it contains.
 fn as_code(text: &str) -> String {
     let longest = text.split(|character| character != '`').map(str::len).max().unwrap_or_default();
     let fence = "`".repeat(longest + 1);
@@ -176,8 +176,8 @@ fn as_code(text: &str) -> String {
     format!("{fence}{space}{text}{space}{fence}")
 }
 
-/// A line without a shell's meaning, in words.
-fn split(line: &str) -> Result<(String, Vec<String>), String> {
+/// Splits a command line into words if it needs no shell.
+fn split_words(line: &str) -> Result<(String, Vec<String>), String> {
     if line.contains(['|', '&', ';', '<', '>', '`', '$', '\n', '*', '?', '(', ')']) {
         return Err(
             "No shell is involved, so `|`, `&`, `;`, `<`, `>`, `$`, `*` and the like mean nothing. Give the \
@@ -190,33 +190,33 @@ fn split(line: &str) -> Result<(String, Vec<String>), String> {
     Ok((words.next().unwrap_or_default(), words.collect()))
 }
 
-/// Runs a command in a terminal of the client, which is given back whatever happens. It has `limit` from when the
-/// client has started it.
+/// Runs a command in a terminal of the client, and always releases the terminal. `limit` counts from when the client
+/// has started the command.
 pub(super) async fn run(
     turn: &mut Turn,
     shown: &mut ToolCall,
     (program, args, cwd): (&str, &[String], &str),
     stopped: impl Future<Output = Interrupt>,
     limit: Duration,
-) -> Result<Done, Interrupt> {
+) -> Result<ToolOutcome, Interrupt> {
     tokio::pin!(stopped);
-    let patience = if turn.authorizes { super::permission::PATIENCE } else { PATIENCE };
-    let mut params = turn.terminal();
+    let timeout = if turn.authorizes { super::permission::PERMISSION_TIMEOUT } else { TERMINAL_TIMEOUT };
+    let mut params = turn.terminal_params();
     params["command"] = program.into();
     params["args"] = args.into();
     params["cwd"] = cwd.into();
-    params["outputByteLimit"] = OUTPUT_LIMIT.into();
+    params["outputByteLimit"] = MAX_OUTPUT_BYTES.into();
     let asking = turn.peer.clone();
     let mut creating =
-        Box::pin(async move { asking.request::<_, Created>(TERMINAL_CREATE, &params, patience).await });
+        Box::pin(async move { asking.request::<_, Created>(TERMINAL_CREATE, &params, timeout).await });
     let created = tokio::select! {
         biased;
         interrupt = &mut stopped => {
-            let (peer, params) = (turn.peer.clone(), turn.terminal());
-            // It may still come, and nobody else would know of it.
+            let (peer, params) = (turn.peer.clone(), turn.terminal_params());
+            // The terminal may still be created, and nothing else would release it.
             tokio::spawn(async move {
                 if let Ok(Created { terminal_id }) = creating.await {
-                    let _ = give_back(peer, with_id(params, &terminal_id), true).await;
+                    let _ = release_terminal(peer, with_terminal_id(params, &terminal_id), true).await;
                 }
             });
             return Err(interrupt);
@@ -226,7 +226,10 @@ pub(super) async fn run(
     let id = match created {
         Ok(Created { terminal_id }) => terminal_id,
         Err(error) => {
-            return Ok(Done::failed(format!("The command could not be started: {}", reason(&error))));
+            return Ok(ToolOutcome::failed(format!(
+                "The command could not be started: {}",
+                error_reason(&error)
+            )));
         }
     };
     let interrupt = async move {
@@ -238,78 +241,86 @@ pub(super) async fn run(
     };
     tokio::pin!(interrupt);
     shown.content = vec![ToolContent::Terminal { id: id.clone() }];
-    // If the client has gone, the next request finds out.
-    let _ = turn.voice.change(shown, &[Field::Content]).await;
-    let params = with_id(turn.terminal(), &id);
+    // If the client has disconnected, the next request finds out.
+    let _ = turn.updates.send_call_change(shown, &[CallField::Content]).await;
+    let params = with_terminal_id(turn.terminal_params(), &id);
     let mut ended = tokio::select! {
         biased;
         interrupt = &mut interrupt => Err(interrupt),
-        exit = turn.peer.request::<_, ExitStatus>(TERMINAL_WAIT_FOR_EXIT, &params, EXIT) => Ok(exit),
+        exit = turn.peer.request::<_, ExitStatus>(TERMINAL_WAIT_FOR_EXIT, &params, EXIT_TIMEOUT) => Ok(exit),
     };
-    // A task of its own: what has begun is brought to its end, however short the patience of the turn.
-    let giving = tokio::spawn(give_back(turn.peer.clone(), params, ended.is_err()));
-    let mut given = Box::pin(async { giving.await.unwrap_or_else(|_| Err("it cannot be told".to_owned())) });
+    // A task of its own: the release completes even if the turn does not wait for it.
+    let release = tokio::spawn(release_terminal(turn.peer.clone(), params, ended.is_err()));
+    let mut released =
+        Box::pin(async { release.await.unwrap_or_else(|_| Err("it cannot be told".to_owned())) });
     let mut output = None;
     if ended.is_ok() {
         tokio::select! {
             biased;
-            told = &mut given => output = Some(told),
+            told = &mut released => output = Some(told),
             interrupt = &mut interrupt => ended = Err(interrupt),
         }
     }
     let output = match output {
         Some(output) => output,
-        None => {
-            tokio::time::timeout(GRACE, given).await.unwrap_or_else(|_| Err("it does not come".to_owned()))
-        }
+        None => tokio::time::timeout(OUTPUT_GRACE_TIMEOUT, released)
+            .await
+            .unwrap_or_else(|_| Err("it does not come".to_owned())),
     };
-    // The output stands in for the terminal when the session is shown again.
+    // The output replaces the terminal when the session is replayed.
     if let Ok(Output { output, .. }) = &output {
         shown.content.push(ToolContent::text(fenced(output)));
     }
     match ended {
         Err(Interrupt::Deadline(limit)) => {
             let said = output.map(|output| output.output).unwrap_or_default();
-            let mut done = Done::failed(format!("{}\n{said}", Interrupt::Deadline(limit).words()));
+            let mut done = ToolOutcome::failed(format!("{}\n{said}", Interrupt::Deadline(limit).message()));
             done.content = None;
             Ok(done)
         }
         Err(interrupt) => Err(interrupt),
-        Ok(exit) => Ok(done(exit, output)),
+        Ok(exit) => Ok(to_outcome(exit, output)),
     }
 }
 
-/// Ends what runs in a terminal if need be, and gives the terminal back; what it showed, or why that is not known.
-async fn give_back(peer: Peer, params: Value, kill: bool) -> Result<Output, String> {
+/// Kills the command if asked to, and releases the terminal. Returns its output, or why that is unknown.
+async fn release_terminal(peer: Peer, params: Value, kill: bool) -> Result<Output, String> {
     if kill {
-        let _ = peer.request::<_, Value>(TERMINAL_KILL, &params, PATIENCE).await;
+        let _ = peer.request::<_, Value>(TERMINAL_KILL, &params, TERMINAL_TIMEOUT).await;
     }
-    let output = peer.request::<_, Output>(TERMINAL_OUTPUT, &params, PATIENCE).await;
-    let _ = peer.request::<_, Value>(TERMINAL_RELEASE, &params, PATIENCE).await;
-    output.map_err(|error| reason(&error))
+    let output = peer.request::<_, Output>(TERMINAL_OUTPUT, &params, TERMINAL_TIMEOUT).await;
+    let _ = peer.request::<_, Value>(TERMINAL_RELEASE, &params, TERMINAL_TIMEOUT).await;
+    output.map_err(|error| error_reason(&error))
 }
 
-fn with_id(mut params: Value, terminal: &str) -> Value {
+fn with_terminal_id(mut params: Value, terminal: &str) -> Value {
     params["terminalId"] = terminal.into();
     params
 }
 
 impl Turn {
-    fn terminal(&self) -> Value {
+    fn terminal_params(&self) -> Value {
         json!({"sessionId": &*self.session.id})
     }
 }
 
-fn done(exit: Result<ExitStatus, CallError>, output: Result<Output, String>) -> Done {
+fn to_outcome(exit: Result<ExitStatus, CallError>, output: Result<Output, String>) -> ToolOutcome {
     let (said, truncated, seen) = match output {
         Ok(Output { output, truncated, exit_status }) => (output, truncated, exit_status),
-        Err(reason) => return Done::failed(format!("The output of the command could not be had: {reason}")),
+        Err(reason) => {
+            return ToolOutcome::failed(format!("The output of the command could not be had: {reason}"));
+        }
     };
     let exit = match exit {
         Ok(exit) => exit,
         Err(error) => match seen {
             Some(exit) => exit,
-            None => return Done::failed(format!("The end of the command was not seen: {}", reason(&error))),
+            None => {
+                return ToolOutcome::failed(format!(
+                    "The end of the command was not seen: {}",
+                    error_reason(&error)
+                ));
+            }
         },
     };
     let ending = match (exit.exit_code, &exit.signal) {
@@ -318,11 +329,11 @@ fn done(exit: Result<ExitStatus, CallError>, output: Result<Output, String>) -> 
         (None, None) => "ended".to_owned(),
     };
     let cut = if truncated { "(the beginning of the output was left out)\n" } else { "" };
-    Done {
+    ToolOutcome {
         content: None,
         parts: vec![Part::text(format!("{cut}{said}\n({ending})"))],
         output: json!({"exitCode": exit.exit_code, "signal": exit.signal, "truncated": truncated}),
-        // A command that ran is a call that worked, unless it was ended from outside; the code is for the model to judge.
+        // A command that ran is a successful call, unless a signal ended it; the model judges the exit code.
         failed: exit.exit_code.is_none() && exit.signal.is_some(),
     }
 }
@@ -337,10 +348,10 @@ mod tests {
 
     #[track_caller]
     fn check(arguments: &Value, expected: Result<(&str, &[&str]), &str>) {
-        let place = Place { cwd: "/w".to_owned(), roots: Vec::new() };
-        let job = prepare(&place, arguments.as_object().unwrap());
+        let dirs = SessionDirs { cwd: "/w".to_owned(), roots: Vec::new() };
+        let job = prepare(&dirs, arguments.as_object().unwrap());
         match (job, expected) {
-            (Ok(Job { task: Task::Run { program, args, cwd }, .. }), Ok((name, words))) => {
+            (Ok(ToolJob { task: ToolTask::Run { program, args, cwd }, .. }), Ok((name, words))) => {
                 assert_eq!((program.as_str(), cwd.as_str()), (name, "/w"));
                 assert_eq!(args, words);
             }
@@ -350,11 +361,11 @@ mod tests {
         }
     }
 
-    /// Checks the title, whether an answer for the whole session is offered, and whether the whole is shown elsewhere.
+    /// Checks the title, whether a permission for the session is offered, and whether the details have the rest.
     #[track_caller]
     fn check_shown(arguments: &Value, title: &str, for_session: bool) {
-        let place = Place { cwd: "/w".to_owned(), roots: Vec::new() };
-        let Job { shown, grant, .. } = prepare(&place, arguments.as_object().unwrap()).unwrap();
+        let dirs = SessionDirs { cwd: "/w".to_owned(), roots: Vec::new() };
+        let ToolJob { shown, grant, .. } = prepare(&dirs, arguments.as_object().unwrap()).unwrap();
         assert_eq!(shown.title, title);
         assert_eq!(grant.unwrap().scope, for_session.then(|| title.to_owned()), "{arguments}");
         assert_eq!(shown.content.is_empty(), for_session, "{arguments}");

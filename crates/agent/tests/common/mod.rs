@@ -1,10 +1,11 @@
-//! A client by hand at the other end of a pair in memory: it asks, answers what it is asked, and keeps what it hears.
+//! A test client at the other end of an in-memory link: sends requests, answers those of the agent, and records all
+//! messages.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use narrows_agent::{Route, Settings};
+use narrows_agent::{ModelRoute, Settings};
 use narrows_link::{Link, Options as LinkOptions, memory};
 use narrows_model::{Endpoint, Limits};
 use narrows_testkit::model::{ModelServer, Seen};
@@ -12,39 +13,39 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Longer than anything takes that works.
+/// Longer than any working operation takes.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// What a client answers to a request of the agent: a result, an error, or nothing at all.
+/// The client's answer to a request of the agent: a result, an error, or none.
 pub type Host = Box<dyn FnMut(&str, &Value) -> Option<Result<Value, Value>> + Send>;
 
-/// A client by hand.
+/// A test client.
 pub struct Client {
     link: Link,
     next_id: u64,
-    /// What has come and has not been asked for yet.
+    /// Messages that no test code has taken yet.
     waiting: VecDeque<Value>,
     /// All updates so far, as `params.update`.
     pub updates: Vec<Value>,
     /// All requests of the agent so far: method and params.
     pub asked: Vec<(String, Value)>,
-    /// Every message so far, whole, in the order in which they came.
+    /// All messages so far, in the order of arrival.
     pub heard: Vec<Value>,
     host: Host,
     agent: JoinHandle<()>,
 }
 
-/// Settings with one route to `server`, sessions in memory.
+/// Returns settings with one route to `server` and sessions in memory.
 pub fn settings(server: &ModelServer) -> Settings {
     Settings { routes: vec![route(&server.base_url())], ..Settings::default() }
 }
 
-/// The requests for an answer that a server has seen.
+/// Returns the chat requests that a server has received.
 pub fn chats(server: &ModelServer) -> Vec<Seen> {
     server.seen().into_iter().filter(|seen| seen.path.ends_with("/chat/completions")).collect()
 }
 
-/// Waits until so many answers have been asked for.
+/// Waits until the server has received so many chat requests.
 pub async fn chats_asked(server: &ModelServer, count: usize) {
     loop {
         let seen = server.seen();
@@ -55,28 +56,28 @@ pub async fn chats_asked(server: &ModelServer, count: usize) {
     }
 }
 
-/// The messages of the last request for an answer.
+/// Returns the messages of the last chat request.
 pub fn last_messages(server: &ModelServer) -> Value {
     chats(server).last().expect("the model was asked").body["messages"].clone()
 }
 
-/// A route that gives up soon.
-pub fn route(base_url: &str) -> Route {
+/// Returns a route without retries.
+pub fn route(base_url: &str) -> ModelRoute {
     let limits = Limits { attempts: 1, ..Limits::default() };
     let endpoint = Endpoint { limits, ..Endpoint::new("test", base_url) };
-    Route { endpoint, model: "test-model".to_owned(), max_tokens: None, temperature: None, effort: None }
+    ModelRoute { endpoint, model: "test-model".to_owned(), max_tokens: None, temperature: None, effort: None }
 }
 
-/// The demo model.
+/// Returns settings with the demo model.
 pub fn demo() -> Settings {
     Settings {
-        routes: vec![Route { model: "demo".to_owned(), ..route("builtin:demo") }],
+        routes: vec![ModelRoute { model: "demo".to_owned(), ..route("builtin:demo") }],
         ..Settings::default()
     }
 }
 
 impl Client {
-    /// Starts an agent and stands at its other end. Nothing has been said yet.
+    /// Starts an agent. Nothing is sent yet.
     pub fn start(settings: Settings) -> Self {
         let (near, far) = memory::pair(&LinkOptions::default());
         let (peer, inbox) = narrows_rpc::start(far, narrows_agent::options());
@@ -96,7 +97,7 @@ impl Client {
         }
     }
 
-    /// The same, introduced in version 1 with these capabilities.
+    /// Starts an agent and initializes version 1 with these capabilities.
     pub async fn v1(settings: Settings, capabilities: Value) -> Self {
         let mut client = Self::start(settings);
         let params = json!({
@@ -108,7 +109,7 @@ impl Client {
         client
     }
 
-    /// The same in version 2.
+    /// Starts an agent and initializes version 2.
     pub async fn v2(settings: Settings) -> Self {
         Self::v2_with(settings, json!({})).await
     }
@@ -121,7 +122,7 @@ impl Client {
         client
     }
 
-    /// Answers requests of the agent from now on.
+    /// Sets the answers to requests of the agent.
     pub fn host(&mut self, host: impl FnMut(&str, &Value) -> Option<Result<Value, Value>> + Send + 'static) {
         self.host = Box::new(host);
     }
@@ -133,7 +134,7 @@ impl Client {
         opened["sessionId"].as_str().expect("a session id").to_owned()
     }
 
-    /// Sends any line.
+    /// Sends any message.
     pub async fn send(&self, message: &Value) {
         self.link.sender.send(message.to_string().into()).await.expect("the agent listens");
     }
@@ -150,13 +151,13 @@ impl Client {
         id
     }
 
-    /// Asks, and waits for the answer; what comes before it is kept, and questions are answered.
+    /// Sends a request and waits for the response. Records what comes before it, and answers requests.
     pub async fn ask(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         let id = self.begin(method, params).await;
         self.answer(id).await
     }
 
-    /// Waits for the answer to request `id`.
+    /// Waits for the response to request `id`.
     pub async fn answer(&mut self, id: u64) -> Result<Value, Value> {
         loop {
             if let Some(at) = self.waiting.iter().position(|message| message["id"] == id) {
@@ -176,23 +177,23 @@ impl Client {
         self.ask("session/prompt", json!({"sessionId": session, "prompt": prompt})).await
     }
 
-    /// The same with these blocks.
+    /// Sends a prompt with these blocks and waits for the end of its turn.
     pub async fn prompt_with(&mut self, session: &str, blocks: Value) -> Result<Value, Value> {
         self.ask("session/prompt", json!({"sessionId": session, "prompt": blocks})).await
     }
 
-    /// Sends a text prompt and does not wait for the end of its turn.
+    /// Sends a text prompt without waiting for the end of its turn.
     pub async fn begin_prompt(&mut self, session: &str, text: &str) -> u64 {
         let prompt = json!([{"type": "text", "text": text}]);
         self.begin("session/prompt", json!({"sessionId": session, "prompt": prompt})).await
     }
 
-    /// Forgets the updates that have come.
+    /// Discards the recorded updates.
     pub fn forget(&mut self) {
         self.updates.clear();
     }
 
-    /// Waits until an update is such as `wanted` says, among all that have come, and returns it.
+    /// Waits until any update so far matches `wanted`, and returns it.
     pub async fn update(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
         loop {
             if let Some(update) = self.updates.iter().find(|update| wanted(update)) {
@@ -202,7 +203,7 @@ impl Client {
         }
     }
 
-    /// Waits until the agent has asked for `method`, and returns the params.
+    /// Waits for a request of this method, and returns its params.
     pub async fn question(&mut self, method: &str) -> Value {
         loop {
             if let Some((_, params)) = self.asked.iter().find(|(asked, _)| asked == method) {
@@ -212,7 +213,7 @@ impl Client {
         }
     }
 
-    /// Takes one message.
+    /// Receives one message.
     pub async fn hear(&mut self) {
         let frame = timeout(SOON, self.link.receiver.recv()).await.expect("the agent says something in time");
         let message: Value =
@@ -237,7 +238,7 @@ impl Client {
         }
     }
 
-    /// All text of the answer so far, chunks of one kind joined.
+    /// Returns all text of the answer so far, chunks of one kind joined.
     pub fn text(&self) -> String {
         self.joined("agent_message_chunk")
     }
@@ -251,7 +252,7 @@ impl Client {
         chunks.filter_map(|update| update["content"]["text"].as_str()).collect()
     }
 
-    /// The kinds of all updates so far, in order, neighbours of one kind once.
+    /// Returns the kinds of all updates so far, in order, without adjacent repetitions.
     pub fn kinds(&self) -> Vec<String> {
         let mut kinds: Vec<String> = Vec::new();
         for update in &self.updates {
@@ -263,7 +264,7 @@ impl Client {
         kinds
     }
 
-    /// Says no more, listens until the agent has gone, and returns what it still said.
+    /// Closes the client's output, waits for the agent to end, and returns its last messages.
     pub async fn finish(self) -> Vec<Value> {
         let Self { link: Link { sender, mut receiver }, agent, .. } = self;
         drop(sender);
@@ -278,7 +279,7 @@ impl Client {
         last
     }
 
-    /// Hangs up, and waits until the agent has gone.
+    /// Disconnects, and waits for the agent to end.
     pub async fn leave(self) {
         let Self { link, agent, .. } = self;
         drop(link);

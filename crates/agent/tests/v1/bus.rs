@@ -1,4 +1,4 @@
-//! Behind a router that knows sessions by a `sessionId` beside the params, and at the end of the input.
+//! Behind a router that identifies sessions by a `sessionId` beside the params, and at the end of the input.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ async fn tagged(client: &mut Client, id: Value, tag: &str, method: &str, params:
         .await;
 }
 
-/// Waits for the response of this id, whole.
+/// Waits for the whole response with this id.
 async fn response(client: &mut Client, id: &Value) -> Value {
     loop {
         let found =
@@ -94,7 +94,7 @@ async fn errors_carry_the_tag_as_well() {
     client.leave().await;
 }
 
-/// The tag on the first piece of an answer after `place`.
+/// Returns the tag of the first chunk of an answer after index `place`.
 fn tag_of_answer(client: &Client, place: usize) -> Value {
     let is_piece = |message: &&Value| message["params"]["update"]["sessionUpdate"] == "agent_message_chunk";
     client.heard[place..].iter().find(is_piece).unwrap()["sessionId"].clone()
@@ -125,7 +125,7 @@ async fn sessions_keep_their_tags_apart_and_take_the_latest() {
         let of = sessions.iter().find(|(_, session)| message["params"]["sessionId"] == json!(session));
         assert_eq!(message.get("sessionId"), of.map(|(tag, _)| json!(tag)).as_ref(), "{message}");
     }
-    // A request without a tag leaves the one that is known; another one replaces it.
+    // A request without a tag keeps the known one; another tag replaces it.
     let session = sessions[0].1.clone();
     let place = client.heard.len();
     client.prompt(&session, "Hi").await.unwrap();
@@ -222,7 +222,7 @@ async fn the_end_of_the_input_ends_every_turn_at_once() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_input_cancels_and_says_so() {
+async fn the_end_of_the_input_cancels_the_turn_and_reports_it() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one").after(6, Step::Hang));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
@@ -246,6 +246,6 @@ async fn the_end_of_the_input_ends_an_idle_agent() {
     let started = Instant::now();
     client.finish().await;
     assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
-    // Before a word has been said, too.
+    // Also before any message.
     Client::start(settings(&server)).finish().await;
 }

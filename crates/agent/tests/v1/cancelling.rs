@@ -1,11 +1,11 @@
-//! Giving up a turn, at every stage and in every way a client may say it.
+//! Cancelling a turn, at every stage and in every way that clients use.
 
 use narrows_testkit::model::{ModelServer, Plan, Reply, Step};
 use serde_json::{Value, json};
 
 use crate::common::{Client, chats, chats_asked, last_messages, settings};
 
-/// How a client says it.
+/// How the client cancels.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Notification,
@@ -15,22 +15,22 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Notification, Way::Request, Way::CancelRequest];
 
-/// When it says it.
+/// When the client cancels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
-    /// The model has been asked and has not said a byte.
+    /// The model has received the request and sent nothing.
     BeforeTheHead,
-    /// The head of its answer has come, and nothing else.
+    /// The response's head has arrived, and nothing else.
     BeforeTheFirstEvent,
-    /// Text has been said, but too little to be shown.
+    /// Text has arrived, but too little to be shown.
     HeldBack,
-    /// It is in the middle of its answer.
+    /// In the middle of the answer.
     Middle,
-    /// It is in the middle of its thoughts.
+    /// In the middle of the reasoning.
     Thinking,
-    /// All has been said but the end.
+    /// All but the end has arrived.
     BeforeTheEnd,
-    /// It is writing a call of a tool.
+    /// In the middle of a tool call.
     Calling,
 }
 
@@ -90,7 +90,7 @@ async fn check(stage: Stage, way: Way) {
         Stage::Thinking => {
             client.update(|update| update["sessionUpdate"] == "agent_thought_chunk").await;
         }
-        // The list of models, what else is asked about them, and two answers.
+        // The list of models, requests about the model, and two answers.
         _ => {
             chats_asked(&server, 2).await;
         }
@@ -100,7 +100,7 @@ async fn check(stage: Stage, way: Way) {
     assert_eq!(end["stopReason"], "cancelled", "{stage:?} {way:?}");
     assert!(end.get("_meta").is_none(), "a cancellation is no failure");
     server.hung_up().await;
-    // Nothing of the turn is said after its end.
+    // No update of the turn comes after its end.
     let place = client
         .heard
         .iter()
@@ -123,7 +123,7 @@ async fn check(stage: Stage, way: Way) {
         ]),
         "{stage:?} {way:?}"
     );
-    // Nor is it there when the session is loaded.
+    // Nor is it replayed when the session is loaded.
     client.forget();
     client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
     assert_eq!(client.text(), "The first answerThe last answer");
@@ -140,7 +140,7 @@ async fn a_turn_is_given_up_at_every_stage_and_in_every_way() {
 }
 
 #[tokio::test]
-async fn what_was_held_back_is_said_before_the_end() {
+async fn held_back_text_is_shown_before_the_end() {
     let server = ModelServer::start(reply(Stage::Middle));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
@@ -153,7 +153,7 @@ async fn what_was_held_back_is_said_before_the_end() {
 }
 
 #[tokio::test]
-async fn giving_up_what_does_not_go_on_does_no_harm() {
+async fn cancelling_an_idle_session_does_no_harm() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one"));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
@@ -168,7 +168,7 @@ async fn giving_up_what_does_not_go_on_does_no_harm() {
     assert_eq!(client.ask("session/cancel", json!({"sessionId": "nobody"})).await.unwrap(), json!({}));
     let error = client.ask("session/cancel", json!({})).await.unwrap_err();
     assert_eq!((&error["code"], &error["data"]["field"]), (&json!(-32602), &json!("sessionId")));
-    // A cancellation before a turn is not kept for it.
+    // A cancellation before a turn does not affect it.
     let end = client.prompt(&session, "Hi").await.unwrap();
     assert_eq!(end["stopReason"], "end_turn");
     client.notify("session/cancel", json!({"sessionId": session})).await;
@@ -202,7 +202,7 @@ async fn a_prompt_sent_right_behind_a_cancellation_is_heard() {
     client.update(|update| update["sessionUpdate"] == "agent_message_chunk").await;
     client.notify("session/cancel", json!({"sessionId": session})).await;
     assert_eq!(client.answer(turn).await.unwrap()["stopReason"], "cancelled");
-    // The answer has come, so the session is free: no client has to ask twice.
+    // The response has arrived, so the session is free: no client has to retry.
     assert_eq!(client.prompt(&session, "Next").await.unwrap()["stopReason"], "end_turn");
     client.leave().await;
 }

@@ -1,7 +1,7 @@
-//! Choosing a model and how much it thinks: `session/set_config_option` and the older `session/set_model`.
+//! Choosing a model and its thinking effort: `session/set_config_option` and the older `session/set_model`.
 
 use narrows_acp::v1;
-use narrows_agent::{Route, Settings};
+use narrows_agent::{ModelRoute, Settings};
 use narrows_testkit::model::{ModelServer, Plan, Reply};
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ async fn a_model_is_chosen_by_either_method() {
 
     let set = json!({"sessionId": session, "modelId": "test-model"});
     assert_eq!(client.ask("session/set_model", set).await.unwrap(), json!({}), "an object, never null");
-    // Whoever shows options learns that they have changed by another way.
+    // Clients that show options learn of a change by the other method.
     let update = client.update(|update| update["sessionUpdate"] == "config_option_update").await;
     assert_eq!(update["configOptions"][0]["currentValue"], "test-model");
     client.prompt(&session, "Hi").await.unwrap();
@@ -72,10 +72,10 @@ async fn thinking_is_chosen_where_the_model_has_levels() {
     let refused = client.ask("session/set_config_option", level("extreme")).await.unwrap_err();
     assert_eq!((&refused["code"], &refused["data"]["field"]), (&json!(-32602), &json!("value")));
 
-    // Another model with this level keeps it.
+    // Another model that has this level keeps it.
     let answer = client.ask("session/set_config_option", model("gpt-oss:120b")).await.unwrap();
     assert_eq!(answer["configOptions"][1]["currentValue"], "high");
-    // A model without levels forgets them, and is not asked to think.
+    // A model without levels drops it, and is not asked to think.
     client.ask("session/set_config_option", model("other")).await.unwrap();
     client.prompt(&session, "Hi").await.unwrap();
     assert_eq!(chats(&server).last().unwrap().body.get("reasoning_effort"), None);
@@ -83,7 +83,7 @@ async fn thinking_is_chosen_where_the_model_has_levels() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_chosen_is_named_and_changes_nothing() {
+async fn invalid_choices_are_named_and_change_nothing() {
     let server = server();
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
@@ -129,7 +129,7 @@ async fn what_cannot_be_chosen_is_named_and_changes_nothing() {
     client.leave().await;
 }
 
-fn named(server: &ModelServer, name: &str) -> Route {
+fn named(server: &ModelServer, name: &str) -> ModelRoute {
     let mut route = route(&server.base_url());
     route.endpoint.name = name.to_owned();
     route
@@ -138,7 +138,8 @@ fn named(server: &ModelServer, name: &str) -> Route {
 #[tokio::test]
 async fn models_of_further_endpoints_have_its_name_in_front() {
     let (first, second) = (server(), server());
-    let routes = vec![named(&first, "first"), Route { model: "own".to_owned(), ..named(&second, "second") }];
+    let routes =
+        vec![named(&first, "first"), ModelRoute { model: "own".to_owned(), ..named(&second, "second") }];
     let mut client = Client::v1(Settings { routes, ..Settings::default() }, json!({})).await;
     let opened = client.ask("session/new", json!({"cwd": "/project"})).await.unwrap();
     let session = opened["sessionId"].as_str().unwrap().to_owned();
@@ -170,14 +171,17 @@ async fn models_of_further_endpoints_have_its_name_in_front() {
     client.leave().await;
 }
 
-/// A model of the first endpoint may be called as one of another endpoint is called from outside.
+/// A model of the first endpoint may have the id under which a model of another endpoint is offered.
 #[tokio::test]
 async fn one_id_is_one_model_also_after_a_restart() {
     let first = ModelServer::start(Plan::new([Reply::text("Hello")]).models(Reply::models(&["second/own"])));
     let second = ModelServer::start(Plan::new([Reply::text("Hello")]).models(Reply::models(&["own"])));
     let directory = tempfile::tempdir().unwrap();
     let settings = || Settings {
-        routes: vec![named(&first, "first"), Route { model: "own".to_owned(), ..named(&second, "second") }],
+        routes: vec![
+            named(&first, "first"),
+            ModelRoute { model: "own".to_owned(), ..named(&second, "second") },
+        ],
         data_dir: Some(directory.path().to_owned()),
         ..Settings::default()
     };

@@ -1,4 +1,4 @@
-//! What a user can type in the place of a prompt: `/compact` and `/status`.
+//! Slash commands: `/compact` and `/status`.
 
 use narrows_agent::Settings;
 use narrows_testkit::model::{ModelServer, Plan, Reply};
@@ -49,7 +49,7 @@ async fn compact_replaces_what_was_said_by_a_summary() {
     assert!(!now.iter().any(|text| text.contains("/compact")), "{now:?}");
     client.leave().await;
 
-    // The model goes on from the summary, the person still sees everything.
+    // The model goes on from the summary, the user still sees everything.
     let mut client = Client::v1(kept(), json!({})).await;
     client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
     assert_eq!(client.text(), "The first answerThe second answerThe third answer");
@@ -61,7 +61,7 @@ async fn compact_replaces_what_was_said_by_a_summary() {
 }
 
 #[tokio::test]
-async fn there_may_be_nothing_to_compact() {
+async fn compact_reports_when_there_is_nothing_to_compact() {
     let server = ModelServer::start(Reply::text("unused"));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
@@ -90,7 +90,7 @@ async fn a_summary_that_cannot_be_had_does_not_end_the_session() {
 }
 
 #[tokio::test]
-async fn status_tells_how_things_stand() {
+async fn status_shows_model_tools_and_window() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one"));
     let mut settings = settings(&server);
     settings.routes[0].endpoint.context_window = Some(4096);
@@ -107,14 +107,14 @@ async fn status_tells_how_things_stand() {
         server.base_url()
     );
     assert_eq!(client.text(), expected);
-    // It is no part of the conversation.
+    // It is not part of the conversation.
     client.prompt(&session, "Two").await.unwrap();
     assert_eq!(contents(&server), ["One", "An answer, and not a short one", "Two"]);
     client.leave().await;
 }
 
 #[tokio::test]
-async fn what_only_looks_like_a_command_is_a_prompt() {
+async fn text_that_only_looks_like_a_command_is_a_prompt() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one"));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
@@ -125,9 +125,9 @@ async fn what_only_looks_like_a_command_is_a_prompt() {
     client.leave().await;
 }
 
-/// What does not fit is shortened without being asked to, and asked again once.
+/// A conversation that exceeds the window is shortened automatically, once.
 #[tokio::test]
-async fn what_does_not_fit_is_compacted() {
+async fn a_conversation_that_overflows_is_compacted() {
     let server = ModelServer::start(Plan::new([
         Reply::text("The first answer"),
         Reply::text("The second answer"),

@@ -1,4 +1,4 @@
-//! What a model is given for the blocks of a prompt.
+//! What a model gets for the blocks of a prompt.
 
 use narrows_agent::Settings;
 use narrows_testkit::model::{ModelServer, Plan, Reply};
@@ -18,7 +18,7 @@ fn model(server: &ModelServer, name: &str) -> Settings {
     settings
 }
 
-/// What a model is given for `blocks` by a client that offers nothing.
+/// Returns what a model gets for `blocks` from a client without capabilities.
 async fn check(settings: Settings, server: &ModelServer, blocks: Value, expected: Value) {
     let mut client = Client::v1(settings, json!({})).await;
     let session = client.session().await;
@@ -30,7 +30,7 @@ async fn check(settings: Settings, server: &ModelServer, blocks: Value, expected
 }
 
 #[tokio::test]
-async fn blocks_have_the_forms_of_the_table() {
+async fn blocks_have_the_documented_forms() {
     let text = |text: &str| json!({"type": "text", "text": text});
     for (blocks, expected) in [
         (json!([text("Hi")]), "Hi"),
@@ -43,7 +43,7 @@ async fn blocks_have_the_forms_of_the_table() {
             json!([text("See"), {"type": "resource_link", "name": "docs", "uri": "https://example.org/a?b#c"}]),
             "See\n[Resource: docs] https://example.org/a?b#c",
         ),
-        // No name and a bare path, as a client in the field sends it.
+        // No name and a plain path, as one client sends it.
         (
             json!([text("See"), {"type": "resource_link", "uri": "/project/a b.txt"}]),
             "See\n[Resource: a b.txt] /project/a b.txt",
@@ -125,7 +125,7 @@ async fn an_image_stays_in_the_history_for_models_that_take_it() {
     client.leave().await;
 }
 
-/// Answers for the files of a client: what is there has its path as its text.
+/// Answers for a client's files: every existing file contains its path.
 fn files(method: &str, params: &Value) -> Option<Result<Value, Value>> {
     assert_eq!(method, "fs/read_text_file");
     let path = params["path"].as_str().unwrap();
@@ -174,7 +174,7 @@ async fn links_are_read_through_the_client_where_it_offers_that() {
 }
 
 #[tokio::test]
-async fn what_is_not_offered_is_not_asked() {
+async fn linked_files_are_not_read_from_clients_that_do_not_offer_it() {
     for capabilities in [
         json!({}),
         json!({"terminal": false}),

@@ -1,8 +1,8 @@
-//! Endpoints that fail: the words, the fields beside them, and a session that goes on.
+//! Failing endpoints: the text, the fields beside it, and a session that goes on.
 
 use std::time::Duration;
 
-use narrows_agent::{Errors, Settings};
+use narrows_agent::{FailureFormat, Settings};
 use narrows_testkit::model::{ModelServer, Plan, Reply, Step, data, delta, nobody};
 use serde_json::{Value, json};
 
@@ -15,8 +15,8 @@ fn url(server: &ModelServer) -> String {
     format!("{}/chat/completions", server.base_url())
 }
 
-/// An agent in front of an endpoint that fails once and then works. It has little patience where that is the point.
-fn failing_once(reply: Reply, errors: Errors, kind: &str) -> (ModelServer, Settings) {
+/// Starts an agent with an endpoint that fails once and then works, with short timeouts if the failure is a timeout.
+fn failing_once(reply: Reply, errors: FailureFormat, kind: &str) -> (ModelServer, Settings) {
     let server = ModelServer::start(Plan::new([Reply::text("The first answer"), reply, Reply::text(ANSWER)]));
     let mut settings = Settings { errors, ..settings(&server) };
     let limits = &mut settings.routes[0].endpoint.limits;
@@ -30,7 +30,7 @@ fn failing_once(reply: Reply, errors: Errors, kind: &str) -> (ModelServer, Setti
     (server, settings)
 }
 
-/// A turn that works, one that fails, and one that works: what the second was answered with, and its text.
+/// Runs a turn that works, one that fails, and one that works. Returns the second one's response and text.
 async fn fail(server: &ModelServer, settings: Settings) -> (Result<Value, Value>, Vec<Value>) {
     let mut client = Client::v1(settings, json!({})).await;
     let session = client.session().await;
@@ -52,9 +52,9 @@ async fn fail(server: &ModelServer, settings: Settings) -> (Result<Value, Value>
     (outcome, chunks)
 }
 
-/// `expected` has `{url}` and `{message}` in it; `shown` is what was said before the failure.
+/// `expected` contains `{url}` and `{message}`; `shown` is the text before the failure.
 async fn check(name: &str, reply: Reply, kind: &str, status: Option<u16>, expected: &str, shown: &str) {
-    let (server, settings) = failing_once(reply.clone(), Errors::Text, kind);
+    let (server, settings) = failing_once(reply.clone(), FailureFormat::Text, kind);
     let (outcome, chunks) = fail(&server, settings).await;
     let end = outcome.unwrap_or_else(|error| panic!("{name}: {error}"));
     assert_eq!(end["stopReason"], "end_turn", "{name}");
@@ -75,7 +75,7 @@ async fn check(name: &str, reply: Reply, kind: &str, status: Option<u16>, expect
     let break_ = if shown.is_empty() { "" } else { "\n\n" };
     assert_eq!(before, format!("{shown}{break_}"), "{name}");
 
-    let (server, settings) = failing_once(reply, Errors::Rpc, kind);
+    let (server, settings) = failing_once(reply, FailureFormat::Rpc, kind);
     let (outcome, chunks) = fail(&server, settings).await;
     let error = outcome.expect_err(name);
     let code = if kind == "auth" { -32000 } else { -32018 };
@@ -89,7 +89,7 @@ async fn check(name: &str, reply: Reply, kind: &str, status: Option<u16>, expect
 }
 
 #[tokio::test]
-async fn refusals_have_the_words_of_the_table() {
+async fn refusals_have_the_documented_messages() {
     let said = |status, message: &str| Reply::refused(status, message);
     for status in [401, 403] {
         let words =
@@ -109,7 +109,7 @@ async fn refusals_have_the_words_of_the_table() {
 }
 
 #[tokio::test]
-async fn broken_connections_have_the_words_of_the_table() {
+async fn broken_connections_have_the_documented_messages() {
     let words = "Network error connecting to {url}: {message}";
     check("reset", Reply::cut(), "network", None, words, "").await;
     check("closed", Reply::close(), "network", None, words, "").await;
@@ -151,7 +151,7 @@ async fn answers_that_are_none_are_said_to_be() {
 async fn an_answer_without_end_is_ended() {
     let more = data(&delta(&json!({"content": "more and more and more of it. "})));
     let reply = Reply::stream::<Vec<u8>>([]).then(Step::Forever(more, Duration::ZERO));
-    let (server, settings) = failing_once(reply, Errors::Text, "timeout");
+    let (server, settings) = failing_once(reply, FailureFormat::Text, "timeout");
     let (outcome, chunks) = fail(&server, settings).await;
     let fields = &outcome.unwrap()["_meta"][KEY];
     assert!(["garbage", "timeout"].contains(&fields["kind"].as_str().unwrap()), "{fields}");
@@ -160,7 +160,7 @@ async fn an_answer_without_end_is_ended() {
 }
 
 #[tokio::test]
-async fn nobody_at_the_address() {
+async fn a_refused_connection_is_a_network_error() {
     let (base, _) = nobody();
     let server = ModelServer::start(Reply::text("unused"));
     let mut settings = settings(&server);
@@ -176,13 +176,13 @@ async fn nobody_at_the_address() {
     );
     let message = fields["message"].as_str().unwrap();
     assert!(!message.is_empty() && !message.contains("http"), "{message}");
-    // The URL is the one of the request, without its query.
+    // The URL is that of the request, without its query.
     assert_eq!(client.text(), format!("Network error connecting to {base}/chat/completions: {message}"));
     client.leave().await;
 }
 
 #[tokio::test]
-async fn without_an_endpoint_the_answer_says_how_to_have_one() {
+async fn without_an_endpoint_the_answer_says_how_to_configure_one() {
     let mut client = Client::v1(Settings::default(), json!({})).await;
     let session = client.session().await;
     for prompt in ["Hi", "/compact", "/status"] {
@@ -197,7 +197,8 @@ async fn without_an_endpoint_the_answer_says_how_to_have_one() {
         }
     }
     client.leave().await;
-    let mut client = Client::v1(Settings { errors: Errors::Rpc, ..Settings::default() }, json!({})).await;
+    let mut client =
+        Client::v1(Settings { errors: FailureFormat::Rpc, ..Settings::default() }, json!({})).await;
     let session = client.session().await;
     let error = client.prompt(&session, "Hi").await.unwrap_err();
     assert_eq!(error["data"]["kind"], "unconfigured");

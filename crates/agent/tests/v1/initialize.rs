@@ -1,4 +1,4 @@
-//! The first words: `initialize`, what may come before and after it, and `authenticate`.
+//! `initialize`, `authenticate`, and what is allowed before and after them.
 
 use narrows_acp::{v1, v2};
 use proptest::prelude::*;
@@ -35,7 +35,7 @@ async fn the_agent_says_who_it_is_and_what_it_can() {
 }
 
 #[tokio::test]
-async fn nothing_comes_before_it() {
+async fn requests_before_initialize_are_refused() {
     let mut client = Client::start(demo());
     for method in ["session/new", "session/prompt", "session/list", "authenticate"] {
         let error =
@@ -43,7 +43,7 @@ async fn nothing_comes_before_it() {
         assert_eq!(error["code"], -32602, "{method}: {error}");
         assert!(error["message"].as_str().unwrap().contains("initialize"), "{error}");
     }
-    // What is only told is not answered, and does no harm.
+    // Notifications get no response, and do no harm.
     client.notify("session/cancel", json!({"sessionId": "s"})).await;
     client.ask("initialize", introduction(1)).await.unwrap();
     client.session().await;
@@ -51,7 +51,7 @@ async fn nothing_comes_before_it() {
 }
 
 #[tokio::test]
-async fn it_may_come_again() {
+async fn initialize_may_be_repeated() {
     let mut client = Client::start(demo());
     client.ask("initialize", introduction(1)).await.unwrap();
     let session = client.session().await;
@@ -62,7 +62,7 @@ async fn it_may_come_again() {
 }
 
 #[tokio::test]
-async fn whoever_logs_in_is_let_in() {
+async fn every_authentication_succeeds() {
     let mut client = Client::v1(demo(), json!({})).await;
     for params in [json!({"methodId": "any"}), json!({}), json!({"methodId": 7})] {
         assert_eq!(client.ask("authenticate", params).await.unwrap(), json!({}));
@@ -71,7 +71,7 @@ async fn whoever_logs_in_is_let_in() {
 }
 
 #[tokio::test]
-async fn what_is_unknown_is_said_to_be() {
+async fn unknown_methods_are_refused() {
     let mut client = Client::v1(demo(), json!({})).await;
     for method in [
         "session/set_mode",
@@ -104,7 +104,7 @@ async fn params_that_are_no_object_are_refused() {
     client.leave().await;
 }
 
-/// Any JSON, not too deep.
+/// Any JSON of limited depth.
 fn anything() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -146,7 +146,7 @@ fn version() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Params of `initialize` as no client should write them.
+/// Invalid params of `initialize`.
 fn params() -> impl Strategy<Value = Value> {
     let names = prop_oneof![
         Just("clientCapabilities"),
@@ -166,7 +166,7 @@ fn params() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What must hold of the answer, whatever was asked.
+/// Checks the response, whatever was requested.
 async fn check(params: Value) -> Result<(), TestCaseError> {
     let asked = params["protocolVersion"].as_u64().and_then(|version| u16::try_from(version).ok());
     let mut client = Client::start(demo());
@@ -179,7 +179,7 @@ async fn check(params: Value) -> Result<(), TestCaseError> {
             prop_assert_eq!(&answer["agentCapabilities"]["promptCapabilities"]["embeddedContext"], true);
             let read = serde_json::from_value::<v1::InitializeResponse>(answer);
             prop_assert!(read.is_ok(), "{:?}", read);
-            // The conversation goes on from there.
+            // The conversation goes on.
             client.session().await;
         }
         (Some(2..), Ok(answer)) => {
@@ -196,7 +196,7 @@ async fn check(params: Value) -> Result<(), TestCaseError> {
         }
         (_, outcome) => prop_assert!(false, "{:?} was answered with {:?}", asked, outcome),
     }
-    // Whatever came of it, a proper introduction still works, in the version that was agreed on at the latest.
+    // In any case a valid `initialize` still works, in the version that was agreed on at the latest.
     let again = client.ask("initialize", introduction(1)).await;
     let spoke_v2 = asked.is_some_and(|version| version >= 2);
     prop_assert!(again.is_ok() || spoke_v2, "{:?}", again);
@@ -205,7 +205,7 @@ async fn check(params: Value) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn odd_introductions_are_answered_or_refused() {
+fn invalid_initialize_requests_are_answered_or_refused() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(120));
     runner.run(&params(), |params| runtime.block_on(check(params))).unwrap();

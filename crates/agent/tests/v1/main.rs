@@ -1,4 +1,4 @@
-//! The agent in version 1, as a client by hand sees it.
+//! The agent in version 1, as a client sees it.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "../common/mod.rs"]

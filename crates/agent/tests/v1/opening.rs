@@ -1,4 +1,4 @@
-//! `session/new` as clients in the field write it, and with endpoints that do not tell their models.
+//! `session/new` as clients send it, and with endpoints that list no models.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Client, SOON, demo, route, settings};
 
-/// The ids that `session/new` offers in its two forms, and which is current.
+/// Returns the ids that `session/new` offers in its two forms, and the current one.
 fn offered(opened: &Value) -> (Vec<&str>, &str) {
     let option = &opened["configOptions"][0];
     let values: Vec<&str> =
@@ -52,7 +52,7 @@ async fn models_are_offered_in_both_forms() {
     let server = ModelServer::start(plan);
     let mut client = Client::v1(settings(&server), json!({})).await;
     let opened = client.ask("session/new", json!({"cwd": "/project", "mcpServers": []})).await.unwrap();
-    // `default` means "none" to clients, and an id names one model.
+    // `default` means "none" to clients, and an id stands for one model.
     assert_eq!(offered(&opened), (vec!["a", "test-model", "b"], "test-model"));
     let option = &opened["configOptions"][0];
     let kind = (&option["id"], &option["category"], &option["type"]);
@@ -78,7 +78,7 @@ async fn a_model_that_is_not_listed_is_offered_first() {
 }
 
 #[tokio::test]
-async fn without_an_endpoint_the_usual_model_is_named_and_nothing_else_can_be_chosen() {
+async fn without_an_endpoint_a_placeholder_model_is_the_only_choice() {
     let mut client = Client::v1(Settings::default(), json!({})).await;
     let opened = client.ask("session/new", json!({"cwd": "/project", "mcpServers": []})).await.unwrap();
     assert_eq!(offered(&opened), (vec!["gpt-4o"], "gpt-4o"));
@@ -88,7 +88,7 @@ async fn without_an_endpoint_the_usual_model_is_named_and_nothing_else_can_be_ch
     client.leave().await;
 }
 
-/// How long `session/new` takes with this endpoint, the best of three: the machine may have other things to do.
+/// Returns the time of `session/new` with this endpoint, the best of three: the machine may be busy.
 async fn opening_takes(base_url: &str) -> Duration {
     let mut best = SOON;
     for _ in 0..3 {
@@ -141,7 +141,7 @@ async fn endpoints_that_do_not_tell_their_models_delay_nothing() {
 async fn endpoints_that_are_not_there_delay_nothing() {
     let (url, _) = nobody();
     assert!(opening_takes(&url).await < Duration::from_secs(1));
-    // Nobody accepts: the connection stands and nothing follows.
+    // The server does not accept: the connection is established and nothing follows.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/v1", deaf.local_addr().unwrap());
     assert!(opening_takes(&url).await < Duration::from_secs(1));
@@ -160,7 +160,7 @@ async fn many_silent_endpoints_delay_no_more_than_one() {
     let second = client.begin("session/new", json!({"cwd": "/project"})).await;
     let opened = client.answer(first).await.unwrap();
     client.answer(second).await.unwrap();
-    // Five in a row would take four seconds, and two sessions in a row at least 1.6.
+    // Five in sequence would take four seconds, and two sessions in sequence at least 1.6.
     assert!(started.elapsed() < Duration::from_millis(1500), "{:?}", started.elapsed());
     let (ids, current) = offered(&opened);
     assert_eq!(current, "test-model");
@@ -168,9 +168,9 @@ async fn many_silent_endpoints_delay_no_more_than_one() {
     client.leave().await;
 }
 
-/// Each is accepted: what clients in the field send.
+/// Clients send all of these, and each is accepted.
 #[tokio::test]
-async fn sessions_are_opened_as_clients_ask_for_them() {
+async fn sessions_are_opened_with_params_as_clients_send_them() {
     let dead = |extra: Value| {
         let mut server = json!({"name": "dead", "command": "/nonexistent/narrows-test", "args": ["mcp"]});
         server.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
@@ -215,7 +215,7 @@ async fn a_relative_directory_is_taken_from_the_agents_own() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_session_is_named() {
+async fn invalid_session_params_are_named() {
     let mut client = Client::v1(demo(), json!({})).await;
     for (params, field) in [
         (json!({}), "cwd"),

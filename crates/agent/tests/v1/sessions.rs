@@ -23,7 +23,7 @@ async fn two_turns(client: &mut Client) -> String {
     session
 }
 
-/// Who said what in updates, chunks of one message joined.
+/// Returns role and text of updates, chunks of one message joined.
 fn said(updates: &[Value]) -> Vec<(String, String)> {
     let mut said: Vec<(String, String, String)> = Vec::new();
     for update in updates {
@@ -76,7 +76,7 @@ async fn a_loaded_session_is_shown_again_before_the_answer() {
     assert_eq!(spoken, live, "as it was shown the first time");
     assert_eq!(loaded["models"]["currentModelId"], "test-model");
     serde_json::from_value::<v1::LoadSessionResponse>(loaded).unwrap();
-    // And it goes on from there.
+    // The conversation goes on from there.
     client.prompt(&session, "Three").await.unwrap();
     assert_eq!(
         last_messages(&server),
@@ -108,7 +108,7 @@ async fn message_ids_are_the_same_when_shown_again() {
     let live = ids(&client);
     assert_eq!(live.len(), 3);
     client.forget();
-    // It is open, and may be loaded all the same.
+    // A session that is open can be loaded all the same.
     client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
     assert_eq!(ids(&client), live);
     client.leave().await;
@@ -223,7 +223,7 @@ async fn the_list_comes_in_pages() {
 }
 
 #[tokio::test]
-async fn what_is_closed_can_be_opened_again_and_what_is_deleted_cannot() {
+async fn closed_sessions_can_be_reopened_and_deleted_ones_cannot() {
     let server = server();
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = two_turns(&mut client).await;
@@ -243,9 +243,9 @@ async fn what_is_closed_can_be_opened_again_and_what_is_deleted_cannot() {
     client.leave().await;
 }
 
-/// What a client does that only wants to know the models.
+/// What a client does that only wants the list of models.
 #[tokio::test]
-async fn nothing_is_said_of_a_session_that_is_gone() {
+async fn no_update_is_sent_for_a_closed_session() {
     let server = server();
     let mut client = Client::v1(settings(&server), json!({})).await;
     for method in ["session/close", "session/delete"] {
@@ -253,7 +253,7 @@ async fn nothing_is_said_of_a_session_that_is_gone() {
         let deleted = client.ask(method, json!({"sessionId": session})).await;
         deleted.unwrap();
         let place = client.heard.len();
-        // What belongs to another one comes later than anything that would still be said.
+        // An update of another session is sent later than any pending one of this session.
         let other = client.session().await;
         client.update(|update| update["sessionUpdate"] == "available_commands_update").await;
         assert!(client.heard[place..].iter().all(|message| message["params"]["sessionId"] != json!(session)));
@@ -301,7 +301,7 @@ async fn a_fork_goes_its_own_way() {
     let in_source = last_messages(&server);
     assert_eq!(in_fork.as_array().unwrap()[..4], in_source.as_array().unwrap()[..4]);
     assert_eq!((&in_fork[4]["content"], &in_source[4]["content"]), (&json!("Left"), &json!("Right")));
-    // The fork is stored with what it was forked from.
+    // The fork is stored with the history it started from.
     client.ask("session/close", json!({"sessionId": fork})).await.unwrap();
     client.forget();
     client.ask("session/load", json!({"sessionId": fork, "cwd": "/project"})).await.unwrap();
@@ -311,7 +311,7 @@ async fn a_fork_goes_its_own_way() {
     client.leave().await;
 }
 
-/// Says `prompts` in a session of its own, which is closed and opened again before the one of number `again`.
+/// Sends `prompts` in a new session, which is closed and opened again before number `again`.
 async fn order_is_kept(
     client: &mut Client,
     server: &ModelServer,
@@ -352,7 +352,7 @@ fn history_keeps_its_order() {
     runtime.block_on(client.into_inner().leave());
 }
 
-/// A client in the field takes a result that is null for none, and waits on.
+/// One client takes a result that is null for a missing response, and waits on.
 #[tokio::test]
 async fn every_result_is_an_object() {
     let server = server();

@@ -1,4 +1,4 @@
-//! Turns: what is shown of them, what they cost, and many at once.
+//! Turns: their updates, their cost, and many at once.
 
 use narrows_acp::v1;
 use narrows_agent::Settings;
@@ -54,7 +54,7 @@ async fn everything_of_a_turn_comes_before_its_end() {
 }
 
 #[tokio::test]
-async fn the_first_chunk_is_never_the_beginning_of_the_next() {
+async fn the_first_chunk_is_never_a_prefix_of_the_next() {
     for (pieces, first) in [
         (vec!["a", "a", "a"], "aaa"),
         (vec!["ha", "ha", "ha ", "ha ", "ha ", "ha ", "ha ", "ha ", "and so on"], "hahaha ha ha ha "),
@@ -177,7 +177,7 @@ async fn a_second_prompt_is_refused_while_a_turn_goes_on() {
 }
 
 #[tokio::test]
-async fn two_prompts_in_one_breath_are_one_turn() {
+async fn a_second_prompt_during_a_turn_is_refused() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one"));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;

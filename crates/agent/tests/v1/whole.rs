@@ -1,4 +1,4 @@
-//! Whole conversations, line by line, with the ids that differ from run to run replaced.
+//! Snapshots of whole conversations, with ids replaced that differ from run to run.
 
 use std::collections::HashMap;
 
@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 
 use crate::common::{Client, settings};
 
-/// A conversation that is written down.
+/// A recorded conversation.
 struct Record {
     client: Client,
     lines: Vec<String>,
     names: HashMap<String, String>,
     base_url: String,
-    /// How much of what was heard has been written down.
+    /// Number of messages that are written to the snapshot.
     written: usize,
 }
 
@@ -63,14 +63,14 @@ impl Record {
         }
     }
 
-    /// A value with what differs replaced, its keys in order.
+    /// Replaces what differs in a value, and sorts its keys.
     fn plain(&mut self, value: &Value) -> String {
         self.normal("", value).to_string()
     }
 
     fn normal(&mut self, key: &str, value: &Value) -> Value {
         match value {
-            // Other tests look into these.
+            // Other tests check these.
             Value::Array(_) if key == "configOptions" => json!("[options]"),
             Value::Object(_) if key == "models" => json!("[models]"),
             Value::Object(_) if key == "agentCapabilities" => json!("[capabilities]"),
@@ -105,8 +105,8 @@ impl Record {
     }
 }
 
-/// Messages as they came, with the chunks of one message joined, for how they are cut depends on the network; and
-/// without the commands, for when they are told depends on the clock.
+/// Joins chunks, because their boundaries depend on the network, and drops the commands, because their time depends on
+/// the clock.
 fn joined(heard: Vec<Value>) -> Vec<Value> {
     let mut joined: Vec<Value> = Vec::new();
     for message in heard {
@@ -126,7 +126,7 @@ fn joined(heard: Vec<Value>) -> Vec<Value> {
     joined
 }
 
-/// A daemon in the field: one process per turn, no name on a link, a path in the place of its URI.
+/// An existing client: one process per turn, no name on a link, a path in place of its URI.
 #[tokio::test]
 async fn a_daemon_runs_one_turn() {
     let plan = Plan::new([Reply::text("A long enough answer.").at_once()])
@@ -164,7 +164,7 @@ async fn a_daemon_runs_one_turn() {
     "#);
 }
 
-/// An endpoint that refuses, a prompt that is given up, and the session after it.
+/// A failing endpoint, a cancelled prompt, and the session after them.
 #[tokio::test]
 async fn a_session_with_a_bad_day() {
     let server = ModelServer::start(Plan::new([

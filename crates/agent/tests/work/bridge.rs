@@ -1,8 +1,8 @@
-//! A server that lives in the client, and tools that are called through it in both versions.
+//! MCP servers that the client provides, and calls of their tools in both versions.
 
 use std::sync::{Arc, Mutex};
 
-use narrows_agent::{Checking, Settings, ToolGate, ToolRequest, Verdict};
+use narrows_agent::{Settings, ToolDecision, ToolDecisionFuture, ToolGate, ToolRequest};
 use narrows_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
 
@@ -10,13 +10,13 @@ use crate::common::{Client, chats, last_messages, settings};
 use crate::desk::{calls, ended, methods, statuses};
 use crate::official::check_v1;
 
-/// The descriptor of the server.
+/// The server's descriptor.
 pub(crate) fn descriptor() -> Value {
     json!({"type": "acp", "name": "mine", "serverId": "server-1"})
 }
 
-/// Answers for a server with the tools `look`, which only reads, `act`, which does not, and `wait`, which reads and
-/// never ends. Permissions are answered with `option`, or not at all.
+/// Answers for a server with the tools `look` (read-only), `act` (not read-only) and `wait` (read-only, never ends).
+/// Permission requests are answered with `option`, or not at all.
 pub(crate) fn host(
     option: Option<&str>,
 ) -> impl FnMut(&str, &Value) -> Option<Result<Value, Value>> + Send + use<> {
@@ -44,7 +44,7 @@ pub(crate) fn host(
     }
 }
 
-/// A session with that server.
+/// Opens a session with that server.
 pub(crate) async fn open(client: &mut Client) -> String {
     let params = json!({"cwd": "/project", "mcpServers": [descriptor()]});
     let answer = client.ask("session/new", params).await.unwrap();
@@ -84,8 +84,8 @@ async fn a_tool_of_the_client_is_called_by_message() {
     client.leave().await;
 }
 
-/// Asking first would ask the user of such a client twice. Both marks are wanted: a gate takes away that of the capabilities,
-/// and the server may be another client's.
+/// Asking first would ask the user of such a client twice. Both marks are required: a gate removes the capability, and
+/// the server may be another client's.
 #[tokio::test]
 async fn a_client_that_decides_about_its_tools_itself_is_not_asked_for_permission_first() {
     let mark = json!({"narrows/authorizes": true});
@@ -132,7 +132,7 @@ async fn a_tool_that_does_not_only_read_is_asked_for() {
     }
 }
 
-/// What a server in the client answers, and what the model is told of it.
+/// What a server responds, and what the model gets of it.
 #[tokio::test]
 async fn answers_of_every_kind_are_told() {
     let image = json!({"type": "image", "mimeType": "image/png", "data": "AAAA"});
@@ -171,14 +171,14 @@ async fn answers_of_every_kind_are_told() {
     }
 }
 
-/// The same call at the limit, and given up with its turn: the client is told each time.
+/// A call at its timeout, and cancelled with its turn: the client gets a cancellation each time.
 #[tokio::test]
 async fn a_call_that_never_ends_is_given_up() {
     for by_limit in [true, false] {
         let server = calling("wait");
         let mut settings = settings(&server);
         if by_limit {
-            settings.limits.tool = std::time::Duration::from_millis(50);
+            settings.limits.tool_timeout = std::time::Duration::from_millis(50);
         }
         let mut client = Client::v1(settings, json!({})).await;
         client.host(host(None));
@@ -208,12 +208,12 @@ async fn a_call_that_never_ends_is_given_up() {
     }
 }
 
-/// A client that never lists the tools of its server holds up neither the session nor the turn for long.
+/// A server that never lists its tools delays neither the session nor the turn for long.
 #[tokio::test]
 async fn a_server_that_never_lists_is_left_out() {
     let server = ModelServer::start(Reply::text("Hello world, this is an answer"));
     let mut settings = settings(&server);
-    settings.limits.server_start = std::time::Duration::from_millis(100);
+    settings.limits.server_start_timeout = std::time::Duration::from_millis(100);
     let mut client = Client::v1(settings, json!({"session": {"notices": {}}})).await;
     client.host(|_, _| None);
     let session = open(&mut client).await;
@@ -228,7 +228,7 @@ async fn a_server_that_never_lists_is_left_out() {
     client.leave().await;
 }
 
-/// What belongs to no request, or is no message at all, is nobody's business.
+/// A message that belongs to no request, or is invalid, has no effect.
 #[tokio::test]
 async fn notifications_out_of_place_are_dropped() {
     let server = calling("wait");
@@ -291,14 +291,14 @@ async fn the_agent_ends_with_its_client_in_the_middle_of_a_call() {
     }
 }
 
-/// Notes what it is asked, and says no.
+/// Records every request and denies it.
 #[derive(Debug, Default)]
 struct Gate(Mutex<Vec<ToolRequest>>);
 
 impl ToolGate for Gate {
-    fn check<'a>(&'a self, request: &'a ToolRequest) -> Checking<'a> {
+    fn check<'a>(&'a self, request: &'a ToolRequest) -> ToolDecisionFuture<'a> {
         self.0.lock().unwrap().push(request.clone());
-        Box::pin(std::future::ready(Verdict::Deny("not today".to_owned())))
+        Box::pin(std::future::ready(ToolDecision::Deny("not today".to_owned())))
     }
 }
 

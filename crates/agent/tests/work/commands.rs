@@ -48,7 +48,7 @@ async fn a_command_runs_in_a_terminal_that_is_given_back() {
     client.leave().await;
 }
 
-/// Asking first would ask the user of such a client twice. Another client that goes on with the session is asked.
+/// Asking first would ask the user of such a client twice. Another client that continues the session is asked.
 #[tokio::test]
 async fn a_client_that_decides_about_commands_itself_is_not_asked_for_permission_first() {
     let authorizes = json!({"narrows/authorizes": true});
@@ -71,9 +71,9 @@ async fn a_client_that_decides_about_commands_itself_is_not_asked_for_permission
     }
 }
 
-/// The end of a command as the client tells it, and as the model is told.
+/// The end of a command as the client reports it, and as the model gets it.
 #[tokio::test]
-async fn every_end_of_a_command_is_told() {
+async fn every_end_of_a_command_is_reported() {
     let output = |truncated: bool| Ok(json!({"output": "out", "truncated": truncated}));
     let broken = || Err(json!({"code": -32603, "message": "broken pipe"}));
     for (exit, output, told, status) in [
@@ -122,7 +122,7 @@ async fn a_terminal_that_cannot_be_made_is_a_failure() {
     }
 }
 
-/// No shell is involved, and the model is told so instead of having its operators taken for arguments.
+/// No shell is involved. The model gets an error, rather than its operators becoming arguments.
 #[tokio::test]
 async fn a_shell_is_not_guessed() {
     for (arguments, told) in [
@@ -157,7 +157,7 @@ async fn endless(limit: Option<Duration>) -> (ModelServer, Desk, Client, String,
     desk.reply("terminal/wait_for_exit", None);
     let mut settings = settings(&server);
     if let Some(tool) = limit {
-        settings = Settings { limits: Limits { tool, ..Limits::default() }, ..settings };
+        settings = Settings { limits: Limits { tool_timeout: tool, ..Limits::default() }, ..settings };
     }
     let mut client = desk.client(settings).await;
     let session = client.session().await;
@@ -196,9 +196,9 @@ async fn a_command_is_killed_when_the_turn_is_given_up() {
     client.leave().await;
 }
 
-/// A client that is as dead as the command must not hold up the end of a turn that was given up.
+/// A client that does not respond must not delay the end of a cancelled turn.
 #[tokio::test]
-async fn giving_up_does_not_wait_for_a_dead_client() {
+async fn cancelling_does_not_wait_for_an_unresponsive_client() {
     let (_server, desk, mut client, session, prompt) = endless(None).await;
     for method in ["terminal/kill", "terminal/output", "terminal/release"] {
         desk.reply(method, None);
@@ -210,7 +210,7 @@ async fn giving_up_does_not_wait_for_a_dead_client() {
     client.leave().await;
 }
 
-/// The terminal that comes too late would otherwise run on without anybody who knows of it.
+/// Otherwise the terminal that is created late would run on unnoticed.
 #[tokio::test]
 async fn a_terminal_that_comes_too_late_is_killed() {
     let server = running(json!({"command": "sleep", "args": ["1000"]}));
@@ -232,7 +232,7 @@ async fn the_agent_ends_with_its_client_in_the_middle_of_a_command() {
     assert_eq!(chats(&server).len(), 1);
 }
 
-/// The terminal is gone by then, so what it showed is shown as text.
+/// The terminal does not exist any more, so its output is shown as text.
 #[tokio::test]
 async fn the_output_is_shown_again() {
     let server = running(json!({"command": "true"}));

@@ -1,4 +1,4 @@
-//! Conversations that no longer fit the window of their model.
+//! Conversations that exceed the model's context window.
 
 use narrows_agent::Settings;
 use narrows_testkit::model::{ModelServer, Plan, Reply, Seen, Step};
@@ -21,13 +21,13 @@ fn overflow() -> Reply {
     )
 }
 
-/// Whether a request is for a summary.
+/// Returns `true` for summary requests.
 fn is_summary(seen: &Seen) -> bool {
     let task = seen.body["messages"][0]["content"].as_str();
     task.is_some_and(|text| text.starts_with("Summarise the conversation"))
 }
 
-/// Answers with `replies`, and requests for a summary with `summary`.
+/// Answers with `replies`, and summary requests with `summary`.
 fn plan(summary: Reply, replies: impl IntoIterator<Item = Reply>) -> Plan {
     Plan::new(replies).unless(move |seen| is_summary(seen).then(|| summary.clone()))
 }
@@ -36,12 +36,12 @@ fn summary() -> Reply {
     Reply::text("They greeted each other.")
 }
 
-/// What each request for an answer was: `s` for a summary, `a` for anything else.
+/// Returns the kind of each chat request: `s` for a summary, `a` for anything else.
 fn requests(server: &ModelServer) -> String {
     chats(server).iter().map(|seen| if is_summary(seen) { 's' } else { 'a' }).collect()
 }
 
-/// A client whose session has had so many turns.
+/// Returns a client whose session has had so many turns.
 async fn after_turns(settings: Settings, capabilities: Value, turns: usize) -> (Client, String) {
     let mut client = Client::v1(settings, capabilities).await;
     let session = client.session().await;
@@ -61,7 +61,7 @@ const ANSWER: &str = "Hello world, this is an answer";
 const SUMMARY: &str = "Summary of our conversation so far:\n\nThey greeted each other.";
 
 #[tokio::test]
-async fn what_does_not_fit_is_summarised_and_asked_once_more() {
+async fn a_conversation_that_overflows_is_summarized_and_sent_again() {
     let server = ModelServer::start(plan(summary(), [answer(), answer(), overflow(), answer()]));
     let (mut client, session) = after_turns(settings(&server), json!({}), 2).await;
     let end = client.prompt(&session, "Question 3").await.unwrap();
@@ -74,7 +74,7 @@ async fn what_does_not_fit_is_summarised_and_asked_once_more() {
     assert!(asked.contains("User: Question 1") && asked.contains(ANSWER), "{asked}");
     let expected = ["Question 1", SUMMARY, "Question 2", ANSWER, "Question 3"];
     assert_eq!(words(&last_messages(&server)), expected);
-    // It stays so.
+    // It stays this way.
     client.prompt(&session, "Question 4").await.unwrap();
     assert_eq!(words(&last_messages(&server))[..2], ["Question 1", SUMMARY]);
     check_v1(&client);
@@ -82,7 +82,7 @@ async fn what_does_not_fit_is_summarised_and_asked_once_more() {
 }
 
 #[tokio::test]
-async fn what_still_does_not_fit_is_an_error() {
+async fn a_second_overflow_is_an_error() {
     let server = ModelServer::start(plan(summary(), [answer(), answer(), overflow()]));
     let (mut client, session) = after_turns(settings(&server), json!({}), 2).await;
     let end = client.prompt(&session, "Question 3").await.unwrap();
@@ -94,7 +94,7 @@ async fn what_still_does_not_fit_is_an_error() {
 }
 
 #[tokio::test]
-async fn with_nothing_to_leave_out_it_is_an_error_at_once() {
+async fn an_overflow_without_past_turns_is_an_error() {
     let server = ModelServer::start(plan(summary(), [overflow()]));
     let (mut client, session) = after_turns(settings(&server), json!({}), 0).await;
     let end = client.prompt(&session, "Question 1").await.unwrap();
@@ -103,9 +103,9 @@ async fn with_nothing_to_leave_out_it_is_an_error_at_once() {
     client.leave().await;
 }
 
-/// The window is known, so nobody has to fail first.
+/// The window is known, so no request has to fail first.
 #[tokio::test]
-async fn at_four_fifths_of_the_window_it_is_time() {
+async fn a_conversation_is_compacted_at_four_fifths_of_the_window() {
     // 2000 tokens are about 8000 bytes, of which four fifths are 6400.
     for (length, expected) in [(2500, "aaa"), (4000, "aasa")] {
         let server = ModelServer::start(plan(summary(), [answer()]));
@@ -146,13 +146,13 @@ async fn a_summary_outlives_the_agent_and_the_past_is_shown_whole() {
 }
 
 #[tokio::test]
-async fn there_may_be_nothing_to_compact() {
+async fn compact_reports_when_there_is_nothing_to_compact() {
     let server = ModelServer::start(plan(summary(), [answer()]));
     let (mut client, session) = after_turns(settings(&server), json!({}), 0).await;
     client.prompt(&session, "/compact").await.unwrap();
     assert!(client.text().contains("nothing to compact"), "{}", client.text());
     assert_eq!(requests(&server), "");
-    // A command is no part of the conversation.
+    // A command is not part of the conversation.
     client.prompt(&session, "Question 1").await.unwrap();
     assert_eq!(words(&last_messages(&server)), ["Question 1"]);
     client.leave().await;
@@ -170,7 +170,7 @@ async fn a_summary_of_a_summary_is_one() {
     client.leave().await;
 }
 
-/// Nothing is forgotten for the lack of a summary.
+/// Without a summary nothing is lost.
 #[tokio::test]
 async fn without_a_summary_the_conversation_is_as_it_was() {
     for failing in
@@ -193,7 +193,7 @@ async fn without_a_summary_the_conversation_is_as_it_was() {
     }
 }
 
-/// The turn at hand goes on without the old ones, and the next knows them again.
+/// The current turn continues without the old ones, and the next one has them again.
 #[tokio::test]
 async fn a_turn_that_does_not_fit_goes_on_without_a_summary() {
     let server =
@@ -208,7 +208,7 @@ async fn a_turn_that_does_not_fit_goes_on_without_a_summary() {
     client.leave().await;
 }
 
-/// The updates about compaction.
+/// Returns the updates about compaction.
 fn compactions(client: &Client) -> Vec<&Value> {
     client.updates.iter().filter(|update| update["sessionUpdate"] == "compaction_update").collect()
 }
@@ -235,7 +235,7 @@ async fn compaction_is_told_where_it_is_understood() {
 }
 
 #[tokio::test]
-async fn version_2_is_always_told() {
+async fn version_2_always_gets_compaction_updates() {
     let server = ModelServer::start(plan(summary(), [answer()]));
     let mut client = Client::v2(settings(&server)).await;
     let session = crate::v2_prompts::session(&mut client).await;
@@ -270,7 +270,7 @@ async fn a_compaction_is_given_up() {
     }
 }
 
-/// In the first turn there is no past to leave out, but what tools have said can be cut.
+/// In the first turn there are no past turns to remove, but tool results can be cut.
 #[tokio::test]
 async fn long_results_are_cut_before_a_turn_fails() {
     let long = format!("begin {} end", "x".repeat(100_000));
@@ -289,7 +289,7 @@ async fn long_results_are_cut_before_a_turn_fails() {
     client.leave().await;
 }
 
-/// Whatever a tool says, the model is given a bounded part of it.
+/// The model gets a bounded part of any tool result.
 #[tokio::test]
 async fn a_result_without_bounds_gets_them() {
     let endless = format!("begin {} end", "x".repeat(1 << 20));
@@ -305,9 +305,9 @@ async fn a_result_without_bounds_gets_them() {
     client.leave().await;
 }
 
-/// The endpoint counts what we can only guess at.
+/// The endpoint counts what the agent can only estimate.
 #[tokio::test]
-async fn what_the_endpoint_counts_counts() {
+async fn the_token_count_of_the_endpoint_decides() {
     let full = answer().using(3900, 50);
     let server = ModelServer::start(plan(summary(), [full]));
     let mut settings = settings(&server);

@@ -1,4 +1,4 @@
-//! The desk of a user: files, a terminal, and an answer to whoever asks for permission.
+//! A simulated user: files, a terminal, and answers to permission requests.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -8,22 +8,22 @@ use serde_json::{Value, json};
 
 use crate::common::Client;
 
-/// What is answered to a request: a result, an error, or nothing.
+/// The answer to a request: a result, an error, or none.
 pub(crate) type Reply = Option<Result<Value, Value>>;
 
-/// The desk of a user. Clones are the same desk.
+/// A simulated user. Clones are the same user.
 #[derive(Clone, Default)]
 pub(crate) struct Desk(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
     files: BTreeMap<String, String>,
-    /// What is answered whatever the files are.
+    /// Answers that override the default ones.
     replies: HashMap<String, Reply>,
 }
 
 impl Desk {
-    /// With these files, everything allowed, and commands that end at once.
+    /// Returns a user with these files who allows everything, and whose commands end at once.
     pub(crate) fn new(files: &[(&str, &str)]) -> Self {
         let desk = Self::default();
         let owned = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
@@ -36,12 +36,12 @@ impl Desk {
         self.0.lock().unwrap()
     }
 
-    /// Answers this to that from now on.
+    /// Sets the answer to a method.
     pub(crate) fn reply(&self, method: &str, reply: Reply) {
         self.state().replies.insert(method.to_owned(), reply);
     }
 
-    /// Chooses this option whenever permission is asked for.
+    /// Sets the option that is chosen for permission requests.
     pub(crate) fn choose(&self, option: &str) {
         let answer = json!({"outcome": {"outcome": "selected", "optionId": option}});
         self.reply("session/request_permission", Some(Ok(answer)));
@@ -51,13 +51,13 @@ impl Desk {
         self.state().files.get(path).cloned()
     }
 
-    /// A client that can do everything, with this desk.
+    /// Starts a client of this user with all capabilities.
     pub(crate) async fn client(&self, settings: Settings) -> Client {
         let fs = json!({"readTextFile": true, "writeTextFile": true});
         self.client_with(settings, json!({"fs": fs, "terminal": true})).await
     }
 
-    /// A client that can do this, with this desk.
+    /// Starts a client of this user with these capabilities.
     pub(crate) async fn client_with(&self, settings: Settings, capabilities: Value) -> Client {
         let mut client = Client::v1(settings, capabilities).await;
         let desk = self.clone();
@@ -65,7 +65,8 @@ impl Desk {
         client
     }
 
-    /// A turn that waits for an answer to `method`, which nobody gives: the client, the session and the prompt.
+    /// Starts a turn that waits for an answer to `method` that never comes. Returns the client, the session and the
+    /// prompt.
     pub(crate) async fn stuck(&self, method: &str, settings: Settings) -> (Client, String, u64) {
         self.reply(method, None);
         let mut client = self.client(settings).await;
@@ -99,18 +100,18 @@ impl Desk {
     }
 }
 
-/// Answers the first request for `method` that has been heard and that nobody has answered.
+/// Answers the first unanswered request of `method`.
 pub(crate) async fn answer_late(client: &Client, method: &str, result: Value) {
     let asked = client.heard.iter().find(|message| message["method"] == method).unwrap();
     client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": result})).await;
 }
 
-/// The methods that were asked for so far.
+/// Returns the methods that were requested so far.
 pub(crate) fn methods(client: &Client) -> Vec<&str> {
     client.asked.iter().map(|(method, _)| method.as_str()).collect()
 }
 
-/// Waits until a call has ended, and returns all that was said about it as one.
+/// Waits until a call has ended, and returns all its updates merged.
 pub(crate) async fn ended(client: &mut Client) -> Value {
     client
         .update(|update| matches!(update["status"].as_str(), Some("completed" | "failed" | "cancelled")))
@@ -118,7 +119,7 @@ pub(crate) async fn ended(client: &mut Client) -> Value {
     calls(client).pop().unwrap()
 }
 
-/// The calls so far, in the order in which they were announced, each as it stands now.
+/// Returns the calls so far, in the order of announcement, each in its current state.
 pub(crate) fn calls(client: &Client) -> Vec<Value> {
     let mut calls: Vec<Value> = Vec::new();
     for update in &client.updates {
@@ -138,7 +139,7 @@ pub(crate) fn calls(client: &Client) -> Vec<Value> {
     calls
 }
 
-/// The statuses that were told of the calls so far, one after the other.
+/// Returns all status updates of the calls so far.
 pub(crate) fn statuses(client: &Client) -> Vec<&str> {
     let told = client.updates.iter().filter(|update| update["toolCallId"].is_string());
     told.filter_map(|update| update["status"].as_str()).collect()

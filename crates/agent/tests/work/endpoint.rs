@@ -1,4 +1,4 @@
-//! An MCP server over HTTP, by hand on loopback: one tool, answers in JSON.
+//! An MCP server over HTTP on loopback, with one tool and JSON answers.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// What was asked: the head, and the body.
+/// The received requests: head and body.
 type Seen = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// An MCP server over HTTP. Dropping it stops it.
@@ -25,12 +25,12 @@ impl Drop for Endpoint {
 }
 
 impl Endpoint {
-    /// One that has a tool.
+    /// Starts a server with a tool.
     pub(crate) async fn new() -> Self {
         Self::start(false).await
     }
 
-    /// One that has only a page for people.
+    /// Starts a server that only has a web page.
     pub(crate) async fn html() -> Self {
         Self::start(true).await
     }

@@ -10,7 +10,7 @@ use crate::common::{chats, last_messages, settings};
 use crate::desk::{Desk, calls, ended, methods, statuses};
 use crate::official::check_v1;
 
-/// A model that calls a tool and then is content.
+/// Returns a model that calls a tool and then finishes.
 fn calling(tool: &str, arguments: Value) -> ModelServer {
     ModelServer::start([Reply::tool_call(tool, arguments), Reply::text("That is all I wanted to do.")])
 }
@@ -98,16 +98,16 @@ async fn a_client_that_only_writes_is_asked_for_nothing_else() {
     client.leave().await;
 }
 
-/// The names of the tools that the last request offered.
+/// Returns the names of the tools that the last request offered.
 fn offered(server: &ModelServer) -> Vec<String> {
     let body = chats(server).pop().unwrap().body;
     let tools = body["tools"].as_array().cloned().unwrap_or_default();
     tools.iter().map(|tool| tool["function"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Whatever the model wants, a client is asked only for what it offers.
+/// Whatever the model wants, a client gets only requests that it offers.
 #[tokio::test]
-async fn nothing_is_asked_that_was_not_offered() {
+async fn nothing_is_requested_that_was_not_offered() {
     let all = ["read_file", "write_file", "edit_file", "run_command"];
     for (capabilities, expected) in [
         (json!({}), &[][..]),
@@ -149,9 +149,9 @@ async fn an_edit_changes_one_stretch() {
     client.leave().await;
 }
 
-/// Each is told to the model, shown as failed, and touches nothing.
+/// Each is reported to the model, shown as failed, and changes nothing.
 #[tokio::test]
-async fn what_cannot_be_done_is_told_to_the_model() {
+async fn calls_that_cannot_run_are_reported_to_the_model() {
     for (tool, arguments, told) in [
         ("read_file", json!({"path": "/etc/passwd"}), "outside the directories"),
         ("read_file", json!({"path": "../../etc/passwd"}), "outside the directories"),
@@ -190,7 +190,7 @@ async fn what_cannot_be_done_is_told_to_the_model() {
 }
 
 #[tokio::test]
-async fn arguments_that_are_no_json_are_told_to_the_model() {
+async fn invalid_json_arguments_are_reported_to_the_model() {
     let broken = Reply::tool_call("read_file", json!({})).map_events(|event| {
         if let Some(arguments) = event.pointer_mut("/choices/0/delta/tool_calls/0/function/arguments")
             && *arguments == "}"
@@ -206,7 +206,7 @@ async fn arguments_that_are_no_json_are_told_to_the_model() {
     assert_eq!((&call["status"], &call["rawInput"]), (&json!("failed"), &json!(r#"{"path": "a.t"#)));
     let messages = last_messages(&server);
     assert!(messages[2]["content"].as_str().unwrap().contains("not valid JSON"), "{messages}");
-    // What goes back to the endpoint must be JSON all the same: some refuse a history that is not.
+    // Messages to the endpoint must be valid JSON all the same: some refuse an invalid history.
     let said = messages[1]["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
     assert!(serde_json::from_str::<Value>(said).is_ok(), "{said}");
     check_v1(&client);
@@ -224,9 +224,12 @@ async fn other_roots_count_as_inside() {
     client.leave().await;
 }
 
-/// Settings with little patience for tools.
+/// Returns settings with a short timeout for tools.
 fn hasty(server: &ModelServer) -> Settings {
-    Settings { limits: Limits { tool: Duration::from_millis(50), ..Limits::default() }, ..settings(server) }
+    Settings {
+        limits: Limits { tool_timeout: Duration::from_millis(50), ..Limits::default() },
+        ..settings(server)
+    }
 }
 
 #[tokio::test]
@@ -241,7 +244,7 @@ async fn a_client_that_never_answers_is_not_waited_for() {
     assert_eq!(calls(&client).pop().unwrap()["status"], "failed");
     let told = last_messages(&server)[2]["content"].as_str().unwrap().to_owned();
     assert!(told.contains("did not end within"), "{told}");
-    // The client is told that nobody waits any more.
+    // The client's request is cancelled.
     assert!(client.heard.iter().any(|message| message["method"] == "$/cancel_request"));
     check_v1(&client);
     client.leave().await;
@@ -285,7 +288,7 @@ async fn a_turn_is_given_up_while_the_client_reads() {
     assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
     assert_eq!(ended(&mut client).await["status"], "failed");
     assert_eq!(chats(&server).len(), 1, "the model is not asked again");
-    // The next turn knows nothing of it.
+    // The next turn contains nothing of it.
     server.replan(Reply::text("A new beginning for us both."));
     client.prompt(&session, "Hello").await.unwrap();
     assert_eq!(last_messages(&server), json!([{"role": "user", "content": "Hello"}]));
@@ -293,7 +296,7 @@ async fn a_turn_is_given_up_while_the_client_reads() {
     client.leave().await;
 }
 
-/// Nothing has been announced yet while the old text of a file is looked up.
+/// Nothing is announced yet while the old text of a file is read.
 #[tokio::test]
 async fn a_turn_is_given_up_before_a_change_is_announced() {
     for (tool, arguments) in [
@@ -311,9 +314,9 @@ async fn a_turn_is_given_up_before_a_change_is_announced() {
     }
 }
 
-/// A user who thinks about a permission may type meanwhile, and must not lose it.
+/// A user may edit a file while deciding about a permission, and must not lose the edit.
 #[tokio::test]
-async fn what_changed_since_it_was_shown_is_not_overwritten() {
+async fn a_file_that_changed_since_it_was_shown_is_not_overwritten() {
     for (tool, arguments) in [
         ("edit_file", json!({"path": "a.txt", "old": "one", "new": "ONE"})),
         ("write_file", json!({"path": "a.txt", "content": "ONE"})),

@@ -1,4 +1,4 @@
-//! Whether what the agent says is what the official types of the schema say it may.
+//! Validates the agent's messages against the official types of the schema.
 
 use narrows_acp::{v1, v2};
 use serde::Serialize;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::common::Client;
 
-/// Checks every update and every request of the agent so far, version 1.
+/// Validates every update and request of the agent so far, version 1.
 #[track_caller]
 pub(crate) fn check_v1(client: &Client) {
     for (method, params) in said(client) {
@@ -28,7 +28,7 @@ pub(crate) fn check_v1(client: &Client) {
     }
 }
 
-/// The same in version 2.
+/// Validates every update and request of the agent so far, version 2.
 #[track_caller]
 pub(crate) fn check_v2(client: &Client) {
     for (method, params) in said(client) {
@@ -46,7 +46,7 @@ fn said(client: &Client) -> impl Iterator<Item = (&str, &Value)> {
     client.heard.iter().filter_map(|message| Some((message["method"].as_str()?, &message["params"])))
 }
 
-/// A value is read as `T`, nothing of it falls into a catch-all, and nothing gets lost on the way.
+/// Checks that a value parses as `T`, without a catch-all variant and without loss.
 #[track_caller]
 pub(crate) fn same<T: DeserializeOwned + Serialize + std::fmt::Debug>(value: &Value) {
     let read: T = serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}"));
@@ -57,7 +57,7 @@ pub(crate) fn same<T: DeserializeOwned + Serialize + std::fmt::Debug>(value: &Va
     }
 }
 
-/// Where `value` has something that `written` has not. What is nothing, or what is assumed without it, may be left out.
+/// Returns where `value` has something that `written` lacks. Empty and default values may be missing.
 fn lost(value: &Value, written: &Value) -> Option<String> {
     match (value, written) {
         (Value::Object(value), Value::Object(written)) => value.iter().find_map(|(name, value)| {

@@ -1,4 +1,4 @@
-//! What the user is asked, and what counts as a yes.
+//! What the user is asked, and what counts as an approval.
 
 use narrows_testkit::model::{ModelServer, Plan, Reply};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ fn done() -> Reply {
     Reply::text("That is all I wanted to do.")
 }
 
-/// How often the user was asked.
+/// Returns how often the user was asked.
 fn asked(client: &Client) -> usize {
     methods(client).iter().filter(|method| **method == "session/request_permission").count()
 }
@@ -38,7 +38,7 @@ async fn the_user_sees_what_is_to_be_allowed() {
     let kinds: Vec<&Value> =
         asked["options"].as_array().unwrap().iter().map(|option| &option["kind"]).collect();
     assert_eq!(kinds, ["allow_once", "allow_always", "reject_once"]);
-    // The call is announced before the user is asked about it, and runs only after.
+    // The call is announced before the user is asked about it, and runs after the approval.
     let order: Vec<&str> = client
         .heard
         .iter()
@@ -65,7 +65,7 @@ async fn the_user_sees_what_is_to_be_allowed() {
     client.leave().await;
 }
 
-/// Whatever is not clearly a yes is a no: nothing happens, and the model is told.
+/// Only a clear approval counts: otherwise nothing happens, and the model is told.
 #[tokio::test]
 async fn only_a_clear_yes_is_one() {
     let outcome = |outcome: Value| Some(Ok(json!({"outcome": outcome})));
@@ -102,7 +102,7 @@ async fn only_a_clear_yes_is_one() {
 }
 
 #[tokio::test]
-async fn once_is_once() {
+async fn allow_once_covers_one_call() {
     let server = ModelServer::start([write("a.txt"), write("b.txt"), done()]);
     let desk = Desk::new(&[]);
     let mut client = desk.client(settings(&server)).await;
@@ -122,7 +122,7 @@ async fn for_this_session_holds_as_long_as_the_session() {
     let mut client = desk.client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
-    // Files once, and each command by itself.
+    // Files are approved once, commands each by itself.
     assert_eq!(asked(&client), 3);
     let edits = Plan::new([write("c.txt"), done()]);
     server.replan(edits);
@@ -168,7 +168,7 @@ async fn a_turn_is_given_up_while_the_user_thinks() {
     }
 }
 
-/// The answer of a user who was too slow changes nothing.
+/// An answer after the timeout has no effect.
 #[tokio::test]
 async fn a_late_yes_is_none() {
     let server = ModelServer::start([write("a.txt"), done()]);
@@ -195,7 +195,7 @@ async fn the_agent_ends_with_its_client_while_the_user_thinks() {
     assert_eq!(desk.file("/project/a.txt"), None);
 }
 
-/// Who thinks in one session holds up no other.
+/// A pending permission delays no other session.
 #[tokio::test]
 async fn sessions_do_not_wait_for_each_other() {
     let server = ModelServer::start([write("a.txt"), done()]);

@@ -1,4 +1,4 @@
-//! MCP servers that are processes or endpoints: called, left out when they fail, and gone with their session.
+//! MCP servers that are processes or endpoints: called, omitted when they fail, and ended with their session.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ fn program() -> String {
     path.into_os_string().into_string().unwrap()
 }
 
-/// A directory of its own, whose path is in the command line of every server in it.
+/// A unique directory, whose path is in the command line of every server in it.
 struct Place(TempDir);
 
 impl Place {
@@ -36,7 +36,7 @@ impl Place {
         self.0.path().to_str().unwrap()
     }
 
-    /// A server that is a process, with one fault or none.
+    /// Returns a server that is a process, with one fault or none.
     fn server(&self, fault: &str) -> Value {
         let notes = format!("{}/notes", self.path());
         let env = json!([{"name": "MINE", "value": "from the descriptor"}]);
@@ -66,7 +66,7 @@ fn with_path(server: &ModelServer) -> Settings {
     Settings { server_env: env, ..settings(server) }
 }
 
-/// A client that is told of troubles by notices.
+/// Returns a client that shows notices.
 async fn noticing(settings: Settings) -> Client {
     Client::v1(settings, json!({"session": {"notices": {}}})).await
 }
@@ -106,7 +106,7 @@ async fn a_tool_of_a_process_is_called() {
     place.emptied().await;
 }
 
-/// It sees the session's directory, its own variables in either form, and nothing of ours.
+/// The server sees the session's directory, its own variables in either form, and nothing else.
 #[tokio::test]
 async fn a_process_sees_what_it_is_to_see() {
     for env in
@@ -133,9 +133,9 @@ async fn a_process_sees_what_it_is_to_see() {
     }
 }
 
-/// The same tool in two answers: what the model was offered before stays in its place, for caches' sake.
+/// Tools in two requests: those offered before keep their order, for the sake of caches.
 #[tokio::test]
-async fn the_tools_of_a_session_do_not_move() {
+async fn the_tools_of_a_session_keep_their_order() {
     let place = Place::new();
     let server = ModelServer::start([Reply::tool_call("s__echo", json!({})), done()]);
     let mut client = noticing(with_path(&server)).await;
@@ -147,7 +147,7 @@ async fn the_tools_of_a_session_do_not_move() {
     client.leave().await;
 }
 
-/// None of them fails the turn or holds it up, each is told once, and the others work.
+/// None of them fails or delays the turn, each is reported once, and the others work.
 #[tokio::test]
 async fn a_server_that_fails_is_told_once_and_left_out() {
     let place = Place::new();
@@ -172,7 +172,7 @@ async fn a_server_that_fails_is_told_once_and_left_out() {
     ] {
         let server = ModelServer::start(done());
         let mut settings = with_path(&server);
-        settings.limits.server_start = Duration::from_secs(1);
+        settings.limits.server_start_timeout = Duration::from_secs(1);
         let mut client = noticing(settings).await;
         let params = json!({"cwd": place.path(), "mcpServers": [bad, place.server("")]});
         let session = open(&mut client, params).await;
@@ -192,9 +192,9 @@ async fn a_server_that_fails_is_told_once_and_left_out() {
     place.emptied().await;
 }
 
-/// Clients without notices are told in a thought, which is not shown again.
+/// Clients without notices get a thought, which is not replayed.
 #[tokio::test]
-async fn every_client_is_told() {
+async fn clients_without_notices_get_warnings_as_thoughts() {
     let server = ModelServer::start(done());
     let mut client = Client::v1(with_path(&server), json!({})).await;
     let place = Place::new();
@@ -211,7 +211,7 @@ async fn every_client_is_told() {
     client.leave().await;
 }
 
-/// A server that takes its time costs a session one short wait, and not one per turn.
+/// A slow server delays a session once, not in every turn.
 #[tokio::test]
 async fn a_server_that_hangs_is_waited_for_once() {
     let place = Place::new();
@@ -265,7 +265,7 @@ async fn a_server_that_dies_between_turns_is_told() {
     client.leave().await;
 }
 
-/// Whatever ends a session ends its servers and all that they have started.
+/// Whatever ends a session ends its servers and all their processes.
 #[tokio::test]
 async fn servers_end_with_their_session() {
     for method in ["session/close", "session/delete"] {
@@ -295,7 +295,7 @@ async fn servers_end_with_the_connection() {
     place.emptied().await;
 }
 
-/// What a session is told when it is loaded is complete: the servers it had before are not its servers any more.
+/// The servers given with `session/load` replace the ones before.
 #[tokio::test]
 async fn servers_are_not_inherited() {
     let (old, new) = (Place::new(), Place::new());

@@ -1,9 +1,9 @@
-//! The turn loop with tools: several calls, limits, plans, the gate, and long silence.
+//! The turn loop with tools: several calls, limits, plans, the gate, and keepalives.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use narrows_agent::{Checking, Limits, Settings, ToolGate, ToolRequest, Verdict};
+use narrows_agent::{Limits, Settings, ToolDecision, ToolDecisionFuture, ToolGate, ToolRequest};
 use narrows_testkit::model::{ModelServer, Reply, delta, finish};
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ fn read(path: &str) -> (&'static str, Value) {
     ("read_file", json!({"path": path}))
 }
 
-/// Every call in `messages` has its result behind it, in the same order, and no result is without its call.
+/// Checks that every call in `messages` is followed by its result, in order, and that no result is without its call.
 #[track_caller]
 fn assert_paired(messages: &Value) {
     let mut open: Vec<&Value> = Vec::new();
@@ -49,7 +49,7 @@ async fn several_calls_run_one_after_the_other() {
     assert_eq!(messages[1]["content"], "I will look at the files first.");
     let results: Vec<&str> = (2..5).map(|at| messages[at]["content"].as_str().unwrap()).collect();
     assert_eq!(results, ["A", "The file could not be read: no such file", "/project/c.txt is written."]);
-    // The text before a call and the text behind it are two messages.
+    // The text before a call and the text after it are two messages.
     let ids: Vec<&Value> = client
         .updates
         .iter()
@@ -93,9 +93,9 @@ async fn calls_that_come_mixed_are_run_in_their_own_order() {
     client.leave().await;
 }
 
-/// Cancelled at the first of several: the others are never announced.
+/// The turn is cancelled at the first of several calls: the others are never announced.
 #[tokio::test]
-async fn giving_up_one_of_several_gives_up_all() {
+async fn cancelling_a_turn_skips_its_remaining_calls() {
     let server = ModelServer::start([Reply::tool_calls(&[read("a.txt"), read("b.txt")]), done()]);
     let desk = Desk::new(&[]);
     let (mut client, session, prompt) = desk.stuck("fs/read_text_file", settings(&server)).await;
@@ -116,7 +116,7 @@ async fn a_turn_makes_only_so_many_requests() {
     assert_eq!(end["stopReason"], "max_turn_requests");
     assert_eq!((chats(&server).len(), calls(&client).len()), (3, 3));
     assert_eq!(end["usage"]["inputTokens"], 30, "all requests are counted");
-    // What was done is known in the next turn.
+    // The next turn contains the call.
     server.replan(done());
     client.prompt(&session, "Go on").await.unwrap();
     let messages = last_messages(&server);
@@ -125,7 +125,7 @@ async fn a_turn_makes_only_so_many_requests() {
     client.leave().await;
 }
 
-/// A call that was cut off at the limit of the answer is not run and leaves no hole in the history.
+/// A call that was cut off at the limit of the answer is not run and leaves no gap in the history.
 #[tokio::test]
 async fn a_call_that_was_cut_off_is_not_run() {
     let cut = Reply::text_and_calls("I will read the file now.", &[read("a.txt")]).finishing("length");
@@ -194,26 +194,26 @@ async fn a_plan_that_is_none_is_told_to_the_model() {
     }
 }
 
-/// Denies what it is told to, and remembers what it was asked; `slow` never comes to a decision.
+/// A gate that denies the listed tools and records its requests; it never decides about `slow`.
 #[derive(Debug, Default)]
 struct Gate(Mutex<Vec<ToolRequest>>);
 
 impl ToolGate for Gate {
-    fn check<'a>(&'a self, request: &'a ToolRequest) -> Checking<'a> {
+    fn check<'a>(&'a self, request: &'a ToolRequest) -> ToolDecisionFuture<'a> {
         self.0.lock().unwrap().push(request.clone());
         let path = request.arguments["path"].as_str().unwrap_or_default().to_owned();
         Box::pin(async move {
             match path.as_str() {
-                "secret.txt" => Verdict::Deny("it is secret".to_owned()),
+                "secret.txt" => ToolDecision::Deny("it is secret".to_owned()),
                 "slow.txt" => std::future::pending().await,
-                _ => Verdict::Allow,
+                _ => ToolDecision::Allow,
             }
         })
     }
 }
 
 #[tokio::test]
-async fn what_the_gate_denies_never_happened() {
+async fn a_call_that_the_gate_denies_is_not_announced() {
     let server = ModelServer::start([Reply::tool_calls(&[read("secret.txt"), read("a.txt")]), done()]);
     let gate = Arc::new(Gate::default());
     let settings = Settings { gate: gate.clone(), ..settings(&server) };
@@ -232,7 +232,7 @@ async fn what_the_gate_denies_never_happened() {
     let asked = gate.0.lock().unwrap().clone();
     let request = ToolRequest { session, id: asked[0].id.clone(), server: None, tool, name, arguments };
     assert_eq!(asked[0], request);
-    // What the gate was asked about is what is announced.
+    // The id that the gate saw is announced.
     assert_eq!((&shown[0]["toolCallId"], asked[0].id != asked[1].id), (&json!(asked[1].id), true));
     client.leave().await;
 }
@@ -253,7 +253,7 @@ async fn a_turn_is_given_up_while_the_gate_thinks() {
     client.leave().await;
 }
 
-/// Lets a minute pass and returns the update that comes of it.
+/// Advances the time by a minute and returns the update that follows.
 async fn beat(client: &mut Client) -> Value {
     let before = client.updates.len();
     tokio::time::pause();
@@ -261,7 +261,7 @@ async fn beat(client: &mut Client) -> Value {
         tokio::time::advance(Duration::from_secs(1)).await;
     }
     client.hear().await;
-    // What can wait for the end of a turn does not wait for ever.
+    // Deferred updates are not deferred for ever.
     if client.updates.last().is_some_and(|update| update["sessionUpdate"] == "available_commands_update") {
         client.updates.pop();
         client.hear().await;
@@ -283,7 +283,7 @@ async fn a_long_silence_is_broken() {
     let prompt = client.begin_prompt(&session, "Go").await;
     client.question("session/request_permission").await;
     let call = calls(&client).pop().unwrap()["toolCallId"].clone();
-    // It says that the call is there, and not that it runs.
+    // It says that the call exists, not that it runs.
     for _ in 0..2 {
         assert_eq!(beat(&mut client).await, json!({"sessionUpdate": "tool_call_update", "toolCallId": call}));
     }
@@ -315,7 +315,7 @@ async fn a_model_that_thinks_for_long_is_covered() {
     client.leave().await;
 }
 
-/// What the client was told in messages of the agent.
+/// Returns the agent's messages to the client.
 fn told(client: &Client) -> String {
     let texts = client.updates.iter().filter(|update| update["sessionUpdate"] == "agent_message_chunk");
     texts.filter_map(|update| update["content"]["text"].as_str()).collect()
@@ -367,7 +367,7 @@ async fn a_turn_with_too_many_bytes_runs_no_more_calls_and_ends() {
     assert!(told(&client).ends_with("It ends here."), "{}", told(&client));
     let statuses: Vec<Value> = calls(&client).iter().map(|call| call["status"].clone()).collect();
     assert!(statuses.contains(&json!("completed")) && statuses.contains(&json!("failed")), "{statuses:?}");
-    // The next turn has a whole history.
+    // The next turn has the complete history.
     client.prompt(&session, "Again").await.unwrap();
     assert_paired(&last_messages(&server));
     client.leave().await;

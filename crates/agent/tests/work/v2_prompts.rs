@@ -1,4 +1,4 @@
-//! Prompts in version 2: inserted at once, and over when the session is idle.
+//! Prompts in version 2: acknowledged at once, and done when the session is idle.
 
 use narrows_acp::v2;
 use narrows_agent::Settings;
@@ -20,12 +20,12 @@ pub(crate) async fn idle(client: &mut Client) -> Value {
     client.update(|update| update["state"] == "idle").await
 }
 
-/// The states that were told so far.
+/// Returns the states so far.
 pub(crate) fn states(client: &Client) -> Vec<&str> {
     client.updates.iter().filter_map(|update| update["state"].as_str()).collect()
 }
 
-/// A session of its own; what was said while it was opened is forgotten.
+/// Opens a session, and discards the updates about it.
 pub(crate) async fn session(client: &mut Client) -> String {
     let answer = client.ask("session/new", json!({"cwd": "/project"})).await.unwrap();
     same::<v2::NewSessionResponse>(&answer);
@@ -33,7 +33,7 @@ pub(crate) async fn session(client: &mut Client) -> String {
     answer["sessionId"].as_str().unwrap().to_owned()
 }
 
-/// Everything has been said: an answer to another request comes next.
+/// Checks that nothing more comes, by the response to another request.
 pub(crate) async fn assert_quiet(client: &mut Client) {
     let before = client.updates.len();
     client.ask("session/list", json!({})).await.unwrap();
@@ -75,7 +75,7 @@ async fn a_prompt_lives_from_its_message_to_idle() {
     client.leave().await;
 }
 
-/// A session whose turn waits for the model, until `model` is released.
+/// Opens a session whose turn waits for the model, until `model` is released.
 pub(crate) async fn working() -> (ModelServer, Client, String) {
     let server =
         ModelServer::start(Reply::text("Hello world, this is an answer").before(Step::gate("model")));
@@ -146,9 +146,9 @@ async fn a_turn_is_given_up() {
     }
 }
 
-/// There is nothing to give up, and no word about it.
+/// There is nothing to cancel, so no update is sent.
 #[tokio::test]
-async fn giving_up_nothing_says_nothing() {
+async fn cancelling_an_idle_session_sends_no_update() {
     let server = ModelServer::start(Reply::text("Hello world, this is an answer"));
     let mut client = Client::v2(settings(&server)).await;
     let session = session(&mut client).await;
@@ -196,7 +196,7 @@ async fn a_failure_is_a_text_and_a_state() {
 }
 
 #[tokio::test]
-async fn without_an_endpoint_a_prompt_tells_how_to_get_one() {
+async fn without_an_endpoint_a_prompt_says_how_to_configure_one() {
     let mut client = Client::v2(Settings::default()).await;
     let session = session(&mut client).await;
     prompt(&mut client, &session, "Hi").await;
@@ -219,7 +219,7 @@ async fn a_second_prompt_waits_for_the_first_or_is_refused() {
     let message = prompt(&mut client, &first, "Hi").await;
     let error = client.prompt(&first, "And this").await.unwrap_err();
     assert_eq!((&error["code"], &error["data"]["condition"]), (&json!(-32600), &json!("session_busy")));
-    // Another session is not concerned.
+    // Another session is not affected.
     let other = client.ask("session/new", json!({"cwd": "/project"})).await.unwrap()["sessionId"].clone();
     prompt(&mut client, other.as_str().unwrap(), "Hi").await;
     server.release("model");
@@ -230,7 +230,7 @@ async fn a_second_prompt_waits_for_the_first_or_is_refused() {
     client.leave().await;
 }
 
-/// What is refused was never in the conversation.
+/// A refused prompt was never in the conversation.
 #[tokio::test]
 async fn a_prompt_that_is_none_is_refused() {
     let text = json!([{"type": "text", "text": "Hi"}]);

@@ -1,4 +1,4 @@
-//! Sessions in version 2: opened strictly, resumed with and without their past, chosen for, closed, forked.
+//! Sessions in version 2: strict params, resuming with and without a replay, options, closing, forking.
 
 use narrows_acp::v2;
 use narrows_testkit::model::{ModelServer, Plan, Reply};
@@ -16,7 +16,7 @@ fn server() -> ModelServer {
 }
 
 #[tokio::test]
-async fn what_the_schema_forbids_opens_no_session() {
+async fn params_that_violate_the_schema_open_no_session() {
     let server = server();
     let mut client = Client::v2(settings(&server)).await;
     let stdio = |rest: Value| {
@@ -111,7 +111,7 @@ async fn a_session_is_resumed_with_its_past_or_without() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_resumed_is_refused() {
+async fn sessions_that_cannot_be_resumed_are_refused() {
     let server = server();
     let mut client = Client::v2(settings(&server)).await;
     let session = session(&mut client).await;
@@ -180,7 +180,7 @@ async fn a_value_has_its_type() {
 }
 
 #[tokio::test]
-async fn closing_ends_the_work_first() {
+async fn closing_cancels_the_turn_first() {
     let server = ModelServer::start(Reply::hang());
     let mut client = Client::v2(settings(&server)).await;
     let session = session(&mut client).await;
@@ -253,7 +253,7 @@ async fn sessions_are_listed_forked_and_deleted() {
 }
 
 #[tokio::test]
-async fn deleting_ends_the_work_first() {
+async fn deleting_cancels_the_turn_first() {
     let server = ModelServer::start(Reply::hang());
     let mut client = Client::v2(settings(&server)).await;
     let session = session(&mut client).await;

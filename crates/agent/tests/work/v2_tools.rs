@@ -1,4 +1,4 @@
-//! Tools in version 2: upserts, permissions with their states, and calls that are cancelled one by one.
+//! Tools in version 2: updates, permissions with their states, and cancelling single calls.
 
 use narrows_acp::v2;
 use narrows_testkit::model::{ModelServer, Reply};
@@ -32,7 +32,7 @@ async fn a_call_is_one_thing_that_changes() {
     assert_eq!((&call["status"], &call["rawInput"]), (&json!("completed"), &json!({"at": "it"})));
     assert_eq!(states(&client), ["running", "idle"], "nobody was asked");
     assert_eq!(last_messages(&server)[2]["content"], r#"look {"at":"it"}"#);
-    // It is shown again as it stood in the end.
+    // It is replayed in its final state.
     client.forget();
     let params = json!({"sessionId": session, "cwd": "/project", "replayFrom": {"type": "start"}});
     client.ask("session/resume", params).await.unwrap();
@@ -97,7 +97,7 @@ async fn message(client: &mut Client, method: &str, inner: Option<&str>) -> Valu
     }
 }
 
-/// Waits until the client has been told to give up request `id`.
+/// Waits until the client gets a cancellation of request `id`.
 async fn given_up(client: &mut Client, id: &Value) {
     let said =
         |message: &Value| message["method"] == "$/cancel_request" && message["params"]["requestId"] == *id;
@@ -201,7 +201,7 @@ async fn a_plan_has_an_id() {
     client.leave().await;
 }
 
-/// Version 2 has neither files nor terminals of the client, whatever it claims.
+/// Version 2 has no client files and terminals, whatever the capabilities say.
 #[tokio::test]
 async fn nothing_of_version_1_is_offered() {
     let server = ModelServer::start(Reply::text("Hello world, this is an answer"));

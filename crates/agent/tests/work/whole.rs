@@ -1,4 +1,4 @@
-//! Whole conversations with tools, line by line, with the ids that differ from run to run replaced.
+//! Snapshots of whole conversations with tools, with ids replaced that differ from run to run.
 
 use narrows_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use crate::common::{Client, settings};
 use crate::desk::Desk;
 
-/// Everything that was heard, a line each.
+/// Returns all messages, one per line.
 fn script(client: &Client) -> String {
     let mut names = Vec::new();
-    // When the commands are told depends on how long the turn takes.
+    // The time of the commands depends on how long the turn takes.
     let told = |message: &&Value| message["params"]["update"]["sessionUpdate"] != "available_commands_update";
     let lines = client.heard.iter().filter(told).map(|message| {
         let (head, value) = match (message["method"].as_str(), message.get("result")) {
@@ -23,7 +23,7 @@ fn script(client: &Client) -> String {
     lines.collect()
 }
 
-/// A value with its keys in order and with names in the place of what differs.
+/// Sorts the keys of a value and replaces what differs.
 fn plain(key: &str, value: &Value, names: &mut Vec<String>) -> String {
     match value {
         Value::Object(members) if !matches!(key, "capabilities" | "agentCapabilities" | "models") => {
@@ -96,7 +96,7 @@ async fn version_2_asks_and_calls_a_tool() {
     let mut client = Client::v2(settings(&server)).await;
     client.host(crate::bridge::host(Some("allow_once")));
     let session = crate::bridge::open(&mut client).await;
-    // What goes to the server in the client is looked at elsewhere.
+    // Other tests check the messages to the client's server.
     client.heard.clear();
     crate::v2_prompts::prompt(&mut client, &session, "Go").await;
     crate::v2_prompts::idle(&mut client).await;

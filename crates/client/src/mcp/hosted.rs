@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use narrows_acp::method::{MCP_CONNECT, MCP_DISCONNECT, MCP_MESSAGE};
 use narrows_base::sync::lock;
-use narrows_mcp::{Failure, News, Options, Server, Servers};
+use narrows_mcp::{CallProgress, Options, Server, ServerFailure, Servers};
 use narrows_rpc::{Peer, Request};
 use narrows_wire::{Code, Effects, Frame, RpcError};
 use serde_json::value::{RawValue, to_raw_value};
@@ -277,7 +277,7 @@ impl Guest {
         &self,
         method: &str,
         params: serde_json::Map<String, Value>,
-        tell: mpsc::Sender<News>,
+        tell: mpsc::Sender<CallProgress>,
     ) -> Result<Inner, RpcError> {
         if method.starts_with("notifications/") {
             // It asks nothing, but it came as a question.
@@ -299,7 +299,12 @@ impl Guest {
 }
 
 /// Tells the agent what a server says on the way, if it wants to know.
-async fn forward(to: &To, token: Option<&Value>, news: &mut mpsc::Receiver<News>, peer: &Peer) -> Infallible {
+async fn forward(
+    to: &To,
+    token: Option<&Value>,
+    news: &mut mpsc::Receiver<CallProgress>,
+    peer: &Peer,
+) -> Infallible {
     while let (Some(token), Some(news)) = (token, news.recv().await) {
         // An agent that has gone is found out by its request.
         _ = peer.notify(MCP_MESSAGE, &progress(to, token, news)).await;
@@ -307,7 +312,7 @@ async fn forward(to: &To, token: Option<&Value>, news: &mut mpsc::Receiver<News>
     std::future::pending().await
 }
 
-fn progress(to: &To, token: &Value, news: News) -> Value {
+fn progress(to: &To, token: &Value, news: CallProgress) -> Value {
     let mut params = json!({"progressToken": token, "progress": news.progress});
     if let Some(total) = news.total {
         params["total"] = total.into();
@@ -342,7 +347,7 @@ impl Drop for Open<'_> {
 
 impl Hosting {
     /// Which servers have failed since this was last asked, and why. Each fails at most once.
-    pub(crate) fn failures(&self) -> Vec<Failure> {
+    pub(crate) fn failures(&self) -> Vec<ServerFailure> {
         let Ok(servers) = self.servers.try_read() else { return Vec::new() };
         servers.as_ref().map(Servers::failures).unwrap_or_default()
     }

@@ -1,6 +1,6 @@
 //! What of a server's an agent can reach: lists freely, contents and effects through the gate, nothing else.
 
-use narrows_mcp::{About, Answered, CallError, News, Servers};
+use narrows_mcp::{CallError, CallProgress, RawAnswer, ServerInfo, Servers};
 use narrows_wire::{Code, Effects, RpcError};
 use serde_json::{Map, Value, json};
 
@@ -19,7 +19,7 @@ pub(super) async fn answer(
     gate: &dyn Gate,
     method: &str,
     params: Map<String, Value>,
-    news: impl FnMut(News) + Send,
+    news: impl FnMut(CallProgress) + Send,
 ) -> Result<Inner, RpcError> {
     match method {
         // The handshake was ours; the agent's begins and ends here.
@@ -44,8 +44,8 @@ pub(super) async fn answer(
 }
 
 /// Waits until the server is there.
-pub(super) async fn about(servers: &Servers, name: &str) -> Result<About, RpcError> {
-    servers.about(name).await.map_err(|error| unavailable(error.to_string(), Effects::None))
+pub(super) async fn about(servers: &Servers, name: &str) -> Result<ServerInfo, RpcError> {
+    servers.server_info(name).await.map_err(|error| unavailable(error.to_string(), Effects::None))
 }
 
 async fn pass(
@@ -53,11 +53,11 @@ async fn pass(
     name: &str,
     method: &str,
     params: Map<String, Value>,
-    news: impl FnMut(News) + Send,
+    news: impl FnMut(CallProgress) + Send,
 ) -> Result<Inner, RpcError> {
     match servers.request(name, method, params, news).await {
-        Ok(Answered::Result(result)) => Ok(Inner::Result(result)),
-        Ok(Answered::Error { code, message, data }) => {
+        Ok(RawAnswer::Result(result)) => Ok(Inner::Result(result)),
+        Ok(RawAnswer::Error { code, message, data }) => {
             Ok(Inner::Error(RpcError { code, message: message.into(), data }))
         }
         Err(error @ (CallError::Gone(_) | CallError::NoServer)) => {
@@ -102,13 +102,13 @@ fn refused(method: &str, words: &str) -> Result<Inner, RpcError> {
 }
 
 /// What is passed on of what the server can do. Changes are not told, so none are promised.
-fn capabilities(about: &About) -> Value {
+fn capabilities(about: &ServerInfo) -> Value {
     let passed =
         ["tools", "prompts", "resources"].into_iter().filter(|key| about.capabilities[key].is_object());
     passed.map(|key| (key.to_owned(), json!({}))).collect::<Map<_, _>>().into()
 }
 
-fn initialized(about: &About) -> Value {
+fn initialized(about: &ServerInfo) -> Value {
     let version = if about.handshake { about.protocol.as_str() } else { HANDSHAKE };
     let mut result = json!({
         "protocolVersion": version,
@@ -121,7 +121,7 @@ fn initialized(about: &About) -> Value {
     result
 }
 
-fn discovered(about: &About) -> Value {
+fn discovered(about: &ServerInfo) -> Value {
     let mut result = json!({
         "resultType": "complete",
         "supportedVersions": [MODERN],
@@ -137,6 +137,6 @@ fn discovered(about: &About) -> Value {
     result
 }
 
-fn implementation(about: &About) -> Value {
+fn implementation(about: &ServerInfo) -> Value {
     about.implementation.clone().unwrap_or_else(|| json!({"name": "unknown", "version": "0"}))
 }

@@ -1,18 +1,18 @@
-//! From TOML to steps: everything an agent properly does.
+//! Parses the steps of a correct agent.
 
 use narrows_wire::RpcError;
 use serde_json::{Map, Value};
 
 use super::fault;
 use super::read::{Fields, Node, Read, hint};
-use super::step::{Ask, Choice, Command, Cost, Diff, Event, PlanEntry, Step, ToolCall, Voice};
+use super::step::{Ask, Choice, Command, Cost, Diff, Event, PlanEntry, Speaker, Step, ToolCall};
 
-/// Where steps stand.
+/// Where a step is allowed.
 #[derive(Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum StepContext {
     /// In a turn.
     Turn,
-    /// Before the answer to something else.
+    /// Before the response to another request.
     On(Event),
 }
 
@@ -20,16 +20,16 @@ pub(super) enum Place {
 pub(super) struct Action {
     /// The key that names it.
     pub(super) name: &'static str,
-    /// The keys that may stand beside it.
+    /// The other keys that it allows.
     pub(super) beside: &'static [&'static str],
-    /// How to read it: its value, the whole step, and where it stands.
-    pub(super) read: fn(Node<'_>, Fields<'_>, Place) -> Read<Step>,
+    /// Parses the step from its value, the whole table and its context.
+    pub(super) read: fn(Node<'_>, Fields<'_>, StepContext) -> Read<Step>,
 }
 
-/// All proper kinds; [`fault::FAULTS`] has the others.
+/// All kinds but faults, which are in [`fault::FAULTS`].
 pub(super) const ACTIONS: &[Action] = &[
-    Action { name: "say", beside: &["words", "every"], read: |n, f, _| speak(Voice::Message, n, f) },
-    Action { name: "think", beside: &["words", "every"], read: |n, f, _| speak(Voice::Thought, n, f) },
+    Action { name: "say", beside: &["words", "every"], read: |n, f, _| speak(Speaker::Message, n, f) },
+    Action { name: "think", beside: &["words", "every"], read: |n, f, _| speak(Speaker::Thought, n, f) },
     Action { name: "tool", beside: &[], read: |n, _, _| tool(n) },
     Action { name: "tool_update", beside: &[], read: |n, _, _| tool_update(n) },
     Action { name: "plan", beside: &[], read: |n, _, _| plan(n) },
@@ -52,17 +52,17 @@ pub(super) const ACTIONS: &[Action] = &[
     Action { name: "error", beside: &[], read: |n, _, _| error(n) },
 ];
 
-/// Every kind of step there is.
+/// Returns every kind of step.
 pub(super) fn all() -> impl Iterator<Item = &'static Action> {
     ACTIONS.iter().chain(fault::FAULTS)
 }
 
-/// A list of steps.
-pub(super) fn steps(node: Node<'_>, place: Place) -> Read<Vec<Step>> {
+/// Parses a list of steps.
+pub(super) fn steps(node: Node<'_>, place: StepContext) -> Read<Vec<Step>> {
     node.list()?.map(|entry| step(entry, place)).collect()
 }
 
-fn step(node: Node<'_>, place: Place) -> Read<Step> {
+fn step(node: Node<'_>, place: StepContext) -> Read<Step> {
     if !node.is_table() {
         return Err(node.fail("a step must be a table, such as { say = \"hello\" }"));
     }
@@ -89,9 +89,9 @@ fn step(node: Node<'_>, place: Place) -> Read<Step> {
     fits(&step, place).map_or(Ok(step), |reason| Err(node.fail(format!("`{}` {reason}", action.name))))
 }
 
-/// Why a step cannot stand where it stands, if so.
-fn fits(step: &Step, place: Place) -> Option<&'static str> {
-    let Place::On(event) = place else { return None };
+/// Returns why a step is not allowed in its context, if so.
+fn fits(step: &Step, place: StepContext) -> Option<&'static str> {
+    let StepContext::On(event) = place else { return None };
     if step.needs_turn() {
         Some("is for turns only")
     } else if step.needs_session() && !event.has_session() {
@@ -114,12 +114,12 @@ fn unknown(fields: Fields<'_>) -> super::ScriptError {
     }
 }
 
-fn speak(voice: Voice, node: Node<'_>, fields: Fields<'_>) -> Read<Step> {
+fn speak(speaker: Speaker, node: Node<'_>, fields: Fields<'_>) -> Read<Step> {
     let every = fields.get("every").map(Node::duration).transpose()?;
     Ok(Step::Speak {
-        voice,
+        speaker,
         text: node.string()?.to_owned(),
-        // Whoever says how fast the words come wants words.
+        // A pace implies words.
         words: fields.flag("words", every.is_some())?,
         every,
     })
@@ -170,7 +170,7 @@ fn diff(node: Node<'_>) -> Read<Diff> {
     })
 }
 
-/// A line number, or a number of lines.
+/// Parses a line number, or a number of lines.
 fn line(fields: Fields<'_>, key: &str) -> Read<Option<u32>> {
     let number = fields.get(key).map(|node| node.number(1, u32::MAX.into())).transpose()?;
     Ok(number.and_then(|number| u32::try_from(number).ok()))
@@ -197,7 +197,7 @@ fn plan(node: Node<'_>) -> Read<Step> {
     Ok(Step::Plan(entries.collect::<Read<_>>()?))
 }
 
-/// The kinds of answers to a request for permission, and what they are called when nobody names them.
+/// Kinds of permission options, and their default names.
 const CHOICES: &[(&str, &str)] = &[
     ("allow_once", "Allow once"),
     ("allow_always", "Always allow"),
@@ -205,7 +205,7 @@ const CHOICES: &[(&str, &str)] = &[
     ("reject_always", "Always reject"),
 ];
 
-fn ask(node: Node<'_>, place: Place) -> Read<Step> {
+fn ask(node: Node<'_>, place: StepContext) -> Read<Step> {
     let fields = node.table()?;
     fields.only(&["tool", "title", "options", "on_allow", "on_reject"])?;
     let options = match fields.get("options") {
@@ -334,7 +334,7 @@ fn message(node: Node<'_>) -> Read<(String, Value)> {
     Ok((fields.need("method")?.string()?.to_owned(), params))
 }
 
-fn repeat(node: Node<'_>, place: Place) -> Read<Step> {
+fn repeat(node: Node<'_>, place: StepContext) -> Read<Step> {
     let fields = node.table()?;
     fields.only(&["times", "steps"])?;
     let times = fields.need("times")?.number(0, i64::MAX)?.unsigned_abs();

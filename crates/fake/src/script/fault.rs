@@ -1,10 +1,9 @@
-//! From TOML to steps: everything an agent must not do.
+//! Parses the steps for faults.
 
 use super::action::Action;
 use super::read::{Node, Read};
 use super::step::{Fault, Step};
 
-/// All of them.
 pub(super) const FAULTS: &[Action] = &[
     Action { name: "pollute", beside: &[], read: |n, _, _| text(n, Fault::Pollute) },
     Action { name: "half_line", beside: &[], read: |n, _, _| text(n, Fault::HalfLine) },

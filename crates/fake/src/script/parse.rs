@@ -1,10 +1,10 @@
-//! From TOML to a script.
+//! Parses a script.
 
 use std::time::Duration;
 
 use narrows_acp::Versions;
 
-use super::action::{Place, steps};
+use super::action::{StepContext, steps};
 use super::read::{Fields, Node, Read, document, hint};
 use super::step::Event;
 use super::{Auth, Capabilities, Script, ScriptError, Turn};
@@ -97,7 +97,7 @@ fn events(node: Node<'_>) -> Read<Vec<(Event, Vec<super::Step>)>> {
             let hint = hint(name, names());
             return Err(node.fail(format!("`on` has no `{name}`{hint}; it takes {}", known.join(", "))));
         };
-        events.push((*event, steps(node, Place::On(*event))?));
+        events.push((*event, steps(node, StepContext::On(*event))?));
     }
     Ok(events)
 }
@@ -114,6 +114,6 @@ fn turn(fields: Fields<'_>) -> Read<Turn> {
     Ok(Turn {
         when: fields.string("when")?,
         delay: fields.get("delay").map(Node::duration).transpose()?,
-        steps: steps(fields.need("steps")?, Place::Turn)?,
+        steps: steps(fields.need("steps")?, StepContext::Turn)?,
     })
 }

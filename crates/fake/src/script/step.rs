@@ -1,11 +1,11 @@
-//! What an agent can do, one step at a time.
+//! Steps of an agent.
 
 use std::time::Duration;
 
 use narrows_wire::RpcError;
 use serde_json::Value;
 
-/// What a script can react to before it is answered.
+/// An event that a script can react to before the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
     Start,
@@ -22,7 +22,7 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// All of them, by the names they have in a script.
+    /// All events, with their names in a script.
     pub(crate) const ALL: [(&str, Self); 11] = [
         ("start", Self::Start),
         ("initialize", Self::Initialize),
@@ -37,18 +37,18 @@ impl Event {
         ("session_set_config_option", Self::SessionSetConfigOption),
     ];
 
-    /// Whether it happens in a session, so that the agent can speak there.
+    /// Returns `true` if the event has a session, in which the agent can send updates.
     pub(crate) fn has_session(self) -> bool {
         !matches!(self, Self::Start | Self::Initialize | Self::Authenticate | Self::SessionList)
     }
 }
 
-/// One thing to do.
+/// A step.
 ///
-/// Texts may hold placeholders; they are filled in when the step is played.
+/// Texts may contain placeholders, which are filled in when the step runs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
-    Speak { voice: Voice, text: String, words: bool, every: Option<Duration> },
+    Speak { speaker: Speaker, text: String, words: bool, every: Option<Duration> },
     Tool(Box<ToolCall>),
     ToolUpdate(Box<ToolCall>),
     Plan(Vec<PlanEntry>),
@@ -74,7 +74,7 @@ pub(crate) enum Step {
     Fault(Fault),
 }
 
-/// What no agent should do.
+/// A fault: what a correct agent never does.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Fault {
     Pollute(String),
@@ -94,16 +94,16 @@ pub(crate) enum Fault {
     Orphan(Vec<String>),
 }
 
-/// Who speaks.
+/// Kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Voice {
-    /// The agent, aloud.
+pub(crate) enum Speaker {
+    /// The agent's answer.
     Message,
-    /// The agent, to itself.
+    /// The agent's thought.
     Thought,
 }
 
-/// A tool call, or what has changed of it.
+/// A tool call, or the changed fields of one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ToolCall {
     pub(crate) id: String,
@@ -123,7 +123,7 @@ pub(crate) struct ToolCall {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Diff {
     pub(crate) path: String,
-    /// Nothing for a new file.
+    /// `None` for a new file.
     pub(crate) old: Option<String>,
     pub(crate) new: String,
 }
@@ -135,7 +135,7 @@ pub(crate) struct PlanEntry {
     pub(crate) status: &'static str,
 }
 
-/// A request for permission.
+/// A permission request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ask {
     pub(crate) tool: Option<String>,
@@ -165,7 +165,7 @@ pub(crate) struct Command {
 }
 
 impl Step {
-    /// Whether it speaks in a session, so that there must be one.
+    /// Returns `true` if the step sends updates, so that it needs a session.
     pub(crate) fn needs_session(&self) -> bool {
         match self {
             Self::Speak { .. }
@@ -196,12 +196,12 @@ impl Step {
         }
     }
 
-    /// Whether it makes sense in a turn only.
+    /// Returns `true` if the step only makes sense in a turn.
     pub(crate) fn needs_turn(&self) -> bool {
         matches!(self, Self::WaitCancel | Self::Stop(_))
     }
 
-    /// Whether it is about an answer, so that there must be a request.
+    /// Returns `true` if the step needs a request to respond to.
     pub(crate) fn needs_request(&self) -> bool {
         matches!(self, Self::Error(_) | Self::Reorder | Self::DuplicateResponse)
     }

@@ -1,4 +1,4 @@
-//! A conversation with the fake agent, written down and checked against the schema as it goes.
+//! A recorded conversation with the fake agent, checked against the schema.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -8,18 +8,16 @@ use narrows_testkit::peer::{Peer, stage};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-/// A conversation.
 pub(crate) struct Talk {
-    /// The client.
     pub(crate) client: Peer,
-    /// Everything that was said, a line each.
+    /// All messages, one per line.
     pub(crate) log: String,
     agent: JoinHandle<Ended>,
     version: u16,
     session: String,
 }
 
-/// What a client of v1 can do that can do everything.
+/// Returns version 1 capabilities of a client that offers everything.
 pub(crate) fn able() -> Value {
     json!({
         "fs": {"readTextFile": true, "writeTextFile": true},
@@ -29,7 +27,7 @@ pub(crate) fn able() -> Value {
 }
 
 impl Talk {
-    /// Starts the agent and says nothing yet.
+    /// Starts the agent. Nothing is sent yet.
     pub(crate) fn start(script: &str) -> Self {
         let script = Script::builtin(script).unwrap_or_else(|| Script::parse(script).expect("a script"));
         let stage = stage();
@@ -38,7 +36,7 @@ impl Talk {
         Self { client: stage.client, log: String::new(), agent, version: 1, session: String::new() }
     }
 
-    /// Starts the agent and opens a session; that is not written down.
+    /// Starts the agent and opens a session, which is not recorded.
     pub(crate) async fn open(version: u16, capabilities: Value, script: &str) -> Self {
         let mut talk = Self::start(script);
         talk.initialize(version, capabilities).await;
@@ -71,25 +69,23 @@ impl Talk {
         answer
     }
 
-    /// Sends a request and takes everything up to its answer.
+    /// Sends a request and receives everything up to its response.
     pub(crate) async fn ask(&mut self, method: &str, params: Value) -> Value {
         let id = self.request(method, params).await;
         self.answer_to(id, |_| None).await
     }
 
-    /// Sends a request.
     pub(crate) async fn request(&mut self, method: &str, params: Value) -> u64 {
         self.log.push_str(&format!("→ {method} {}\n", sorted(&params)));
         self.client.request(method, &params).await
     }
 
-    /// Sends a notification.
     pub(crate) async fn notify(&mut self, method: &str, params: Value) {
         self.log.push_str(&format!("→ {method} {}\n", sorted(&params)));
         self.client.notify(method, &params).await;
     }
 
-    /// Everything up to the answer to request `id`, with what the agent asks answered by `serve`.
+    /// Receives everything up to the response to request `id`. `serve` answers requests of the agent.
     pub(crate) async fn answer_to(
         &mut self,
         id: u64,
@@ -104,7 +100,7 @@ impl Talk {
         }
     }
 
-    /// Everything until the session is idle (v2).
+    /// Receives everything until the session is idle (version 2).
     pub(crate) async fn until_idle(&mut self, mut serve: impl FnMut(&Value) -> Option<Value>) {
         loop {
             let message = self.next().await.expect("the agent ends its turn before it goes");
@@ -125,7 +121,7 @@ impl Talk {
         }
     }
 
-    /// Takes a whole turn in either version.
+    /// Runs a whole turn in either version.
     pub(crate) async fn turn(&mut self, prompt: &str, serve: impl FnMut(&Value) -> Option<Value>) {
         let id = self.prompt(prompt).await;
         match self.version {
@@ -134,19 +130,18 @@ impl Talk {
         }
     }
 
-    /// Sends a prompt.
     pub(crate) async fn prompt(&mut self, prompt: &str) -> u64 {
         let params = self.about(json!({"prompt": [{"type": "text", "text": prompt}]}));
         self.request("session/prompt", params).await
     }
 
-    /// `params` with the session in them.
+    /// Adds the session to `params`.
     pub(crate) fn about(&self, mut params: Value) -> Value {
         params["sessionId"] = json!(self.session);
         params
     }
 
-    /// The next message, which must be one; updates must be what the schema says.
+    /// Receives the next message, which must come; updates must match the schema.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         let message = self.client.next().await?;
         let told = match (message.get("method").and_then(Value::as_str), &message) {
@@ -180,7 +175,7 @@ impl Talk {
         assert!(known, "not an update of v{}: {text}", self.version);
     }
 
-    /// What the agent said aloud, as far as it was written down.
+    /// Returns the recorded text of the agent's answers.
     pub(crate) fn said(&self) -> String {
         let updates = self.log.lines().filter_map(|line| line.strip_prefix("← {"));
         let updates = updates.filter_map(|line| serde_json::from_str::<Value>(&format!("{{{line}")).ok());
@@ -190,7 +185,7 @@ impl Talk {
             .collect()
     }
 
-    /// Hangs up, and says how the agent ended.
+    /// Disconnects, and returns how the agent ended.
     pub(crate) async fn leave(mut self) -> Ended {
         self.client.hang_up();
         self.agent.await.expect("the agent does not panic")
@@ -201,7 +196,7 @@ impl Talk {
         self.agent.await.expect("the agent does not panic")
     }
 
-    /// Whether the agent has ended.
+    /// Returns `true` if the agent has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.agent.is_finished()
     }
@@ -213,7 +208,7 @@ fn conforms<T: serde::de::DeserializeOwned>(result: &Value) {
     assert!(read.is_ok(), "not what the schema says: {:?}: {result}", read.err());
 }
 
-/// JSON with the members of every object in alphabetical order, whatever the build makes of it.
+/// Returns JSON with the members of every object in alphabetical order, whatever features the build enables.
 fn sorted(value: &Value) -> String {
     let entries: Vec<String> = match value {
         Value::Array(entries) => entries.iter().map(sorted).collect(),

@@ -1,45 +1,45 @@
-//! A conversation as the messages of a request.
+//! Converts a conversation to the messages of a request.
 
 use std::borrow::Cow;
 
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
-use crate::repair::Dropped;
+use crate::repair::DroppedField;
 use crate::{Assistant, Provider, Request, ToolResult};
 
 use super::Profile;
 use super::wire::{Call, Called, Content, Message, Part, PartKind, Role};
 
-/// What stands for a result that never came: endpoints refuse a call without one.
+/// Replaces a missing result: endpoints refuse a call without one.
 const NO_RESULT: &str = "(no result: the call did not finish)";
-/// What stands for a result without content, which some endpoints refuse.
+/// Replaces an empty result, which some endpoints refuse.
 const NO_OUTPUT: &str = "(no output)";
-/// The length of ids that are accepted everywhere but at Mistral's.
-const MAX_ID: usize = 40;
+/// Length of ids that every endpoint but Mistral accepts.
+const MAX_ID_CHARS: usize = 40;
 
-/// All messages of a request, the instructions included.
+/// Returns all messages of a request, instructions included.
 pub(super) fn messages<'a>(request: &'a Request, profile: &Profile) -> Vec<Message<'a>> {
-    let writer = Writer { profile, tools: !profile.refused.has(Dropped::Tools) };
+    let writer = Writer { profile, tools: !profile.refused.has(DroppedField::Tools) };
     let mut messages = writer.history(&request.messages);
     if let Some(system) = request.system.as_deref().filter(|system| !system.is_empty()) {
-        instruct(&mut messages, system, profile);
+        add_instructions(&mut messages, system, profile);
     }
-    if profile.refused.has(Dropped::Neighbours) {
-        messages = merged(messages);
+    if profile.refused.has(DroppedField::Neighbours) {
+        messages = merge(messages);
     }
     if profile.marks_cache(request) {
-        mark(&mut messages);
+        mark_cache(&mut messages);
     }
     messages
 }
 
-/// Puts the instructions where the endpoint takes them.
-fn instruct<'a>(messages: &mut Vec<Message<'a>>, system: &'a str, profile: &Profile) {
+/// Adds the instructions in the form that the endpoint accepts.
+fn add_instructions<'a>(messages: &mut Vec<Message<'a>>, system: &'a str, profile: &Profile) {
     let system = Content::Text(system.into());
-    let role = if !profile.refused.has(Dropped::SystemRole) {
+    let role = if !profile.refused.has(DroppedField::SystemRole) {
         Role::System
-    } else if !profile.refused.has(Dropped::DeveloperRole) {
+    } else if !profile.refused.has(DroppedField::DeveloperRole) {
         Role::Developer
     } else {
         match messages.first_mut() {
@@ -54,8 +54,8 @@ fn instruct<'a>(messages: &mut Vec<Message<'a>>, system: &'a str, profile: &Prof
     messages.insert(0, Message::new(role, system));
 }
 
-/// Neighbours of one role as one message, for templates that want roles to alternate.
-fn merged(messages: Vec<Message<'_>>) -> Vec<Message<'_>> {
+/// Merges adjacent messages of one role, for templates that require roles to alternate.
+fn merge(messages: Vec<Message<'_>>) -> Vec<Message<'_>> {
     let mut all: Vec<Message<'_>> = Vec::with_capacity(messages.len());
     for message in messages {
         let plain = |message: &Message<'_>| {
@@ -72,8 +72,8 @@ fn merged(messages: Vec<Message<'_>>) -> Vec<Message<'_>> {
     all
 }
 
-/// Marks the instructions and the last message as ends of what may be cached.
-fn mark(messages: &mut [Message<'_>]) {
+/// Marks the instructions and the last message as ends of cacheable prefixes.
+fn mark_cache(messages: &mut [Message<'_>]) {
     let last = messages.len().saturating_sub(1);
     for (index, message) in messages.iter_mut().enumerate() {
         let marked = match message.role {
@@ -87,14 +87,14 @@ fn mark(messages: &mut [Message<'_>]) {
             if let Some(part) = text {
                 part.cached = true;
             }
-            message.content = Content::Parts(parts);
+            message.content = Content::DroppedFields(parts);
         }
     }
 }
 
 struct Writer<'p> {
     profile: &'p Profile,
-    /// Whether there are tools to speak of; without them calls and results become text.
+    /// Whether the request offers tools; without them calls and results become text.
     tools: bool,
 }
 
@@ -116,27 +116,27 @@ impl Writer<'_> {
                     if self.tools {
                         self.turn(said, &results, &mut all);
                     } else {
-                        self.told(said, &results, &mut all);
+                        self.push_as_text(said, &results, &mut all);
                     }
                 }
-                crate::Message::Tool(result) => self.tell(result, &mut all),
+                crate::Message::Tool(result) => self.push_result(result, &mut all),
             }
         }
         all
     }
 
-    /// An answer and the results of its calls: every call has exactly one, in the order of the calls.
+    /// Adds an answer and its results: every call has exactly one result, in the order of the calls.
     fn turn<'a>(&self, said: &'a Assistant, results: &[&'a ToolResult], all: &mut Vec<Message<'a>>) {
         if said.text.is_empty() && said.calls.is_empty() {
-            results.iter().for_each(|result| self.tell(result, all));
+            results.iter().for_each(|result| self.push_result(result, all));
             return;
         }
         let profile = self.profile;
         let mut message = Message::new(Role::Assistant, Content::Text(said.text.as_str().into()));
-        message.extra = returned(profile, &said.extra);
+        message.extra = returned_extra(profile, &said.extra);
         if !said.calls.is_empty() {
             message.reasoning_content = profile.returns_thoughts(said).then_some(said.reasoning.as_str());
-            // Null is what the format wants; beside thoughts some servers refuse it.
+            // The format requires null; beside reasoning some servers refuse it.
             if said.text.is_empty() && message.reasoning_content.is_none() {
                 message.content = Content::Nothing;
             }
@@ -153,10 +153,10 @@ impl Writer<'_> {
             pictures.extend(result.into_iter().flat_map(|result| self.pictures(result)));
         }
         if !pictures.is_empty() {
-            all.push(Message::new(Role::User, Content::Parts(pictures)));
+            all.push(Message::new(Role::User, Content::DroppedFields(pictures)));
         }
         for result in results.iter().filter(|result| said.calls.iter().all(|call| call.id != result.call)) {
-            self.tell(result, all);
+            self.push_result(result, all);
         }
     }
 
@@ -165,12 +165,12 @@ impl Writer<'_> {
             id: self.id(&call.id),
             r#type: "function",
             function: Called { name: &call.name, arguments: arguments(&call.arguments) },
-            extra: returned(self.profile, &call.extra),
+            extra: returned_extra(self.profile, &call.extra),
         }
     }
 
-    /// An answer with calls, in words: for endpoints without tools.
-    fn told<'a>(&self, said: &'a Assistant, results: &[&'a ToolResult], all: &mut Vec<Message<'a>>) {
+    /// Adds an answer with calls as text, for endpoints without tools.
+    fn push_as_text<'a>(&self, said: &'a Assistant, results: &[&'a ToolResult], all: &mut Vec<Message<'a>>) {
         let mut text = Cow::Borrowed(said.text.as_str());
         for call in &said.calls {
             let gap = if text.is_empty() { "" } else { "\n\n" };
@@ -179,31 +179,31 @@ impl Writer<'_> {
         if !text.is_empty() {
             all.push(Message::new(Role::Assistant, Content::Text(text)));
         }
-        results.iter().for_each(|result| self.tell(result, all));
+        results.iter().for_each(|result| self.push_result(result, all));
     }
 
-    /// A result in words, as if the person had told it.
-    fn tell<'a>(&self, result: &'a ToolResult, all: &mut Vec<Message<'a>>) {
+    /// Adds a result as a user message.
+    fn push_result<'a>(&self, result: &'a ToolResult, all: &mut Vec<Message<'a>>) {
         let text = format!("[Result of {}]\n{}", result.name, self.result_text(result));
         let mut content = Content::Text(text.into());
         let pictures = self.pictures(result);
         if !pictures.is_empty() {
-            content = content.join(Content::Parts(pictures));
+            content = content.join(Content::DroppedFields(pictures));
         }
         all.push(Message::new(Role::User, content));
     }
 
-    /// What a result says, with a mark for everything that is not text.
+    /// Returns the text of a result, with a placeholder for everything else.
     fn result_text<'a>(&self, result: &'a ToolResult) -> Cow<'a, str> {
-        let text = flat(&result.content);
+        let text = text_only(&result.content);
         if text.is_empty() { NO_OUTPUT.into() } else { text }
     }
 
-    /// The pictures of a result: they cannot stand in it, and follow it as if the person had shown them.
+    /// Returns the images of a result: they cannot be part of it, and follow in a user message.
     fn pictures<'a>(&self, result: &'a ToolResult) -> Vec<Part<'a>> {
-        // Mistral lets nobody but the model speak after a result.
+        // Mistral allows only the model to speak after a result.
         if !self.profile.takes_images()
-            || self.profile.refused.has(Dropped::Parts)
+            || self.profile.refused.has(DroppedField::DroppedFields)
             || self.profile.provider == Provider::Mistral
         {
             return Vec::new();
@@ -219,20 +219,20 @@ impl Writer<'_> {
         parts
     }
 
-    /// What the person said: one text where that is all.
+    /// Returns the content of a user message: a plain text if there is only text.
     fn content<'a>(&self, parts: &'a [crate::Part]) -> Content<'a> {
-        if self.profile.refused.has(Dropped::Parts) {
-            return Content::Text(flat(parts));
+        if self.profile.refused.has(DroppedField::DroppedFields) {
+            return Content::Text(text_only(parts));
         }
         let parts: Vec<_> = parts.iter().map(|part| self.part(part)).collect();
         if parts.iter().any(|part| !matches!(part.kind, PartKind::Text(_))) {
-            return Content::Parts(parts);
+            return Content::DroppedFields(parts);
         }
         let texts = parts.into_iter().filter_map(|part| match part.kind {
             PartKind::Text(text) => Some(text),
             _ => None,
         });
-        Content::Text(joined(texts))
+        Content::Text(join_texts(texts))
     }
 
     fn part<'a>(&self, part: &'a crate::Part) -> Part<'a> {
@@ -243,20 +243,20 @@ impl Writer<'_> {
             }
             crate::Part::Audio { mime, data } if profile.takes_audio() => match super::audio_format(mime) {
                 Some(format) => PartKind::Audio { format, data }.into(),
-                None => Part::text(in_words(part)),
+                None => Part::text(part_as_text(part)),
             },
-            crate::Part::File { name, mime, data } if profile.takes_files() && mime == super::PDF => {
+            crate::Part::File { name, mime, data } if profile.takes_files() && mime == super::PDF_MIME => {
                 PartKind::File { name: name.as_deref().unwrap_or("document.pdf"), mime, data }.into()
             }
-            _ => Part::text(in_words(part)),
+            _ => Part::text(part_as_text(part)),
         }
     }
 
-    /// The id of a call as the endpoint takes it: always the same for the same call.
+    /// Returns a call id in the form that the endpoint accepts: always the same for the same call.
     fn id<'a>(&self, id: &'a str) -> Cow<'a, str> {
-        if self.profile.provider == Provider::Mistral || self.profile.refused.has(Dropped::CallIds) {
+        if self.profile.provider == Provider::Mistral || self.profile.refused.has(DroppedField::CallIds) {
             short_id(id)
-        } else if id.len() > MAX_ID && self.profile.provider.is_openai() {
+        } else if id.len() > MAX_ID_CHARS && self.profile.provider.is_openai() {
             format!("call_{}", short_id(id)).into()
         } else {
             id.into()
@@ -264,13 +264,13 @@ impl Writer<'_> {
     }
 }
 
-/// Fields of an earlier answer, if the endpoint may want them back.
-fn returned<'a>(profile: &Profile, extra: &'a Map<String, Value>) -> Option<&'a Map<String, Value>> {
+/// Returns fields of an earlier answer if the endpoint may want them back.
+fn returned_extra<'a>(profile: &Profile, extra: &'a Map<String, Value>) -> Option<&'a Map<String, Value>> {
     (!extra.is_empty() && profile.returns_extra()).then_some(extra)
 }
 
-/// A part in words.
-fn in_words(part: &crate::Part) -> Cow<'_, str> {
+/// Describes a part as text.
+fn part_as_text(part: &crate::Part) -> Cow<'_, str> {
     match part {
         crate::Part::Text { text } => text.as_str().into(),
         crate::Part::Image { mime, .. } => format!("[Image: {mime}]").into(),
@@ -279,13 +279,13 @@ fn in_words(part: &crate::Part) -> Cow<'_, str> {
     }
 }
 
-/// All parts in words.
-fn flat(parts: &[crate::Part]) -> Cow<'_, str> {
-    joined(parts.iter().map(in_words))
+/// Describes all parts as text.
+fn text_only(parts: &[crate::Part]) -> Cow<'_, str> {
+    join_texts(parts.iter().map(part_as_text))
 }
 
-/// Texts with a line break between them; a single one is not copied.
-fn joined<'a>(mut texts: impl Iterator<Item = Cow<'a, str>>) -> Cow<'a, str> {
+/// Joins texts with line breaks; a single one is not copied.
+fn join_texts<'a>(mut texts: impl Iterator<Item = Cow<'a, str>>) -> Cow<'a, str> {
     let mut all = texts.next().unwrap_or_default();
     for text in texts {
         let whole = all.to_mut();
@@ -295,7 +295,8 @@ fn joined<'a>(mut texts: impl Iterator<Item = Cow<'a, str>>) -> Cow<'a, str> {
     all
 }
 
-/// Arguments as an object: servers that read them fail on anything else, and the model may learn from its mistake.
+/// Returns arguments as an object: servers that parse them fail on anything else, and the model may learn from its
+/// mistake.
 fn arguments(written: &str) -> Cow<'_, str> {
     let trimmed = written.trim();
     if trimmed.is_empty() {
@@ -307,7 +308,7 @@ fn arguments(written: &str) -> Cow<'_, str> {
     }
 }
 
-/// Nine letters and digits, made from the id unless it is that already.
+/// Returns an id of nine letters and digits, made from `id` unless it is one already.
 fn short_id(id: &str) -> Cow<'_, str> {
     const LENGTH: usize = 9;
     const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";

@@ -1,4 +1,4 @@
-//! What is sent, by provider and by what was refused.
+//! Request bodies, by provider and by refused part.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -7,11 +7,11 @@ use super::*;
 use crate::{Call, Effort, Tool, ToolResult};
 
 fn profile(provider: Provider) -> Profile {
-    Profile { provider, refused: Parts::default(), images: None, audio: None }
+    Profile { provider, refused: DroppedFields::default(), images: None, audio: None }
 }
 
-fn without(provider: Provider, refused: &[Dropped]) -> Profile {
-    Profile { refused: Parts::of(refused), ..profile(provider) }
+fn without(provider: Provider, refused: &[DroppedField]) -> Profile {
+    Profile { refused: DroppedFields::from_fields(refused), ..profile(provider) }
 }
 
 fn built(request: &Request, profile: &Profile) -> Value {
@@ -120,7 +120,7 @@ fn a_schema_says_what_it_must() {
 
 #[test]
 fn parameters_go_by_provider_model_and_refusal() {
-    use Dropped as D;
+    use DroppedField as D;
     let check = |profile: &Profile, model: &str, expected: &Value| {
         let request = Request {
             model: model.to_owned(),
@@ -187,8 +187,12 @@ fn content_takes_the_form_that_the_model_takes() {
         &json!([see, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]),
     );
     check(image(), &Profile { images: Some(false), ..other }, &json!("see\n[Image: image/png]"));
-    check(image(), &without(Provider::Other, &[Dropped::Images]), &json!("see\n[Image: image/png]"));
-    check(image(), &without(Provider::Other, &[Dropped::Parts]), &json!("see\n[Image: image/png]"));
+    check(image(), &without(Provider::Other, &[DroppedField::Images]), &json!("see\n[Image: image/png]"));
+    check(
+        image(),
+        &without(Provider::Other, &[DroppedField::DroppedFields]),
+        &json!("see\n[Image: image/png]"),
+    );
     let audio = |mime: &str| Part::Audio { mime: mime.to_owned(), data: "AAAA".to_owned() };
     for (mime, format) in [("audio/wav", "wav"), ("audio/x-wav", "wav"), ("audio/mpeg", "mp3")] {
         let expected =
@@ -203,11 +207,11 @@ fn content_takes_the_form_that_the_model_takes() {
         data: "AAAA".to_owned(),
     };
     let document = json!({"filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"});
-    check(file(Some("a.pdf"), PDF), &other, &json!([see, {"type": "file", "file": document}]));
+    check(file(Some("a.pdf"), PDF_MIME), &other, &json!([see, {"type": "file", "file": document}]));
     check(file(Some("a.zip"), "application/zip"), &other, &json!("see\n[File: a.zip]"));
     check(
-        file(None, PDF),
-        &without(Provider::Other, &[Dropped::Files]),
+        file(None, PDF_MIME),
+        &without(Provider::Other, &[DroppedField::Files]),
         &json!("see\n[File: application/pdf]"),
     );
 }
@@ -279,7 +283,7 @@ fn pictures_of_a_result_follow_all_results() {
         assert_eq!(body["messages"].as_array().unwrap()[1..], tools(pictures));
     };
     check(&profile(Provider::Other), true);
-    check(&without(Provider::Other, &[Dropped::Images]), false);
+    check(&without(Provider::Other, &[DroppedField::Images]), false);
 }
 
 #[test]
@@ -290,7 +294,7 @@ fn without_tools_calls_and_results_are_told() {
         {"role": "assistant", "content": "Wait.\n\n[Called ls with {}]"},
         {"role": "user", "content": "[Result of ls]\n1"},
     ]);
-    check_messages(messages, &without(Provider::Other, &[Dropped::Tools]), &expected);
+    check_messages(messages, &without(Provider::Other, &[DroppedField::Tools]), &expected);
 }
 
 #[test]
@@ -308,7 +312,7 @@ fn ids_are_as_long_as_the_endpoint_takes_them() {
     check("call_1", &profile(Provider::Other), "call_1");
     check("abcDEF123", &profile(Provider::Mistral), "abcDEF123");
     check("call_1", &profile(Provider::Mistral), "9gD2Dimct");
-    check("call_1", &without(Provider::Vllm, &[Dropped::CallIds]), "9gD2Dimct");
+    check("call_1", &without(Provider::Vllm, &[DroppedField::CallIds]), "9gD2Dimct");
     let long = "x".repeat(41);
     check(&long, &profile(Provider::Other), &long);
     check(&long, &profile(Provider::OpenAi), "call_vriTb802m");
@@ -344,16 +348,16 @@ fn what_the_model_wrote_goes_back_to_whom_it_belongs() {
     check(&profile(Provider::OpenAi), &bare);
     check(&profile(Provider::OpenRouter), &full);
     check(&profile(Provider::Gemini), &full);
-    check(&without(Provider::OpenRouter, &[Dropped::Extra]), &bare);
+    check(&without(Provider::OpenRouter, &[DroppedField::Extra]), &bare);
     check(&profile(Provider::DeepSeek), &thoughtful);
-    check(&without(Provider::Other, &[Dropped::Forgetting]), &thoughtful);
-    check(&without(Provider::DeepSeek, &[Dropped::Extra]), &bare);
+    check(&without(Provider::Other, &[DroppedField::Forgetting]), &thoughtful);
+    check(&without(Provider::DeepSeek, &[DroppedField::Extra]), &bare);
 }
 
 #[test]
 fn instructions_stand_where_they_are_taken() {
-    use Dropped as D;
-    let check = |refused: &[Dropped], messages: Vec<Message>, expected: &Value| {
+    use DroppedField as D;
+    let check = |refused: &[DroppedField], messages: Vec<Message>, expected: &Value| {
         let request = Request { system: Some("Be brief.".to_owned()), messages, ..request() };
         assert_eq!(&built(&request, &without(Provider::Other, refused))["messages"], expected);
     };
@@ -422,7 +426,7 @@ fn claude_is_told_what_to_cache() {
     check(&profile(Provider::LiteLlm), "claude-3", true);
     check(&profile(Provider::OpenRouter), "openai/gpt-4o", false);
     check(&profile(Provider::Other), "claude-3", false);
-    check(&without(Provider::OpenRouter, &[Dropped::CacheControl]), "anthropic/claude", false);
+    check(&without(Provider::OpenRouter, &[DroppedField::CacheControl]), "anthropic/claude", false);
 }
 
 #[test]
@@ -437,16 +441,36 @@ fn what_was_sent_is_known() {
         ..request()
     };
     let parts = sent(&everything, &profile(Provider::Other)).parts;
-    for part in [Dropped::Images, Dropped::Parts, Dropped::Tools, Dropped::SystemRole, Dropped::CallIds] {
+    for part in [
+        DroppedField::Images,
+        DroppedField::DroppedFields,
+        DroppedField::Tools,
+        DroppedField::SystemRole,
+        DroppedField::CallIds,
+    ] {
         assert!(parts.has(part), "{part}");
     }
-    for part in [Dropped::Audio, Dropped::Files, Dropped::DeveloperRole, Dropped::Extra, Dropped::CacheKey] {
+    for part in [
+        DroppedField::Audio,
+        DroppedField::Files,
+        DroppedField::DeveloperRole,
+        DroppedField::Extra,
+        DroppedField::CacheKey,
+    ] {
         assert!(!parts.has(part), "{part}");
     }
-    let refused = without(Provider::Other, &[Dropped::Images, Dropped::SystemRole, Dropped::Temperature]);
+    let refused = without(
+        Provider::Other,
+        &[DroppedField::Images, DroppedField::SystemRole, DroppedField::Temperature],
+    );
     let parts = sent(&everything, &refused).parts;
-    assert!(parts.has(Dropped::DeveloperRole));
-    for part in [Dropped::Images, Dropped::Parts, Dropped::SystemRole, Dropped::Temperature] {
+    assert!(parts.has(DroppedField::DeveloperRole));
+    for part in [
+        DroppedField::Images,
+        DroppedField::DroppedFields,
+        DroppedField::SystemRole,
+        DroppedField::Temperature,
+    ] {
         assert!(!parts.has(part), "{part}");
     }
 }
@@ -457,7 +481,7 @@ fn any_part() -> impl Strategy<Value = Part> {
         Just(image()),
         "[a-z]{0,3}".prop_map(|name| Part::File {
             name: Some(name),
-            mime: PDF.to_owned(),
+            mime: PDF_MIME.to_owned(),
             data: String::new()
         }),
     ]
@@ -480,8 +504,8 @@ fn any_message() -> impl Strategy<Value = Message> {
 fn any_profile() -> impl Strategy<Value = Profile> {
     let all: Vec<Provider> = Provider::all().collect();
     (proptest::sample::select(all), any::<[bool; 6]>()).prop_map(|(provider, flags)| {
-        use Dropped as D;
-        let some = [D::Tools, D::Images, D::Parts, D::SystemRole, D::DeveloperRole, D::Neighbours];
+        use DroppedField as D;
+        let some = [D::Tools, D::Images, D::DroppedFields, D::SystemRole, D::DeveloperRole, D::Neighbours];
         let refused: Vec<_> = some.iter().zip(flags).filter(|(_, on)| *on).map(|(part, _)| *part).collect();
         without(provider, &refused)
     })
@@ -490,7 +514,7 @@ fn any_profile() -> impl Strategy<Value = Profile> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever a conversation went through, what is sent of it is one that endpoints take.
+    /// Whatever a conversation contains, endpoints accept the messages that are sent of it.
     #[test]
     fn results_always_follow_their_calls(
         messages in proptest::collection::vec(any_message(), 0..8),
@@ -510,12 +534,12 @@ proptest! {
             prop_assert!(open.is_empty(), "a call without result");
             let calls = message["tool_calls"].as_array();
             open = calls.into_iter().flatten().map(|call| call["id"].as_str().unwrap()).collect();
-            prop_assert!(calls.is_none() || !profile.refused.has(Dropped::Tools));
+            prop_assert!(calls.is_none() || !profile.refused.has(DroppedField::Tools));
         }
         prop_assert!(open.is_empty(), "a call without result at the end");
     }
 
-    /// A longer conversation begins with the bytes of the shorter one.
+    /// A longer conversation starts with the bytes of the shorter one.
     #[test]
     fn the_prefix_is_stable(text in ".{0,20}", provider in proptest::sample::select(Provider::all().collect::<Vec<_>>())) {
         let mut request = Request { system: Some("s".to_owned()), tools: vec![tool("ls")], ..request() };

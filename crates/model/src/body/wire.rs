@@ -1,4 +1,4 @@
-//! Requests as they are sent.
+//! The JSON format of requests.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,7 +7,7 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-/// The body of a request. What never changes during a conversation stands first.
+/// The body of a request. Fields that never change during a conversation come first.
 #[derive(Serialize)]
 pub(super) struct Body<'a> {
     pub(super) model: &'a str,
@@ -43,7 +43,6 @@ pub(super) struct Reasoning {
     pub(super) effort: &'static str,
 }
 
-/// A tool on offer.
 pub(super) struct Tool<'a>(pub(super) &'a crate::Tool);
 
 impl Serialize for Tool<'_> {
@@ -64,7 +63,7 @@ impl Serialize for Tool<'_> {
     }
 }
 
-/// A schema of arguments that says what it must: servers refuse one that is no object's, or names no properties.
+/// Completes a schema of arguments: servers refuse one that is not of an object or has no properties.
 fn object_schema(schema: &Value) -> Cow<'_, Value> {
     let Some(fields) = schema.as_object() else {
         return Cow::Owned(json!({ "type": "object", "properties": {} }));
@@ -79,7 +78,6 @@ fn object_schema(schema: &Value) -> Cow<'_, Value> {
     Cow::Owned(Value::Object(fields))
 }
 
-/// Who speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Role {
@@ -90,7 +88,6 @@ pub(super) enum Role {
     Tool,
 }
 
-/// One message.
 #[derive(Serialize)]
 pub(super) struct Message<'a> {
     pub(super) role: Role,
@@ -118,27 +115,27 @@ impl<'a> Message<'a> {
     }
 }
 
-/// What a message says. `Nothing` is null: a message of calls alone.
+/// Content of a message. `Nothing` is null: a message of calls alone.
 #[derive(Clone, Serialize)]
 #[serde(untagged)]
 pub(super) enum Content<'a> {
     Nothing,
     Text(Cow<'a, str>),
-    Parts(Vec<Part<'a>>),
+    DroppedFields(Vec<Part<'a>>),
 }
 
 impl<'a> Content<'a> {
-    /// As parts, whatever it was.
+    /// Converts the content to parts.
     pub(super) fn into_parts(self) -> Vec<Part<'a>> {
         match self {
             Self::Nothing => Vec::new(),
             Self::Text(text) if text.is_empty() => Vec::new(),
             Self::Text(text) => vec![Part::text(text)],
-            Self::Parts(parts) => parts,
+            Self::DroppedFields(parts) => parts,
         }
     }
 
-    /// This and then that: one text if both are, else parts.
+    /// Appends content: the result is one text if both are, otherwise parts.
     pub(super) fn join(self, next: Self) -> Self {
         match (self, next) {
             (Self::Nothing, other) | (other, Self::Nothing) => other,
@@ -150,13 +147,13 @@ impl<'a> Content<'a> {
             (a, b) => {
                 let mut parts = a.into_parts();
                 parts.extend(b.into_parts());
-                Self::Parts(parts)
+                Self::DroppedFields(parts)
             }
         }
     }
 }
 
-/// A piece of what a message says, perhaps with the mark that all up to it may be cached.
+/// A part of a message, with a mark if everything up to it is cacheable.
 #[derive(Clone)]
 pub(super) struct Part<'a> {
     pub(super) kind: PartKind<'a>,
@@ -230,7 +227,7 @@ impl Serialize for Part<'_> {
     }
 }
 
-/// Bytes within a URL, written without being put together in memory first.
+/// A data URL, written without building it in memory first.
 struct DataUrl<'a> {
     mime: &'a str,
     data: &'a str,
@@ -248,7 +245,7 @@ impl Serialize for DataUrl<'_> {
     }
 }
 
-/// A call of the model's, as it goes back.
+/// A tool call of an earlier answer.
 #[derive(Serialize)]
 pub(super) struct Call<'a> {
     pub(super) id: Cow<'a, str>,

@@ -1,7 +1,7 @@
-//! Calls of tools, put together from what comes of them.
+//! Assembles tool calls from their deltas.
 //!
-//! A piece belongs to the call of its index; without one, to that of its id; without either, to the last call that
-//! stood at its place in the list. An id that is new at a known index begins another call.
+//! A delta belongs to the call of its index; without one, to that of its id; without either, to the last call at its
+//! position in the list. A new id at a known index begins another call.
 
 use narrows_base::json::{MAX_PEER_VALUES, count_values};
 use serde::de::IgnoredAny;
@@ -10,22 +10,22 @@ use serde_json::Value;
 use super::shape::{CallDelta, Function, Index, Word};
 use crate::chat::Call;
 
-/// More calls in one answer are no answer.
+/// Limit for the calls of one answer.
 const MAX_CALLS: usize = 1024;
 
-/// How much is kept of arguments that no tool can use, so that the model sees its mistake. They go back to the model with
-/// every later request, and are stored with the session.
+/// Bytes kept of unusable arguments, so that the model sees its mistake. They are sent with every later request, and
+/// stored with the session.
 const MAX_UNUSABLE_BYTES: usize = 4 << 10;
 
-/// More calls than anybody makes.
+/// The answer has more calls than [`MAX_CALLS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {MAX_CALLS} tool calls in one answer")]
 pub(super) struct TooMany;
 
-/// How the answer ended, as far as its calls are concerned.
+/// How the answer ended, for its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// All calls are as the model meant them.
+    /// All calls are complete.
     Whole,
     /// A limit cut the answer off, perhaps within a call.
     Cut,
@@ -37,26 +37,25 @@ pub(super) enum End {
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     drafts: Vec<Draft>,
-    /// How many values the fields have that go back unchanged. More than [`MAX_PEER_VALUES`] are left out.
+    /// Values in the fields that are sent back. More than [`MAX_PEER_VALUES`] are dropped.
     extra_values: usize,
 }
 
-/// One call as far as it has come.
+/// A call that is being assembled.
 #[derive(Debug)]
 struct Draft {
     index: Option<u64>,
-    /// Its place in the list of the chunk that began it.
+    /// Position in the list of the chunk that began it.
     place: usize,
     call: Call,
 }
 
 impl Calls {
-    /// Whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.drafts.is_empty()
     }
 
-    /// Takes one entry of a chunk's list, and tells the tool's name when it is seen first.
+    /// Adds one entry of a chunk's list. Returns the tool's name when it first appears.
     pub(super) fn take(&mut self, place: usize, delta: CallDelta<'_>) -> Result<Option<String>, TooMany> {
         let CallDelta { index: Index(index), id: Word(id), function, extra } = delta;
         let Function { name, arguments } = function.unwrap_or_default();
@@ -75,7 +74,7 @@ impl Calls {
         if call.id.is_empty() {
             call.id.push_str(&id);
         }
-        // The same whole call once more, as some servers send with the end.
+        // Some servers repeat the whole call at the end.
         if !(call.arguments == arguments && is_object(arguments)) {
             call.arguments.push_str(arguments);
         }
@@ -87,14 +86,14 @@ impl Calls {
             }
         }
         let is_first = call.name.is_empty() && !name.is_empty();
-        // Some repeat the name, some let it grow.
+        // Some servers repeat the name, some let it grow.
         if name.len() > call.name.len() && name.starts_with(&*call.name) {
             name.clone_into(&mut call.name);
         }
         Ok(is_first.then(|| name.to_owned()))
     }
 
-    /// The calls that can be run, and those that must not be.
+    /// Returns the calls that can run, and those that must not.
     pub(super) fn finish(mut self, end: End) -> (Vec<Call>, Vec<Call>) {
         if self.drafts.iter().all(|draft| draft.index.is_some()) {
             self.drafts.sort_by_key(|draft| draft.index);
@@ -119,7 +118,7 @@ impl Calls {
             if is_blank && !is_cut {
                 "{}".clone_into(&mut call.arguments);
             }
-            // A result refers to its call by the id, so there is one, and no other call has it.
+            // A result refers to its call by the id, so every call needs a unique one.
             if call.id.is_empty() || whole.iter().chain(&broken).any(|other| other.id == call.id) {
                 call.id = format!("call_{:016x}", fastrand::u64(..));
             }
@@ -128,9 +127,9 @@ impl Calls {
         (whole, broken)
     }
 
-    /// The call that a piece belongs to.
+    /// Returns the index of the call that a delta belongs to.
     fn find(&self, index: Option<u64>, id: &str, place: usize) -> Option<usize> {
-        // The last one first: pieces mostly come in order.
+        // The last one first: deltas mostly come in order.
         self.drafts.iter().rposition(|draft| match index {
             Some(_) => draft.index == index,
             None if !id.is_empty() => draft.call.id == id,
@@ -140,7 +139,7 @@ impl Calls {
 }
 
 impl Call {
-    /// Whether a piece with these fields begins another call than this.
+    /// Returns `true` if a delta with these fields begins another call.
     fn is_before(&self, id: &str, name: &str, arguments: &str) -> bool {
         if !id.is_empty() && !self.id.is_empty() {
             return id != self.id;
@@ -148,19 +147,19 @@ impl Call {
         if name.is_empty() || self.name.is_empty() {
             return false;
         }
-        // Without ids: a different tool, or the same with arguments of its own.
+        // Without ids: a different tool, or the same one with complete arguments.
         !name.starts_with(&*self.name)
             || (is_object(&self.arguments) && arguments.trim_start().starts_with('{'))
     }
 }
 
-/// Whether `text` is a whole JSON object; most pieces are told by their ends.
+/// Returns `true` if `text` is a complete JSON object; checks the ends first, which is enough for most.
 fn is_object(text: &str) -> bool {
     let text = text.trim();
     text.starts_with('{') && text.ends_with('}') && is_json(text)
 }
 
-/// Keeps the beginning of arguments that are no object. With what is said of the rest they are no JSON at all.
+/// Cuts arguments that are not an object. The appended note makes them invalid JSON.
 fn shorten(arguments: &mut String) {
     let is_boundary = |at: &usize| arguments.is_char_boundary(*at);
     let kept = (0..=MAX_UNUSABLE_BYTES).rev().find(is_boundary).unwrap_or_default();
@@ -181,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    /// Feeds chunks, each a list of entries, and gives the calls and the names that were told.
+    /// Feeds chunks, each a list of entries. Returns the calls and the reported names.
     fn assemble(chunks: &[Value], end: End) -> (Vec<Call>, Vec<Call>, Vec<String>) {
         let mut calls = Calls::default();
         let mut told = Vec::new();
@@ -223,7 +222,7 @@ mod tests {
             ],
             &[("a", "f", "{\"x\":1}"), ("b", "g", "{}")],
         );
-        // Everything is repeated with each piece.
+        // Every delta repeats everything.
         check(
             &[
                 json!([{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{"}}]),
@@ -351,7 +350,7 @@ mod tests {
         check("{\"x\":", End::Cut, &["a"], &["b"]);
         check("", End::Cut, &["a"], &["b"]);
         check("{\"x\":1}", End::Cut, &["a", "b"], &[]);
-        // Wrong JSON is told to the model, when it was meant.
+        // The model is told about invalid JSON if the answer was complete.
         check("{\"x\":", End::Whole, &["a", "b"], &[]);
         check("{\"x\":1}", End::Refused, &[], &["a", "b"]);
     }
@@ -373,7 +372,7 @@ mod tests {
             size in 1..7usize,
             order in any::<u64>(),
         ) {
-            // Pieces of different calls are interleaved, those of one call stay in order.
+            // Deltas of different calls are interleaved, those of one call stay in order.
             let mut queues: Vec<Vec<Value>> = calls.iter().enumerate().map(|(index, (name, text, repeats))| {
                 let arguments = json!({"text": text}).to_string();
                 let letters: Vec<char> = arguments.chars().collect();
@@ -406,7 +405,7 @@ mod tests {
         }
     }
 
-    /// What cannot be used is sent back with every request of the turn, so it must not be long.
+    /// Unusable arguments are sent with every later request of the turn, so they must be short.
     #[test]
     fn of_arguments_that_are_no_object_only_the_beginning_is_kept() {
         let call = |arguments: &str| json!([{"id": "a", "function": {"name": "f", "arguments": arguments}}]);

@@ -1,16 +1,16 @@
-//! `reasoning_details`: what a router wants back unchanged, put together from its pieces.
+//! Assembles `reasoning_details`, which a router wants back unchanged.
 
 use narrows_base::json::{MAX_PEER_VALUES, count_values};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// Texts that grow piece by piece.
+/// Text fields that come in pieces.
 const GROWING: [&str; 2] = ["text", "summary"];
 
-/// What tells one entry from another.
+/// Fields that identify an entry.
 const IDENTITY: [&str; 3] = ["type", "index", "id"];
 
-/// The entries so far. More than [`MAX_PEER_VALUES`] values are not kept: then there are no entries.
+/// The entries so far. With more than [`MAX_PEER_VALUES`] values none are kept.
 #[derive(Debug, Default)]
 pub(super) struct Details {
     entries: Vec<Value>,
@@ -18,7 +18,7 @@ pub(super) struct Details {
 }
 
 impl Details {
-    /// Takes the entries of one chunk. A piece of the last entry continues it, everything else stands for itself.
+    /// Adds the entries of one chunk. A continuation is appended to the last entry.
     pub(super) fn take(&mut self, raw: &RawValue) {
         if self.is_overfull() {
             return;
@@ -41,7 +41,7 @@ impl Details {
         let count = |value: &Value| count_values(value.to_string().as_bytes(), MAX_PEER_VALUES);
         match (self.entries.last_mut(), entry) {
             (Some(Value::Object(last)), Value::Object(entry)) if continues(last, &entry) => {
-                // A text that grows is no further value.
+                // Appended text adds no value.
                 let others =
                     entry.iter().filter(|(name, value)| !value.is_string() || !last.contains_key(*name));
                 self.values += others.map(|(_, value)| count(value)).sum::<usize>();
@@ -58,18 +58,17 @@ impl Details {
         self.values > MAX_PEER_VALUES
     }
 
-    /// Whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// All entries, if there are any.
+    /// Returns all entries, if there are any.
     pub(super) fn into_value(self) -> Option<Value> {
         (!self.entries.is_empty()).then_some(Value::Array(self.entries))
     }
 }
 
-/// Only texts come in pieces: what is encrypted is whole.
+/// Returns `true` if `entry` continues `last`. Only texts come in pieces: encrypted data is complete.
 fn continues(last: &Map<String, Value>, entry: &Map<String, Value>) -> bool {
     let present =
         |entry: &Map<String, Value>, name: &str| entry.get(name).is_some_and(|value| !value.is_null());
@@ -78,7 +77,7 @@ fn continues(last: &Map<String, Value>, entry: &Map<String, Value>) -> bool {
     let is_open = GROWING.iter().any(|name| present(last, name)) && !present(last, "signature");
     let is_same = IDENTITY.iter().all(|name| match (last.get(*name), entry.get(*name)) {
         (Some(first), Some(second)) => first == second || first.is_null() || second.is_null(),
-        // A piece need not repeat who it belongs to, except for its type.
+        // A continuation need not repeat the identity, except for its type.
         _ => *name != "type",
     });
     is_piece && is_open && is_same
@@ -125,7 +124,7 @@ mod tests {
         assert_eq!(joined(&[many(MAX_PEER_VALUES)]), None);
         let half = many(MAX_PEER_VALUES / 2);
         assert_eq!(joined(&[half.clone(), half, json!([{"type": "y"}])]), None);
-        // Pieces of one text are one value, however many they are.
+        // Pieces of one text are one value.
         let piece = json!([{"type": "reasoning.text", "text": "a", "index": 0}]);
         let chunks = vec![piece; MAX_PEER_VALUES / 2];
         assert!(joined(&chunks).is_some());

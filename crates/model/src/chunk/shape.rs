@@ -1,6 +1,6 @@
-//! The fields of a chunk that matter, borrowed from its bytes.
+//! The relevant fields of a chunk, borrowed from its bytes.
 //!
-//! Every field may be missing, null, or of a type that nobody foresaw; what cannot be used counts as missing.
+//! Every field may be missing, null, or of an unexpected type; what cannot be used counts as missing.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,7 +21,7 @@ pub(super) struct Chunk<'a> {
     pub(super) error: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(super) usage: Option<&'a RawValue>,
-    /// Groq's own, with the usage in the last chunk.
+    /// Groq's own field, with the usage in the last chunk.
     #[serde(borrow)]
     pub(super) x_groq: Option<Groq<'a>>,
 }
@@ -35,16 +35,16 @@ pub(super) struct Groq<'a> {
     pub(super) error: Option<&'a RawValue>,
 }
 
-/// The answers that were asked for, of which there is one: index 0, if it is in this chunk.
+/// The choices, reduced to index 0 if the chunk has it.
 #[derive(Default)]
 pub(super) struct Choices<'a>(pub(super) Option<Choice<'a>>);
 
-/// One of the answers that were asked for.
+/// A choice.
 #[derive(Default, serde::Deserialize)]
 #[serde(default)]
 pub(super) struct Choice<'a> {
     pub(super) index: Index,
-    /// In a box, because it is large and moved often on its way out of the parser.
+    /// Boxed, because it is large and is moved often by the parser.
     #[serde(borrow)]
     pub(super) delta: Option<Box<Delta<'a>>>,
     #[serde(borrow)]
@@ -53,12 +53,12 @@ pub(super) struct Choice<'a> {
     pub(super) finish_reason: Option<Word<'a>>,
     #[serde(borrow)]
     pub(super) error: Option<&'a RawValue>,
-    /// Together's, beside the delta, and that of servers older than chats.
+    /// Used by Together beside the delta, and by servers older than chat completions.
     #[serde(borrow)]
     pub(super) text: Word<'a>,
 }
 
-/// What is new in a chunk, or the whole message.
+/// A delta, or the whole message.
 #[derive(Default, serde::Deserialize)]
 #[serde(default)]
 pub(super) struct Delta<'a> {
@@ -72,7 +72,7 @@ pub(super) struct Delta<'a> {
     pub(super) refusal: Word<'a>,
     #[serde(borrow)]
     pub(super) reasoning_details: Option<&'a RawValue>,
-    /// Gemini's, where the signature of a thought stands when there is no call.
+    /// Gemini's field, with the signature of a thought when there is no call.
     #[serde(borrow)]
     pub(super) extra_content: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -81,13 +81,13 @@ pub(super) struct Delta<'a> {
     pub(super) function_call: Option<Box<Function<'a>>>,
 }
 
-/// What is new in a call of a tool.
+/// A delta of a tool call.
 #[derive(Default)]
 pub(super) struct CallDelta<'a> {
     pub(super) index: Index,
     pub(super) id: Word<'a>,
     pub(super) function: Option<Function<'a>>,
-    /// Fields of the call that nobody here knows.
+    /// Unknown fields of the call.
     pub(super) extra: Map<String, Value>,
 }
 
@@ -100,26 +100,25 @@ pub(super) struct Function<'a> {
     pub(super) arguments: Arguments<'a>,
 }
 
-/// A number that tells which.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Index(pub(super) Option<u64>);
 
-/// A text; empty if there is none.
+/// A text; empty if missing.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Word<'a>(pub(super) Cow<'a, str>);
 
-/// JSON as text, or as the value that the text should have been.
+/// JSON as text, or as a value in place of the text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Arguments<'a>(pub(super) Cow<'a, str>);
 
-/// A text, or a list of parts of which some may be thoughts.
+/// A text, or a list of parts, some of which may be reasoning.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Content<'a> {
     pub(super) text: Cow<'a, str>,
     pub(super) thought: String,
 }
 
-/// What can be made of any JSON value.
+/// Conversion from any JSON value.
 trait Lenient<'de>: Sized + Default {
     fn text(_: Cow<'de, str>) -> Self {
         Self::default()
@@ -186,7 +185,7 @@ impl<'de, T: Lenient<'de>> Visitor<'de> for Any<T> {
     }
 }
 
-/// Lets a type be read from any value.
+/// Implements deserialization from any value.
 macro_rules! lenient {
     ($type:ty) => {
         impl<'de: 'a, 'a> Deserialize<'de> for $type {
@@ -249,7 +248,7 @@ impl<'de: 'a, 'a> Lenient<'de> for Content<'a> {
     }
 }
 
-/// Adds a part of a list to what was said or thought. References and pictures are neither.
+/// Adds a part of a list to the text or the reasoning. References and images are neither.
 fn push_part(part: &Value, text: &mut String, thought: &mut String) {
     if let Value::String(words) = part {
         text.push_str(words);
@@ -274,7 +273,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
     }
 }
 
-/// A list and nothing else: what has another thing in its place is no chunk.
+/// Only a list is valid: anything else is not a chunk.
 struct ChoicesVisitor<'a>(PhantomData<&'a str>);
 
 impl<'de: 'a, 'a> Visitor<'de> for ChoicesVisitor<'a> {
@@ -297,7 +296,7 @@ impl<'de: 'a, 'a> Visitor<'de> for ChoicesVisitor<'a> {
 
 lenient!(CallDelta<'a>);
 
-// By hand, because `flatten` would copy everything to find what is left over.
+// Written by hand, because `flatten` would copy everything to find the unknown fields.
 impl<'de: 'a, 'a> Lenient<'de> for CallDelta<'a> {
     fn map<A: MapAccess<'de>>(mut map: A) -> Result<Self, A::Error> {
         let mut call = Self::default();

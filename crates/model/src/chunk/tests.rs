@@ -4,11 +4,11 @@ use serde_json::json;
 use super::*;
 use crate::chat::Call;
 
-/// Everything that came of a stream.
+/// The complete result of a stream.
 struct Run {
     out: Vec<Piece>,
-    taken: Vec<Taken>,
-    result: Result<Completion, Problem>,
+    taken: Vec<ChunkOutcome>,
+    result: Result<Completion, ErrorResponse>,
 }
 
 impl Run {
@@ -16,11 +16,11 @@ impl Run {
         self.result.as_ref().expect("an answer")
     }
 
-    fn problem(&self) -> &Problem {
+    fn problem(&self) -> &ErrorResponse {
         self.result.as_ref().expect_err("a problem")
     }
 
-    /// What was shown, joined.
+    /// The shown pieces, joined.
     fn shown(&self) -> (String, String, Vec<&str>) {
         let (mut text, mut thought, mut calling) = (String::new(), String::new(), Vec::new());
         for piece in &self.out {
@@ -57,7 +57,7 @@ fn end(reason: &str) -> String {
     json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}).to_string()
 }
 
-/// Runs deltas to a plain end and compares what was shown with what was kept.
+/// Runs deltas to a plain end and compares the shown pieces with the message.
 #[track_caller]
 fn check(deltas: &[Value], text: &str, thought: &str) {
     let mut events: Vec<String> = deltas.iter().map(delta).collect();
@@ -113,7 +113,7 @@ fn the_state_of_a_stream() {
         usage,
         " [DONE]\n".to_owned(),
     ]);
-    use Taken::{Done, Finished, Going, Skipped};
+    use ChunkOutcome::{Done, Finished, Going, Skipped};
     assert_eq!(run.taken, [Going, Going, Skipped, Skipped, Finished, Finished, Done]);
     assert_eq!(run.completion().usage, Some(Usage { input: 1, output: 2, total: 3, ..Usage::default() }));
 }
@@ -140,17 +140,17 @@ fn reasons_become_the_finish() {
 fn an_answer_without_an_end_was_cut() {
     let text = delta(&json!({"content": "a"}));
     let cut = run(&[&*text]);
-    assert_eq!((cut.problem().kind, cut.problem().retryable), (Kind::Cut, true));
+    assert_eq!((cut.problem().kind, cut.problem().retryable), (ErrorKind::Cut, true));
     assert_eq!(cut.shown().0, "a");
     let done = run(&[&*text, "[DONE]"]);
     assert_eq!(done.completion().finish, Finish::Stop);
     // An empty reason with every chunk is not the end.
     let blank = json!({"choices": [{"delta": {"content": "a"}, "finish_reason": ""}]}).to_string();
-    assert_eq!(run(&[&*blank, &*blank]).problem().kind, Kind::Cut);
-    assert_eq!(run(&[&*blank, &*text]).problem().kind, Kind::Cut);
-    // What was held back for a tag is shown in any case.
+    assert_eq!(run(&[&*blank, &*blank]).problem().kind, ErrorKind::Cut);
+    assert_eq!(run(&[&*blank, &*text]).problem().kind, ErrorKind::Cut);
+    // Text held back for a tag is shown in any case.
     let held = run(&[delta(&json!({"content": "<th"}))]);
-    assert_eq!((held.shown().0.as_str(), held.problem().kind), ("<th", Kind::Cut));
+    assert_eq!((held.shown().0.as_str(), held.problem().kind), ("<th", ErrorKind::Cut));
 }
 
 #[test]
@@ -158,7 +158,11 @@ fn no_answer_is_garbage() {
     #[track_caller]
     fn check(events: &[&str], retryable: bool) {
         let run = run(events);
-        assert_eq!((run.problem().kind, run.problem().retryable), (Kind::Garbage, retryable), "{events:?}");
+        assert_eq!(
+            (run.problem().kind, run.problem().retryable),
+            (ErrorKind::Garbage, retryable),
+            "{events:?}"
+        );
     }
     check(&[], true);
     check(&["[DONE]"], true);
@@ -180,7 +184,7 @@ fn little_is_still_an_answer() {
     check(&[&delta(&json!({"reasoning": "t"})), "[DONE]"]);
     check(&[&delta(&json!({"refusal": "no"})), "[DONE]"]);
     check(&[&call_chunk(""), "[DONE]"]);
-    // What a thought is when it is not shown.
+    // Reasoning that is not shown.
     let hidden = json!({"reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]});
     check(&[&delta(&hidden), "[DONE]"]);
 }
@@ -188,33 +192,41 @@ fn little_is_still_an_answer() {
 #[test]
 fn failures_in_every_form() {
     #[track_caller]
-    fn check(event: &Value, kind: Kind, message: &str) {
+    fn check(event: &Value, kind: ErrorKind, message: &str) {
         let run = run(&[delta(&json!({"content": "a"})), event.to_string()]);
         assert_eq!((run.problem().kind, &*run.problem().message), (kind, message), "{event}");
         assert_eq!(run.shown().0, "a", "what came before stays");
     }
-    check(&json!({"error": {"message": "m", "code": 500}}), Kind::Provider, "m");
-    check(&json!({"error": "m"}), Kind::Provider, "m");
-    check(&json!({"error": "m", "code": 429}), Kind::RateLimit, "m");
-    check(&json!([{"error": {"message": "m", "status": "INTERNAL"}}]), Kind::Provider, "m");
+    check(&json!({"error": {"message": "m", "code": 500}}), ErrorKind::Provider, "m");
+    check(&json!({"error": "m"}), ErrorKind::Provider, "m");
+    check(&json!({"error": "m", "code": 429}), ErrorKind::RateLimit, "m");
+    check(&json!([{"error": {"message": "m", "status": "INTERNAL"}}]), ErrorKind::Provider, "m");
     check(
         &json!({"error": {"message": "m", "code": 502},
             "choices": [{"delta": {"content": ""}, "finish_reason": "error"}]}),
-        Kind::Provider,
+        ErrorKind::Provider,
         "m",
     );
-    check(&json!({"choices": [{"error": {"message": "m"}, "finish_reason": "error"}]}), Kind::Provider, "m");
+    check(
+        &json!({"choices": [{"error": {"message": "m"}, "finish_reason": "error"}]}),
+        ErrorKind::Provider,
+        "m",
+    );
     check(
         &json!({"choices": [{"delta": {"content": "m"}, "finish_reason": "error_finish"}]}),
-        Kind::Provider,
+        ErrorKind::Provider,
         "m",
     );
     let silent = "the provider gave up on the answer";
-    check(&json!({"choices": [{"delta": {}, "finish_reason": "error"}]}), Kind::Provider, silent);
-    check(&json!({"object": "error", "message": "m", "code": 400}), Kind::Provider, "m");
-    check(&json!({"detail": "m"}), Kind::Provider, "m");
-    check(&json!({"x_groq": {"id": "1", "error": {"message": "m"}}, "choices": []}), Kind::Provider, "m");
-    check(&json!({"error": {"message": "m", "code": "context_length_exceeded"}}), Kind::Overflow, "m");
+    check(&json!({"choices": [{"delta": {}, "finish_reason": "error"}]}), ErrorKind::Provider, silent);
+    check(&json!({"object": "error", "message": "m", "code": 400}), ErrorKind::Provider, "m");
+    check(&json!({"detail": "m"}), ErrorKind::Provider, "m");
+    check(
+        &json!({"x_groq": {"id": "1", "error": {"message": "m"}}, "choices": []}),
+        ErrorKind::Provider,
+        "m",
+    );
+    check(&json!({"error": {"message": "m", "code": "context_length_exceeded"}}), ErrorKind::Overflow, "m");
 }
 
 #[test]
@@ -234,7 +246,7 @@ fn only_the_first_choice_counts() {
         json!({"choices": [{"delta": {"content": "c"}, "finish_reason": "stop"}]}),
     ];
     let run = run(&events.map(|event| event.to_string()));
-    assert_eq!(run.taken, [Taken::Going, Taken::Finished]);
+    assert_eq!(run.taken, [ChunkOutcome::Going, ChunkOutcome::Finished]);
     assert_eq!((run.shown().0.as_str(), run.completion().finish), ("ac", Finish::Stop));
 }
 
@@ -245,7 +257,7 @@ fn a_message_takes_the_place_of_deltas_but_does_not_repeat_them() {
     assert_eq!(run(&events).completion().message.text, "ab");
     let events = [delta(&json!({"content": "a"})), message("a"), end("stop")];
     assert_eq!(run(&events).completion().message.text, "a");
-    // Together sends the same text twice in one choice; servers older than chats have nothing else.
+    // Together sends the same text twice in one choice; servers older than chat completions have nothing else.
     let both =
         json!({"choices": [{"text": "a", "delta": {"content": "a"}, "finish_reason": "eos"}]}).to_string();
     assert_eq!(run(&[both]).completion().message.text, "a");
@@ -279,17 +291,17 @@ fn a_whole_answer() {
 #[test]
 fn a_whole_body_that_is_no_answer() {
     #[track_caller]
-    fn check(body: &str, kind: Kind) {
+    fn check(body: &str, kind: ErrorKind) {
         let mut out = Vec::new();
         let mut assembly = Assembly::new();
         let taken = assembly.take_whole(body.as_bytes(), &mut out);
         let problem = taken.map_or_else(Err, |()| assembly.finish(&mut out)).expect_err("a problem");
         assert_eq!(problem.kind, kind, "{body}");
     }
-    check(r#"{"error":{"message":"m"}}"#, Kind::Provider);
-    check(r#"[{"error":{"message":"m","code":401}}]"#, Kind::Auth);
-    check(r#"{"choices":[{"message":{"content":"a"#, Kind::Garbage);
-    check(r#"{"status":"ok"}"#, Kind::Garbage);
+    check(r#"{"error":{"message":"m"}}"#, ErrorKind::Provider);
+    check(r#"[{"error":{"message":"m","code":401}}]"#, ErrorKind::Auth);
+    check(r#"{"choices":[{"message":{"content":"a"#, ErrorKind::Garbage);
+    check(r#"{"status":"ok"}"#, ErrorKind::Garbage);
 }
 
 fn call_chunk(arguments: &str) -> String {

@@ -1,17 +1,16 @@
-//! Arguments for a tool, from a few words and the schema of what it takes.
+//! Builds tool arguments from a few words and the tool's schema.
 
 use serde_json::{Map, Value, json};
 
 use crate::Tool;
 
-/// What stands between the old text and the new.
+/// Separates the old text from the new.
 pub(super) const ARROW: &str = " -> ";
-/// What is written where the person says nothing.
-const GREETING: &str = "Hello from the demo model.\n";
-/// The steps of the plan.
-const STEPS: [&str; 3] = ["Look around", "Connect a real model", "Do the work"];
+/// Content of a file if the user gives none.
+const DEFAULT_CONTENT: &str = "Hello from the demo model.\n";
+const PLAN_STEPS: [&str; 3] = ["Look around", "Connect a real model", "Do the work"];
 
-/// The path at the beginning of `words`: the first word, or what stands in quotes.
+/// Returns the path at the beginning of `words`: the first word, or a quoted one.
 pub(super) fn path(words: &str) -> &str {
     split_path(words).0
 }
@@ -26,26 +25,26 @@ fn split_path(words: &str) -> (&str, &str) {
     (path, rest.trim())
 }
 
-/// The arguments of `tool`, which does what `name` says, given the words after the one that asked for it.
-pub(super) fn of(name: &str, tool: &Tool, words: &str) -> Value {
+/// Returns arguments for `tool`, which does what `name` says, from the user's words.
+pub(super) fn build(name: &str, tool: &Tool, words: &str) -> Value {
     match name {
         "run_command" => run(tool, words),
         "update_plan" => plan(tool),
         "write_file" => {
             let (path, content) = split_path(words);
-            json!({ "path": path, "content": if content.is_empty() { GREETING } else { content } })
+            json!({ "path": path, "content": if content.is_empty() { DEFAULT_CONTENT } else { content } })
         }
         "edit_file" => edit(tool, words),
         _ => json!({ "path": path(words) }),
     }
 }
 
-/// The names of a schema's properties.
+/// Returns the properties of a schema.
 fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
     schema.get("properties").and_then(Value::as_object).into_iter().flatten()
 }
 
-/// A command as a line, or as a program and its arguments if the tool wants those.
+/// Returns a command as one line, or as a program and its arguments if the tool wants those.
 fn run(tool: &Tool, words: &str) -> Value {
     if !properties(&tool.parameters).any(|(name, _)| name == "args") {
         return json!({ "command": words });
@@ -56,7 +55,7 @@ fn run(tool: &Tool, words: &str) -> Value {
         Some(program) if words.chars().all(is_plain) => {
             json!({ "command": program, "args": each.collect::<Vec<_>>() })
         }
-        // What only a shell understands.
+        // Characters that only a shell understands.
         _ => json!({ "command": "sh", "args": ["-c", words] }),
     }
 }
@@ -76,14 +75,14 @@ fn edit(tool: &Tool, words: &str) -> Value {
     Value::Object(arguments)
 }
 
-/// A plan in the form that the tool's schema describes.
+/// Returns a plan in the form of the tool's schema.
 fn plan(tool: &Tool) -> Value {
     let list = properties(&tool.parameters).find(|(_, schema)| schema.get("type") == Some(&json!("array")));
     let (name, items) = match list {
         Some((name, schema)) => (name.as_str(), schema.get("items")),
         None => ("entries", None),
     };
-    let steps: Vec<Value> = STEPS.iter().enumerate().map(|(at, step)| entry(items, at, step)).collect();
+    let steps: Vec<Value> = PLAN_STEPS.iter().enumerate().map(|(at, step)| entry(items, at, step)).collect();
     json!({ name: steps })
 }
 

@@ -1,4 +1,4 @@
-//! What the demo model says, and when.
+//! The answers of the demo model.
 
 use serde_json::Value;
 
@@ -6,12 +6,12 @@ use crate::{Message, Part, Request, Tool, ToolResult};
 
 use super::arguments;
 
-/// How much of a result is repeated.
+/// Most lines of a result that are repeated.
 const SHOWN_LINES: usize = 6;
-/// How long a line of it may be.
+/// Most characters of such a line.
 const SHOWN_WIDTH: usize = 100;
 
-/// What is said and done.
+/// An answer: text, reasoning and calls.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     pub(super) thought: String,
@@ -33,13 +33,13 @@ Begin a message with one of these words to see more:
 
 ";
 
-/// Words that need nothing but the model.
+/// Commands that need no tool.
 const ALWAYS: &str = "\
 - `think`: show a thought
 - `markdown`: show headings, lists, tables and code
 ";
 
-/// Words that need tools: the tool, and what is said of them.
+/// Commands that need a tool, with their help.
 const WITH_TOOLS: [(&str, &str); 5] = [
     ("read_file", "- `read PATH`: read a file\n"),
     ("write_file", "- `write PATH TEXT`: write one\n"),
@@ -48,10 +48,10 @@ const WITH_TOOLS: [(&str, &str); 5] = [
     ("update_plan", "- `plan`: show a plan\n"),
 ];
 
-/// What is said where there are tools of any kind.
+/// Help if there are tools of any kind.
 const ANY_TOOL: &str = "- `call TOOL {…}`: call any tool by its name\n";
 
-/// What is said where there are none.
+/// Help if there are none.
 const NO_TOOLS: &str = "
 In an editor that lends me its files and its terminal, I also `read`, `write`, `edit`, `run` and `plan`.
 ";
@@ -68,7 +68,7 @@ or a hosted one, with its URL in `OPENAI_BASE_URL` and your key in `OPENAI_API_K
 several endpoints side by side, belong in `narrows.toml`.
 ";
 
-/// What it is, which words it understands here, and how to connect a real model.
+/// Returns the introduction: the available commands, and how to connect a real model.
 fn introduction(request: &Request) -> String {
     let offers = |name: &str| find(request, name).is_some();
     let mut text = WHO.to_owned();
@@ -107,11 +107,11 @@ fn main() {
 const THOUGHT: &str = "\
 The person wants to see a thought. A real model would weigh possibilities here; I only say that I do. Then I answer.";
 
-/// The answer to a request.
+/// Returns the answer to a request.
 pub(super) fn answer(request: &Request) -> Answer {
     let results = results(&request.messages);
     if !results.is_empty() {
-        let told: Vec<String> = results.iter().map(|result| tell(result)).collect();
+        let told: Vec<String> = results.iter().map(|result| result_text(result)).collect();
         return Answer::text(told.join("\n"));
     }
     let said = last_words(&request.messages);
@@ -138,7 +138,7 @@ pub(super) fn answer(request: &Request) -> Answer {
     }
 }
 
-/// The results that came after the last answer.
+/// Returns the results after the last answer.
 fn results(messages: &[Message]) -> Vec<&ToolResult> {
     let mut results: Vec<_> = messages
         .iter()
@@ -152,7 +152,7 @@ fn results(messages: &[Message]) -> Vec<&ToolResult> {
     results
 }
 
-/// What the person said last.
+/// Returns the last text of the user.
 fn last_words(messages: &[Message]) -> String {
     let content = messages.iter().rev().find_map(|message| match message {
         Message::User { content } => Some(content),
@@ -193,7 +193,7 @@ fn run(request: &Request, command: &str) -> Answer {
 fn call(request: &Request, name: &str, rest: &str, saying: &str) -> Answer {
     match find(request, name) {
         Some(tool) => Answer {
-            call: Some((tool.name.clone(), arguments::of(name, tool, rest))),
+            call: Some((tool.name.clone(), arguments::build(name, tool, rest))),
             ..Answer::text(saying)
         },
         None => Answer::text(format!(
@@ -203,7 +203,7 @@ fn call(request: &Request, name: &str, rest: &str, saying: &str) -> Answer {
     }
 }
 
-/// The tool `name`, or what a client has in its place that lends its files and its terminal through MCP.
+/// Returns the tool `name`, or the equivalent that a client provides through MCP.
 fn find<'a>(request: &'a Request, name: &str) -> Option<&'a Tool> {
     let lent = match name {
         "read_file" => "narrows__read_text_file",
@@ -234,7 +234,7 @@ fn call_any(request: &Request, rest: &str) -> Answer {
     Answer { call: Some((name.to_owned(), arguments)), ..Answer::text(format!("I will call `{name}`.\n")) }
 }
 
-/// Which tools there are.
+/// Lists the tools.
 fn offered(request: &Request) -> String {
     if request.tools.is_empty() {
         return " There is none at all.".to_owned();
@@ -243,8 +243,8 @@ fn offered(request: &Request) -> String {
     format!(" What there is: {}.", names.join(", "))
 }
 
-/// What came back, in plain words.
-fn tell(result: &ToolResult) -> String {
+/// Describes a result.
+fn result_text(result: &ToolResult) -> String {
     let text: Vec<&str> = result
         .content
         .iter()
@@ -268,7 +268,7 @@ fn tell(result: &ToolResult) -> String {
     }
 }
 
-/// The beginning of a text as a block of code.
+/// Quotes the beginning of a text as a code block.
 fn quote(text: &str) -> String {
     let text = text.trim();
     if text.is_empty() {

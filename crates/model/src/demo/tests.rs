@@ -1,4 +1,4 @@
-//! What the demo model says and does.
+//! The answers of the demo model.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -28,11 +28,16 @@ fn tools() -> Vec<Tool> {
 }
 
 fn ask(words: &str, tools: Vec<Tool>) -> Request {
-    Request { model: MODEL.to_owned(), messages: vec![Message::user(words)], tools, ..Request::default() }
+    Request {
+        model: DEMO_MODEL.to_owned(),
+        messages: vec![Message::user(words)],
+        tools,
+        ..Request::default()
+    }
 }
 
-fn play(request: &Request) -> (Vec<Event>, Completion) {
-    let mut play = Play::of(request);
+fn play(request: &Request) -> (Vec<ReplyEvent>, Completion) {
+    let mut play = DemoReply::new(request);
     let events = std::iter::from_fn(|| play.next()).collect();
     (events, play.into_completion())
 }
@@ -63,7 +68,7 @@ fn plain_words_call_tools() {
             ("call_demo_1", name, arguments),
             "{words}"
         );
-        assert_eq!(events.last(), Some(&Event::Calling { name: name.to_owned() }));
+        assert_eq!(events.last(), Some(&ReplyEvent::Calling { name: name.to_owned() }));
     };
     check("read README.md", "read_file", json!({"path": "README.md"}));
     check("Please READ \"a file.txt\" now", "read_file", json!({"path": "a file.txt"}));
@@ -180,8 +185,8 @@ fn results_are_told_in_plain_words() {
 #[test]
 fn thoughts_come_before_the_answer() {
     let (events, completion) = play(&ask("think", Vec::new()));
-    assert!(matches!(events[0], Event::Thought(_)));
-    assert!(matches!(events.last(), Some(Event::Text(_))));
+    assert!(matches!(events[0], ReplyEvent::Thought(_)));
+    assert!(matches!(events.last(), Some(ReplyEvent::Text(_))));
     assert!(!completion.message.reasoning.is_empty());
     assert!(completion.usage.unwrap().reasoning.unwrap() > 0);
 }
@@ -202,7 +207,7 @@ proptest! {
         let request = ask(&words, tools());
         let (events, completion) = play(&request);
         let text: String = events.iter().filter_map(|event| match event {
-            Event::Text(text) => Some(text.as_str()),
+            ReplyEvent::Text(text) => Some(text.as_str()),
             _ => None,
         }).collect();
         prop_assert_eq!(&text, &completion.message.text);

@@ -1,4 +1,4 @@
-//! TLS with an authority of our own, proxies, redirects, and settings that cannot work.
+//! TLS with a private authority, proxies, redirects, and invalid settings.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use super::*;
 use crate::{Client, Completion, Message, Request};
 
-/// What every server here answers a chat with.
+/// Every server here answers a chat with this.
 const ANSWER: &str = r#"{"choices":[{"message":{"content":"Hello"},"finish_reason":"stop"}]}"#;
 
 fn request() -> Request {
@@ -25,7 +25,7 @@ async fn ask(client: &Client) -> Result<Completion, Error> {
     Ok(reply.into_completion())
 }
 
-/// Reads one request and answers it; returns its head.
+/// Reads one request and responds; returns its head.
 fn serve(stream: impl Read + Write, response: &str) -> Option<String> {
     let mut stream = BufReader::new(stream);
     let mut head = String::new();
@@ -61,7 +61,7 @@ fn beside(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/http").join(name)
 }
 
-/// A server that speaks TLS with one client.
+/// A TLS server for one client.
 fn tls_server() -> (String, JoinHandle<()>) {
     let pem = fs::read(beside("test_localhost.pem")).unwrap();
     let chain = CertificateDer::pem_slice_iter(&pem).map(Result::unwrap).collect();
@@ -98,23 +98,23 @@ async fn an_authority_from_a_file_is_trusted() {
 #[tokio::test]
 async fn a_certificate_nobody_vouches_for_is_refused_once() {
     let (url, done) = tls_server();
-    // The server's own certificate is not its issuer, also if it is trusted as one.
+    // A server certificate is not its own issuer, even if it is trusted as one.
     let endpoint = Endpoint { ca_file: Some(beside("test_localhost.pem")), ..Endpoint::new("test", url) };
     let error = ask(&Client::new(endpoint).unwrap()).await.unwrap_err();
-    assert_eq!((error.kind, error.retryable), (Kind::Network, false), "{error}");
+    assert_eq!((error.kind, error.retryable), (ErrorKind::Network, false), "{error}");
     assert!(error.message.contains("certificate"), "{error}");
     done.join().unwrap();
 }
 
 #[tokio::test]
 async fn a_server_that_does_not_shake_hands_is_left_after_one_try() {
-    // The system takes the connection, and nobody ever answers.
+    // The system accepts the connection, and nothing ever responds.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://127.0.0.1:{}/v1", silent.local_addr().unwrap().port());
     let mut endpoint = Endpoint { ca_file: Some(beside("test_authority.pem")), ..Endpoint::new("test", url) };
     endpoint.limits.connect = Duration::from_millis(100);
     let error = ask(&Client::new(endpoint).unwrap()).await.unwrap_err();
-    assert_eq!((error.kind, error.retryable), (Kind::Network, false), "{error}");
+    assert_eq!((error.kind, error.retryable), (ErrorKind::Network, false), "{error}");
     assert_eq!(error.message, "no connection in time");
     silent.set_nonblocking(true).unwrap();
     assert!(silent.accept().is_ok(), "it was tried");
@@ -147,7 +147,7 @@ async fn redirects_keep_the_method_and_the_host() {
         let (address, heads) = server(vec![elsewhere(status, &to)]);
         let endpoint = Endpoint { base_url: format!("http://{address}/v1"), ..endpoint.clone() };
         let error = ask(&Client::new(endpoint).unwrap()).await.unwrap_err();
-        assert_eq!((error.kind, error.status), (Kind::Http, status[..3].parse().ok()), "{error}");
+        assert_eq!((error.kind, error.status), (ErrorKind::Http, status[..3].parse().ok()), "{error}");
         let to = to.split('?').next().unwrap();
         assert_eq!(error.message, format!("redirects to {to}: set base_url to where it is"));
         assert_eq!(heads.join().unwrap().len(), 1);

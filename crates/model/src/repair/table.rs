@@ -1,10 +1,10 @@
-//! The words in which endpoints refuse.
+//! The error messages with which endpoints refuse.
 
-use crate::{Error, Kind};
+use crate::{Error, ErrorKind};
 
-use super::{Dropped, Sent};
+use super::{DroppedField, Sent};
 
-/// Words without which the mention of a field is no refusal of it.
+/// Words that make the mention of a field a refusal of it.
 const REFUSALS: [&str; 25] = [
     "unsupported",
     "not support",
@@ -33,25 +33,25 @@ const REFUSALS: [&str; 25] = [
     "no endpoints found",
 ];
 
-/// Whether `text` has one of `words`.
+/// Returns `true` if `text` has one of `words`.
 fn any(text: &str, words: &[&str]) -> bool {
     words.iter().any(|word| text.contains(word))
 }
 
-/// Whether `text` names one of `names` and refuses something.
+/// Returns `true` if `text` names one of `names` and refuses something.
 fn refuses(text: &str, names: &[&str]) -> bool {
     any(text, names) && any(text, &REFUSALS)
 }
 
-/// Whether `text` says that the limit of the answer's tokens is too large.
+/// Returns `true` if `text` says that the token limit of the answer is too large.
 pub(super) fn limit_too_large(text: &str) -> bool {
     any(text, &["max_tokens", "max_completion_tokens", "max tokens"])
         && any(text, &["too large", "too high", "at most", "must be less", "less than or equal", "exceed"])
 }
 
-/// Whether `text` says that the model takes none of `things`.
+/// Returns `true` if `text` says that the model accepts none of `things`.
 fn takes_none(text: &str, things: &[&str]) -> bool {
-    // "Invalid image" is about this picture, not about pictures.
+    // "Invalid image" is about this image, not about images.
     const WORDS: [&str; 13] = [
         "unsupported",
         "not support",
@@ -67,12 +67,12 @@ fn takes_none(text: &str, things: &[&str]) -> bool {
         "not a multimodal",
         "text-only",
     ];
-    // These are about one picture as well.
+    // These are about one image as well.
     const ONE: [&str; 4] = ["image format", "image type", "audio format", "mime type"];
     any(text, things) && any(text, &WORDS) && !any(text, &ONE)
 }
 
-/// Whether `text` says that there are no tools with this model.
+/// Returns `true` if `text` says that the model has no tools.
 fn no_tools(text: &str) -> bool {
     const WHOLE: [&str; 21] = [
         "must define tools",
@@ -101,7 +101,7 @@ fn no_tools(text: &str) -> bool {
         || (text.contains("tools") && any(text, &["extra_forbidden", "extra inputs", "unknown field"]))
 }
 
-/// Whether `text` says that content must be one text.
+/// Returns `true` if `text` says that content must be one text.
 fn wants_text(text: &str) -> bool {
     const WHOLE: [&str; 8] = [
         "must be a string",
@@ -117,7 +117,7 @@ fn wants_text(text: &str) -> bool {
         || text.contains("invalid type: sequence, expected a string")
 }
 
-/// Whether `text` refuses the role in which the instructions stand.
+/// Returns `true` if `text` refuses the role of the instructions.
 fn no_instructions(text: &str) -> bool {
     const ROLES: [&str; 10] = [
         "system role",
@@ -134,7 +134,7 @@ fn no_instructions(text: &str) -> bool {
     refuses(text, &ROLES) || any(text, &["only user and assistant roles", "only user, assistant"])
 }
 
-/// Whether `text` refuses streaming.
+/// Returns `true` if `text` refuses streaming.
 fn no_streaming(text: &str) -> bool {
     !text.contains("stream_options")
         && (text.contains("verified to stream")
@@ -144,11 +144,11 @@ fn no_streaming(text: &str) -> bool {
             ))
 }
 
-/// What `error` refuses of what was sent.
-pub(super) fn look_up(error: &Error, text: &str, sent: &Sent<'_>) -> Option<Dropped> {
-    use Dropped as D;
+/// Returns what `error` refuses of what was sent.
+pub(super) fn look_up(error: &Error, text: &str, sent: &Sent<'_>) -> Option<DroppedField> {
+    use DroppedField as D;
     let has = |part| sent.parts.has(part);
-    // Some servers answer with an inner failure to what they cannot take; only plain words make it a refusal.
+    // Some servers report an internal error for what they do not accept; only a plain message makes it a refusal.
     if has(D::Images) && takes_none(text, &["image", "vision", "multimodal", "multi-modal", "mmproj"]) {
         return Some(D::Images);
     }
@@ -159,16 +159,16 @@ pub(super) fn look_up(error: &Error, text: &str, sent: &Sent<'_>) -> Option<Drop
         return Some(D::Tools);
     }
     let refusal = matches!(error.status, None | Some(200 | 400 | 404 | 405 | 406 | 415 | 422 | 501));
-    if !refusal && !matches!(error.kind, Kind::Provider | Kind::Unsupported) {
+    if !refusal && !matches!(error.kind, ErrorKind::Provider | ErrorKind::Unsupported) {
         return None;
     }
-    // Whatever stands first wins: the more telling the words, the higher.
+    // The first match wins, so more specific messages come first.
     let rules: [(D, bool); 19] = [
         (D::Files, takes_none(text, &["pdf", "`file`", "'file'", "file input", "files", "document"])),
         (D::StreamOptions, any(text, &["stream_options", "include_usage"])),
         (D::MaxTokens, limit_too_large(text)),
         (D::MaxTokensName, refuses(text, &["max_tokens", "max_completion_tokens"])),
-        // Whoever refuses both names wants neither.
+        // Refusing both names means to refuse the limit.
         (D::MaxTokens, refuses(text, &["max_tokens", "max_completion_tokens"])),
         (D::Temperature, refuses(text, &["temperature"])),
         (D::Effort, refuses(text, &["reasoning_effort", "reasoning.effort", "reasoning effort", "thinking"])),
@@ -188,11 +188,11 @@ pub(super) fn look_up(error: &Error, text: &str, sent: &Sent<'_>) -> Option<Drop
         ),
         (D::SystemRole, no_instructions(text)),
         (D::DeveloperRole, no_instructions(text)),
-        (D::Parts, wants_text(text)),
+        (D::DroppedFields, wants_text(text)),
         (D::Streaming, no_streaming(text)),
-        // A refusal of something unnamed: this is the field that is refused most often.
+        // For a refusal without a name: this is the field that is refused most often.
         (D::StreamOptions, any(text, &["extra_forbidden", "extra inputs", "extra fields"])),
-        (D::Images, error.kind == Kind::Unsupported && text.contains("image")),
+        (D::Images, error.kind == ErrorKind::Unsupported && text.contains("image")),
     ];
     rules.into_iter().find(|(part, matches)| *matches && has(*part)).map(|(part, _)| part)
 }

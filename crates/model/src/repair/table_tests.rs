@@ -1,142 +1,163 @@
-//! Refusals as endpoints word them, and errors that are none.
+//! Refusals as endpoints word them, and errors that are not refusals.
 
 use proptest::prelude::*;
 
-use crate::repair::{Dropped, Parts, Repair, Sent, find};
-use crate::{Error, Kind};
+use crate::repair::{DroppedField, DroppedFields, Repair, Sent, find};
+use crate::{Error, ErrorKind};
 
-const ALL: [Dropped; 17] = [
-    Dropped::StreamOptions,
-    Dropped::Streaming,
-    Dropped::MaxTokensName,
-    Dropped::MaxTokens,
-    Dropped::Temperature,
-    Dropped::Effort,
-    Dropped::CacheKey,
-    Dropped::CacheControl,
-    Dropped::Tools,
-    Dropped::Images,
-    Dropped::Audio,
-    Dropped::Files,
-    Dropped::SystemRole,
-    Dropped::Parts,
-    Dropped::Neighbours,
-    Dropped::CallIds,
-    Dropped::Extra,
+const ALL: [DroppedField; 17] = [
+    DroppedField::StreamOptions,
+    DroppedField::Streaming,
+    DroppedField::MaxTokensName,
+    DroppedField::MaxTokens,
+    DroppedField::Temperature,
+    DroppedField::Effort,
+    DroppedField::CacheKey,
+    DroppedField::CacheControl,
+    DroppedField::Tools,
+    DroppedField::Images,
+    DroppedField::Audio,
+    DroppedField::Files,
+    DroppedField::SystemRole,
+    DroppedField::DroppedFields,
+    DroppedField::Neighbours,
+    DroppedField::CallIds,
+    DroppedField::Extra,
 ];
 
 fn error(status: u16, message: &str) -> Error {
     let kind = match status {
-        401 | 403 => Kind::Auth,
-        429 => Kind::RateLimit,
-        500.. => Kind::Server,
-        200 => Kind::Provider,
-        _ => Kind::Http,
+        401 | 403 => ErrorKind::Auth,
+        429 => ErrorKind::RateLimit,
+        500.. => ErrorKind::Server,
+        200 => ErrorKind::Provider,
+        _ => ErrorKind::Http,
     };
     Error { status: Some(status), ..Error::new(kind, "http://localhost/v1/chat/completions", message) }
 }
 
 #[track_caller]
-fn check_with(parts: &[Dropped], status: u16, message: &str, expected: Option<Dropped>) {
-    let sent = Sent { parts: Parts::of(parts), extra: vec!["reasoning_details"], offers_tools: true };
+fn check_with(parts: &[DroppedField], status: u16, message: &str, expected: Option<DroppedField>) {
+    let sent = Sent {
+        parts: DroppedFields::from_fields(parts),
+        extra: vec!["reasoning_details"],
+        offers_tools: true,
+    };
     let found = find(&error(status, message), &sent).map(|repair| repair.what);
     assert_eq!(found, expected, "{status} {message}");
 }
 
-/// What is dropped of a request that has everything.
+/// Returns what is dropped of a request that has every part.
 #[track_caller]
-fn check(status: u16, message: &str, expected: impl Into<Option<Dropped>>) {
+fn check(status: u16, message: &str, expected: impl Into<Option<DroppedField>>) {
     check_with(&ALL, status, message, expected.into());
 }
 
 #[test]
 fn fields_are_dropped_by_name() {
-    check(400, "Unrecognized request argument supplied: stream_options", Dropped::StreamOptions);
-    check(422, "body.stream_options: Extra inputs are not permitted", Dropped::StreamOptions);
-    check(422, "Extra inputs are not permitted", Dropped::StreamOptions);
+    check(400, "Unrecognized request argument supplied: stream_options", DroppedField::StreamOptions);
+    check(422, "body.stream_options: Extra inputs are not permitted", DroppedField::StreamOptions);
+    check(422, "Extra inputs are not permitted", DroppedField::StreamOptions);
     check(
         400,
         "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
-        Dropped::MaxTokensName,
+        DroppedField::MaxTokensName,
     );
-    check(400, "unknown field `max_completion_tokens`", Dropped::MaxTokensName);
+    check(400, "unknown field `max_completion_tokens`", DroppedField::MaxTokensName);
     check(
         400,
         "max_tokens is too large: 100000. This model supports at most 16384 completion tokens.",
-        Dropped::MaxTokens,
+        DroppedField::MaxTokens,
     );
     check(
         400,
         "Unsupported value: 'temperature' does not support 0.2 with this model. Only the default (1) value is supported.",
-        Dropped::Temperature,
+        DroppedField::Temperature,
     );
-    check(400, "`temperature` may only be set to 1 when thinking is enabled.", Dropped::Temperature);
-    check(400, "Unrecognized request argument supplied: reasoning_effort", Dropped::Effort);
-    check(400, "\"llama3.2:1b\" does not support thinking", Dropped::Effort);
-    check(400, "Unknown parameter: 'prompt_cache_key'.", Dropped::CacheKey);
-    check(400, "messages.0.content.0: cache_control: Extra inputs are not permitted", Dropped::CacheControl);
-    check(400, "property 'reasoning_details' is unsupported", Dropped::Extra);
+    check(400, "`temperature` may only be set to 1 when thinking is enabled.", DroppedField::Temperature);
+    check(400, "Unrecognized request argument supplied: reasoning_effort", DroppedField::Effort);
+    check(400, "\"llama3.2:1b\" does not support thinking", DroppedField::Effort);
+    check(400, "Unknown parameter: 'prompt_cache_key'.", DroppedField::CacheKey);
+    check(
+        400,
+        "messages.0.content.0: cache_control: Extra inputs are not permitted",
+        DroppedField::CacheControl,
+    );
+    check(400, "property 'reasoning_details' is unsupported", DroppedField::Extra);
 }
 
 #[test]
 fn abilities_are_dropped_by_what_is_said_of_them() {
-    check(400, "registry.ollama.ai/library/gemma:2b does not support tools", Dropped::Tools);
+    check(400, "registry.ollama.ai/library/gemma:2b does not support tools", DroppedField::Tools);
     check(
         404,
         "No endpoints found that support tool use. To learn more about provider routing",
-        Dropped::Tools,
+        DroppedField::Tools,
     );
     check(
         400,
         "\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set",
-        Dropped::Tools,
+        DroppedField::Tools,
     );
-    check(500, "tools param requires --jinja flag", Dropped::Tools);
-    check(500, "image input is not supported - hint: you may need to provide the mmproj", Dropped::Images);
-    check(404, "No endpoints found that support image input", Dropped::Images);
-    check(400, "At most 0 image(s) may be provided in one request.", Dropped::Images);
-    check(422, "messages[1]: unknown variant `image_url`, expected `text`", Dropped::Images);
-    check(400, "This model does not support audio input.", Dropped::Audio);
-    check(400, "messages[0]: unknown variant `file`, expected one of `text`", Dropped::Files);
-    check(400, "Your organization must be verified to stream this model.", Dropped::Streaming);
-    check(400, "Streaming is not supported for this model", Dropped::Streaming);
+    check(500, "tools param requires --jinja flag", DroppedField::Tools);
+    check(
+        500,
+        "image input is not supported - hint: you may need to provide the mmproj",
+        DroppedField::Images,
+    );
+    check(404, "No endpoints found that support image input", DroppedField::Images);
+    check(400, "At most 0 image(s) may be provided in one request.", DroppedField::Images);
+    check(422, "messages[1]: unknown variant `image_url`, expected `text`", DroppedField::Images);
+    check(400, "This model does not support audio input.", DroppedField::Audio);
+    check(400, "messages[0]: unknown variant `file`, expected one of `text`", DroppedField::Files);
+    check(400, "Your organization must be verified to stream this model.", DroppedField::Streaming);
+    check(400, "Streaming is not supported for this model", DroppedField::Streaming);
 }
 
 #[test]
 fn messages_take_another_form() {
-    check(400, "System role not supported", Dropped::SystemRole);
+    check(400, "System role not supported", DroppedField::SystemRole);
     check(
         400,
         "Unsupported value: 'messages[0].role' does not support 'system' with this model.",
-        Dropped::SystemRole,
+        DroppedField::SystemRole,
     );
-    check(400, "Developer instruction is not enabled for models/gemma-3-27b-it", Dropped::SystemRole);
+    check(400, "Developer instruction is not enabled for models/gemma-3-27b-it", DroppedField::SystemRole);
     check_with(
-        &[Dropped::DeveloperRole],
+        &[DroppedField::DeveloperRole],
         400,
         "unknown variant `developer`, expected one of `system`, `user`",
-        Some(Dropped::DeveloperRole),
+        Some(DroppedField::DeveloperRole),
     );
     check(
         400,
         "After the optional system message, conversation roles must alternate user/assistant/user/assistant/...",
-        Dropped::Neighbours,
+        DroppedField::Neighbours,
     );
-    check(422, "body.messages.0.content: Input should be a valid string", Dropped::Parts);
-    check(400, "Tool call id was call_abc but must be a-z, A-Z, 0-9, with a length of 9.", Dropped::CallIds);
+    check(422, "body.messages.0.content: Input should be a valid string", DroppedField::DroppedFields);
+    check(
+        400,
+        "Tool call id was call_abc but must be a-z, A-Z, 0-9, with a length of 9.",
+        DroppedField::CallIds,
+    );
     check_with(
-        &[Dropped::Forgetting],
+        &[DroppedField::Forgetting],
         400,
         "The reasoning_content in the thinking mode must be passed back to the API.",
-        Some(Dropped::Forgetting),
+        Some(DroppedField::Forgetting),
     );
 }
 
 #[test]
 fn nothing_is_dropped_twice_or_without_need() {
     check_with(&[], 400, "Unrecognized request argument supplied: stream_options", None);
-    check_with(&[Dropped::MaxTokens], 400, "Unsupported parameter: 'max_tokens'", Some(Dropped::MaxTokens));
-    check_with(&[Dropped::Temperature], 500, "image input is not supported", None);
+    check_with(
+        &[DroppedField::MaxTokens],
+        400,
+        "Unsupported parameter: 'max_tokens'",
+        Some(DroppedField::MaxTokens),
+    );
+    check_with(&[DroppedField::Temperature], 500, "image input is not supported", None);
     check(400, "Invalid schema for function 'read_file': None is not of type 'object'", None);
     check(400, "Invalid 'tools[0].function.name': string does not match pattern", None);
     check(400, "Invalid image data", None);
@@ -150,39 +171,39 @@ fn nothing_is_dropped_twice_or_without_need() {
 
 #[test]
 fn an_error_in_the_place_of_an_answer_counts_until_something_was_shown() {
-    let sent = Sent { parts: Parts::of(&ALL), extra: Vec::new(), offers_tools: true };
+    let sent = Sent { parts: DroppedFields::from_fields(&ALL), extra: Vec::new(), offers_tools: true };
     let mut refusal = error(200, "this model does not support tools");
-    assert_eq!(find(&refusal, &sent), Some(Repair { what: Dropped::Tools, lasting: true }));
+    assert_eq!(find(&refusal, &sent), Some(Repair { what: DroppedField::Tools, lasting: true }));
     refusal.shown = true;
     assert_eq!(find(&refusal, &sent), None);
 }
 
 #[test]
 fn earlier_calls_say_nothing_of_tools() {
-    let sent = Sent { parts: Parts::of(&[Dropped::Tools]), ..Sent::default() };
+    let sent = Sent { parts: DroppedFields::from_fields(&[DroppedField::Tools]), ..Sent::default() };
     let refusal = error(400, "Requests which have `tool_use` blocks in their history must define tools.");
-    assert_eq!(find(&refusal, &sent), Some(Repair { what: Dropped::Tools, lasting: false }));
+    assert_eq!(find(&refusal, &sent), Some(Repair { what: DroppedField::Tools, lasting: false }));
 }
 
 #[test]
 fn only_the_limit_of_the_answer_helps_against_overflow() {
-    let sent = Sent { parts: Parts::of(&ALL), extra: Vec::new(), offers_tools: true };
-    let overflow = |message: &str| Error { kind: Kind::Overflow, ..error(400, message) };
+    let sent = Sent { parts: DroppedFields::from_fields(&ALL), extra: Vec::new(), offers_tools: true };
+    let overflow = |message: &str| Error { kind: ErrorKind::Overflow, ..error(400, message) };
     let limit =
         overflow("'max_tokens' is too large: 4096. This model's maximum context length is 2048 tokens");
-    assert_eq!(find(&limit, &sent), Some(Repair { what: Dropped::MaxTokens, lasting: false }));
+    assert_eq!(find(&limit, &sent), Some(Repair { what: DroppedField::MaxTokens, lasting: false }));
     assert_eq!(find(&overflow("the request exceeds the available context size"), &sent), None);
 }
 
 proptest! {
-    /// Whatever an endpoint says, a request runs out of parts to drop.
+    /// Whatever an endpoint refuses, a request runs out of parts to drop.
     #[test]
     fn repairs_end(status in 200u16..600, words in proptest::collection::vec(
         prop_oneof![
             Just("max_tokens"), Just("unsupported"), Just("tools"), Just("image"), Just("system role"), Just("stream"),
             Just("streaming"), Just("extra_forbidden"), Just("content"), Just("expected a string"), Just("\u{130}"),
         ], 0..8)) {
-        let mut sent = Sent { parts: Parts::of(&ALL), extra: vec!["reasoning_details"], offers_tools: true };
+        let mut sent = Sent { parts: DroppedFields::from_fields(&ALL), extra: vec!["reasoning_details"], offers_tools: true };
         let error = error(status, &words.join(" "));
         let mut steps = 0;
         while let Some(repair) = find(&error, &sent) {

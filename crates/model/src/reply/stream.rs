@@ -1,4 +1,4 @@
-//! The body of one response, read into pieces.
+//! Reads the body of one response and decodes it into pieces.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -11,47 +11,46 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, Sleep, sleep_until};
 
-use crate::chunk::{Piece, Taken};
+use crate::chunk::{ChunkOutcome, Piece};
 use crate::decode::Decoder;
+use crate::error_response::{ErrorResponse, request_id};
 use crate::http::causes;
-use crate::problem::{Problem, request_id};
-use crate::{Completion, Kind, Limits};
+use crate::{Completion, ErrorKind, Limits};
 
-/// What a read gives: chunks as they came, or the end.
-type Read = Result<Option<Vec<Bytes>>, Box<Problem>>;
+/// Result of a read: chunks, or the end.
+type Read = Result<Option<Vec<Bytes>>, Box<ErrorResponse>>;
 
-/// How many pieces are taken before they are handed out, if so many are there. Few, for then the memory of one is still
-/// at hand when it is needed for the next.
-const AT_ONCE: usize = 8;
+/// Most pieces that are decoded before they are returned. Few, so that the memory of one can be reused for the next.
+const MAX_BATCH_PIECES: usize = 8;
 
-/// How much is read at once, if so much is there.
-const GATHER: usize = 32 << 10;
+/// Most bytes per read.
+const MAX_READ_BYTES: usize = 32 << 10;
 
-/// What a chunk costs beside its bytes.
-const OVERHEAD: usize = 64;
+/// Cost of a chunk beside its bytes.
+const CHUNK_OVERHEAD_BYTES: usize = 64;
 
-/// One response, as far as it has been read.
+/// A response that is being read.
 pub(super) struct Incoming {
     body: Body,
-    /// What the provider can find the request by.
+    /// Id by which the provider can find the request.
     pub(super) request_id: Option<String>,
     limits: Limits,
     clock: Clock,
-    /// What has been read and is not decoded.
+    /// Bytes that are not decoded yet.
     unread: std::vec::IntoIter<Bytes>,
     decoder: Decoder,
 }
 
-/// What comes next.
-pub(super) enum Step {
-    /// Perhaps something to show.
+/// Result of a step.
+pub(super) enum ReadStep {
+    /// There may be pieces to show.
     More,
     /// The answer has been read to its end.
     End,
 }
 
 impl Incoming {
-    /// `started` is when the request was sent, `until` when the whole reply must have ended.
+    /// `started` is when the request was sent, `until` the deadline of the whole reply.
     pub(super) fn new(response: Response, limits: Limits, started: Instant, until: Instant) -> Self {
         Self {
             request_id: request_id(response.headers()),
@@ -63,18 +62,18 @@ impl Incoming {
         }
     }
 
-    /// Goes on until there is something to show, or the answer has ended. Safe to cancel.
-    pub(super) async fn step(&mut self, out: &mut Vec<Piece>) -> Result<Step, Problem> {
+    /// Reads on until there is something to show, or the answer has ended. Cancel-safe.
+    pub(super) async fn step(&mut self, out: &mut Vec<Piece>) -> Result<ReadStep, ErrorResponse> {
         loop {
             while let Some(taken) = self.decoder.take(out)? {
                 match taken {
-                    Taken::Going => self.clock.event_came(self.limits.idle),
-                    Taken::Finished => self.clock.end_by(Instant::now() + self.limits.grace),
-                    Taken::Done => return Ok(Step::End),
-                    Taken::Skipped => {}
+                    ChunkOutcome::Going => self.clock.event_came(self.limits.idle),
+                    ChunkOutcome::Finished => self.clock.end_by(Instant::now() + self.limits.grace),
+                    ChunkOutcome::Done => return Ok(ReadStep::End),
+                    ChunkOutcome::Skipped => {}
                 }
-                if out.len() >= AT_ONCE {
-                    return Ok(Step::More);
+                if out.len() >= MAX_BATCH_PIECES {
+                    return Ok(ReadStep::More);
                 }
             }
             if let Some(chunk) = self.unread.next() {
@@ -82,7 +81,7 @@ impl Incoming {
                 continue;
             }
             if !out.is_empty() {
-                return Ok(Step::More);
+                return Ok(ReadStep::More);
             }
             match poll_fn(|cx| self.poll_read(cx)).await {
                 Ok(Some(chunks)) => {
@@ -91,17 +90,17 @@ impl Incoming {
                 }
                 Ok(None) => {
                     self.decoder.last(out)?;
-                    return Ok(Step::End);
+                    return Ok(ReadStep::End);
                 }
-                // The end had been told, and only the numbers are missing.
-                Err(_) if self.clock.phase == Phase::Grace => return Ok(Step::End),
+                // The end was reported, and only the usage is missing.
+                Err(_) if self.clock.phase == Phase::Grace => return Ok(ReadStep::End),
                 Err(problem) => return Err(*problem),
             }
         }
     }
 
-    /// The whole answer, and what had been held back of it.
-    pub(super) fn finish(self, out: &mut Vec<Piece>) -> Result<Completion, Problem> {
+    /// Returns the complete answer. Adds text that was held back to `out`.
+    pub(super) fn finish(self, out: &mut Vec<Piece>) -> Result<Completion, ErrorResponse> {
         self.decoder.finish(out)
     }
 
@@ -110,21 +109,20 @@ impl Incoming {
             return Poll::Ready(read);
         }
         let late = ready!(self.clock.poll(cx));
-        Poll::Ready(Err(Box::new(Problem::new(Kind::Timeout, late, false))))
+        Poll::Ready(Err(Box::new(ErrorResponse::new(ErrorKind::Timeout, late, false))))
     }
 }
 
-/// A body as it comes over the network.
 type Chunks = Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>;
 
-/// The bytes of a body, as many as have come.
+/// The bytes of a body, in batches.
 ///
-/// The connection is a task of its own, which hands over a chunk of HTTP at a time, and a chunk often has one event.
-/// Whoever took each to the client by itself would wake the whole turn and write once for every word of a model that
-/// talks fast. So they are gathered, as they are, by a task that does nothing else.
+/// The connection is a task of its own that hands over one HTTP chunk at a time, and a chunk often has one event.
+/// Forwarding each chunk separately would wake the whole turn and write once for every word of a fast model. So a task
+/// of its own gathers the chunks.
 struct Body {
     reads: mpsc::Receiver<Read>,
-    /// Ends with the body, and with it the connection that nobody reads from.
+    /// Ends with the body, and with it the connection.
     _gathering: JoinSet<()>,
 }
 
@@ -141,7 +139,7 @@ impl Body {
     }
 }
 
-/// Hands on what comes until the end, or until nobody wants it.
+/// Forwards batches until the end, or until the receiver is dropped.
 async fn gather(mut gather: Gather, reads: mpsc::Sender<Read>) {
     loop {
         let read = poll_fn(|cx| gather.poll_read(cx)).await;
@@ -152,14 +150,14 @@ async fn gather(mut gather: Gather, reads: mpsc::Sender<Read>) {
     }
 }
 
-/// What has come of a body, gathered as long as more comes at once.
+/// Gathers chunks of a body while more are ready.
 struct Gather {
     chunks: Chunks,
-    /// What has come and was not handed out.
+    /// Chunks that were not handed out.
     come: Vec<Bytes>,
-    /// What that costs.
+    /// Their cost.
     held: usize,
-    /// What comes behind that: the end.
+    /// What follows them: the end.
     end: Option<Read>,
 }
 
@@ -169,20 +167,21 @@ impl Gather {
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
-        while self.end.is_none() && self.held < GATHER {
+        while self.end.is_none() && self.held < MAX_READ_BYTES {
             match self.chunks.as_mut().poll_next(cx) {
                 Poll::Ready(Some(Ok(chunk))) => {
-                    self.held += chunk.len() + OVERHEAD;
+                    self.held += chunk.len() + CHUNK_OVERHEAD_BYTES;
                     self.come.push(chunk);
-                    if self.held < GATHER {
-                        // Behind the connection, which this has woken: it has one chunk ready at a time.
+                    if self.held < MAX_READ_BYTES {
+                        // Yields to the connection's task, which this has woken: it has one chunk ready at a time.
                         cx.waker().wake_by_ref();
                         return Poll::Pending;
                     }
                 }
                 Poll::Ready(Some(Err(error))) => {
                     let cause = causes(&error.without_url());
-                    let problem = Problem::new(Kind::Cut, &format!("the connection broke: {cause}"), true);
+                    let problem =
+                        ErrorResponse::new(ErrorKind::Cut, &format!("the connection broke: {cause}"), true);
                     self.end = Some(Err(Box::new(problem)));
                 }
                 Poll::Ready(None) => self.end = Some(Ok(None)),
@@ -199,7 +198,7 @@ impl Gather {
     }
 }
 
-/// What is being waited for.
+/// What the clock waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     First,
@@ -207,19 +206,19 @@ enum Phase {
     Grace,
 }
 
-/// The deadline of the next read.
+/// Deadline of the next read.
 ///
-/// Every read moves it, so the timer is not set anew each time: when it fires too early, it is set to the rest.
+/// Every read moves the deadline, so the timer is not reset each time: if it fires too early, it is set to the rest.
 struct Clock {
     phase: Phase,
     deadline: Instant,
     until: Instant,
     timer: Pin<Box<Sleep>>,
-    /// How long there may be reads without an event: what gateways send to keep a connection open shows that they live,
-    /// and not that an answer comes.
+    /// Limit for reads without an event: gateways send comments to keep a connection open, which does not mean that an
+    /// answer comes.
     patience: Duration,
     event_by: Instant,
-    /// When something was read last.
+    /// Time of the last read.
     read_at: Instant,
 }
 
@@ -231,17 +230,17 @@ impl Clock {
         Self { phase: Phase::First, deadline, until, timer, patience, event_by: first, read_at: started }
     }
 
-    /// An event has come: from here on the time between reads counts, and that until the next event.
+    /// Records an event: from here on the time between reads counts, and that until the next event.
     fn event_came(&mut self, idle: Duration) {
         if self.phase != Phase::Grace {
             self.phase = Phase::Going;
-            // There are many events, so the time is looked at once for all in a read.
+            // There are many events, so the clock is read once for all in a read.
             self.event_by = self.read_at + self.patience;
             self.set(self.read_at + idle);
         }
     }
 
-    /// Something has been read. Before the first event that is no answer yet, and moves nothing.
+    /// Records a read. Before the first event it is no answer yet, and moves nothing.
     fn read(&mut self, idle: Duration) {
         self.read_at = Instant::now();
         if self.phase == Phase::Going {
@@ -250,7 +249,7 @@ impl Clock {
         }
     }
 
-    /// The answer has ended; what else comes must come soon.
+    /// Sets the deadline for what may follow the end of the answer.
     fn end_by(&mut self, by: Instant) {
         if self.phase != Phase::Grace {
             self.phase = Phase::Grace;
@@ -265,7 +264,7 @@ impl Clock {
         }
     }
 
-    /// Ready when the deadline has passed, with what was missed.
+    /// Ready when the deadline has passed, with what was missing.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<&'static str> {
         loop {
             ready!(self.timer.as_mut().poll(cx));
@@ -290,7 +289,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection: `None` is a moment in which nothing has come.
+    /// A connection: `None` is a moment without data.
     struct Script(VecDeque<Option<&'static str>>);
 
     impl Stream for Script {
@@ -337,15 +336,15 @@ mod tests {
 
     #[test]
     fn a_read_has_an_end() {
-        let long: &str = "x".repeat(GATHER - OVERHEAD).leak();
+        let long: &str = "x".repeat(MAX_READ_BYTES - CHUNK_OVERHEAD_BYTES).leak();
         check(&[Some(long), Some("b")], &[long, "b"]);
-        // However little is in each.
-        let most = GATHER.div_ceil(1 + OVERHEAD);
+        // However small each chunk is.
+        let most = MAX_READ_BYTES.div_ceil(1 + CHUNK_OVERHEAD_BYTES);
         let first: &str = "x".repeat(most).leak();
         check(&vec![Some("x"); most + 1], &[first, "x"]);
     }
 
-    /// Moves the time on, and tells whether the clock has run out.
+    /// Advances the time. Returns `true` if the clock has run out.
     async fn is_late_after(clock: &mut Clock, seconds: u64) -> bool {
         tokio::time::advance(Duration::from_secs(seconds)).await;
         poll_fn(|cx| Poll::Ready(clock.poll(cx).is_ready())).await
@@ -358,7 +357,7 @@ mod tests {
         let mut clock = Clock::new(now, patience, now + Duration::from_secs(3600));
         clock.read(idle);
         clock.event_came(idle);
-        // Two comments, and an event just before patience ends.
+        // Two comments, and an event just before the timeout.
         for pause in [1, 14] {
             assert!(!is_late_after(&mut clock, pause).await);
             clock.read(idle);

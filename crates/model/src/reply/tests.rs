@@ -10,8 +10,9 @@ fn request(model: &str, words: &str) -> Request {
     Request { model: model.to_owned(), messages: vec![Message::user(words)], ..Request::default() }
 }
 
-fn text(events: &[Event]) -> String {
-    let text = |event: &Event| if let Event::Text(text) = event { Some(text.clone()) } else { None };
+fn text(events: &[ReplyEvent]) -> String {
+    let text =
+        |event: &ReplyEvent| if let ReplyEvent::Text(text) = event { Some(text.clone()) } else { None };
     events.iter().filter_map(text).collect()
 }
 
@@ -55,7 +56,7 @@ async fn a_call_of_next_that_is_dropped_loses_nothing() {
     let mut reply = client.chat(&request);
     let mut events = Vec::new();
     loop {
-        // Polled once and dropped, whatever it was waiting for.
+        // Polled once and dropped, in every state.
         match reply.next().now_or_never() {
             None => tokio::task::yield_now().await,
             Some(Ok(Some(event))) => events.push(event),
@@ -63,7 +64,7 @@ async fn a_call_of_next_that_is_dropped_loses_nothing() {
             Some(Err(error)) => panic!("{error}"),
         }
     }
-    assert!(matches!(events[0], Event::Note(Note::Retrying { attempt: 2, .. })), "{:?}", events[0]);
+    assert!(matches!(events[0], ReplyEvent::Note(ReplyNote::Retrying { attempt: 2, .. })), "{:?}", events[0]);
     assert_eq!(text(&events), "one two three four");
     assert_eq!(reply.into_completion().message.text, "one two three four");
     assert_eq!(server.seen().len(), 2);
@@ -87,9 +88,12 @@ async fn what_has_come_need_not_be_waited_for() {
     assert_eq!(text(&events), "one two three four");
     assert_eq!(reply.next_now(), None);
     // Both take from the same pieces, in order.
-    reply.ready.extend(["a", "b", "c"].map(|text| Event::Text(text.to_owned())));
+    reply.ready.extend(["a", "b", "c"].map(|text| ReplyEvent::Text(text.to_owned())));
     let (first, second) = (reply.next().await.unwrap(), reply.next_now());
-    assert_eq!((first, second), (Some(Event::Text("a".to_owned())), Some(Event::Text("b".to_owned()))));
+    assert_eq!(
+        (first, second),
+        (Some(ReplyEvent::Text("a".to_owned())), Some(ReplyEvent::Text("b".to_owned())))
+    );
 }
 
 #[tokio::test]
@@ -98,11 +102,11 @@ async fn without_a_model_nothing_is_asked() {
     let request = request("", "Hi");
     let mut reply = client.chat(&request);
     let error = reply.next().await.unwrap_err();
-    assert_eq!((error.kind, error.message.as_str()), (Kind::Unconfigured, "no model is set"));
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Unconfigured, "no model is set"));
     assert_eq!(reply.next().await.unwrap_err(), error, "the same again");
 }
 
-/// The waits between tries that find nobody, each after so many seconds.
+/// Returns the delays between failing connection attempts, each of which takes so many seconds.
 async fn waits(took: u64) -> Vec<Duration> {
     let mut endpoint = Endpoint::new("test", "http://localhost:9/v1");
     endpoint.limits.attempts = 9;
@@ -114,10 +118,10 @@ async fn waits(took: u64) -> Vec<Duration> {
     loop {
         let started = Instant::now();
         tokio::time::advance(Duration::from_secs(took)).await;
-        let error = Error { retryable: true, ..Error::new(Kind::Network, "", "no connection: refused") };
-        reply.miss(Unanswered { error, is_unconnected: true }, started);
+        let error = Error { retryable: true, ..Error::new(ErrorKind::Network, "", "no connection: refused") };
+        reply.handle_send_error(SendError { error, is_unconnected: true }, started);
         match reply.ready.pop_front() {
-            Some(Event::Note(Note::Retrying { wait, .. })) => {
+            Some(ReplyEvent::Note(ReplyNote::Retrying { wait, .. })) => {
                 tokio::time::advance(wait).await;
                 waits.push(wait);
             }
@@ -132,11 +136,11 @@ async fn waits(took: u64) -> Vec<Duration> {
 
 #[tokio::test(start_paused = true)]
 async fn nobody_is_looked_for_longer_than_ten_seconds() {
-    // Chosen so that no jitter changes the number.
+    // Chosen so that jitter does not change the number.
     for (took, tries) in [(0, 3), (2, 2), (3, 1), (5, 0), (9, 0)] {
         let started = Instant::now();
         assert_eq!(waits(took).await.len(), tries, "{took} s each");
-        assert!(started.elapsed() < retry::CONNECTING, "{took} s each: {:?}", started.elapsed());
+        assert!(started.elapsed() < retry::CONNECT_RETRY_TIMEOUT, "{took} s each: {:?}", started.elapsed());
     }
 }
 

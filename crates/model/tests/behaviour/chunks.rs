@@ -1,12 +1,12 @@
-//! One chunk at a time: what may be missing, what stands in another place, and why an answer ended.
+//! Single chunks: missing fields, fields in other places, and finish reasons.
 
-use narrows_model::{Event, Finish, Kind};
+use narrows_model::{ErrorKind, Finish, ReplyEvent};
 use narrows_testkit::model::{ModelServer, Reply, Step, chunk, delta, finish};
 use serde_json::{Value, json};
 
 use crate::stage::{ask, client, deltas, play, request};
 
-/// A stream of these chunks, then `[DONE]`, is this text and ends for this reason.
+/// Checks that a stream of these chunks, then `[DONE]`, is this text and ends for this reason.
 async fn check(chunks: &[Value], text: &str, reason: Finish) {
     let outcome = play(Reply::sse(chunks.to_vec())).await;
     assert_eq!(outcome.error, None, "{chunks:#?}");
@@ -95,7 +95,7 @@ async fn reasons_to_end_are_told_apart() {
     ] {
         check(&[delta(&json!({"content": "Hello"})), finish(reason)], "Hello", expected).await;
     }
-    // A server that says so without a call has nothing that could be run.
+    // A server that reports calls without any has nothing to run.
     let outcome = play(deltas(&[json!({"content": "Hello"})], "tool_calls")).await;
     assert_eq!(outcome.whole().finish, Finish::Stop);
 }
@@ -140,7 +140,7 @@ async fn errors_come_in_events_too() {
     ] {
         let outcome = play(Reply::sse([hello(), event.clone()]).then(Step::Hang)).await;
         let error = outcome.failed();
-        assert_eq!(error.kind, Kind::Provider, "{event}: {error:?}");
+        assert_eq!(error.kind, ErrorKind::Provider, "{event}: {error:?}");
         assert!(error.message.contains(said), "{event}: {error:?}");
         assert!(error.shown, "{event}");
         assert_eq!(outcome.text(), "Hello", "{event}");
@@ -160,7 +160,7 @@ async fn an_error_does_not_wait_for_the_end() {
 #[tokio::test]
 async fn a_whole_completion_is_an_answer_too() {
     let outcome = play(Reply::whole("Hello world")).await;
-    assert_eq!(outcome.events, [Event::Text("Hello world".to_owned())]);
+    assert_eq!(outcome.events, [ReplyEvent::Text("Hello world".to_owned())]);
     let completion = outcome.whole();
     assert_eq!(completion.finish, Finish::Stop);
     assert_eq!(completion.usage.expect("usage came").total, 12);
@@ -188,9 +188,9 @@ async fn events_come_in_the_order_of_the_stream() {
     ))
     .await;
     let expected = [
-        Event::Thought("Hm.".to_owned()),
-        Event::Text("Hello".to_owned()),
-        Event::Calling { name: "f".to_owned() },
+        ReplyEvent::Thought("Hm.".to_owned()),
+        ReplyEvent::Text("Hello".to_owned()),
+        ReplyEvent::Calling { name: "f".to_owned() },
     ];
     assert_eq!(outcome.events, expected);
 }
@@ -201,16 +201,16 @@ async fn pieces_come_as_they_are_sent() {
     let client = client(&server);
     let request = request();
     let mut reply = client.chat(&request);
-    assert_eq!(reply.next().await, Ok(Some(Event::Text("one ".to_owned()))));
+    assert_eq!(reply.next().await, Ok(Some(ReplyEvent::Text("one ".to_owned()))));
     server.release("more");
-    assert_eq!(reply.next().await, Ok(Some(Event::Text("two ".to_owned()))));
-    assert_eq!(reply.next().await, Ok(Some(Event::Text("three".to_owned()))));
+    assert_eq!(reply.next().await, Ok(Some(ReplyEvent::Text("two ".to_owned()))));
+    assert_eq!(reply.next().await, Ok(Some(ReplyEvent::Text("three".to_owned()))));
     assert_eq!(reply.next().await, Ok(None));
     assert_eq!(reply.into_completion().message.text, "one two three");
 }
 
 #[tokio::test]
-async fn dropping_a_reply_hangs_up() {
+async fn dropping_a_reply_closes_its_connection() {
     for reply in [Reply::hang(), Reply::text("one two").after(2, Step::Hang)] {
         let server = ModelServer::start(reply);
         let client = client(&server);

@@ -1,8 +1,8 @@
-//! What endpoints tell of their models, and what is made of it.
+//! Model lists of endpoints, and the traits that follow from them.
 
 use std::time::{Duration, Instant};
 
-use narrows_model::{Client, Effort, Kind, ModelInfo, Provider};
+use narrows_model::{Client, Effort, ErrorKind, ModelInfo, Provider};
 use narrows_testkit::model::{ModelServer, Plan, Reply, Step, preset};
 use serde_json::json;
 
@@ -79,12 +79,12 @@ async fn lists_are_asked_for_as_chats_are() {
 #[tokio::test]
 async fn a_list_that_does_not_come_is_an_error() {
     for (reply, kind) in [
-        (Reply::refused(401, "who is it?"), Kind::Auth),
-        (Reply::refused(404, "no such thing"), Kind::Http),
-        (Reply::document(200, "text/html", "<html><title>Welcome</title></html>"), Kind::Garbage),
-        (Reply::document(200, "application/json", ""), Kind::Garbage),
-        (Reply::json(200, &json!({"hello": "world"})), Kind::Garbage),
-        (Reply::close(), Kind::Network),
+        (Reply::refused(401, "who is it?"), ErrorKind::Auth),
+        (Reply::refused(404, "no such thing"), ErrorKind::Http),
+        (Reply::document(200, "text/html", "<html><title>Welcome</title></html>"), ErrorKind::Garbage),
+        (Reply::document(200, "application/json", ""), ErrorKind::Garbage),
+        (Reply::json(200, &json!({"hello": "world"})), ErrorKind::Garbage),
+        (Reply::close(), ErrorKind::Network),
     ] {
         let shown = format!("{reply:?}");
         let server = ModelServer::start(plain().models(reply));
@@ -99,16 +99,16 @@ async fn the_deadline_is_kept() {
     let server = ModelServer::start(plain().models(Reply::hang()));
     let started = Instant::now();
     let error = client(&server).models(Duration::from_millis(50)).await.expect_err("no list");
-    assert_eq!(error.kind, Kind::Timeout, "{error:?}");
+    assert_eq!(error.kind, ErrorKind::Timeout, "{error:?}");
     client(&server).learn("test-model", Duration::from_millis(50)).await;
     assert!(started.elapsed() < Duration::from_secs(4));
     let slow = Reply::models(&["a"]).after(0, Step::Forever(b" ".to_vec(), Duration::from_millis(5)));
     server.replan(plain().models(slow.no_content_length()));
     let error = client(&server).models(Duration::from_millis(50)).await.expect_err("no list");
-    assert_eq!(error.kind, Kind::Timeout, "{error:?}");
+    assert_eq!(error.kind, ErrorKind::Timeout, "{error:?}");
 }
 
-/// What is known of `model` after the endpoint was asked about it.
+/// Returns what is known of `model` after the endpoint was asked about it.
 async fn learnt(provider: Provider, plan: Plan, model: &str) -> narrows_model::ModelTraits {
     let server = ModelServer::start(plan);
     let client = client_of(&server, provider);
@@ -117,7 +117,7 @@ async fn learnt(provider: Provider, plan: Plan, model: &str) -> narrows_model::M
 }
 
 #[tokio::test]
-async fn windows_are_learnt_each_in_their_way() {
+async fn windows_are_read_from_every_kind_of_server() {
     let window = async |provider, plan, model: &str| learnt(provider, plan, model).await.window;
     assert_eq!(window(Provider::Vllm, plain().models(preset::vllm::models()), "qwen3").await, Some(32768));
     assert_eq!(
@@ -130,7 +130,7 @@ async fn windows_are_learnt_each_in_their_way() {
     let studio = || plain().at("/api/v0/models", preset::lmstudio::models());
     assert_eq!(window(Provider::LmStudio, studio(), "qwen3-8b").await, Some(8192), "as it was loaded");
     assert_eq!(window(Provider::LmStudio, studio(), "gemma-vlm").await, Some(131_072), "as it can be");
-    // Whoever runs an unknown server may still have one of these.
+    // An unknown server may still run one of these.
     assert_eq!(window(Provider::Other, plain().models(preset::vllm::models()), "qwen3").await, Some(32768));
 }
 
@@ -152,13 +152,13 @@ async fn ollama_shows_what_a_model_has_been_given() {
     let asked = server.seen().into_iter().find(|seen| seen.path == "/api/show").expect("it was asked");
     assert_eq!(asked.method, "POST");
     assert!(asked.body["model"] == "qwen3:8b" || asked.body["name"] == "qwen3:8b", "{}", asked.body);
-    // It drops the oldest text in silence, so that believing in too much is worse than in too little.
+    // Ollama drops the oldest text silently, so overestimating the window is worse than underestimating it.
     let window = client.traits_of("qwen3:8b").window;
     assert!(window.is_none_or(|window| window <= 40960), "{window:?}");
 }
 
 #[tokio::test]
-async fn pictures_are_learnt_of() {
+async fn image_support_is_learned() {
     let traits =
         learnt(Provider::OpenRouter, plain().models(preset::openrouter::models()), "small/plain").await;
     assert_eq!((traits.images, traits.tools), (Some(false), Some(false)));
@@ -189,7 +189,7 @@ async fn an_overflow_teaches_the_window() {
 }
 
 #[tokio::test]
-async fn learning_nothing_does_no_harm() {
+async fn a_failed_request_about_a_model_does_no_harm() {
     for reply in [Reply::refused(500, "no"), Reply::close(), Reply::document(200, "text/html", "<html>")] {
         for provider in
             [Provider::Other, Provider::Ollama, Provider::LmStudio, Provider::Vllm, Provider::OpenRouter]
@@ -204,7 +204,7 @@ async fn learning_nothing_does_no_harm() {
 }
 
 #[tokio::test]
-async fn nothing_is_asked_before_it_is_wanted() {
+async fn traits_need_no_request() {
     let server = ModelServer::start(plain());
     let client: Client = client(&server);
     let _ = client.traits_of("test-model");

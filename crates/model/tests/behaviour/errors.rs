@@ -1,14 +1,14 @@
-//! Failures: of which sort, in whose words, and what is never said.
+//! Failures: their kind, their message, and the secrets that are never shown.
 
 use std::time::Duration;
 
-use narrows_model::{Client, Error, Kind, Provider};
+use narrows_model::{Client, Error, ErrorKind, Provider};
 use narrows_testkit::model::{ModelServer, Reply, Step, nobody, preset};
 use serde_json::json;
 
 use crate::stage::{ask, client_with, endpoint, request};
 
-/// The failure this reply leads to, asked once and with this key.
+/// Returns the failure that this reply leads to, without retries and with this key.
 async fn failure(reply: Reply, key: &str) -> Error {
     let server = ModelServer::start(reply);
     let client = client_with(&server, |endpoint| {
@@ -27,7 +27,7 @@ async fn failure(reply: Reply, key: &str) -> Error {
     error
 }
 
-async fn check(reply: Reply, kind: Kind, status: u16, retryable: bool, said: &str) {
+async fn check(reply: Reply, kind: ErrorKind, status: u16, retryable: bool, said: &str) {
     let shown = format!("{reply:?}");
     let error = failure(reply, "sk-secret-key").await;
     assert_eq!(
@@ -42,28 +42,28 @@ async fn check(reply: Reply, kind: Kind, status: u16, retryable: bool, said: &st
 #[tokio::test]
 async fn statuses_are_sorted() {
     for (status, kind, retryable) in [
-        (400, Kind::Http, false),
-        (401, Kind::Auth, false),
-        (402, Kind::Quota, false),
-        (403, Kind::Auth, false),
-        (404, Kind::Http, false),
-        (408, Kind::Http, true),
-        (409, Kind::Http, true),
-        (413, Kind::Overflow, false),
-        (422, Kind::Http, false),
-        (425, Kind::Http, true),
-        (429, Kind::RateLimit, true),
-        (500, Kind::Server, true),
-        (502, Kind::Server, true),
-        (503, Kind::Server, true),
-        (529, Kind::Server, true),
+        (400, ErrorKind::Http, false),
+        (401, ErrorKind::Auth, false),
+        (402, ErrorKind::Quota, false),
+        (403, ErrorKind::Auth, false),
+        (404, ErrorKind::Http, false),
+        (408, ErrorKind::Http, true),
+        (409, ErrorKind::Http, true),
+        (413, ErrorKind::Overflow, false),
+        (422, ErrorKind::Http, false),
+        (425, ErrorKind::Http, true),
+        (429, ErrorKind::RateLimit, true),
+        (500, ErrorKind::Server, true),
+        (502, ErrorKind::Server, true),
+        (503, ErrorKind::Server, true),
+        (529, ErrorKind::Server, true),
     ] {
         check(Reply::refused(status, "the words"), kind, status, retryable, "the words").await;
     }
 }
 
 #[tokio::test]
-async fn the_words_are_found_wherever_they_stand() {
+async fn the_message_is_found_in_every_field() {
     for body in [
         json!({"error": {"message": "the words"}}),
         json!({"error": "the words"}),
@@ -74,41 +74,41 @@ async fn the_words_are_found_wherever_they_stand() {
         json!({"message": {"detail": [{"loc": ["body", "x"], "msg": "the words"}]}}),
         json!([{"error": {"code": 400, "message": "the words", "status": "INVALID"}}]),
     ] {
-        check(Reply::error(400, &body), Kind::Http, 400, false, "the words").await;
+        check(Reply::error(400, &body), ErrorKind::Http, 400, false, "the words").await;
     }
-    check(Reply::document(400, "text/plain", "the words\n"), Kind::Http, 400, false, "the words").await;
+    check(Reply::document(400, "text/plain", "the words\n"), ErrorKind::Http, 400, false, "the words").await;
     let page = "<html><head><title>\n the words &amp; more </title></head><body>nothing of use</body></html>";
     let error = failure(Reply::document(502, "text/html", page), "sk-secret-key").await;
     assert!(error.message.contains("the words") && !error.message.contains("nothing of use"), "{error:?}");
 }
 
 #[tokio::test]
-async fn without_words_the_status_still_tells() {
+async fn without_a_message_the_status_is_reported() {
     for reply in
         [Reply::document(418, "text/plain", ""), Reply::json(418, &json!({})), Reply::json(418, &json!(null))]
     {
         let error = failure(reply, "sk-secret-key").await;
-        assert_eq!((error.kind, error.status), (Kind::Http, Some(418)));
+        assert_eq!((error.kind, error.status), (ErrorKind::Http, Some(418)));
         assert!(error.to_string().contains("418"), "{error}");
     }
 }
 
 #[tokio::test]
-async fn providers_refuse_each_in_their_way() {
-    check(preset::openai::rate_limit(), Kind::RateLimit, 429, true, "Too many requests").await;
-    check(preset::openai::quota(), Kind::Quota, 429, false, "quota").await;
-    check(preset::azure::bad_key(), Kind::Auth, 401, false, "subscription key").await;
-    check(preset::azure::no_version(), Kind::Http, 404, false, "Resource not found").await;
-    check(preset::openrouter::payment(), Kind::Quota, 402, false, "credits").await;
-    check(preset::deepseek::payment(), Kind::Quota, 402, false, "Balance").await;
-    check(preset::groq::rate_limit(), Kind::RateLimit, 429, true, "tokens per minute").await;
-    check(preset::gemini::bad_key(), Kind::Http, 400, false, "not valid").await;
-    check(preset::gemini::overloaded(), Kind::Server, 503, true, "overloaded").await;
-    check(preset::ollama::no_model(), Kind::Http, 404, false, "there is no model").await;
-    check(preset::litellm::bad_key(), Kind::Http, 400, false, "No connected db").await;
-    check(preset::litellm::no_key(), Kind::Server, 500, true, "Internal Server Error").await;
-    check(preset::llamacpp::loading(), Kind::Server, 503, true, "Loading model").await;
-    check(preset::lmstudio::refused(), Kind::Http, 400, false, "not enough memory").await;
+async fn every_provider_words_refusals_differently() {
+    check(preset::openai::rate_limit(), ErrorKind::RateLimit, 429, true, "Too many requests").await;
+    check(preset::openai::quota(), ErrorKind::Quota, 429, false, "quota").await;
+    check(preset::azure::bad_key(), ErrorKind::Auth, 401, false, "subscription key").await;
+    check(preset::azure::no_version(), ErrorKind::Http, 404, false, "Resource not found").await;
+    check(preset::openrouter::payment(), ErrorKind::Quota, 402, false, "credits").await;
+    check(preset::deepseek::payment(), ErrorKind::Quota, 402, false, "Balance").await;
+    check(preset::groq::rate_limit(), ErrorKind::RateLimit, 429, true, "tokens per minute").await;
+    check(preset::gemini::bad_key(), ErrorKind::Http, 400, false, "not valid").await;
+    check(preset::gemini::overloaded(), ErrorKind::Server, 503, true, "overloaded").await;
+    check(preset::ollama::no_model(), ErrorKind::Http, 404, false, "there is no model").await;
+    check(preset::litellm::bad_key(), ErrorKind::Http, 400, false, "No connected db").await;
+    check(preset::litellm::no_key(), ErrorKind::Server, 500, true, "Internal Server Error").await;
+    check(preset::llamacpp::loading(), ErrorKind::Server, 503, true, "Loading model").await;
+    check(preset::lmstudio::refused(), ErrorKind::Http, 400, false, "not enough memory").await;
 }
 
 #[tokio::test]
@@ -121,17 +121,21 @@ async fn an_overflow_tells_the_window_where_it_can() {
         (Reply::refused(413, "too much"), None),
     ] {
         let error = failure(reply, "sk-secret-key").await;
-        assert_eq!((error.kind, error.window, error.retryable), (Kind::Overflow, window, false), "{error:?}");
+        assert_eq!(
+            (error.kind, error.window, error.retryable),
+            (ErrorKind::Overflow, window, false),
+            "{error:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn an_error_may_come_with_success() {
     let error = failure(preset::openrouter::error_in_200(), "sk-secret-key").await;
-    assert!(matches!(error.kind, Kind::Provider | Kind::RateLimit), "{error:?}");
+    assert!(matches!(error.kind, ErrorKind::Provider | ErrorKind::RateLimit), "{error:?}");
     assert!(error.message.contains("busy") && error.retryable, "{error:?}");
     let error = failure(Reply::json(200, &json!({"error": "no such model"})), "sk-secret-key").await;
-    assert_eq!(error.kind, Kind::Provider, "{error:?}");
+    assert_eq!(error.kind, ErrorKind::Provider, "{error:?}");
     assert!(error.message.contains("no such model"), "{error:?}");
 }
 
@@ -146,9 +150,9 @@ async fn requests_are_named_for_support() {
 
 #[tokio::test]
 async fn the_key_is_never_repeated() {
-    // The helper looks for it in every form of the error.
+    // The helper searches every form of the error for it.
     let error = failure(preset::openai::bad_key("sk-very-secret"), "sk-very-secret").await;
-    assert_eq!(error.kind, Kind::Auth);
+    assert_eq!(error.kind, ErrorKind::Auth);
     let long = format!("{}sk-very-secret", "x".repeat(1990));
     failure(Reply::refused(400, &long), "sk-very-secret").await;
     let page = "<html><title>Key sk-very-secret is wrong</title></html>";
@@ -157,7 +161,7 @@ async fn the_key_is_never_repeated() {
 }
 
 #[tokio::test]
-async fn words_are_made_safe_and_short() {
+async fn error_messages_are_escaped_and_shortened() {
     let error =
         failure(Reply::refused(400, "red \u{1b}[31m alert\r\nsecond line\u{202e}\0"), "sk-secret-key").await;
     assert!(!error.message.chars().any(char::is_control), "{:?}", error.message);
@@ -172,7 +176,7 @@ async fn a_long_refusal_is_not_read_to_its_end() {
     let server = ModelServer::start(endless);
     let client = client_with(&server, |endpoint| endpoint.limits.attempts = 1);
     let outcome = ask(&client, &request()).await;
-    assert_eq!((outcome.failed().kind, outcome.failed().status), (Kind::Http, Some(400)));
+    assert_eq!((outcome.failed().kind, outcome.failed().status), (ErrorKind::Http, Some(400)));
     assert!(outcome.failed().message.starts_with("no. "));
     server.hung_up().await;
 }
@@ -185,7 +189,7 @@ async fn a_refusal_that_breaks_off_is_a_refusal() {
             .then(Step::Pause(Duration::from_millis(150)))
             .then(end);
         let error = failure(reply, "sk-secret-key").await;
-        assert_eq!((error.kind, error.status), (Kind::Http, Some(404)), "{error:?}");
+        assert_eq!((error.kind, error.status), (ErrorKind::Http, Some(404)), "{error:?}");
     }
 }
 
@@ -210,11 +214,11 @@ async fn redirects_do_not_carry_the_key_away() {
 }
 
 #[tokio::test]
-async fn what_does_not_speak_http_is_a_network_error() {
+async fn a_server_that_does_not_speak_http_is_a_network_error() {
     let greeting = Reply::raw("").before(Step::Bytes(b"220 mail.example.org ready\r\n".to_vec()));
     for reply in [Reply::close(), Reply::cut(), greeting.before(Step::Close)] {
         let error = failure(reply, "sk-secret-key").await;
-        assert_eq!((error.kind, error.status), (Kind::Network, None), "{error:?}");
+        assert_eq!((error.kind, error.status), (ErrorKind::Network, None), "{error:?}");
         assert!(!error.message.is_empty());
     }
 }
@@ -226,6 +230,6 @@ async fn the_cause_of_a_failed_connection_is_told() {
     let client = Client::new(endpoint).expect("the settings are good");
     let outcome = ask(&client, &request()).await;
     let error = outcome.failed();
-    assert_eq!((error.kind, error.retryable), (Kind::Network, true), "{error:?}");
+    assert_eq!((error.kind, error.retryable), (ErrorKind::Network, true), "{error:?}");
     assert!(error.message.to_lowercase().contains("refused"), "{error:?}");
 }

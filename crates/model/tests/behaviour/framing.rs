@@ -1,8 +1,8 @@
-//! Bytes to events: line ends, reads that cut through anything, bodies of the wrong kind, and ends of all sorts.
+//! From bytes to events: line ends, split reads, bodies of the wrong kind, and every kind of end.
 
 use std::time::{Duration, Instant};
 
-use narrows_model::{Assistant, Finish, Kind};
+use narrows_model::{Assistant, ErrorKind, Finish};
 use narrows_testkit::model::{Framing, ModelServer, Reply, Step, data, delta, finish, usage};
 use proptest::prelude::{ProptestConfig, any, proptest};
 use serde_json::json;
@@ -17,7 +17,7 @@ fn stop() -> Vec<u8> {
     data(&finish("stop"))
 }
 
-/// A stream of these bytes is this answer.
+/// Checks that a stream of these bytes is this answer.
 #[track_caller]
 fn check(reply: Reply, expected: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -40,7 +40,7 @@ fn lines_end_in_three_ways_and_reads_anywhere() {
 
 #[test]
 fn a_byte_order_mark_is_skipped() {
-    // The first event must be one that is missed.
+    // The first event must be the one that is missing.
     let marked = || Reply::stream([b"\xef\xbb\xbf".to_vec(), word("Hello"), stop()]);
     check(marked(), "Hello");
     check(marked().at_once(), "Hello");
@@ -62,7 +62,7 @@ fn several_lines_of_data_are_one_event() {
 }
 
 #[test]
-fn what_is_no_data_is_ignored() {
+fn fields_other_than_data_are_ignored() {
     let noise = [
         "event: message\n\n",
         "retry: 3000\n\n",
@@ -155,7 +155,7 @@ async fn after_the_finish_usage_is_waited_for_a_moment() {
 }
 
 #[tokio::test]
-async fn the_grace_is_not_prolonged_by_noise() {
+async fn the_grace_period_is_not_prolonged_by_comments() {
     for noise in [b": keep-alive\n\n".to_vec(), data(&delta(&json!({}))), data(&usage(1, 2))] {
         let noisy = Reply::text("Hello")
             .without_usage()
@@ -171,7 +171,7 @@ async fn the_grace_is_not_prolonged_by_noise() {
 
 #[tokio::test]
 async fn an_answer_without_an_end_was_cut() {
-    // A reset drops what has not been read: it waits until that has been.
+    // A reset drops unread data, so it waits until that has been read.
     let gate = || Step::gate(SHOWN);
     for reply in [
         Reply::stream([word("Hel")]),
@@ -184,9 +184,9 @@ async fn an_answer_without_an_end_was_cut() {
         let server = ModelServer::start(reply);
         let outcome = play_on(&server).await;
         let error = outcome.failed();
-        assert_eq!((error.kind, error.shown), (Kind::Cut, true), "{shown}: {error:?}");
+        assert_eq!((error.kind, error.shown), (ErrorKind::Cut, true), "{shown}: {error:?}");
         assert_eq!(outcome.text(), "Hel", "{shown}");
-        // Half an answer is no part of a conversation; whoever showed it has it.
+        // Half an answer is not part of a conversation; the caller has what was shown.
         assert_eq!(outcome.completion.message, Assistant::default(), "{shown}");
         assert!(outcome.notes().is_empty(), "{shown}: nothing is asked again once something was shown");
     }
@@ -202,7 +202,7 @@ async fn a_reset_after_the_finish_is_no_loss() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_said_to_be_none() {
+async fn a_body_that_is_no_answer_is_reported() {
     let page = "<!DOCTYPE html><html><head><title>Sign in here</title></head><body>…</body></html>";
     for (reply, said) in [
         (Reply::document(200, "text/html", page), "Sign in here"),
@@ -218,7 +218,7 @@ async fn what_is_no_answer_is_said_to_be_none() {
         let client = client_with(&server, |endpoint| endpoint.limits.attempts = 1);
         let outcome = ask(&client, &request()).await;
         let error = outcome.failed();
-        assert_eq!(error.kind, Kind::Garbage, "{shown}: {error:?}");
+        assert_eq!(error.kind, ErrorKind::Garbage, "{shown}: {error:?}");
         assert!(error.message.contains(said), "{shown}: {error:?}");
         assert!(!error.shown && outcome.events.is_empty(), "{shown}");
     }
@@ -233,7 +233,7 @@ async fn lines_and_answers_are_bounded() {
         endpoint.limits.attempts = 1;
     });
     let outcome = ask(&client, &request()).await;
-    assert_eq!(outcome.failed().kind, Kind::Garbage, "{outcome:?}");
+    assert_eq!(outcome.failed().kind, ErrorKind::Garbage, "{outcome:?}");
     server.hung_up().await;
 
     let many = Reply::raw("").then(Step::Forever(word("word "), Duration::ZERO));
@@ -241,7 +241,7 @@ async fn lines_and_answers_are_bounded() {
     let client = client_with(&server, |endpoint| endpoint.limits.max_reply = 32 << 10);
     let outcome = ask(&client, &request()).await;
     let error = outcome.failed();
-    assert_eq!((error.kind, error.shown, error.retryable), (Kind::Garbage, true, false), "{error:?}");
+    assert_eq!((error.kind, error.shown, error.retryable), (ErrorKind::Garbage, true, false), "{error:?}");
     assert!(outcome.text().starts_with("word word "));
     server.hung_up().await;
 }
@@ -254,7 +254,7 @@ async fn a_whole_body_is_bounded_too() {
         endpoint.limits.max_reply = 64 << 10;
         endpoint.limits.attempts = 1;
     });
-    assert_eq!(ask(&client, &request()).await.failed().kind, Kind::Garbage);
+    assert_eq!(ask(&client, &request()).await.failed().kind, ErrorKind::Garbage);
     server.hung_up().await;
 }
 
@@ -265,22 +265,22 @@ fn a_long_line_within_the_limit_is_taken() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_text_do_no_harm() {
+async fn invalid_utf8_does_no_harm() {
     let mut broken = word("Hel?");
     let at = broken.iter().position(|byte| *byte == b'?').expect("it is there");
     broken[at] = 0xff;
     let outcome = play(Reply::stream([broken, word("lo"), stop()])).await;
     assert_eq!(outcome.error, None);
-    // The bad line is passed over, or shown with a mark in the place of what could not be read.
+    // The invalid line is skipped, or shown with a replacement character.
     assert!(["lo", "Hel\u{fffd}lo"].contains(&outcome.text().as_str()), "{:?}", outcome.text());
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
 
-    /// However a stream is cut into reads, the answer is the same.
+    /// However a stream is split into reads, the answer is the same.
     #[test]
-    fn reads_make_no_difference(cuts in proptest::collection::vec(1_usize..120, 1..40), end in 0..3_usize, comments in any::<bool>()) {
+    fn the_boundaries_of_reads_make_no_difference(cuts in proptest::collection::vec(1_usize..120, 1..40), end in 0..3_usize, comments in any::<bool>()) {
         let noise: &[u8] = if comments { b": hi\n" } else { b"" };
         let parts = [noise, &word("Ünï"), noise, &word("cödé ✓"), &stop(), &data(&usage(1, 2)), &data("[DONE]")];
         let whole = String::from_utf8(parts.concat()).expect("text");

@@ -1,8 +1,8 @@
-//! Endpoints that are broken, or mean it: whatever they say, the answer goes on or ends with an error.
+//! Broken or malicious endpoints: the answer goes on or ends with an error.
 
 use std::time::Duration;
 
-use narrows_model::{Event, Finish, Kind, Message, Part, Provider, Request};
+use narrows_model::{ErrorKind, Finish, Message, Part, Provider, ReplyEvent, Request};
 use narrows_testkit::model::{ModelServer, Reply, Step, chunk, data, delta, finish, preset, usage};
 use serde_json::{Value, json};
 
@@ -52,7 +52,7 @@ async fn nesting_without_end_is_passed_over() {
 }
 
 #[tokio::test]
-async fn half_a_character_costs_no_more_than_its_chunk() {
+async fn invalid_utf8_loses_at_most_its_chunk() {
     let half = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"\\ud83d\"}}]}\n\n";
     let outcome = play(Reply::stream([
         half.as_bytes().to_vec(),
@@ -76,7 +76,7 @@ async fn an_index_is_no_reason_to_make_room() {
 }
 
 #[tokio::test]
-async fn what_comes_after_the_end_is_not_heard() {
+async fn events_after_the_end_are_ignored() {
     let after =
         Reply::text("Hello").then(Step::Bytes(data(&delta(&json!({"content": "more"}))))).then(Step::Hang);
     assert_eq!(play(after.clone()).await.whole().message.text, "Hello");
@@ -93,7 +93,7 @@ async fn a_call_cut_off_by_a_filter_is_not_to_be_run() {
 }
 
 #[tokio::test]
-async fn the_end_stays_the_end() {
+async fn after_the_end_next_returns_none() {
     let server = ModelServer::start(Reply::text("Hello"));
     let client_ = client(&server);
     let asked = request();
@@ -113,7 +113,7 @@ async fn the_end_stays_the_end() {
 }
 
 #[tokio::test]
-async fn giving_up_before_the_answer_begins_asks_nothing_twice() {
+async fn dropping_next_before_the_response_sends_nothing_twice() {
     let server = ModelServer::start(Reply::text("Hello").before(Step::gate("begin")));
     let client = client(&server);
     let asked = request();
@@ -122,12 +122,12 @@ async fn giving_up_before_the_answer_begins_asks_nothing_twice() {
         assert!(tokio::time::timeout(Duration::from_millis(20), reply.next()).await.is_err());
     }
     server.release("begin");
-    assert_eq!(reply.next().await, Ok(Some(Event::Text("Hello".to_owned()))));
+    assert_eq!(reply.next().await, Ok(Some(ReplyEvent::Text("Hello".to_owned()))));
     assert_eq!(server.seen().len(), 1);
 }
 
 #[tokio::test]
-async fn nothing_is_sent_before_it_is_wanted() {
+async fn nothing_is_sent_before_the_first_poll() {
     let server = ModelServer::start(Reply::text("Hello"));
     let client = client(&server);
     let asked = request();
@@ -135,7 +135,7 @@ async fn nothing_is_sent_before_it_is_wanted() {
     assert_eq!(server.connections(), 0);
 }
 
-/// A whole reply with its length, after which the server closes the connection without having said so.
+/// Returns a complete response with its length, after which the server closes the connection without announcing it.
 fn closing(text: &str) -> Reply {
     let events = [data(&delta(&json!({"content": text}))), data(&finish("stop")), data("[DONE]")].concat();
     let head = format!(
@@ -153,7 +153,7 @@ async fn a_connection_that_was_closed_meanwhile_is_not_used() {
         let outcome = ask(&client, &request()).await;
         assert!(outcome.notes().is_empty(), "{outcome:?}");
         assert_eq!(outcome.whole().message.text, "Hello");
-        // sleep: nobody tells when a socket in the pool of the client has seen the end
+        // sleep: nothing reports when a socket in the client's pool has seen the end
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(server.connections(), 3);
@@ -183,7 +183,7 @@ async fn redirects_do_not_go_round() {
 }
 
 #[tokio::test]
-async fn waits_that_make_no_sense_are_not_kept() {
+async fn invalid_waits_are_ignored() {
     for (name, value) in [
         ("retry-after", "-5"),
         ("retry-after", "soon"),
@@ -198,7 +198,7 @@ async fn waits_that_make_no_sense_are_not_kept() {
         let asked = request();
         let mut reply = client.chat(&asked);
         let next = reply.next().await;
-        let Ok(Some(Event::Note(narrows_model::Note::Retrying { wait, .. }))) = next else {
+        let Ok(Some(ReplyEvent::Note(narrows_model::ReplyNote::Retrying { wait, .. }))) = next else {
             panic!("{name}: {value}: {next:?}")
         };
         assert!(
@@ -217,7 +217,7 @@ async fn waits_that_make_no_sense_are_not_kept() {
 async fn a_success_without_a_body_is_no_answer() {
     let server = ModelServer::start(Reply::document(204, "text/plain", ""));
     let client = client_with(&server, |endpoint| endpoint.limits.attempts = 1);
-    assert_eq!(ask(&client, &request()).await.failed().kind, Kind::Garbage);
+    assert_eq!(ask(&client, &request()).await.failed().kind, ErrorKind::Garbage);
 }
 
 #[tokio::test]
@@ -232,13 +232,13 @@ async fn secrets_in_headers_are_not_repeated_either() {
 }
 
 #[tokio::test]
-async fn overflow_is_told_by_an_event_too() {
+async fn an_overflow_can_be_reported_by_an_event() {
     let event = json!({"error": {
         "message": "the prompt is too long", "code": "context_length_exceeded", "type": "invalid_request_error"
     }});
     let server = ModelServer::start(Reply::sse([event]));
     let outcome = ask(&client(&server), &request()).await;
-    assert_eq!(outcome.failed().kind, Kind::Overflow, "{:?}", outcome.failed());
+    assert_eq!(outcome.failed().kind, ErrorKind::Overflow, "{:?}", outcome.failed());
     assert_eq!(server.seen().len(), 1, "the same would not fit again");
 }
 
@@ -272,7 +272,7 @@ async fn control_characters_of_an_answer_are_kept() {
 }
 
 #[tokio::test]
-async fn two_answers_to_one_question_are_one() {
+async fn two_choices_with_one_index_are_one_answer() {
     let both = chunk(&json!([
         {"index": 0, "delta": {"content": "one"}, "finish_reason": "stop"},
         {"index": 0, "delta": {"content": " more"}, "finish_reason": "stop"},
@@ -284,7 +284,7 @@ async fn two_answers_to_one_question_are_one() {
 
 #[tokio::test]
 async fn a_provider_may_be_mistaken_for_another() {
-    // Whatever the settings say, every stream is understood.
+    // Every stream is parsed, whatever the settings.
     for provider in Provider::all().filter(|provider| *provider != Provider::Demo) {
         for reply in [preset::openrouter::call(), preset::mistral::call(), preset::deepseek::call()] {
             let server = ModelServer::start(reply);
@@ -294,13 +294,13 @@ async fn a_provider_may_be_mistaken_for_another() {
     }
 }
 
-/// Nobody has asked for it, so nobody can read it.
+/// The client did not request it, so it cannot decode it.
 #[tokio::test]
 async fn a_compressed_answer_is_called_so() {
     let server = ModelServer::start(Reply::text("Hello").header("Content-Encoding", "gzip"));
     let outcome = ask(&client(&server), &request()).await;
     let error = outcome.failed();
-    assert_eq!((error.kind, error.message.as_str()), (Kind::Garbage, "the answer is compressed (gzip)"));
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Garbage, "the answer is compressed (gzip)"));
     assert_eq!(server.seen().len(), 1);
 }
 

@@ -1,6 +1,6 @@
-//! How the client behaves towards endpoints of all sorts: what it sends, and what it makes of what comes back.
+//! The client against endpoints of all sorts: what it sends, and how it handles the responses.
 //!
-//! One program and a module for each theme: linking it once is most of its cost. The endpoints are scripted, see
+//! One program with a module per topic: linking it once is most of its cost. The endpoints are scripted, see
 //! `narrows_testkit::model`.
 
 mod chunks;

@@ -1,6 +1,6 @@
-//! Every provider from one end to the other: who is greeted how, and what its stream becomes.
+//! Every provider end to end: the request, and the stream.
 
-use narrows_model::{Client, Endpoint, Event, Finish, Kind, Message, Provider, Request};
+use narrows_model::{Client, Endpoint, ErrorKind, Finish, Message, Provider, ReplyEvent, Request};
 use narrows_testkit::model::{ModelServer, Reply, preset};
 
 use crate::stage::{ask, client_of, client_with, request, result, tool};
@@ -91,9 +91,9 @@ async fn streams_that_fail_say_so_after_what_they_showed() {
     ] {
         let server = ModelServer::start(reply);
         let outcome = ask(&client_of(&server, Provider::Other), &request()).await;
-        assert_eq!(outcome.events, [Event::Text("Hello".to_owned())]);
+        assert_eq!(outcome.events, [ReplyEvent::Text("Hello".to_owned())]);
         let error = outcome.failed();
-        assert_eq!((error.kind, error.shown), (Kind::Provider, true), "{error:?}");
+        assert_eq!((error.kind, error.shown), (ErrorKind::Provider, true), "{error:?}");
         assert!(error.message.contains(said), "{error:?}");
     }
 }

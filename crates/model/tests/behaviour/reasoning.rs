@@ -1,12 +1,12 @@
-//! Thoughts: under which names they come, tags in their place, and what goes back to whom.
+//! Reasoning: its field names, its tags, and what is sent back to which provider.
 
-use narrows_model::{Assistant, Event, Message, Provider, Request};
+use narrows_model::{Assistant, Message, Provider, ReplyEvent, Request};
 use narrows_testkit::model::{ModelServer, Reply, preset};
 use serde_json::{Value, json};
 
 use crate::stage::{ask, body_of, call, calls, client_of, deltas, play, request, result, with_tools};
 
-/// A stream of these deltas shows this thought and this text.
+/// Checks that a stream of these deltas shows this reasoning and this text.
 async fn check(pieces: &[Value], thought: &str, text: &str) {
     let outcome = play(deltas(pieces, "stop")).await;
     assert_eq!((outcome.thought().as_str(), outcome.text().as_str()), (thought, text), "{pieces:?}");
@@ -40,7 +40,7 @@ async fn details_repeat_the_thought_and_are_not_shown_twice() {
     check(&[delta, json!({"content": "Hello"})], "Let me see", "Hello").await;
 }
 
-/// An answer that comes in pieces of `size` characters.
+/// Returns an answer that comes in pieces of `size` characters.
 fn pieces(text: &str, size: usize) -> Vec<Value> {
     let characters: Vec<char> = text.chars().collect();
     characters.chunks(size).map(|piece| json!({"content": piece.iter().collect::<String>()})).collect()
@@ -54,7 +54,7 @@ async fn tags_at_the_start_hold_a_thought() {
 }
 
 #[tokio::test]
-async fn blanks_around_tags_are_not_the_answer() {
+async fn white_space_around_tags_is_dropped() {
     for size in [1, 3, 100] {
         let outcome = play(deltas(&pieces("\n<think>\nLet me see\n</think>\n\nHello", size), "stop")).await;
         assert_eq!(outcome.text(), "Hello", "in pieces of {size}");
@@ -91,11 +91,11 @@ async fn tags_are_found_beside_thoughts_in_fields() {
 #[tokio::test]
 async fn a_thought_is_shown_before_its_end_has_come() {
     let outcome = play(deltas(&pieces("<think>one two three</think>four", 4), "stop")).await;
-    let thoughts = outcome.events.iter().filter(|event| matches!(event, Event::Thought(_))).count();
+    let thoughts = outcome.events.iter().filter(|event| matches!(event, ReplyEvent::Thought(_))).count();
     assert!(thoughts > 1, "{:?}", outcome.events);
 }
 
-/// A conversation in which a model has thought and called a tool.
+/// Returns a conversation in which a model has reasoned and called a tool.
 fn after_a_call(assistant: Assistant) -> Request {
     let messages = vec![Message::user("Hi"), Message::Assistant(assistant), result("c1", "found")];
     with_tools(messages)

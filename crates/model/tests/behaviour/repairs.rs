@@ -1,23 +1,24 @@
-//! Refusals that another wording answers: what is left out, that it is told, and that it is remembered.
+//! Refusals that another form of the request avoids: what is dropped, that it is reported, and that it is remembered.
 
-use narrows_model::{Client, Dropped, Effort, Kind, Message, Note, Part, Provider, Request};
+use narrows_model::{Client, DroppedField, Effort, ErrorKind, Message, Part, Provider, ReplyNote, Request};
 use narrows_testkit::model::{ModelServer, Plan, Reply, Seen, preset};
 use serde_json::{Value, json};
 
 use crate::stage::{Outcome, ask, call, calls, client, client_of, request, result, tool, with_tools};
 
-/// A server that refuses with `refusal` as long as `refused` holds.
+/// Starts a server that refuses with `refusal` as long as `refused` holds.
 fn picky(refused: impl Fn(&Seen) -> bool + Send + 'static, refusal: Reply) -> Plan {
     Plan::from(Reply::text("Hello")).unless(move |seen| refused(seen).then(|| refusal.clone()))
 }
 
-fn dropped(outcome: &Outcome) -> Vec<Dropped> {
-    let what = |note: &&Note| if let Note::Without { what, .. } = note { Some(*what) } else { None };
+fn dropped(outcome: &Outcome) -> Vec<DroppedField> {
+    let what =
+        |note: &&ReplyNote| if let ReplyNote::Without { what, .. } = note { Some(*what) } else { None };
     outcome.notes().iter().filter_map(what).collect()
 }
 
-/// The request is answered once `what` has been dropped, after `tries`, and at once from then on.
-async fn check(plan: Plan, provider: Provider, asked: &Request, what: &[Dropped]) -> Vec<Seen> {
+/// Checks that the request is answered once `what` has been dropped, after `tries`, and at once from then on.
+async fn check(plan: Plan, provider: Provider, asked: &Request, what: &[DroppedField]) -> Vec<Seen> {
     let server = ModelServer::start(plan);
     let client = client_of(&server, provider);
     let outcome = ask(&client, asked).await;
@@ -33,7 +34,7 @@ async fn check(plan: Plan, provider: Provider, asked: &Request, what: &[Dropped]
     seen
 }
 
-/// A request that has everything that can be refused by name.
+/// Returns a request with every part that can be refused by name.
 fn full() -> Request {
     Request {
         system: Some("Be brief.".to_owned()),
@@ -46,10 +47,10 @@ fn full() -> Request {
 }
 
 #[tokio::test]
-async fn the_wish_for_usage_is_dropped() {
+async fn the_request_for_usage_is_dropped() {
     for refusal in [preset::azure::no_stream_options(), preset::mistral::extra_forbidden("stream_options")] {
         let plan = picky(|seen| seen.has("stream_options"), refusal);
-        let seen = check(plan, Provider::Other, &full(), &[Dropped::StreamOptions]).await;
+        let seen = check(plan, Provider::Other, &full(), &[DroppedField::StreamOptions]).await;
         assert_eq!(seen[1].body["stream"], true, "only that is dropped");
         assert!(seen[1].has("tools") && seen[1].has("temperature") && seen[1].has("max_tokens"));
     }
@@ -58,13 +59,13 @@ async fn the_wish_for_usage_is_dropped() {
 #[tokio::test]
 async fn the_limit_goes_by_its_other_name() {
     let plan = picky(|seen| seen.has("max_tokens"), preset::openai::max_tokens_refused());
-    let seen = check(plan, Provider::Other, &full(), &[Dropped::MaxTokensName]).await;
+    let seen = check(plan, Provider::Other, &full(), &[DroppedField::MaxTokensName]).await;
     assert_eq!(seen[1].body["max_completion_tokens"], 100);
 
     let refusal = preset::openai::unknown_field("max_completion_tokens");
     let plan = picky(|seen| seen.has("max_completion_tokens"), refusal);
     let asked = Request { model: "o3".to_owned(), max_tokens: Some(100), ..request() };
-    let seen = check(plan, Provider::OpenAi, &asked, &[Dropped::MaxTokensName]).await;
+    let seen = check(plan, Provider::OpenAi, &asked, &[DroppedField::MaxTokensName]).await;
     assert_eq!(seen[1].body["max_tokens"], 100);
 }
 
@@ -76,7 +77,8 @@ async fn fields_are_dropped_one_by_one() {
         }
         seen.has("reasoning_effort").then(|| preset::openai::unknown_field("reasoning_effort"))
     });
-    let seen = check(plan, Provider::Other, &full(), &[Dropped::Temperature, Dropped::Effort]).await;
+    let seen =
+        check(plan, Provider::Other, &full(), &[DroppedField::Temperature, DroppedField::Effort]).await;
     assert!(seen[2].has("max_tokens") && seen[2].has("tools") && seen[2].has("stream_options"));
 }
 
@@ -86,7 +88,7 @@ async fn tools_are_dropped_with_a_notice() {
         let server = ModelServer::start(picky(|seen| seen.has("tools"), refusal));
         let client = client(&server);
         let outcome = ask(&client, &full()).await;
-        let [Note::Without { what: Dropped::Tools, error }] = outcome.notes()[..] else {
+        let [ReplyNote::Without { what: DroppedField::Tools, error }] = outcome.notes()[..] else {
             panic!("{outcome:?}")
         };
         assert_eq!(error.status, Some(400));
@@ -108,7 +110,7 @@ async fn without_tools_a_history_of_calls_is_still_understood() {
     ];
     let plan = picky(|seen| seen.has("tools"), preset::ollama::no_tools());
     let asked = Request { messages, ..full() };
-    let seen = check(plan, Provider::Other, &asked, &[Dropped::Tools]).await;
+    let seen = check(plan, Provider::Other, &asked, &[DroppedField::Tools]).await;
     let text = Value::from(seen[1].messages().to_vec()).to_string();
     assert!(text.contains("found") && text.contains("And?"), "{text}");
 }
@@ -121,7 +123,7 @@ async fn instructions_find_another_place() {
     };
     let plan = Plan::from(Reply::text("Hello")).unless(no_role);
     let asked = Request { system: Some("Be brief.".to_owned()), ..request() };
-    let seen = check(plan, Provider::Other, &asked, &[Dropped::SystemRole]).await;
+    let seen = check(plan, Provider::Other, &asked, &[DroppedField::SystemRole]).await;
     assert_eq!(seen[1].messages()[0], json!({"role": "developer", "content": "Be brief."}));
 
     let neither = |seen: &Seen| {
@@ -129,7 +131,8 @@ async fn instructions_find_another_place() {
         (role != "user").then(|| Reply::refused(400, &format!("the role '{role}' is not supported")))
     };
     let plan = Plan::from(Reply::text("Hello")).unless(neither);
-    let seen = check(plan, Provider::Other, &asked, &[Dropped::SystemRole, Dropped::DeveloperRole]).await;
+    let seen =
+        check(plan, Provider::Other, &asked, &[DroppedField::SystemRole, DroppedField::DeveloperRole]).await;
     assert_eq!(seen[2].messages().len(), 1);
     let content = seen[2].messages()[0]["content"].as_str().expect("a text");
     assert!(content.starts_with("Be brief.") && content.ends_with("Hi"), "{content}");
@@ -145,7 +148,7 @@ async fn parts_become_a_text() {
     let in_parts = |seen: &Seen| seen.messages().iter().any(|message| message["content"].is_array());
     let plan = picky(in_parts, Reply::refused(400, "messages.0.content: the content must be a string"));
     let asked = Request { messages: vec![picture()], ..request() };
-    let seen = check(plan, Provider::Other, &asked, &[Dropped::Parts]).await;
+    let seen = check(plan, Provider::Other, &asked, &[DroppedField::DroppedFields]).await;
     let content = seen[1].messages()[0]["content"].as_str().expect("a text");
     assert!(content.contains("See:") && content.contains("[Image: image/png]"), "{content}");
 }
@@ -159,7 +162,8 @@ async fn neighbours_of_one_role_become_one() {
     };
     let asked = Request { messages: vec![Message::user("One."), Message::user("Two.")], ..request() };
     let seen =
-        check(picky(twice, preset::vllm::alternate()), Provider::Other, &asked, &[Dropped::Neighbours]).await;
+        check(picky(twice, preset::vllm::alternate()), Provider::Other, &asked, &[DroppedField::Neighbours])
+            .await;
     let content = seen[1].messages()[0]["content"].as_str().expect("a text");
     assert!(content.contains("One.") && content.contains("Two."), "{content}");
 }
@@ -175,7 +179,7 @@ async fn a_picture_that_cannot_be_taken_is_named() {
         let outcome = ask(&client, &asked).await;
         assert_eq!(
             dropped(&outcome),
-            [Dropped::Images],
+            [DroppedField::Images],
             "a 500 of that sort is not tried again: {outcome:?}"
         );
         assert_eq!(outcome.text(), "Hello");
@@ -195,10 +199,10 @@ async fn recordings_and_documents_are_named_too() {
             audio,
             "input_audio",
             "this model does not support audio input",
-            Dropped::Audio,
+            DroppedField::Audio,
             "[Audio: audio/wav]",
         ),
-        (file, "\"file\"", "PDF files are not supported by this model", Dropped::Files, "[File: a.pdf]"),
+        (file, "\"file\"", "PDF files are not supported by this model", DroppedField::Files, "[File: a.pdf]"),
     ] {
         let has = move |seen: &Seen| Value::from(seen.messages().to_vec()).to_string().contains(kind);
         let asked = Request {
@@ -222,7 +226,7 @@ async fn call_ids_become_short() {
     ];
     let asked = with_tools(messages);
     let seen =
-        check(picky(long, preset::mistral::bad_call_id()), Provider::Other, &asked, &[Dropped::CallIds])
+        check(picky(long, preset::mistral::bad_call_id()), Provider::Other, &asked, &[DroppedField::CallIds])
             .await;
     let sent = seen[1].messages();
     assert_eq!(sent[1]["tool_calls"][0]["id"], sent[2]["tool_call_id"]);
@@ -234,7 +238,7 @@ async fn without_streaming_the_answer_comes_whole() {
         (seen.body["stream"] == true)
             .then(|| Reply::refused(400, "streaming is not supported for this model"))
     });
-    let seen = check(plan, Provider::Other, &request(), &[Dropped::Streaming]).await;
+    let seen = check(plan, Provider::Other, &request(), &[DroppedField::Streaming]).await;
     assert!(seen[1].body["stream"] != true && !seen[1].has("stream_options"), "{}", seen[1].body);
 }
 
@@ -242,12 +246,12 @@ async fn without_streaming_the_answer_comes_whole() {
 async fn a_refusal_in_the_first_event_counts_too() {
     let refusal =
         Reply::sse([json!({"error": {"message": "this model does not support tools", "code": 400}})]);
-    check(picky(|seen| seen.has("tools"), refusal), Provider::Other, &full(), &[Dropped::Tools]).await;
+    check(picky(|seen| seen.has("tools"), refusal), Provider::Other, &full(), &[DroppedField::Tools]).await;
 }
 
 #[tokio::test]
 async fn nothing_is_repaired_for_ever() {
-    // Whatever is changed, it is refused in the same words.
+    // Whatever is changed, it is refused with the same message.
     for words in
         ["temperature is not supported", "this model does not support tools", "unknown field: stream_options"]
     {
@@ -261,7 +265,7 @@ async fn nothing_is_repaired_for_ever() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_for_other_reasons_is_not_repaired() {
+async fn other_failures_are_not_repaired() {
     for refusal in [
         Reply::refused(400, "the request makes no sense"),
         Reply::refused(401, "the temperature of this key is not supported"),
@@ -276,12 +280,12 @@ async fn what_is_wrong_for_other_reasons_is_not_repaired() {
 }
 
 #[tokio::test]
-async fn repairs_are_no_retries() {
+async fn repairs_do_not_count_as_retries() {
     let busy = Reply::refused(503, "busy").header("retry-after-ms", "1");
     let server = ModelServer::start([preset::azure::no_stream_options(), busy, Reply::text("Hello")]);
     let outcome = ask(&client(&server), &request()).await;
     assert_eq!(outcome.notes().len(), 2, "{outcome:?}");
-    assert!(matches!(outcome.notes()[1], Note::Retrying { attempt: 2, .. }), "{outcome:?}");
+    assert!(matches!(outcome.notes()[1], ReplyNote::Retrying { attempt: 2, .. }), "{outcome:?}");
     assert!(!server.seen()[2].has("stream_options"));
     assert_eq!(outcome.text(), "Hello");
 }
@@ -293,7 +297,7 @@ async fn a_limit_that_does_not_fit_this_time_may_fit_the_next() {
     let client = client(&server);
     for _ in 0..2 {
         let outcome = ask(&client, &full()).await;
-        assert_eq!(dropped(&outcome), [Dropped::MaxTokens], "{outcome:?}");
+        assert_eq!(dropped(&outcome), [DroppedField::MaxTokens], "{outcome:?}");
         assert_eq!(outcome.text(), "Hello");
     }
 }
@@ -303,15 +307,15 @@ async fn models_are_remembered_apart() {
     let server =
         ModelServer::start(picky(|seen| seen.has("temperature"), preset::openai::temperature_refused()));
     let client: Client = client(&server);
-    assert_eq!(dropped(&ask(&client, &full()).await), [Dropped::Temperature]);
+    assert_eq!(dropped(&ask(&client, &full()).await), [DroppedField::Temperature]);
     let other = Request { model: "other".to_owned(), ..full() };
-    assert_eq!(dropped(&ask(&client, &other).await), [Dropped::Temperature], "it may well take it");
+    assert_eq!(dropped(&ask(&client, &other).await), [DroppedField::Temperature], "it may well take it");
 }
 
 #[tokio::test]
-async fn the_last_word_is_the_endpoints() {
+async fn a_refusal_that_no_repair_changes_is_reported() {
     let server = ModelServer::start(Reply::refused(400, "temperature is not supported"));
     let outcome = ask(&client(&server), &full()).await;
     let error = outcome.failed();
-    assert_eq!((error.kind, error.message.as_str()), (Kind::Http, "temperature is not supported"));
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Http, "temperature is not supported"));
 }

@@ -1,4 +1,4 @@
-//! What is sent: the body, byte for byte the same where it can be, and content in the forms endpoints take.
+//! Requests: the body, byte for byte the same where it can be, and content in the forms that endpoints accept.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ async fn headers_say_what_it_is() {
 }
 
 #[tokio::test]
-async fn without_a_key_nothing_is_said_of_one() {
+async fn without_a_key_no_key_is_sent() {
     for key in [None, Some("".into())] {
         let server = ModelServer::start(Reply::text("ok"));
         ask(&client_with(&server, |endpoint| endpoint.key = key), &request()).await.whole();
@@ -81,14 +81,14 @@ async fn settings_of_a_request_go_under_their_names() {
 }
 
 #[tokio::test]
-async fn openrouter_is_told_the_effort_in_its_way() {
+async fn openrouter_gets_the_effort_in_its_own_form() {
     let asked = Request { effort: Some(Effort::High), ..request() };
     let sent = body_of(Provider::OpenRouter, &asked).await;
     assert_eq!((&sent["reasoning"], sent.get("reasoning_effort")), (&json!({"effort": "high"}), None));
 }
 
 #[tokio::test]
-async fn newer_models_of_openai_name_the_limit_otherwise() {
+async fn newer_openai_models_use_the_newer_name_of_the_limit() {
     for (provider, model, name) in [
         (Provider::OpenAi, "o3-mini", "max_completion_tokens"),
         (Provider::OpenAi, "gpt-5-mini", "max_completion_tokens"),
@@ -138,10 +138,10 @@ async fn a_conversation_grows_only_at_its_end() {
 
 #[tokio::test]
 async fn an_answer_goes_back_as_it_was() {
-    // Whether or not tools are on offer now.
+    // Whether or not tools are offered now.
     for asked in [with_tools(history()), Request { messages: history(), ..request() }] {
         let mut messages = body_of(Provider::Other, &asked).await["messages"].clone();
-        // Some endpoints want the name of the tool; all others may have it.
+        // Some endpoints require the name of the tool; all others accept it.
         if let Some(result) = messages[2].as_object_mut() {
             result.remove("name");
         }
@@ -191,7 +191,7 @@ async fn content_has_its_form() {
 }
 
 #[tokio::test]
-async fn what_a_model_is_known_not_to_take_is_named_at_once() {
+async fn unsupported_content_is_named_in_the_first_request() {
     let server = ModelServer::start(Plan::from(Reply::text("ok")).models(preset::openrouter::models()));
     let client = client_of(&server, Provider::OpenRouter);
     client.learn("small/plain", Duration::from_secs(8)).await;
@@ -233,7 +233,7 @@ async fn a_picture_in_a_result_follows_it() {
 }
 
 #[tokio::test]
-async fn openai_is_told_what_requests_have_in_common() {
+async fn openai_gets_the_cache_key() {
     let asked = Request { cache_key: Some("session-1".to_owned()), ..request() };
     assert_eq!(body_of(Provider::OpenAi, &asked).await["prompt_cache_key"], "session-1");
     for provider in [Provider::Other, Provider::Mistral, Provider::Ollama] {
@@ -241,7 +241,7 @@ async fn openai_is_told_what_requests_have_in_common() {
     }
 }
 
-/// How often a mark for caches stands in a value.
+/// Returns how many cache marks a value has.
 fn marks(value: &Value) -> usize {
     match value {
         Value::Array(values) => values.iter().map(marks).sum(),
@@ -253,7 +253,7 @@ fn marks(value: &Value) -> usize {
 }
 
 #[tokio::test]
-async fn claude_is_told_what_to_keep() {
+async fn claude_gets_cache_marks() {
     let asked = Request {
         model: "anthropic/claude-sonnet-4".to_owned(),
         system: Some("Be brief.".to_owned()),
@@ -263,7 +263,7 @@ async fn claude_is_told_what_to_keep() {
     };
     for provider in [Provider::OpenRouter, Provider::LiteLlm] {
         let sent = body_of(provider, &asked).await;
-        // The service takes at most four.
+        // The service accepts at most four.
         assert!((1..=4).contains(&marks(&sent)), "{provider:?}: {sent}");
     }
     for (provider, model) in

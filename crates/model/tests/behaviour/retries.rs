@@ -1,36 +1,36 @@
-//! Asking again: after what, after how long, how often, and never once something was shown.
+//! Retries: after which failures, after which delay, how often, and never after something was shown.
 
 use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
-use narrows_model::{Client, Error, Event, Kind, Note};
+use narrows_model::{Client, Error, ErrorKind, ReplyEvent, ReplyNote};
 use narrows_testkit::model::{ModelServer, Plan, Reply, Step, data, delta, nobody, preset};
 use serde_json::json;
 
 use crate::stage::{SHOWN, StillClock, ask, client, client_with, endpoint, play, play_on, request};
 
-/// Timers count whole milliseconds, and the last one begun.
+/// Timers count whole milliseconds, and the last one started.
 const TICK: Duration = Duration::from_millis(2);
 
-/// Asks until the first note, and takes it.
-async fn first_note(client: &Client) -> Result<Note, Error> {
+/// Reads until the first note, and returns it.
+async fn first_note(client: &Client) -> Result<ReplyNote, Error> {
     let request = request();
     let mut reply = client.chat(&request);
     loop {
         match reply.next().await? {
-            Some(Event::Note(note)) => return Ok(note),
+            Some(ReplyEvent::Note(note)) => return Ok(note),
             Some(_) => {}
             None => unreachable!("it was answered"),
         }
     }
 }
 
-/// How long this reply makes the client wait.
+/// Returns the delay that this reply causes.
 async fn wait_after(reply: Reply) -> Duration {
     let server = ModelServer::start(reply);
     let client = client_with(&server, |endpoint| endpoint.limits.total = Duration::from_secs(300));
     match first_note(&client).await {
-        Ok(Note::Retrying { wait, .. }) => wait,
+        Ok(ReplyNote::Retrying { wait, .. }) => wait,
         other => unreachable!("{other:?}"),
     }
 }
@@ -40,11 +40,13 @@ fn soon(reply: Reply) -> Reply {
 }
 
 #[tokio::test]
-async fn what_may_pass_is_tried_again() {
+async fn failures_that_may_pass_are_retried() {
     for status in [408, 409, 425, 429, 500, 502, 503, 504, 529] {
         let server = ModelServer::start([soon(Reply::refused(status, "later")), Reply::text("Hello")]);
         let outcome = ask(&client(&server), &request()).await;
-        let [Note::Retrying { attempt: 2, wait, error }] = outcome.notes()[..] else { panic!("{outcome:?}") };
+        let [ReplyNote::Retrying { attempt: 2, wait, error }] = outcome.notes()[..] else {
+            panic!("{outcome:?}")
+        };
         assert_eq!((*wait, error.status), (Duration::from_millis(1), Some(status)));
         assert!(error.message.contains("later"));
         assert_eq!(outcome.whole().message.text, "Hello");
@@ -55,7 +57,7 @@ async fn what_may_pass_is_tried_again() {
 }
 
 #[tokio::test]
-async fn what_will_not_pass_is_not() {
+async fn failures_that_cannot_pass_are_not_retried() {
     for reply in [
         Reply::refused(400, "no"),
         Reply::refused(401, "no"),
@@ -94,8 +96,8 @@ async fn connections_that_end_before_the_first_event_are_tried_again() {
     }
 }
 
-/// Asks, and moves the clock over every wait. Returns the notes, and the text or the error.
-async fn ask_ahead(clock: &StillClock, client: &Client) -> (Vec<Note>, Result<String, Error>) {
+/// Requests an answer, and advances the clock over every delay. Returns the notes, and the text or the error.
+async fn ask_ahead(clock: &StillClock, client: &Client) -> (Vec<ReplyNote>, Result<String, Error>) {
     let request = request();
     let mut reply = client.chat(&request);
     let (mut notes, mut text) = (Vec::new(), String::new());
@@ -103,7 +105,7 @@ async fn ask_ahead(clock: &StillClock, client: &Client) -> (Vec<Note>, Result<St
     loop {
         let next = {
             let mut next = pin!(reply.next());
-            // The wait begins with the first look at what comes next.
+            // The delay starts when the next event is polled.
             tokio::select! {
                 biased;
                 next = &mut next => next,
@@ -112,13 +114,13 @@ async fn ask_ahead(clock: &StillClock, client: &Client) -> (Vec<Note>, Result<St
         };
         wait = Duration::ZERO;
         match next {
-            Ok(Some(Event::Note(note))) => {
-                if let Note::Retrying { wait: asked, .. } = &note {
+            Ok(Some(ReplyEvent::Note(note))) => {
+                if let ReplyNote::Retrying { wait: asked, .. } = &note {
                     wait = *asked;
                 }
                 notes.push(note);
             }
-            Ok(Some(Event::Text(piece))) => text.push_str(&piece),
+            Ok(Some(ReplyEvent::Text(piece))) => text.push_str(&piece),
             Ok(Some(_)) => {}
             Ok(None) => return (notes, Ok(text)),
             Err(error) => return (notes, Err(error)),
@@ -127,16 +129,16 @@ async fn ask_ahead(clock: &StillClock, client: &Client) -> (Vec<Note>, Result<St
 }
 
 #[tokio::test]
-async fn nobody_listening_is_tried_again() {
+async fn a_refused_connection_is_retried() {
     let clock = StillClock::new();
     let (base_url, address) = nobody();
     let client = Client::new(endpoint(&base_url)).expect("the settings are good");
     let request = request();
     let mut reply = client.chat(&request);
-    let Ok(Some(Event::Note(Note::Retrying { wait, error, .. }))) = reply.next().await else {
+    let Ok(Some(ReplyEvent::Note(ReplyNote::Retrying { wait, error, .. }))) = reply.next().await else {
         panic!("it is tried again")
     };
-    assert_eq!(error.kind, Kind::Network);
+    assert_eq!(error.kind, ErrorKind::Network);
     let server = ModelServer::start_at(address, Reply::text("Hello"));
     let next = {
         let mut next = pin!(reply.next());
@@ -146,7 +148,7 @@ async fn nobody_listening_is_tried_again() {
             () = async { clock.advance(wait + TICK).await; std::future::pending().await } => unreachable!("it pends"),
         }
     };
-    assert_eq!(next, Ok(Some(Event::Text("Hello".to_owned()))));
+    assert_eq!(next, Ok(Some(ReplyEvent::Text("Hello".to_owned()))));
     assert_eq!(server.seen().len(), 1);
 }
 
@@ -166,7 +168,7 @@ async fn an_error_as_the_first_event_is_tried_again() {
 }
 
 #[tokio::test]
-async fn nothing_is_asked_again_once_something_was_shown() {
+async fn no_request_is_repeated_after_something_was_shown() {
     let busy = data(&json!({"error": {"message": "busy", "code": 503}}));
     for shown in [json!({"content": "Hel"}), json!({"reasoning_content": "Hm"})] {
         for end in [Step::Bytes(busy.clone()), Step::Cut, Step::Close] {
@@ -181,7 +183,7 @@ async fn nothing_is_asked_again_once_something_was_shown() {
 }
 
 #[tokio::test]
-async fn the_server_says_how_long() {
+async fn the_server_decides_how_long_to_wait() {
     let busy = || Reply::refused(429, "busy");
     let milliseconds = Duration::from_millis;
     assert_eq!(wait_after(busy().header("retry-after-ms", "1500")).await, milliseconds(1500));
@@ -202,16 +204,16 @@ async fn the_server_says_how_long() {
 }
 
 #[tokio::test]
-async fn otherwise_waits_double_from_a_second_and_vary() {
+async fn without_a_requested_wait_delays_double_from_one_second() {
     let clock = StillClock::new();
     let server = ModelServer::start(Reply::refused(503, "busy"));
     let (notes, end) = ask_ahead(&clock, &client(&server)).await;
     let error = end.expect_err("it is always busy");
-    assert_eq!((error.kind, error.status, error.shown), (Kind::Server, Some(503), false));
+    assert_eq!((error.kind, error.status, error.shown), (ErrorKind::Server, Some(503), false));
     assert_eq!(server.seen().len(), 4, "four tries");
     assert_eq!(notes.len(), 3);
     for (at, note) in notes.iter().enumerate() {
-        let Note::Retrying { attempt, wait, .. } = note else { panic!("{note:?}") };
+        let ReplyNote::Retrying { attempt, wait, .. } = note else { panic!("{note:?}") };
         assert_eq!(*attempt as usize, at + 2);
         let usual = f64::from(1_u32 << at);
         let off = (wait.as_secs_f64() - usual).abs() / usual;
@@ -220,14 +222,14 @@ async fn otherwise_waits_double_from_a_second_and_vary() {
 }
 
 #[tokio::test]
-async fn the_wait_is_kept() {
+async fn the_requested_wait_is_kept() {
     let clock = StillClock::new();
     let busy = Reply::refused(429, "busy").header("retry-after", "30");
     let server = ModelServer::start([busy, Reply::text("Hello")]);
     let client = client_with(&server, |endpoint| endpoint.limits.total = Duration::from_secs(300));
     let request = request();
     let mut reply = client.chat(&request);
-    assert!(matches!(reply.next().await, Ok(Some(Event::Note(_)))));
+    assert!(matches!(reply.next().await, Ok(Some(ReplyEvent::Note(_)))));
     let mut next = pin!(reply.next());
     tokio::select! {
         biased;
@@ -240,12 +242,12 @@ async fn the_wait_is_kept() {
         next = &mut next => panic!("too early: {next:?}"),
         () = clock.advance(Duration::from_secs(2)) => {}
     }
-    assert_eq!(next.await, Ok(Some(Event::Text("Hello".to_owned()))));
+    assert_eq!(next.await, Ok(Some(ReplyEvent::Text("Hello".to_owned()))));
 }
 
 #[tokio::test]
 async fn a_wait_that_is_too_long_is_an_error_now() {
-    // Over the cap, or over the whole.
+    // Over the limit for a delay, or over the limit for the whole.
     for (asked, total) in [(61, 300), (9, 5)] {
         let busy = Reply::refused(429, "busy").header("retry-after", &asked.to_string());
         let server = ModelServer::start(busy);
@@ -253,7 +255,7 @@ async fn a_wait_that_is_too_long_is_an_error_now() {
         let outcome = ask(&client, &request()).await;
         let error = outcome.failed();
         let wanted = Some(Duration::from_secs(asked));
-        assert_eq!((error.kind, error.retry_after), (Kind::RateLimit, wanted), "{error:?}");
+        assert_eq!((error.kind, error.retry_after), (ErrorKind::RateLimit, wanted), "{error:?}");
         assert!(outcome.events.is_empty(), "{outcome:?}");
     }
 }
@@ -271,7 +273,7 @@ async fn the_number_of_tries_is_a_setting() {
 }
 
 #[tokio::test]
-async fn giving_up_while_waiting_asks_nothing_more() {
+async fn dropping_a_reply_during_a_delay_sends_nothing_more() {
     let server =
         ModelServer::start([Reply::refused(503, "busy").header("retry-after-ms", "20"), Reply::text("x")]);
     assert!(first_note(&client(&server)).await.is_ok());

@@ -1,16 +1,16 @@
-//! What the tests share: a client with short limits, a request, and an answer taken to its end.
+//! Shared by the tests: a client with short limits, requests, and the complete result of an answer.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use narrows_model::{
-    Assistant, Call, Client, Completion, Endpoint, Error, Event, Limits, Message, Note, Part, Provider,
-    Request, Tool, ToolResult,
+    Assistant, Call, Client, Completion, Endpoint, Error, Limits, Message, Part, Provider, ReplyEvent,
+    ReplyNote, Request, Tool, ToolResult,
 };
 use narrows_testkit::model::{ModelServer, Plan, Reply};
 use serde_json::{Value, json};
 
-/// Limits under which a test that hangs fails soon, and no test fails on a slow machine.
+/// Limits under which a hanging test fails soon, and no test fails on a slow machine.
 pub(crate) fn limits() -> Limits {
     Limits {
         connect: Duration::from_secs(5),
@@ -42,12 +42,12 @@ pub(crate) fn client_of(server: &ModelServer, provider: Provider) -> Client {
     client_with(server, |endpoint| endpoint.provider = Some(provider))
 }
 
-/// A question without anything special.
+/// Returns a plain request.
 pub(crate) fn request() -> Request {
     Request { model: "test-model".to_owned(), messages: vec![Message::user("Hi")], ..Request::default() }
 }
 
-/// A conversation in which tools are on offer.
+/// Returns a conversation in which tools are offered.
 pub(crate) fn with_tools(messages: Vec<Message>) -> Request {
     Request { messages, tools: vec![tool("read_file"), tool("f"), tool("g"), tool("look")], ..request() }
 }
@@ -75,43 +75,45 @@ pub(crate) fn result(call: &str, text: &str) -> Message {
     })
 }
 
-/// All that came of one question.
+/// The complete result of one request.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<ReplyEvent>,
     pub(crate) completion: Completion,
     pub(crate) error: Option<Error>,
 }
 
 impl Outcome {
     pub(crate) fn text(&self) -> String {
-        let text = |event: &Event| if let Event::Text(text) = event { Some(text.clone()) } else { None };
+        let text =
+            |event: &ReplyEvent| if let ReplyEvent::Text(text) = event { Some(text.clone()) } else { None };
         self.events.iter().filter_map(text).collect()
     }
 
     pub(crate) fn thought(&self) -> String {
-        let thought =
-            |event: &Event| if let Event::Thought(thought) = event { Some(thought.clone()) } else { None };
+        let thought = |event: &ReplyEvent| {
+            if let ReplyEvent::Thought(thought) = event { Some(thought.clone()) } else { None }
+        };
         self.events.iter().filter_map(thought).collect()
     }
 
     pub(crate) fn calling(&self) -> Vec<&str> {
         let names = self.events.iter().map(|event| match event {
-            Event::Calling { name } => Some(name.as_str()),
+            ReplyEvent::Calling { name } => Some(name.as_str()),
             _ => None,
         });
         names.flatten().collect()
     }
 
-    pub(crate) fn notes(&self) -> Vec<&Note> {
+    pub(crate) fn notes(&self) -> Vec<&ReplyNote> {
         let notes = self.events.iter().map(|event| match event {
-            Event::Note(note) => Some(note),
+            ReplyEvent::Note(note) => Some(note),
             _ => None,
         });
         notes.flatten().collect()
     }
 
-    /// The answer, which must have come without an error, and have been shown as it is kept.
+    /// Returns the answer, which must have come without an error, and must be the same as what was shown.
     #[track_caller]
     pub(crate) fn whole(self) -> Completion {
         assert_eq!(self.error, None, "{:?}", self.events);
@@ -127,25 +129,25 @@ impl Outcome {
     }
 }
 
-/// Asks, and takes all that comes.
+/// Requests an answer, and reads it to its end.
 pub(crate) async fn ask(client: &Client, request: &Request) -> Outcome {
     ask_and(client, request, |_| {}).await
 }
 
-/// The gate of a reply that goes on once something of it has been shown.
+/// The gate of a reply that continues once a part of it was shown.
 pub(crate) const SHOWN: &str = "shown";
 
-/// Asks a server with this reply, which waits at [`SHOWN`], and takes all that comes.
+/// Sends a request to a server with this reply, which waits at [`SHOWN`], and reads the answer to its end.
 pub(crate) async fn play_on(server: &ModelServer) -> Outcome {
-    let release = |event: &Event| {
-        if !matches!(event, Event::Note(_)) {
+    let release = |event: &ReplyEvent| {
+        if !matches!(event, ReplyEvent::Note(_)) {
             server.release(SHOWN);
         }
     };
     ask_and(&client(server), &request(), release).await
 }
 
-async fn ask_and(client: &Client, request: &Request, seen: impl Fn(&Event)) -> Outcome {
+async fn ask_and(client: &Client, request: &Request, seen: impl Fn(&ReplyEvent)) -> Outcome {
     let mut reply = client.chat(request);
     let mut events = Vec::new();
     let error = loop {
@@ -161,33 +163,33 @@ async fn ask_and(client: &Client, request: &Request, seen: impl Fn(&Event)) -> O
     Outcome { events, completion: reply.into_completion(), error }
 }
 
-/// Asks a server with this plan, and takes all that comes.
+/// Sends a request to a server with this plan, and reads the answer to its end.
 pub(crate) async fn play(plan: impl Into<Plan>) -> Outcome {
     let server = ModelServer::start(plan);
     ask(&client(&server), &request()).await
 }
 
-/// The body of the only request that this question leads to.
+/// Returns the body of the only HTTP request that this request leads to.
 pub(crate) async fn body_of(provider: Provider, request: &Request) -> Value {
     let server = ModelServer::start(Reply::text("ok"));
     let outcome = ask(&client_of(&server, provider), request).await;
     assert_eq!(outcome.error, None);
-    assert_eq!(outcome.notes(), Vec::<&Note>::new());
+    assert_eq!(outcome.notes(), Vec::<&ReplyNote>::new());
     let seen = server.seen();
     assert_eq!(seen.len(), 1, "{seen:?}");
     seen[0].body.clone()
 }
 
-/// A stream of chunks with these deltas, and a finish.
+/// Returns a stream of chunks with these deltas, and a finish.
 pub(crate) fn deltas(deltas: &[Value], finish: &str) -> Reply {
     let deltas = deltas.iter().map(narrows_testkit::model::delta);
     Reply::sse(deltas.chain([narrows_testkit::model::finish(finish)]))
 }
 
-/// A clock that stands still, also while sockets are waited for, until a test moves it.
+/// A clock that stands still until a test advances it, also while sockets are waited for.
 ///
-/// A paused clock alone would jump to the next timer as soon as the runtime has nothing to do but wait for bytes; it
-/// does not while something blocks.
+/// A paused clock alone would jump to the next timer as soon as the runtime only waits for bytes; it does not while
+/// something blocks.
 pub(crate) struct StillClock {
     _hold: SyncSender<()>,
 }
@@ -201,7 +203,7 @@ impl StillClock {
         Self { _hold: hold }
     }
 
-    /// Moves the clock.
+    /// Advances the clock.
     pub(crate) async fn advance(&self, by: Duration) {
         tokio::time::advance(by).await;
     }

@@ -1,16 +1,16 @@
-//! Silence: until the connection stands, before the first event, between two, and in all.
+//! Timeouts: for connecting, before the first event, between two events, and for the whole answer.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use narrows_model::{Client, Endpoint, Event, Kind, Limits, Request};
+use narrows_model::{Client, Endpoint, ErrorKind, Limits, ReplyEvent, Request};
 use narrows_testkit::model::{ModelServer, Reply, Step, data, delta};
 use serde_json::json;
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::stage::{StillClock, ask, client_with, endpoint, request};
 
-/// With this limit the reply comes too late after it has shown `text`.
+/// Checks that with this limit the reply times out after it has shown `text`.
 async fn check(reply: Reply, set: impl FnOnce(&mut Limits), text: &str) {
     let clock = StillClock::new();
     let described = format!("{reply:?}");
@@ -21,7 +21,7 @@ async fn check(reply: Reply, set: impl FnOnce(&mut Limits), text: &str) {
     let request = request();
     let mut reply = client.chat(&request);
     if !text.is_empty() {
-        assert_eq!(reply.next().await, Ok(Some(Event::Text(text.to_owned()))), "{described}");
+        assert_eq!(reply.next().await, Ok(Some(ReplyEvent::Text(text.to_owned()))), "{described}");
     }
     let end = tokio::select! {
         biased;
@@ -33,13 +33,13 @@ async fn check(reply: Reply, set: impl FnOnce(&mut Limits), text: &str) {
         } => unreachable!("it pends"),
     };
     let error = end.expect_err("nothing came");
-    assert_eq!((error.kind, error.status), (Kind::Timeout, None), "{described}: {error:?}");
+    assert_eq!((error.kind, error.status), (ErrorKind::Timeout, None), "{described}: {error:?}");
     assert_eq!(error.shown, !text.is_empty(), "{described}");
     server.hung_up().await;
     assert_eq!(server.seen().len(), 1, "{described}: whoever waited in vain does not want to wait again");
 }
 
-/// A limit that is shorter than all the usual ones.
+/// Shorter than all default limits.
 const LIMIT: Duration = Duration::from_secs(7);
 
 /// A limit that passes in real time.
@@ -64,7 +64,7 @@ async fn a_head_is_no_event() {
 }
 
 #[tokio::test]
-async fn half_an_event_is_none() {
+async fn an_incomplete_event_does_not_stop_the_timeout() {
     check(Reply::raw("data: {").then(Step::Hang), |limits| limits.first_event = LIMIT, "").await;
 }
 
@@ -74,7 +74,7 @@ async fn comments_are_no_events() {
 }
 
 #[tokio::test]
-async fn half_a_whole_answer_is_none() {
+async fn an_incomplete_body_times_out() {
     check(Reply::raw("{\"choices\":").then(Step::Hang), |limits| limits.first_event = LIMIT, "").await;
 }
 
@@ -84,18 +84,18 @@ async fn silence_between_events_ends() {
 }
 
 #[tokio::test]
-async fn no_stream_drips_forever() {
+async fn a_slow_stream_ends_at_the_total_limit() {
     let empty = data(&delta(&json!({"content": ""})));
     let drip = Step::Forever(empty, Duration::from_millis(5));
     check(hel().then(drip), |limits| limits.total = LIMIT, "Hel").await;
 }
 
 #[tokio::test]
-async fn nor_do_comments() {
+async fn comments_do_not_extend_the_total_limit() {
     check(hel().then(comments()), |limits| limits.total = LIMIT, "Hel").await;
 }
 
-/// They show that a gateway lives, and not that an answer comes.
+/// Comments show that a gateway is alive, not that an answer comes.
 #[tokio::test]
 async fn comments_do_not_stretch_an_answer_for_ever() {
     check(hel().then(comments()), |limits| limits.first_event = LIMIT, "Hel").await;
@@ -107,12 +107,12 @@ async fn the_whole_has_a_limit_before_its_first_event_too() {
 }
 
 #[tokio::test]
-async fn the_words_of_a_refusal_are_waited_for_a_moment() {
+async fn the_body_of_a_refusal_is_waited_for_briefly() {
     let server = ModelServer::start(Reply::raw("{\"error\":").status(400).then(Step::Hang));
     let client = client_with(&server, |endpoint| endpoint.limits.idle = SHORT);
     let started = Instant::now();
     let outcome = ask(&client, &request()).await;
-    assert_eq!((outcome.failed().kind, outcome.failed().status), (Kind::Http, Some(400)));
+    assert_eq!((outcome.failed().kind, outcome.failed().status), (ErrorKind::Http, Some(400)));
     assert!(started.elapsed() < Duration::from_secs(4), "another limit ended it");
     server.hung_up().await;
 }
@@ -134,7 +134,7 @@ async fn a_model_may_read_for_minutes() {
         } => {}
     }
     server.release("read");
-    assert_eq!(next.await, Ok(Some(Event::Text("Hello".to_owned()))));
+    assert_eq!(next.await, Ok(Some(ReplyEvent::Text("Hello".to_owned()))));
 }
 
 #[tokio::test]
@@ -164,14 +164,14 @@ async fn after_the_first_event_the_time_between_two_counts() {
         }
         server.release(gate);
         let next = next.await;
-        let Ok(Some(Event::Text(word))) = &next else { panic!("after {pause} s: {next:?}") };
+        let Ok(Some(ReplyEvent::Text(word))) = &next else { panic!("after {pause} s: {next:?}") };
         assert_eq!(word.trim(), gate, "after {pause} s");
     }
     assert_eq!(reply.next().await, Ok(None));
 }
 
 #[tokio::test]
-async fn but_not_for_ever() {
+async fn a_silent_endpoint_times_out_by_default() {
     let clock = StillClock::new();
     let server = ModelServer::start(Reply::hang());
     let client = Client::new(Endpoint::new("test", server.base_url())).expect("the settings are good");
@@ -186,7 +186,7 @@ async fn but_not_for_ever() {
             std::future::pending::<()>().await;
         } => unreachable!("it pends"),
     };
-    assert_eq!(end.expect_err("nothing came").kind, Kind::Timeout);
+    assert_eq!(end.expect_err("nothing came").kind, ErrorKind::Timeout);
 }
 
 /// A socket whose queue is full: connecting to it gets no answer.
@@ -220,24 +220,24 @@ async fn a_connection_that_does_not_come_about_ends() {
     let outcome = ask(&client, &request()).await;
     assert!(started.elapsed() < Duration::from_secs(4), "another limit ended it");
     let error = outcome.failed();
-    assert!(matches!(error.kind, Kind::Timeout | Kind::Network), "{error:?}");
+    assert!(matches!(error.kind, ErrorKind::Timeout | ErrorKind::Network), "{error:?}");
     assert!(!error.message.is_empty() && !error.shown, "{error:?}");
     assert!(!error.retryable, "whoever waited in vain does not want to wait again");
 }
 
 #[tokio::test]
-async fn next_can_be_given_up_and_called_again() {
+async fn next_can_be_dropped_and_called_again() {
     let server = ModelServer::start(Reply::text("one two").after(2, Step::gate("more")));
     let client = client_with(&server, |_| {});
     let request: Request = request();
     let mut reply = client.chat(&request);
-    assert_eq!(reply.next().await, Ok(Some(Event::Text("one ".to_owned()))));
+    assert_eq!(reply.next().await, Ok(Some(ReplyEvent::Text("one ".to_owned()))));
     for _ in 0..3 {
         let given_up = tokio::time::timeout(Duration::from_millis(10), reply.next()).await;
         assert!(given_up.is_err());
     }
     server.release("more");
-    assert_eq!(reply.next().await, Ok(Some(Event::Text("two".to_owned()))));
+    assert_eq!(reply.next().await, Ok(Some(ReplyEvent::Text("two".to_owned()))));
     assert_eq!(reply.next().await, Ok(None));
     assert_eq!(server.seen().len(), 1);
 }

@@ -1,4 +1,4 @@
-//! Calls of tools: how their pieces are told apart, which may be run, and how they go back.
+//! Tool calls: how their deltas are assigned, which may run, and how they are sent back.
 
 use narrows_model::{Call, Finish, Message, Provider, Request};
 use narrows_testkit::model::{ModelServer, Reply, chunk, delta, finish, preset};
@@ -12,7 +12,7 @@ fn piece(call: &Value) -> Value {
     json!({"tool_calls": [call]})
 }
 
-/// A stream of these deltas is these calls, by id, name and arguments.
+/// Checks that a stream of these deltas is these calls, by id, name and arguments.
 async fn check(pieces: &[Value], expected: &[(&str, &str, &str)]) {
     let outcome = play(deltas(pieces, "tool_calls")).await;
     let names: Vec<&str> = expected.iter().map(|(_, name, _)| *name).collect();
@@ -60,7 +60,7 @@ async fn calls_are_in_the_order_of_their_indices() {
 }
 
 #[tokio::test]
-async fn without_an_index_the_id_tells() {
+async fn without_an_index_the_id_decides() {
     let one = |id: &str, name: &str, arguments: &str| {
         piece(&json!({"id": id, "function": {"name": name, "arguments": arguments}}))
     };
@@ -69,7 +69,7 @@ async fn without_an_index_the_id_tells() {
 }
 
 #[tokio::test]
-async fn without_both_the_place_tells() {
+async fn without_index_and_id_the_position_decides() {
     let both = json!({"tool_calls": [
         {"function": {"name": "f", "arguments": "{\"x\":1}"}},
         {"function": {"name": "g", "arguments": "{}"}},
@@ -153,7 +153,7 @@ async fn no_arguments_are_empty_ones() {
 }
 
 #[tokio::test]
-async fn bad_arguments_are_kept_for_the_model_to_hear_of() {
+async fn invalid_arguments_are_kept_for_the_model() {
     let bad = piece(&json!({"index": 0, "id": "a", "function": {"name": "f", "arguments": "{oops"}}));
     check(&[bad], &[("a", "f", "{oops")]).await;
 }

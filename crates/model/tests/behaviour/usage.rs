@@ -1,4 +1,4 @@
-//! What an answer cost: where the numbers stand, and that the last of them count.
+//! Usage: where the numbers are, and that the last ones count.
 
 use narrows_model::{Provider, Usage};
 use narrows_testkit::model::{Reply, chunk, delta, finish, preset};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{body_of, play, request};
 
-/// A stream of these chunks cost this.
+/// Checks that a stream of these chunks has this usage.
 async fn check(chunks: &[Value], expected: Option<Usage>) {
     let completion = play(Reply::sse(chunks.to_vec())).await.whole();
     assert_eq!(completion.usage, expected, "{chunks:#?}");
@@ -39,8 +39,8 @@ async fn usage_is_asked_for() {
 }
 
 #[tokio::test]
-async fn mistral_tells_without_being_asked() {
-    // And refuses to be asked.
+async fn mistral_reports_usage_without_a_request() {
+    // It also refuses the option.
     assert_eq!(body_of(Provider::Mistral, &request()).await.get("stream_options"), None);
 }
 
@@ -100,7 +100,7 @@ async fn cache_hits_have_three_names() {
 }
 
 #[tokio::test]
-async fn thoughts_and_money_are_told() {
+async fn reasoning_and_cost_are_reported() {
     let mut usage = numbers(7, 3);
     usage["completion_tokens_details"] = json!({"reasoning_tokens": 2});
     usage["cost"] = json!(0.25);
@@ -114,7 +114,7 @@ async fn thoughts_and_money_are_told() {
 }
 
 #[tokio::test]
-async fn providers_tell_it_each_in_their_way() {
+async fn every_provider_reports_usage_in_its_own_fields() {
     for (reply, expected) in [
         (preset::openai::text(), (19, 10, 29, Some(8), Some(4), None)),
         (preset::openrouter::text(), (20, 9, 29, Some(5), Some(3), Some(0.00031))),

@@ -45,7 +45,7 @@ pub(super) fn variable_of(layer: &Layer) -> Option<&str> {
 
 /// The variable in which users of a provider have their key.
 fn usual(layer: &Layer) -> Option<&'static str> {
-    let of_url = || Url::parse(layer.base_url.as_deref()?).ok().map(|url| Provider::of(&url));
+    let of_url = || Url::parse(layer.base_url.as_deref()?).ok().map(|url| Provider::from_url(&url));
     match layer.provider.or_else(of_url)? {
         Provider::Bedrock => Some(env::BEDROCK_KEY),
         Provider::AzureV1 | Provider::AzureDated => Some(env::AZURE_KEY),

@@ -1,6 +1,6 @@
 //! What holds, in the words of the agent.
 
-use narrows_agent::{Errors as AgentErrors, Limits as AgentLimits, Route, Settings};
+use narrows_agent::{FailureFormat, Limits as AgentLimits, ModelRoute, Settings};
 use narrows_model::{Client, Endpoint, EndpointError, Limits, Secret};
 use narrows_process::{AllowList, Environment};
 
@@ -41,16 +41,16 @@ impl Resolved {
             routes,
             system: self.system.clone(),
             errors: match self.errors {
-                Errors::Text => AgentErrors::Text,
-                Errors::Rpc => AgentErrors::Rpc,
+                Errors::Text => FailureFormat::Text,
+                Errors::Rpc => FailureFormat::Rpc,
             },
             data_dir: self.data_dir.clone(),
             // No keys: a server that needs one is given it by the client.
             server_env: Environment::filtered(environment::variables(), &AllowList::default()),
             limits: AgentLimits {
                 requests_per_turn: self.limits.requests_per_turn.unwrap_or(limits.requests_per_turn),
-                tool: self.limits.tool.unwrap_or(limits.tool),
-                server_start: self.limits.server_start.unwrap_or(limits.server_start),
+                tool_timeout: self.limits.tool.unwrap_or(limits.tool_timeout),
+                server_start_timeout: self.limits.server_start.unwrap_or(limits.server_start_timeout),
                 ..limits
             },
             ..Settings::default()
@@ -58,7 +58,7 @@ impl Resolved {
     }
 }
 
-fn route(chosen: &Chosen) -> Route {
+fn route(chosen: &Chosen) -> ModelRoute {
     let Chosen { name, key, layer, .. } = chosen;
     let mut endpoint = Endpoint::new(name, layer.base_url.clone().unwrap_or_default());
     endpoint.key = key.as_ref().map(|key| Secret::from(key.reveal()));
@@ -77,7 +77,7 @@ fn route(chosen: &Chosen) -> Route {
     endpoint.limits.first_event = layer.first_timeout.unwrap_or(first_event);
     endpoint.limits.idle = layer.idle_timeout.unwrap_or(idle);
     endpoint.limits.total = layer.total_timeout.unwrap_or(total);
-    Route {
+    ModelRoute {
         endpoint,
         model: layer.model.clone().unwrap_or_default(),
         max_tokens: layer.max_tokens,
@@ -169,13 +169,14 @@ mod tests {
         let settings = read(text, ModelArgs::default(), &[]).0.unwrap();
         let limits = AgentLimits {
             requests_per_turn: 3,
-            tool: Duration::from_secs(5),
-            server_start: Duration::from_secs(6),
+            tool_timeout: Duration::from_secs(5),
+            server_start_timeout: Duration::from_secs(6),
             ..AgentLimits::default()
         };
-        assert_eq!((settings.errors, settings.limits), (AgentErrors::Rpc, limits));
+        assert_eq!((settings.errors, settings.limits), (FailureFormat::Rpc, limits));
         assert_eq!((settings.system.as_deref(), settings.data_dir), (Some("s"), None));
-        let [Route { endpoint, model, max_tokens, temperature, effort }] = settings.routes.as_slice() else {
+        let [ModelRoute { endpoint, model, max_tokens, temperature, effort }] = settings.routes.as_slice()
+        else {
             panic!("one route");
         };
         assert_eq!(

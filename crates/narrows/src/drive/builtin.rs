@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use narrows_agent::Route;
+use narrows_agent::ModelRoute;
 use narrows_client::{Agent, Counted};
 use narrows_model::{Client, DEMO_URL};
 use narrows_process::Spec;
@@ -72,8 +72,8 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
 }
 
 /// Fails if the endpoint of `route` does not list the model to be used.
-pub(super) async fn require_model(route: &Route) -> Result<(), Failure> {
-    let Route { endpoint, model, .. } = route;
+pub(super) async fn require_model(route: &ModelRoute) -> Result<(), Failure> {
+    let ModelRoute { endpoint, model, .. } = route;
     let listed = match Client::new(endpoint.clone()) {
         Ok(client) => client.models(LIST).await.map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),

@@ -88,7 +88,7 @@ fn every_provider_is_in_the_documentation_and_recognised_by_its_url() {
         let provider =
             Provider::from_name(cells[0]).unwrap_or_else(|| panic!("no provider is called {}", cells[0]));
         let url = Url::parse(cells[2]).unwrap_or_else(|error| panic!("{error}: {row}"));
-        assert_eq!(Provider::of(&url), provider, "{row}");
+        assert_eq!(Provider::from_url(&url), provider, "{row}");
         documented.push(provider);
     }
     let all = Provider::all().filter(|provider| !matches!(provider, Provider::Demo | Provider::Other));

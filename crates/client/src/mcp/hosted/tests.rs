@@ -16,7 +16,7 @@ impl Hosting {
     /// Waits until every server is ready or has failed. Messages do that by themselves.
     async fn settled(&self) {
         if let Some(servers) = &*self.servers.read().await {
-            servers.settled(PATIENCE).await;
+            servers.wait_until_settled(PATIENCE).await;
         }
     }
 }
@@ -287,7 +287,7 @@ async fn progress_goes_to_the_request_that_wants_it() {
 async fn slow_starts_are_waited_for_but_not_for_ever() {
     let scene = Scene::new();
     let mut options = scene.options();
-    options.start_limit = Duration::from_millis(300);
+    options.start_timeout = Duration::from_millis(300);
     let started = Instant::now();
     let hosting = scene.host_with("silent", options);
     assert_eq!(scene.message("s", "tools/list", json!({})).await, Err(-33001));

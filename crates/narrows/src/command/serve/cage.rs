@@ -116,9 +116,9 @@ impl Cage {
             sandbox: self.sandbox.clone()?,
             limits: self.limits,
             processor: self.processor,
-            way_out: Arc::new(move |listener| {
+            open_egress: Arc::new(move |listener| {
                 let opened = WayOut::open(listener, egress.clone(), log.clone(), event.clone());
-                opened.ok().map(|way_out| Box::new(way_out) as narrows_mcp::WayOut)
+                opened.ok().map(|way_out| Box::new(way_out) as narrows_mcp::EgressGuard)
             }),
         })
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use narrows_agent::{Doing, Memory, Unsound};
+use narrows_agent::{Memory, MemoryFuture, MemoryUntrusted};
 use narrows_audit::{Actor, Event, Log, Redaction, Subject, Timestamp};
 use narrows_base::sync::lock;
 use narrows_manifest::types::operator::{ExternalMemory, MemoryKind, MemoryPolicy, Operator};
@@ -174,22 +174,22 @@ impl Keeper {
 }
 
 impl Memory for Keeper {
-    fn recall(&self) -> Doing<'_, Result<Option<String>, Unsound>> {
+    fn recall(&self) -> MemoryFuture<'_, Result<Option<String>, MemoryUntrusted>> {
         let (shelf, own) = (self.shelf.clone(), self.head.operator.clone());
         Box::pin(async move {
             let Some(shelf) = shelf else { return Ok(None) };
             let recalling = tokio::task::spawn_blocking(move || recalled(&shelf, &own));
-            let recalled = recalling.await.map_err(|error| Unsound(error.to_string()))?;
-            recalled.map_err(|error| Unsound(error.to_string()))
+            let recalled = recalling.await.map_err(|error| MemoryUntrusted(error.to_string()))?;
+            recalled.map_err(|error| MemoryUntrusted(error.to_string()))
         })
     }
 
-    fn note(&self, session: &str, said: &str, answered: &str) {
+    fn record_turn(&self, session: &str, said: &str, answered: &str) {
         let note = Note::new(Timestamp::now().to_string(), session, &self.clean(said), &self.clean(answered));
         self.pending().entry(session.to_owned()).or_default().push(note);
     }
 
-    fn close<'a>(&'a self, session: &'a str) -> Doing<'a, ()> {
+    fn close_session<'a>(&'a self, session: &'a str) -> MemoryFuture<'a, ()> {
         Box::pin(async move {
             // It is tried again when everything ends, and told then.
             if let Err(error) = self.keep(session).await {

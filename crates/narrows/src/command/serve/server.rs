@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use narrows_agent::{Checking, EndpointError, Settings, ToolGate, ToolRequest, Verdict};
+use narrows_agent::{EndpointError, Settings, ToolDecision, ToolDecisionFuture, ToolGate, ToolRequest};
 use narrows_govern::{Inquiry, Request, provided};
 use narrows_link::Link;
 use narrows_link::memory::pair;
@@ -22,19 +22,19 @@ use crate::terminal::line;
 struct Counsel(mpsc::Sender<Inquiry>);
 
 impl ToolGate for Counsel {
-    fn check<'a>(&'a self, request: &'a ToolRequest) -> Checking<'a> {
+    fn check<'a>(&'a self, request: &'a ToolRequest) -> ToolDecisionFuture<'a> {
         Box::pin(async move {
             let ToolRequest { session, id: call, server, tool, name, arguments } = request.clone();
             let (answer, said) = oneshot::channel();
             let inquiry = Inquiry::Consult(Request { session, call, server, tool, name, arguments }, answer);
             // Whoever cannot be asked has not agreed.
             if self.0.send(inquiry).await.is_err() {
-                return Verdict::Deny("nobody decides about it any more".to_owned());
+                return ToolDecision::Deny("nobody decides about it any more".to_owned());
             }
             match said.await {
-                Ok(None) => Verdict::Allow,
-                Ok(Some(why)) => Verdict::Deny(why),
-                Err(_) => Verdict::Deny("nobody has decided about it".to_owned()),
+                Ok(None) => ToolDecision::Allow,
+                Ok(Some(why)) => ToolDecision::Deny(why),
+                Err(_) => ToolDecision::Deny("nobody has decided about it".to_owned()),
             }
         })
     }
@@ -87,7 +87,7 @@ mod tests {
         ToolRequest { session, id, server: None, tool: "t".into(), name: "t".into(), arguments }
     }
 
-    async fn said(answer: Option<Option<String>>) -> Verdict {
+    async fn said(answer: Option<Option<String>>) -> ToolDecision {
         let (ask, mut asked) = mpsc::channel(1);
         let gate = Counsel(ask);
         let request = wanted(json!({"a": 1}));
@@ -104,11 +104,11 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_clear_yes_lets_a_tool_run() {
-        assert_eq!(said(Some(None)).await, Verdict::Allow);
-        assert_eq!(said(Some(Some("no".into()))).await, Verdict::Deny("no".into()));
-        assert_eq!(said(None).await, Verdict::Deny("nobody has decided about it".into()));
+        assert_eq!(said(Some(None)).await, ToolDecision::Allow);
+        assert_eq!(said(Some(Some("no".into()))).await, ToolDecision::Deny("no".into()));
+        assert_eq!(said(None).await, ToolDecision::Deny("nobody has decided about it".into()));
         let (ask, asked) = mpsc::channel(1);
         drop(asked);
-        assert!(matches!(Counsel(ask).check(&wanted(json!({}))).await, Verdict::Deny(_)));
+        assert!(matches!(Counsel(ask).check(&wanted(json!({}))).await, ToolDecision::Deny(_)));
     }
 }

@@ -25,7 +25,7 @@ async fn servers_that_never_start_are_told_as_dead() {
     for fault in ["exit", "only-garbage"] {
         let scene = Scene::new();
         let mut options = scene.options();
-        options.start_limit = Duration::from_secs(2);
+        options.start_timeout = Duration::from_secs(2);
         let hosting = scene.host_with(fault, options);
         assert_eq!(scene.call("s", "echo", json!({})).await, Err(-33001), "{fault}");
         hosting.close().await;
@@ -36,7 +36,7 @@ async fn servers_that_never_start_are_told_as_dead() {
 async fn slow_calls_end_at_the_deadline() {
     let scene = Scene::new();
     let mut options = scene.options();
-    options.call_limit = Duration::from_millis(300);
+    options.call_timeout = Duration::from_millis(300);
     let hosting = scene.host_with("", options);
     hosting.settled().await;
     assert_eq!(scene.call("s", "slow", json!({})).await, Err(-33002));
@@ -64,7 +64,7 @@ async fn long_answers_are_errors() {
 async fn floods_hold_up_nobody_else() {
     let scene = Scene::new();
     let mut options = scene.options();
-    options.start_limit = Duration::from_secs(1);
+    options.start_timeout = Duration::from_secs(1);
     let hosting = scene.host_with("flood", options);
     let mut others = 0;
     let flooded = scene.call("s", "echo", json!({}));

@@ -1,6 +1,6 @@
 //! Both ends ours: the MCP client of the universal agent at the other end of the conversation.
 
-use narrows_mcp::{Answer, Bridge, BridgeError, Content};
+use narrows_mcp::{Bridge, BridgeError, BridgeFuture, Content};
 
 use super::*;
 
@@ -8,7 +8,7 @@ use super::*;
 struct Carrier(Peer);
 
 impl Bridge for Carrier {
-    fn message(&self, server: String, request: String, method: String, params: Value) -> Answer {
+    fn message(&self, server: String, request: String, method: String, params: Value) -> BridgeFuture {
         let peer = self.0.clone();
         Box::pin(async move {
             let message =
@@ -30,7 +30,7 @@ async fn our_agent_gets_along_with_it() {
     let servers = ["s", "host"].map(|id| Server::Acp { name: id.into(), id: id.into(), authorizes: false });
     let bridge: Arc<dyn Bridge> = Arc::new(Carrier(scene.agent.clone()));
     let servers = Servers::start(servers.into(), scene.options(), Some(bridge));
-    servers.settled(PATIENCE).await;
+    servers.wait_until_settled(PATIENCE).await;
     assert_eq!(servers.failures(), []);
     let tools: Vec<String> =
         servers.tools().into_iter().map(|tool| format!("{}/{}", tool.server, tool.name)).collect();

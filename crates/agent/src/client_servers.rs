@@ -1,0 +1,80 @@
+//! MCP servers that the client provides: their messages travel as `mcp/message`.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use narrows_acp::method::MCP_MESSAGE;
+use narrows_mcp::{Bridge, BridgeError, BridgeFuture};
+use narrows_rpc::CallError;
+use narrows_wire::Frame;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::agent::Agent;
+
+/// Upper bound for a client's answer; each caller has a shorter limit of its own.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// Carries messages to the client's MCP servers, for one session.
+pub(crate) struct ClientServers {
+    /// Weak, because the agent holds the session, which holds this.
+    agent: Weak<Agent>,
+    session: String,
+}
+
+impl ClientServers {
+    pub(crate) fn new(agent: &Arc<Agent>, session: &str) -> Self {
+        Self { agent: Arc::downgrade(agent), session: session.to_owned() }
+    }
+}
+
+impl Bridge for ClientServers {
+    fn message(&self, server: String, request: String, method: String, params: Value) -> BridgeFuture {
+        let agent = self.agent.upgrade();
+        let session = self.session.clone();
+        Box::pin(async move {
+            let Some(agent) = agent else { return Err(disconnected_error()) };
+            // The session may not be registered yet: servers are contacted while it is being opened.
+            let tag = agent.session(&session).and_then(|session| session.state().tag.clone());
+            let mut message = Map::new();
+            message.insert("serverId".to_owned(), server.into());
+            message.insert("requestId".to_owned(), request.into());
+            message.insert("method".to_owned(), method.into());
+            if params.is_object() {
+                message.insert("params".to_owned(), params);
+            }
+            let asked =
+                agent.peer.with_tag(tag.as_deref()).request(MCP_MESSAGE, &message, MESSAGE_TIMEOUT).await;
+            asked.map_err(|error| match error {
+                CallError::Refused(error) => {
+                    BridgeError { code: error.code, message: error.message.into_owned() }
+                }
+                CallError::Lost { .. } => disconnected_error(),
+                error => BridgeError { code: -33001, message: error.to_string() },
+            })
+        })
+    }
+}
+
+fn disconnected_error() -> BridgeError {
+    BridgeError { code: -33001, message: "the client has gone".to_owned() }
+}
+
+/// Forwards a notification of a client's MCP server to the request it belongs to.
+pub(crate) fn handle_message(agent: &Agent, frame: &Frame) {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Message {
+        server_id: String,
+        request_id: String,
+        method: String,
+        params: Option<Value>,
+    }
+    let Ok(Message { server_id, request_id, method, params }) = frame.read_params() else { return };
+    let params = params.unwrap_or_else(|| json!({}));
+    // The message does not name its session. Its request id does: only one session has made that request.
+    for session in agent.open_sessions() {
+        let servers = Arc::clone(&session.state().servers);
+        servers.handle_notification(&server_id, &request_id, &method, &params);
+    }
+}

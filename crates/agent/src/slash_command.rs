@@ -1,0 +1,55 @@
+//! Commands that a user can type in place of a prompt.
+
+use narrows_acp::Version;
+use serde_json::{Value, json};
+
+use crate::content::Block;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlashCommand {
+    /// Shorten the history that the model gets.
+    Compact,
+    /// Show the state of the session.
+    Status,
+}
+
+const ALL: [(SlashCommand, &str, &str); 2] = [
+    (SlashCommand::Compact, "compact", "Replace the earlier part of this conversation by a summary"),
+    (
+        SlashCommand::Status,
+        "status",
+        "Show the model, its endpoint, the tools and the use of the context window",
+    ),
+];
+
+/// Returns all commands as the client gets them.
+pub(crate) fn available(version: Version) -> Value {
+    ALL.iter()
+        .map(|(_, name, description)| match version {
+            Version::V1 => json!({"name": name, "description": description}),
+            Version::V2 => json!({"type": "command", "name": name, "description": description}),
+        })
+        .collect()
+}
+
+/// Returns the command if the prompt consists of one.
+pub(crate) fn parse(blocks: &[Block]) -> Option<SlashCommand> {
+    let [Block::Text(text)] = blocks else { return None };
+    let name = text.trim().strip_prefix('/')?;
+    ALL.iter().find(|(_, known, _)| *known == name).map(|(command, ..)| *command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_the_whole_prompt() {
+        let of = |text: &str| parse(&[Block::Text(text.to_owned())]);
+        assert_eq!(of("/compact"), Some(SlashCommand::Compact));
+        assert_eq!(of(" /status\n"), Some(SlashCommand::Status));
+        assert_eq!(of("/compact now"), None);
+        assert_eq!(of("/etc/passwd"), None);
+        assert_eq!(of("status"), None);
+    }
+}

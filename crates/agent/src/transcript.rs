@@ -1,0 +1,106 @@
+//! What a client is shown of a turn, in one form for both versions and for the disk.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// An item that a client is shown, and again when the session is loaded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "shown", rename_all = "snake_case")]
+pub(crate) enum TranscriptItem {
+    /// A message of the user.
+    User { id: String, content: Vec<Value> },
+    /// A message of the model.
+    Text { id: String, text: String },
+    /// A thought of the model.
+    Thought { id: String, text: String },
+    /// A tool call in its final state.
+    Tool(Box<ToolCall>),
+    /// The plan in its final state.
+    Plan { entries: Vec<PlanEntry> },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ToolCall {
+    pub(crate) id: String,
+    pub(crate) title: String,
+    /// Name of the tool for the model.
+    pub(crate) name: String,
+    pub(crate) kind: ToolKind,
+    pub(crate) status: ToolStatus,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) content: Vec<ToolContent>,
+    /// Absolute paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) locations: Vec<String>,
+    pub(crate) input: Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) output: Option<Value>,
+}
+
+/// Kind of a tool. The names are those of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ToolKind {
+    Read,
+    Edit,
+    Execute,
+    Other,
+}
+
+/// Status of a call. The names are those of the protocol; version 1 has no `cancelled`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ToolStatus {
+    Pending,
+    InProgress,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+/// Content of a call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum ToolContent {
+    /// A content block of the protocol.
+    Block { block: Value },
+    /// A file before and after.
+    Diff { path: String, old: Option<String>, new: String },
+    /// A terminal of the client. It does not exist any more when the session is loaded, so its output is kept too.
+    Terminal { id: String },
+}
+
+impl ToolContent {
+    pub(crate) fn text(text: impl Into<String>) -> Self {
+        let text: String = text.into();
+        Self::Block { block: serde_json::json!({"type": "text", "text": text}) }
+    }
+}
+
+/// A plan entry. The names are those of the protocol.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PlanEntry {
+    pub(crate) content: String,
+    #[serde(default)]
+    pub(crate) priority: PlanPriority,
+    #[serde(default)]
+    pub(crate) status: PlanStatus,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum PlanPriority {
+    High,
+    #[default]
+    Medium,
+    Low,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum PlanStatus {
+    #[default]
+    Pending,
+    InProgress,
+    Completed,
+}

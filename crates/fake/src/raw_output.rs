@@ -1,0 +1,96 @@
+//! Writes bytes that are not messages, on a thread of its own.
+//!
+//! Writing blocks while the client does not read. Neither the other sessions nor the end of the process may wait for
+//! that, so it is not a thread of the runtime, whose shutdown waits for its threads.
+
+use std::io::{self, Write};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use narrows_base::sync::lock;
+use tokio::sync::oneshot;
+
+/// Delay before a retry when the thread is busy.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Bytes to write, and the channel for the number of bytes written.
+type Job = (Bytes, oneshot::Sender<io::Result<usize>>);
+
+/// Output for bytes that are not messages.
+pub(crate) struct RawOutput {
+    state: Mutex<State>,
+}
+
+enum State {
+    /// Nothing was written yet, and the thread is not started.
+    Fresh(Box<dyn Write + Send>),
+    /// The thread is running.
+    Writing(SyncSender<Job>),
+    Closed,
+}
+
+impl RawOutput {
+    pub(crate) fn new(out: Box<dyn Write + Send>) -> Self {
+        Self { state: Mutex::new(State::Fresh(out)) }
+    }
+
+    /// Closes the output.
+    pub(crate) fn close(&self) {
+        *lock(&self.state) = State::Closed;
+    }
+
+    /// Writes all of `bytes`, unless the output is closed.
+    pub(crate) async fn write(&self, mut bytes: Bytes) {
+        while !bytes.is_empty() {
+            match self.try_write(bytes.clone()).await {
+                Ok(0) => return,
+                Ok(written) => bytes.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    tokio::time::sleep(RETRY_INTERVAL).await
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return tracing::debug!(%error, "writing what is no message failed"),
+            }
+        }
+    }
+
+    /// Writes as much of `bytes` as one write of the thread takes.
+    async fn try_write(&self, bytes: Bytes) -> io::Result<usize> {
+        let (done, written) = oneshot::channel();
+        self.thread()?.try_send((bytes, done)).map_err(|error| match error {
+            TrySendError::Full(_) => io::ErrorKind::WouldBlock,
+            TrySendError::Disconnected(_) => io::ErrorKind::BrokenPipe,
+        })?;
+        written.await.map_err(|_| io::ErrorKind::BrokenPipe)?
+    }
+
+    /// Returns the queue of the thread, which is started when it is first needed.
+    fn thread(&self) -> io::Result<SyncSender<Job>> {
+        let mut state = lock(&self.state);
+        if let State::Writing(jobs) = &*state {
+            return Ok(jobs.clone());
+        }
+        let State::Fresh(out) = std::mem::replace(&mut *state, State::Closed) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        let (jobs, waiting) = sync_channel(16);
+        thread::Builder::new().name("raw".to_owned()).spawn(|| write_jobs(out, waiting))?;
+        *state = State::Writing(jobs.clone());
+        Ok(jobs)
+    }
+}
+
+/// Writes what is queued until the queue is closed.
+#[expect(clippy::needless_pass_by_value, reason = "the thread owns what it works with")]
+fn write_jobs(mut out: Box<dyn Write + Send>, jobs: Receiver<Job>) {
+    while let Ok((bytes, done)) = jobs.recv() {
+        let written = out.write(&bytes);
+        // The bytes must arrive now; if flushing fails, the next write reports it.
+        let _ = out.flush();
+        // The caller may have been cancelled.
+        let _ = done.send(written);
+    }
+}

@@ -1,0 +1,62 @@
+//! Holds a server's process from the moment it is being started.
+
+use narrows_process::{Child, Ladder, SpawnError, Spec};
+use tokio::task::JoinHandle;
+
+use crate::Confinement;
+use crate::connection::{Process, StartError};
+use crate::stdio_transport::StdioTransport;
+use crate::verbatim::Verbatim;
+
+/// At most one process. A start that is cancelled leaves the process here.
+#[derive(Default)]
+pub(crate) struct ProcessSlot {
+    /// A task of its own: a start that is cancelled halfway would still produce a process, but nothing would own it.
+    starting: Option<JoinHandle<Result<Child, SpawnError>>>,
+    process: Option<Process>,
+}
+
+impl ProcessSlot {
+    /// Starts a process, after ending the previous one.
+    pub(crate) async fn start(
+        &mut self,
+        spec: Spec,
+        ladder: Ladder,
+        verbatim: Verbatim,
+        confinement: Option<&Confinement>,
+    ) -> Result<StdioTransport, StartError> {
+        self.stop(ladder).await;
+        let starting = self.starting.insert(tokio::spawn(narrows_process::spawn(spec)));
+        let started = starting.await;
+        self.starting = None;
+        let (process, transport) =
+            Process::new(started.unwrap_or(Err(SpawnError::Guardian))?, verbatim, confinement)?;
+        self.process = Some(process);
+        Ok(transport)
+    }
+
+    /// Adds what the process says to `reason`.
+    pub(crate) async fn explain(&self, reason: &str, disconnected: bool) -> String {
+        match &self.process {
+            Some(process) => process.explain(reason, disconnected).await,
+            None => reason.to_owned(),
+        }
+    }
+
+    /// Stops the process and its tree. A cancelled call can be repeated.
+    pub(crate) async fn stop(&mut self, ladder: Ladder) {
+        if let Some(starting) = &mut self.starting {
+            let started = starting.await;
+            self.starting = None;
+            let process = started
+                .ok()
+                .and_then(Result::ok)
+                .and_then(|child| Process::new(child, Verbatim::default(), None).ok());
+            self.process = process.map(|(process, _)| process);
+        }
+        if let Some(process) = &self.process {
+            process.stop(ladder).await;
+        }
+        self.process = None;
+    }
+}

@@ -1,0 +1,124 @@
+//! Parses failures from a status, headers and a body, or from an event of a stream.
+
+mod classify;
+mod context_window;
+mod error_text;
+mod retry_after;
+
+use std::time::{Duration, SystemTime};
+
+use reqwest::StatusCode;
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+
+use crate::error::{Error, ErrorKind, one_line};
+use error_text::ErrorText;
+
+/// Most bytes that are read of a failure's body.
+pub(crate) const MAX_ERROR_BODY_BYTES: usize = 64 << 10;
+
+/// A failure as the provider reports it, without the URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ErrorResponse {
+    pub(crate) kind: ErrorKind,
+    pub(crate) status: Option<u16>,
+    pub(crate) message: String,
+    /// Whether the same request may work later, if nothing was shown.
+    pub(crate) retryable: bool,
+    pub(crate) retry_after: Option<Duration>,
+    pub(crate) window: Option<u64>,
+}
+
+impl ErrorResponse {
+    pub(crate) fn new(kind: ErrorKind, message: &str, retryable: bool) -> Self {
+        Self { kind, status: None, message: one_line(message), retryable, retry_after: None, window: None }
+    }
+
+    /// Parses a response with an unsuccessful status. `body` may be cut at [`MAX_ERROR_BODY_BYTES`].
+    pub(crate) fn from_response(status: u16, headers: &HeaderMap, body: &[u8], now: SystemTime) -> Self {
+        let words = ErrorText::from_body(body);
+        let problem = Self::from_text(Some(status), &words, classify::classify_status);
+        let wait = retry_after::from_headers(headers, now).or(problem.retry_after);
+        let retry_after = wait.filter(|_| problem.retryable);
+        if problem.message.is_empty() {
+            let reason = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
+            let message = reason.unwrap_or("no explanation was given").to_owned();
+            return Self { message, retry_after, ..problem };
+        }
+        Self { retry_after, ..problem }
+    }
+
+    /// Parses an error event: the whole event, or its `error`.
+    pub(crate) fn from_event(event: &Value) -> Self {
+        let words = ErrorText::from_value(event);
+        let problem = Self::from_text(words.status, &words, classify::classify_event);
+        if problem.message.is_empty() {
+            let message = "the provider reports an error without saying which".to_owned();
+            return Self { message, ..problem };
+        }
+        problem
+    }
+
+    /// Parses a web page in place of an answer.
+    pub(crate) fn from_page(body: &[u8]) -> Self {
+        let words = ErrorText::from_body(body);
+        let message = if words.message.is_empty() {
+            "a web page came in the place of an answer".to_owned()
+        } else {
+            format!("a web page came in the place of an answer: {}", words.message)
+        };
+        Self::new(ErrorKind::Garbage, &message, false)
+    }
+
+    fn from_text(
+        status: Option<u16>,
+        words: &ErrorText,
+        class: fn(Option<u16>, &str) -> (ErrorKind, bool),
+    ) -> Self {
+        let marks = words.marks();
+        let (kind, retryable) = class(status, &marks);
+        let window = (kind == ErrorKind::Overflow)
+            .then(|| words.window.or_else(|| context_window::from_text(&marks)))
+            .flatten();
+        let retry_after = retryable.then(|| words.delay.or_else(|| retry_after::from_text(&marks))).flatten();
+        Self { kind, status, message: one_line(&words.message), retryable, retry_after, window }
+    }
+
+    /// Returns the failure of a request to `url`.
+    pub(crate) fn into_error(self, url: &str, request_id: Option<String>) -> Error {
+        Error {
+            status: self.status,
+            retryable: self.retryable,
+            retry_after: self.retry_after,
+            window: self.window,
+            request_id,
+            ..Error::new(self.kind, url, &self.message)
+        }
+    }
+}
+
+/// Parses an unsuccessful response from `url`.
+pub(crate) fn read(status: u16, headers: &HeaderMap, body: &[u8], url: &str, now: SystemTime) -> Error {
+    ErrorResponse::from_response(status, headers, body, now).into_error(url, request_id(headers))
+}
+
+/// Returns the id by which the provider can find the request.
+pub(crate) fn request_id(headers: &HeaderMap) -> Option<String> {
+    /// The most useful names first.
+    const NAMES: [&str; 7] = [
+        "x-request-id",
+        "request-id",
+        "apim-request-id",
+        "x-ms-request-id",
+        "x-amzn-requestid",
+        "x-generation-id",
+        "cf-ray",
+    ];
+    /// Longer values are not ids.
+    const MAX: usize = 200;
+    let id = NAMES.iter().find_map(|name| headers.get(*name)?.to_str().ok().filter(|id| !id.is_empty()))?;
+    Some(one_line(id).chars().take(MAX).collect())
+}
+
+#[cfg(test)]
+mod tests;
