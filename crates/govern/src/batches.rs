@@ -1,17 +1,24 @@
 //! Arrays of messages at one end of a gate: taken apart on the way in, answered as one on the way out.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use narrows_acp::method;
-use narrows_wire::{Batch, BatchStep, DEFAULT_MAX_BATCH_ENTRIES, Frame, Kind, RpcError, View, message};
+use narrows_wire::{Batch, BatchStep, Code, DEFAULT_MAX_BATCH_ENTRIES, Frame, Kind, RpcError, View, message};
+
+use crate::ids::comparable_id;
+
+/// How many bytes of the entries of one end may wait for an answer.
+const MAX_HELD_BYTES: usize = 16 << 20;
 
 /// The arrays of one end that are not answered yet.
 #[derive(Debug, Default)]
 pub(crate) struct Batches {
     open: HashMap<u64, Open>,
-    /// Which array a request is in, by its id.
-    of: HashMap<Box<[u8]>, u64>,
+    /// The arrays that requests with this id are in, which is compared as the gate does. Each request gets an answer, also one
+    /// with an id that is in use.
+    of: HashMap<Box<[u8]>, VecDeque<u64>>,
     serial: u64,
 }
 
@@ -21,6 +28,36 @@ struct Open {
     rest: VecDeque<BatchStep>,
     /// The id of the request that the rest waits for.
     barrier: Option<Box<[u8]>>,
+}
+
+impl Open {
+    fn held_bytes(&self) -> usize {
+        let length = |step: &BatchStep| match step {
+            BatchStep::Deliver(frame) => frame.bytes().len(),
+            BatchStep::Answer { answer, entry } => answer.len() + entry.bytes().len(),
+        };
+        self.rest.iter().map(length).sum()
+    }
+
+    /// Refuses all that waits. The request that it waits for is not answered yet, so the array is not complete after that.
+    fn refuse_rest(&mut self) {
+        for step in std::mem::take(&mut self.rest) {
+            match step {
+                BatchStep::Answer { answer, .. } => _ = self.batch.answer(answer),
+                BatchStep::Deliver(frame) => {
+                    if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
+                        let error = RpcError::new(Code::Backpressure, "too many bytes wait in batches");
+                        _ = self.batch.answer(message::error(id, &error));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// An id as it is compared. One that may be read in several ways is answered as it is written.
+fn key_of(id: &[u8]) -> Cow<'_, [u8]> {
+    comparable_id(id).unwrap_or(Cow::Borrowed(id))
 }
 
 /// What follows from an array or from an answer.
@@ -51,6 +88,12 @@ impl Batches {
         let silent = batch.is_silent();
         self.open.insert(self.serial, Open { batch, rest: steps.into(), barrier: None });
         let outcome = self.go_on(self.serial);
+        let held: usize = self.open.values().map(Open::held_bytes).sum();
+        if held > MAX_HELD_BYTES
+            && let Some(open) = self.open.get_mut(&self.serial)
+        {
+            open.refuse_rest();
+        }
         if silent {
             self.open.remove(&self.serial);
         }
@@ -69,9 +112,10 @@ impl Batches {
                 }
                 Some(BatchStep::Deliver(frame)) => {
                     if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
-                        self.of.insert(id.into(), key);
+                        let id: Box<[u8]> = key_of(id).into();
                         let first = frame.method().is_some_and(|method| method::is_lifecycle(&method));
-                        open.barrier = first.then(|| id.into());
+                        open.barrier = first.then(|| id.clone());
+                        self.of.entry(id).or_default().push_back(key);
                     }
                     outcome.deliver.push(frame);
                 }
@@ -86,8 +130,13 @@ impl Batches {
     /// Looks at a line on its way out. `None`: it is no answer to something in an array.
     pub(crate) fn answer(&mut self, line: &[u8]) -> Option<Outcome> {
         let view = View::parse(line);
-        let id = view.id().filter(|_| view.kind() == Kind::Response)?;
-        let key = self.of.remove(id)?;
+        let compared = key_of(view.id().filter(|_| view.kind() == Kind::Response)?);
+        let id = &*compared;
+        let arrays = self.of.get_mut(id)?;
+        let key = arrays.pop_front()?;
+        if arrays.is_empty() {
+            self.of.remove(id);
+        }
         let open = self.open.get_mut(&key)?;
         let whole = open.batch.answer(Bytes::copy_from_slice(line));
         if open.barrier.as_deref() == Some(id) {
@@ -133,6 +182,48 @@ mod tests {
         let line: serde_json::Value = serde_json::from_slice(&last.line.unwrap()).unwrap();
         assert_eq!(line.as_array().unwrap().len(), 3);
         assert!(batches.is_empty());
+    }
+
+    #[test]
+    fn every_spelling_of_an_id_is_the_same() {
+        let mut batches = Batches::default();
+        let entry = r#"{"jsonrpc":"2.0","id":"\u0061","method":"session/new"}"#.to_owned();
+        assert_eq!(methods(&batches.take(&array(&[entry, request(2, "x")]))), ["session/new"]);
+        let next = batches.answer(br#"{"jsonrpc":"2.0","id":"a","result":{}}"#).unwrap();
+        assert_eq!(methods(&next), ["x"]);
+        assert!(batches.answer(response(2).as_bytes()).unwrap().line.is_some());
+        assert!(batches.is_empty() && batches.of.is_empty());
+        // Also an id that no two programs read alike, and one that is in use.
+        let odd = r#"{"jsonrpc":"2.0","id":3.0,"method":"x"}"#.to_owned();
+        batches.take(&array(&[odd, request(1, "y")]));
+        batches.take(&array(&[request(1, "y")]));
+        let answers = [r#"{"jsonrpc":"2.0","id":3.0,"result":{}}"#.to_owned(), response(1), response(1)];
+        let lines = answers.map(|answer| batches.answer(answer.as_bytes()).unwrap().line.is_some());
+        assert_eq!(lines, [false, true, true]);
+        assert!(batches.is_empty() && batches.of.is_empty());
+    }
+
+    #[test]
+    fn what_waits_for_an_answer_has_a_bound_in_bytes() {
+        let mut batches = Batches::default();
+        let large = |id: u32| {
+            let text = "x".repeat(MAX_HELD_BYTES / 2);
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"x","params":{{"text":"{text}"}}}}"#)
+        };
+        let note = r#"{"jsonrpc":"2.0","method":"n"}"#.to_owned();
+        for id in [1, 3] {
+            let opened = batches.take(&array(&[request(id, "session/new"), note.clone(), large(id + 1)]));
+            assert_eq!((methods(&opened), opened.line), (vec!["session/new".into()], None));
+        }
+        assert!(batches.open.values().map(Open::held_bytes).sum::<usize>() < MAX_HELD_BYTES);
+        let refused = batches.answer(response(3).as_bytes()).unwrap();
+        assert!(refused.deliver.is_empty());
+        let line: serde_json::Value = serde_json::from_slice(&refused.line.unwrap()).unwrap();
+        assert_eq!(
+            (&line[0]["id"], &line[0]["error"]["data"]["condition"]),
+            (&4.into(), &"backpressure".into())
+        );
+        assert_eq!(methods(&batches.answer(response(1).as_bytes()).unwrap()), ["n", "x"]);
     }
 
     #[test]

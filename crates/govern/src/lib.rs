@@ -95,6 +95,7 @@ mod desk;
 mod gate;
 mod guard;
 mod identity;
+mod ids;
 mod life;
 mod lobby;
 mod lookalike;

@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 
 use super::Pass;
 use super::api::{Out, Ticket};
-use super::from_agent::comparable_id;
 use super::lane::{Otherwise, Way};
 use super::opening::{crowded, read, unrecorded, unrecorded_outcome};
 use super::session::{Asked, Session};
+use crate::ids::comparable_id;
 use crate::life::Life;
 use crate::meta::introduce;
 

@@ -6,12 +6,13 @@ use serde_json::json;
 
 use super::Pass;
 use super::api::Out;
-use super::from_agent::{comparable_id, unclear_id};
+use super::from_agent::unclear_id;
 use super::hearing::Hearing;
 use super::lane::{Otherwise, Way};
 use super::method::is_plain_notification;
 use super::opening::read;
 use super::session::{Asked, Owed, Served};
+use crate::ids::comparable_id;
 use crate::record::Sender;
 
 impl<O: Out> Pass<'_, O> {
