@@ -50,15 +50,14 @@ impl Deed {
         Some(FileChange { path: Some(path.clone()), old_text: None, new_text: text.clone() })
     }
 
+    /// Returns `true` if both are the same, wherever that is done.
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Run { command, cwd, env }, Self::Run { command: wanted, cwd: place, env: variables }) => {
-                cwd == place && env == variables && command.is_same(wanted)
+            (Self::Run { command, env, .. }, Self::Run { command: wanted, env: variables, .. }) => {
+                env == variables && command.is_same(wanted)
             }
-            (Self::Read { path }, Self::Read { path: wanted }) => path == wanted,
-            (Self::Write { path, text }, Self::Write { path: wanted, text: new }) => {
-                path == wanted && text == new
-            }
+            (Self::Read { .. }, Self::Read { .. }) => true,
+            (Self::Write { text, .. }, Self::Write { text: new, .. }) => text == new,
             (
                 Self::Mcp { server, tool, arguments },
                 Self::Mcp { server: wanted, tool: name, arguments: given },
@@ -111,7 +110,11 @@ impl Allowed {
     /// something else that nobody has allowed.
     pub(crate) fn take(&self, deed: &Deed, real: Option<&Path>) -> bool {
         let mut list = self.list();
-        let is_same = |entry: &Entry| entry.deed.is_same(deed) && entry.real.as_deref() == real;
+        // A gate in between asks by the name that the agent has, and has it done where that leads.
+        let is_there = |entry: &Entry| {
+            entry.real.as_deref() == real && (real.is_some() || entry.deed.place() == deed.place())
+        };
+        let is_same = |entry: &Entry| entry.deed.is_same(deed) && is_there(entry);
         let Some(at) = list.iter().position(is_same) else { return false };
         if list[at].holds == Holds::Once {
             list.remove(at);
@@ -157,6 +160,20 @@ mod tests {
             assert!(!allowed.take(&deed, Some(&two)) && !allowed.take(&deed, Some(&link)), "{deed:?}");
             assert!(allowed.take(&deed, Some(&one)), "{deed:?}");
         }
+    }
+
+    #[test]
+    fn what_was_allowed_by_one_name_may_be_done_by_the_other() {
+        let place = tempfile::tempdir().unwrap();
+        let top = place.path().canonicalize().unwrap();
+        std::fs::create_dir(top.join("one")).unwrap();
+        std::os::unix::fs::symlink("one", top.join("link")).unwrap();
+        let (named, real) = (top.join("link/file"), top.join("one/file"));
+        let allowed = Allowed::default();
+        allowed.remember(Deed::Write { path: named, text: "x".into() }, Holds::Once);
+        let write = |text: &str| Deed::Write { path: real.clone(), text: text.to_owned() };
+        assert!(!take(&allowed, &write("y")));
+        assert!(take(&allowed, &write("x")) && !take(&allowed, &write("x")));
     }
 
     #[test]

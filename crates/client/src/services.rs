@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use crate::allowed::Deed;
 use crate::authority::{About, Authority, DeedAt, Denied, TurnId};
 use crate::host::confinement::Confinement;
-use crate::host::files::{FileError, FileErrorKind, Files, Found};
+use crate::host::files::{FileError, FileErrorKind, Files, Found, PathLinks};
 use crate::host::links;
 use crate::host::terminal::{Create, Terminals};
 use crate::mcp::{CommandService, FileService, Gate, Pending, Ran, Refusal, Run, ServiceError};
@@ -132,6 +132,8 @@ pub(crate) struct Wanted {
     pub(crate) args: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) cwd: Option<PathBuf>,
+    /// Of `cwd`.
+    pub(crate) links: PathLinks,
     pub(crate) output_limit: Option<usize>,
 }
 
@@ -145,7 +147,7 @@ impl Services {
     pub(crate) async fn read(
         self: &Arc<Self>,
         turn: TurnId,
-        path: PathBuf,
+        (path, links): (PathBuf, PathLinks),
         line: Option<u32>,
         limit: Option<u32>,
     ) -> Result<Slotted<String>, Unserved> {
@@ -159,14 +161,14 @@ impl Services {
             paths: vec![found.to_owned()],
             ..About::default()
         };
-        self.with(Kind::Read, &path, about, Some(deed), move |found| found.read(line, limit)).await
+        self.with(Kind::Read, (&path, links), about, Some(deed), move |found| found.read(line, limit)).await
     }
 
     /// Replaces a file, or makes it.
     pub(crate) async fn write(
         self: &Arc<Self>,
         turn: TurnId,
-        path: PathBuf,
+        (path, links): (PathBuf, PathLinks),
         text: String,
     ) -> Result<Slotted<()>, Unserved> {
         let deed = Deed::Write { path: path.clone(), text: text.clone() };
@@ -182,7 +184,7 @@ impl Services {
             paths: vec![found.to_owned()],
             ..About::default()
         };
-        self.with(Kind::Edit, &path, about, Some(deed), move |found| {
+        self.with(Kind::Edit, (&path, links), about, Some(deed), move |found| {
             found.write(&text, confinement.write_mode(found.path()))
         })
         .await
@@ -193,7 +195,7 @@ impl Services {
     async fn with<T: Send + 'static>(
         self: &Arc<Self>,
         kind: Kind,
-        path: &Path,
+        (path, links): (&Path, PathLinks),
         about: impl Fn(&Path) -> About,
         deed: Option<Deed>,
         act: impl Fn(&Found) -> Result<T, FileError> + Clone + Send + 'static,
@@ -202,7 +204,11 @@ impl Services {
         let mut tries = TRIES;
         loop {
             let (services, asked) = (Arc::clone(self), path.to_owned());
-            let found = match blocking(move || services.files.find(&asked)).await {
+            let find = move || match links {
+                PathLinks::Follow => services.files.find(&asked),
+                PathLinks::Refuse => services.files.find(&asked).and_then(Found::without_links),
+            };
+            let found = match blocking(find).await {
                 Err(error) if *error.kind() == FileErrorKind::Outside => {
                     self.authority.out_of_reach(&about(path), &error.to_string()).await;
                     return Err(error.into());
@@ -237,7 +243,7 @@ impl Services {
 
     /// Starts a command, and returns the id of its terminal.
     pub(crate) async fn start(&self, turn: TurnId, wanted: Wanted) -> Result<String, Unserved> {
-        let Wanted { program, args, env, cwd, output_limit } = wanted;
+        let Wanted { program, args, env, cwd, links, output_limit } = wanted;
         self.commands_wanted.fetch_add(1, Ordering::Relaxed);
         if program.is_empty() {
             return Err(Unserved::Invalid("`command` is empty".to_owned()));
@@ -245,6 +251,8 @@ impl Services {
         if let Some((name, _)) = env.iter().find(|(name, value)| !is_variable(name, value)) {
             return Err(Unserved::Invalid(format!("`env`: {name:?} cannot be set")));
         }
+        // The directory of the session may have been named by a link, and is known by where that led.
+        let refuses_links = links == PathLinks::Refuse && cwd.is_some();
         let asked = cwd.unwrap_or_else(|| self.cwd.clone());
         if !asked.is_absolute() {
             return Err(Unserved::Invalid("`cwd` must be absolute".to_owned()));
@@ -253,6 +261,9 @@ impl Services {
         let variables: Vec<Variable> =
             env.iter().map(|(name, value)| Variable::new(name.as_str(), value.as_str())).collect();
         let (named, cwd) = self.directory(&asked).await?;
+        if refuses_links && cwd != asked {
+            return Err(Unserved::Invalid("there is a symbolic link in `cwd`".to_owned()));
+        }
         let action = Action {
             real_cwd: Some(cwd.clone()).filter(|real| *real != named),
             env: variables.clone(),
@@ -279,7 +290,10 @@ impl Services {
             args: args.into_iter().map(Into::into).collect(),
             env: environment,
             cwd,
-            cwd_links: if self.authority.here().is_some() { CwdLinks::Refuse } else { CwdLinks::Follow },
+            cwd_links: match self.authority.here() {
+                None if !refuses_links => CwdLinks::Follow,
+                _ => CwdLinks::Refuse,
+            },
             output_limit: output_limit.unwrap_or(OUTPUT),
             sandbox,
         };
@@ -399,7 +413,11 @@ impl FileService for ThroughMcp {
         let path = self.0.cwd.join(path);
         let turn = self.0.authority.turn();
         Box::pin(async move {
-            self.0.read(turn, path, line, limit).await.map(Slotted::into_value).map_err(|error| words(&error))
+            self.0
+                .read(turn, (path, PathLinks::Follow), line, limit)
+                .await
+                .map(Slotted::into_value)
+                .map_err(|error| words(&error))
         })
     }
 
@@ -407,7 +425,11 @@ impl FileService for ThroughMcp {
         let path = self.0.cwd.join(path);
         let turn = self.0.authority.turn();
         Box::pin(async move {
-            self.0.write(turn, path, text).await.map(Slotted::into_value).map_err(|error| words(&error))
+            self.0
+                .write(turn, (path, PathLinks::Follow), text)
+                .await
+                .map(Slotted::into_value)
+                .map_err(|error| words(&error))
         })
     }
 }
@@ -433,7 +455,8 @@ impl CommandService for ThroughMcp {
         Box::pin(async move {
             let Run { program, args, env, cwd, time_limit, output_limit } = run;
             let cwd = cwd.map(|cwd| self.0.cwd.join(cwd));
-            let wanted = Wanted { program, args, env, cwd, output_limit: Some(output_limit) };
+            let (links, output_limit) = (PathLinks::Follow, Some(output_limit));
+            let wanted = Wanted { program, args, env, cwd, links, output_limit };
             let id = self.0.start(turn, wanted).await.map_err(|error| words(&error))?;
             let release = Release { services: Arc::clone(&self.0), id };
             let terminals = &self.0.terminals;

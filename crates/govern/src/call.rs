@@ -2,12 +2,12 @@
 
 mod changes;
 mod content;
+mod request;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use narrows_acp::method;
 use narrows_audit::jcs;
 use narrows_policy::{Action, Kind};
 use serde::Deserialize;
@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use self::content::{blocks, change_blocks, is_empty};
+use self::request::shown;
 use crate::once::Once;
 use crate::reach::OTHERS;
-use crate::resource::Resource;
 
 /// What stands in front of a kind where a name could be.
 const KIND: &str = "kind:";
@@ -169,6 +169,8 @@ pub(crate) struct Call {
     is_wish: bool,
     /// It has an MCP server show something, and does no more.
     reads: bool,
+    /// Where the file or the directory of a request to the client really is.
+    real: Option<PathBuf>,
 }
 
 impl Call {
@@ -482,6 +484,9 @@ impl Call {
         if !self.unusual_locations.is_empty() {
             all["locations"] = self.unusual_locations.clone().into();
         }
+        if let Some(real) = &self.real {
+            all["real"] = json!(real);
+        }
         Sha256::digest(jcs::to_vec(&all).unwrap_or_else(|_| all.to_string().into_bytes())).into()
     }
 
@@ -501,59 +506,13 @@ impl Call {
         Action { claimed: self.posed.iter().cloned().collect(), ..read }
     }
 
-    /// What a request to the client does. Its method says which members count: a text for a file is no patch, and no
-    /// command either, whatever stands in it.
-    fn client_request(&self) -> Option<Action> {
-        let method = self.name.as_deref().filter(|_| self.server.is_none())?;
-        let members = client_members(method)?;
-        let kind = Kind::named(self.kind());
-        if kind == Kind::Execute {
-            let counts = |(name, _): &(&String, &Value)| members.contains(&name.as_str());
-            let input = self.input.as_object().into_iter().flatten().filter(counts);
-            let input = input.map(|(name, value)| (name.clone(), value.clone())).collect();
-            return Some(Action::read(Some(self.kind()), Some(method), &Value::Object(input), &[]));
-        }
-        let paths = self.input["path"].as_str().map(PathBuf::from).into_iter().collect();
-        Some(Action { tool: Some(method.to_owned()), paths, ..Action::new(kind) })
-    }
-
     fn told_action(&self, locations: &[PathBuf]) -> Action {
         Action::read(self.kind.as_deref(), self.name.as_deref(), &self.input, locations)
     }
 }
 
-/// The members that a request to the client has beside `sessionId` and `_meta`. `None`: it is no request that is judged.
-pub(crate) fn client_members(method: &str) -> Option<&'static [&'static str]> {
-    match method {
-        method::FS_READ_TEXT_FILE => Some(&["path", "line", "limit"]),
-        method::FS_WRITE_TEXT_FILE => Some(&["path", "content"]),
-        method::TERMINAL_CREATE => Some(&["command", "args", "cwd", "env", "outputByteLimit"]),
-        _ => None,
-    }
-}
-
 fn value_digest(value: &Value) -> Digest {
     Sha256::digest(jcs::to_vec(value).unwrap_or_else(|_| value.to_string().into_bytes())).into()
-}
-
-/// What it is to have a server show something. A file is one of this machine; of any other address only the server knows what it
-/// means. An address that can be read in several ways may do anything with all of the files that it may name.
-fn shown(server: &str, method: &str, input: &Value) -> Action {
-    let all = [input.get("uri"), input.pointer("/ref/uri")];
-    let mut action =
-        Action { server: Some(server.to_owned()), tool: Some(method.to_owned()), ..Action::new(Kind::Read) };
-    for uri in all.into_iter().flatten() {
-        match uri.as_str().map(Resource::read) {
-            Some(Resource::Elsewhere) => {}
-            Some(Resource::File(path)) => action.paths.push(path),
-            Some(Resource::Unclear(paths)) => {
-                action.kind = Kind::Other;
-                action.paths.extend(paths);
-            }
-            None => return Action::mcp(server, method, input),
-        }
-    }
-    action
 }
 
 /// Whether the name that an agent has for a tool is of the shape of something which only we say: a kind, a tool of a server, a

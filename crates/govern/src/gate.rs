@@ -394,8 +394,12 @@ impl<O: Out> Pass<'_, O> {
                 Way::ToClient => &mut self.gate.to_client,
                 Way::ToAgent => &mut self.gate.to_agent,
             };
-            let Some(line) = lane.pop() else { return };
-            let line: Bytes = line;
+            let Some((line, otherwise)) = lane.pop() else { return };
+            if let Otherwise::Unserved(_, id) = &otherwise
+                && !self.may_be_sent(id)
+            {
+                continue;
+            }
             self.write(way, &[&line]);
         }
     }

@@ -1,6 +1,7 @@
 //! `_meta.aip44` on what passes, beside what others have put there.
 
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use narrows_wire::{View, member};
 use serde_json::{Value, json};
@@ -25,6 +26,7 @@ pub(crate) struct Mark {
 
 #[derive(Clone, Debug)]
 struct Words {
+    key: &'static str,
     /// `{…}`
     value: Vec<u8>,
     /// `"aip44":{…}`
@@ -36,14 +38,17 @@ struct Words {
 }
 
 impl Words {
-    fn new(value: &Value) -> Self {
+    fn new(key: &'static str, value: &Value) -> Self {
         let value = value.to_string().into_bytes();
-        let member = [format!("\"{KEY}\":").as_bytes(), &value].concat();
+        let member = [format!("\"{key}\":").as_bytes(), &value].concat();
         let object = [b"{".as_slice(), &member, b"}"].concat();
         let whole = [b"\"_meta\":".as_slice(), &object].concat();
-        Self { value, member, object, whole }
+        Self { key, value, member, object, whole }
     }
 }
+
+/// What asks a client to refuse a path with links in it.
+static NO_LINKS: LazyLock<Words> = LazyLock::new(|| Words::new("narrows", &json!({"noLinks": true})));
 
 /// A line in parts: up to where something is put in, what is put in, and the rest.
 pub(crate) type Marked<'a> = [&'a [u8]; 4];
@@ -51,9 +56,9 @@ pub(crate) type Marked<'a> = [&'a [u8]; 4];
 impl Mark {
     pub(crate) fn new(mandate: &Mandate) -> Self {
         let mut value = about(mandate);
-        let plain = Words::new(&value);
+        let plain = Words::new(KEY, &value);
         value[REPLAY] = json!(true);
-        Self { plain, replayed: Words::new(&value) }
+        Self { plain, replayed: Words::new(KEY, &value) }
     }
 
     /// A message with the mark in the object that is its params or its result, whatever it said of itself. As it is if there
@@ -68,6 +73,12 @@ impl Mark {
     }
 }
 
+/// Returns a request to the client that asks it not to follow links: its path has none, and one that appears until the client
+/// uses it leads elsewhere. `None`: it can be read in two ways.
+pub(crate) fn refuse_links(message: View<'_>) -> Option<Vec<u8>> {
+    write(message, &NO_LINKS).map(|marked| marked.concat())
+}
+
 fn write<'a>(message: View<'a>, words: &'a Words) -> Option<Marked<'a>> {
     let bytes = message.bytes();
     let Some((start, text)) = holder(message) else { return Some([bytes, b"", b"", b""]) };
@@ -79,7 +90,7 @@ fn write<'a>(message: View<'a>, words: &'a Words) -> Option<Marked<'a>> {
     if inner.first() != Some(&b'{') {
         return Some(replaced(at..at + inner.len(), &words.object));
     }
-    Some(match member(inner, KEY).ok()? {
+    Some(match member(inner, words.key).ok()? {
         None => insert(bytes, at + 1, &words.member),
         Some(mark) => replaced(at + mark.start..at + mark.end, &words.value),
     })

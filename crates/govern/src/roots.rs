@@ -1,13 +1,18 @@
 //! Whether a path lies where everything is to happen, once its links are followed.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use narrows_base::text::quoted;
 use narrows_policy::{Action, DiskEntry, Kind, RepositoryDisk, WordLink, is_unusual_repository};
+use sha2::{Digest as _, Sha256};
+
+use crate::call::Digest;
 
 /// Why a path is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -160,18 +165,57 @@ pub(crate) fn resolve(path: &Path, ground: &dyn Ground) -> Result<PathBuf, Outsi
     }
 }
 
-/// `action` with where its paths and its directory lead, beside their names. Relative paths start in the first of `roots`.
-/// A path that leads nowhere that can be told may lead anywhere, so then it is not known what the action changes.
-pub(crate) fn follow_links(mut action: Action, roots: &[PathBuf], ground: &dyn Ground) -> Action {
-    let Some(root) = roots.first().filter(|_| !action.is_too_large()) else { return action };
-    let here = action.cwd.as_ref().map_or_else(|| root.clone(), |cwd| root.join(cwd));
-    let mut found = Vec::new();
-    match real(&here, ground) {
-        Some(real) if action.cwd.is_some() && real != here => action.real_cwd = Some(real),
+/// An action with where its paths and its directory lead, beside their names.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Followed {
+    pub(crate) action: Action,
+    /// Of all that was looked up. Once a link has changed, the same action has another one.
+    pub(crate) leads: Digest,
+}
+
+/// Follows the links of `action`. Relative paths start in the first of `roots`.
+/// A path that leads nowhere that can be told may lead anywhere, so then it is not known what the action changes. The same
+/// holds for a directory that does not lead to `real_cwd` any more, if that is known already.
+pub(crate) fn follow_links(mut action: Action, roots: &[PathBuf], ground: &dyn Ground) -> Followed {
+    let mut looked_up = BTreeSet::new();
+    if let Some(root) = roots.first().filter(|_| !action.is_too_large()) {
+        follow_from(&mut action, root, ground, &mut looked_up);
+    }
+    let mut hasher = Sha256::new();
+    for (named, found) in looked_up {
+        let found = found.as_deref().map_or(b"".as_slice(), |found| found.as_os_str().as_bytes());
+        for part in [named.as_os_str().as_bytes(), found] {
+            hasher.update((part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+    }
+    hasher.update([u8::from(action.unusual_repository)]);
+    Followed { action, leads: hasher.finalize().into() }
+}
+
+/// Does so from `root`, and notes each path with where it leads.
+fn follow_from(
+    action: &mut Action,
+    root: &Path,
+    ground: &dyn Ground,
+    looked_up: &mut BTreeSet<(PathBuf, Option<PathBuf>)>,
+) {
+    let mut real = |path: &Path| {
+        let found = real(path, ground);
+        looked_up.insert((path.to_path_buf(), found.clone()));
+        found
+    };
+    let here = action.cwd.as_ref().map_or_else(|| root.to_path_buf(), |cwd| root.join(cwd));
+    match real(&here) {
+        Some(real) if action.real_cwd.as_ref().is_some_and(|known| *known != real) => {
+            action.also.push(Kind::Other);
+        }
+        // Roots have no links in them: one that leads elsewhere was replaced.
+        Some(real) if real != here => action.real_cwd = Some(real),
         Some(_) => {}
         None => action.also.push(Kind::Other),
     }
-    let real_here = real(&here, ground);
+    let real_here = action.real_cwd.clone().or_else(|| real(&here));
     if action.reads_repository() {
         let is_unusual = |real: &PathBuf| is_unusual_repository(real, &GroundDisk(ground));
         action.unusual_repository = real_here.as_ref().is_none_or(is_unusual);
@@ -179,19 +223,19 @@ pub(crate) fn follow_links(mut action: Action, roots: &[PathBuf], ground: &dyn G
     let from = real_here.unwrap_or_else(|| here.clone());
     for written in action.file_words() {
         let named = from.join(&written);
-        let real = real(&named, ground).filter(|real| *real != named.components().collect::<PathBuf>());
+        let real = real(&named).filter(|real| *real != named.components().collect::<PathBuf>());
         action.word_links.extend(real.and_then(|real| WordLink::new(written, &real, &from)));
     }
+    let mut found = Vec::new();
     for path in &action.paths {
         let named = here.join(path);
-        match real(&named, ground) {
+        match real(&named) {
             Some(real) if real != named => found.push(real),
             Some(_) => {}
             None => action.also.push(Kind::Other),
         }
     }
     action.paths.extend(found);
-    action
 }
 
 /// A ground as the layout of repositories is looked at.
@@ -252,7 +296,7 @@ mod tests {
     fn nothing_is_looked_up_for_a_request_that_is_too_large() {
         let paths = (0..5_000).map(|number| PathBuf::from(format!("/w/{number}")));
         let action = Action { paths: paths.collect(), ..Action::new(Kind::Edit) };
-        assert_eq!(follow_links(action.clone(), &["/w".into()], &Unasked), action);
+        assert_eq!(follow_links(action.clone(), &["/w".into()], &Unasked).action, action);
     }
 
     #[test]

@@ -41,6 +41,14 @@ pub(crate) enum Reach {
     Anywhere,
 }
 
+/// Whether links in the path of a request are followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PathLinks {
+    Follow,
+    /// What decided about the request has followed them: one that is there now was put there since.
+    Refuse,
+}
+
 /// How the content of a file that is there is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteMode {
@@ -179,6 +187,14 @@ impl Found {
     /// Where it is: absolute, and without links. This is what rules are to be asked about.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns the same if the path that was asked for is where it is. The descriptor leads there whatever becomes of the path.
+    ///
+    /// # Errors
+    /// [`FileErrorKind::Link`] if there is a link in that path.
+    pub(crate) fn without_links(self) -> Result<Self, FileError> {
+        if self.path == self.asked { Ok(self) } else { Err(FileError::new(&self.asked, FileErrorKind::Link)) }
     }
 
     /// Its text: all of it, or `limit` lines from `line` on, the first being 1. Lines keep their ends, and there are

@@ -17,6 +17,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::actor::{Actor, now_ms};
 use crate::authority::{By, TurnId};
 use crate::event::{Json, Payload, PermissionRequested, PermissionResolved};
+use crate::host::files::PathLinks;
 use crate::host::terminal::{Exit, TerminalError};
 use crate::lobby::{unknown_method, unknown_session};
 use crate::mcp::Hosted;
@@ -28,12 +29,16 @@ struct Read {
     path: std::path::PathBuf,
     line: Option<u32>,
     limit: Option<u32>,
+    #[serde(rename = "_meta")]
+    meta: Option<Value>,
 }
 
 #[derive(Deserialize)]
 struct Write {
     path: std::path::PathBuf,
     content: String,
+    #[serde(rename = "_meta")]
+    meta: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -46,6 +51,8 @@ struct Create {
     env: Vec<Variable>,
     cwd: Option<std::path::PathBuf>,
     output_byte_limit: Option<u64>,
+    #[serde(rename = "_meta")]
+    meta: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -196,23 +203,25 @@ async fn serve(
     let terminal = |error: TerminalError| RpcError::new(Code::NotFound, error.to_string());
     match method {
         FS_READ_TEXT_FILE => {
-            let Read { path, line, limit } = params(frame)?;
+            let Read { path, line, limit, meta } = params(frame)?;
+            let path = (path, path_links(meta.as_ref()));
             let (content, slot) =
                 services.read(turn, path, line, limit).await.map_err(unserved)?.into_parts();
             Ok((json!({"content": content}), slot))
         }
         FS_WRITE_TEXT_FILE => {
-            let Write { path, content } = params(frame)?;
-            services.write(turn, path, content).await.map_err(unserved)?;
+            let Write { path, content, meta } = params(frame)?;
+            services.write(turn, (path, path_links(meta.as_ref())), content).await.map_err(unserved)?;
             Ok((json!({}), None))
         }
         TERMINAL_CREATE => {
-            let Create { command, args, env, cwd, output_byte_limit } = params(frame)?;
+            let Create { command, args, env, cwd, output_byte_limit, meta } = params(frame)?;
             let wanted = Wanted {
                 program: command,
                 args,
                 env: env.into_iter().map(|Variable { name, value }| (name, value)).collect(),
                 cwd,
+                links: path_links(meta.as_ref()),
                 output_limit: output_byte_limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)),
             };
             let id = services.start(turn, wanted).await.map_err(unserved)?;
@@ -243,6 +252,14 @@ async fn serve(
             services.terminals.release(&terminal_id).await.map_err(terminal)?;
             Ok((json!({}), None))
         }
+    }
+}
+
+/// A gate that has decided about a path without links says so: what it has decided about has none.
+fn path_links(meta: Option<&Value>) -> PathLinks {
+    match meta.is_some_and(|meta| meta["narrows"]["noLinks"] == true) {
+        true => PathLinks::Refuse,
+        false => PathLinks::Follow,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::common::Stage;
 const MEBIBYTE: usize = 1 << 20;
 
 /// Opens a session, and sends these requests once it is prompted. Returns the codes of the errors in the answers, `None` for results.
-async fn asking(mut link: Link, requests: Vec<Value>, answers: usize) -> Vec<Option<i64>> {
+pub(crate) async fn asking(mut link: Link, requests: Vec<Value>, answers: usize) -> Vec<Option<i64>> {
     let prompt = loop {
         let frame = link.receiver.recv().await.expect("a request");
         let id = frame.id().expect("an id").to_vec();

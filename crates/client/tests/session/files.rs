@@ -2,9 +2,11 @@
 
 use narrows_acp::Version;
 use narrows_client::RunRequest;
+use narrows_link::memory;
 use narrows_policy::Access;
 use serde_json::json;
 
+use crate::bounded::asking;
 use crate::common::{Stage, all, payloads};
 
 #[tokio::test]
@@ -47,6 +49,45 @@ async fn what_the_policy_forbids_is_not_done() {
     driven.session.run(RunRequest::text("Go")).await.expect("a run").result().await;
     assert!(!driven.path("note.txt").exists());
     driven.leave().await;
+}
+
+/// A gate that has followed the links of a path says that there are none: one that is there now was put there since.
+#[tokio::test]
+async fn no_link_is_followed_for_a_request_that_was_decided_without_any() {
+    let stage = Stage::new(Version::V1, Access::High);
+    let cwd = stage.config.cwd.clone();
+    std::fs::create_dir(cwd.join("there")).expect("a directory");
+    std::fs::write(cwd.join("there/file"), "old").expect("a file");
+    std::os::unix::fs::symlink("there", cwd.join("link")).expect("a link");
+    std::os::unix::fs::symlink("there/file", cwd.join("file")).expect("a link");
+    let (file, link) = (cwd.join("file"), cwd.join("link"));
+    let wanted = [
+        ("fs/write_text_file", json!({"path": file, "content": "new"})),
+        ("fs/write_text_file", json!({"path": link.join("made/file"), "content": "new"})),
+        ("fs/read_text_file", json!({"path": link.join("file")})),
+        ("terminal/create", json!({"command": "touch", "args": ["touched"], "cwd": link})),
+        ("fs/read_text_file", json!({"path": cwd.join("there/file")})),
+        ("terminal/create", json!({"command": "true", "cwd": cwd.join("there")})),
+        ("terminal/create", json!({"command": "true"})),
+    ];
+    let request = |(id, (method, mut params)): (usize, (&str, serde_json::Value))| {
+        (params["sessionId"], params["_meta"]) = (json!("s"), json!({"narrows": {"noLinks": true}}));
+        json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+    };
+    let requests = wanted.into_iter().enumerate().map(request).collect();
+    let (link, far) = memory::pair(&narrows_link::Options::default());
+    let agent = tokio::spawn(asking(far, requests, 7));
+    let driven = stage.open_on(link, tokio::spawn(async {})).await;
+    driven.session.run(RunRequest::text("Go")).await.expect("a run").result().await;
+    let (text, is_made) = (
+        std::fs::read_to_string(driven.path("there/file")).expect("a file"),
+        driven.path("there/made").exists() || driven.path("there/touched").exists(),
+    );
+    assert_eq!((text.as_str(), is_made), ("old", false));
+    driven.leave().await;
+    let mut codes = agent.await.expect("no panic");
+    codes.sort_unstable();
+    assert_eq!(codes, [None, None, None, Some(-32602), Some(-32602), Some(-32602), Some(-32602)]);
 }
 
 /// The client opens these files itself, so only its own judgment protects them.

@@ -85,6 +85,9 @@ impl<O: Out> Pass<'_, O> {
         };
         let Some(at) = session.decided.iter().position(is_it) else { return false };
         let (_, decided) = session.decided.remove(at);
+        let Some(session) = self.gate.sessions.get(name) else { return false };
+        let is_unmoved = decided.leads == Some(self.followed(session, &decided.call).leads);
+        let Some(session) = self.gate.sessions.get_mut(name) else { return false };
         let Some(case) = session.calls.get_mut(id) else { return false };
         let (held, told) = (std::mem::take(&mut case.held), std::mem::take(&mut case.call));
         **case = Case { held, ..decided };
@@ -93,6 +96,16 @@ impl<O: Out> Pass<'_, O> {
         let digest = case.call.digest();
         if let Some(counted) = &mut case.counted {
             counted.set_digest(digest);
+        }
+        // It may name further places than when it was decided.
+        if is_unmoved
+            && let Some(session) = self.gate.sessions.get(name)
+            && let Some(case) = session.calls.get(id)
+        {
+            let leads = Some(self.followed(session, &case.call).leads);
+            if let Some(case) = self.case(name, id) {
+                case.leads = leads;
+            }
         }
         true
     }

@@ -28,7 +28,8 @@ impl<O: Out> Pass<'_, O> {
         let is_it = |source: &Case| {
             holds(source, verdict, approvers) && leads_to(source, &case.call, session, ground)
         };
-        let source = session.calls.iter().find(|(_, source)| is_it(source)).map(|(id, _)| id.clone())?;
+        let mut sources = session.calls.iter().filter(|(_, source)| is_it(source)).map(|(id, _)| id);
+        let source = sources.find(|id| !self.leads_elsewhere(name, id))?.clone();
         let session = self.gate.sessions.get_mut(name)?;
         let source = session.calls.get_mut(&source)?;
         // Once: whoever wants it again asks again.
@@ -103,10 +104,10 @@ fn leads_to(source: &Case, wanted: &Call, session: &Session, ground: &dyn Ground
         }
         _ => return false,
     };
-    let (said, wanted) = (&source.call.input, &wanted.input);
+    let (said, real, wanted) = (&source.call.input, wanted.real(), &wanted.input);
     let same_file = || {
-        let (one, other) = (&said["path"], &wanted["path"]);
-        file_of(one, session, ground).is_some_and(|file| file_of(other, session, ground) == Some(file))
+        let file = file_of(&said["path"], session, ground);
+        file.is_some() && file.as_deref() == real
     };
     match (tool, method) {
         ("read_file", method::FS_READ_TEXT_FILE) => same_file(),
@@ -124,7 +125,7 @@ fn leads_to(source: &Case, wanted: &Call, session: &Session, ground: &dyn Ground
             };
             wanted.get("env").is_none()
                 && words_of(said).is_some_and(|words| Some(&words) == wanted["command"].as_array())
-                && place(&said["cwd"]).is_some_and(|said| place(&wanted["cwd"]) == Some(said))
+                && place(&said["cwd"]).is_some_and(|said| real == Some(&said))
         }
         _ => false,
     }

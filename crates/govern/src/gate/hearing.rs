@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::api::{Ballot, BallotError, Open, Out, Setting, Ticket, Time, VoteSignature};
 use super::lane::{Otherwise, Way};
 use super::opening::{read, unrecorded};
+use super::service::MOVED;
 use super::session::{Origin, Served};
 use super::turn::CANCELLED;
 use super::{Pass, Raw};
@@ -428,6 +429,7 @@ impl<O: Out> Pass<'_, O> {
         }
         self.resume(&hearing.session);
         let at = self.unix();
+        let is_moved = approved.is_given() && self.leads_elsewhere(&hearing.session, &hearing.call);
         let session = self.gate.sessions.get_mut(&*hearing.session);
         let case = session.and_then(|session| session.calls.get_mut(&*hearing.call)).map(Box::as_mut);
         let case = case.filter(|case| case.call.digest() == hearing.digest);
@@ -437,6 +439,7 @@ impl<O: Out> Pass<'_, O> {
             None => Approved::Refused(CHANGED.to_owned()),
             // What was refused meanwhile stays so.
             Some(refused @ Approved::Refused(_)) => refused.clone(),
+            Some(_) if is_moved => Approved::Refused(MOVED.to_owned()),
             Some(_) => approved,
         };
         let mut spent = None;

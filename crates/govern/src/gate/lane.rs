@@ -81,18 +81,22 @@ impl Lane {
         failed.into_iter().map(|entry| entry.otherwise).collect()
     }
 
-    /// The next line whose time has come.
-    pub(super) fn pop(&mut self) -> Option<Bytes> {
+    /// The next line whose time has come, and what would have been done instead.
+    pub(super) fn pop(&mut self) -> Option<(Bytes, Otherwise)> {
         if self.waiting.front()?.after > self.recorded {
             return None;
         }
-        self.waiting.pop_front().map(|entry| entry.line)
+        self.waiting.pop_front().map(|entry| (entry.line, entry.otherwise))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn next(lane: &mut Lane) -> Option<Bytes> {
+        lane.pop().map(|(line, _)| line)
+    }
 
     #[test]
     fn lines_keep_their_order_and_wait_for_what_they_follow_from() {
@@ -104,9 +108,12 @@ mod tests {
         lane.push("e".into(), None, Otherwise::Nothing);
         assert_eq!(lane.pop(), None);
         lane.recorded(Ticket(1));
-        assert_eq!([lane.pop(), lane.pop(), lane.pop()], [Some("a".into()), Some("b".into()), None]);
+        assert_eq!(
+            [next(&mut lane), next(&mut lane), next(&mut lane)],
+            [Some("a".into()), Some("b".into()), None]
+        );
         assert_eq!(lane.unrecorded(Ticket(2)), [Otherwise::Halt("s".into()), Otherwise::Nothing]);
-        assert_eq!([lane.pop(), lane.pop()], [Some("e".into()), None]);
+        assert_eq!([next(&mut lane), next(&mut lane)], [Some("e".into()), None]);
         assert!(lane.is_empty());
     }
 

@@ -1,9 +1,9 @@
 //! What the agent wants of the client: files, commands, and tools that live there.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use narrows_acp::method;
-use narrows_wire::{Code, Effects, RpcError, View, message};
+use narrows_wire::{Code, Effects, RpcError, View, member, message};
 use serde_json::{Value, json};
 
 use super::api::{Out, Ticket};
@@ -12,12 +12,18 @@ use super::opening::{AMBIGUOUS, unnamed, unrecorded};
 use super::session::{Case, Origin, Served, request_key};
 use super::{Pass, REPLAYING};
 use crate::call::{Call, Progress};
+use crate::meta::refuse_links;
 use crate::once;
 use crate::record::Approved;
 use crate::roots::admit;
 
+/// Why a request is refused whose path leads elsewhere than when it was decided about, and the code of that.
+pub(super) const MOVED: &str = "the path leads elsewhere by now";
+const PATH_MOVED: &str = "path_moved";
+
 impl<O: Out> Pass<'_, O> {
-    /// The agent wants a file or a command.
+    /// The agent wants a file or a command. What is judged, approved and sent to the client is where its path leads now: the
+    /// agent may change links at any time.
     pub(super) fn service(&mut self, id: &[u8], method: &str, message: View<'_>) {
         let Some(mut params) = once::read(message.params()) else {
             return self.refuse_agent(id, &ambiguous());
@@ -28,24 +34,20 @@ impl<O: Out> Pass<'_, O> {
             method::FS_WRITE_TEXT_FILE => ("edit", "path"),
             _ => ("execute", "cwd"),
         };
-        let roots = self.session(&name).map(|session| session.roots.clone()).unwrap_or_default();
-        if let Some(path) = params.get(place).filter(|path| !path.is_null()) {
-            let path = Path::new(path.as_str().unwrap_or_default());
-            let refused = match admit(path, &roots, &*self.gate.ground) {
-                Err(outside) => Some(("path_outside_root", outside.to_string())),
-                Ok(real) if kind == "edit" && self.gate.mandate.is_read_only(&real) => {
-                    Some(("sandbox_read_only", "the sandbox shows this path read-only".to_owned()))
-                }
-                Ok(_) => None,
-            };
-            if let Some((code, words)) = refused {
+        let found = match self.find(&name, kind, params.get(place)) {
+            Ok(found) => found,
+            Err((code, words)) => {
                 let input = json!({"method": method, place: params[place]});
                 let event = self.parties(&name).refused("tool.refused", code, input);
                 let ticket = self.record(event);
                 let error = RpcError::new(Code::InvalidParams, words).with("code", json!(code));
                 return self.fail_service(id, &name, &error, Some(ticket));
             }
-        }
+        };
+        // Doubled members were refused above, and a path that is no text is not found.
+        let line = found.as_ref().and_then(|found| with_text(message, place, found.to_str()?));
+        let line = line.as_deref().unwrap_or(message.bytes());
+        let Some(line) = refuse_links(View::parse(line)) else { return self.refuse_agent(id, &ambiguous()) };
         if let Some(members) = params.as_object_mut() {
             members.remove("sessionId");
             if kind == "execute" {
@@ -59,7 +61,77 @@ impl<O: Out> Pass<'_, O> {
                 }
             }
         }
-        self.want(id, &name, Call::known(None, method, kind, params), message);
+        let mut call = Call::known(None, method, kind, params);
+        if let Some(found) = found {
+            call = call.found_at(found);
+        }
+        self.want(id, &name, call, View::parse(&line));
+    }
+
+    /// Returns where the file or the directory really is that a request to the client names. Else the code of the refusal, and
+    /// why.
+    fn find(
+        &self,
+        session: &str,
+        kind: &str,
+        named: Option<&Value>,
+    ) -> Result<Option<PathBuf>, (&'static str, String)> {
+        let roots =
+            self.gate.sessions.get(session).map(|session| session.roots.as_slice()).unwrap_or_default();
+        let named = named.filter(|named| !named.is_null());
+        // A command runs there if it names no directory.
+        let usual = roots.first().filter(|_| kind == "execute").map(PathBuf::as_path);
+        let path = match (named, usual) {
+            (Some(named), _) => Path::new(named.as_str().unwrap_or_default()),
+            (None, Some(usual)) => usual,
+            (None, None) => return Ok(None),
+        };
+        let admitted = admit(path, roots, &*self.gate.ground);
+        if named.is_none() && admitted.as_deref() != Ok(path) {
+            return Err((PATH_MOVED, MOVED.to_owned()));
+        }
+        let real = admitted.map_err(|outside| ("path_outside_root", outside.to_string()))?;
+        if kind == "edit" && self.gate.mandate.is_read_only(&real) {
+            return Err(("sandbox_read_only", "the sandbox shows this path read-only".to_owned()));
+        }
+        // The client gets this path, as text.
+        if real.to_str().is_none() {
+            return Err(("path_not_text", "the path leads to a name without text".to_owned()));
+        }
+        Ok(Some(real))
+    }
+
+    /// Returns `true` if a request that was allowed may be sent to the client, now that this is recorded. One that is about
+    /// another file by now is refused.
+    pub(super) fn may_be_sent(&mut self, id: &[u8]) -> bool {
+        match self.gate.served.get(id) {
+            Some(Served::Service { session, call, .. }) if self.leads_elsewhere(session, call) => {
+                self.refuse_moved(id);
+                false
+            }
+            // The agent has its answer: it took too long to record this.
+            Some(Served::Late { .. }) | None => {
+                self.gate.served.remove(id);
+                false
+            }
+            Some(_) => true,
+        }
+    }
+
+    /// Refuses such a request in place of sending it.
+    fn refuse_moved(&mut self, id: &[u8]) {
+        let Some(Served::Service { session: name, call, method, .. }) = self.gate.served.remove(id) else {
+            return;
+        };
+        self.resume(&name);
+        let case = self.gate.sessions.get_mut(&*name).and_then(|session| session.calls.remove(&call));
+        let input = case.map(|case| case.call.input);
+        let input = json!({"method": method, "toolCallId": call, "input": input});
+        let event = self.parties(&name).refused("tool.refused", PATH_MOVED, input);
+        let ticket = self.record(event);
+        let error =
+            RpcError::new(Code::PolicyDenied, MOVED).effects(Effects::None).with("code", json!(PATH_MOVED));
+        self.fail_service(id, &name, &error, Some(ticket));
     }
 
     /// Decides about something that the agent wants of the client.
@@ -145,6 +217,14 @@ impl<O: Out> Pass<'_, O> {
         let id = message.id().unwrap_or(b"null");
         self.send(Way::ToAgent, &[message.bytes()], ticket, Otherwise::fail_outcome(id, name));
     }
+}
+
+/// Returns a request with `text` as this member of its params. `None`: it has no such member.
+pub(super) fn with_text(message: View<'_>, name: &str, text: &str) -> Option<Vec<u8>> {
+    let place = member(message.params()?, name).ok()??;
+    let start = message.envelope().params.range().start;
+    let (bytes, text) = (message.bytes(), Value::from(text).to_string());
+    Some([&bytes[..start + place.start], text.as_bytes(), &bytes[start + place.end..]].concat())
 }
 
 /// The error of whoever says something that two readers may take for different things.

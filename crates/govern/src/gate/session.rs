@@ -95,6 +95,8 @@ pub(super) struct Case {
     pub(super) call: Call,
     /// What was decided about it as it is now.
     pub(super) verdict: Option<Verdict>,
+    /// A digest of where its paths led then.
+    pub(super) leads: Option<Digest>,
     pub(super) approved: Approved,
     /// The digest of the call that somebody has approved.
     pub(super) agreed: Option<Digest>,

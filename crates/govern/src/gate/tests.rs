@@ -115,6 +115,8 @@ fn plain(parts: &[&[u8]]) -> String {
         }
         if meta.is_empty() {
             holder.remove("_meta");
+        } else if *meta == *json!({"narrows": {"noLinks": true}}).as_object().unwrap() {
+            holder.retain(|name, _| name != "_meta");
         }
     }
     value.to_string()

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use narrows_audit::Event;
-use narrows_policy::Class;
+use narrows_policy::{Action, Class};
 use narrows_wire::{DuplicateKey, View, member};
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ use crate::call::{Call, Progress, Said};
 use crate::desk::{Judged, Verdict};
 use crate::life::Life;
 use crate::record::{self, Approved};
-use crate::roots::follow_links;
+use crate::roots::{Followed, follow_links};
 use crate::scope;
 use crate::sealed;
 use crate::till::Spent;
@@ -263,9 +263,11 @@ impl<O: Out> Pass<'_, O> {
         let case = session.calls.get(id)?;
         let digest = case.call.digest();
         let judged = Judged { at, counted: case.counted.as_ref().map(|counted| (counted, digest)) };
-        let mut verdict = self.rule(session, &case.call, judged);
+        let Followed { action, leads } = self.followed(session, &case.call);
+        let mut verdict = self.rule(session, &case.call, &action, judged);
         if let Some(command) = case.call.asked_command() {
-            verdict = verdict.stricter(self.rule(session, &command, judged));
+            let Followed { action, .. } = self.followed(session, &command);
+            verdict = verdict.stricter(self.rule(session, &command, &action, judged));
         }
         let approved = match verdict.class() {
             Class::Allow => Approved::Auto,
@@ -278,7 +280,7 @@ impl<O: Out> Pass<'_, O> {
             Approved::Auto => self.gate.desk.count(&verdict, at, digest, &mut case.counted),
             _ => None,
         };
-        case.verdict = Some(verdict);
+        (case.verdict, case.leads) = (Some(verdict), Some(leads));
         // Somebody has agreed to just this.
         let is_agreed = case.agreed.is_some_and(|agreed| agreed == case.call.digest());
         if approved != Approved::Pending || !is_agreed {
@@ -289,12 +291,24 @@ impl<O: Out> Pass<'_, O> {
         Some(self.record(event))
     }
 
-    /// What the policy and the mandate say of a call in a session.
-    fn rule(&self, session: &Session, call: &Call, judged: Judged<'_>) -> Verdict {
+    /// Returns what a call in a session does, with where its paths lead just now.
+    pub(super) fn followed(&self, session: &Session, call: &Call) -> Followed {
+        follow_links(call.action(), &session.roots, &*self.gate.ground)
+    }
+
+    /// Returns `true` if the paths of a call lead elsewhere than when it was judged, or the call is not known any more: what was
+    /// decided then is about other files.
+    pub(super) fn leads_elsewhere(&self, name: &str, id: &str) -> bool {
+        let Some(session) = self.gate.sessions.get(name) else { return true };
+        let Some(case) = session.calls.get(id) else { return true };
+        case.leads.is_some_and(|judged| judged != self.followed(session, &case.call).leads)
+    }
+
+    /// What the policy and the mandate say of a call in a session that does `action`.
+    fn rule(&self, session: &Session, call: &Call, action: &Action, judged: Judged<'_>) -> Verdict {
         let gate = &self.gate;
-        let action = follow_links(call.action(), &session.roots, &*gate.ground);
         let mut verdict =
-            gate.desk.rule_action(call, &action, &gate.mandate, &gate.who, &session.roots, judged);
+            gate.desk.rule_action(call, action, &gate.mandate, &gate.who, &session.roots, judged);
         // The paths of an action that is too large to judge are not looked up.
         let beyond = if action.is_too_large() {
             Some("there is more in it than can be judged".to_owned())

@@ -1,15 +1,16 @@
 //! What must hold in every run, whoever says what and whatever becomes of the log.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use narrows_audit::{Decision, Event};
 use serde_json::Value;
 
-use crate::world::Output;
+use crate::world::{LinkDisk, Output};
 
 /// Judges what the gate says by what went in.
-#[derive(Default)]
 pub(crate) struct Oracle {
+    disk: LinkDisk,
     pub(crate) violations: Vec<String>,
     pub(crate) allowed: usize,
     pub(crate) refused: usize,
@@ -29,6 +30,22 @@ pub(crate) struct Oracle {
 }
 
 impl Oracle {
+    pub(crate) fn new(disk: LinkDisk) -> Self {
+        Self {
+            disk,
+            violations: Vec::new(),
+            allowed: 0,
+            refused: 0,
+            asked: HashMap::new(),
+            agent_asked: HashMap::new(),
+            shown: HashSet::new(),
+            known: HashSet::new(),
+            consulted: HashMap::new(),
+            written: Vec::new(),
+            unsettled: HashMap::new(),
+        }
+    }
+
     fn violation(&mut self, what: String) {
         self.violations.push(what);
     }
@@ -114,6 +131,18 @@ impl Oracle {
             self.violation(format!("the client is told of session {session}, which it did not open"));
         }
         let path = message["params"]["path"].as_str().unwrap_or_default();
+        if matches!(method, "fs/read_text_file" | "fs/write_text_file") {
+            // What is opened is what was judged, also if the link was changed and changed back.
+            let named = self.agent_asked.get(&id).and_then(|(_, params)| params["path"].as_str());
+            let leads = named.map(|named| self.disk.resolve(Path::new(named)));
+            if leads.as_deref() != Some(Path::new(path))
+                || message["params"]["_meta"]["narrows"]["noLinks"] != true
+            {
+                self.violation(format!(
+                    "{method} reaches the client for {path}, and the agent named {named:?}"
+                ));
+            }
+        }
         match method {
             "fs/read_text_file" if path.starts_with("/w/secret") || !path.starts_with("/w") => {
                 self.violation(format!("the client is asked to read {path}"));

@@ -9,7 +9,7 @@ use crate::random::Random;
 const SESSIONS: [&str; 3] = ["s1", "s2", "s3"];
 const CALLS: [&str; 4] = ["c1", "c2", "c3", "c4"];
 const TOOLS: [(&str, &str); 4] = [("Read", "read"), ("Bash", "execute"), ("Rm", "delete"), ("Edit", "edit")];
-const PATHS: [&str; 4] = ["/w/a.txt", "/w/secret/key", "/etc/passwd", "/w/sub/b.txt"];
+const PATHS: [&str; 5] = ["/w/a.txt", "/w/secret/key", "/etc/passwd", "/w/sub/b.txt", "/w/link/c.txt"];
 
 /// An event as JSON, without names of Rust types.
 pub(crate) fn event_json(event: &Event) -> Value {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use narrows_audit::Event;
@@ -37,13 +38,23 @@ pub(crate) struct RunOutcome {
     pub(crate) refused: usize,
 }
 
-/// A disk without links.
-#[derive(Debug)]
-struct PlainDisk;
+/// Where the one link of the disk may lead.
+const LINK_TARGETS: [&str; 4] = ["/w/sub", "/w/secret", "/w/link-to-nothing", "/etc"];
 
-impl Ground for PlainDisk {
+/// A disk with one link, `/w/link`, which the agent changes at any time.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkDisk(Arc<Mutex<&'static str>>);
+
+impl LinkDisk {
+    pub(crate) fn resolve(&self, path: &Path) -> PathBuf {
+        let target = *self.0.lock().expect("the lock");
+        path.strip_prefix("/w/link").map_or_else(|_| path.to_path_buf(), |rest| Path::new(target).join(rest))
+    }
+}
+
+impl Ground for LinkDisk {
     fn real(&self, path: &Path) -> std::io::Result<PathBuf> {
-        Ok(path.to_path_buf())
+        Ok(self.resolve(path))
     }
 }
 
@@ -111,7 +122,7 @@ fn policy() -> Policy {
     Policy::new(Access::High, Narrowing::default()).with_charter(charter)
 }
 
-fn gate(family: Family) -> Gate {
+fn gate(family: Family, disk: LinkDisk) -> Gate {
     let mandate = Mandate {
         operator: "notes".into(),
         tier: "governance-aware".into(),
@@ -137,13 +148,14 @@ fn gate(family: Family) -> Gate {
         ..Principal::default()
     };
     let setting = Setting { began: 1_000_000, nonce: "n".into() };
-    Gate::new(mandate, client, policy(), Box::new(PlainDisk), setting)
+    Gate::new(mandate, client, policy(), Box::new(disk), setting)
 }
 
 pub(crate) struct World {
     family: Family,
     random: Random,
     gate: Gate,
+    disk: LinkDisk,
     now: Time,
     outputs: Outputs,
     client: Client,
@@ -157,16 +169,18 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(family: Family, seed: u64) -> Self {
+        let disk = LinkDisk(Arc::new(Mutex::new(LINK_TARGETS[0])));
         Self {
             family,
             random: Random::new(seed),
-            gate: gate(family),
+            gate: gate(family, disk.clone()),
+            oracle: Oracle::new(disk.clone()),
+            disk,
             now: Time::ZERO,
             outputs: Outputs::default(),
             client: Client::new(family.version),
             agent: Agent::new(family.version),
             unsettled: VecDeque::new(),
-            oracle: Oracle::default(),
             hasher: DefaultHasher::new(),
             trace: Vec::new(),
         }
@@ -196,6 +210,11 @@ impl World {
     }
 
     fn step(&mut self) {
+        if self.random.one_in(4) {
+            let target = self.random.pick(&LINK_TARGETS);
+            self.log("link", target);
+            *self.disk.0.lock().expect("the lock") = target;
+        }
         match self.random.below(20) {
             0..=6 => {
                 if let Some(message) = self.client.act(&mut self.random) {

@@ -47,6 +47,9 @@ pub(crate) enum FileErrorKind {
     /// The file is not UTF-8.
     #[error("this is not UTF-8 text")]
     NotText,
+    /// The path has a link in it, and none is followed for this request.
+    #[error("there is a symbolic link in this path")]
+    Link,
     /// Its links go on and on.
     #[error("there are too many symbolic links in this path")]
     Links,
@@ -106,6 +109,7 @@ impl FileError {
             FileErrorKind::NotRegular(_) => (Code::InvalidParams, "not_a_regular_file"),
             FileErrorKind::TooLarge { .. } => (Code::InvalidParams, "file_too_large"),
             FileErrorKind::NotText => (Code::InvalidParams, "not_text"),
+            FileErrorKind::Link => (Code::InvalidParams, "path_has_link"),
             FileErrorKind::Links => (Code::InvalidParams, "too_many_links"),
             FileErrorKind::Changed => (Code::Internal, "file_changed"),
             FileErrorKind::Denied(_) => (Code::Internal, "permission_denied"),

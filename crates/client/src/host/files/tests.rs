@@ -427,6 +427,32 @@ fn roots_may_lie_in_each_other_and_behind_links() {
 }
 
 #[test]
+fn a_path_without_links_is_found_only_where_it_is() {
+    for way in WAYS {
+        let disk = Disk::new();
+        disk.link("root", "alias");
+        disk.link("sub", "root/in");
+        disk.link("file", "root/other");
+        disk.link("nowhere", "root/dangling");
+        let roots = Arc::new(Roots::open_with(*way, &[disk.top.join("alias")]).unwrap());
+        let files = Files::new(roots, Reach::Roots, Limits::default());
+        let find = |path: &str| files.find(&disk.top.join(path)).and_then(Found::without_links);
+        for path in ["root/file", "root/sub/file", "root/new", "root/new/deep", "root/./file"] {
+            assert_eq!(find(path).unwrap().path(), disk.top.join(path), "{path}");
+        }
+        for path in ["root/in/file", "root/other", "root/dangling", "root/in/new/deep", "alias/file"] {
+            assert_eq!(find(path).unwrap_err().kind(), &FileErrorKind::Link, "{path}");
+        }
+        // The directory that was found is the one that is used.
+        let found = find("root/sub/new").unwrap();
+        fs::rename(disk.root.join("sub"), disk.root.join("old")).unwrap();
+        disk.link("../out", "root/sub");
+        found.write("x", WriteMode::Replace).unwrap();
+        assert!(disk.root.join("old/new").exists() && !disk.top.join("out/new").exists());
+    }
+}
+
+#[test]
 fn agents_are_told_what_is_the_matter() {
     #[track_caller]
     fn check(kind: FileErrorKind, code: i64, condition: &str, more: &(&str, Value)) {
@@ -449,6 +475,7 @@ fn agents_are_told_what_is_the_matter() {
     check(FileErrorKind::NotRegular("a pipe"), -32602, "not_a_regular_file", &plain());
     check(FileErrorKind::TooLarge { limit: 5 }, -32602, "file_too_large", &("limit", json!(5)));
     check(FileErrorKind::NotText, -32602, "not_text", &plain());
+    check(FileErrorKind::Link, -32602, "path_has_link", &plain());
     check(FileErrorKind::Links, -32602, "too_many_links", &plain());
     check(FileErrorKind::Changed, -32603, "file_changed", &("retryable", json!(true)));
     check(FileErrorKind::Denied(Errno::ACCESS), -32603, "permission_denied", &plain());

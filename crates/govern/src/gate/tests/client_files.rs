@@ -1,8 +1,169 @@
 //! Files that the client serves for an agent behind the gate.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
 use insta::assert_snapshot;
+use narrows_base::sync::lock;
 
 use super::*;
+
+/// A disk whose links the test changes.
+#[derive(Clone, Debug, Default)]
+struct Links(Arc<Mutex<BTreeMap<PathBuf, PathBuf>>>);
+
+impl Links {
+    fn set(&self, at: &str, to: &str) {
+        lock(&self.0).insert(at.into(), to.into());
+    }
+}
+
+impl Ground for Links {
+    fn real(&self, path: &Path) -> std::io::Result<PathBuf> {
+        let links = lock(&self.0);
+        let found = links.iter().find_map(|(at, to)| Some(to.join(path.strip_prefix(at).ok()?)));
+        Ok(found.unwrap_or_else(|| path.to_path_buf()).components().collect())
+    }
+}
+
+/// A gate where changes of files and commands need a lead, and nothing may be done in `/w/a/finance`.
+fn with_links(links: &Links) -> Scene {
+    let capabilities = Capabilities { terminal: true, ..mandate().capabilities };
+    let sealed = vec!["/w/a/audit".into()];
+    let mut scene = Scene::with(Mandate { capabilities, sealed, ..mandate() }, &["lead"]);
+    let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
+    let ask = |slug: &str, subject: &str| {
+        Clause::new(slug, "tool.call", Class::RequireApproval).on(subject).unwrap().signed_by(lead.clone(), 1)
+    };
+    let clauses = vec![
+        ask("edits", "kind:edit"),
+        ask("runs", "kind:execute"),
+        Clause::new("books", "workspace.write", Class::Deny).on("workspace:/finance/**").unwrap(),
+    ];
+    let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
+    let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+    scene.gate.desk = crate::desk::Desk::new(policy, "g");
+    scene.gate.ground = Box::new(links.clone());
+    scene.opened();
+    scene
+}
+
+fn approve(scene: &mut Scene, question: u64) {
+    let outcome = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
+    scene.client(&json!({"jsonrpc": "2.0", "id": format!("aip44:n:{question}"), "result": outcome}));
+}
+
+#[track_caller]
+fn is_refused(seen: &str) {
+    assert!(!seen.contains(r#""method":"fs/"#) && !seen.contains(r#""method":"terminal/"#), "{seen}");
+    assert!(seen.contains("the path leads elsewhere by now"), "{seen}");
+}
+
+const REQUESTS: [(&str, &str, &str); 3] = [
+    ("fs/read_text_file", "path", "/w/a/chan/x"),
+    ("fs/write_text_file", "path", "/w/a/chan/x"),
+    ("terminal/create", "cwd", "/w/a/chan/x"),
+];
+
+fn request(method: &str, place: &str, path: &str) -> Value {
+    let mut params = json!({"sessionId": "s", place: path});
+    match method {
+        "fs/write_text_file" => params["content"] = json!("x"),
+        "terminal/create" => params["command"] = json!("make"),
+        _ => {}
+    }
+    params
+}
+
+#[test]
+fn a_path_that_leads_elsewhere_when_it_is_approved_is_refused() {
+    for target in ["/w/a/finance/book", "/w/a/audit/log", "/etc", "/w/a/chan/y"] {
+        for (method, place, path) in &REQUESTS[1..] {
+            let links = Links::default();
+            let mut scene = with_links(&links);
+            scene.wants(5, method, &request(method, place, path));
+            assert!(scene.seen().contains("session/request_permission"));
+            links.set(path, target);
+            approve(&mut scene, 1);
+            is_refused(&scene.seen());
+        }
+    }
+}
+
+#[test]
+fn a_path_that_leads_elsewhere_when_it_is_sent_is_refused_and_recorded() {
+    for (method, place, path) in REQUESTS {
+        let links = Links::default();
+        let mut scene = with_links(&links);
+        scene.wants(5, method, &request(method, place, path));
+        scene.seen();
+        // The decision is not on the disk yet.
+        scene.records = false;
+        approve(&mut scene, 1);
+        if method == "fs/read_text_file" {
+            scene.wants(6, method, &request(method, place, path));
+        }
+        links.set(path, "/w/a/finance/book");
+        scene.records = true;
+        scene.commit();
+        let seen = scene.seen();
+        if method == "fs/read_text_file" {
+            assert!(seen.contains("code=\"path_moved\"") && !seen.contains(r#""id":6,"method""#), "{seen}");
+            continue;
+        }
+        is_refused(&seen);
+        assert!(seen.contains("log tool.refused deny code=\"path_moved\""), "{seen}");
+        // The next is judged as what it is now.
+        scene.wants(7, method, &request(method, place, path));
+        assert!(method == "terminal/create" || scene.seen().contains("policy `books` says so"));
+    }
+}
+
+#[test]
+fn the_client_gets_the_path_that_was_judged_and_is_told_to_follow_no_links() {
+    let links = Links::default();
+    links.set("/w/a/in", "/w/a/real");
+    for (method, place, _) in REQUESTS {
+        let mut scene = with_links(&links);
+        scene.wants(5, method, &request(method, place, "/w/a/in/x"));
+        if method != "fs/read_text_file" {
+            let question = scene.sight.raw.last().unwrap();
+            assert!(question.contains("/w/a/in/x") && question.contains("/w/a/real/x"), "{question}");
+            approve(&mut scene, 1);
+        }
+        let sent: Value = serde_json::from_str(scene.sight.raw.last().unwrap()).unwrap();
+        assert_eq!((&sent["method"], &sent["params"][place]), (&json!(method), &json!("/w/a/real/x")));
+        assert_eq!(sent["params"]["_meta"], json!({"narrows": {"noLinks": true}}), "{sent}");
+    }
+    // Whatever the agent says there.
+    let mut scene = with_links(&links);
+    let mut params = request("fs/read_text_file", "path", "/w/a/x");
+    params["_meta"] = json!({"a": 1, "narrows": {"noLinks": false}});
+    scene.wants(5, "fs/read_text_file", &params);
+    let sent: Value = serde_json::from_str(scene.sight.raw.last().unwrap()).unwrap();
+    assert_eq!(sent["params"]["_meta"], json!({"a": 1, "narrows": {"noLinks": true}}));
+    // Both names are judged.
+    links.set("/w/a/finance/old", "/w/a/x");
+    scene.wants(6, "fs/write_text_file", &request("fs/write_text_file", "path", "/w/a/finance/old"));
+    assert!(scene.seen().contains("policy `books` says so"));
+}
+
+#[test]
+fn a_command_without_a_directory_runs_in_that_of_the_session() {
+    let links = Links::default();
+    let mut scene = with_links(&links);
+    links.set("/w/a", "/w/elsewhere");
+    let params = json!({"sessionId": "s", "command": "make"});
+    scene.wants(5, "terminal/create", &params);
+    is_refused(&scene.seen());
+    links.set("/w/a", "/w/a");
+    scene.wants(6, "terminal/create", &params);
+    scene.seen();
+    links.set("/w/a", "/w/elsewhere");
+    approve(&mut scene, 1);
+    is_refused(&scene.seen());
+}
 
 #[test]
 fn files_are_served_within_the_roots_and_the_declared_capabilities() {

@@ -1,0 +1,75 @@
+//! Calls that are requests of the agent: for a file or a command of the client, and for what an MCP server there has.
+
+use std::path::{Path, PathBuf};
+
+use narrows_acp::method;
+use narrows_policy::{Action, Kind};
+use serde_json::Value;
+
+use super::Call;
+use crate::resource::Resource;
+
+impl Call {
+    /// The same request to the client, whose file or directory was found at `real`, a path without links. The client gets that
+    /// path; the one that the agent named is judged as well.
+    pub(crate) fn found_at(self, real: PathBuf) -> Self {
+        let named = ["path", "cwd"].iter().find_map(|member| self.input[member].as_str());
+        let is_named = named.is_none_or(|named| Path::new(named) == real);
+        let locations = if is_named { Vec::new() } else { vec![real.clone()] };
+        Self { locations, real: Some(real), ..self }
+    }
+
+    /// Returns where its file or directory was found, if it is a request to the client.
+    pub(crate) fn real(&self) -> Option<&Path> {
+        self.real.as_deref()
+    }
+
+    /// What a request to the client does. Its method says which members count: a text for a file is no patch, and no
+    /// command either, whatever stands in it.
+    pub(super) fn client_request(&self) -> Option<Action> {
+        let method = self.name.as_deref().filter(|_| self.server.is_none())?;
+        let members = client_members(method)?;
+        let kind = Kind::named(self.kind());
+        if kind == Kind::Execute {
+            let counts = |(name, _): &(&String, &Value)| members.contains(&name.as_str());
+            let input = self.input.as_object().into_iter().flatten().filter(counts);
+            let input = input.map(|(name, value)| (name.clone(), value.clone())).collect();
+            let read = Action::read(Some(self.kind()), Some(method), &Value::Object(input), &[]);
+            let real_cwd = self.locations.first().cloned();
+            return Some(Action { real_cwd, ..read });
+        }
+        let named = self.input["path"].as_str().map(PathBuf::from);
+        let paths = named.into_iter().chain(self.locations.iter().cloned()).collect();
+        Some(Action { tool: Some(method.to_owned()), paths, ..Action::new(kind) })
+    }
+}
+
+/// The members that a request to the client has beside `sessionId` and `_meta`. `None`: it is no request that is judged.
+fn client_members(method: &str) -> Option<&'static [&'static str]> {
+    match method {
+        method::FS_READ_TEXT_FILE => Some(&["path", "line", "limit"]),
+        method::FS_WRITE_TEXT_FILE => Some(&["path", "content"]),
+        method::TERMINAL_CREATE => Some(&["command", "args", "cwd", "env", "outputByteLimit"]),
+        _ => None,
+    }
+}
+
+/// What it is to have a server show something. A file is one of this machine; of any other address only the server knows what it
+/// means. An address that can be read in several ways may do anything with all of the files that it may name.
+pub(super) fn shown(server: &str, method: &str, input: &Value) -> Action {
+    let all = [input.get("uri"), input.pointer("/ref/uri")];
+    let mut action =
+        Action { server: Some(server.to_owned()), tool: Some(method.to_owned()), ..Action::new(Kind::Read) };
+    for uri in all.into_iter().flatten() {
+        match uri.as_str().map(Resource::read) {
+            Some(Resource::Elsewhere) => {}
+            Some(Resource::File(path)) => action.paths.push(path),
+            Some(Resource::Unclear(paths)) => {
+                action.kind = Kind::Other;
+                action.paths.extend(paths);
+            }
+            None => return Action::mcp(server, method, input),
+        }
+    }
+    action
+}
