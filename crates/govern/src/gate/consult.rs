@@ -90,7 +90,8 @@ impl<O: Out> Pass<'_, O> {
         let Some(session) = self.gate.sessions.get_mut(name) else { return false };
         let Some(case) = session.calls.get_mut(id) else { return false };
         let (held, told) = (std::mem::take(&mut case.held), std::mem::take(&mut case.call));
-        **case = Case { held, ..decided };
+        let terminal = case.terminal.take();
+        **case = Case { held, terminal, ..decided };
         case.call.go_on(told);
         case.settle(case.approved.clone());
         let digest = case.call.digest();

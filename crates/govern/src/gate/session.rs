@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::api::{Ticket, Time};
 use super::children::Lineage;
 use super::mcp::List;
+use super::terminal::CallTerminal;
 use super::{MOST_OPEN, Raw};
 use crate::call::{Call, Digest};
 use crate::desk::{Counted, Verdict};
@@ -52,8 +53,8 @@ pub(super) struct Session {
     pub(super) replays: u32,
     /// Each in a place of its own: there may be many, and they are large.
     pub(super) calls: HashMap<Box<str>, Box<Case>>,
-    /// The terminals that are parts of calls, by their ids: the keys of those calls.
-    pub(super) terminals: HashMap<Box<str>, Vec<Box<str>>>,
+    /// The terminals that are parts of calls, by their ids.
+    pub(super) terminals: HashMap<Box<str>, CallTerminal>,
     /// Its MCP servers in the client: their ids and their names.
     pub(super) servers: Vec<(String, String)>,
     /// Calls that were decided before they are told of, by their ids.
@@ -114,6 +115,8 @@ pub(super) struct Case {
     pub(super) leads_on: bool,
     /// What the agent has asked about: then it was told, or will be, whether it may.
     pub(super) told: Option<Digest>,
+    /// The terminal that is a part of it: the first that it showed, or that ran its command. There is no second one.
+    pub(super) terminal: Option<Box<str>>,
     /// What it makes of a file, as a digest, once that is known.
     pub(super) makes: Option<Digest>,
 }

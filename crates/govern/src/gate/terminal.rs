@@ -1,7 +1,8 @@
 //! Terminals that an agent runs itself and tells of in updates, as version 2 of the protocol has them.
 //!
-//! A terminal that runs the command of an allowed call, or that an allowed call shows, is a part of that call. Any other
-//! is decided about like a call that runs its command. Its output is shown only if it may run.
+//! A terminal that runs the command of an allowed call, or that an allowed call shows, is a part of that call. A call has one
+//! terminal, which runs its command once, before the call ends. Any other, and any further run, is decided about like a
+//! call that runs its command. Its output is shown only if it may run.
 
 use std::borrow::Cow;
 
@@ -21,6 +22,23 @@ const EXECUTE: &str = "execute";
 
 /// The most calls that a terminal is a part of.
 const MAX_CALLS: usize = 16;
+
+/// A terminal that is a part of calls.
+#[derive(Debug, Default)]
+pub(super) struct CallTerminal {
+    /// The keys of those calls.
+    calls: Vec<Box<str>>,
+    stage: Stage,
+}
+
+/// How far a terminal of a call is: a command that is told again is the same run until it has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    #[default]
+    Unused,
+    Running,
+    Ended,
+}
 
 /// What an update says about a terminal.
 #[derive(Deserialize)]
@@ -83,11 +101,13 @@ impl<O: Out> Pass<'_, O> {
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
         if let Some(input) = told.input() {
             session.join_allowed_call(&told.terminal_id, &input);
-            if session.runs_as_joined(&told.terminal_id, &input) {
+            if session.runs_as_joined(&told.terminal_id, &input, told.progress()) {
+                session.advance(&told.terminal_id, told.progress());
                 return self.send_marked(message, None, Otherwise::Nothing);
             }
         } else if !session.calls.contains_key(&own_key) && session.is_joined(&told.terminal_id) {
             if session.joined(&told.terminal_id).all(|case| case.approved.is_given()) {
+                session.advance(&told.terminal_id, told.progress());
                 self.send_marked(message, None, Otherwise::Nothing);
             } else if told.progress().is_some() {
                 self.halt(name, "it ran a terminal for a tool call that is not allowed");
@@ -108,25 +128,49 @@ impl<O: Out> Pass<'_, O> {
 }
 
 impl Session {
-    /// Makes a terminal a part of a call. Of a terminal with many calls all that count are the first ones.
-    fn join(&mut self, terminal: &str, call: &str) {
+    /// Makes a terminal a part of a call, unless the call has ended or has another one. Of a terminal with many calls all that
+    /// count are the first ones.
+    pub(super) fn join(&mut self, terminal: &str, call: &str) {
+        let calls = &self.calls;
+        let is_open = |call: &str| calls.get(call).is_some_and(|case| !case.is_closed);
+        if !is_open(call) {
+            return;
+        }
         if self.terminals.len() >= super::MOST_OPEN {
-            let calls = &self.calls;
-            let is_open = |call: &str| calls.get(call).is_some_and(|case| !case.is_closed);
-            self.terminals.retain(|_, joined| joined.iter().any(|call| is_open(call)));
+            self.terminals.retain(|_, joined| joined.calls.iter().any(|call| is_open(call)));
         }
-        if self.terminals.len() < super::MOST_OPEN {
-            let joined = self.terminals.entry(terminal.into()).or_default();
-            if joined.len() < MAX_CALLS && !joined.iter().any(|known| **known == *call) {
-                joined.push(call.into());
-            }
+        if self.terminals.len() >= super::MOST_OPEN && !self.terminals.contains_key(terminal) {
+            return;
         }
+        let Some(case) = self.calls.get_mut(call) else { return };
+        if **case.terminal.get_or_insert_with(|| terminal.into()) != *terminal {
+            return;
+        }
+        let joined = self.terminals.entry(terminal.into()).or_default();
+        if joined.calls.iter().any(|known| **known == *call) {
+            return;
+        }
+        // The calls that it was a part of have had their run.
+        if joined.stage == Stage::Ended {
+            *joined = CallTerminal::default();
+        }
+        if joined.calls.len() < MAX_CALLS {
+            joined.calls.push(call.into());
+        }
+    }
+
+    /// Forgets the terminals of earlier turns that do not run any more: what they do now is no part of a call.
+    pub(super) fn forget_terminals(&mut self) {
+        let calls = &self.calls;
+        let is_open = |call: &Box<str>| calls.get(call).is_some_and(|case| !case.is_closed);
+        self.terminals.retain(|_, joined| joined.stage == Stage::Running || joined.calls.iter().any(is_open));
     }
 
     /// The calls that a terminal is a part of.
     fn joined(&self, terminal: &str) -> impl Iterator<Item = &Case> {
-        let joined = self.terminals.get(terminal).into_iter().flatten();
-        joined.filter_map(|call| self.calls.get(call)).map(Box::as_ref)
+        let joined = self.terminals.get(terminal).into_iter().flat_map(|joined| &joined.calls);
+        let cases = joined.filter_map(|call| self.calls.get(call)).map(Box::as_ref);
+        cases.filter(move |case| case.terminal.as_deref() == Some(terminal))
     }
 
     fn is_joined(&self, terminal: &str) -> bool {
@@ -135,26 +179,47 @@ impl Session {
 
     /// Makes a terminal a part of an allowed call that runs just this and has no terminal yet, if there is one.
     fn join_allowed_call(&mut self, terminal: &str, input: &Value) {
-        if self.is_joined(terminal) {
+        let has_ended = self.terminals.get(terminal).is_some_and(|joined| joined.stage == Stage::Ended);
+        if !has_ended && self.joined(terminal).any(|case| !case.is_closed) {
             return;
         }
         let wanted = Call::told(None, EXECUTE, input.clone()).action();
-        let found = self.calls.iter().find(|(key, case)| {
+        let found = self.calls.iter().find(|(_, case)| {
             !case.is_closed
+                && case.terminal.is_none()
                 && case.approved.is_given()
                 && case.call.runs(&wanted, self.working_directory())
-                && !self.terminals.values().flatten().any(|call| call == *key)
         });
         if let Some(key) = found.map(|(key, _)| key.clone()) {
+            // What it ran for another call has nothing to do with this one.
+            self.terminals.remove(terminal);
             self.join(terminal, &key);
         }
     }
 
-    /// Returns `true` if all calls that a terminal is a part of are allowed, and it runs what one of them does.
-    fn runs_as_joined(&self, terminal: &str, input: &Value) -> bool {
+    /// Returns `true` if all calls that a terminal is a part of are allowed, and this is the run of the command of one of
+    /// them: that call has not ended, or this tells how the run ended that began before.
+    fn runs_as_joined(&self, terminal: &str, input: &Value, progress: Option<Progress>) -> bool {
         let wanted = Call::told(None, EXECUTE, input.clone()).action();
-        self.joined(terminal).all(|case| case.approved.is_given())
-            && self.joined(terminal).any(|case| case.call.runs(&wanted, self.working_directory()))
+        let stage = self.terminals.get(terminal).map(|joined| joined.stage).unwrap_or_default();
+        let is_end = stage == Stage::Running && progress == Some(Progress::Completed);
+        let runs =
+            |case: &Case| (is_end || !case.is_closed) && case.call.runs(&wanted, self.working_directory());
+        stage != Stage::Ended
+            && self.joined(terminal).all(|case| case.approved.is_given())
+            && self.joined(terminal).any(runs)
+    }
+
+    /// Notes how far a terminal of a call is.
+    fn advance(&mut self, terminal: &str, progress: Option<Progress>) {
+        let stage = match progress {
+            Some(Progress::Completed) => Stage::Ended,
+            Some(_) => Stage::Running,
+            None => Stage::Unused,
+        };
+        if let Some(joined) = self.terminals.get_mut(terminal) {
+            joined.stage = joined.stage.max(stage);
+        }
     }
 
     fn working_directory(&self) -> Option<&std::path::Path> {

@@ -170,7 +170,6 @@ impl<O: Out> Pass<'_, O> {
     }
 
     fn tool_said(&mut self, name: &str, said: Said<'_>, message: View<'_>) {
-        self.note_terminals(name, &said);
         let id = key_of(said.tool_call_id.as_deref().unwrap_or_default());
         self.call_said(name, &id, said, message);
     }
@@ -187,6 +186,11 @@ impl<O: Out> Pass<'_, O> {
         {
             **case = Case { call, ..Case::default() };
         }
+        // Before this update closes it.
+        for terminal in said.terminals() {
+            session.join(&terminal, id);
+        }
+        let Some(case) = session.calls.get_mut(id) else { return };
         let changed = case.call.hear(said);
         let mut ticket = None;
         if case.verdict.is_none() && case.call.is_bare() {

@@ -110,6 +110,9 @@ impl<O: Out> Pass<'_, O> {
         }
         let is_v2 = self.gate.is_v2;
         if let Some(session) = self.session(name) {
+            if !session.is_working() {
+                session.forget_terminals();
+            }
             session.prompts.push(id.into());
             session.runs = is_v2;
         }

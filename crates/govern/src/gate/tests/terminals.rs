@@ -115,6 +115,88 @@ fn an_approval_holds_for_one_terminal_and_its_command() {
     stops(with_approved_call(None), &[output("1")]);
 }
 
+fn completed() -> Value {
+    json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "completed"})
+}
+
+fn shown(terminal: &str) -> Value {
+    json!({"sessionUpdate": "tool_call_update", "toolCallId": "1",
+        "content": [{"type": "terminal", "terminalId": terminal}]})
+}
+
+#[test]
+fn an_approval_holds_for_one_run() {
+    let after = |updates: &[Value]| {
+        let mut scene = with_approved_call(None);
+        for update in updates {
+            scene.update(update);
+        }
+        let seen = scene.seen();
+        assert!(!seen.contains("interrupted"), "{seen}");
+        scene
+    };
+    let run = [command("t", "make"), exited("t")];
+    // In the same terminal, in another one, and in one that the call has shown as well.
+    stops(after(&run), &[command("t", "make")]);
+    stops(after(&run), &[command("u", "make")]);
+    stops(after(&[command("t", "make"), shown("u")]), &[command("u", "make")]);
+    stops(after(&[shown("u"), command("u", "make"), shown("t")]), &[command("t", "make")]);
+    // After the call has ended, which shows another terminal then.
+    let whole = [&run[..], &[completed()]].concat();
+    stops(after(&whole), &[command("t", "make")]);
+    stops(after(&[&whole[..], &[shown("n")]].concat()), &[command("n", "make")]);
+    stops(after(&[completed()]), &[command("t", "make")]);
+    stops(after(&[command("t", "make"), completed()]), &[command("t", "make")]);
+    stops(after(&[shown("t"), completed()]), &[command("t", "make")]);
+}
+
+#[test]
+fn a_terminal_of_an_earlier_turn_is_a_part_of_its_call_while_it_runs() {
+    let next_turn = |updates: &[Value]| {
+        let mut scene = with_approved_call(None);
+        for update in updates {
+            scene.update(update);
+        }
+        scene.answer(2, &json!({"stopReason": "end_turn"}));
+        scene.ask(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+        let seen = scene.seen();
+        assert!(!seen.contains("interrupted"), "{seen}");
+        scene
+    };
+    shows(next_turn(&[command("t", "make"), completed()]), &[output("t"), exited("t")]);
+    stops(next_turn(&[command("t", "make"), exited("t"), completed()]), &[output("t")]);
+    stops(next_turn(&[shown("t"), completed()]), &[output("t")]);
+    stops(next_turn(&[command("t", "make"), completed()]), &[command("t", "make")]);
+}
+
+#[test]
+fn a_run_may_be_told_in_many_updates() {
+    let mut end = exited("t");
+    end["command"] = json!("make");
+    let updates = [shown("t"), command("t", "make"), command("t", "make"), output("t"), completed(), end];
+    shows(with_approved_call(None), &updates);
+    let updates = [command("t", "make"), shown("t"), exited("t"), shown("t"), output("t"), completed()];
+    shows(with_approved_call(None), &updates);
+}
+
+#[test]
+fn a_terminal_may_run_the_command_of_a_later_call() {
+    let mut scene = with_approved_call(Some("t"));
+    for update in [command("t", "make"), exited("t"), completed()] {
+        scene.update(&update);
+    }
+    scene.wants(
+        8,
+        "session/request_permission",
+        &json!({"sessionId": "s", "toolCall": {"toolCallId": "2", "name": "Bash", "rawInput": {"command": "make"}},
+            "options": [{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]}),
+    );
+    scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:2", "result":
+        {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
+    scene.seen();
+    shows(scene, &[command("t", "make"), output("t"), exited("t")]);
+}
+
 #[test]
 fn output_of_a_call_that_is_not_allowed_stops_the_turn() {
     let mut scene = Scene::at_work();
