@@ -171,6 +171,8 @@ pub(crate) struct Call {
     reads: bool,
     /// Where the file or the directory of a request to the client really is.
     real: Option<PathBuf>,
+    /// What a request for a tool of an MCP server has beside the name and the arguments: an object. A server may act on it.
+    beside: Option<Value>,
 }
 
 impl Call {
@@ -425,6 +427,11 @@ impl Call {
     }
 
     fn told_matter(&self) -> Cow<'_, Value> {
+        if let Some(beside) = &self.beside {
+            let mut matter = beside.clone();
+            matter["arguments"] = self.input.clone();
+            return Cow::Owned(matter);
+        }
         let (has_no_input, shows_nothing) = (self.has_no_input(), self.changes.is_empty());
         let is_in_input = || {
             let told = self.told_action(&[]).paths;
@@ -448,7 +455,7 @@ impl Call {
 
     /// The call as it is asked about: in the members that a client reads, and judges by itself.
     pub(crate) fn question(&self, id: &str) -> Value {
-        let input = match self.has_no_input() || self.asked.is_some() {
+        let input = match self.has_no_input() || self.asked.is_some() || self.beside.is_some() {
             true => self.matter(),
             false => Cow::Borrowed(&self.input),
         };
@@ -487,6 +494,9 @@ impl Call {
         if let Some(real) = &self.real {
             all["real"] = json!(real);
         }
+        if let Some(beside) = &self.beside {
+            all["beside"] = beside.clone();
+        }
         Sha256::digest(jcs::to_vec(&all).unwrap_or_else(|_| all.to_string().into_bytes())).into()
     }
 
@@ -495,7 +505,7 @@ impl Call {
         if let (Some(server), Some(name)) = (&self.server, &self.name) {
             return match self.reads {
                 true => shown(server, name, &self.input),
-                false => Action::mcp(server, name, &self.input),
+                false => Action::mcp(server, name, &self.input).with_locations(self.beside.as_slice()),
             };
         }
         if let Some(action) = self.client_request() {

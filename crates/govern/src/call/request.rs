@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use narrows_acp::method;
 use narrows_policy::{Action, Kind};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Call;
 use crate::resource::Resource;
@@ -22,6 +22,17 @@ impl Call {
     /// Returns where its file or directory was found, if it is a request to the client.
     pub(crate) fn real(&self) -> Option<&Path> {
         self.real.as_deref()
+    }
+
+    /// The same call of a tool of an MCP server with these members of its request beside the arguments, if there are any.
+    pub(crate) fn beside(self, members: Map<String, Value>) -> Self {
+        let beside = (!members.is_empty()).then(|| Value::Object(members));
+        Self { beside, ..self }
+    }
+
+    /// Returns `true` if it is all that its input shows.
+    pub(crate) fn is_whole_input(&self) -> bool {
+        self.beside.is_none()
     }
 
     /// What a request to the client does. Its method says which members count: a text for a file is no patch, and no

@@ -100,7 +100,8 @@ fn leads_to(source: &Case, wanted: &Call, session: &Session, ground: &dyn Ground
         ((Some(tool), None), (Some(method), None)) => (tool, method),
         // A tool of a server in the client is called through it.
         ((Some(_), Some(_)), _) => {
-            return source.call.parts() == wanted.parts() && source.call.input == wanted.input;
+            let is_same = source.call.parts() == wanted.parts() && source.call.input == wanted.input;
+            return is_same && wanted.is_whole_input();
         }
         _ => return false,
     };

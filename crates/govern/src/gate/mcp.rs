@@ -7,7 +7,7 @@
 use narrows_acp::method;
 use narrows_policy::Class;
 use narrows_wire::{Code, RpcError, View, message};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Pass;
 use super::api::Out;
@@ -24,6 +24,9 @@ const CALL: &str = "tools/call";
 /// What begins or ends something, or tells what a server is, and shows nothing of what it has.
 const PLAIN: [&str; 6] =
     ["initialize", "server/discover", "ping", "tools/list", "logging/setLevel", "resources/unsubscribe"];
+
+/// Members of `_meta` that say who hears of a call and which trace it is a part of, and change nothing about what it does.
+const OF_THE_CARRIER: [&str; 4] = ["progressToken", "traceparent", "tracestate", "baggage"];
 
 /// What has a server show something.
 const READS: [&str; 4] = ["resources/read", "resources/subscribe", "prompts/get", "completion/complete"];
@@ -56,6 +59,19 @@ struct Found {
     name: String,
     /// Nothing while the session is being created.
     session: Option<Box<str>>,
+}
+
+/// Returns the members of a call of a tool that may change what the server does, beside its name and arguments.
+fn beside(params: &Value) -> Map<String, Value> {
+    let mut members = params.as_object().cloned().unwrap_or_default();
+    members.retain(|name, _| name != "name" && name != "arguments");
+    let is_carried = |meta: &Value| {
+        meta.as_object().is_some_and(|meta| meta.keys().all(|key| OF_THE_CARRIER.contains(&key.as_str())))
+    };
+    if members.get("_meta").is_some_and(is_carried) {
+        members.remove("_meta");
+    }
+    members
 }
 
 impl<O: Out> Pass<'_, O> {
@@ -98,7 +114,8 @@ impl<O: Out> Pass<'_, O> {
         let input = |value: Option<&Value>| value.cloned().unwrap_or_else(|| json!({}));
         let call = if method == CALL {
             let tool = params["params"]["name"].as_str().unwrap_or_default();
-            Call::known(Some(found.name), tool, "other", input(params["params"].get("arguments")))
+            let call = Call::known(Some(found.name), tool, "other", input(params["params"].get("arguments")));
+            call.beside(beside(&params["params"]))
         } else if READS.contains(&method) {
             Call::reading(found.name, method, input(params.get("params")))
         } else {

@@ -108,6 +108,36 @@ fn what_a_client_describes_is_replaced_by_what_the_manifest_does() {
 }
 
 #[test]
+fn all_that_a_server_could_act_on_is_judged_shown_and_recorded() {
+    let with = |more: Value| {
+        let mut scene = with_db();
+        let mut params = call("serverId", "db-1");
+        params["params"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        scene.wants(5, "mcp/message", &params);
+        let question = scene.sight.raw.last().cloned().unwrap_or_default();
+        assert!(question.contains("session/request_permission"), "{question}");
+        let question: Value = serde_json::from_str(&question).unwrap();
+        (question["params"]["toolCall"]["rawInput"].clone(), scene.gate.open()[0].digest)
+    };
+    let (plain, digest) = with(json!({}));
+    assert_eq!(plain, json!({"q": 1}));
+    // Who hears of it is nothing that it does.
+    assert_eq!(with(json!({"_meta": {"progressToken": 1, "traceparent": "x"}})), (plain, digest));
+    for more in [
+        json!({"task": {"ttl": 1}}),
+        json!({"override": {"name": "drop"}}),
+        json!({"_meta": {"progressToken": 1, "x": 1}}),
+        json!({"_meta": 1}),
+    ] {
+        let mut expected = more.clone();
+        expected["arguments"] = json!({"q": 1});
+        let (shown, other) = with(more);
+        assert_eq!(shown, expected);
+        assert_ne!(other, digest);
+    }
+}
+
+#[test]
 fn an_id_means_one_server() {
     let mut scene = with_db();
     for servers in [
