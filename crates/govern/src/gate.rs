@@ -81,6 +81,7 @@ pub struct Gate {
     ground: Box<dyn Ground>,
     /// Whose sessions are; if nobody keeps that, all are the client's.
     owners: Option<Arc<dyn Owners>>,
+    cursors: ours::Cursors,
     mark: Mark,
     setting: Setting,
     /// Whether version 2 is spoken.
@@ -145,6 +146,7 @@ impl Gate {
             desk: Desk::new(policy, &setting.nonce),
             ground,
             owners: None,
+            cursors: ours::Cursors::default(),
             mark,
             setting,
             is_v2: false,

@@ -70,11 +70,7 @@ impl<O: Out> Pass<'_, O> {
                 self.change(id, &method, message);
             }
             method::SESSION_CLOSE | method::SESSION_DELETE => self.close(id, message),
-            method::SESSION_LIST => {
-                if self.await_answer(id, message, Asked::List) {
-                    self.forward(message);
-                }
-            }
+            method::SESSION_LIST => self.list(id, message),
             // Some clients send it with an id.
             method::SESSION_CANCEL => {
                 self.cancelled_by_client(&message.session().unwrap_or_default());

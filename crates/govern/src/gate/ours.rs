@@ -1,5 +1,6 @@
 //! Whose sessions are: of those that somebody else has made the client learns as much as of those that there are not.
 
+use std::collections::VecDeque;
 use std::io;
 
 use narrows_wire::{Code, Effects, RpcError, View, message};
@@ -9,11 +10,65 @@ use super::Pass;
 use super::api::Out;
 use super::lane::{Otherwise, Way};
 use super::opening::{read, unrecorded};
+use super::service::{ambiguous, with_text};
+use super::session::Asked;
+use crate::once;
 
 /// Longer names of sessions are not kept: each is in memory and on disk for as long as anybody may come back to it.
 const MAX_SESSION_NAME_BYTES: usize = 1024;
 
+/// How many places in lists of sessions a connection can go on from: the last ones.
+const MAX_CURSORS: usize = 64;
+
+/// Longer cursors are not kept: the list ends there.
+const MAX_CURSOR_BYTES: usize = 4096;
+
+/// The places where lists of sessions go on. An agent may write into them what it likes, such as a session of another identity,
+/// so the client gets names for them, and can use no others.
+#[derive(Debug, Default)]
+pub(super) struct Cursors {
+    serial: u64,
+    /// Each name, and the cursor of the agent.
+    known: VecDeque<(String, String)>,
+}
+
+impl Cursors {
+    /// Returns the name of a cursor of the agent. `None`: it is too long.
+    fn hand_out(&mut self, cursor: &str) -> Option<String> {
+        if cursor.len() > MAX_CURSOR_BYTES {
+            return None;
+        }
+        if self.known.len() >= MAX_CURSORS {
+            self.known.pop_front();
+        }
+        self.serial += 1;
+        let name = format!("page-{}", self.serial);
+        self.known.push_back((name.clone(), cursor.to_owned()));
+        Some(name)
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.known.iter().find(|(known, _)| known == name).map(|(_, cursor)| cursor.as_str())
+    }
+}
+
 impl<O: Out> Pass<'_, O> {
+    /// The client asks which sessions there are.
+    pub(super) fn list(&mut self, id: &[u8], message: View<'_>) {
+        let Some(params) = once::read(message.params()) else { return self.refuse_client(id, &ambiguous()) };
+        let named = params.get("cursor").filter(|named| self.gate.owners.is_some() && !named.is_null());
+        let known = named.and_then(Value::as_str).and_then(|name| self.gate.cursors.get(name));
+        let line = known.and_then(|cursor| with_text(message, "cursor", cursor));
+        if named.is_some() && line.is_none() {
+            let error =
+                RpcError::new(Code::InvalidParams, "unknown cursor").with("code", json!("unknown_cursor"));
+            return self.refuse_client(id, &error);
+        }
+        if self.await_answer(id, message, Asked::List) {
+            self.forward(line.as_deref().map_or(message, View::parse));
+        }
+    }
+
     /// Whether the session that a message of the client's names is its own. One that names none is about none.
     pub(super) fn is_ours(&self, message: View<'_>) -> bool {
         if self.gate.owners.is_none() {
@@ -71,6 +126,12 @@ impl<O: Out> Pass<'_, O> {
         sessions
             .retain(|session| session["sessionId"].as_str().is_some_and(|name| self.is_own_session(name)));
         result["sessions"] = Value::Array(sessions);
+        if let Some(result) = result.as_object_mut()
+            && let Some(cursor) = result.remove("nextCursor")
+            && let Some(name) = cursor.as_str().and_then(|cursor| self.gate.cursors.hand_out(cursor))
+        {
+            result.insert("nextCursor".to_owned(), name.into());
+        }
         if let Ok(line) = message::response(id, &result) {
             self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
         }

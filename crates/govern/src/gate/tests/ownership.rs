@@ -111,10 +111,39 @@ fn a_session_is_its_makers_also_on_another_connection() {
     let seen = second.seen();
     let told = seen.lines().last().and_then(|line| line.strip_prefix("c < ")).expect("an answer");
     let told: serde_json::Value = serde_json::from_str(told).expect("JSON");
-    assert_eq!(told["result"], json!({"sessions": [{"sessionId": "s", "title": "t"}], "nextCursor": "c"}));
+    let expected = json!({"sessions": [{"sessionId": "s", "title": "t"}], "nextCursor": "page-1"});
+    assert_eq!(told["result"], expected);
     second.ask(4, "session/list", &json!({}));
     second.answer(4, &json!({"sessions": {"hers": {}}}));
     assert!(!second.seen().contains("hers"), "what is no list is no list of theirs");
+}
+
+#[test]
+fn a_list_goes_on_only_where_the_client_was_told_that_it_does() {
+    let mut scene = scene(&Arc::new(Book::default()));
+    let cursor = "0000019a00000000hers";
+    scene.ask(1, "session/list", &json!({}));
+    scene.answer(1, &json!({"sessions": [], "nextCursor": cursor}));
+    let seen = scene.seen();
+    assert!(!seen.contains("hers") && seen.contains(r#""nextCursor":"page-1""#), "{seen}");
+    for unknown in [json!(cursor), json!("page-2"), json!("")] {
+        scene.ask(2, "session/list", &json!({"cursor": unknown}));
+        let seen = scene.seen();
+        assert!(seen.contains("unknown_cursor") && !seen.contains("a < "), "{unknown} {seen}");
+    }
+    scene.ask(3, "session/list", &json!({"cursor": "page-1", "cwd": "/w"}));
+    let expected = json!({"jsonrpc": "2.0", "id": 3, "method": "session/list", "params": {"cursor": cursor, "cwd": "/w"}});
+    assert_eq!(scene.seen(), format!("a < {expected}"));
+    scene.answer(3, &json!({"sessions": [], "nextCursor": null}));
+    assert!(scene.seen().contains(r#""result":{"sessions":[]}"#));
+    // Those that are handed out have a bound.
+    for id in 10..200 {
+        scene.ask(id, "session/list", &json!({"cursor": null}));
+        scene.answer(id, &json!({"sessions": [], "nextCursor": cursor}));
+    }
+    scene.seen();
+    scene.ask(4, "session/list", &json!({"cursor": "page-1"}));
+    assert!(scene.seen().contains("unknown_cursor"));
 }
 
 #[test]
