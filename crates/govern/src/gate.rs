@@ -86,6 +86,8 @@ pub struct Gate {
     setting: Setting,
     /// Whether version 2 is spoken.
     is_v2: bool,
+    /// The agent has answered `initialize`.
+    is_introduced: bool,
     /// What is declared and the agent does not have, as it has introduced itself: nothing is begun with it.
     unmet: Option<String>,
     /// The client says nothing more.
@@ -150,6 +152,7 @@ impl Gate {
             mark,
             setting,
             is_v2: false,
+            is_introduced: false,
             unmet: None,
             is_mute: false,
             offered: None,

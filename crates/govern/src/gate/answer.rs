@@ -156,6 +156,7 @@ impl<O: Out> Pass<'_, O> {
             let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
             return self.send(Way::ToClient, &[&line], Some(ticket), otherwise);
         }
+        self.gate.is_introduced = true;
         introduce(&mut result, &self.gate.mandate, &self.gate.who);
         let Ok(line) = message::response(id, &result) else { return };
         self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);

@@ -71,6 +71,12 @@ impl Refusal {
 impl<O: Out> Pass<'_, O> {
     /// The client introduces itself: what the manifest does not declare it does not offer.
     pub(super) fn initialize(&mut self, id: &[u8], message: View<'_>) {
+        // What the client offers would change under an agent that works by what it was told.
+        let is_open = |owed: &Owed| matches!(owed.what, Asked::Initialize) && !owed.is_late;
+        if self.gate.is_introduced || self.gate.asked.values().any(is_open) {
+            let error = RpcError::new(Code::InvalidRequest, "`initialize` was sent before");
+            return self.refuse_client(id, &error);
+        }
         let Some(params) = self.fitting_initialize(message) else { return };
         if !self.await_answer(id, message, Asked::Initialize) {
             return;

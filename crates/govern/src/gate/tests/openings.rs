@@ -179,3 +179,24 @@ fn nothing_is_begun_before_initialize_is_answered() {
     let seen = scene.seen();
     assert!(seen.contains("wait for the response") && !seen.contains("a < "), "{seen}");
 }
+
+#[test]
+fn a_connection_is_initialized_once() {
+    let mut scene = Scene::new();
+    let offers =
+        |write: bool| json!({"protocolVersion": 1, "clientCapabilities": {"fs": {"writeTextFile": write}}});
+    scene.ask(1, "initialize", &offers(false));
+    scene.seen();
+    let is_refused = |scene: &mut Scene, id: u64| {
+        scene.ask(id, "initialize", &offers(true));
+        let seen = scene.seen();
+        assert!(seen.contains("-32600") && !seen.contains("a < "), "{seen}");
+    };
+    is_refused(&mut scene, 2);
+    scene.answer(1, &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
+    is_refused(&mut scene, 3);
+    scene.opened();
+    is_refused(&mut scene, 4);
+    scene.wants(5, "fs/write_text_file", &json!({"sessionId": "s", "path": "/w/a/b", "content": "x"}));
+    assert!(scene.seen().contains("-32601"), "the client has not offered it");
+}
