@@ -4,19 +4,21 @@
 //! passing it on would be a way around every rule. A listed name never replaces the handling of a method the gate knows.
 
 use narrows_acp::method::{self, Side};
-use narrows_wire::{Code, Kind, RpcError, View, message};
+use narrows_wire::{Code, Kind, RpcError, View, member, message};
 use serde_json::{Value, json};
 
 use super::api::{Out, Ticket};
+use super::hearing::Hearing;
 use super::lane::{Otherwise, Way};
 use super::opening::{UNDECLARED, unrecorded};
 use super::session::{Asked, Origin, Served};
 use super::{Pass, REPLAYING, prompt};
 use crate::call::Call;
+use crate::ids::comparable_id;
 use crate::lookalike::{Spelling, has_lookalike};
 use crate::mandate::Autonomy;
 use crate::once;
-use crate::record::{Sender, digest};
+use crate::record::{Approved, Sender, digest};
 
 /// Why a request is refused.
 const UNLISTED: &str = "the manifest does not list this method";
@@ -260,7 +262,7 @@ impl<O: Out> Pass<'_, O> {
             return;
         }
         if method == method::CANCEL_REQUEST {
-            return self.show(message);
+            return self.cancelled_by_agent(message);
         }
         let code = match self.lists_agent_method(method) {
             false => Some("method_not_listed"),
@@ -269,6 +271,22 @@ impl<O: Out> Pass<'_, O> {
         let ticket = self.record_name_once(method, message, code);
         if code.is_none() {
             self.send(Way::ToClient, &[message.bytes()], ticket, Otherwise::Nothing);
+        }
+    }
+
+    /// The agent wants no answer any more. Of a request that waits for an approval the client knows nothing.
+    fn cancelled_by_agent(&mut self, message: View<'_>) {
+        let params = message.params().unwrap_or_default();
+        let named = member(params, "requestId").ok().flatten().map(|place| &params[place]);
+        let id = named.and_then(comparable_id);
+        let is_it = |hearing: &Hearing| id.as_ref().is_some_and(|id| hearing.holds(id));
+        let waiting =
+            self.gate.hearings.iter().find(|(_, hearing)| is_it(hearing)).map(|(number, _)| *number);
+        match waiting {
+            Some(number) => {
+                self.decide(number, Approved::Refused("the agent cancelled its request".to_owned()));
+            }
+            None => self.show(message),
         }
     }
 

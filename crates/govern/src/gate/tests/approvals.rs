@@ -428,3 +428,27 @@ fn what_waits_with_a_signature_that_is_not_valid_any_more_can_only_be_rejected()
     says(&mut scene, "reject_once");
     assert!(scene.seen().contains("user:ada rejected it"));
 }
+
+#[test]
+fn a_request_that_the_agent_cancels_waits_no_more() {
+    let mut scene = Scene::at_work();
+    scene.wants(7, "fs/write_text_file", &json!({"sessionId": "s", "path": "/w/a/b", "content": "x"}));
+    assert!(scene.seen().contains("session/request_permission"));
+    let cancel =
+        |id: Value| json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": id}});
+    scene.agent(&cancel(json!(8)));
+    assert_eq!(scene.gate.open().len(), 1, "that is another request");
+    scene.seen();
+    scene.agent(&cancel(json!(7)));
+    let seen = scene.seen();
+    assert!(scene.gate.open().is_empty());
+    assert!(
+        seen.contains("the agent cancelled its request")
+            && seen.contains(r#"a < {"jsonrpc":"2.0","id":7,"error""#),
+        "{seen}"
+    );
+    assert!(!seen.contains(r#""requestId":7"#), "the client was not asked for it: {seen}");
+    let allow = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
+    scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result": allow}));
+    assert!(!scene.seen().contains("fs/write_text_file"));
+}
