@@ -337,13 +337,15 @@ impl Call {
         // Another text alone may still be the result of the call that has ended.
         let changed = Self { is_allowed: true, ..fresh.clone() }.hear(said.clone());
         let runs = matches!(said.status, Some(Progress::Pending | Progress::Running));
-        let result = said.raw_output.as_ref().filter(|Once(output)| !is_empty(output));
-        let is_other_result = said.status.is_some_and(Progress::is_end)
-            && result.is_some_and(|Once(output)| {
-                self.recorded.is_some_and(|recorded| recorded != value_digest(output))
-            });
+        let is_other_result = said.status.is_some_and(Progress::is_end) && self.is_unrecorded_output(said);
         fresh.take_reported();
         (changed || runs || said.is_announcement() || is_other_result).then_some(fresh)
+    }
+
+    /// Returns `true` if another output was recorded of it than what is said.
+    pub(crate) fn is_unrecorded_output(&self, said: &Said<'_>) -> bool {
+        let output = said.raw_output.as_ref().map(|Once(output)| output).filter(|output| !is_empty(output));
+        output.is_some_and(|output| self.recorded.is_some_and(|recorded| recorded != value_digest(output)))
     }
 
     /// Takes out what came of it, to be recorded.

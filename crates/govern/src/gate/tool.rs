@@ -191,6 +191,8 @@ impl<O: Out> Pass<'_, O> {
             session.join(&terminal, id);
         }
         let Some(case) = session.calls.get_mut(id) else { return };
+        // An output that comes after the end is recorded as well.
+        case.is_closed &= !case.call.is_unrecorded_output(&said);
         let changed = case.call.hear(said);
         let mut ticket = None;
         if case.verdict.is_none() && case.call.is_bare() {

@@ -497,3 +497,19 @@ fn a_change_in_a_list_of_a_chunk_is_decided_about() {
     let seen = scene.seen();
     assert!(seen.contains("log tool.refused") && seen.contains("log operator.interrupted"), "{seen}");
 }
+
+#[test]
+fn an_output_that_comes_after_the_end_is_recorded() {
+    let mut scene = Scene::at_work();
+    scene.tool("1", "Read", "completed", &json!({"path": "/w/a/b"}));
+    scene.seen();
+    let late = |output: &str| json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "rawOutput": {"text": output}});
+    for (output, is_recorded) in [("one", true), ("one", false), ("two", true)] {
+        scene.update(&late(output));
+        let seen = scene.seen();
+        assert!(seen.contains("c < ") && !seen.contains("interrupted"), "{seen}");
+        assert_eq!(seen.contains("log tool.call allow"), is_recorded, "{output} {seen}");
+    }
+    let last = scene.sight.events.last().unwrap();
+    assert_eq!(last.output, Some(json!({"text": "two"})));
+}
