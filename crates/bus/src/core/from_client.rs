@@ -130,6 +130,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.refuse(client, id, batch, tag, &RpcError::new(Code::Draining, "the bus is stopping"));
             return;
         }
+        if gives_up(&method) {
+            // The request it means has another id at the worker, where the client's own may be that of another client's request.
+            let error = RpcError::new(Code::InvalidRequest, "cancellation is a notification");
+            self.refuse(client, id, batch, tag, &error);
+            return;
+        }
         let is_cancel = method == method::SESSION_CANCEL;
         let what = if is_cancel { RequestKind::Cancel } else { RequestKind::of(&method) };
         if let Some((worker, line)) = self.home_of_server(client, message) {
@@ -188,7 +194,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     fn client_notification(&mut self, client: ClientKey, message: View<'_>) {
         let Some(method) = message.method() else { return };
-        if matches!(&*method, method::CANCEL_REQUEST | MCP_CANCELLED) {
+        if gives_up(&method) {
             self.give_up(client, message);
             return;
         }
@@ -440,4 +446,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.sessions.forget_waiting(client);
         self.stop_idle();
     }
+}
+
+/// Returns `true` if a method gives up on the request that `params.requestId` means.
+fn gives_up(method: &str) -> bool {
+    matches!(method, method::CANCEL_REQUEST | MCP_CANCELLED)
 }

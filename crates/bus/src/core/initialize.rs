@@ -394,6 +394,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(fields) = merged.as_object_mut() {
             fields.insert("authMethods".to_owned(), json!([]));
         }
+        // No client may use what holds for all clients of a worker.
+        for capabilities in ["agentCapabilities", "capabilities"] {
+            if let Some(fields) = merged.get_mut(capabilities).and_then(Value::as_object_mut) {
+                fields.retain(|key, _| !matches!(&**key, "auth" | "providers"));
+            }
+        }
         state.abilities = abilities(&merged);
         state.answer = Some(merged.to_string().into_bytes().into());
     }

@@ -81,7 +81,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_known = self.core.client(client).is_some_and(|state| state.initialize.is_some());
         match what {
             _ if what != RequestKind::Initialize && !is_known => Route::Refuse(uninitialized()),
-            _ if message.session().is_none() && needs_session(message) => Route::Refuse(misnamed()),
+            _ if message.session().is_none() && has_scope(message, Scope::Session) => {
+                Route::Refuse(misnamed())
+            }
             RequestKind::Initialize if ready => Route::Initialize,
             RequestKind::List | RequestKind::Delete if ready => Route::Everywhere,
             RequestKind::Initialize | RequestKind::List | RequestKind::Delete => self.wait_for(pool),
@@ -104,6 +106,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     }
                     None => Route::Refuse(unknown_session()),
                 }
+            }
+            // It would hold for all clients of the worker.
+            _ if has_scope(message, Scope::Connection) => {
+                Route::Refuse(RpcError::new(Code::MethodNotFound, "method not available at a shared worker"))
             }
             _ if message.session().is_some() => Route::Refuse(unknown_session()),
             _ if names_any_session(message) => Route::Refuse(misnamed()),
@@ -264,11 +270,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if a client's message is one of ACP that belongs to a session, in any version. An agent that has
-/// sessions of several clients could apply it to any of them if it names none.
-fn needs_session(message: View<'_>) -> bool {
+/// Returns `true` if a client's message is one of ACP that belongs to a session, or to the connection, in any version. An agent that has
+/// sessions of several clients could apply one without a session to any of them, and what belongs to the connection to all.
+pub(super) fn has_scope(message: View<'_>, scope: Scope) -> bool {
     message.method().is_some_and(|name| {
         let mut methods = METHODS.iter().filter(|method| method.is_received_by(Side::Agent));
-        methods.any(|method| method.name == name && method.scope == Scope::Session)
+        methods.any(|method| method.name == name && method.scope == scope)
     })
 }

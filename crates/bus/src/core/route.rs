@@ -1,5 +1,6 @@
 //! Where a client's message belongs.
 
+use narrows_acp::method::Scope;
 use narrows_wire::{Code, RpcError, View};
 use serde_json::json;
 
@@ -10,8 +11,10 @@ use super::api::{CoreOutput, PoolId};
 use super::capacity::share_used_up;
 use super::errors::{misnamed, session_in_use, uninitialized, unknown_session};
 use super::identity::Identity;
+use super::mcp_servers::is_about_server;
 use super::name_conflict::NameConflict;
 use super::owners::Claim;
+use super::pool_route::has_scope;
 use super::session::{SessionKey, SessionState};
 use super::state::{RequestKind, WorkerLifecycle};
 use super::supervisor::deaf;
@@ -99,13 +102,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         // What concerns the whole connection does not become a matter of one session by naming it: its worker may be
         // shared.
-        let concerns_all =
-            matches!(what, RequestKind::Initialize | RequestKind::Authenticate | RequestKind::Logout);
         let is_acp = |key| {
             let session = self.core.sessions.get(key);
             session.is_some_and(|session| self.core.pool_of(session.pool).is_acp())
         };
-        if let Some(key) = known.filter(|key| claim == Claim::Own && !(concerns_all && is_acp(*key))) {
+        let is_of_session = claim == Claim::Own
+            && family.is_some_and(|key| !(is_acp(key) && concerns_connection(message, what)));
+        if let Some(key) = known.filter(|_| is_of_session) {
             if is_acp(key) && !self.is_initialized_for(client, key) {
                 return Route::Refuse(uninitialized());
             }
@@ -123,7 +126,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
         }
         if known.is_none()
-            && claim == Claim::Own
+            && is_of_session
             && let Some(route) =
                 name.as_deref().and_then(|name| self.route_child(client, name, message, what))
         {
@@ -389,6 +392,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(state) = self.core.client(client) {
             state.sessions.insert(key);
         }
+    }
+}
+
+/// Returns `true` if a message concerns all sessions of a connection. Lists are put together for each client, and what opens a session says
+/// so by its kind.
+fn concerns_connection(message: View<'_>, what: RequestKind) -> bool {
+    match what {
+        RequestKind::Initialize | RequestKind::Authenticate | RequestKind::Logout => true,
+        RequestKind::Other => has_scope(message, Scope::Connection) && !is_about_server(message),
+        _ => false,
     }
 }
 

@@ -22,6 +22,7 @@ mod progress;
 mod reloads;
 mod routes;
 mod sessions;
+mod shared_workers;
 mod turns;
 mod worker_lifecycle;
 

@@ -17,7 +17,7 @@ fn abilities(protocol: Protocol) -> Value {
 }
 
 /// A pool whose workers serve all identities.
-fn mixed(workers: u32, protocol: Protocol) -> Scene {
+pub(super) fn mixed(workers: u32, protocol: Protocol) -> Scene {
     let mut scene = Scene::new(&asking(vec![mixed_pool(workers, protocol)]));
     for worker in 0..workers {
         scene.up(worker);
@@ -46,7 +46,7 @@ impl Scene {
         seen
     }
 
-    fn announces(&mut self, worker: u32, parent: &str, child: &str) {
+    pub(super) fn announces(&mut self, worker: u32, parent: &str, child: &str) {
         let update = json!({"sessionUpdate": "subagent_update", "sessionId": child});
         let params = json!({"sessionId": parent, "update": update});
         let line = json!({"jsonrpc": "2.0", "method": "session/update", "params": params});
@@ -60,7 +60,7 @@ impl Scene {
         self.said(worker, &line.to_string());
     }
 
-    fn closes(&mut self, client: u32, worker: u32, name: &str) {
+    pub(super) fn closes(&mut self, client: u32, worker: u32, name: &str) {
         self.ask(client, 1_001, "session/close", &json!({"sessionId": name}));
         let id = self.last_id(worker);
         self.answer(worker, id, &json!({}));
