@@ -99,8 +99,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Acts on one message of a client's.
     pub(super) fn take_client(&mut self, client: ClientKey, message: View<'_>, batch: Option<BatchKey>) {
-        let is_ambiguous = message.envelope().ambiguous || self.misleads_beside_params(client, message);
-        if is_ambiguous && self.refuse_ambiguous(client, message, batch) {
+        if self.refuse_ambiguous(client, message, batch) {
             return;
         }
         match message.kind() {

@@ -126,6 +126,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let mut home = None;
         if let Some(key) = top.as_deref().and_then(|top| self.core.sessions.find(top)) {
+            // Agents that speak ACP read no session there, and may know the other name as that of another session.
+            let session = self.core.sessions.get(key);
+            if session.is_some_and(|session| self.core.pool_of(session.pool).is_acp()) {
+                return Route::Refuse(unknown_session());
+            }
             match self.route_session(client, key, RequestKind::Other) {
                 Some(Route::Worker { worker, session }) => home = Some((worker, session)),
                 Some(other) => return other,

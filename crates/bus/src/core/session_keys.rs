@@ -4,13 +4,14 @@
 //! its process, that would reach sessions of others, so such keys are refused there.
 
 use narrows_acp::method;
-use narrows_wire::{Code, Kind, RpcError, View, keys, member, written_key_folds_to};
+use narrows_wire::{Code, Envelope, Kind, RpcError, View, keys, member, written_key_folds_to};
 
 use super::Ctx;
 use super::api::{CoreOutput, PoolId};
 use super::batch::BatchKey;
 use super::errors::misnamed;
 use super::mcp_access::is_unknown;
+use super::state::RequestLocation;
 use super::table::ClientKey;
 
 /// The longest message of a method that the protocol does not have, where all share the workers. All its keys are looked at, by the
@@ -24,23 +25,33 @@ const POOL: &str = "narrows/pool";
 const FOLDED: &str = "sessionid";
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Refuses a message that has a key like `sessionId` or `requestId` beside those, where the worker has sessions of others. Returns
+    /// Refuses a message that some readers could take for one of another session or request, if its agent may have those of others. Returns
     /// `true` if it is refused.
+    #[inline]
     pub(super) fn refuse_ambiguous(
         &mut self,
         client: ClientKey,
         message: View<'_>,
         batch: Option<BatchKey>,
     ) -> bool {
-        let is_shared = self.may_share(client);
+        let envelope = message.envelope();
+        let is_routed = matches!(message.kind(), Kind::Request | Kind::Notification);
+        let is_suspect = is_routed && (envelope.ambiguous || has_keys_beside(envelope));
+        is_suspect && self.may_share(client, message) && self.refuse_suspect(client, message, batch)
+    }
+
+    fn refuse_suspect(&mut self, client: ClientKey, message: View<'_>, batch: Option<BatchKey>) -> bool {
+        if !message.envelope().ambiguous && !self.misleads_beside_params(client, message) {
+            return false;
+        }
         match (message.kind(), message.id()) {
-            (Kind::Request, Some(id)) if is_shared => {
+            (Kind::Request, Some(id)) => {
                 if !self.refuse_doubled(client, id, batch, message.tag()) {
                     self.refuse(client, id, batch, message.tag(), &misnamed());
                 }
                 true
             }
-            (Kind::Notification, _) if is_shared => {
+            (Kind::Notification, _) => {
                 self.core.counters.dropped += 1;
                 true
             }
@@ -48,14 +59,32 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if a client's messages may go to an agent that has sessions of others.
-    fn may_share(&self, client: ClientKey) -> bool {
+    /// Returns `true` if a message of a client may go to an agent that has sessions of others. The pool of the client decides where a
+    /// message goes only if nothing in the message does.
+    fn may_share(&self, client: ClientKey, message: View<'_>) -> bool {
         let is_shared = |pool: &super::PoolState| pool.is_shared() && pool.is_acp();
-        match self.core.clients.get(client).and_then(|state| state.pool) {
-            Some(pool) => is_shared(self.core.pool_of(pool)),
-            // It has not chosen one yet.
-            None => self.core.pools.iter().any(is_shared),
+        let Some(state) = self.core.clients.get(client) else { return false };
+        // Without a pool it has not chosen one yet.
+        let Some(pool) = state.pool else { return self.core.pools.iter().any(is_shared) };
+        if is_shared(self.core.pool_of(self.core.current(pool))) {
+            return true;
         }
+        if message.pool().is_some() || meta_pool(message).is_some() {
+            return self.core.pools.iter().any(is_shared);
+        }
+        let session = message.session().and_then(|name| {
+            let child = || self.core.children.find(&name).map(|child| child.root);
+            self.core.sessions.find(&name).or_else(child)
+        });
+        let session = session.and_then(|key| self.core.sessions.get(key)).map(|session| session.pool);
+        let request = match message.request_id().and_then(|raw| state.inflight.get(raw)) {
+            Some(RequestLocation::At(worker, _)) => Some(*worker),
+            _ => None,
+        };
+        let worker = request.or_else(|| self.home_of_server(client, message).map(|(worker, _)| worker));
+        let pools = [session, worker.map(|worker| self.pool_of_worker(worker))];
+        let mut pools = pools.into_iter().flatten().flat_map(|pool| [pool, self.core.current(pool)]);
+        pools.any(|pool| is_shared(self.core.pool_of(pool)))
     }
 
     /// Refuses a message of a method that the protocol does not have if it is too long, where all share the workers.
@@ -82,18 +111,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
     }
 
-    /// Returns `true` if a client's message names a session beside its params that is not the client's, or may do so to some reader, and the
-    /// agent has sessions of others. A name that is nobody's is a tag, which comes back with the answer.
-    pub(super) fn misleads_beside_params(&self, client: ClientKey, message: View<'_>) -> bool {
-        if !self.may_share(client) {
-            return false;
-        }
+    /// Returns `true` if a client's message names a session beside its params that is not the client's, or may do so to some reader. A name
+    /// that belongs to no session is a tag, which comes back with the answer.
+    fn misleads_beside_params(&self, client: ClientKey, message: View<'_>) -> bool {
         let envelope = message.envelope();
-        let has_keys_beside = envelope.has_other_members
-            || [envelope.top_session, envelope.pool, envelope.result, envelope.error]
-                .iter()
-                .any(|span| span.is_some());
-        if !has_keys_beside {
+        if !has_keys_beside(envelope) {
             return false;
         }
         let (bytes, params) = (message.bytes(), envelope.params);
@@ -107,6 +129,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
             None => beside > 0,
         }
     }
+}
+
+/// Returns `true` if a message has keys beside its params that may name a session.
+#[inline]
+fn has_keys_beside(envelope: &Envelope) -> bool {
+    let keys = [envelope.top_session, envelope.pool, envelope.result, envelope.error];
+    envelope.has_other_members || keys.iter().any(|span| span.is_some())
 }
 
 /// Returns `true` if a message that belongs to no session has a key that names one to some reader. `null` is no name.

@@ -1,5 +1,6 @@
 //! What a client of one identity may cause at a worker that has sessions of others.
 
+use super::identities::asking;
 use super::identities_at_one_worker::mixed;
 use super::*;
 
@@ -83,4 +84,84 @@ fn a_cancellation_with_an_id_reaches_no_worker() {
             assert!(!seen.contains("w0 < ") && seen.contains("-32600"), "{method}: {seen}");
         }
     }
+}
+
+/// Alice's current pool is another one than that of her session `mine` at worker 1, where bob has `victim`. Her request `q` is open there.
+fn in_another_pool(own: Pool) -> (Scene, u32) {
+    let shared = Pool { name: "shared".into(), mix_identities: true, ..pool(Share::All) };
+    let raw = own.protocol == Protocol::JsonRpc;
+    let mut scene = Scene::new(&asking(vec![Pool { name: "own".into(), ..own }, shared]));
+    scene.up(0);
+    scene.up(1);
+    scene.answer(1, 1, &able());
+    let initialize = |pool: &str| json!({"protocolVersion": 1, "_meta": {"narrows/pool": pool}});
+    let bob = scene.open_as("token:bob");
+    scene.ask(bob, 1, "initialize", &initialize("shared"));
+    scene.session(bob, 1, "victim");
+    let mut alice = scene.open_as("token:alice");
+    scene.ask(alice, 1, "initialize", &initialize("shared"));
+    scene.session(alice, 1, "mine");
+    if raw {
+        scene.line(alice, r#"{"jsonrpc":"2.0","method":"_y","params":{},"pool":"own"}"#);
+    } else {
+        scene.leaves(alice);
+        alice = scene.open_as("token:alice");
+        scene.ask(alice, 1, "initialize", &initialize("own"));
+        scene.answer(0, 1, &able());
+        scene.ask(alice, 2, "session/load", &json!({"sessionId": "mine", "cwd": "/", "mcpServers": []}));
+        let id = scene.last_id(1);
+        scene.answer(1, id, &json!({}));
+    }
+    scene.line(
+        alice,
+        r#"{"jsonrpc":"2.0","id":"q","method":"session/prompt","params":{"sessionId":"mine","prompt":[]}}"#,
+    );
+    assert!(scene.seen().ends_with(r#""params":{"sessionId":"mine","prompt":[]}}"#));
+    (scene, alice)
+}
+
+#[test]
+fn keys_that_name_another_session_are_refused_by_the_pool_that_a_message_goes_to() {
+    let lines = [
+        r#"{"jsonrpc":"2.0","id":5,"method":"session/prompt","params":{"sessionId":"mine","session_id":"victim","prompt":[]}}"#,
+        r#"{"jsonrpc":"2.0","id":5,"method":"_x/read","params":{"sessionId":"mine"},"sessionId":"victim"}"#,
+        r#"{"jsonrpc":"2.0","id":5,"method":"_x/read","params":{"sessionId":"mine"},"session_id":"victim"}"#,
+        r#"{"jsonrpc":"2.0","id":5,"method":"_x/read","params":{},"pool":"shared","sessionId":"victim"}"#,
+        r#"{"jsonrpc":"2.0","id":5,"method":"_x/read","params":{},"pool":"shared","x":{"sessionId":"victim"}}"#,
+        r#"{"jsonrpc":"2.0","id":5,"method":"session/new","params":{"cwd":"/","session_id":"victim","_meta":{"narrows/pool":"shared"}}}"#,
+        r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"mine","session_id":"victim"}}"#,
+        r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"q","request_id":2}}"#,
+    ];
+    let raw = Pool { protocol: Protocol::JsonRpc, ..pool(Share::All) };
+    for own in [pool(Share::Connection), raw] {
+        for line in lines {
+            let (mut scene, alice) = in_another_pool(own.clone());
+            scene.line(alice, line);
+            let seen = scene.seen();
+            assert!(!seen.contains("w1 < "), "{line}: {seen}");
+        }
+    }
+}
+
+#[test]
+fn keys_that_only_look_like_routing_keys_pass_to_a_worker_of_one_client() {
+    let (mut scene, alice) = in_another_pool(pool(Share::Connection));
+    scene.ask(alice, 3, "session/new", &json!({"cwd": "/", "mcpServers": []}));
+    let id = scene.last_id(0);
+    scene.answer(0, id, &json!({"sessionId": "private"}));
+    scene.seen();
+    scene.ask(alice, 4, "session/prompt", &json!({"sessionId": "private", "session_id": "x", "prompt": []}));
+    assert!(scene.seen().starts_with("w0 < "));
+}
+
+#[test]
+fn a_name_beside_one_of_a_session_that_speaks_acp_is_no_name_at_its_worker() {
+    let raw = Pool { protocol: Protocol::JsonRpc, ..pool(Share::All) };
+    let (mut scene, alice) = in_another_pool(raw);
+    scene.line(
+        alice,
+        r#"{"jsonrpc":"2.0","id":5,"method":"session/prompt","params":{"sessionId":"unknown"},"sessionId":"mine"}"#,
+    );
+    let seen = scene.seen();
+    assert!(!seen.contains("w1 < "), "{seen}");
 }
