@@ -126,7 +126,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         match self.target(worker, message) {
             Target::Client(client, session) => {
                 let server = self.asked_server(worker, message);
-                let is_late = session.is_some_and(|key| self.has_cancelled(key, is_permission));
+                let is_late = self.is_asked_late(worker, client, session, is_permission);
                 let Some(state) = self.core.client(client) else { return };
                 state.next_ask += 1;
                 let number = state.next_ask;

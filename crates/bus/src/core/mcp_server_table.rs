@@ -35,6 +35,11 @@ impl ServerUse {
         self.0.first().map(|server| server.client)
     }
 
+    /// Returns `true` if one of the servers lives in this client.
+    pub(super) fn has_of(&self, client: ClientKey) -> bool {
+        self.0.iter().any(|server| server.client == client)
+    }
+
     /// Adds the servers of another session, which a copy of it may still use.
     pub(super) fn extend(&mut self, other: &Self) {
         self.0.extend(other.0.iter().map(Arc::clone));

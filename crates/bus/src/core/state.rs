@@ -361,6 +361,8 @@ pub(super) struct WorkerState {
     pub(super) recent: Option<SessionKey>,
     /// Its last line, to know lines like it by.
     pub(super) alike: narrows_wire::ScanCache,
+    /// Sessions with a cancelled turn whose client has had its time to answer what the worker asks. Some of the turns may be over.
+    pub(super) overdue_turns: Vec<SessionKey>,
     /// How many requests that create sessions it has not answered.
     pub(super) creating: u32,
     /// What it said about sessions that are not known yet.

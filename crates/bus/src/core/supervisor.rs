@@ -131,6 +131,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             tenants: Tenants::default(),
             recent: None,
             alike: Default::default(),
+            overdue_turns: Vec::new(),
             creating: 0,
             strangers: Vec::new(),
             strangers_bytes: 0,

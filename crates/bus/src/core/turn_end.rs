@@ -58,20 +58,64 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let mut open: Vec<(ClientKey, u64, Asked)> = Vec::new();
         for (id, (client, number)) in &state.asking {
             let asked = self.core.clients.get(*client).and_then(|state| state.asked.get(number));
-            let Some(asked) = asked.filter(|asked| asked.session == Some(key)) else { continue };
+            let Some(asked) = asked.filter(|asked| self.may_belong_to(key, *client, asked.session)) else {
+                continue;
+            };
             if self.has_cancelled(key, asked.is_permission) {
                 let (id, batch, is_permission) = (id.clone(), asked.batch, asked.is_permission);
-                let session = Some(key);
+                let session = asked.session;
                 let asked = Asked { worker, id, batch, is_permission, session, server: None };
                 open.push((*client, *number, asked));
             }
         }
         open.sort_unstable_by_key(|(client, number, _)| (*client, *number));
+        if self.has_cancelled(key, false)
+            && let Some(state) = self.core.worker(worker)
+            && !state.overdue_turns.contains(&key)
+        {
+            state.overdue_turns.push(key);
+        }
         for (client, number, asked) in open {
             self.answered(worker, &asked.id, (client, number));
             self.withdraw([(client, number)].into_iter());
             self.answer_cancelled(&asked);
         }
+    }
+
+    /// Returns `true` if an agent that asks a client something, in this session if it names one, may do so in a turn of `key`. Requests to
+    /// an MCP server of the client, and those about a request of the client, name none.
+    fn may_belong_to(&self, key: SessionKey, client: ClientKey, named: Option<SessionKey>) -> bool {
+        let Some(session) = self.core.sessions.get(key) else { return false };
+        let asks_in_turn = || {
+            let worker = session.worker().and_then(|worker| self.core.workers.get(worker));
+            let mut prompts = session.prompts.iter().filter_map(|prompt| worker?.pending.get(prompt));
+            prompts.any(|pending| pending.client() == Some(client))
+        };
+        match named {
+            Some(named) => named == key,
+            None => session.owner == Some(client) || session.servers.has_of(client) || asks_in_turn(),
+        }
+    }
+
+    /// Returns `true` if what an agent asks a client may belong to a turn that was cancelled and whose client has had its time to answer.
+    pub(super) fn is_asked_late(
+        &mut self,
+        worker: WorkerKey,
+        client: ClientKey,
+        named: Option<SessionKey>,
+        is_permission: bool,
+    ) -> bool {
+        if let Some(key) = named {
+            return self.has_cancelled(key, is_permission);
+        }
+        let Some(state) = self.core.worker(worker) else { return false };
+        let mut turns = std::mem::take(&mut state.overdue_turns);
+        turns.retain(|key| self.has_cancelled(*key, false));
+        let is_late = turns.iter().any(|key| self.may_belong_to(*key, client, None));
+        if let Some(state) = self.core.worker(worker) {
+            state.overdue_turns = turns;
+        }
+        is_late
     }
 
     /// Answers what an agent asked in a turn that was cancelled.

@@ -165,3 +165,65 @@ fn a_name_beside_one_of_a_session_that_speaks_acp_is_no_name_at_its_worker() {
     let seen = scene.seen();
     assert!(!seen.contains("w1 < "), "{seen}");
 }
+
+/// Alice and bob with a turn each at one worker, where alice has an MCP server. Returns the worker's number of alice's prompt.
+fn two_turns() -> (Scene, u32, u64) {
+    let mut scene = mixed(1, Protocol::V1);
+    let (alice, bob) = (scene.open_as("token:alice"), scene.open_as("token:bob"));
+    scene.session(bob, 0, "b");
+    let servers = json!([{"type": "acp", "name": "x", "id": "files", "serverId": "files"}]);
+    scene.ask(alice, 1, "session/new", &json!({"cwd": "/", "mcpServers": servers}));
+    let id = scene.last_id(0);
+    scene.answer(0, id, &json!({"sessionId": "a"}));
+    scene.ask(bob, 2, "session/prompt", &prompt("b"));
+    scene.ask(alice, 2, "session/prompt", &prompt("a"));
+    let number = scene.last_id(0);
+    scene.seen();
+    (scene, alice, number)
+}
+
+#[test]
+fn a_client_that_does_not_answer_in_a_cancelled_turn_does_not_stop_the_worker_whatever_it_was_asked() {
+    for method in ["mcp/message", "mcp/connect", "elicitation/create"] {
+        for is_late in [false, true] {
+            let (mut scene, alice, number) = two_turns();
+            let params = match method {
+                "mcp/message" => json!({"serverId": "files", "method": "tools/call"}),
+                "mcp/connect" => json!({"acpId": "files"}),
+                _ => json!({"requestId": number, "message": "x"}),
+            };
+            let line = json!({"jsonrpc": "2.0", "id": "m", "method": method, "params": params});
+            if !is_late {
+                scene.said(0, &line.to_string());
+                assert!(scene.seen().starts_with(&format!("c{alice} < ")), "{method}");
+            }
+            scene.note(alice, "session/cancel", &json!({"sessionId": "a"}));
+            scene.seen();
+            scene.pass(16.0);
+            if is_late {
+                scene.said(0, &line.to_string());
+            }
+            let seen = scene.seen();
+            let failed = r#"w0 < {"jsonrpc":"2.0","id":"m","error":{"code":-32800"#;
+            assert!(seen.contains(failed), "{method} {is_late}: {seen}");
+            scene.answer(0, number, &json!({"stopReason": "cancelled"}));
+            scene.seen();
+            scene.pass(100.0);
+            assert_eq!(scene.seen(), "", "{method} {is_late}");
+        }
+    }
+}
+
+#[test]
+fn what_another_client_is_asked_is_left_alone_when_a_turn_is_cancelled() {
+    let (mut scene, alice, _) = two_turns();
+    let bob = alice + 1;
+    let params = json!({"sessionId": "b", "path": "/x"});
+    let line = json!({"jsonrpc": "2.0", "id": "f", "method": "fs/read_text_file", "params": params});
+    scene.said(0, &line.to_string());
+    assert!(scene.seen().starts_with(&format!("c{bob} < ")));
+    scene.note(alice, "session/cancel", &json!({"sessionId": "a"}));
+    scene.seen();
+    scene.pass(16.0);
+    assert_eq!(scene.seen(), "");
+}
