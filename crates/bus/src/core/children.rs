@@ -218,13 +218,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 worker: worker.into(),
                 why: "too many child sessions of one identity",
             });
-            self.expect_name_no_more(worker, own.into(), identity);
+            self.expect_unknown_child(worker, own.into(), identity);
             return false;
         }
         let (owners, children) = (&self.core.owners, &self.core.children);
         let is_taken = |name: &str| owners.is_anothers(name, identity) || children.has(name);
         let name = self.core.sessions.free_name(own, is_taken);
         let aliased = *name != *own;
+        self.core.owners.know_child(&name, identity);
         let key = self.core.children.insert(root, identity, worker, name, own.into());
         if let Some(session) = self.core.sessions.get_mut(root) {
             let kin = session.kin.get_or_insert_default();
@@ -247,7 +248,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(identity) = owner else { return };
         self.yield_to_child(worker, identity, &child);
         if self.session_of(worker, &child).is_none() && self.child_of(worker, &child).is_none() {
-            self.expect_name_no_more(worker, child, identity);
+            self.expect_unknown_child(worker, child, identity);
         }
     }
 
@@ -282,9 +283,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.counters.dropped += 1;
         self.yield_to_child(worker, identity, &child);
         let is_open = self.session_of(worker, &child).is_some();
-        let Some(state) = self.core.worker(worker).filter(|_| !is_open) else { return true };
+        let Some(state) = self.core.workers.get(worker).filter(|_| !is_open) else { return true };
         let is_new = !state.former.contains(&child);
-        state.former.add(child, identity, NameUse::Opened);
+        self.expect_unknown_child(worker, child, identity);
         if is_new {
             self.tell(Note::Dropped {
                 worker: worker.into(),
@@ -341,6 +342,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         state.children.remove(&child.own);
         self.expect_name_no_more(worker, child.own, child.identity);
+    }
+
+    /// A worker may speak of a child that its session does not have, which is not held against it.
+    fn expect_unknown_child(&mut self, worker: WorkerKey, name: Box<str>, identity: Identity) {
+        self.core.owners.know_child(&name, identity);
+        self.expect_name_no_more(worker, name, identity);
     }
 
     fn expect_name_no_more(&mut self, worker: WorkerKey, name: Box<str>, identity: Identity) {

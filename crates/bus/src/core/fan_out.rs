@@ -10,8 +10,8 @@ use super::Ctx;
 use super::api::{CoreOutput, PoolId};
 use super::batch::BatchKey;
 use super::deliver::too_slow;
+use super::errors::unknown_session;
 use super::memory::Charge;
-use super::owners::Claim;
 use super::route::Route;
 use super::state::{Raw, RequestKind, RequestLocation, RequestOrigin, WorkerLifecycle, WorkerState};
 use super::table::{ClientKey, Key, WorkerKey};
@@ -69,8 +69,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(id) = message.id() else { return };
         let Some(state) = self.core.client(client) else { return };
         let Some(pool) = state.pool else { return };
-        let mut params: Map<String, Value> =
-            message.params().and_then(|params| serde_json::from_slice(params).ok()).unwrap_or_default();
+        let identity = Some(state.identity);
+        // Every reader takes a number that is too large for something else, and the agents' own ones are not known.
+        let params: Result<Option<Map<String, Value>>, _> =
+            message.params().map_or(Ok(None), serde_json::from_slice);
+        let Ok(params) = params else {
+            let error = RpcError::new(Code::InvalidParams, "params are not readable");
+            self.refuse(client, id, batch, message.tag(), &error);
+            return;
+        };
+        let mut params = params.unwrap_or_default();
         let cursors = match params.remove("cursor") {
             None | Some(Value::Null) => None,
             Some(cursor) => match cursor.as_str().and_then(read_cursor) {
@@ -91,13 +99,26 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.refuse(client, id, batch, message.tag(), &error);
             return;
         }
+        // Another identity's session of this name is not for the client to delete.
+        let named = message.session().filter(|_| what == RequestKind::Delete).zip(identity);
+        let is_closed = |worker: WorkerKey| {
+            named
+                .as_ref()
+                .is_some_and(|(name, identity)| self.name_conflict(worker, name, *identity, None).is_some())
+        };
+        let has_listeners = !there.is_empty();
         let asked: Vec<(WorkerKey, Option<Value>)> = there
             .into_iter()
+            .filter(|(_, worker)| !is_closed(*worker))
             .filter_map(|(serial, worker)| match &cursors {
                 None => Some((worker, None)),
                 Some(cursors) => cursors.get(&serial).map(|cursor| (worker, Some(cursor.clone()))),
             })
             .collect();
+        if asked.is_empty() && has_listeners && named.is_some() {
+            self.refuse(client, id, batch, message.tag(), &unknown_session());
+            return;
+        }
         if asked.is_empty() && cursors.is_none() {
             // Nobody there is no empty list.
             match self.wait_for(pool) {
@@ -228,19 +249,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Ok(result) = &outcome {
             for entry in result["sessions"].as_array().into_iter().flatten() {
                 let Some(name) = entry["sessionId"].as_str() else { continue };
-                let known = self.session_of(worker, name).or_else(|| self.core.sessions.find(name));
-                let session = known.and_then(|key| self.core.sessions.get(key));
                 // What is another's is not told of.
-                let is_own = session.is_none_or(|session| Some(session.identity) == identity)
-                    && known.is_none_or(|key| self.may_reach(client, key))
-                    && identity
-                        .is_none_or(|identity| self.claim_on_listed(identity, worker, name) == Claim::Own);
-                if !is_own {
+                if !self.is_listed_for(client, worker, name) {
                     continue;
                 }
                 let mut entry = entry.clone();
-                let own = session.filter(|session| session.worker() == Some(worker));
-                let name = own.map_or_else(|| name.to_owned(), |session| session.name.to_string());
+                let session = self.session_of(worker, name).and_then(|key| self.core.sessions.get(key));
+                let name = session.map_or_else(|| name.to_owned(), |session| session.name.to_string());
                 entry["sessionId"] = json!(name);
                 listed.push((name, entry));
             }

@@ -46,9 +46,14 @@ impl FormerNames {
         self.by_name.get(name).map(|(owner, _)| *owner)
     }
 
+    /// Returns the identity whose session the worker last opened under a name.
+    pub(super) fn opened_by(&self, name: &str) -> Option<Identity> {
+        self.by_name.get(name).filter(|(_, used)| *used == NameUse::Opened).map(|(owner, _)| *owner)
+    }
+
     /// Returns `true` if the worker had a session of this name of another identity.
     pub(super) fn is_anothers(&self, name: &str, identity: Identity) -> bool {
-        self.by_name.get(name).is_some_and(|(owner, used)| *used == NameUse::Opened && *owner != identity)
+        self.opened_by(name).is_some_and(|owner| owner != identity)
     }
 
     /// Adds a name. One that another identity had stays that identity's.

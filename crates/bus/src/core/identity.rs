@@ -16,7 +16,12 @@ pub(super) struct Identity(u32);
 impl Identity {
     /// Whoever is on this machine.
     pub(super) const ANYONE: Self = Self(0);
+    /// The owner of a name that sessions of several identities have had. No client is this identity.
+    pub(super) const SEVERAL: Self = Self(u32::MAX);
 }
+
+/// [`Identity::SEVERAL`] in the file of owners. Identities of clients that are asked who they are have a colon in their names.
+const SEVERAL: &str = "several";
 
 /// What is known of an identity.
 #[derive(Debug)]
@@ -49,6 +54,9 @@ impl Default for Identities {
 impl Identities {
     /// The number of a name.
     pub(super) fn number(&mut self, name: &str) -> Identity {
+        if name == SEVERAL {
+            return Identity::SEVERAL;
+        }
         if let Some(identity) = self.by_name.get(name) {
             return *identity;
         }
@@ -67,6 +75,9 @@ impl Identities {
     }
 
     pub(super) fn name(&self, identity: Identity) -> Arc<str> {
+        if identity == Identity::SEVERAL {
+            return SEVERAL.into();
+        }
         self.known.get(identity.0 as usize).map_or_else(|| ANYONE.into(), |known| Arc::clone(&known.name))
     }
 
@@ -143,6 +154,7 @@ mod tests {
         assert_ne!(one, Identity::ANYONE);
         assert_eq!((identities.number("token:one"), &*identities.name(one)), (one, "token:one"));
         assert_ne!(identities.number("uid:1"), one);
+        assert_eq!(identities.number(&identities.name(Identity::SEVERAL)), Identity::SEVERAL);
     }
 
     #[test]

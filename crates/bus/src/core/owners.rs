@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::Ctx;
 use super::api::{Action, CoreOutput, OwnedName, PoolId};
 use super::identity::Identity;
+use super::name_conflict::NameConflict;
 use super::session::{Session, SessionKey};
 use super::table::{ClientKey, WorkerKey};
 use crate::config::{Config, Limits};
@@ -93,6 +94,14 @@ impl Owners {
         }
     }
 
+    /// Remembers whose a child session is, where what is not known may be whoever's who asks. An agent may list it, and open it elsewhere,
+    /// when its session is closed.
+    pub(super) fn know_child(&mut self, name: &str, identity: Identity) {
+        if self.kept == Kept::Running {
+            self.know(&name.into(), identity);
+        }
+    }
+
     pub(super) fn forget(&mut self, session: &OwnedName) {
         match &session.pool {
             None => {
@@ -156,18 +165,23 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         session.noted = now;
         let (name, identity, pool) = (session.name.clone(), session.identity, session.pool);
+        let takes_over = session.takes_over.take();
         let wire = session.wire.as_deref().and_then(|wire| serde_json::from_slice::<Box<str>>(wire).ok());
         let agent_name = wire.as_deref().unwrap_or(&name);
         let in_pool = OwnedName { pool: Some(self.pool_name(pool).into()), name: agent_name.into() };
         self.write_owner(OwnedName { pool: None, name }, identity, client);
         let before = self.core.owners.owner(&in_pool);
-        if wire.is_some() || before.is_some() {
-            // Its agents have given this name out again: they know the last one by it, if any.
-            if before.is_some_and(|before| before != identity) {
-                self.disown(in_pool.clone());
-            }
-            self.write_owner(in_pool, identity, client);
+        if wire.is_none() && before.is_none() {
+            return;
         }
+        // Once sessions of several identities have had a name, it opens none of them: which one an agent means by it is known only while that
+        // one is open. Unless the worker that had the last one has given the name out again, and knows only this one by it.
+        let is_contested = before.is_some_and(|before| before != identity) && before != takes_over;
+        let owner = if is_contested { Identity::SEVERAL } else { identity };
+        if before.is_some_and(|before| before != owner) {
+            self.disown(in_pool.clone());
+        }
+        self.write_owner(in_pool, owner, client);
     }
 
     /// A session is used. Now and then that is written down: one that is open for long is not one that nobody uses.
@@ -199,15 +213,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
         owner.is_some_and(|owner| owner != identity)
     }
 
-    /// Whose a session is that `worker` lists as `name`.
-    pub(super) fn claim_on_listed(&self, identity: Identity, worker: WorkerKey, name: &str) -> Claim {
-        let own = self.session_of(worker, name);
-        let pool = self.pool_of_worker(worker);
-        if own.is_none() && self.is_anothers_within(identity, pool, name) {
-            return Claim::Foreign;
+    /// Returns `true` if a client may see the session or child session that `worker` lists as `name`.
+    pub(super) fn is_listed_for(&self, client: ClientKey, worker: WorkerKey, name: &str) -> bool {
+        let Some(identity) = self.core.clients.get(client).map(|state| state.identity) else { return false };
+        let conflict = self.name_conflict(worker, name, identity, None);
+        if matches!(conflict, Some(NameConflict::Foreign | NameConflict::FormerForeign)) {
+            return false;
         }
-        let family = own.or_else(|| self.root_of(worker, name));
-        self.claim_on(identity, name, family.or_else(|| self.core.sessions.find(name)))
+        let here = self.session_of(worker, name).or_else(|| self.root_of(worker, name));
+        let known = here.or_else(|| self.core.sessions.find(name));
+        let known = known.or_else(|| self.core.children.find(name).map(|child| child.root));
+        known.is_none_or(|key| self.may_reach(client, key))
+            && self.claim_on(identity, name, known) == Claim::Own
     }
 
     /// A worker's list of sessions, under the client's own id for it, without those that are not the client's. `None` if it
@@ -221,15 +238,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) -> Option<Bytes> {
         let restricted = self.is_restricted(client);
         let result = message.result().filter(|_| restricted || self.core.owners.are_kept())?;
-        let identity = self.core.clients.get(client)?.identity;
         let mut result: Value = serde_json::from_slice(result).unwrap_or_default();
         if let Some(sessions) = result.get_mut("sessions").and_then(Value::as_array_mut) {
             sessions.retain(|entry| {
-                entry["sessionId"].as_str().is_some_and(|name| {
-                    let key = self.session_of(worker, name).or_else(|| self.core.sessions.find(name));
-                    key.is_none_or(|key| self.may_reach(client, key))
-                        && self.claim_on_listed(identity, worker, name) == Claim::Own
-                })
+                entry["sessionId"].as_str().is_some_and(|name| self.is_listed_for(client, worker, name))
             });
         }
         message::response(id, &result).ok()

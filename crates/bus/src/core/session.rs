@@ -87,6 +87,8 @@ pub(super) struct Session {
     pub(super) noted: Time,
     /// A worker died over it: one more is tried.
     pub(super) retried: bool,
+    /// The identity whose session, which was closed, had its name at its worker before.
+    pub(super) takes_over: Option<Identity>,
     /// Its agent gave its name to another session after it was lost.
     pub(super) is_superseded: bool,
     /// The batch of the request that created it. While that is open, its client does not know the session's name.

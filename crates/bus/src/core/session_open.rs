@@ -66,6 +66,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             awaited: self.now,
             noted: self.now,
             retried: false,
+            takes_over: self.core.workers.get(worker).and_then(|state| state.former.opened_by(name)),
             is_superseded: false,
             named_in: None,
             watch,

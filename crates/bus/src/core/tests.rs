@@ -16,6 +16,7 @@ mod identities_at_one_worker;
 mod keys;
 mod limits;
 mod memory;
+mod name_owners;
 mod observers;
 mod openings;
 mod progress;

@@ -227,3 +227,13 @@ fn what_another_client_is_asked_is_left_alone_when_a_turn_is_cancelled() {
     scene.pass(16.0);
     assert_eq!(scene.seen(), "");
 }
+
+#[test]
+fn params_of_a_list_that_cannot_be_read_are_refused() {
+    let (mut scene, alice, _) = two();
+    scene.line(alice, r#"{"jsonrpc":"2.0","id":7,"method":"session/list","params":{"cwd":"/x","n":1e999}}"#);
+    let seen = scene.seen();
+    assert!(!seen.contains("w0 < ") && seen.contains("-32602"), "{seen}");
+    scene.line(alice, r#"{"jsonrpc":"2.0","id":8,"method":"session/list","params":null}"#);
+    assert!(scene.seen().starts_with("w0 < "));
+}
