@@ -30,6 +30,7 @@ mod mcp_servers;
 mod memory;
 mod name_conflict;
 mod observers;
+mod open_order;
 mod open_timeout;
 mod owners;
 mod pool_route;
@@ -72,6 +73,7 @@ use children::Children;
 use fan_out::FanOut;
 use identity::Identities;
 use memory::Memory;
+use open_order::AwaitedCreations;
 use owners::Owners;
 use session::Sessions;
 use state::{ClientState, PoolState, WorkerState};
@@ -102,6 +104,7 @@ pub struct Core {
     batches: Batches,
     fans: Table<FanOut>,
     timers: Timers,
+    awaited_creations: AwaitedCreations,
     random: fastrand::Rng,
     serial: u64,
     /// How many ids of MCP servers were made.
@@ -143,6 +146,7 @@ impl Core {
             batches: Batches::default(),
             fans: Table::default(),
             timers: Timers::default(),
+            awaited_creations: AwaitedCreations::default(),
             random: fastrand::Rng::with_seed(seed),
             serial: 0,
             servers_made: 0,

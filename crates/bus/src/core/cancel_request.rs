@@ -51,6 +51,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn give_up_unsent(&mut self, client: ClientKey, id: &[u8]) {
         let is_it = |waiting: &Waiting| waiting.client == client && waiting.line.id() == Some(id);
         let mut found = self.core.sessions.take_waiting(is_it);
+        found = found.or_else(|| self.core.awaited_creations.take_waiting(is_it));
         for worker in self.core.workers.values_mut() {
             found = found.or_else(|| take_first(&mut worker.backlog, is_it));
             found = found.or_else(|| take_first(&mut worker.refused, is_it));

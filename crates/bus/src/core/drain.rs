@@ -67,6 +67,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             lines.append(&mut worker.backlog);
             lines.append(&mut worker.refused);
         }
+        lines.extend(self.core.awaited_creations.lines.drain(..).map(|(_, waiting)| waiting));
         let keys: Vec<_> = self.core.sessions.iter().map(|(key, _)| key).collect();
         for key in keys {
             lines.extend(

@@ -93,7 +93,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let again = again.is_some();
         let opening = charge.map(|charge| {
             let (line, tried) = (line.into(), vec![worker]);
-            Box::new(Opening { line, identity, tried, again, servers, charge })
+            Box::new(Opening { line, identity, tried, again, is_overdue: false, servers, charge })
         });
         if what == RequestKind::Initialize || what == RequestKind::Authenticate {
             self.remember(client, message, what);

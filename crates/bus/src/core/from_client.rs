@@ -153,6 +153,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.forward_to_child(client, message, batch, worker, wire.as_deref());
             }
             Route::Backlog(worker) => self.await_greeting(worker, client, message, batch),
+            Route::Behind(worker) => self.await_creations(worker, client, message, batch),
             Route::Revive(session) => self.await_session(session, client, message, batch),
             Route::Close(session) => {
                 self.drop_session(session);
@@ -235,6 +236,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             // A bus that stops starts nothing that it could wait for.
             Route::Hold if !self.core.draining => self.hold(client, message.bytes(), None),
             Route::Hold
+            | Route::Behind(_)
             | Route::Revive(_)
             | Route::Close(_)
             | Route::Attach(_)
@@ -443,6 +445,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         // Also of sessions that were never its own: whoever is next in its place must not get its answers.
         self.core.sessions.forget_waiting(client);
+        self.core.awaited_creations.forget(client);
         self.stop_idle();
     }
 }

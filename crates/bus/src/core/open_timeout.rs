@@ -72,6 +72,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let pending = self.core.worker(worker).and_then(|state| state.pending.get_mut(&number));
         let Some(pending) = pending.filter(|pending| pending.what.creates()) else { return };
         if let Some(opening) = &mut pending.opening {
+            opening.is_overdue = true;
             opening.line = Box::default();
             opening.charge.set(0);
         }
@@ -84,6 +85,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let error = RpcError::new(Code::Deadline, "the agent did not open the session in time");
             self.refuse(client, &id, batch, tag.as_deref(), &error.effects(Effects::Possible));
         }
+        self.creation_settled();
         self.stop_idle();
     }
 }

@@ -10,6 +10,7 @@ use super::Ctx;
 use super::api::{CoreOutput, PoolId};
 use super::errors::{misnamed, uninitialized, unknown_session};
 use super::identity::Identity;
+use super::open_order::OpeningPlace;
 use super::route::Route;
 use super::session_keys::{meta_pool, names_any_session};
 use super::state::{RequestKind, WorkerLifecycle};
@@ -99,12 +100,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let named = message.session().zip(identity);
                 let closed = named.map(|(name, identity)| self.workers_closed_to_name(pool, &name, identity));
                 let closed = closed.unwrap_or_default();
-                match self.place(pool, client, &closed) {
-                    Some(worker) => Route::Worker { worker, session: None },
-                    None if closed.is_empty() || self.has_others(pool, &closed) => {
+                let identity = identity.unwrap_or(Identity::ANYONE);
+                match self.place_stored(pool, client, identity, closed.clone()) {
+                    OpeningPlace::At(worker) => Route::Worker { worker, session: None },
+                    OpeningPlace::Behind(worker) => Route::Behind(worker),
+                    OpeningPlace::Nowhere if closed.is_empty() || self.has_others(pool, &closed) => {
                         self.wait_for_room(pool, client)
                     }
-                    None => Route::Refuse(unknown_session()),
+                    OpeningPlace::Nowhere => Route::Refuse(unknown_session()),
                 }
             }
             // It would hold for all clients of the worker.

@@ -10,6 +10,7 @@ use super::Ctx;
 use super::api::{CoreOutput, PoolId};
 use super::batch::BatchKey;
 use super::errors::unknown_server;
+use super::open_order::OpeningPlace;
 use super::route::Route;
 use super::session::{SessionKey, SessionState, Waiting};
 use super::state::{InternalRequest, RequestKind, WorkerLifecycle};
@@ -63,7 +64,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn start_revival(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let SessionState::Lost(reason) = &session.place else { return };
-        let reason = reason.clone();
+        let (reason, identity) = (reason.clone(), session.identity);
         let pool = self.core.current(session.pool);
         let Some(client) = session.waiting.first().map(|waiting| waiting.client) else { return };
         let abilities = self.core.abilities_of(session);
@@ -84,10 +85,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let route = if shared {
             let taken = self.workers_closed_to(pool, key);
-            match self.place(pool, client, &taken) {
-                Some(worker) => Route::Worker { worker, session: None },
-                None if self.has_others(pool, &taken) => self.wait_for(pool),
-                None => Route::Refuse(namesake()),
+            match self.place_stored(pool, client, identity, taken.clone()) {
+                OpeningPlace::At(worker) => Route::Worker { worker, session: None },
+                OpeningPlace::Behind(worker) => return self.revive_after_creations(worker, key),
+                OpeningPlace::Nowhere if self.has_others(pool, &taken) => self.wait_for(pool),
+                OpeningPlace::Nowhere => Route::Refuse(namesake()),
             }
         } else {
             match self.core.client(client).and_then(|state| state.worker) {
@@ -220,8 +222,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.fail_revival(key, &error);
             return;
         }
+        let queued = self.core.worker(worker).map_or(0, |state| state.queued);
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         session.place = SessionState::On(worker);
+        session.reopened_at = queued;
         session.retried = false;
         for waiting in std::mem::take(&mut session.waiting) {
             self.forget_elsewhere(waiting.client, &waiting.line);

@@ -44,6 +44,8 @@ pub(super) enum Route {
     Child { worker: WorkerKey, wire: Option<Box<[u8]>> },
     /// Keep it until this worker was greeted.
     Backlog(WorkerKey),
+    /// Keep it until this worker has answered the requests for new sessions.
+    Behind(WorkerKey),
     /// Keep it until its session lives again.
     Revive(SessionKey),
     /// Close a session that lives nowhere.

@@ -71,6 +71,8 @@ pub(super) struct Session {
     pub(super) provisional: bool,
     /// Nobody had it, and whether its owner has it now is decided by an answer too.
     pub(super) unsure: bool,
+    /// Where the queue of its worker ended when the worker said that it has opened this stored session.
+    pub(super) reopened_at: u64,
     /// The ids of its prompts that are unanswered.
     pub(super) prompts: Vec<u64>,
     /// Whether it works, as told by its state (v2).

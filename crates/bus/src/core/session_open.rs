@@ -12,6 +12,7 @@ use super::former_names::NameUse;
 use super::identity::Identity;
 use super::mcp_server_table::ServerUse;
 use super::name_conflict::NameConflict;
+use super::open_order::OpeningPlace;
 use super::open_timeout::EARLY_REQUEST_TIMEOUT;
 use super::progress;
 use super::request_id::Digits;
@@ -58,6 +59,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             params_charge: None,
             provisional: false,
             unsure: false,
+            reopened_at: 0,
             prompts: Vec::new(),
             running: false,
             cancelling: None,
@@ -184,6 +186,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(state) = self.core.worker(worker) {
             state.creating = state.creating.saturating_sub(1);
         }
+        self.creation_settled();
         let name = message.session().filter(|_| message.result().is_some());
         let Some(name) = name else {
             self.unuse(worker);
@@ -196,7 +199,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let owner = pending.client();
         let known = self.session_of(worker, &name);
         let known_session = known.and_then(|key| self.core.sessions.get(key));
-        let is_open = known_session.is_some_and(|session| !session.provisional);
+        // One that another identity opened since the worker was asked for this one is this one.
+        let is_made_meanwhile = known_session.is_some_and(|session| {
+            session.identity != opening.identity && session.reopened_at > pending.start
+        });
+        let is_open = known_session.is_some_and(|session| !session.provisional) && !is_made_meanwhile;
         let is_reviving =
             known_session.is_some_and(|session| matches!(session.place, SessionState::Reviving(_)));
         if let Some(known) = known.filter(|_| is_reviving) {
@@ -261,8 +268,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if message.result().is_some() {
             let params = View::parse(&opening.line).params().unwrap_or(b"{}");
             let asker = pending.client();
+            let queued = self.core.worker(worker).map_or(0, |state| state.queued);
             let Some(session) = self.core.sessions.get_mut(key) else { return };
-            session.provisional = false;
+            if std::mem::take(&mut session.provisional) {
+                session.reopened_at = queued;
+            }
             session.unsure &= session.owner != asker;
             session.servers = std::mem::take(&mut opening.servers);
             self.core.sessions.keep_params(key, params, self.core.limits.session_params());
@@ -277,19 +287,28 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && !opening.line.is_empty()
             && self.core.pool_of(self.pool_of_worker(worker)).is_shared()
         {
-            let client = pending.client();
-            let next = client.and_then(|client| {
-                let pool = self.pool_of_worker(worker);
-                // Meanwhile the name may be another session's there.
-                let mut closed = self.workers_closed_to(pool, key);
-                closed.extend(&opening.tried);
-                self.place(pool, client, &closed)
-            });
-            if let (Some(client), Some(next)) = (client, next) {
-                opening.tried.push(next);
-                self.move_session(key, next);
-                self.try_next(next, client, pending, opening);
-                return;
+            let pool = self.pool_of_worker(worker);
+            // Meanwhile the name may be another session's there.
+            let mut closed = self.workers_closed_to(pool, key);
+            closed.extend(&opening.tried);
+            if let Some(client) = pending.client() {
+                match self.place_stored(pool, client, opening.identity, closed) {
+                    OpeningPlace::At(next) => {
+                        opening.tried.push(next);
+                        self.move_session(key, next);
+                        self.try_next(next, client, pending, opening);
+                        return;
+                    }
+                    OpeningPlace::Behind(next) => {
+                        self.drop_session(key);
+                        self.unuse(worker);
+                        self.forget_elsewhere(client, &opening.line);
+                        let batch = pending.batch();
+                        self.await_creations(next, client, View::parse(&opening.line), batch);
+                        return;
+                    }
+                    OpeningPlace::Nowhere => {}
+                }
             }
         }
         if provisional {

@@ -157,6 +157,8 @@ pub(super) struct Opening {
     pub(super) tried: Vec<WorkerKey>,
     /// It was refused once for lack of room, and is asked for again.
     pub(super) again: bool,
+    /// Its client was told that the worker did not answer in time.
+    pub(super) is_overdue: bool,
     /// The MCP servers of the client that it names, until the session keeps them.
     pub(super) servers: ServerUse,
     /// For `line`.

@@ -266,9 +266,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// What a worker owes, in the order in which it was asked.
     pub(super) fn take_pending(&mut self, worker: WorkerKey) -> Vec<(u64, Pending)> {
         let Some(state) = self.core.worker(worker) else { return Vec::new() };
-        state.creating = 0;
+        let creates = std::mem::take(&mut state.creating) > 0;
         let mut pending: Vec<_> = std::mem::take(&mut state.pending).into_iter().collect();
         pending.sort_unstable_by_key(|(number, _)| *number);
+        if creates {
+            self.creation_settled();
+        }
         pending
     }
 
@@ -278,6 +281,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && let Some(state) = self.core.worker(worker)
         {
             state.creating = state.creating.saturating_sub(1);
+            self.creation_settled();
         }
         let Some(key) = pending.session else { return };
         let Some(session) = self.core.sessions.get_mut(key) else { return };

@@ -19,6 +19,8 @@ pub(super) enum Timer {
     Unanswered(WorkerKey, u64),
     /// A worker has had its time to open a session, with the number of the request.
     Unopened(WorkerKey, u64),
+    /// A worker has answered a request for a new session, for which others waited.
+    CreationSettled,
     /// What a worker asks in a session that is not known yet has waited for long enough.
     EarlyRequest(WorkerKey),
     /// A worker that is to go has had its time to finish.
@@ -86,6 +88,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
             }
             Timer::Unopened(worker, number) => self.open_overdue(worker, number),
+            Timer::CreationSettled => self.retry_openings(),
             Timer::EarlyRequest(worker) => self.fail_early_requests(worker),
             Timer::Retired(worker) => {
                 if self.core.worker(worker).is_some_and(|state| state.stage == WorkerLifecycle::Retiring) {

@@ -310,13 +310,14 @@ fn a_new_session_wins_over_one_of_its_name_that_is_being_restored() {
     let mut scene = mixed(2, Protocol::V1);
     let (victim, mallory) = (scene.open_as("token:victim"), scene.open_as("token:mallory"));
     scene.session(mallory, 0, "s1");
-    scene.ask(victim, 1, "session/new", &json!({"cwd": "/"}));
-    let new = scene.last_id(1);
     scene.dies(0);
     scene.seen();
     scene.ask(mallory, 1, "session/prompt", &prompt("s1"));
     let resume = scene.last_id(1);
     assert!(scene.seen().contains(RESUMED));
+    scene.ask(victim, 1, "session/new", &json!({"cwd": "/"}));
+    let new = scene.last_id(1);
+    scene.seen();
     scene.answer(1, new, &json!({"sessionId": "s1"}));
     let seen = scene.seen();
     assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"s1~2"}}"#), "{seen}");

@@ -1,5 +1,6 @@
 //! Agents that count their sessions at each worker: a name that sessions of two identities have had opens neither for the other.
 
+use super::identities::asking;
 use super::identities_at_one_worker::mixed;
 use super::*;
 
@@ -85,6 +86,105 @@ fn a_name_of_several_identities_opens_nothing_after_a_restart() {
 }
 
 #[test]
+fn a_stored_session_is_not_asked_for_while_a_worker_makes_one_for_another_identity() {
+    let mut scene = mixed(2, Protocol::V1);
+    let (alice, bob) = (scene.open_as("token:alice"), scene.open_as("token:bob"));
+    scene.session(alice, 0, "2");
+    scene.session(alice, 1, "other");
+    scene.closes(alice, 0, "2");
+    scene.ask(alice, 1, "session/new", &json!({"cwd": "/"}));
+    let id = scene.last_id(0);
+    scene.answer(0, id, &json!({"sessionId": "more"}));
+    scene.closes(alice, 1, "other");
+    scene.seen();
+    scene.ask(bob, 1, "session/new", &json!({"cwd": "/"}));
+    let new = scene.last_id(1);
+    scene.seen();
+    scene.ask(alice, 2, "session/resume", &open_params("2"));
+    let seen = scene.seen();
+    assert_eq!(reached(&seen), [0], "{seen}");
+    // The worker that does not know it is not the only one that may.
+    scene.fail(0, last_id_in(&seen, 0), -32002);
+    let seen = scene.seen();
+    assert_eq!(seen, "", "it waits");
+    scene.answer(1, new, &json!({"sessionId": "2"}));
+    let seen = scene.seen();
+    assert!(seen.contains(&format!(r#"c{bob} < {{"jsonrpc":"2.0","id":1,"result":{{"sessionId":"2~2"}}}}"#)));
+    scene.pass(0.0);
+    let seen = scene.seen();
+    assert!(!reached(&seen).contains(&1), "{seen}");
+}
+
+#[test]
+fn a_request_for_a_stored_session_goes_on_once_the_worker_has_answered_the_other_identity() {
+    for end in ["answered", "failed", "overdue", "lost", "given up"] {
+        let mut scene = mixed(1, Protocol::V1);
+        scene.core.know_owner(&"kept".into(), "token:alice");
+        let (alice, bob) = (scene.open_as("token:alice"), scene.open_as("token:bob"));
+        scene.ask(bob, 1, "session/new", &json!({"cwd": "/"}));
+        let new = scene.last_id(0);
+        scene.seen();
+        scene.ask(alice, 1, "session/load", &open_params("kept"));
+        assert_eq!(scene.seen(), "", "{end}");
+        match end {
+            "answered" => scene.answer(0, new, &json!({"sessionId": "s"})),
+            "failed" => scene.fail(0, new, -32603),
+            "overdue" => scene.pass(600.0),
+            "lost" => {
+                scene.dies(0);
+                scene.pass(5.0);
+                scene.up(0);
+                scene.answer(0, 1, &able());
+            }
+            _ => {
+                scene.note(alice, "$/cancel_request", &json!({"requestId": 1}));
+                let seen = scene.seen();
+                assert!(seen.contains("-32800") && reached(&seen).is_empty(), "{seen}");
+                continue;
+            }
+        }
+        scene.pass(0.0);
+        let seen = scene.seen();
+        assert!(seen.contains(r#""method":"session/load""#), "{end}: {seen}");
+    }
+}
+
+#[test]
+fn what_waits_behind_requests_for_new_sessions_goes_with_its_client() {
+    let mut scene = mixed(1, Protocol::V1);
+    scene.core.know_owner(&"kept".into(), "token:alice");
+    let (alice, bob) = (scene.open_as("token:alice"), scene.open_as("token:bob"));
+    scene.ask(bob, 1, "session/new", &json!({"cwd": "/"}));
+    let new = scene.last_id(0);
+    scene.ask(alice, 1, "session/load", &open_params("kept"));
+    scene.leaves(alice);
+    scene.seen();
+    scene.answer(0, new, &json!({"sessionId": "s"}));
+    scene.pass(0.0);
+    assert!(!scene.seen().contains("session/load"));
+}
+
+#[test]
+fn a_session_that_is_made_for_one_identity_is_not_anothers_that_opened_it_meanwhile() {
+    let mut scene = mixed(1, Protocol::V1);
+    scene.core.know_owner(&"2".into(), "token:alice");
+    let (alice, bob) = (scene.open_as("token:alice"), scene.open_as("token:bob"));
+    scene.ask(alice, 1, "session/load", &open_params("2"));
+    let load = scene.last_id(0);
+    scene.ask(bob, 1, "session/new", &json!({"cwd": "/"}));
+    let new = scene.last_id(0);
+    scene.answer(0, load, &json!({}));
+    scene.answer(0, new, &json!({"sessionId": "2"}));
+    scene.seen();
+    scene.update(0, "2", "secret");
+    let seen = scene.seen();
+    assert!(seen.starts_with(&format!("c{bob} < ")) && seen.lines().count() == 1, "{seen}");
+    scene.ask(alice, 2, "session/prompt", &prompt("2"));
+    let seen = scene.seen();
+    assert!(reached(&seen).is_empty() && seen.contains("-32002"), "{seen}");
+}
+
+#[test]
 fn a_child_of_one_identity_is_neither_listed_nor_loaded_by_another() {
     let doors = ["unix:/run/bus.sock", "tcp://127.0.0.1:1"].map(|door| Listen::parse(door).unwrap());
     let mut scene = Scene::new(&Config {
@@ -118,4 +218,39 @@ fn a_child_of_one_identity_is_neither_listed_nor_loaded_by_another() {
         let seen = scene.seen();
         assert!(reached(&seen).is_empty() && seen.contains("-32002"), "{is_closed}: {seen}");
     }
+}
+
+#[test]
+fn a_lost_session_is_not_restored_while_a_worker_makes_one_for_another_identity() {
+    for name in ["s1", "s2"] {
+        let mut scene = mixed(2, Protocol::V1);
+        let (alice, bob) = (scene.open_as("token:alice"), scene.open_as("token:bob"));
+        scene.session(alice, 0, "s1");
+        scene.ask(bob, 1, "session/new", &json!({"cwd": "/"}));
+        let new = scene.last_id(1);
+        scene.dies(0);
+        scene.seen();
+        scene.ask(alice, 1, "session/prompt", &prompt("s1"));
+        let seen = scene.seen();
+        assert!(reached(&seen).is_empty(), "{seen}");
+        scene.answer(1, new, &json!({"sessionId": name}));
+        scene.pass(0.0);
+        let seen = scene.seen();
+        // Unless the new one has its name, it is restored now.
+        assert_eq!(seen.contains(r#""method":"session/resume""#), name != "s1", "{seen}");
+        assert_eq!(seen.contains(r#""id":1,"error":{"code":-32002"#), name == "s1", "{seen}");
+    }
+}
+
+#[test]
+fn a_stored_session_gets_a_worker_of_its_own_where_identities_do_not_share_workers() {
+    let mut scene = Scene::new(&asking(vec![Pool { max_instances: 2, ..pool(Share::All) }]));
+    scene.core.know_owner(&"kept".into(), "token:alice");
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let (alice, bob) = (scene.open_as("token:alice"), scene.open_as("token:bob"));
+    scene.ask(bob, 1, "session/new", &json!({"cwd": "/"}));
+    scene.seen();
+    scene.ask(alice, 1, "session/load", &open_params("kept"));
+    assert!(scene.seen().contains("Spawn"), "a worker for alice");
 }

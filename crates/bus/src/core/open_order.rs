@@ -1,0 +1,155 @@
+//! The order of requests that open sessions at a worker which several identities share.
+//!
+//! An agent that counts its sessions may be making one for one identity under the name by which another identity asks for a stored one. It
+//! would open the new one for both. So no session is loaded, resumed or restored at a worker that owes an answer to another identity's request
+//! for a new session: another worker is taken, or the request waits for that answer.
+
+use narrows_wire::{Code, RpcError, View};
+use rustc_hash::FxHashMap;
+
+use super::Ctx;
+use super::api::{CoreOutput, PoolId};
+use super::batch::BatchKey;
+use super::identity::Identity;
+use super::session::{SessionKey, Waiting};
+use super::state::WorkerLifecycle;
+use super::table::{ClientKey, WorkerKey};
+use super::timer::Timer;
+
+/// How many requests of one identity may wait so.
+const MAX_WAITING: usize = 1024;
+
+/// What waits until a worker has answered the requests for new sessions.
+#[derive(Debug, Default)]
+pub(super) struct AwaitedCreations {
+    pub(super) lines: Vec<(WorkerKey, Waiting)>,
+    sessions: Vec<(WorkerKey, SessionKey)>,
+    /// The timer is set that acts on them.
+    is_scheduled: bool,
+}
+
+impl AwaitedCreations {
+    pub(super) fn take_waiting(&mut self, is_it: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
+        let at = self.lines.iter().position(|(_, waiting)| is_it(waiting))?;
+        Some(self.lines.remove(at).1)
+    }
+
+    pub(super) fn forget(&mut self, client: ClientKey) {
+        self.lines.retain(|(_, waiting)| waiting.client != client);
+    }
+}
+
+/// Where a stored session is opened.
+pub(super) enum OpeningPlace {
+    At(WorkerKey),
+    /// Once this worker has answered the requests for new sessions.
+    Behind(WorkerKey),
+    Nowhere,
+}
+
+impl<O: CoreOutput> Ctx<'_, O> {
+    /// Chooses a worker for a stored session of a client's identity. The session may not live at those that are `closed` to it.
+    pub(super) fn place_stored(
+        &mut self,
+        pool: PoolId,
+        client: ClientKey,
+        identity: Identity,
+        mut closed: Vec<WorkerKey>,
+    ) -> OpeningPlace {
+        let is_ready = |worker: &WorkerKey| {
+            self.core.workers.get(*worker).is_some_and(|state| state.stage == WorkerLifecycle::Ready)
+        };
+        let state = self.core.pool_of(pool);
+        // Elsewhere another identity's worker is none that this client may have.
+        let mixes = state.settings.mix_identities;
+        let workers = state.workers.iter().copied().filter(|_| mixes);
+        let busy: Vec<WorkerKey> = workers
+            .filter(|worker| !closed.contains(worker) && is_ready(worker))
+            .filter(|worker| self.creates_for_others(*worker, identity))
+            .collect();
+        closed.extend(&busy);
+        match (self.place(pool, client, &closed), busy.first()) {
+            (Some(worker), _) => OpeningPlace::At(worker),
+            (None, Some(worker)) => OpeningPlace::Behind(*worker),
+            (None, None) => OpeningPlace::Nowhere,
+        }
+    }
+
+    /// Returns `true` if a worker owes another identity the answer to a request for a new session.
+    fn creates_for_others(&self, worker: WorkerKey, identity: Identity) -> bool {
+        self.core.workers.get(worker).filter(|state| state.creating > 0).is_some_and(|state| {
+            let creations = state.pending.values().filter(|pending| pending.what.creates());
+            let mut openings = creations.filter_map(|pending| pending.opening.as_ref());
+            openings.any(|opening| opening.identity != identity && !opening.is_overdue)
+        })
+    }
+
+    /// Keeps a request until a worker has answered those for new sessions.
+    pub(super) fn await_creations(
+        &mut self,
+        worker: WorkerKey,
+        client: ClientKey,
+        message: View<'_>,
+        batch: Option<BatchKey>,
+    ) {
+        let Some(identity) = self.core.client(client).map(|state| state.identity) else { return };
+        let clients = &self.core.clients;
+        let is_its =
+            |waiting: &Waiting| clients.get(waiting.client).is_some_and(|state| state.identity == identity);
+        let lines = &self.core.awaited_creations.lines;
+        if lines.iter().filter(|(_, waiting)| is_its(waiting)).count() >= MAX_WAITING {
+            if let Some(id) = message.id() {
+                let error = RpcError::new(Code::Backpressure, "too many requests wait for new sessions");
+                self.refuse(client, id, batch, message.tag(), &error);
+            }
+            return;
+        }
+        self.mark_elsewhere(client, message);
+        let charge = self.core.charge(client, message.bytes().len());
+        let waiting = Waiting { client, line: message.bytes().into(), batch, _charge: charge };
+        self.core.awaited_creations.lines.push((worker, waiting));
+    }
+
+    /// Restores a lost session once a worker has answered the requests for new sessions.
+    pub(super) fn revive_after_creations(&mut self, worker: WorkerKey, key: SessionKey) {
+        self.core.awaited_creations.sessions.push((worker, key));
+    }
+
+    /// A worker owes one answer less to those who asked for new sessions. What waited for that is acted on by the timer, when whoever calls
+    /// this is done with the worker.
+    pub(super) fn creation_settled(&mut self) {
+        let awaited = &mut self.core.awaited_creations;
+        let is_empty = awaited.lines.is_empty() && awaited.sessions.is_empty();
+        if !is_empty && !std::mem::replace(&mut awaited.is_scheduled, true) {
+            self.core.timers.set(self.now, Timer::CreationSettled);
+        }
+    }
+
+    /// Acts on what waited for new sessions and need not wait any more.
+    pub(super) fn retry_openings(&mut self) {
+        let mut awaited = std::mem::take(&mut self.core.awaited_creations);
+        // Looked up once for each, as many lines may wait for many requests.
+        let mut busy: FxHashMap<(WorkerKey, Identity), bool> = FxHashMap::default();
+        let mut is_due = |worker: WorkerKey, identity: Option<Identity>| {
+            let Some(identity) = identity else { return true };
+            !*busy.entry((worker, identity)).or_insert_with(|| self.creates_for_others(worker, identity))
+        };
+        let lines = awaited.lines.extract_if(.., |(worker, waiting)| {
+            is_due(*worker, self.core.clients.get(waiting.client).map(|state| state.identity))
+        });
+        let lines: Vec<Waiting> = lines.map(|(_, waiting)| waiting).collect();
+        let sessions = awaited.sessions.extract_if(.., |(worker, key)| {
+            is_due(*worker, self.core.sessions.get(*key).map(|session| session.identity))
+        });
+        let sessions: Vec<SessionKey> = sessions.map(|(_, key)| key).collect();
+        awaited.is_scheduled = false;
+        self.core.awaited_creations = awaited;
+        for waiting in &lines {
+            self.forget_elsewhere(waiting.client, &waiting.line);
+        }
+        self.take_again(lines);
+        for key in sessions {
+            self.start_revival(key);
+        }
+    }
+}
