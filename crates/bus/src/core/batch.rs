@@ -9,7 +9,7 @@ use narrows_wire::{Batch, BatchStep, Code, Effects, Fault, Frame, Kind, RpcError
 
 use super::Ctx;
 use super::api::CoreOutput;
-use super::memory::Charge;
+use super::memory::{Charge, LINE_BYTES};
 use super::state::RequestLocation;
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
@@ -106,7 +106,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             // The line itself is counted.
             self.meter(client, steps.len().saturating_sub(1));
         }
-        let length = message.bytes().len();
+        let length = message.bytes().len() + steps.len() * LINE_BYTES;
         let charge = match sender {
             Sender::Client(client) => Some(self.core.charge(client, length)),
             Sender::Worker(_) => None,

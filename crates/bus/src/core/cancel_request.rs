@@ -72,9 +72,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(HeldLine { line, batch, .. }) = held.zip(place).and_then(|(held, place)| {
             let taken = held.lines.remove(place)?;
             held.bytes -= taken.line.len();
-            if let Some(charge) = &mut held.charge {
-                charge.set(held.bytes);
-            }
+            held.recharge();
             Some(taken)
         }) else {
             self.core.counters.dropped += 1;

@@ -163,7 +163,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return Some(pending);
         }
         let (client, batch) = (*client, *batch);
-        let charge = self.core.charge(client, opening.line.len());
+        let charge = self.core.charge_line(client, &opening.line);
         let waiting = Waiting { client, line: (*opening.line).into(), batch, _charge: charge };
         if let Some(state) = self.core.client(client) {
             state.again = Some(id.clone());

@@ -8,7 +8,8 @@ use super::batch::BatchKey;
 use super::identity::Identity;
 use super::mcp_server_table::ServerUse;
 use super::mcp_servers::is_about_server;
-use super::progress;
+use super::memory::PENDING_BYTES;
+use super::progress::{self, MAX_TOKEN_BYTES};
 use super::request_id::{self, Digits};
 use super::session::{SessionKey, Waiting, quoted};
 use super::splice::Parts;
@@ -68,6 +69,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let token = match self.exchanges_tokens(worker).then(|| progress::token_of_request(message)) {
             None => None,
+            Some(Ok(place)) if place.as_ref().is_some_and(|place| place.len() > MAX_TOKEN_BYTES) => {
+                let error = RpcError::new(Code::InvalidParams, "the progress token is too long");
+                self.refuse(client, id, batch, tag, &error);
+                return;
+            }
             Some(Ok(place)) => place,
             Some(Err(DuplicateKey)) => {
                 let error = RpcError::new(Code::InvalidParams, "the progress token stands there twice");
@@ -115,6 +121,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if what.creates() && is_acp {
             self.core.timers.set(open_deadline, Timer::Unopened(worker, number));
         }
+        let kept = id.len() + tag.map_or(0, <[u8]>::len) + token.as_ref().map_or(0, |place| place.len());
+        let request_charge = self.core.charge(client, PENDING_BYTES + kept);
         let Some(state) = self.core.worker(worker) else { return };
         state.pending.insert(
             number,
@@ -126,6 +134,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 tag: tag.map(Box::from),
                 progress: token.as_ref().map(|place| message.bytes()[place.clone()].into()),
                 opening,
+                charge: Some(request_charge),
             },
         );
         if let Some(state) = self.core.client(client) {
@@ -194,7 +203,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let number = state.next_id;
         let start = state.queued;
         let what = RequestKind::Other;
-        let pending = Pending { asker, what, session, start, tag: None, progress: None, opening: None };
+        let (tag, progress, opening, charge) = (None, None, None, None);
+        let pending = Pending { asker, what, session, start, tag, progress, opening, charge };
         state.pending.insert(number, pending);
         let digits = Digits::of(number);
         let parts: [&[u8]; 7] = [
@@ -342,7 +352,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         // As its client sent it, whatever the worker calls the servers in it.
         if let Some(opening) = pending.opening.as_ref().filter(|opening| !opening.line.is_empty()) {
-            let charge = self.core.charge(*client, opening.line.len());
+            let charge = self.core.charge_line(*client, &opening.line);
             return Some(Waiting {
                 client: *client,
                 line: (*opening.line).into(),
@@ -364,7 +374,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             edits.push((Part::Session, name));
         }
         let line = Parts::of(line, &edits).as_slice().concat();
-        let charge = self.core.charge(*client, line.len());
+        let charge = self.core.charge_line(*client, &line);
         Some(Waiting { client: *client, line: (*line).into(), batch: *batch, _charge: charge })
     }
 }

@@ -91,7 +91,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         self.mark_elsewhere(client, message);
-        let charge = self.core.charge(client, message.bytes().len());
+        let charge = self.core.charge_line(client, message.bytes());
         if let Some(state) = self.core.worker(worker) {
             state.backlog.push(Waiting { client, line: message.bytes().into(), batch, _charge: charge });
         }

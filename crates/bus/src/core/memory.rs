@@ -7,17 +7,26 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use narrows_acp::method::{CANCEL_REQUEST, SESSION_CANCEL, SESSION_CLOSE};
 use narrows_wire::{Code, Fault, Kind, RpcError, View, message};
 use rustc_hash::FxHashMap;
 use serde_json::json;
 
 use super::Ctx;
 use super::api::CoreOutput;
+use super::from_client::MCP_CANCELLED;
 use super::identity::Identity;
 use super::table::ClientKey;
 
-/// Messages up to this length are always taken: who gives up a request or ends a turn helps.
-const SMALL: usize = 4 << 10;
+/// Messages up to this length that end something, which frees memory, may use the reserve.
+const MAX_ENDING_BYTES: usize = 4 << 10;
+/// The part of what may be held that is kept in reserve beyond it, for messages that end something.
+const RESERVE_DIVISOR: usize = 8;
+/// The part of its share that an identity may use for short messages although others hold all that may be held.
+const SHORT_SHARE_DIVISOR: usize = 16;
+/// Bytes that the tables need for a request that is not answered, and for a line that waits, beside those of its text.
+pub(super) const PENDING_BYTES: usize = 512;
+pub(super) const LINE_BYTES: usize = 256;
 /// When to try again what is too much for now, in milliseconds.
 pub(super) const RETRY_MS: u64 = 1_000;
 
@@ -54,9 +63,10 @@ impl Memory {
 impl Charge {
     /// It is for so many bytes from now on.
     pub(super) fn set(&mut self, bytes: usize) {
+        // Wrapping, so that one operation adds or subtracts: each request is charged.
+        let change = bytes.wrapping_sub(self.bytes);
         for held in [&self.all, &self.one] {
-            held.fetch_add(bytes, Ordering::Relaxed);
-            held.fetch_sub(self.bytes, Ordering::Relaxed);
+            held.fetch_add(change, Ordering::Relaxed);
         }
         self.bytes = bytes;
     }
@@ -73,6 +83,21 @@ impl super::Core {
     pub(super) fn charge(&mut self, client: ClientKey, bytes: usize) -> Charge {
         let identity = self.clients.get(client).map_or(Identity::ANYONE, |state| state.identity);
         self.memory.charge(identity, bytes)
+    }
+
+    /// Charges the identity of a client for a line that waits.
+    pub(super) fn charge_line(&mut self, client: ClientKey, line: &[u8]) -> Charge {
+        self.charge(client, line.len() + LINE_BYTES)
+    }
+
+    /// Whether a short message is too much. Those that end something may use the reserve. Others cannot keep an identity that holds little
+    /// from sending short messages.
+    fn is_short_too_much(&self, identity: Identity, bytes: usize, ends: bool) -> bool {
+        let (most, most_of_one) = self.limits.held();
+        let (all, one) = self.memory.held(identity);
+        let reserve = |most: usize| if ends { most / RESERVE_DIVISOR } else { 0 };
+        let exceeds = |held: usize, most: usize| held > 0 && held + bytes > most + reserve(most);
+        exceeds(one, most_of_one) || exceeds(all, most) && one > most_of_one / SHORT_SHARE_DIVISOR
     }
 
     /// Whether so much more is too much. Where nothing is held yet, one message of any length is not.
@@ -110,7 +135,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn refuse_too_much(&mut self, client: ClientKey, message: View<'_>) -> bool {
         let length = message.bytes().len();
         let Some(identity) = self.core.client(client).map(|state| state.identity) else { return false };
-        if length <= SMALL || !self.core.is_too_much(identity, length) {
+        if !self.core.is_too_much(identity, length)
+            || length <= MAX_ENDING_BYTES
+                && !self.core.is_short_too_much(identity, length, ends_something(message))
+        {
             return false;
         }
         let error = RpcError::new(Code::Backpressure, "too much of this client waits for agents");
@@ -127,6 +155,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
             _ => self.core.counters.dropped += 1,
         }
         true
+    }
+}
+
+/// Returns `true` if a message answers, gives up or closes something.
+fn ends_something(message: View<'_>) -> bool {
+    const ENDING: [&str; 4] = [CANCEL_REQUEST, MCP_CANCELLED, SESSION_CANCEL, SESSION_CLOSE];
+    match message.kind() {
+        Kind::Response | Kind::Invalid(_) => true,
+        Kind::Batch => false,
+        Kind::Request | Kind::Notification => ENDING.iter().any(|method| message.is_method(method)),
     }
 }
 

@@ -14,7 +14,7 @@ use super::api::CoreOutput;
 use super::batch::BatchKey;
 use super::deliver::too_slow;
 use super::errors::{session_in_use, unknown_server};
-use super::memory::Charge;
+use super::memory::{Charge, PENDING_BYTES};
 use super::route::Route;
 use super::session::{Session, SessionKey, SessionState};
 use super::splice::Parts;
@@ -244,12 +244,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
             watch.reader = Some(Some(client));
         }
         let asker = RequestOrigin::Client { client, id: id.into(), batch };
+        let charge = self.core.charge(client, PENDING_BYTES);
         self.ask(worker, asker, method::SESSION_LOAD, params.to_string().as_bytes(), Some(key));
         let Some(state) = self.core.worker(worker) else { return };
         let number = state.next_id;
         if let Some(pending) = state.pending.get_mut(&number) {
             pending.what = RequestKind::Tell;
             pending.tag = message.tag().map(Box::from);
+            pending.charge = Some(charge);
         }
         if let Some(state) = self.core.client(client) {
             state.inflight.insert(id.into(), RequestLocation::At(worker, number));

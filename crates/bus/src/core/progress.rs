@@ -16,6 +16,9 @@ use super::table::WorkerKey;
 
 const METHOD: &str = "notifications/progress";
 const META: &str = "_meta";
+/// The longest token of a client, as JSON: it is kept until its request is answered.
+pub(super) const MAX_TOKEN_BYTES: usize = 4 << 10;
+
 const TOKEN: &str = "progressToken";
 
 /// Where the token of a request stands in its line, if it has one.

@@ -41,7 +41,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
             return;
         }
-        let charge = self.core.charge(client, message.bytes().len());
+        let charge = self.core.charge_line(client, message.bytes());
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         session.waiting.push(Waiting { client, line: message.bytes().into(), batch, _charge: charge });
         let is_lost = matches!(session.place, SessionState::Lost(_)) && session.waiting.len() == 1;

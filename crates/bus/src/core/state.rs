@@ -15,7 +15,7 @@ use super::former_names::FormerNames;
 use super::identity::Identity;
 use super::mcp_server_table::{ServerTable, ServerUse};
 use super::mcp_servers::AskedServer;
-use super::memory::Charge;
+use super::memory::{Charge, LINE_BYTES};
 use super::observers::Shared;
 use super::session::{SessionKey, Waiting};
 use super::splice::KeptLine;
@@ -126,6 +126,8 @@ pub(super) struct Pending {
     pub(super) progress: Option<Raw>,
     /// Of a request that opens a session.
     pub(super) opening: Option<Box<Opening>>,
+    /// For this and what is kept in it, of a request that a client made.
+    pub(super) charge: Option<Charge>,
 }
 
 impl Pending {
@@ -213,6 +215,15 @@ pub(super) struct Held {
     pub(super) charge: Option<Charge>,
     /// There is an array among them, for whatever sessions.
     pub(super) has_batch: bool,
+}
+
+impl Held {
+    /// Charges what is held now.
+    pub(super) fn recharge(&mut self) {
+        if let Some(charge) = &mut self.charge {
+            charge.set(self.bytes + self.lines.len() * LINE_BYTES);
+        }
+    }
 }
 
 /// What is known of a client.

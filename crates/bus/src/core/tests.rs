@@ -2,6 +2,7 @@
 
 mod access;
 mod batches;
+mod bounds;
 mod cancel_request;
 mod capacity;
 mod children;

@@ -93,7 +93,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_first = state.held.is_none();
         let held = state.held.get_or_insert_with(|| Box::new(Held { serial, ..Held::default() }));
         held.bytes += line.line.len();
-        held.charge.get_or_insert(charge).set(held.bytes);
+        held.charge.get_or_insert(charge);
         held.has_batch |= line.line.trim_ascii_start().starts_with(b"[");
         held.ids.extend(line.line.id().map(hash));
         let at_index = match place {
@@ -102,6 +102,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             HeldPosition::Back => held.lines.len(),
         };
         held.lines.insert(at_index, line);
+        held.recharge();
         let pauses = held.bytes > limit && !held.paused;
         held.paused |= pauses;
         if is_first {
