@@ -42,6 +42,7 @@ mod route;
 mod scopes;
 mod session;
 mod session_keys;
+mod session_list;
 mod session_open;
 mod splice;
 mod state;

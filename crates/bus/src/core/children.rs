@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 use narrows_acp::method;
+use narrows_base::json::{MAX_PEER_VALUES, has_more_values_than};
 use narrows_wire::{Part, RpcError, View, member};
 use rustc_hash::FxHashMap;
 use serde_json::Value;
@@ -464,6 +465,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         // Its own session is one, another is worth a look.
         memchr::memmem::find_iter(message.bytes(), b"essionId\"").nth(1)?;
+        // In one that is too long to be read, ids in the update stay those of the agent.
+        if has_more_values_than(message.bytes(), MAX_PEER_VALUES) {
+            return None;
+        }
         let mut line: Value = serde_json::from_slice(message.bytes()).ok()?;
         let update = line.get_mut("params")?.get_mut("update")?;
         let shown = |name: &str| match self.session_of(worker, name) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use narrows_acp::method;
-use narrows_wire::{Code, Effects, RpcError, View, message};
+use narrows_wire::{Code, Effects, RpcError, View};
 use serde_json::{Map, Value, json};
 
 use super::Ctx;
@@ -11,8 +11,9 @@ use super::api::{CoreOutput, PoolId};
 use super::batch::BatchKey;
 use super::deliver::too_slow;
 use super::errors::unknown_session;
-use super::memory::Charge;
+use super::memory::{Charge, PENDING_BYTES, RETRY_MS};
 use super::route::Route;
+use super::session_list::SessionList;
 use super::state::{Raw, RequestKind, RequestLocation, RequestOrigin, WorkerLifecycle, WorkerState};
 use super::table::{ClientKey, Key, WorkerKey};
 use super::timer::Timer;
@@ -33,12 +34,13 @@ pub(super) struct FanOut {
     left: usize,
     /// The requests to workers, by the number each worker knows its own by.
     parts: Vec<(WorkerKey, u64)>,
-    /// For the answers that were gathered.
+    /// For the request, and the answers that were gathered.
     charge: Charge,
     bytes: usize,
     succeeded: bool,
     error: Option<RpcError>,
-    sessions: Vec<Value>,
+    /// The entries of the list, with commas between them.
+    sessions: Vec<u8>,
     seen: HashSet<String>,
     /// Where each worker goes on, by its serial.
     cursors: BTreeMap<String, Value>,
@@ -119,6 +121,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.refuse(client, id, batch, message.tag(), &unknown_session());
             return;
         }
+        // What the bus asks in its own name pauses no client, so that nothing else would bound what such a worker is sent.
+        let is_clogged = |worker| self.core.workers.get(worker).is_some_and(|state| state.clogged);
+        if asked.iter().any(|(worker, _)| is_clogged(*worker)) {
+            let error = RpcError::new(Code::Backpressure, "an agent does not read its input");
+            let error = error.with("retryAfterMs", json!(RETRY_MS));
+            self.refuse(client, id, batch, message.tag(), &error);
+            return;
+        }
         if asked.is_empty() && cursors.is_none() {
             // Nobody there is no empty list.
             match self.wait_for(pool) {
@@ -127,6 +137,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
             return;
         }
+        let params = Value::Object(params).to_string();
+        let bytes = PENDING_BYTES + params.len() + asked.len() * PENDING_BYTES;
         let fan = FanOut {
             client,
             id: id.into(),
@@ -136,8 +148,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             name: message.session().filter(|_| what == RequestKind::Delete).map(Into::into),
             left: asked.len(),
             parts: Vec::with_capacity(asked.len()),
-            charge: self.core.charge(client, 0),
-            bytes: 0,
+            charge: self.core.charge(client, bytes),
+            bytes,
             succeeded: asked.is_empty(),
             error: None,
             sessions: Vec::new(),
@@ -156,17 +168,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.timers.set(at, Timer::Fanned(key));
         let method = if what == RequestKind::List { method::SESSION_LIST } else { method::SESSION_DELETE };
         for (worker, cursor) in asked {
-            let mut params = params.clone();
-            if let Some(cursor) = cursor {
-                params.insert("cursor".to_owned(), cursor);
-            }
-            self.ask(
-                worker,
-                RequestOrigin::Fan(key),
-                method,
-                Value::Object(params).to_string().as_bytes(),
-                None,
-            );
+            let with_cursor = cursor.map(|cursor| {
+                let comma = if params == "{}" { "" } else { "," };
+                format!(r#"{{"cursor":{cursor}{comma}{}"#, &params[1..])
+            });
+            let params = with_cursor.as_deref().unwrap_or(&params);
+            self.ask(worker, RequestOrigin::Fan(key), method, params.as_bytes(), None);
             let number = self.core.worker(worker).map(|state| state.next_id);
             if let (Some(number), Some(fan)) = (number, self.core.fans.get_mut(key)) {
                 fan.parts.push((worker, number));
@@ -235,44 +242,46 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let identity = self.core.clients.get(client).map(|client| client.identity);
         let bytes = part.as_ref().map_or(0, |message| message.bytes().len());
         let is_too_much = identity.is_some_and(|identity| self.core.is_too_much(identity, bytes));
-        let outcome =
-            match part {
-                Ok(_) if is_too_much => Err(too_slow()),
-                Ok(message) => match message.error() {
-                    Some(error) => Err(error),
-                    None => Ok(serde_json::from_slice::<Value>(message.result().unwrap_or(b"null"))
-                        .unwrap_or_default()),
-                },
-                Err(error) => Err(error.clone()),
-            };
+        let outcome = match part {
+            Ok(_) if is_too_much => Err(too_slow()),
+            Ok(message) => match message.error() {
+                Some(error) => Err(error),
+                None => Ok(message.result().unwrap_or(b"null")),
+            },
+            Err(error) => Err(error.clone()),
+        };
+        let is_list = self.core.fans.get(key).is_some_and(|fan| fan.what == RequestKind::List);
+        let outcome = outcome.and_then(|result| match is_list {
+            true => SessionList::read(result).map(Some),
+            false => Ok(None),
+        });
         let mut listed = Vec::new();
-        if let Ok(result) = &outcome {
-            for entry in result["sessions"].as_array().into_iter().flatten() {
-                let Some(name) = entry["sessionId"].as_str() else { continue };
-                // What is another's is not told of.
-                if !self.is_listed_for(client, worker, name) {
-                    continue;
-                }
-                let mut entry = entry.clone();
-                let session = self.session_of(worker, name).and_then(|key| self.core.sessions.get(key));
-                let name = session.map_or_else(|| name.to_owned(), |session| session.name.to_string());
-                entry["sessionId"] = json!(name);
-                listed.push((name, entry));
+        for entry in outcome.iter().flatten().flat_map(SessionList::sessions) {
+            // What is another's is not told of.
+            if !self.is_listed_for(client, worker, &entry.name) {
+                continue;
             }
+            let session = self.session_of(worker, &entry.name).and_then(|key| self.core.sessions.get(key));
+            let name = session.map_or_else(|| entry.name.clone(), |session| session.name.to_string());
+            listed.push((name, entry));
         }
         let Some(fan) = self.core.fans.get_mut(key) else { return };
         match outcome {
-            Ok(result) => {
+            Ok(list) => {
                 fan.succeeded = true;
-                fan.bytes += bytes;
-                fan.charge.set(fan.bytes);
                 for (name, entry) in listed {
-                    if fan.seen.insert(name) {
-                        fan.sessions.push(entry);
+                    if fan.seen.contains(&name) {
+                        continue;
                     }
+                    let before = fan.sessions.len();
+                    entry.append_to(&mut fan.sessions, &name);
+                    fan.bytes += fan.sessions.len() - before + size_of::<String>() + name.len();
+                    fan.seen.insert(name);
                 }
-                if let Some(cursor) = result.get("nextCursor").filter(|cursor| !cursor.is_null()) {
-                    fan.cursors.insert(serial.to_string(), cursor.clone());
+                fan.charge.set(fan.bytes);
+                if let Some(cursor) = list.and_then(|list| list.cursor) {
+                    fan.cursors
+                        .insert(serial.to_string(), serde_json::from_slice(cursor).unwrap_or_default());
                 }
             }
             Err(error) => {
@@ -304,16 +313,26 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.refuse(fan.client, &fan.id, fan.batch, fan.tag.as_deref(), &too_slow());
             return;
         }
-        let mut result = json!({});
-        if fan.what == RequestKind::List {
-            result["sessions"] = Value::Array(fan.sessions);
-            if !fan.cursors.is_empty() {
-                result["nextCursor"] = json!(json!(fan.cursors).to_string());
-            }
-        }
-        if let Ok(line) = message::response(&fan.id, &result) {
-            self.reply(fan.client, fan.batch, fan.tag.as_deref(), line);
-        }
+        let list: [&[u8]; 3] = match fan.what {
+            RequestKind::List => [br#""sessions":["#, &fan.sessions, b"]"],
+            _ => [b"", b"", b""],
+        };
+        let cursor = match fan.cursors.is_empty() {
+            true => String::new(),
+            false => format!(r#","nextCursor":{}"#, json!(json!(fan.cursors).to_string())),
+        };
+        let [name, entries, end] = list;
+        let line: [&[u8]; 8] = [
+            br#"{"jsonrpc":"2.0","id":"#,
+            &fan.id,
+            br#","result":{"#,
+            name,
+            entries,
+            end,
+            cursor.as_bytes(),
+            b"}}",
+        ];
+        self.reply(fan.client, fan.batch, fan.tag.as_deref(), line.concat().into());
     }
 }
 

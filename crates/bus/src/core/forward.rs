@@ -6,6 +6,7 @@ use super::Ctx;
 use super::api::CoreOutput;
 use super::batch::BatchKey;
 use super::identity::Identity;
+use super::initialize::is_too_long;
 use super::mcp_server_table::ServerUse;
 use super::mcp_servers::is_about_server;
 use super::memory::PENDING_BYTES;
@@ -239,6 +240,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         let number = number.unwrap_or_default();
         self.well(worker);
+        if pending.what == RequestKind::Initialize
+            && self.core.pool_of(self.pool_of_worker(worker)).is_acp()
+            && message.result().is_some_and(is_too_long)
+        {
+            if let Some(client) = pending.client().and_then(|client| self.core.client(client)) {
+                client.initialize = None;
+            }
+            let error = RpcError::new(Code::MessageTooLarge, "the agent's answer is too long");
+            self.fail(worker, pending, &error.effects(Effects::Possible));
+            self.retire(worker, "sent too long an initialize answer");
+            return;
+        }
         if pending.opening.is_some() {
             self.opened(worker, pending, message);
         } else {

@@ -3,6 +3,7 @@
 
 use narrows_acp::capability::AUTHORIZES;
 use narrows_acp::method;
+use narrows_base::json::has_more_values_than;
 use narrows_wire::{Code, Kind, RpcError, View, message};
 use serde_json::{Value, json};
 
@@ -19,6 +20,10 @@ use super::{Core, Ctx};
 
 /// How many lines may wait for one worker.
 const MOST_WAITING: usize = 1024;
+
+/// The longest answer to `initialize`, and the most values in it: it is read whole, and kept of each worker that all share.
+const MAX_ANSWER_BYTES: usize = 256 << 10;
+const MAX_ANSWER_VALUES: usize = 4_000;
 
 /// How the bus calls itself.
 const NAME: &str = "narrows-bus";
@@ -144,6 +149,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         let (pool, client) = (state.pool, state.client);
+        if message.result().is_some_and(is_too_long) {
+            self.ungreeted(worker, "sent too long an initialize answer");
+            return;
+        }
         let answer = message.result().and_then(|result| serde_json::from_slice::<Value>(result).ok());
         let Some(answer) = answer else {
             match (client, message.error()) {
@@ -276,7 +285,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
         match (what, message.result()) {
             (RequestKind::Initialize, Some(result)) => {
-                if let Ok(answer) = serde_json::from_slice::<Value>(result) {
+                if !is_too_long(result)
+                    && let Ok(answer) = serde_json::from_slice::<Value>(result)
+                {
                     self.note_abilities(worker, &answer);
                     self.note_version(worker, &answer);
                 }
@@ -418,6 +429,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             state.revivals.push(key);
         }
     }
+}
+
+/// Returns `true` if a result of `initialize` is too long to be read.
+pub(super) fn is_too_long(result: &[u8]) -> bool {
+    result.len() > MAX_ANSWER_BYTES || has_more_values_than(result, MAX_ANSWER_VALUES)
 }
 
 /// What is true in both answers: what differs in a capability is left out, of the rest the first counts.

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use narrows_acp::method;
+use narrows_base::json::{MAX_PEER_VALUES, has_more_values_than};
 use narrows_wire::{View, message};
 use serde_json::{Map, Value, json};
 
@@ -498,6 +499,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
 /// A message as one that was sent before.
 fn flagged(line: &[u8]) -> Option<String> {
+    // One that is too long to be read is sent without the mark.
+    if has_more_values_than(line, MAX_PEER_VALUES) {
+        return String::from_utf8(line.to_vec()).ok();
+    }
     let mut message: Value = serde_json::from_slice(line).ok()?;
     mark(message.get_mut("params")?.as_object_mut()?, "replay", json!(true));
     Some(message.to_string())
@@ -517,5 +522,19 @@ fn inner(object: &mut Map<String, Value>, key: &str) -> Map<String, Value> {
     match object.remove(key) {
         Some(Value::Object(inner)) => inner,
         _ => Map::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_too_many_values_is_sent_again_as_it_is() {
+        let line = |values: usize| format!(r#"{{"params":{{"a":[{}0]}}}}"#, "0,".repeat(values));
+        let marked = r#""_meta":{"narrows":{"replay":true}}"#;
+        assert!(flagged(line(10).as_bytes()).unwrap().contains(marked));
+        let long = line(MAX_PEER_VALUES);
+        assert_eq!(flagged(long.as_bytes()), Some(long));
     }
 }

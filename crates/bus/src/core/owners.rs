@@ -5,13 +5,13 @@ use std::collections::{HashMap, VecDeque};
 use bytes::Bytes;
 use narrows_wire::{View, message};
 use rustc_hash::FxHashMap;
-use serde_json::Value;
 
 use super::Ctx;
 use super::api::{Action, CoreOutput, OwnedName, PoolId};
 use super::identity::Identity;
 use super::name_conflict::NameConflict;
 use super::session::{Session, SessionKey};
+use super::session_list::SessionList;
 use super::table::{ClientKey, WorkerKey};
 use crate::config::{Config, Limits};
 
@@ -238,13 +238,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) -> Option<Bytes> {
         let restricted = self.is_restricted(client);
         let result = message.result().filter(|_| restricted || self.core.owners.are_kept())?;
-        let mut result: Value = serde_json::from_slice(result).unwrap_or_default();
-        if let Some(sessions) = result.get_mut("sessions").and_then(Value::as_array_mut) {
-            sessions.retain(|entry| {
-                entry["sessionId"].as_str().is_some_and(|name| self.is_listed_for(client, worker, name))
-            });
+        let list = match SessionList::read(result) {
+            Ok(list) => list,
+            Err(error) => return Some(message::error(id, &error)),
+        };
+        let mut entries = Vec::new();
+        for entry in list.sessions() {
+            if self.is_listed_for(client, worker, &entry.name) {
+                entry.append_to(&mut entries, &entry.name);
+            }
         }
-        message::response(id, &result).ok()
+        let result = list.with_entries(&entries);
+        let line: [&[u8]; 5] = [br#"{"jsonrpc":"2.0","id":"#, id, br#","result":"#, &result, b"}"];
+        Some(line.concat().into())
     }
 
     /// A session was deleted: it is nobody's.

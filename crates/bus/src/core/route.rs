@@ -1,6 +1,7 @@
 //! Where a client's message belongs.
 
 use narrows_acp::method::Scope;
+use narrows_base::json::{MAX_PEER_VALUES, has_more_values_than};
 use narrows_wire::{Code, RpcError, View};
 use serde_json::json;
 
@@ -28,6 +29,9 @@ const MOST_GREETING: usize = 64 << 10;
 
 /// The longest message that opens a session. It is read whole, by the loop that serves everybody.
 const MAX_OPENING_BYTES: usize = 1 << 20;
+
+/// The longest message that lists or deletes sessions. It is read whole, and sent to each worker.
+const MAX_LIST_REQUEST_BYTES: usize = 64 << 10;
 
 /// How many sessions one connection may have.
 const MOST_SESSIONS: usize = 65_536;
@@ -78,8 +82,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
         {
             return Route::Refuse(RpcError::new(Code::MessageTooLarge, "this is too long to be kept"));
         }
-        if (what.creates() || what.reopens()) && message.bytes().len() > MAX_OPENING_BYTES {
+        if (what.creates() || what.reopens())
+            && (message.bytes().len() > MAX_OPENING_BYTES
+                || has_more_values_than(message.bytes(), MAX_PEER_VALUES))
+        {
             return Route::Refuse(RpcError::new(Code::MessageTooLarge, "too long to open a session"));
+        }
+        if matches!(what, RequestKind::List | RequestKind::Delete)
+            && message.bytes().len() > MAX_LIST_REQUEST_BYTES
+        {
+            return Route::Refuse(RpcError::new(
+                Code::MessageTooLarge,
+                "too long to list or delete sessions",
+            ));
         }
         // Also of what is open: another request to open it makes the bus keep other params, and a fork is a session more.
         if (what.creates() || what.reopens()) && self.is_under_pressure(client) {

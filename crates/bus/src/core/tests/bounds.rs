@@ -23,6 +23,88 @@ fn held(scene: &Scene) -> usize {
 }
 
 #[test]
+fn a_request_to_list_or_delete_sessions_that_is_too_long_is_refused() {
+    for share in [Share::All, Share::Connection] {
+        let mut scene = Scene::new(&config(vec![pool(share)]));
+        scene.up(0);
+        scene.answer(0, 1, &able());
+        let client = scene.open();
+        for (id, method) in [(1, "session/list"), (2, "session/delete")] {
+            let fits = json!({"sessionId": "s", "a": "x".repeat(60 << 10)});
+            scene.ask(client, id, method, &fits);
+            assert!(!scene.seen().contains("-32013"), "{method}");
+            scene.ask(client, id + 10, method, &json!({"sessionId": "s", "a": "x".repeat(64 << 10)}));
+            let seen = scene.seen();
+            assert!(seen.contains("-32013") && !seen.contains("w0 < "), "{method}");
+        }
+    }
+}
+
+#[test]
+fn a_list_of_sessions_that_is_too_long_fails_the_request_and_not_the_worker() {
+    let long = json!({"sessions": [], "x": "x".repeat(5 << 20)});
+    let many = json!({"sessions": vec![json!({}); 200_000]});
+    for answer in [long, many] {
+        let mut scene = scene(256 << 20, Protocol::V1);
+        let client = scene.open();
+        scene.ask(client, 1, "session/list", &json!({}));
+        let id = scene.last_id(0);
+        scene.seen();
+        scene.answer(0, id, &answer);
+        let seen = scene.seen();
+        assert!(seen.starts_with(r#"c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32013"#), "{seen:.200}");
+        assert!(!seen.contains("Stop"));
+    }
+}
+
+#[test]
+fn a_list_of_the_only_worker_of_a_client_is_bounded_where_owners_are_kept() {
+    let mut scene = Scene::new(&asking(vec![pool(Share::Connection)]));
+    scene.up(0);
+    let client = scene.open_as("token:one");
+    scene.ask(client, 1, "session/list", &json!({}));
+    let id = scene.last_id(0);
+    scene.seen();
+    scene.answer(0, id, &json!({"sessions": [], "x": "x".repeat(5 << 20)}));
+    let seen = scene.seen();
+    assert!(seen.contains("-32013"), "{seen:.200}");
+}
+
+#[test]
+fn workers_whose_answer_to_initialize_is_too_long_do_not_start() {
+    let long = "x".repeat(300 << 10);
+    let many = vec![json!({}); 30_000];
+    for junk in [json!(long), json!(many)] {
+        let mut scene = Scene::new(&config(vec![pool(Share::All)]));
+        scene.up(0);
+        let mut answer = able();
+        answer["_meta"] = junk.clone();
+        scene.seen();
+        scene.answer(0, 1, &answer);
+        assert!(scene.seen().contains("Stop {"));
+
+        let mut scene = Scene::new(&config(vec![pool(Share::Connection)]));
+        scene.up(0);
+        let client = scene.open();
+        scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+        let id = scene.last_id(0);
+        scene.seen();
+        scene.answer(0, id, &answer);
+        let seen = scene.seen();
+        assert!(seen.starts_with(r#"c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32013"#), "{seen:.200}");
+    }
+}
+
+#[test]
+fn requests_that_open_a_session_have_a_bounded_number_of_values() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.ask(client, 1, "session/new", &json!({"cwd": "/", "x": vec![json!({}); 30_000]}));
+    let seen = scene.seen();
+    assert!(seen.contains("-32013") && !seen.contains("w0 < "), "{seen:.200}");
+}
+
+#[test]
 fn progress_tokens_have_a_bounded_length() {
     let mut scene = scene(256 << 20, Protocol::JsonRpc);
     let client = scene.open_as("token:one");
