@@ -255,7 +255,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if pending.opening.is_some() {
             self.opened(worker, pending, message);
         } else {
-            let alias = self.alias_in(worker, &pending, message);
+            let alias = match self.alias_in(worker, &pending, message) {
+                Ok(alias) => alias,
+                Err(error) => {
+                    self.settle_session(&pending, number, false);
+                    self.fail(worker, pending, &error.effects(Effects::Possible));
+                    self.if_retired(worker);
+                    return;
+                }
+            };
             self.settle_session(&pending, number, message.result().is_some());
             self.pass_answer(worker, pending, message, alias.as_deref());
         }

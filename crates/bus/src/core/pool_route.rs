@@ -146,6 +146,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         {
             return Route::Worker { worker, session };
         }
+        if let Some(error) = self.refuse_session(client) {
+            return Route::Refuse(error);
+        }
         let Some(worker) = home.map(|(worker, _)| worker).or_else(|| self.place(pool, client, &[])) else {
             return self.wait_for(pool);
         };
@@ -153,6 +156,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(top) = top.filter(|top| *top != name && home.is_none()) {
             let key = self.enter(&top, worker, Some(client), None, tag.clone(), b"{}");
             self.note_owner(key, None);
+            if let Some(error) = self.refuse_session(client) {
+                return Route::Refuse(error);
+            }
         }
         let key = self.enter(&name, worker, Some(client), None, tag, b"{}");
         self.note_owner(key, None);

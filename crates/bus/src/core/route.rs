@@ -97,9 +97,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
             ));
         }
         // Also of what is open: another request to open it makes the bus keep other params, and a fork is a session more.
-        if (what.creates() || what.reopens()) && self.is_under_pressure(client) {
-            let error = RpcError::new(Code::Backpressure, "the bus takes no new sessions now");
-            return Route::Refuse(error.with("retryAfterMs", json!(PRESSURE_MS)));
+        if (what.creates() || what.reopens())
+            && let Some(error) = self.refuse_under_pressure(client)
+        {
+            return Route::Refuse(error);
         }
         if what.creates()
             && let Some(error) = self.refuse_session(client)
@@ -234,14 +235,22 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.sessions.get(key).is_some_and(|session| session.owner == Some(client))
     }
 
-    fn is_under_pressure(&self, client: ClientKey) -> bool {
+    fn refuse_under_pressure(&self, client: ClientKey) -> Option<RpcError> {
         let is_anonymous =
             self.core.clients.get(client).is_some_and(|state| state.identity == Identity::ANYONE);
-        self.core.pressure || self.core.anonymous_pressure && is_anonymous
+        let refuses = self.core.pressure || self.core.anonymous_pressure && is_anonymous;
+        refuses.then(|| {
+            let error = RpcError::new(Code::Backpressure, "the bus takes no new sessions now");
+            error.with("retryAfterMs", json!(PRESSURE_MS))
+        })
     }
 
-    /// Refuses a session more if its connection or its identity has as many as it may.
-    fn refuse_session(&mut self, client: ClientKey) -> Option<RpcError> {
+    /// Refuses a session more, whatever message makes it: if memory is short, or its connection or its identity has as many as it may.
+    pub(super) fn refuse_session(&mut self, client: ClientKey) -> Option<RpcError> {
+        let refused = self.refuse_under_pressure(client);
+        if refused.is_some() {
+            return refused;
+        }
         if self.has_too_many(client) {
             return Some(too_many());
         }

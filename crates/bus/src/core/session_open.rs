@@ -17,6 +17,7 @@ use super::open_timeout::EARLY_REQUEST_TIMEOUT;
 use super::progress;
 use super::request_id::Digits;
 use super::restore::namesake;
+use super::route::MOST_NAME;
 use super::session::{Session, SessionKey, SessionState, quoted};
 use super::splice::Parts;
 use super::state::{EarlyMessage, Opening, Pending, Raw, RequestLocation, RequestOrigin};
@@ -161,25 +162,49 @@ impl<O: CoreOutput> Ctx<'_, O> {
         worker: WorkerKey,
         pending: &Pending,
         message: View<'_>,
-    ) -> Option<Box<[u8]>> {
-        let name = message.session()?;
-        self.enter_unknowing(worker, pending, message);
-        let session = self.core.sessions.get(self.session_of(worker, &name)?)?;
-        session.wire.as_ref().map(|_| quoted(&session.name))
+    ) -> Result<Option<Box<[u8]>>, RpcError> {
+        let Some(name) = message.session() else { return Ok(None) };
+        self.enter_unknowing(worker, pending, message)?;
+        let session = self.session_of(worker, &name).and_then(|key| self.core.sessions.get(key));
+        let aliased = session.filter(|session| session.wire.is_some());
+        Ok(aliased.map(|session| quoted(&session.name)))
     }
 
     /// In a pool of which nothing is known but `sessionId`, any answer that names a session tells of one.
-    fn enter_unknowing(&mut self, worker: WorkerKey, pending: &Pending, message: View<'_>) {
+    ///
+    /// # Errors
+    ///
+    /// If the client may have no session more, or the name is too long.
+    fn enter_unknowing(
+        &mut self,
+        worker: WorkerKey,
+        pending: &Pending,
+        message: View<'_>,
+    ) -> Result<(), RpcError> {
         if self.core.pool_of(self.pool_of_worker(worker)).is_acp() {
-            return;
+            return Ok(());
         }
         if let Some(name) = message.session()
             && let RequestOrigin::Client { client, .. } = &pending.asker
             && self.session_of(worker, &name).is_none()
         {
+            self.check_name(worker, &name)?;
+            if let Some(error) = self.refuse_session(*client) {
+                return Err(error);
+            }
             let key = self.enter(&name, worker, Some(*client), None, pending.tag.clone(), b"{}");
             self.note_owner(key, Some(*client));
         }
+        Ok(())
+    }
+
+    /// Refuses a name that an agent gives a session if it is too long to be kept.
+    fn check_name(&mut self, worker: WorkerKey, name: &str) -> Result<(), RpcError> {
+        if name.len() <= MOST_NAME {
+            return Ok(());
+        }
+        self.strike(worker, "gave a session too long a name");
+        Err(RpcError::new(Code::Internal, "the agent's session name is too long"))
     }
 
     fn created(&mut self, worker: WorkerKey, pending: Pending, opening: &mut Opening, message: View<'_>) {
@@ -196,6 +221,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.drop_strangers(worker);
             return;
         };
+        if let Err(error) = self.check_name(worker, &name) {
+            self.unuse(worker);
+            self.fail(worker, pending, &error.effects(Effects::Possible));
+            self.drop_strangers(worker);
+            return;
+        }
         let owner = pending.client();
         let known = self.session_of(worker, &name);
         let known_session = known.and_then(|key| self.core.sessions.get(key));
@@ -216,7 +247,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             // The worker has given out the same session twice. It must not become two clients'.
             let same = self.core.sessions.get(known).is_some_and(|session| session.owner == owner);
             if same {
-                let alias = self.alias_in(worker, &pending, message);
+                let alias = self.alias_in(worker, &pending, message).unwrap_or_default();
                 self.pass_answer(worker, pending, message, alias.as_deref());
             } else {
                 self.strike(worker, "gave out a session twice");
@@ -277,7 +308,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             session.servers = std::mem::take(&mut opening.servers);
             self.core.sessions.keep_params(key, params, self.core.limits.session_params());
             self.note_owner(key, None);
-            let alias = self.alias_in(worker, &pending, message);
+            // Another session that it names is not entered if it may not be.
+            let alias = self.alias_in(worker, &pending, message).unwrap_or_default();
             self.pass_answer(worker, pending, message, alias.as_deref());
             return;
         }

@@ -105,6 +105,51 @@ fn requests_that_open_a_session_have_a_bounded_number_of_values() {
 }
 
 #[test]
+fn sessions_that_are_first_named_in_any_message_count_for_the_limits() {
+    let mut scene = scene(256 << 20, Protocol::JsonRpc);
+    scene.core.limits.max_sessions_per_identity = 2;
+    let client = scene.open_as("token:one");
+    for number in 0..5 {
+        scene.ask(client, number, "x", &json!({"sessionId": format!("s{number}")}));
+    }
+    let seen = scene.seen();
+    assert_eq!((seen.matches("w0 < ").count(), seen.matches("-32012").count()), (2, 3), "{seen}");
+    // Also those that an answer names, and two in one message.
+    let other = scene.open_as("token:two");
+    for number in 0..5 {
+        scene.ask(other, number, "x", &json!({}));
+        let id = scene.last_id(0);
+        scene.answer(0, id, &json!({"sessionId": format!("t{number}")}));
+    }
+    let seen = scene.seen();
+    assert_eq!((seen.matches(r#""result""#).count(), seen.matches("-32012").count()), (2, 3), "{seen}");
+    let third = scene.open_as("token:three");
+    for number in 0..5 {
+        let line = json!({"jsonrpc": "2.0", "id": number, "method": "x", "sessionId": format!("u{number}"),
+            "params": {"sessionId": format!("v{number}")}});
+        scene.line(third, &line.to_string());
+    }
+    assert_eq!(scene.core.sessions.len(), 6);
+}
+
+#[test]
+fn when_memory_is_short_no_message_makes_a_session() {
+    let mut scene = scene(256 << 20, Protocol::JsonRpc);
+    let client = scene.open_as("token:one");
+    scene.ask(client, 0, "x", &json!({}));
+    scene.ask(client, 1, "x", &json!({"sessionId": "known"}));
+    scene.seen();
+    scene.core.set_pressure(true);
+    scene.ask(client, 2, "x", &json!({"sessionId": "s"}));
+    scene.answer(0, 1, &json!({"sessionId": "t"}));
+    let seen = scene.seen();
+    assert_eq!(seen.matches("-32012").count(), 2, "{seen}");
+    assert_eq!(scene.core.sessions.len(), 1);
+    scene.ask(client, 3, "x", &json!({"sessionId": "known"}));
+    assert!(scene.seen().starts_with("w0 < "));
+}
+
+#[test]
 fn progress_tokens_have_a_bounded_length() {
     let mut scene = scene(256 << 20, Protocol::JsonRpc);
     let client = scene.open_as("token:one");
@@ -193,4 +238,24 @@ fn who_gives_up_or_closes_is_heard_when_others_are_refused() {
     assert_eq!(seen.matches("w0 < ").count(), 3, "{seen}");
     scene.ask(client, 2_001, "x", &json!({"sessionId": "s"}));
     assert!(scene.seen().contains("-32012"));
+}
+
+#[test]
+fn names_that_agents_give_sessions_have_a_bounded_length() {
+    for protocol in [Protocol::V1, Protocol::JsonRpc] {
+        for method in ["session/new", "x"] {
+            let mut scene = scene(256 << 20, protocol);
+            let client = scene.open_as("token:one");
+            scene.ask(client, 1, method, &json!({"cwd": "/"}));
+            let id = scene.last_id(0);
+            scene.seen();
+            scene.answer(0, id, &json!({"sessionId": "s".repeat(4_097)}));
+            let seen = scene.seen();
+            assert_eq!(scene.core.sessions.len(), 0);
+            if protocol == Protocol::JsonRpc || method == "session/new" {
+                assert!(seen.contains(r#""id":1,"error":{"code":-32603"#), "{method}: {seen:.300}");
+                assert!(seen.contains("Strike"), "{method}: {seen:.300}");
+            }
+        }
+    }
 }
