@@ -51,7 +51,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let message = permitted.as_deref().map_or(message, View::parse);
         let (mut served, mut servers) = (None, ServerUse::default());
         if what.creates() || what.reopens() {
-            servers = self.enter_servers(worker, client, message.params().unwrap_or_default());
+            servers = match self.enter_servers(worker, client, message.params().unwrap_or_default()) {
+                Ok(servers) => servers,
+                Err(error) => {
+                    self.refuse(client, id, batch, tag, &error);
+                    return;
+                }
+            };
             // Where nothing is known of the protocol, progress tokens are exchanged instead, where they stand.
             let knows = !self.exchanges_tokens(worker);
             match self.opening_with_servers(&servers, message) {
@@ -66,6 +72,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 && what == RequestKind::Fork
             {
                 servers.extend(&parent.servers);
+            }
+            if let Err(error) = self.charge_servers(client, &mut servers) {
+                self.refuse(client, id, batch, tag, &error);
+                return;
             }
         }
         let token = match self.exchanges_tokens(worker).then(|| progress::token_of_request(message)) {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 
+use super::memory::Charge;
 use super::table::ClientKey;
 
 /// A server that lives in a client.
@@ -22,8 +23,14 @@ pub(super) struct Server {
 }
 
 /// The servers that a session, or a request that opens one, was given. As long as it is kept, their ids are given to no other server.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ServerUse(Vec<Arc<Server>>);
+#[derive(Debug, Default)]
+pub(super) struct ServerUse {
+    servers: Vec<Arc<Server>>,
+    charge: Option<Charge>,
+}
+
+/// Bytes that the tables need for a server, beside those of its ids.
+const SERVER_BYTES: usize = 384;
 
 /// A server that a session was not given.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,7 +39,7 @@ pub(super) struct UnknownServer;
 impl ServerUse {
     /// Returns the client that has the servers, which may be gone.
     pub(super) fn client(&self) -> Option<ClientKey> {
-        self.0.first().map(|server| server.client)
+        self.servers.first().map(|server| server.client)
     }
 
     /// Returns `true` if one of the servers lives in this client.
@@ -42,7 +49,17 @@ impl ServerUse {
 
     /// Adds the servers of another session, which a copy of it may still use.
     pub(super) fn extend(&mut self, other: &Self) {
-        self.0.extend(other.0.iter().map(Arc::clone));
+        self.servers.extend(other.servers.iter().map(Arc::clone));
+    }
+
+    /// Returns the bytes that are held for the servers: each id stands twice in the tables of the worker and once here.
+    pub(super) fn held_bytes(&self) -> usize {
+        let of = |server: &Arc<Server>| SERVER_BYTES + 2 * server.own.len() + 3 * server.wire.len();
+        self.servers.iter().map(of).sum()
+    }
+
+    pub(super) fn set_charge(&mut self, charge: Charge) {
+        self.charge = Some(charge);
     }
 
     /// Replaces the ids of servers of clients in the params that open a session by those that the worker has. An id that is passed on as it
@@ -55,7 +72,7 @@ impl ServerUse {
             for key in ["serverId", "id"] {
                 let Some(own) = server.get(key) else { continue };
                 let own = own.as_str().ok_or(UnknownServer)?;
-                let known = self.0.iter().find(|known| *known.own == *own).ok_or(UnknownServer)?;
+                let known = self.servers.iter().find(|known| *known.own == *own).ok_or(UnknownServer)?;
                 if known.wire != known.own {
                     server[key] = Value::from(&*known.wire);
                     changed = true;
@@ -109,7 +126,7 @@ impl ServerTable {
             self.by_own.entry(client).or_default().insert(own, wire.clone());
             self.by_wire.insert(wire, server);
         }
-        ServerUse(used)
+        ServerUse { servers: used, charge: None }
     }
 
     /// The server that the worker calls `wire`.

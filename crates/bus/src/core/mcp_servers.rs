@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::Ctx;
 use super::api::{CoreOutput, PoolId};
 use super::errors::unknown_server;
+use super::identity::Identity;
 use super::mcp_server_table::ServerUse;
 use super::progress::respelled;
 use super::session::SessionKey;
@@ -24,6 +25,9 @@ pub(super) struct AskedServer {
     request: String,
 }
 
+/// The longest id of a server of a client.
+const MAX_ID_BYTES: usize = 256;
+
 /// Longer ids of requests of MCP are not kept.
 const MAX_REQUEST_BYTES: usize = 1024;
 
@@ -32,19 +36,51 @@ const KEYS: [&str; 3] = ["serverId", "acpId", "connectionId"];
 
 impl<O: CoreOutput> Ctx<'_, O> {
     /// Remembers whose the servers are that a session is opened with, for as long as the result is kept.
-    pub(super) fn enter_servers(&mut self, worker: WorkerKey, client: ClientKey, params: &[u8]) -> ServerUse {
+    ///
+    /// # Errors
+    ///
+    /// If an id is too long.
+    pub(super) fn enter_servers(
+        &mut self,
+        worker: WorkerKey,
+        client: ClientKey,
+        params: &[u8],
+    ) -> Result<ServerUse, RpcError> {
         let ids = declared(params);
-        if ids.is_empty() {
-            return ServerUse::default();
+        if ids.iter().any(|id| id.len() > MAX_ID_BYTES) {
+            return Err(RpcError::new(Code::InvalidParams, "the id of a server is too long"));
         }
         let mut made = self.core.servers_made;
-        let Some(state) = self.core.worker(worker) else { return ServerUse::default() };
+        let Some(state) = self.core.worker(worker).filter(|_| !ids.is_empty()) else {
+            return Ok(ServerUse::default());
+        };
         let used = state.servers.enter(client, ids, |own| {
             made += 1;
             format!("{own}~{}", made + 1).into()
         });
         self.core.servers_made = made;
-        used
+        Ok(used)
+    }
+
+    /// Charges the identity of a client for the servers that it names to open a session, as long as they are kept.
+    ///
+    /// # Errors
+    ///
+    /// If too much is kept already. The servers can be used all the same.
+    pub(super) fn charge_servers(
+        &mut self,
+        client: ClientKey,
+        servers: &mut ServerUse,
+    ) -> Result<(), RpcError> {
+        let bytes = servers.held_bytes();
+        if bytes == 0 {
+            return Ok(());
+        }
+        let identity = self.core.clients.get(client).map_or(Identity::ANYONE, |state| state.identity);
+        let charge = self.core.sessions.charge_kept(identity, bytes, self.core.limits.session_params());
+        let error = || RpcError::new(Code::Backpressure, "too many MCP servers are kept");
+        servers.set_charge(charge.ok_or_else(error)?);
+        Ok(())
     }
 
     /// Returns the client whose server a worker means. It may be gone while a session still has the server.

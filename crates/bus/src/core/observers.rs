@@ -217,7 +217,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(session) = self.core.sessions.get(key) else { return };
         let Some(worker) = session.worker() else { return };
         let (owner, pool, params) = (session.owner, session.pool, session.params.clone());
-        let servers = session.servers.clone();
         let name = wire_name(session);
         let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
         let params = match self.permit_again(owner, pool, is_v2, &params) {
@@ -236,7 +235,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             params["mcpServers"] = json!([]);
         }
         // The present controller may not be the client that owns these servers.
-        if servers.rename_in(&mut params).is_err() {
+        let Some(session) = self.core.sessions.get(key) else { return };
+        if session.servers.rename_in(&mut params).is_err() {
             self.refuse(client, id, batch, message.tag(), &unknown_server());
             return;
         }

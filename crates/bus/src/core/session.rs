@@ -153,7 +153,7 @@ pub(super) struct Sessions {
     counts: FxHashMap<Identity, usize>,
     /// How many names were made. None is ever made again: who has one that is no longer good must not reach another session by it.
     made: u64,
-    /// How many bytes of params are kept. Counted apart from messages that wait, as they stay: a client with many sessions could
+    /// How many bytes of params and of ids of servers are kept. Counted apart from messages that wait, as they stay: a client with many sessions could
     /// send nothing long any more.
     kept: Memory,
 }
@@ -213,12 +213,26 @@ impl Sessions {
     pub(super) fn keep_params(&mut self, key: SessionKey, params: &[u8], limits: (usize, usize)) {
         let Some(session) = self.table.get_mut(key) else { return };
         (session.params, session.params_charge) = (Box::default(), None);
-        let (all, one) = self.kept.held(session.identity);
-        let has_room = all + params.len() <= limits.0 && one + params.len() <= limits.1;
-        if params.len() <= MOST_PARAMS && has_room {
-            session.params = params.into();
-            session.params_charge = Some(self.kept.charge(session.identity, params.len()));
+        let identity = session.identity;
+        if params.len() > MOST_PARAMS {
+            return;
         }
+        let Some(charge) = self.charge_kept(identity, params.len(), limits) else { return };
+        if let Some(session) = self.table.get_mut(key) {
+            (session.params, session.params_charge) = (params.into(), Some(charge));
+        }
+    }
+
+    /// Charges an identity for what is kept as long as a session, within the same limits. `None` if there is no room for it.
+    pub(super) fn charge_kept(
+        &mut self,
+        identity: Identity,
+        bytes: usize,
+        limits: (usize, usize),
+    ) -> Option<Charge> {
+        let (all, one) = self.kept.held(identity);
+        let has_room = all + bytes <= limits.0 && one + bytes <= limits.1;
+        has_room.then(|| self.kept.charge(identity, bytes))
     }
 
     /// How many of them an identity has.

@@ -404,7 +404,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         mut opening: Box<Opening>,
     ) {
         let params = View::parse(&opening.line).params().unwrap_or_default();
-        opening.servers = self.enter_servers(worker, client, params);
+        // What the worker before had is given back first, so that there is room for as much.
+        opening.servers = ServerUse::default();
+        opening.servers = self.enter_servers(worker, client, params).unwrap_or_default();
+        _ = self.charge_servers(client, &mut opening.servers);
         let message = View::parse(&opening.line);
         // The ids were entered from the same line.
         let served = self.opening_with_servers(&opening.servers, message).unwrap_or_default();
@@ -463,7 +466,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.move_children(key, from, Some(to));
         // Its client's MCP servers are spoken to from there.
         let client = self.client_of_servers(key);
-        let servers = client.map(|client| self.enter_servers(to, client, &params)).unwrap_or_default();
+        if let Some(session) = self.core.sessions.get_mut(key) {
+            session.servers = ServerUse::default();
+        }
+        let mut servers = ServerUse::default();
+        if let Some(client) = client {
+            servers = self.enter_servers(to, client, &params).unwrap_or_default();
+            _ = self.charge_servers(client, &mut servers);
+        }
         if let Some(session) = self.core.sessions.get_mut(key) {
             session.servers = servers;
         }

@@ -241,6 +241,38 @@ fn who_gives_up_or_closes_is_heard_when_others_are_refused() {
 }
 
 #[test]
+fn ids_of_servers_in_clients_are_bounded_and_counted() {
+    let mut scene = scene(64 << 20, Protocol::V1);
+    scene.core.limits.memory = 16 << 20;
+    let client = scene.open_as("token:one");
+    let server = |id: String| json!({"type": "acp", "name": "n", "id": id});
+    scene.ask(client, 1, "session/new", &json!({"cwd": "/", "mcpServers": [server("x".repeat(257))]}));
+    let seen = scene.seen();
+    assert!(seen.contains("-32602") && !seen.contains("w0 < "), "{seen}");
+    let mut refused = 0;
+    for number in 0..40 {
+        let servers: Vec<Value> =
+            (0..200).map(|index| server(format!("{number}-{index}-{}", "x".repeat(200)))).collect();
+        scene.ask(client, 10 + number, "session/new", &json!({"cwd": "/", "mcpServers": servers}));
+        let seen = scene.seen();
+        if seen.contains("-32012") {
+            refused += 1;
+            continue;
+        }
+        let id = last_id_in(&seen, 0);
+        scene.answer(0, id, &json!({"sessionId": format!("s{number}")}));
+        scene.seen();
+    }
+    // A sixteenth of the budget is for one identity: 1 MiB.
+    assert!((30..40).contains(&refused), "{refused}");
+    let other = scene.open_as("token:two");
+    scene.ask(other, 1, "session/new", &json!({"cwd": "/", "mcpServers": [server("a".into())]}));
+    assert!(scene.seen().starts_with("w0 < "), "another identity has room");
+    scene.ask(client, 100, "session/new", &json!({"cwd": "/", "mcpServers": []}));
+    assert!(scene.seen().starts_with("w0 < "), "what names no servers needs no room");
+}
+
+#[test]
 fn names_that_agents_give_sessions_have_a_bounded_length() {
     for protocol in [Protocol::V1, Protocol::JsonRpc] {
         for method in ["session/new", "x"] {
