@@ -281,7 +281,7 @@ impl<B: Router> Driver<B> {
             }
             self.read_all(now);
             self.tick(now);
-            if self.next_check <= now {
+            if self.next_check <= now || self.has_queued_much() {
                 self.check(now);
             }
             self.settle(now);

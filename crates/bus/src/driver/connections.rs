@@ -222,6 +222,8 @@ pub(super) struct Connections {
     /// The moment of this wake-up.
     pub(super) now: Time,
     pub(super) queue_bytes: usize,
+    /// How many bytes were put into the queues of clients since the memory of the bus was last looked at.
+    pub(super) queued: usize,
     /// How long a client that is disconnected because it reads too slowly may take to read the reason.
     reason_timeout: Duration,
     pub(super) clients: Vec<Option<ClientConn>>,
@@ -261,6 +263,7 @@ impl Connections {
         Self {
             now: Time::ZERO,
             queue_bytes,
+            queued: 0,
             reason_timeout,
             clients: Vec::new(),
             accounts: Accounts::default(),
@@ -472,9 +475,11 @@ impl CoreOutput for Connections {
         }
         let framing = conn.framing();
         let flow = &mut conn.outflow;
+        let before = flow.outbox.waiting();
         let output = conn.output.as_ref().unwrap_or(&conn.input);
         flow.put(Some(output), framing, parts, self.now, &mut self.spare);
         let waiting = flow.outbox.waiting();
+        self.queued += waiting.saturating_sub(before);
         if waiting > 0 && !flow.dirty && !flow.blocked {
             flow.dirty = true;
             self.dirty.push(PollToken::Client(client.0));

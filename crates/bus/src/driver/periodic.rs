@@ -18,6 +18,8 @@ const UNDRAINED: Duration = Duration::from_secs(15);
 const ACCEPT_REST: Duration = Duration::from_millis(250);
 /// How often our own memory is looked at, if it has a budget.
 const MEMORY: Duration = Duration::from_secs(1);
+/// The part of the budget that can be queued for clients before the memory is looked at again.
+const QUEUED_DIVISOR: usize = 32;
 /// How often free memory of the heap is given back while the budget is nearly used up.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -203,11 +205,19 @@ impl<B: Router> Driver<B> {
         self.ask(About::Worker(slot), |brain, ports| brain.worker_stuck(now, WorkerId(slot), why, ports));
     }
 
+    /// Returns `true` if so much was queued for clients that the memory is to be looked at before its time: within a second, many workers
+    /// can say more than the whole budget.
+    pub(super) fn has_queued_much(&self) -> bool {
+        let budget = usize::try_from(self.limits.memory).unwrap_or(usize::MAX);
+        self.watch.memory_at.is_some() && budget > 0 && self.ports.queued > budget / QUEUED_DIVISOR
+    }
+
     fn check_memory(&mut self, now: Time) {
         let Some(at) = self.watch.memory_at else { return };
-        if at > now {
+        if at > now && !self.has_queued_much() {
             return self.check_by(at);
         }
+        self.ports.queued = 0;
         let budget = self.limits.memory;
         let nearly_all = budget / 10 * 9;
         let mut used = resident().filter(|_| budget > 0);
