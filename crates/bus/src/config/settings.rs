@@ -267,6 +267,9 @@ fn limits(table: Table<'_>) -> Limits {
         item.warn(&format!(
             "is less than the bus itself needs, which is about {needs}: it may let nobody in"
         ));
+    } else if let Some(item) = table.get("memory").filter(|_| is_below_line(&limits)) {
+        let line = format_size(limits.max_line as u64);
+        item.warn(&format!("is less than `max_line` ({line}): one message can use all of it"));
     }
     let counts = [
         ("max_batch", 100_000, &mut limits.max_batch),
@@ -304,6 +307,11 @@ fn limits(table: Table<'_>) -> Limits {
         long_drain(item, limits.drain_timeout);
     }
     limits
+}
+
+/// Returns `true` if there is a memory budget, and one message may be longer than it.
+fn is_below_line(limits: &Limits) -> bool {
+    limits.memory > 0 && limits.memory < limits.max_line as u64
 }
 
 /// Warns of a bus that takes longer to stop than whoever stops it may expect.
@@ -409,7 +417,7 @@ mod tests {
     fn a_bus_needs_some_memory_itself() {
         #[track_caller]
         fn check(memory: &str, warned: bool) {
-            let told = told("stdio:", &format!("[limits]\nmemory = {memory}"));
+            let told = told("stdio:", &format!("[limits]\nmemory = {memory}\nmax_line = \"1MiB\""));
             let expected = "warning bus.toml:6:10: `memory` is less than the bus itself needs, which is about 16MiB: \
                             it may let nobody in";
             assert_eq!(told, if warned { expected } else { "" }, "{memory}");
@@ -418,5 +426,24 @@ mod tests {
         check("1", true);
         check("\"15MiB\"", true);
         check("\"16MiB\"", false);
+    }
+
+    #[test]
+    fn a_memory_budget_that_one_message_can_use_up_is_warned_of() {
+        #[track_caller]
+        fn check(limits: &str, line: Option<&str>) {
+            let told = told("stdio:", &format!("[limits]\n{limits}"));
+            let expected = line.map_or_else(String::new, |line| {
+                format!(
+                    "warning bus.toml:6:10: `memory` is less than `max_line` ({line}): one message can use all of it"
+                )
+            });
+            assert_eq!(told, expected, "{limits}");
+        }
+        check("memory = \"63MiB\"", Some("64MiB"));
+        check("memory = \"64MiB\"", None);
+        check("memory = \"63MiB\"\nmax_line = \"63MiB\"", None);
+        check("memory = \"100MiB\"\nmax_line = \"128MiB\"", Some("128MiB"));
+        check("memory = \"0\"", None);
     }
 }
