@@ -44,7 +44,7 @@ impl ServerUse {
 
     /// Returns `true` if one of the servers lives in this client.
     pub(super) fn has_of(&self, client: ClientKey) -> bool {
-        self.0.iter().any(|server| server.client == client)
+        self.servers.iter().any(|server| server.client == client)
     }
 
     /// Adds the servers of another session, which a copy of it may still use.

@@ -184,8 +184,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             params["mcpServers"] = json!([]);
         }
         self.move_session(key, worker);
-        let servers = self.core.sessions.get(key).map(|session| session.servers.clone()).unwrap_or_default();
-        if servers.rename_in(&mut params).is_err() {
+        let renamed = self.core.sessions.get(key).map(|session| session.servers.rename_in(&mut params));
+        if !matches!(renamed, Some(Ok(_))) {
             self.fail_revival(key, &unknown_server());
             return;
         }
