@@ -6,6 +6,7 @@
 
 mod code;
 mod evaluate;
+mod git_commands;
 mod git_files;
 mod lexer;
 mod literals;

@@ -1,6 +1,7 @@
 //! Words of code and of settings, each of which may name a program: nothing more is known of their languages.
 
 use super::Word;
+use super::git_commands::option_texts;
 use super::programs::{GIT_EXEC, LOCATIONS, has_code};
 use super::reduce::{MOST_BEHIND, assigned, listed};
 
@@ -167,5 +168,6 @@ pub(super) fn git_texts(words: &[Word]) -> Vec<String> {
         .iter()
         .filter_map(|word| word.text.split_once('=').and_then(|(name, value)| alias(name, value)));
     let set = words.windows(2).filter_map(|pair| alias(&pair[0].text, &pair[1].text));
-    texts.chain(shell).map(str::to_owned).chain(given).chain(set).collect()
+    let options = option_texts(words).into_iter();
+    texts.chain(shell).chain(options).map(str::to_owned).chain(given).chain(set).collect()
 }

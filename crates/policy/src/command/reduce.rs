@@ -2,6 +2,7 @@
 
 use super::code::{MOST_MENTIONS, git_texts, mention, mention_code};
 use super::evaluate::evaluates;
+use super::git_commands::runner_starts;
 use super::lexer::{self, Document, Lexed, Raw, is_assignment, is_name};
 use super::literals::from_documents;
 use super::obey::{is_filled_program, may_do_anything};
@@ -249,6 +250,8 @@ impl Reader {
         let mut wild = part.wild;
         let names: Vec<Option<String>> = words.iter().map(Word::program).collect();
         let is = |at: usize, list: &str| names[at].as_deref().is_some_and(|name| listed(list, name));
+        let is_git =
+            |at: usize| is(at, "git") || names[at].as_deref().is_some_and(|name| name.starts_with("git-"));
         let mut starts = vec![0];
         let mut is_start = vec![false; words.len()];
         let mut texts = Vec::new();
@@ -313,10 +316,13 @@ impl Reader {
             explore(assignments);
             let lead = |at: &usize| listed(LEADS, &words[*at].text) || is_assignment(&words[*at].text);
             let first = (assignments..words.len()).find(|at| !lead(at)).unwrap_or(assignments);
-            runs_git = is(first, "git");
+            runs_git = is_git(first);
             let lists = [(finds, EXEC), (runs_git, GIT_EXEC)];
             let runs = |at: &usize| lists.iter().any(|(does, list)| *does && listed(list, &words[*at].text));
             (first + 1..words.len().saturating_sub(1)).filter(runs).for_each(|at| explore(at + 1));
+            if runs_git {
+                runner_starts(&words).for_each(&mut explore);
+            }
         }
         starts.sort_unstable();
         starts.dedup();
@@ -328,7 +334,7 @@ impl Reader {
         self.behind_left -= if starts.len() > 1 { pairs } else { 0 };
         let fed = starts.iter().any(|at| *at < words.len() && is(*at, FEEDERS));
         let filled = fed || finds;
-        runs_git |= starts.iter().any(|at| *at < words.len() && is(*at, "git"));
+        runs_git |= starts.iter().any(|at| *at < words.len() && is_git(*at));
         if runs_git {
             texts.extend(git_texts(&words));
         }
