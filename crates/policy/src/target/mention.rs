@@ -37,8 +37,11 @@ const INTERPRETERS: &str = "\
 
 /// Programs that change or remove what they name.
 const MUTATORS: &str = "\
-    chattr chmod chown cp dd install ln mkdir mv rm rmdir shred tee touch truncate unlink \
-    unzip trash";
+    aria2c chattr chmod chown cp csplit curl dd ed ex http https install ln mkdir mv nvim red rm rmdir shred sort split sponge \
+    tee touch truncate unlink unzip trash vi vim wget wget2 xh";
+
+/// Programs that change what they name if they are told to do so in place.
+const IN_PLACE_EDITORS: &str = "gsed perl ruby sed";
 
 /// Programs that put files into a directory that they name, whatever the files are called.
 const FILLERS: &str = "7z 7za 7zz bsdcpio cpio patch pax rsync unar unrar";
@@ -84,7 +87,10 @@ pub(super) fn touches(
     // What is printed may become the name of a file that another command changes.
     let printed = speech == Speech::Used && any(SPEAKERS);
     let writes = printed || !looks && !only_takes;
-    let itself = writes && (any(MUTATORS) || fills_directories(part, &names));
+    let itself = writes
+        && (any(MUTATORS)
+            || fills_directories(part, &names)
+            || any(IN_PLACE_EDITORS) && edits_in_place(part));
     let mut all_bases = bases.to_vec();
     if !looks {
         all_bases.extend(entered(part, code, bases, place)?);
@@ -157,6 +163,23 @@ pub(super) fn touches(
         }
     }
     Some(touches)
+}
+
+/// Returns `true` if a word is `-i`, alone, among other letters or with an ending, or `--in-place`.
+fn edits_in_place(part: &Part) -> bool {
+    part.words.iter().skip(1).any(|word| {
+        let has_letter = |letters: &str| {
+            let values = letters.find(['e', 'f', 'I', 'l', 'm', 'M', 'x']).unwrap_or(letters.len());
+            letters[..values].contains('i')
+        };
+        match word.text.strip_prefix('-') {
+            Some(long) if long.starts_with('-') => {
+                long.len() > 1 && "-in-place".starts_with(long.split('=').next().unwrap_or(long))
+            }
+            Some(letters) => has_letter(letters),
+            None => false,
+        }
+    })
 }
 
 /// Returns `true` if the only program of the part reads what it is given, whatever a pattern becomes.
