@@ -10,10 +10,20 @@ use std::borrow::Cow;
 /// Joiners and variation selectors are not among them: some languages and emoji need them.
 #[must_use]
 pub fn is_unsafe(c: char) -> bool {
+    let shapes_others = matches!(c,
+        '\u{180b}'..='\u{180d}' | '\u{180f}' | '\u{200c}' | '\u{200d}' | '\u{fe00}'..='\u{fe0f}' | '\u{e0100}'..='\u{e01ef}');
     c.is_control()
-        || matches!(c, '\u{2028}' | '\u{2029}')
-        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-        || matches!(c, '\u{180e}' | '\u{200b}' | '\u{2060}'..='\u{2064}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{fff9}'..='\u{fffb}')
+        || is_default_ignorable(c) && !shapes_others
+}
+
+/// Returns `true` for what a terminal shows nothing of: Default_Ignorable_Code_Point of Unicode.
+fn is_default_ignorable(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
+        | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}'
+        | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// Returns `true` for every character that cannot be seen or looks like a blank: all that [`is_unsafe`] has, white space but U+0020,
@@ -22,16 +32,12 @@ pub fn is_unsafe(c: char) -> bool {
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || c.is_whitespace() && c != ' '
+        || is_default_ignorable(c)
         || matches!(c,
-            '\u{ad}' | '\u{34f}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}'
-            | '\u{890}'..='\u{891}' | '\u{8e2}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
-            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}'
-            | '\u{e000}'..='\u{f8ff}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
-            | '\u{fff0}'..='\u{fffc}' | '\u{fffe}'..='\u{ffff}')
+            '\u{600}'..='\u{605}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}' | '\u{2800}'
+            | '\u{e000}'..='\u{f8ff}' | '\u{fff9}'..='\u{fffc}' | '\u{fffe}'..='\u{ffff}')
         || matches!(c,
-            '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1345f}' | '\u{16fe4}'
-            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d159}' | '\u{1d173}'..='\u{1d17a}'
+            '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1345f}' | '\u{16fe4}' | '\u{1d159}'
             | '\u{e0000}'..='\u{10ffff}')
 }
 
@@ -85,14 +91,13 @@ pub fn without_controls(text: &str) -> Cow<'_, str> {
     lines_without(text, char::is_control, "\r")
 }
 
-/// Returns the JSON text `json` with every unsafe character in its strings escaped as JSON does (`\u200b`). The value is the same.
+/// Returns the JSON text `json` with every unsafe or invisible character in its strings escaped as JSON does (`\u200b`). The value is the same.
 #[must_use]
 pub fn escape_json(json: String) -> String {
     /// The only control character of ASCII that JSON leaves as it is in a string.
     const DELETE: u8 = 0x7f;
-    // Joiners too: the value stays the same. Line ends and tabs can only be between tokens.
-    let is_escaped =
-        |c: char| !matches!(c, '\n' | '\r' | '\t') && is_unsafe(c) || matches!(c, '\u{200c}' | '\u{200d}');
+    // Joiners and variation selectors too: the value stays the same. Line ends and tabs can only be between tokens.
+    let is_escaped = |c: char| !matches!(c, '\n' | '\r' | '\t') && is_unsafe(c) || is_default_ignorable(c);
     let is_plain = json.is_ascii() && !json.as_bytes().contains(&DELETE);
     if is_plain || !json.contains(is_escaped) {
         return json;
@@ -179,8 +184,24 @@ mod tests {
         assert_eq!(multi_line("a\tb\nü"), "a\tb\nü");
         assert_eq!(multi_line("a\r\nb\rc"), "a\nb\\u{d}c");
         assert_eq!(multi_line("\u{1b}]0;owned\u{7}\u{9b}2J"), "\\u{1b}]0;owned\\u{7}\\u{9b}2J");
+        assert_eq!(multi_line("\u{2764}\u{fe0f}\u{200d}"), "\u{2764}\u{fe0f}\u{200d}");
         assert_eq!(multi_line("user\u{202e}nimda"), "user\\u{202e}nimda");
-        for hidden in ['\u{61c}', '\u{200b}', '\u{200e}', '\u{200f}', '\u{2060}', '\u{feff}', '\u{e0041}'] {
+        for hidden in [
+            '\u{ad}',
+            '\u{34f}',
+            '\u{115f}',
+            '\u{206a}',
+            '\u{3164}',
+            '\u{ffa0}',
+            '\u{e0fff}',
+            '\u{61c}',
+            '\u{200b}',
+            '\u{200e}',
+            '\u{200f}',
+            '\u{2060}',
+            '\u{feff}',
+            '\u{e0041}',
+        ] {
             let expected = format!("a{}b", hidden.escape_unicode());
             assert_eq!(multi_line(&format!("a{hidden}b")), expected);
             assert_eq!(one_line(&format!("a{hidden}b"), 12), expected);
@@ -231,6 +252,7 @@ mod tests {
 
     #[test]
     fn json_keeps_its_value() {
+        assert_eq!(escape_json("\"\u{ad}\u{fe0f}\u{e0100}\"".to_owned()), "\"\\u00ad\\ufe0f\\udb40\\udd00\"");
         let plain = "{\"a\":\"b\u{e4}\u{1f600}\"}\n";
         assert_eq!(escape_json(plain.to_owned()), plain);
         assert_eq!(
