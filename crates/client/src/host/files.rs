@@ -32,15 +32,6 @@ use walk::{Deep, MAX_LINKS};
 /// The longest path the system takes.
 const MAX_PATH: usize = 4096;
 
-/// How far an agent reaches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// Only beneath the roots.
-    Roots,
-    /// Wherever the user does.
-    Anywhere,
-}
-
 /// Whether links in the path of a request are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathLinks {
@@ -78,16 +69,15 @@ impl Default for Limits {
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     roots: Arc<Roots>,
-    reach: Reach,
     limits: Limits,
     /// Whether a file that is said to be written survives a power cut.
     durable: bool,
 }
 
 impl Files {
-    /// Files beneath `roots`, or anywhere.
-    pub(crate) fn new(roots: Arc<Roots>, reach: Reach, limits: Limits) -> Self {
-        Self { roots, reach, limits, durable: true }
+    /// Files beneath `roots`, whatever the access.
+    pub(crate) fn new(roots: Arc<Roots>, limits: Limits) -> Self {
+        Self { roots, limits, durable: true }
     }
 
     /// The same, not waiting for the disk.
@@ -103,7 +93,7 @@ impl Files {
     pub(crate) fn find(&self, asked: &Path) -> Result<Found, FileError> {
         check(asked)?;
         // As it is spelled first: the descriptor counts, and not what now lies where its directory once was.
-        if let Some((root, below)) = self.roots.of(asked, self.reach) {
+        if let Some((root, below)) = self.roots.of(asked) {
             match self.place(asked, root, below) {
                 Err(Errno::XDEV) => {}
                 found => return found.map_err(|errno| FileError::system(asked, errno)),
@@ -113,7 +103,7 @@ impl Files {
         // seems to end is a guess that the walk beneath the root confirms or refuses.
         let place = || {
             let guess = follow::guess(asked)?;
-            let (root, below) = self.roots.of(&guess, self.reach).ok_or(Errno::XDEV)?;
+            let (root, below) = self.roots.of(&guess).ok_or(Errno::XDEV)?;
             self.place(asked, root, below)
         };
         place().map_err(|errno| FileError::system(asked, errno))

@@ -23,7 +23,7 @@ use crate::error::{ClientError, Problem, Stage, wants_login};
 use crate::event::RuntimeEvent;
 use crate::feed::feed;
 use crate::host::confinement::Confinement;
-use crate::host::files::{Files, Limits as FileLimits, Reach, Roots};
+use crate::host::files::{Files, Limits as FileLimits, Roots};
 use crate::host::terminal::{Limits as TerminalLimits, Terminals};
 use crate::lobby::PATIENCE;
 use crate::map::{Mapper, Settings};
@@ -71,10 +71,9 @@ pub(crate) async fn begin(
         shared.agent.deadlines.permission,
         notes,
     ));
-    let reach = if config.policy.access() == Access::High { Reach::Anywhere } else { Reach::Roots };
     let services = Arc::new(Services {
         authority: Arc::clone(&authority),
-        files: Files::new(Arc::new(roots), reach, FileLimits::default()),
+        files: Files::new(Arc::new(roots), FileLimits::default()),
         terminals: Terminals::new(TerminalLimits::default()),
         environment: config.environment.clone(),
         confinement,

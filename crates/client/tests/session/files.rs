@@ -90,6 +90,31 @@ async fn no_link_is_followed_for_a_request_that_was_decided_without_any() {
     assert_eq!(codes, [None, None, None, Some(-32602), Some(-32602), Some(-32602), Some(-32602)]);
 }
 
+#[tokio::test]
+async fn no_access_reaches_files_outside_the_session_directories() {
+    const ESCAPE: &str = r#"
+        [[turn]]
+        steps = [
+          { write = { path = "out/new.txt", content = "x" } },
+          { write = { path = "../outside.txt", content = "x" } },
+          { read = { path = "out/secret.txt" } },
+          { say = "{last}" },
+        ]
+    "#;
+    for access in [Access::Low, Access::Medium, Access::High] {
+        let elsewhere = tempfile::tempdir().expect("a directory");
+        std::fs::write(elsewhere.path().join("secret.txt"), "known only outside").expect("a file");
+        let driven = Stage::new(Version::V1, access).open(ESCAPE).await;
+        std::os::unix::fs::symlink(elsewhere.path(), driven.path("out")).expect("a link");
+        let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
+        all(&mut run).await;
+        let text = run.result().await.final_text.unwrap_or_default();
+        assert!(!text.contains("known only outside"), "{access}: {text}");
+        assert!(!driven.path("../outside.txt").exists() && !driven.path("out/new.txt").exists(), "{access}");
+        driven.leave().await;
+    }
+}
+
 /// The client opens these files itself, so only its own judgment protects them.
 #[tokio::test]
 async fn hooks_and_settings_that_git_obeys_under_other_names_are_not_written() {

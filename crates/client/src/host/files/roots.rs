@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::walk::{LOOK, Way};
-use super::{FileError, FileErrorKind, Reach};
+use super::{FileError, FileErrorKind};
 
 /// One directory. Whatever is done to its path later, the descriptor stays what it was.
 #[derive(Debug)]
@@ -43,8 +43,6 @@ impl Root {
 #[derive(Debug)]
 pub(crate) struct Roots {
     list: Vec<Root>,
-    /// The directory above all, for those who may go anywhere.
-    top: Root,
     way: Way,
 }
 
@@ -56,20 +54,20 @@ impl Roots {
     pub(crate) fn open(directories: &[PathBuf]) -> Result<Self, FileError> {
         let top = Root::open(Path::new("/"))?;
         let way = Way::probe(top.fd());
-        Self::open_by(way, top, directories)
+        Self::open_by(way, directories)
     }
 
-    fn open_by(way: Way, top: Root, directories: &[PathBuf]) -> Result<Self, FileError> {
+    fn open_by(way: Way, directories: &[PathBuf]) -> Result<Self, FileError> {
         let mut list = directories.iter().map(|path| Root::open(path)).collect::<Result<Vec<_>, _>>()?;
         // The innermost of two that contain a path is asked first.
         list.sort_by_key(|root| std::cmp::Reverse(root.path.components().count()));
-        Ok(Self { list, top, way })
+        Ok(Self { list, way })
     }
 
     /// Opens the directories and follows paths in them by `way`, whatever this system has.
     #[cfg(test)]
     pub(super) fn open_with(way: Way, directories: &[PathBuf]) -> Result<Self, FileError> {
-        Self::open_by(way, Root::open(Path::new("/"))?, directories)
+        Self::open_by(way, directories)
     }
 
     /// The directories, absolute and without links.
@@ -82,9 +80,8 @@ impl Roots {
     }
 
     /// The root that the absolute `path` is spelled to lie beneath, and the way from there.
-    pub(super) fn of<'p>(&self, path: &'p Path, reach: Reach) -> Option<(&Root, &'p Path)> {
-        let top = (reach == Reach::Anywhere).then_some(&self.top);
-        self.list.iter().chain(top).find_map(|root| {
+    pub(super) fn of<'p>(&self, path: &'p Path) -> Option<(&Root, &'p Path)> {
+        self.list.iter().find_map(|root| {
             let below = path.strip_prefix(&root.path).or_else(|_| path.strip_prefix(&root.given)).ok()?;
             Some((root, below))
         })

@@ -79,8 +79,8 @@ impl Disk {
         Arc::new(Roots::open_with(way, std::slice::from_ref(&self.root)).unwrap())
     }
 
-    fn files(&self, way: Way, reach: Reach) -> Files {
-        Files::new(self.roots(way), reach, Limits { read: 1000, write: 1000 })
+    fn files(&self, way: Way) -> Files {
+        Files::new(self.roots(way), Limits { read: 1000, write: 1000 })
     }
 
     fn link(&self, target: impl AsRef<Path>, place: &str) {
@@ -93,10 +93,19 @@ impl Disk {
 }
 
 /// Runs `test` once with each way, on a fresh disk.
-fn each(reach: Reach, test: impl Fn(&Disk, &Files)) {
+fn each(test: impl Fn(&Disk, &Files)) {
     for way in WAYS {
         let disk = Disk::new();
-        test(&disk, &disk.files(*way, reach));
+        test(&disk, &disk.files(*way));
+    }
+}
+
+/// Does the same with the whole disk as the root.
+fn each_anywhere(test: impl Fn(&Disk, &Files)) {
+    for way in WAYS {
+        let disk = Disk::new();
+        let roots = Roots::open_with(*way, &["/".into()]).unwrap();
+        test(&disk, &Files::new(Arc::new(roots), Limits { read: 1000, write: 1000 }));
     }
 }
 
@@ -135,7 +144,7 @@ fn lines_are_counted_from_one() {
 
 #[test]
 fn files_beneath_the_root_are_read() {
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         check(disk, files, "root/file", &Ok("root/file"));
         check(disk, files, "root/./sub//file", &Ok("root/sub/file"));
         check(disk, files, "root/sub/../file", &Ok("root/file"));
@@ -150,7 +159,7 @@ fn files_beneath_the_root_are_read() {
 
 #[test]
 fn links_that_stay_are_followed() {
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         disk.link("sub/file", "root/relative");
         disk.link(disk.root.join("sub/file"), "root/absolute");
         disk.link("sub", "root/directory");
@@ -175,7 +184,7 @@ fn links_that_stay_are_followed() {
 
 #[test]
 fn nothing_outside_is_read() {
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         disk.link("../out/file", "root/relative");
         disk.link(disk.top.join("out/file"), "root/absolute");
         disk.link("../out", "root/directory");
@@ -233,7 +242,7 @@ fn nothing_outside_is_read() {
 
 #[test]
 fn only_regular_files_are_read() {
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         rustix::fs::mknodat(rustix::fs::CWD, disk.root.join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
         let _socket = UnixListener::bind(disk.root.join("socket")).unwrap();
         disk.link("pipe", "root/link");
@@ -253,7 +262,7 @@ fn only_regular_files_are_read() {
 
 #[test]
 fn links_that_go_round_end() {
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         disk.link("round", "root/round");
         disk.link("b", "root/a");
         disk.link("a", "root/b");
@@ -271,7 +280,7 @@ fn links_that_go_round_end() {
 #[test]
 fn detours_are_bounded() {
     let disk = Disk::new();
-    let files = disk.files(Way::Walk, Reach::Roots);
+    let files = disk.files(Way::Walk);
     let deep = "d/".repeat(100);
     fs::create_dir_all(disk.root.join(&deep)).unwrap();
     let back = format!("{deep}{}", "../d/".repeat(120));
@@ -281,7 +290,7 @@ fn detours_are_bounded() {
 
 #[test]
 fn only_whole_utf8_within_the_limit_is_read() {
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         let put = |name: &str, content: &[u8]| fs::write(disk.root.join(name), content).unwrap();
         put("full", &[b'x'; 1000]);
         put("over", &[b'x'; 1001]);
@@ -298,7 +307,7 @@ fn only_whole_utf8_within_the_limit_is_read() {
 
 #[test]
 fn what_is_no_path_is_refused() {
-    each(Reach::Anywhere, |_, files| {
+    each_anywhere(|_, files| {
         let check = |path: &str, expected: FileErrorKind| {
             assert_eq!(files.read(Path::new(path), None, None).unwrap_err().kind(), &expected);
             assert_eq!(files.write(Path::new(path), "").unwrap_err().kind(), &expected);
@@ -319,8 +328,8 @@ fn what_is_no_path_is_refused() {
 }
 
 #[test]
-fn with_a_far_reach_the_rest_of_the_disk_is_there() {
-    each(Reach::Anywhere, |disk, files| {
+fn with_the_whole_disk_as_the_root_all_of_it_is_there() {
+    each_anywhere(|disk, files| {
         disk.link(disk.top.join("out"), "root/directory");
         check(disk, files, "root/file", &Ok("root/file"));
         check(disk, files, "out/file", &Ok("out/file"));
@@ -336,7 +345,7 @@ fn with_a_far_reach_the_rest_of_the_disk_is_there() {
 #[cfg(target_os = "linux")]
 #[test]
 fn the_system_itself_is_no_file() {
-    each(Reach::Anywhere, |disk, files| {
+    each_anywhere(|disk, files| {
         disk.link("/proc/self/environ", "root/environ");
         check(disk, files, "/dev/null", &Err(FileErrorKind::NotRegular("a device")));
         check(disk, files, "/dev/zero", &Err(FileErrorKind::NotRegular("a device")));
@@ -354,7 +363,7 @@ fn the_system_itself_is_no_file() {
 
 #[test]
 fn the_place_that_is_judged_has_no_links() {
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         disk.link("sub", "root/directory");
         disk.link("directory/.env", "root/innocent");
         let find = |place: &str| files.find(&disk.top.join(place)).unwrap();
@@ -376,7 +385,7 @@ fn the_place_that_is_judged_has_no_links() {
 
 #[test]
 fn what_was_judged_is_what_is_used() {
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         let find = |place: &str| files.find(&disk.top.join(place)).unwrap();
         let (in_sub, file) = (find("root/sub/file"), find("root/file"));
         fs::rename(disk.root.join("sub"), disk.root.join("moved")).unwrap();
@@ -395,7 +404,7 @@ fn what_was_judged_is_what_is_used() {
 
 #[test]
 fn a_root_stays_what_it_was() {
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         fs::rename(&disk.root, disk.top.join("moved")).unwrap();
         disk.link("out", "root");
         check(disk, files, "root/file", &Ok("root/file"));
@@ -415,7 +424,7 @@ fn roots_may_lie_in_each_other_and_behind_links() {
         disk.link(disk.top.join("out/file"), "root/other");
         let roots = [disk.top.join("alias"), disk.root.join("sub"), disk.top.join("out")];
         let roots = Arc::new(Roots::open_with(*way, &roots).unwrap());
-        let files = Files::new(roots, Reach::Roots, Limits::default());
+        let files = Files::new(roots, Limits::default());
         check(&disk, &files, "alias/file", &Ok("root/file"));
         check(&disk, &files, "root/file", &Ok("root/file"));
         check(&disk, &files, "root/sub/up", &Ok("root/file"));

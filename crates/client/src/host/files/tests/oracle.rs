@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::{WAYS, fast_directory};
 use crate::host::files::walk::Way;
-use crate::host::files::{FileErrorKind, Files, Limits, Reach, Roots};
+use crate::host::files::{FileErrorKind, Files, Limits, Roots};
 
 /// What is put somewhere, unless something is there already.
 #[derive(Clone, Debug)]
@@ -115,7 +115,7 @@ fn agrees(way: Way, tree: &[(String, Node)], paths: &[String]) -> Result<(), Tes
     build(&top, tree);
     let root = top.join("root");
     let roots = Arc::new(Roots::open_with(way, std::slice::from_ref(&root)).unwrap());
-    let files = Files::new(roots, Reach::Roots, Limits::default()).hasty();
+    let files = Files::new(roots, Limits::default()).hasty();
     let before = outside(&top);
     for below in paths {
         let path = root.join(below);

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::{Disk, WAYS, fast_directory};
+use crate::host::files::Files;
 use crate::host::files::walk::Way;
-use crate::host::files::{Files, Reach};
 
 /// What lies outside, and must neither be seen nor change.
 const SECRET: &str = "out/file";
@@ -60,7 +60,7 @@ fn path(disk: &Disk, round: usize) -> std::path::PathBuf {
 /// One try in `share` is a write.
 fn race(way: Way, tries: usize, share: usize) {
     let disk = Disk::within(fast_directory());
-    let files: Files = disk.files(way, Reach::Roots).hasty();
+    let files: Files = disk.files(way).hasty();
     let (mut read, mut wrote, mut refused) = (0, 0, 0);
     during(&disk, || {
         for round in 0..tries {

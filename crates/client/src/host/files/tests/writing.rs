@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::{Disk, each};
-use crate::host::files::{FileErrorKind, Files, Reach, WriteMode};
+use crate::host::files::{FileErrorKind, Files, WriteMode};
 
 /// Writes at `place`, a path from the directory above the root.
 fn write(disk: &Disk, files: &Files, place: &str) -> Result<(), FileErrorKind> {
@@ -29,7 +29,7 @@ fn names(disk: &Disk) -> Vec<String> {
 
 #[test]
 fn files_and_their_directories_are_made() {
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         disk.link("sub", "root/directory");
         disk.link("made/by/link", "root/dangling");
         for (place, expected) in [
@@ -51,7 +51,7 @@ fn files_and_their_directories_are_made() {
 
 #[test]
 fn nothing_outside_is_written() {
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         disk.link("../out/file", "root/relative");
         disk.link(disk.top.join("out/file"), "root/absolute");
         disk.link("../out", "root/directory");
@@ -87,7 +87,7 @@ fn nothing_outside_is_written() {
 
 #[test]
 fn the_mode_is_kept() {
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         let file = disk.root.join("file");
         for (old, expected) in
             [(0o640, 0o640), (0o755, 0o755), (0o600, 0o600), (0o4755, 0o755), (0o222, 0o222)]
@@ -113,7 +113,7 @@ fn a_file_that_must_not_be_written_is_not_replaced() {
         // Nothing is forbidden to this user.
         return;
     }
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         let forbid = |name: &str, mode: u32| {
             fs::set_permissions(disk.root.join(name), fs::Permissions::from_mode(mode)).unwrap();
         };
@@ -128,7 +128,7 @@ fn a_file_that_must_not_be_written_is_not_replaced() {
 
 #[test]
 fn a_failure_leaves_nothing_behind() {
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         let before = names(disk);
         let long = files.write(&disk.root.join("new/file"), &"x".repeat(1001)).unwrap_err();
         assert_eq!(long.kind(), &FileErrorKind::TooLarge { limit: 1000 });
@@ -148,7 +148,7 @@ fn a_failure_leaves_nothing_behind() {
 
 #[test]
 fn a_link_in_the_place_of_a_missing_directory_is_not_followed() {
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         let found = files.find(&disk.root.join("a/b/file")).unwrap();
         disk.link("../out", "root/a");
         let error = found.write("x", WriteMode::Replace).unwrap_err();
@@ -162,7 +162,7 @@ fn a_link_in_the_place_of_a_missing_directory_is_not_followed() {
 
 #[test]
 fn other_names_keep_the_old_content() {
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         fs::hard_link(disk.root.join("file"), disk.root.join("name")).unwrap();
         assert_eq!(write(disk, files, "root/file"), Ok(()));
         assert_eq!((disk.text("root/file"), disk.text("root/name")), ("new".into(), "root/file".into()));
@@ -171,7 +171,7 @@ fn other_names_keep_the_old_content() {
 
 #[test]
 fn a_reader_sees_the_old_or_the_new() {
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         let path = disk.root.join("file");
         let texts = ["a".repeat(1000), "b".repeat(1000)];
         files.write(&path, &texts[0]).unwrap();
@@ -192,7 +192,7 @@ fn a_reader_sees_the_old_or_the_new() {
 /// A read-only mount that a running command sees is one of the file, and goes when another takes its place.
 #[test]
 fn a_file_that_is_written_in_place_stays_the_same_file() {
-    each(Reach::Roots, |disk, files| {
+    each(|disk, files| {
         let path = disk.root.join("file");
         let inode = || fs::metadata(&path).unwrap().ino();
         let write = |text: &str, mode| files.find(&path).unwrap().write(text, mode).unwrap();
