@@ -17,6 +17,7 @@ mod output;
 mod present;
 mod screen;
 mod terminal;
+mod text_input;
 mod tidings;
 
 use std::process::ExitCode;

@@ -8,6 +8,7 @@ use super::Usual;
 use crate::cli::SessionArgs;
 use crate::environment;
 use crate::failure::Failure;
+use crate::text_input;
 
 /// The policy of a session: the preset and the flags, and the rules of a file. What narrows, narrows wherever it stands;
 /// a flag about access wins over the file, and both win over what is `usual` for the agent.
@@ -37,6 +38,6 @@ pub(crate) fn combined((rules, header): (Rules, Header), access: Option<Access>,
 
 /// The rules of a file.
 fn rules(path: &Path, by: &str) -> Result<(Rules, Header), Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::unreadable(by, path, &error))?;
+    let text = text_input::read_file(path).map_err(|error| Failure::unreadable(by, path, &error))?;
     Rules::parse(&text, &path.display().to_string()).map_err(|error| Failure::bad_rules(&error))
 }

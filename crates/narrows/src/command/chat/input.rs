@@ -7,9 +7,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 
 use super::editor::Editor;
-
-/// The longest line of a pipe.
-const LONGEST: usize = 16 << 20;
+use crate::text_input;
 
 /// What has come.
 #[derive(Debug)]
@@ -44,7 +42,8 @@ impl Input {
         let (lines, typed) = mpsc::channel(1);
         let read = move || {
             let mut stdin = io::stdin().lock();
-            while let Some(typed) = next(&mut stdin) {
+            loop {
+                let typed = next(&mut stdin);
                 let is_last = !matches!(typed, Typed::Line(_));
                 if lines.blocking_send(typed).is_err() || is_last {
                     break;
@@ -77,22 +76,13 @@ impl Input {
     }
 }
 
-/// The next line; `None` only after the end.
-fn next(input: &mut impl BufRead) -> Option<Typed> {
-    let mut line = Vec::new();
-    let read = io::Read::take(&mut *input, LONGEST as u64).read_until(b'\n', &mut line);
-    Some(match read {
+/// The next line, or the end.
+fn next(input: &mut impl BufRead) -> Typed {
+    match text_input::read_line(input) {
+        Ok(Some(line)) => Typed::Line(line),
+        Ok(None) => Typed::End,
         Err(error) => Typed::Failed(error),
-        Ok(0) => Typed::End,
-        Ok(LONGEST) if !line.ends_with(b"\n") => Typed::Failed(io::Error::new(
-            io::ErrorKind::FileTooLarge,
-            format!("a line is longer than {} MiB", LONGEST >> 20),
-        )),
-        Ok(_) => match String::from_utf8(line) {
-            Ok(line) => Typed::Line(line),
-            Err(_) => Typed::Failed(io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8")),
-        },
-    })
+    }
 }
 
 #[cfg(test)]
@@ -104,11 +94,11 @@ mod tests {
         let mut input = input;
         for line in expected {
             match next(&mut input) {
-                Some(Typed::Line(found)) => assert_eq!(found.trim_end_matches('\n'), *line),
+                Typed::Line(found) => assert_eq!(found.trim_end_matches('\n'), *line),
                 other => panic!("{other:?}"),
             }
         }
-        let end = format!("{:?}", next(&mut input).expect("an end"));
+        let end = format!("{:?}", next(&mut input));
         assert!(end.contains(last), "{end}");
     }
 
@@ -117,6 +107,6 @@ mod tests {
         check(b"", &[], "End");
         check(b"a\n\nb", &["a", "", "b"], "End");
         check(b"a\n\xff\n", &["a"], "not UTF-8");
-        check(&vec![b'x'; LONGEST + 1], &[], "longer than 16 MiB");
+        check(&vec![b'x'; text_input::MAX_INPUT_BYTES + 1], &[], "longer than 16 MiB");
     }
 }

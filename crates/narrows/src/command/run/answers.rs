@@ -1,17 +1,18 @@
 //! Answers of a program that decides for itself, read from stdin as JSON lines.
 
-use std::collections::HashMap;
-use std::io::BufRead;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use narrows_base::sync::lock;
-use narrows_client::{Canceller, Decide, Pending, Question, Reply};
+use narrows_client::{Canceller, Decide, EventBody, Payload, Pending, Question, Reply, RuntimeEvent};
 use serde::Deserialize;
 use tokio::sync::oneshot;
 
-/// How many answers are kept for questions that have not come yet.
-const EARLY: usize = 64;
+use crate::text_input;
+
+/// The most answers that are kept for requests that were not told yet. The oldest goes first.
+const MAX_EARLY_ANSWERS: usize = 64;
 
 /// A line on stdin.
 #[derive(Debug, Deserialize)]
@@ -34,9 +35,19 @@ enum Line {
 #[derive(Default)]
 struct State {
     waiting: HashMap<String, oneshot::Sender<Reply>>,
-    early: HashMap<String, Reply>,
+    /// Requests that were told and are not settled, each with its answer if that came before the question.
+    told: HashMap<String, Option<Reply>>,
+    /// Answers to requests that were not told, or are settled.
+    early: VecDeque<(String, Reply)>,
     /// Nothing more will come.
     ended: bool,
+}
+
+impl State {
+    fn take_early(&mut self, id: &str) -> Option<Reply> {
+        let at = self.early.iter().position(|(known, _)| known == id)?;
+        self.early.remove(at).map(|(_, reply)| reply)
+    }
 }
 
 /// The answers that have come, and the questions that wait for one.
@@ -61,12 +72,42 @@ impl Answers {
     pub(super) fn listen(self: &Arc<Self>, cancel: Canceller) -> std::io::Result<()> {
         let answers = Arc::clone(self);
         let read = move || {
-            for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-                answers.take(&line, &cancel);
+            let mut stdin = std::io::stdin().lock();
+            loop {
+                match text_input::read_line(&mut stdin) {
+                    Ok(Some(line)) => answers.take(&line, &cancel),
+                    Ok(None) => break,
+                    Err(error) => {
+                        tracing::warn!(%error, "stdin is not read any further");
+                        break;
+                    }
+                }
             }
             answers.end();
         };
         std::thread::Builder::new().name("answers".to_owned()).spawn(read).map(drop)
+    }
+
+    /// Notes which requests are open. To be called before the program sees the event and can answer it: many requests are
+    /// settled without a question, and a question may be asked some time after its request was told.
+    pub(super) fn note(&self, event: &RuntimeEvent) {
+        let EventBody::Provider { payload, .. } = &event.body else { return };
+        match payload {
+            Payload::PermissionRequested(asked) => self.open_request(&asked.request_id),
+            Payload::PermissionResolved(resolved) => self.settle_request(&resolved.request_id),
+            _ => {}
+        }
+    }
+
+    fn open_request(&self, id: &str) {
+        let mut state = self.state();
+        let reply = state.take_early(id);
+        // A question that was asked before its request was told has taken its answer.
+        state.told.insert(id.to_owned(), reply);
+    }
+
+    fn settle_request(&self, id: &str) {
+        self.state().told.remove(id);
     }
 
     /// Whoever waits, and whoever asks from now on, has nobody to ask.
@@ -99,26 +140,68 @@ impl Answers {
 
     fn answer(&self, id: String, reply: Reply) {
         let mut state = self.state();
-        match state.waiting.remove(&id) {
-            // Whoever no longer waits has had its answer.
-            Some(waiting) => drop(waiting.send(reply)),
-            None if state.early.len() < EARLY => drop(state.early.insert(id, reply)),
-            None => tracing::warn!("too many answers to questions that nobody has asked"),
+        if let Some(waiting) = state.waiting.remove(&id) {
+            // A question that no longer waits has had its answer.
+            drop(waiting.send(reply));
+        } else if let Some(told) = state.told.get_mut(&id) {
+            *told = Some(reply);
+        } else {
+            state.early.retain(|(known, _)| *known != id);
+            if state.early.len() >= MAX_EARLY_ANSWERS {
+                state.early.pop_front();
+            }
+            state.early.push_back((id, reply));
         }
     }
 }
 
-impl Decide for Answers {
-    fn decide(&self, question: Arc<Question>) -> Pending {
+impl Answers {
+    fn reply_to(&self, id: &str) -> Pending {
         let mut state = self.state();
-        if let Some(reply) = state.early.remove(&question.id) {
+        let told = state.told.get_mut(id).and_then(Option::take);
+        if let Some(reply) = told.or_else(|| state.take_early(id)) {
             return Box::pin(async move { reply });
         }
         if state.ended {
             return Box::pin(async { Reply::Nobody });
         }
         let (answer, waiting) = oneshot::channel();
-        state.waiting.insert(question.id.clone(), answer);
+        state.waiting.insert(id.to_owned(), answer);
         Box::pin(async move { waiting.await.unwrap_or(Reply::Nobody) })
+    }
+}
+
+impl Decide for Answers {
+    fn decide(&self, question: Arc<Question>) -> Pending {
+        self.reply_to(&question.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn answers_to_requests_that_need_none_displace_no_other() {
+        let answers = Answers::default();
+        let name = |number: usize| format!("perm_{number}");
+        for number in 0..1000 {
+            answers.open_request(&name(number));
+            answers.answer(name(number), Reply::Allow);
+        }
+        for number in 1..1000 {
+            answers.settle_request(&name(number));
+            // A program may be slower than the policy.
+            answers.answer(name(number), Reply::Allow);
+        }
+        // Its question is asked last.
+        assert_eq!(answers.reply_to(&name(0)).await, Reply::Allow);
+        answers.settle_request(&name(0));
+        // One that comes before its request is told.
+        answers.answer("next".to_owned(), Reply::Allow);
+        answers.open_request("next");
+        assert_eq!(answers.reply_to("next").await, Reply::Allow);
+        let state = answers.state();
+        assert!(state.early.len() <= MAX_EARLY_ANSWERS && state.told.len() == 1);
     }
 }

@@ -1,15 +1,13 @@
 //! What is said to the agent, made from arguments, files and stdin.
 
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use narrows_client::{Input, RunRequest};
 
 use crate::cli::Run;
 use crate::failure::Failure;
-
-/// The longest prompt.
-const MOST_PROMPT: u64 = 16 << 20;
+use crate::text_input;
 
 /// How many seconds a pipe may be silent before it counts as one that was left to us by accident.
 const PATIENCE: i64 = 3;
@@ -31,14 +29,13 @@ pub(super) fn read(args: &Run) -> Result<RunRequest, Failure> {
 }
 
 fn schema(path: &Path) -> Result<serde_json::Value, Failure> {
-    let text =
-        std::fs::read_to_string(path).map_err(|error| Failure::unreadable("--schema", path, &error))?;
+    let text = text_input::read_file(path).map_err(|error| Failure::unreadable("--schema", path, &error))?;
     serde_json::from_str(&text).map_err(|error| Failure::not_json("--schema", path, &error))
 }
 
 /// The prompt, from the arguments, a file or stdin.
 fn prompt(args: &Run) -> Result<String, Failure> {
-    let piped = || read_stdin().map_err(|error| Failure::prompt(&error));
+    let piped = || text_input::read_all(io::stdin().lock()).map_err(|error| Failure::prompt(&error));
     let prompt = match args.prompt.as_deref() {
         None if io::stdin().is_terminal() => return Err(Failure::no_prompt()),
         None | Some("-") => piped()?,
@@ -62,7 +59,7 @@ fn prompt(args: &Run) -> Result<String, Failure> {
 }
 
 fn from_file(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|error| Failure::unreadable("the prompt", path, &error))
+    text_input::read_file(path).map_err(|error| Failure::unreadable("the prompt", path, &error))
 }
 
 /// Whether somebody has put something into our stdin: a file, or a pipe in which something comes. A program that leaves
@@ -85,14 +82,4 @@ fn has_input() -> bool {
         }
         _ => false,
     }
-}
-
-fn read_stdin() -> io::Result<String> {
-    let mut prompt = Vec::new();
-    io::stdin().lock().take(MOST_PROMPT + 1).read_to_end(&mut prompt)?;
-    if prompt.len() as u64 > MOST_PROMPT {
-        let limit = format!("it is longer than {} MiB", MOST_PROMPT >> 20);
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, limit));
-    }
-    String::from_utf8(prompt).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
 }

@@ -199,6 +199,9 @@ impl Conversation {
                     following.events.take_all(&mut more);
                     for event in more.drain(..) {
                         following.questions.note(&event);
+                        if let Some(answers) = &self.answers {
+                            answers.note(&event);
+                        }
                         let shown = self.presenter.show(&event, &mut following.pieces);
                         if shown.is_err() && following.cancelled.is_none() {
                             cancel(following, Cancelled::TooLong);
