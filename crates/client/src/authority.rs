@@ -14,6 +14,7 @@ use crate::allowed::{Allowed, Deed};
 use crate::docket::Docket;
 use crate::event::{Json, PermissionRequested, PermissionResolved};
 use crate::host::links;
+use crate::host::protected::ProtectedFiles;
 use crate::question::{Decide, Question, Reply};
 
 /// Something to be told as an event, by whoever is not the session itself.
@@ -108,6 +109,7 @@ pub(crate) struct Authority {
     session: OnceLock<Arc<str>>,
     policy: Arc<Policy>,
     roots: Vec<PathBuf>,
+    files: ProtectedFiles,
     /// What held for the last command that ran here, or would have when the session was opened.
     confined: Mutex<Confined>,
     decider: Option<Arc<dyn Decide>>,
@@ -129,6 +131,7 @@ impl Authority {
     pub(crate) fn new(
         policy: Arc<Policy>,
         roots: Vec<PathBuf>,
+        files: ProtectedFiles,
         decider: Option<Arc<dyn Decide>>,
         patience: Duration,
         notes: mpsc::Sender<Note>,
@@ -137,6 +140,7 @@ impl Authority {
             session: OnceLock::new(),
             policy,
             roots,
+            files,
             confined: Mutex::default(),
             decider,
             patience,
@@ -213,9 +217,9 @@ impl Authority {
         self.roots.first().map(PathBuf::as_path)
     }
 
-    /// The home directory of the policy.
-    pub(crate) fn home(&self) -> Option<&Path> {
-        self.policy.home()
+    /// The protected files of the session.
+    pub(crate) fn files(&self) -> &ProtectedFiles {
+        &self.files
     }
 
     /// What the policy says. Only what runs here is held by our sandbox; what an agent runs by itself is not.
@@ -283,10 +287,10 @@ impl Authority {
 
     /// Returns `action` with where its paths lead; `None` if they cannot be followed.
     async fn follow(&self, action: &Action) -> Option<Action> {
-        let (here, home) = (self.here()?.to_owned(), self.home().map(Path::to_owned));
+        let (here, files) = (self.here()?.to_owned(), self.files.clone());
         let mut action = action.clone();
         let following = tokio::task::spawn_blocking(move || {
-            links::follow_links(&mut action, &here, home.as_deref()).map(|()| action)
+            links::follow_links(&mut action, &here, &files).map(|()| action)
         });
         following.await.ok()?.ok()
     }

@@ -35,6 +35,9 @@ pub struct SessionConfig {
     pub mcp_servers: Vec<ServerConfig>,
     /// The environment of commands that the agent runs here.
     pub environment: Environment,
+    /// Files of settings that git reads in every repository, beside those in the home directory of the policy. The hooks that
+    /// they name are protected.
+    pub git_settings: Vec<PathBuf>,
     /// Whether the past of a session that is gone on with is wanted as events, where the agent can tell it.
     pub replay: bool,
     /// Whether events have the agent's own message with them.
@@ -63,6 +66,7 @@ impl SessionConfig {
             on_permission: None,
             mcp_servers: Vec::new(),
             environment: Environment::empty(),
+            git_settings: Vec::new(),
             replay: false,
             raw: false,
             sandbox: true,

@@ -4,5 +4,6 @@ pub(crate) mod confinement;
 pub(crate) mod files;
 mod git_config;
 pub(crate) mod links;
+pub(crate) mod protected;
 mod repository;
 pub(crate) mod terminal;

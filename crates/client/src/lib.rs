@@ -41,6 +41,7 @@ pub use event::{
 };
 pub use host::confinement::Confinement;
 pub use host::links::{Unfollowed, follow_links};
+pub use host::protected::ProtectedFiles;
 pub use input::Input;
 pub use losses::Losses;
 pub use map::Fault;

@@ -235,8 +235,8 @@ impl Services {
     /// Returns the action on the file `found`, which was asked for by the name `asked`.
     async fn file_action(&self, kind: Kind, asked: &Path, found: &Path) -> Action {
         let (asked, found) = (asked.to_owned(), found.to_owned());
-        let home = self.authority.home().map(Path::to_owned);
-        let reading = move || Ok::<_, Infallible>(links::file_action(kind, &asked, &found, home.as_deref()));
+        let files = self.authority.files().clone();
+        let reading = move || Ok::<_, Infallible>(links::file_action(kind, &asked, &found, &files));
         let Ok(action) = blocking(reading).await;
         action
     }
@@ -305,12 +305,11 @@ impl Services {
         if self.authority.here().is_none() {
             return action;
         }
-        let home = self.authority.home().map(Path::to_owned);
+        let files = self.authority.files().clone();
         let mut followed = action.clone();
-        let is_followed = blocking(move || {
-            links::follow_links_in(&mut followed, &directory, home.as_deref()).map(|()| followed)
-        })
-        .await;
+        let is_followed =
+            blocking(move || links::follow_links_in(&mut followed, &directory, &files).map(|()| followed))
+                .await;
         is_followed.unwrap_or_else(|_| Action { also: vec![Kind::Other], ..action })
     }
 

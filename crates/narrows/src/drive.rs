@@ -285,6 +285,7 @@ pub(crate) fn want(
     config.mcp_servers = mcp.map(|path| servers(path, &by)).transpose()?.unwrap_or_default();
     config.environment =
         narrows_process::Environment::filtered(crate::environment::variables(), &AllowList::default());
+    config.git_settings = crate::environment::git_settings();
     config.sandbox = !args.no_sandbox;
     let start = match (&args.resume, &args.fork, args.r#continue) {
         (Some(id), ..) => Start::Resume(id.clone()),
@@ -311,7 +312,7 @@ pub(crate) fn directory(directory: &Path) -> Result<PathBuf, Failure> {
 
 /// The MCP servers of a file.
 fn servers(path: &Path, by: &str) -> Result<Vec<ServerConfig>, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::unreadable(by, path, &error))?;
+    let text = crate::text_input::read_file(path).map_err(|error| Failure::unreadable(by, path, &error))?;
     let servers = ServerConfig::read(&text).map_err(|error| Failure::bad_file(path, &error))?;
     if servers.is_empty() {
         output::complain(&format!("{by}: {} has no server in it that is switched on\n", path.display()));

@@ -3,6 +3,7 @@
 //! A flag wins over a variable, a variable over the configuration file.
 
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 
 /// Which messages of its own narrows writes to stderr.
 pub(crate) const LOG: &str = "NARROWS_LOG";
@@ -85,6 +86,12 @@ pub(crate) const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 /// The user's directory.
 pub(crate) const HOME: &str = "HOME";
 
+/// The settings of git for the user, in place of those in the home directory.
+const GIT_GLOBAL: &str = "GIT_CONFIG_GLOBAL";
+
+/// The settings of git for the system.
+const GIT_SYSTEM: &str = "GIT_CONFIG_SYSTEM";
+
 /// All of them, with what they do, for the help and for `docs/agent.md`.
 pub(crate) const ALL: &[(&str, &str)] = &[
     (LOG, "what to log to stderr, such as `debug`; `--log` wins"),
@@ -115,12 +122,25 @@ pub(crate) const ALL: &[(&str, &str)] = &[
     (RUNTIME_DIR, "where the admin sockets of buses and gates are [~/.local/state]"),
     ("TMPDIR", "where `agents --probe` makes its directory [/tmp]"),
     (HOME, "your directory, which is what `~` means"),
+    (GIT_GLOBAL, "settings of git, to protect the hooks they name"),
+    (GIT_SYSTEM, "settings of git, likewise"),
     (NO_COLOR, "no colours, if it is set to anything"),
     (TERM, "no colours, if it is `dumb`"),
 ];
 
 /// What the built-in agent needs to see beside the ordinary variables, when narrows starts it for itself.
 pub(crate) const AGENT: &[&str] = &["NARROWS_*", "OPENAI_*", BEDROCK_KEY, AZURE_KEY];
+
+/// Files of settings that git reads in every repository, beside those in the home directory: those of the system where git is
+/// usually built to look for them, and those that variables of git name.
+pub(crate) fn git_settings() -> Vec<PathBuf> {
+    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let system = ["/etc/gitconfig", "/usr/local/etc/gitconfig", "/opt/homebrew/etc/gitconfig"];
+    let variables = [GIT_SYSTEM, GIT_GLOBAL].into_iter().filter_map(named);
+    let of_user = named(CONFIG_HOME).map(|directory| directory.join("git/config"));
+    let files = system.into_iter().map(PathBuf::from).chain(variables).chain(of_user);
+    files.filter_map(|file| std::path::absolute(file).ok()).collect()
+}
 
 /// Whether the user wants colours, as far as variables say.
 pub(crate) fn wants_colour() -> bool {

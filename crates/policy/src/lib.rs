@@ -43,6 +43,7 @@ pub use charter::{
 pub use decision::{Because, Decision, RuleName, Verdict};
 pub use kind::Kind;
 pub use policy::{Explanation, Looked, Offers, Policy};
+pub use protect::may_begin_protected;
 pub use repository::{
     DiskEntry, RepositoryDisk, git_file_target, has_repository_layout, is_unusual_repository,
 };

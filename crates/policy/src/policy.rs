@@ -189,9 +189,12 @@ impl Policy {
     /// it: what a sandbox has to keep as it is. That it lies in something protected is for the caller to see. A `.git`
     /// counts itself if it is no `directory`, because then it says where that is.
     pub fn protects(&self, root: &Path, inside: &Path, directory: bool) -> bool {
-        if !protect::guards_last(inside, directory) {
-            return false;
-        }
+        protect::guards_last(inside, directory) && self.protects_change(root, inside)
+    }
+
+    /// Returns `true` if a change of what lies in `root` under the name of `inside` is not allowed, by whatever of its names and
+    /// of the directories around it.
+    pub fn protects_change(&self, root: &Path, inside: &Path) -> bool {
         let scene = Scene { roots: &[root.to_owned()], ..Scene::default() };
         self.decide(&Action::file(Kind::Edit, root.join(inside)), &scene).verdict > Verdict::Allow
     }

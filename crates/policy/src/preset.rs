@@ -26,7 +26,8 @@ pub(crate) struct Running {
 const UNSUPPORTED: &str = "asks before it runs what might change protected files in the session's directories, such as .git/hooks: the \
      sandbox of this machine cannot keep them (it could if user namespaces were allowed)";
 const NOT_SEARCHED: &str = "asks before it runs what might change protected files in the session's directories, such as .git/hooks: not \
-     all of them are known, because git settings cannot be read or those directories have too many files";
+     all of them are known, because git settings cannot be read, those directories have too many files, or a protected name is a link \
+     to a file that does not exist";
 const HARD_LINKED: &str = "asks before it runs what might change protected files in the session's directories: one of them has a second \
      hard link, over which it can be written";
 

@@ -255,10 +255,7 @@ pub(crate) fn may_hold_protected(path: &Steps) -> bool {
 /// Whether the last of these names is protected, alone or with those before it. They are whole, and those before the
 /// last are known not to be protected themselves, which makes it quicker than [`guard`].
 pub(crate) fn guards_last(path: &Path, directory: bool) -> bool {
-    let name = |component: Component<'_>| Shape::exact(&component.as_os_str().to_string_lossy());
-    let mut names: Vec<Name> =
-        path.components().rev().take(LONGEST).map(|part| Name::of(&Step::Name(name(part)))).collect();
-    names.reverse();
+    let names = last_names(path);
     if !directory && names.last().is_some_and(|name| name.is(&Shape::exact(".git"))) {
         return true;
     }
@@ -274,6 +271,30 @@ pub(crate) fn guards_last(path: &Path, directory: bool) -> bool {
         let named = TABLE.named.get(first).into_iter().flatten();
         named.chain(&TABLE.open).any(fits)
     })
+}
+
+/// Returns `true` if a row of several names may begin with the last names of `path`, so that something protected may lie in
+/// it: `.github` is the beginning of `.github/workflows`.
+pub fn may_begin_protected(path: &Path) -> bool {
+    let names = last_names(path);
+    (0..names.len()).any(|at| {
+        let rest = &names[at..];
+        let begins = |at: &usize| {
+            let wanted = &TABLE.entries[*at].names;
+            wanted.len() > rest.len() && rest.iter().zip(wanted).all(|(name, wanted)| name.is(wanted))
+        };
+        let Name::Known(first) = &rest[0] else { return false };
+        TABLE.named.get(first).into_iter().flatten().any(begins)
+    })
+}
+
+/// As many of the last names of a path as the longest row has.
+fn last_names(path: &Path) -> Vec<Name> {
+    let name = |component: Component<'_>| Shape::exact(&component.as_os_str().to_string_lossy());
+    let mut names: Vec<Name> =
+        path.components().rev().take(LONGEST).map(|part| Name::of(&Step::Name(name(part)))).collect();
+    names.reverse();
+    names
 }
 
 /// The first entry that begins with the first of `names`.
@@ -373,6 +394,23 @@ mod tests {
         assert_eq!(TABLE.entries.iter().map(|entry| entry.names.len()).max(), Some(LONGEST));
         let open = TABLE.open.iter().map(|at| TABLE.entries[*at].names.len());
         assert_eq!(open.max(), Some(1), "what begins with a pattern is one name");
+    }
+
+    #[test]
+    fn a_directory_may_begin_a_row_by_its_last_names() {
+        for (path, expected) in [
+            (".github", true),
+            ("a/.GITHUB", true),
+            (".github/workflows", false),
+            (".local/share", true),
+            ("share", false),
+            (".local/share/gh", true),
+            ("gradle", true),
+            ("src", false),
+            (".vscode", false),
+        ] {
+            assert_eq!(may_begin_protected(Path::new(path)), expected, "{path}");
+        }
     }
 
     #[test]

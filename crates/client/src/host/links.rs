@@ -9,7 +9,8 @@ use narrows_policy::{Action, DiskEntry, Kind, RepositoryDisk, WordLink, is_unusu
 use rustix::io::Errno;
 
 use super::files::follow;
-use super::repository::{self, Extent, LookupBudget};
+use super::protected::ProtectedFiles;
+use super::repository::{Extent, LookupBudget};
 
 /// How many paths of one request are followed.
 const MAX_PATHS: usize = 1000;
@@ -25,12 +26,13 @@ const MAX_GIT_FILE_BYTES: u64 = 64 << 10;
 #[error("a path of the request cannot be followed")]
 pub struct Unfollowed;
 
-/// Adds to `action` where its paths, its directory and the words of its command lead, and what git would read there. Relative paths start in `cwd`, `~` is `home`. What does not
+/// Adds to `action` where its paths, its directory and the words of its command lead, and what git would read there. Relative paths start in `cwd`, `~` is the home directory of the policy. What does not
 /// exist is followed as far as it does. Blocks.
 ///
 /// # Errors
 /// [`Unfollowed`] if a path runs in a circle or is too long, or if there are too many.
-pub fn follow_links(action: &mut Action, cwd: &Path, home: Option<&Path>) -> Result<(), Unfollowed> {
+pub fn follow_links(action: &mut Action, cwd: &Path, files: &ProtectedFiles) -> Result<(), Unfollowed> {
+    let home = files.policy().home();
     let here = match &action.cwd {
         Some(own) => absolute(own, cwd, home),
         None => cwd.to_owned(),
@@ -39,7 +41,7 @@ pub fn follow_links(action: &mut Action, cwd: &Path, home: Option<&Path>) -> Res
     let real = real(&here)?;
     action.real_cwd =
         action.cwd.is_some().then(|| real.clone()).flatten().filter(|real| *real != plain(&here));
-    follow_from(action, &here, real.as_deref(), home)
+    follow_from(action, &here, real.as_deref(), files)
 }
 
 /// Does the same for a command whose directory is known: `directory`, which has no links in it, is where it will run. It is
@@ -50,9 +52,9 @@ pub fn follow_links(action: &mut Action, cwd: &Path, home: Option<&Path>) -> Res
 pub(crate) fn follow_links_in(
     action: &mut Action,
     directory: &Path,
-    home: Option<&Path>,
+    files: &ProtectedFiles,
 ) -> Result<(), Unfollowed> {
-    follow_from(action, directory, Some(directory), home)
+    follow_from(action, directory, Some(directory), files)
 }
 
 /// `real` is where the directory `here` leads; `None` if that is not known.
@@ -60,8 +62,9 @@ fn follow_from(
     action: &mut Action,
     here: &Path,
     real: Option<&Path>,
-    home: Option<&Path>,
+    files: &ProtectedFiles,
 ) -> Result<(), Unfollowed> {
+    let home = files.policy().home();
     if action.reads_repository() {
         action.unusual_repository = real.is_none_or(|real| is_unusual_repository(real, &LocalDisk));
     }
@@ -79,21 +82,22 @@ fn follow_from(
         }
     }
     action.paths.extend(found);
-    add_counterparts(action, here, home);
+    add_counterparts(action, here, files);
     Ok(())
 }
 
-/// Adds to `action` the files of a `.git` that its paths amount to, so that hooks and settings are protected wherever
-/// they are. Everything that judges a path of this machine calls this, directly or through [`follow_links`]. A change is
+/// Adds to `action` the files of a `.git` that its paths amount to, and the protected names that lead to them, so that what is
+/// protected is so wherever it lies. Everything that judges a path of this machine calls this, directly or through [`follow_links`]. A change is
 /// also of an unknown kind if the settings of a repository around it cannot be read as a whole. Blocks.
-fn add_counterparts(action: &mut Action, here: &Path, home: Option<&Path>) {
+fn add_counterparts(action: &mut Action, here: &Path, files: &ProtectedFiles) {
     let kinds = action.kinds();
     let is_tree = kinds.iter().any(|kind| matches!(kind, Kind::Move | Kind::Delete));
     let extent = if is_tree { Extent::Tree } else { Extent::File };
     let mut is_complete = true;
     let mut budget = LookupBudget::new();
     for path in action.paths.clone() {
-        let found = repository::counterparts(&absolute(&path, here, home), extent, home, &mut budget);
+        let path = absolute(&path, here, files.policy().home());
+        let found = files.names_of(&path, extent, &mut budget);
         is_complete &= found.is_complete;
         for path in found.paths {
             if !action.paths.contains(&path) {
@@ -111,12 +115,12 @@ fn add_counterparts(action: &mut Action, here: &Path, home: Option<&Path>) {
 
 /// Returns the action on a file that was asked for by the name `asked` and found at `found`, which has no links in it. The
 /// name is not followed again, because it may lead elsewhere by now. Blocks.
-pub(crate) fn file_action(kind: Kind, asked: &Path, found: &Path, home: Option<&Path>) -> Action {
+pub(crate) fn file_action(kind: Kind, asked: &Path, found: &Path, files: &ProtectedFiles) -> Action {
     let mut action = Action::file(kind, found);
     if asked != found {
         action.paths.push(asked.to_owned());
     }
-    add_counterparts(&mut action, Path::new("/"), home);
+    add_counterparts(&mut action, Path::new("/"), files);
     action
 }
 
@@ -204,8 +208,13 @@ pub(super) fn plain(path: &Path) -> PathBuf {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
+    use std::sync::Arc;
 
     use super::*;
+
+    fn no_files() -> ProtectedFiles {
+        ProtectedFiles::new(Arc::default(), &[], &[])
+    }
 
     /// A root `r` with links in it, and a directory `o` outside.
     fn tree() -> (tempfile::TempDir, PathBuf) {
@@ -239,10 +248,10 @@ mod tests {
             ..Action::execute(narrows_policy::Command::Argv(vec!["ls".to_owned()]), Some(named.clone()))
         };
         let mut action = run(Some(&outside));
-        follow_links_in(&mut action, &outside, None).expect("followed");
+        follow_links_in(&mut action, &outside, &no_files()).expect("followed");
         assert_eq!(action.real_cwd, Some(outside));
         let mut action = run(None);
-        follow_links_in(&mut action, &named, None).expect("followed");
+        follow_links_in(&mut action, &named, &no_files()).expect("followed");
         assert_eq!(action.real_cwd, None);
     }
 
@@ -251,7 +260,7 @@ mod tests {
         let (_place, top) = tree();
         let check = |path: &str, more: &[&str]| {
             let mut action = Action::file(Kind::Edit, path);
-            follow_links(&mut action, &top.join("r"), None).expect(path);
+            follow_links(&mut action, &top.join("r"), &no_files()).expect(path);
             let more: Vec<PathBuf> = more.iter().map(|name| top.join(name)).collect();
             assert_eq!(action.paths[1..], more, "{path}");
         };
@@ -275,14 +284,14 @@ mod tests {
         let (_place, top) = tree();
         let check = |cwd: Option<&str>, real: Option<&str>| {
             let mut action = Action { cwd: cwd.map(Into::into), ..Action::file(Kind::Edit, "x") };
-            follow_links(&mut action, &top.join("r"), None).expect("followed");
+            follow_links(&mut action, &top.join("r"), &no_files()).expect("followed");
             assert_eq!(action.real_cwd, real.map(|real| top.join(real)), "{cwd:?}");
         };
         check(None, None);
         check(Some("src"), None);
         check(Some("out"), Some("o"));
         let mut action = Action { cwd: Some("kk".into()), ..Action::file(Kind::Edit, "x") };
-        follow_links(&mut action, &top.join("r"), None).expect("followed");
+        follow_links(&mut action, &top.join("r"), &no_files()).expect("followed");
         assert_eq!(action.paths, [PathBuf::from("x"), top.join("r/.git/hooks/x")]);
     }
 
@@ -291,7 +300,7 @@ mod tests {
         let (_place, top) = tree();
         let follow = |paths: Vec<PathBuf>| {
             let mut action = Action { paths, ..Action::new(Kind::Edit) };
-            follow_links(&mut action, &top.join("r"), None)
+            follow_links(&mut action, &top.join("r"), &no_files())
         };
         assert_eq!(follow(vec!["loop/x".into()]), Err(Unfollowed));
         assert_eq!(follow(vec!["loop".into()]), Err(Unfollowed));
@@ -308,7 +317,7 @@ mod tests {
         symlink("src/run", top.join("r/run")).expect("a link");
         let check = |line: &str, expected: &[(&str, &str)]| {
             let mut action = Action::execute(narrows_policy::Command::Shell(line.to_owned()), None);
-            follow_links(&mut action, &top.join("r"), None).expect(line);
+            follow_links(&mut action, &top.join("r"), &no_files()).expect(line);
             let found: Vec<(&str, &str)> =
                 action.word_links.iter().map(|link| (&*link.written, &*link.real)).collect();
             assert_eq!(found, expected, "{line}");
@@ -330,7 +339,7 @@ mod tests {
         let root = top.join("r");
         let is_unusual = |line: &str| {
             let mut action = Action::execute(narrows_policy::Command::Shell(line.to_owned()), None);
-            follow_links(&mut action, &root, None).expect(line);
+            follow_links(&mut action, &root, &no_files()).expect(line);
             action.unusual_repository
         };
         for directory in ["objects", "refs"] {

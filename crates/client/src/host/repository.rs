@@ -111,7 +111,7 @@ pub(super) struct Counterparts {
 pub(super) fn counterparts(
     path: &Path,
     extent: Extent,
-    home: Option<&Path>,
+    user: UserSettings<'_>,
     budget: &mut LookupBudget,
 ) -> Counterparts {
     let mut found = Counterparts { paths: Vec::new(), is_complete: true };
@@ -127,7 +127,7 @@ pub(super) fn counterparts(
             found.paths.push(directory.join(GIT).join("config"));
         }
         for git in places {
-            let settings = read_settings(&git, directory, home, budget);
+            let settings = read_settings(&git, directory, user, budget);
             found.is_complete &= settings.is_complete;
             for Named { path: named, stands_for, .. } in settings.named {
                 match path.strip_prefix(&named) {
@@ -164,25 +164,44 @@ pub(super) struct Settings {
     pub(super) is_complete: bool,
 }
 
+/// Where git of this user looks for settings beside those of a repository.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct UserSettings<'a> {
+    /// What `~` in a setting means.
+    pub(super) home: Option<&'a Path>,
+    /// Files of settings for every repository. One that does not exist has no settings.
+    pub(super) files: &'a [PathBuf],
+}
+
+/// Reads what the settings of a user name for every repository: those files, what they include, and hooks by absolute paths.
+/// `worktree` has the `.git` that they stand for. Blocks.
+pub(super) fn read_user_settings(
+    worktree: &Path,
+    user: UserSettings<'_>,
+    budget: &mut LookupBudget,
+) -> Settings {
+    let mut search = Search::new(worktree, user, budget);
+    for file in user.files {
+        search.add(file.clone(), search.config.clone());
+        search.read_config(file, 0);
+    }
+    for directory in std::mem::take(&mut search.hook_paths) {
+        if directory.is_absolute() {
+            search.add_hooks(directory);
+        }
+    }
+    search.found
+}
+
 /// Reads what the settings of a repository name: its hooks and more files of settings. `git` is its directory, or a file
 /// or link that leads there, as in worktrees and submodules; `worktree` is where its files are. Blocks.
 pub(super) fn read_settings(
     git: &Path,
     worktree: &Path,
-    home: Option<&Path>,
+    user: UserSettings<'_>,
     budget: &mut LookupBudget,
 ) -> Settings {
-    let mut search = Search {
-        home,
-        budget,
-        config: worktree.join(GIT).join("config"),
-        hooks: worktree.join(GIT).join("hooks"),
-        hook_paths: Vec::new(),
-        worktrees: Vec::new(),
-        files: 0,
-        paths: 0,
-        found: Settings { named: Vec::new(), is_complete: true },
-    };
+    let mut search = Search::new(worktree, user, budget);
     if let Some(git) = search.git_directory(git) {
         search.read_repository(&git, worktree);
     }
@@ -191,7 +210,7 @@ pub(super) fn read_settings(
 
 /// Settings that are being read.
 struct Search<'a> {
-    home: Option<&'a Path>,
+    user: UserSettings<'a>,
     budget: &'a mut LookupBudget,
     /// What files of settings stand for.
     config: PathBuf,
@@ -208,7 +227,21 @@ struct Search<'a> {
     found: Settings,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    fn new(worktree: &Path, user: UserSettings<'a>, budget: &'a mut LookupBudget) -> Self {
+        Self {
+            user,
+            budget,
+            config: worktree.join(GIT).join("config"),
+            hooks: worktree.join(GIT).join("hooks"),
+            hook_paths: Vec::new(),
+            worktrees: Vec::new(),
+            files: 0,
+            paths: 0,
+            found: Settings { named: Vec::new(), is_complete: true },
+        }
+    }
+
     /// Returns the directory that a `.git` is or leads to.
     fn git_directory(&mut self, git: &Path) -> Option<PathBuf> {
         match git.metadata() {
@@ -231,9 +264,8 @@ impl Search<'_> {
             Some(path) => git.join(OsStr::from_bytes(path)),
             None => git.to_owned(),
         };
-        if let Some(home) = self.home {
-            self.read_config(&home.join(".gitconfig"), 0);
-            self.read_config(&home.join(".config/git/config"), 0);
+        for file in self.user.files {
+            self.read_config(file, 0);
         }
         for file in [common.join("config"), git.join("config.worktree")] {
             self.add(file.clone(), self.config.clone());
@@ -329,7 +361,7 @@ impl Search<'_> {
         };
         let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
         let home = match &rest[..end] {
-            b"" => self.home?.to_owned(),
+            b"" => self.user.home?.to_owned(),
             user => home_of(user)?,
         };
         Some(home.join(OsStr::from_bytes(rest.get(end + 1..).unwrap_or_default())))

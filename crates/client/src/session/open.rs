@@ -24,6 +24,7 @@ use crate::event::RuntimeEvent;
 use crate::feed::feed;
 use crate::host::confinement::Confinement;
 use crate::host::files::{Files, Limits as FileLimits, Roots};
+use crate::host::protected::ProtectedFiles;
 use crate::host::terminal::{Limits as TerminalLimits, Terminals};
 use crate::lobby::PATIENCE;
 use crate::map::{Mapper, Settings};
@@ -53,10 +54,10 @@ pub(crate) async fn begin(
     // Relative paths start in the first.
     let first = config.cwd.canonicalize().unwrap_or_else(|_| config.cwd.clone());
     paths.sort_by_key(|path| *path != first);
-    let policy = Arc::clone(&config.policy);
+    let files = ProtectedFiles::new(Arc::clone(&config.policy), &paths, &config.git_settings);
     let confinement = match config.sandbox {
-        true => Confinement::new(policy, &paths, shared.support()),
-        false => Confinement::none(policy),
+        true => Confinement::new(files.clone(), shared.support()),
+        false => Confinement::none(files.clone()),
     };
     // Only a client's own tools are asked about before they are used, and only version 2 has them as such: all others
     // find out what confines a command when one is to be run. Until the agent has opened the session there is time.
@@ -67,6 +68,7 @@ pub(crate) async fn begin(
     let authority = Arc::new(Authority::new(
         Arc::clone(&config.policy),
         paths,
+        files,
         config.on_permission.clone(),
         shared.agent.deadlines.permission,
         notes,

@@ -107,11 +107,11 @@ impl Matter {
     /// The same with where its paths lead. One that cannot be followed may lead anywhere.
     async fn followed(mut self, authority: &Authority) -> Self {
         let Some(here) = authority.here().map(Path::to_owned) else { return self };
-        let home = authority.home().map(Path::to_owned);
+        let files = authority.files().clone();
         let mut subjects = self.subjects.clone();
         let following = tokio::task::spawn_blocking(move || {
             let mut actions = subjects.iter_mut().map(|subject| &mut subject.action);
-            let followed = actions.try_for_each(|action| follow_links(action, &here, home.as_deref()));
+            let followed = actions.try_for_each(|action| follow_links(action, &here, &files));
             followed.map(|()| subjects)
         });
         match following.await {

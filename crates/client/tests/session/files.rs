@@ -115,6 +115,63 @@ async fn no_access_reaches_files_outside_the_session_directories() {
     }
 }
 
+#[tokio::test]
+async fn a_file_that_a_protected_name_leads_to_is_not_written_by_another_name() {
+    let named = [
+        "docs/guide.md",
+        "tools/x.yaml",
+        "dirv/tasks.json",
+        "dirv/new.json",
+        "ordinary.json",
+        "scripts/husky",
+        "ci/workflows/build.yml",
+        "global/pre-push",
+        "nested/hooks/x",
+    ];
+    let steps = named.iter().map(|path| format!(r#"{{ write = {{ path = "{path}", content = "x" }} }}"#));
+    let steps: Vec<String> = steps.collect();
+    let script = format!(
+        r#"[[turn]]
+        steps = [{}, {{ write = {{ path = "docs/other.md", content = "x" }} }}]"#,
+        steps.join(", ")
+    );
+    for access in [Access::Medium, Access::High] {
+        let mut stage = Stage::new(Version::V1, access);
+        let system = stage.config.cwd.join("settings");
+        stage.config.git_settings = vec![system.clone()];
+        let driven = stage.open(&script).await;
+        for file in named.iter().filter(|file| !file.contains("new")) {
+            let file = driven.path(file);
+            std::fs::create_dir_all(file.parent().expect("a directory")).expect("a directory");
+            std::fs::write(file, "").expect("a file");
+        }
+        for directory in [".husky", "nested/repo/.git"] {
+            std::fs::create_dir_all(driven.path(directory)).expect("a directory");
+        }
+        let hooks = driven.path("global");
+        std::fs::write(&system, format!("[core]\nhooksPath = {}\n", hooks.display())).expect("a file");
+        let nested = "[core]\nhooksPath = ../hooks\n";
+        std::fs::write(driven.path("nested/repo/.git/config"), nested).expect("a file");
+        for (target, link) in [
+            ("docs/guide.md", "AGENTS.md"),
+            ("tools/x.yaml", ".pre-commit-config.yaml"),
+            ("dirv", ".zed"),
+            ("../ordinary.json", "dirv/settings.json"),
+            ("../scripts/husky", ".husky/pre-commit"),
+            ("ci", ".github"),
+        ] {
+            std::os::unix::fs::symlink(target, driven.path(link)).expect("a link");
+        }
+        let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
+        let resolved = payloads(&all(&mut run).await, "permission.resolved");
+        let outcomes: Vec<_> = resolved.iter().map(|resolved| resolved["outcome"].clone()).collect();
+        let mut expected = vec![json!("refused"); named.len()];
+        expected.push(json!("allowed"));
+        assert_eq!(outcomes, expected, "{access}");
+        driven.leave().await;
+    }
+}
+
 /// The client opens these files itself, so only its own judgment protects them.
 #[tokio::test]
 async fn hooks_and_settings_that_git_obeys_under_other_names_are_not_written() {

@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use narrows_client::Confinement;
+use narrows_client::{Confinement, ProtectedFiles};
 use narrows_policy::{Confined, Header, Narrowing, Policy as Rulebook, Rules, Scene};
 
 use crate::cli::{Circumstances, Policy, PolicyCommand};
 use crate::drive;
+use crate::environment;
 use crate::failure::Failure;
 
 /// Does what was asked for.
@@ -28,6 +29,7 @@ pub(super) fn execute(args: &Policy) -> Result<ExitCode, Failure> {
 /// What decides, and where.
 struct Court {
     policy: Rulebook,
+    files: ProtectedFiles,
     roots: Vec<PathBuf>,
     confined: Confined,
 }
@@ -41,8 +43,9 @@ impl Court {
         let cwd = args.cwd.as_deref().unwrap_or(Path::new("."));
         let roots = std::iter::once(cwd).chain(args.add_dir.iter().map(PathBuf::as_path));
         let roots = roots.map(drive::directory).collect::<Result<Vec<_>, _>>()?;
-        let confined = confined(&policy, &roots, args)?;
-        Ok(Self { policy, roots, confined })
+        let files = ProtectedFiles::new(Arc::new(policy.clone()), &roots, &environment::git_settings());
+        let confined = confined(&policy, &files, args)?;
+        Ok(Self { policy, files, roots, confined })
     }
 
     /// The surroundings of a request.
@@ -52,7 +55,7 @@ impl Court {
 }
 
 /// What a sandbox keeps commands from: the one that `narrows run` would have here, unless another is assumed.
-fn confined(policy: &Rulebook, roots: &[PathBuf], args: &Circumstances) -> Result<Confined, Failure> {
+fn confined(policy: &Rulebook, files: &ProtectedFiles, args: &Circumstances) -> Result<Confined, Failure> {
     if args.no_sandbox {
         return Ok(Confined::default());
     }
@@ -64,7 +67,7 @@ fn confined(policy: &Rulebook, roots: &[PathBuf], args: &Circumstances) -> Resul
             protected: narrows_policy::Protection::Kept,
         });
     }
-    let confinement = Confinement::new(Arc::new(policy.clone()), roots, Arc::default());
+    let confinement = Confinement::new(files.clone(), Arc::default());
     super::block_on(async { confinement.now().await.1 })
 }
 
@@ -74,5 +77,5 @@ fn rules(path: &Path) -> Result<(Rules, Header), Failure> {
 }
 
 fn text(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|error| Failure::unreadable("the rules", path, &error))
+    crate::text_input::read_file(path).map_err(|error| Failure::unreadable("the rules", path, &error))
 }

@@ -13,7 +13,8 @@ fn settings_of_a_hostile_repository_take_bounded_memory() {
     let paths = format!("[core]\n{}{}", "worktree=a\n".repeat(40_000), "hookspath=b\n".repeat(40_000));
     for (text, is_complete) in [(&long, true), (&names, true), (&paths, false)] {
         let (_place, root) = tree(&[(".git/config", text), (".git/HEAD", "ref: refs/heads/main\n")]);
-        let settings = read_settings(&root.join(".git"), &root, None, &mut LookupBudget::new());
+        let settings =
+            read_settings(&root.join(".git"), &root, UserSettings::default(), &mut LookupBudget::new());
         assert_eq!(settings.is_complete, is_complete);
         assert!(settings.named.len() <= MAX_PATHS * MAX_PATHS);
     }
@@ -30,7 +31,8 @@ fn hooks_of_a_hostile_repository_are_followed_up_to_a_bound() {
     for number in 0..50 {
         symlink("x", root.join(format!("hooks/{number}"))).expect("a link");
     }
-    let settings = read_settings(&root.join(".git"), &root, None, &mut LookupBudget::new());
+    let settings =
+        read_settings(&root.join(".git"), &root, UserSettings::default(), &mut LookupBudget::new());
     assert!(!settings.is_complete && settings.named.len() <= MAX_LOOKUP_PATHS);
 }
 
@@ -42,7 +44,7 @@ fn the_settings_of_many_repositories_are_read_up_to_a_bound() {
     let (_place, root) = tree(&files);
     let deepest = root.join("r/".repeat(19)).join("x");
     let look_up = |mut budget: LookupBudget| {
-        let found = counterparts(&deepest, Extent::File, None, &mut budget);
+        let found = counterparts(&deepest, Extent::File, UserSettings::default(), &mut budget);
         (found.is_complete, budget)
     };
     let (is_complete, rest) = look_up(LookupBudget::new());
@@ -67,11 +69,16 @@ fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
     (place, top)
 }
 
+fn with_home(top: &Path, path: &str) -> Counterparts {
+    let files = [top.join("home/.gitconfig")];
+    let user = UserSettings { home: Some(&top.join("home")), files: &files };
+    counterparts(&top.join(path), Extent::File, user, &mut LookupBudget::new())
+}
+
 #[track_caller]
 fn check(top: &Path, path: &str, expected: &[&str]) {
     let expected: Vec<PathBuf> = expected.iter().map(|name| top.join(name)).collect();
-    let found =
-        counterparts(&top.join(path), Extent::File, Some(&top.join("home")), &mut LookupBudget::new());
+    let found = with_home(top, path);
     assert_eq!(found, Counterparts { paths: expected, is_complete: true }, "{path}");
 }
 
@@ -108,7 +115,8 @@ fn hooks_and_settings_that_settings_name_count_as_those_of_the_repository() {
     check(&top, "r/src", &[]);
     // A directory that is moved takes the hooks in it along.
     check(&top, "r/scripts", &[]);
-    let moved = counterparts(&top.join("r/scripts"), Extent::Tree, None, &mut LookupBudget::new());
+    let moved =
+        counterparts(&top.join("r/scripts"), Extent::Tree, UserSettings::default(), &mut LookupBudget::new());
     assert_eq!(moved.paths, [top.join("r/.git/hooks")]);
 }
 
@@ -131,12 +139,7 @@ fn hooks_are_found_however_git_is_told_of_them() {
         "[core]\nhooksPath = ../r/hooks",
     ] {
         let (_place, top) = beside(config);
-        let found = counterparts(
-            &top.join("r/hooks/pre-commit"),
-            Extent::File,
-            Some(&top.join("home")),
-            &mut LookupBudget::new(),
-        );
+        let found = with_home(&top, "r/hooks/pre-commit");
         assert_eq!(found.paths, named.map(|name| top.join("r").join(name)), "{config}");
         assert!(found.is_complete, "{config}");
     }
@@ -184,7 +187,8 @@ fn links_among_hooks_and_settings_are_followed() {
 fn settings_that_cannot_be_read_as_a_whole_are_incomplete() {
     let is_complete = |files: &[(&str, &str)]| {
         let (_place, top) = tree(files);
-        counterparts(&top.join("r/src"), Extent::File, None, &mut LookupBudget::new()).is_complete
+        counterparts(&top.join("r/src"), Extent::File, UserSettings::default(), &mut LookupBudget::new())
+            .is_complete
     };
     assert!(is_complete(&[("r/.git/config", "[include]\npath = missing")]));
     assert!(!is_complete(&[("r/.git/config", &"#".repeat(1 + (1 << 20)))]));

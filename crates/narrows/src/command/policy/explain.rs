@@ -19,7 +19,7 @@ pub(super) fn execute(args: &Explain) -> Result<ExitCode, Failure> {
     let mut action = action(&args.wanted, &args.request);
     // The first of the roots is where relative paths start.
     let here = court.roots.first().cloned().unwrap_or_default();
-    let is_followed = follow_links(&mut action, &here, court.policy.home()).is_ok();
+    let is_followed = follow_links(&mut action, &here, &court.files).is_ok();
     let mut explanation = court.policy.explain(&action, &court.scene());
     if !is_followed {
         // Nobody knows where it leads, so no rule lets it pass.

@@ -61,6 +61,7 @@ async fn turn(post: Post, request: RunRequest, policy: Policy) -> Result<ExitCod
     let mut config = SessionConfig::new(charge.root.clone(), Arc::new(policy));
     config.on_permission = Some(Arc::new(Behind { person }));
     config.environment = Environment::filtered(environment::variables(), &AllowList::default());
+    config.git_settings = environment::git_settings();
     let can = charge.bundle.capabilities;
     let offer = Offer {
         read_files: can.read_text_file,

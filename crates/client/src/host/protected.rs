@@ -1,0 +1,154 @@
+//! The protected files of a session, known by where their names lead.
+//!
+//! The policy judges names. A file can be meant by a protected name that is a link to it (`AGENTS.md -> docs/guide.md`), or lies in a
+//! directory that is one, and a request that names the file itself shows nothing of this. So the names are looked for on the disk, and
+//! those that lead to a path are judged beside it. A sandbox keeps what the same search finds.
+
+mod search;
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use narrows_base::sync::lock;
+use narrows_policy::Policy;
+use narrows_process::is_missing;
+
+use super::links;
+use super::repository::{self, Extent, LookupBudget};
+pub(super) use search::Found;
+use search::LinkedName;
+
+/// The most directory entries that are searched for protected paths before a command. The nearest come first. A tree
+/// with more is searched incompletely, which is reported: a command could create that many files on purpose.
+pub(super) const MAX_ENTRIES: usize = 100_000;
+
+/// How long the result of a search is used for files.
+const MIN_SEARCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How many times as long as the search it is used at least, so that searching a large tree takes a small part of the time.
+const SEARCH_INTERVAL_FACTOR: u32 = 20;
+
+/// The protected files in the directories of one session. Clones share what was found.
+#[derive(Clone, Debug)]
+pub struct ProtectedFiles {
+    policy: Arc<Policy>,
+    roots: Vec<PathBuf>,
+    /// Files of settings that git reads in every repository.
+    git_settings: Arc<[PathBuf]>,
+    known: Arc<Mutex<Known>>,
+    /// When a search has to be repeated for files. Held while one goes on.
+    next_search: Arc<Mutex<Option<Instant>>>,
+}
+
+/// What any search of this session has found, while it exists. So a command cannot hide it from the search before the next one.
+#[derive(Debug, Default)]
+struct Known {
+    paths: BTreeSet<PathBuf>,
+    links: BTreeSet<LinkedName>,
+}
+
+impl ProtectedFiles {
+    /// Those that this policy protects in `roots`. `git_settings` are the files of settings that git reads beside those of a
+    /// repository and of the home directory of the policy.
+    pub fn new(policy: Arc<Policy>, roots: &[PathBuf], git_settings: &[PathBuf]) -> Self {
+        let of_home = |home: &Path| [home.join(".gitconfig"), home.join(".config/git/config")];
+        let mut files: Vec<PathBuf> = policy.home().map(of_home).into_iter().flatten().collect();
+        files.extend(git_settings.iter().filter(|file| !files.contains(file)).cloned().collect::<Vec<_>>());
+        Self {
+            policy,
+            roots: roots.to_vec(),
+            git_settings: files.into(),
+            known: Arc::default(),
+            next_search: Arc::default(),
+        }
+    }
+
+    pub(super) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub(super) fn roots(&self) -> &[PathBuf] {
+        &self.roots
+    }
+
+    /// Where git looks for settings beside those of a repository.
+    pub(super) fn git(&self) -> repository::UserSettings<'_> {
+        repository::UserSettings { home: self.policy.home(), files: &self.git_settings }
+    }
+
+    /// Searches for protected paths, and adds those that earlier searches of this session found. Blocks.
+    pub(super) fn search(&self, max_entries: usize) -> Found {
+        let mut found = search::search(self, max_entries);
+        let mut known = lock(&self.known);
+        known.paths.append(&mut found.paths);
+        known.links.append(&mut found.links);
+        // A path that cannot be looked at is kept: a command may have changed the mode of a directory around it.
+        known.paths.retain(|path| !path.symlink_metadata().is_err_and(|error| is_missing(&error)));
+        known.links.retain(LinkedName::holds);
+        found.has_hard_link = known.paths.iter().any(|path| is_hard_linked(path));
+        Found { paths: known.paths.clone(), ..found }
+    }
+
+    /// Returns the protected names by which `path` is meant too, which has no links in it. Blocks.
+    fn linked_names(&self, path: &Path, extent: Extent) -> BTreeSet<PathBuf> {
+        self.search_if_due();
+        let known = lock(&self.known);
+        known.links.iter().filter_map(|link| link.name_of(path, extent)).collect()
+    }
+
+    fn search_if_due(&self) {
+        if self.roots.is_empty() {
+            return;
+        }
+        let mut next = lock(&self.next_search);
+        let begun = Instant::now();
+        if next.is_none_or(|next| next <= begun) {
+            self.search(MAX_ENTRIES);
+            let taken = begun.elapsed().saturating_mul(SEARCH_INTERVAL_FACTOR);
+            *next = Some(Instant::now() + taken.max(MIN_SEARCH_INTERVAL));
+        }
+    }
+
+    /// Returns the protected names that a change of `path` amounts to, which has no links in it, and `false` if there may be
+    /// more. Blocks.
+    pub(super) fn names_of(
+        &self,
+        path: &Path,
+        extent: Extent,
+        budget: &mut LookupBudget,
+    ) -> repository::Counterparts {
+        let mut found = repository::counterparts(path, extent, self.git(), budget);
+        for name in self.linked_names(path, extent) {
+            if !found.paths.contains(&name) {
+                found.paths.push(name);
+            }
+        }
+        found
+    }
+
+    /// Returns `true` if a command sees the file at `path`, which has no links in it, through a mount of its own.
+    pub(super) fn is_mounted(&self, path: &Path) -> bool {
+        let id = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
+        // A mount on a link is one on the file that it leads to.
+        id(path).is_some_and(|file| lock(&self.known).paths.iter().any(|known| id(known) == Some(file)))
+    }
+}
+
+/// Returns `true` if the file has other names. One that cannot be looked at may have.
+fn is_hard_linked(path: &Path) -> bool {
+    match path.metadata() {
+        Ok(file) => !file.is_dir() && file.nlink() > 1,
+        Err(error) => !is_missing(&error),
+    }
+}
+
+/// Returns where a path leads, if that can be told.
+fn real(path: &Path) -> Option<PathBuf> {
+    links::real(path).ok().flatten()
+}
+
+#[cfg(test)]
+mod tests;

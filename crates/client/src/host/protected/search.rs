@@ -1,0 +1,330 @@
+//! The search for protected paths in the directories of a session.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use narrows_policy::{Policy, Protection, may_begin_protected};
+use narrows_process::is_missing;
+
+use super::{ProtectedFiles, real};
+use crate::host::links;
+use crate::host::repository::{self, Extent, LookupBudget, Named, Settings};
+
+/// Directories of what was installed or built. Their contents come and go as wholes, and what runs in them is no
+/// better protected than the rest of them.
+const MADE: [&str; 7] =
+    ["node_modules", "bower_components", "vendor", "target", ".venv", "venv", "__pypackages__"];
+
+/// Directories in a `.git` that only git writes and that name nothing that is run.
+const GIT_DATA: [&str; 3] = ["objects", "refs", "logs"];
+
+/// A protected name, or the beginning of one, by which a file is meant that lies elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct LinkedName {
+    /// Where the file is, without links.
+    real: PathBuf,
+    /// The path that leads there.
+    spelled: PathBuf,
+    /// The name by which the policy judges it: `spelled`, or a path of a `.git` for which git takes it.
+    name: PathBuf,
+}
+
+impl LinkedName {
+    /// Returns `true` unless the path leads elsewhere by now.
+    pub(super) fn holds(&self) -> bool {
+        real(&self.spelled).is_none_or(|real| real == self.real)
+    }
+
+    /// Returns the name by which this one means `path`, or a part of it if all in it changes.
+    pub(super) fn name_of(&self, path: &Path, extent: Extent) -> Option<PathBuf> {
+        match path.strip_prefix(&self.real) {
+            Ok(rest) if rest.as_os_str().is_empty() => Some(self.name.clone()),
+            Ok(rest) => Some(self.name.join(rest)),
+            Err(_) => (extent == Extent::Tree && self.real.starts_with(path)).then(|| self.name.clone()),
+        }
+    }
+}
+
+/// The result of a search for protected paths.
+pub(in crate::host) struct Found {
+    /// Paths that the policy protects.
+    pub(in crate::host) paths: BTreeSet<PathBuf>,
+    /// Protected names that are links, or in which links are, and names that protected ones begin with.
+    pub(super) links: BTreeSet<LinkedName>,
+    /// Directories that cannot be looked through, so that all of them is protected. This holds as long as they are so.
+    pub(in crate::host) closed: Vec<PathBuf>,
+    /// Every directory was searched, or is protected as a whole, and all settings of git were read.
+    pub(in crate::host) is_complete: bool,
+    /// A protected file has a name that is not mounted.
+    pub(super) has_hard_link: bool,
+}
+
+impl Found {
+    /// What of it a sandbox keeps that `can_protect` files in a root or not.
+    pub(in crate::host) fn protection(&self, can_protect: bool) -> Protection {
+        if !self.is_complete {
+            Protection::NotSearched
+        } else if !can_protect && !self.is_empty() {
+            Protection::Unsupported
+        } else if self.has_hard_link {
+            Protection::HardLinked
+        } else {
+            Protection::Kept
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.paths.is_empty() && self.closed.is_empty()
+    }
+
+    /// Everything that a command must not change.
+    pub(in crate::host) fn into_all(self) -> Vec<PathBuf> {
+        let Self { paths, closed, .. } = self;
+        paths.into_iter().chain(closed).collect()
+    }
+}
+
+/// What is looked for in a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Area {
+    /// Protected names.
+    Plain,
+    /// The rest of protected names: a link leads here that one begins with. All others are found where the directory is.
+    Begun,
+    /// Links that lead out of it: it is protected as a whole.
+    Protected,
+}
+
+/// A directory that is to be searched, by its name in a root.
+struct Open<'a> {
+    root: &'a Path,
+    inside: PathBuf,
+    area: Area,
+}
+
+struct Search<'a> {
+    policy: &'a Policy,
+    roots: &'a [PathBuf],
+    user: repository::UserSettings<'a>,
+    budget: LookupBudget,
+    open: VecDeque<Open<'a>>,
+    /// Protected directories, which come last.
+    protected: VecDeque<Open<'a>>,
+    /// Where those are that were opened, without links: links can lead round in circles.
+    seen: BTreeSet<PathBuf>,
+    found: Found,
+}
+
+/// Searches at most `most` directory entries for protected paths.
+///
+/// Whatever can be told of a directory only with permissions that it does not give closes it: a command that owns it could
+/// change its mode, and write what was not found. No name or layout that files of a workspace can have ends the search, but for
+/// [`MADE`].
+pub(super) fn search(files: &ProtectedFiles, most: usize) -> Found {
+    let mut search = Search {
+        policy: files.policy(),
+        roots: files.roots(),
+        user: files.git(),
+        budget: LookupBudget::new(),
+        open: VecDeque::new(),
+        protected: VecDeque::new(),
+        seen: BTreeSet::new(),
+        found: Found {
+            paths: BTreeSet::new(),
+            links: BTreeSet::new(),
+            closed: Vec::new(),
+            is_complete: true,
+            has_hard_link: false,
+        },
+    };
+    search.run(most);
+    search.found
+}
+
+impl<'a> Search<'a> {
+    fn run(&mut self, mut most: usize) {
+        for root in self.roots {
+            let mut settings = repository::read_user_settings(root, self.user, &mut self.budget);
+            let is_inside = |path: &Path| self.roots.iter().any(|root| path.starts_with(root));
+            settings.named.retain(|named| is_inside(&named.path) || is_inside(&named.spelled));
+            self.add_settings(root, settings);
+            self.add_named_above(root);
+            self.open.push_back(Open { root: root.as_path(), inside: PathBuf::new(), area: Area::Plain });
+        }
+        while let Some(next) = self.open.pop_front().or_else(|| self.protected.pop_front()) {
+            if !self.look_through(&next, &mut most) {
+                tracing::debug!(roots = ?self.roots, "search for protected paths incomplete");
+                self.found.is_complete = false;
+                return;
+            }
+        }
+    }
+
+    /// Returns `false` if no entries are left to look at.
+    fn look_through(&mut self, open: &Open<'a>, most: &mut usize) -> bool {
+        let (root, inside, area) = (open.root, &open.inside, open.area);
+        let directory = root.join(inside);
+        let entries = match directory.read_dir() {
+            Ok(entries) if can_search(&directory) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return true,
+            // A link to a file.
+            Err(error) if area == Area::Begun && is_missing(&error) => return true,
+            Ok(_) | Err(_) => {
+                self.close(directory, area);
+                return true;
+            }
+        };
+        let is_git = inside.file_name().is_some_and(|name| name == ".git");
+        let is_in_git = is_git || area == Area::Protected && inside.iter().any(|name| name == ".git");
+        let is_repository = area == Area::Plain && (is_git || repository::is_repository(&directory));
+        if is_repository {
+            self.add_named_by_settings(root, &directory);
+        }
+        for entry in entries {
+            let Ok(entry) = entry else {
+                self.close(directory, area);
+                break;
+            };
+            if *most == 0 {
+                return false;
+            }
+            *most -= 1;
+            let name = entry.file_name();
+            let path = inside.join(&name);
+            let kind = match entry.file_type() {
+                Ok(kind) => kind,
+                Err(error) if is_missing(&error) => continue,
+                Err(_) => {
+                    self.close(root.join(path), area);
+                    continue;
+                }
+            };
+            let is_git_data = is_in_git && GIT_DATA.iter().any(|data| name == *data);
+            let is_searched = kind.is_dir() && !is_git_data && !MADE.iter().any(|made| name == *made);
+            if area == Area::Protected {
+                if kind.is_symlink() {
+                    if !real(&root.join(&path)).is_some_and(|real| self.is_kept(&real)) {
+                        self.add_protected(root, path);
+                    }
+                } else if is_searched {
+                    self.open_protected(root, path);
+                }
+                continue;
+            }
+            if !kind.is_dir() && name == ".git" {
+                self.add_named_by_settings(root, &root.join(&path));
+            }
+            let is_protected = |path: &Path| self.policy.protects(root, path, kind.is_dir());
+            if is_protected(&path)
+                || !is_git && is_repository && is_protected(&inside.join(".git").join(&name))
+            {
+                // The settings of a `.git` that leads elsewhere are read there.
+                match name == ".git" {
+                    true => self.add_link(root, &path),
+                    false => self.add_protected(root, path.clone()),
+                }
+                self.found.paths.insert(root.join(path));
+            } else if kind.is_symlink() && may_begin_protected(&path) {
+                self.add_link(root, &path);
+                self.open.push_back(Open { root, inside: path, area: Area::Begun });
+            } else if is_searched && (area == Area::Plain || may_begin_protected(&path)) {
+                self.open.push_back(Open { root, inside: path, area });
+            }
+        }
+        true
+    }
+
+    /// Notes that a directory cannot be looked through. One that is protected stays as it is, but may have links in it.
+    fn close(&mut self, directory: PathBuf, area: Area) {
+        match area {
+            Area::Protected => self.found.is_complete = false,
+            Area::Plain | Area::Begun => self.found.closed.push(directory),
+        }
+    }
+
+    /// Returns `true` if a path without links lies in one that was found.
+    fn is_kept(&self, path: &Path) -> bool {
+        path.ancestors().any(|above| self.found.paths.contains(above))
+    }
+
+    /// Adds a protected name: where it leads is protected, and what is in it.
+    fn add_protected(&mut self, root: &'a Path, path: PathBuf) {
+        self.add_link(root, &path);
+        self.found.paths.insert(root.join(&path));
+        self.open_protected(root, path);
+    }
+
+    /// Opens a protected directory, if that is one, to look for links in it.
+    fn open_protected(&mut self, root: &'a Path, path: PathBuf) {
+        let name = root.join(&path);
+        let Some(real) = real(&name) else { return };
+        // Of a directory around a root all of the root is protected.
+        let around: Vec<PathBuf> =
+            self.roots.iter().filter(|root| root.starts_with(&real)).cloned().collect();
+        self.found.paths.extend(around);
+        if self.roots.iter().any(|root| real.starts_with(root)) && name.is_dir() && self.seen.insert(real) {
+            self.protected.push_back(Open { root, inside: path, area: Area::Protected });
+        }
+    }
+
+    fn add_link(&mut self, root: &Path, path: &Path) {
+        let name = root.join(path);
+        if let Some(real) = real(&name).filter(|real| *real != name) {
+            // A command can make it, unless it lies in what is protected.
+            let can_be_made = self.roots.iter().any(|root| real.starts_with(root)) && !self.is_kept(&real);
+            if can_be_made && real.symlink_metadata().is_err_and(|error| is_missing(&error)) {
+                self.found.is_complete = false;
+            }
+            self.found.links.insert(LinkedName { real, spelled: name.clone(), name });
+        }
+    }
+
+    /// Adds the hooks and settings that the settings of a repository name. `git` is its directory, or a file or link that
+    /// leads there.
+    fn add_named_by_settings(&mut self, root: &Path, git: &Path) {
+        let worktree = git.parent().filter(|_| git.ends_with(".git")).unwrap_or(git);
+        let settings = repository::read_settings(git, worktree, self.user, &mut self.budget);
+        if !settings.is_complete {
+            tracing::debug!(?git, "git settings not readable as a whole");
+        }
+        self.add_settings(root, settings);
+    }
+
+    fn add_settings(&mut self, root: &Path, settings: Settings) {
+        self.found.is_complete &= settings.is_complete;
+        for Named { path, spelled, stands_for } in settings.named {
+            if path != stands_for {
+                let (real, spelled, name) = (path.clone(), spelled.clone(), stands_for.clone());
+                self.found.links.insert(LinkedName { real, spelled, name });
+            }
+            let is_there = path.symlink_metadata().is_ok() || spelled.symlink_metadata().is_ok();
+            if is_there && self.policy.protects_change(root, &stands_for) {
+                // A link on the way is as good as what it leads to.
+                self.found.paths.extend((links::plain(&spelled) != path).then_some(spelled));
+                self.found.paths.insert(path);
+            }
+        }
+    }
+
+    /// Adds the same for the repositories around a root: git in the root obeys their settings.
+    fn add_named_above(&mut self, root: &Path) {
+        for directory in root.ancestors().skip(1).take(repository::MAX_ANCESTORS) {
+            self.add_named_by_settings(root, &directory.join(".git"));
+            if repository::is_repository(directory) {
+                self.add_named_by_settings(root, directory);
+            }
+        }
+    }
+}
+
+/// Returns `true` if what is in a directory can be looked at, which takes more than the right to list it.
+fn can_search(directory: &Path) -> bool {
+    rustix::fs::accessat(
+        rustix::fs::CWD,
+        directory,
+        rustix::fs::Access::EXEC_OK,
+        rustix::fs::AtFlags::EACCESS,
+    )
+    .is_ok()
+}

@@ -1,0 +1,267 @@
+//! Tests of the search for protected paths, and of the names that lead to a file.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use narrows_policy::{Access, Narrowing, Protection, Rules};
+
+use super::*;
+
+fn medium() -> Policy {
+    Policy::new(Access::Medium, Narrowing::default())
+}
+
+fn protected_files(policy: Policy, root: &Path) -> ProtectedFiles {
+    ProtectedFiles::new(Arc::new(policy), &[root.to_owned()], &[])
+}
+
+fn tree(files: &[&str]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for file in files {
+        let path = dir.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+    dir
+}
+
+#[track_caller]
+fn check(root: &Path, rules: &str, most: usize, expected: &[&str]) {
+    let (rules, _) = Rules::parse(rules, "policy.toml").unwrap();
+    let policy = Policy::new(Access::Medium, Narrowing::default()).with_rules(rules);
+    let found = protected_files(policy, root).search(most).paths;
+    let expected: BTreeSet<PathBuf> = expected.iter().map(|name| root.join(name)).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn what_git_obeys_is_found_whatever_it_is_called() {
+    let root = tree(&[
+        "bare.git/HEAD",
+        "bare.git/config",
+        "bare.git/description",
+        "bare.git/hooks/pre-push",
+        "bare.git/objects/x",
+        "bare.git/refs/x",
+        ".git/HEAD",
+        "scripts/hooks/pre-commit",
+        "scripts/build",
+        "team.conf",
+    ]);
+    let settings =
+        "[core]\nhooksPath = scripts/hooks\n[include]\npath = ../team.conf\n[include]\npath = ../none\n";
+    fs::write(root.path().join(".git/config"), settings).unwrap();
+    let top = root.path().canonicalize().unwrap();
+    let all = [".git/config", "bare.git/config", "bare.git/hooks", "scripts/hooks", "team.conf"];
+    check(&top, "", usize::MAX, &all);
+}
+
+#[test]
+fn no_layout_of_a_directory_hides_what_lies_in_it() {
+    let root = tree(&[
+        "HEAD",
+        "config",
+        "objects/x/.vscode/tasks.json",
+        "refs/AGENTS.md",
+        "sub/.vscode/tasks.json",
+        "sub/proj/.git/HEAD",
+        "sub/proj/.git/hooks/pre-commit",
+        "sub/proj/.git/logs/AGENTS.md",
+        "sub/proj/.git/objects/aa/AGENTS.md",
+        "sub/proj/.git/other/AGENTS.md",
+        "sub/proj/.git/refs/AGENTS.md",
+    ]);
+    let all = [
+        "config",
+        "objects/x/.vscode",
+        "refs/AGENTS.md",
+        "sub/.vscode",
+        "sub/proj/.git/hooks",
+        "sub/proj/.git/other/AGENTS.md",
+    ];
+    check(root.path(), "", usize::MAX, &all);
+}
+
+#[test]
+fn hooks_that_are_links_are_protected_where_they_lead() {
+    let root =
+        tree(&[".git/HEAD", ".git/hooks/x", "scripts/pre-commit", "hk/x", "tools/push", "tools/other"]);
+    let top = root.path().canonicalize().unwrap();
+    symlink("../../scripts/pre-commit", top.join(".git/hooks/pre-commit")).unwrap();
+    symlink("../tools/push", top.join("hk/pre-push")).unwrap();
+    fs::write(top.join(".git/config"), "[core]\nhooksPath = hk\n").unwrap();
+    let links = [".git/hooks/pre-commit", "hk/pre-push"];
+    let all = [".git/config", ".git/hooks", "hk", "scripts/pre-commit", "tools/push"];
+    check(&top, "", usize::MAX, &[&all[..], &links[..]].concat());
+    let rule = "[[rule]]\neffect = 'allow'\npath = ['hk/**', 'hk', '.git/hooks/**', '.git/hooks']\n";
+    check(&top, rule, usize::MAX, &[".git/config"]);
+}
+
+#[test]
+fn links_of_protected_names_are_protected_where_they_lead() {
+    let root = tree(&[
+        "docs/guide.md",
+        "docs/other.md",
+        "dirv/tasks.json",
+        "ordinary.json",
+        "ci/workflows/build.yml",
+        "ci/other",
+        ".husky/pre-push",
+        "scripts/husky",
+    ]);
+    let top = root.path().canonicalize().unwrap();
+    for (target, link) in [
+        ("docs/guide.md", "AGENTS.md"),
+        ("dirv", ".zed"),
+        ("../ordinary.json", "dirv/settings.json"),
+        ("../scripts/husky", ".husky/pre-commit"),
+        ("..", ".husky/up"),
+        (".", "here"),
+        ("ci", ".github"),
+        ("other", "ci/link"),
+    ] {
+        symlink(target, top.join(link)).unwrap();
+    }
+    fs::remove_file(top.join(".husky/up")).unwrap();
+    let all = [".github/workflows", ".husky", ".husky/pre-commit", ".zed", ".zed/settings.json", "AGENTS.md"];
+    check(&top, "", usize::MAX, &all);
+    let files = protected_files(medium(), &top);
+    let names = |path: &str, extent: Extent| -> Vec<String> {
+        let names = files.linked_names(&top.join(path), extent);
+        names.iter().map(|name| name.strip_prefix(&top).unwrap().display().to_string()).collect()
+    };
+    assert_eq!(names("docs/guide.md", Extent::File), ["AGENTS.md"]);
+    assert_eq!(names("docs/other.md", Extent::File), [""; 0]);
+    assert_eq!(names("docs", Extent::File), [""; 0]);
+    assert_eq!(names("docs", Extent::Tree), ["AGENTS.md"]);
+    assert_eq!(names("dirv/new/x", Extent::File), [".zed/new/x"]);
+    assert_eq!(names("ordinary.json", Extent::File), [".zed/settings.json"]);
+    assert_eq!(names("ci/workflows/new.yml", Extent::File), [".github/workflows/new.yml"]);
+    // A directory around the root is protected with all of it.
+    symlink("..", top.join(".husky/up")).unwrap();
+    assert!(files.search(usize::MAX).paths.contains(&top));
+}
+
+#[test]
+fn a_protected_name_that_leads_to_nothing_is_not_kept() {
+    let root = tree(&["docs/x", ".vscode/x"]);
+    let top = root.path().canonicalize().unwrap();
+    let files = protected_files(medium(), &top);
+    for target in ["none", "../../none"] {
+        symlink(target, top.join(".vscode/link")).unwrap();
+        assert_eq!(files.search(100).protection(true), Protection::Kept, "{target}");
+        fs::remove_file(top.join(".vscode/link")).unwrap();
+    }
+    symlink("docs/none", top.join("AGENTS.md")).unwrap();
+    assert_eq!(files.search(100).protection(true), Protection::NotSearched);
+    fs::write(top.join("docs/none"), "").unwrap();
+    assert_eq!(files.search(100).protection(true), Protection::Kept);
+}
+
+#[test]
+fn hooks_that_settings_of_the_user_or_the_system_name_are_protected() {
+    let root = tree(&["hk/pre-push", "own/gitconfig", ".git/HEAD", "rel/x"]);
+    let top = root.path().canonicalize().unwrap();
+    let files = |settings: &[PathBuf]| ProtectedFiles::new(Arc::new(medium()), &[top.clone()], settings);
+    let settings = top.join("own/gitconfig");
+    for (value, hooks) in [(top.join("hk").display().to_string(), "hk"), ("rel".to_owned(), "rel")] {
+        fs::write(&settings, format!("[core]\nhooksPath = {value}\n")).unwrap();
+        let found = files(std::slice::from_ref(&settings)).search(100);
+        assert!(found.is_complete);
+        assert_eq!(found.paths, BTreeSet::from([top.join(hooks), settings.clone()]));
+    }
+    fs::write(&settings, "[core").unwrap();
+    assert_eq!(files(&[settings]).search(100).protection(true), Protection::NotSearched);
+    let outside = tempfile::NamedTempFile::new().unwrap();
+    assert_eq!(files(&[outside.path().to_owned()]).search(100).into_all(), [""; 0].map(PathBuf::from));
+}
+
+#[test]
+fn what_is_protected_is_found_wherever_it_lies() {
+    let root = tree(&[
+        ".env",
+        ".env.local",
+        ".env.example",
+        ".git/HEAD",
+        ".git/config",
+        ".git/hooks/pre-commit",
+        ".git/objects/aa/.env",
+        ".vscode/tasks.json",
+        "AGENTS.md",
+        "a/b/CLAUDE.md",
+        "a/b/main.rs",
+        "a/server.key",
+        "node_modules/x/.npmrc",
+        "sub/.git",
+    ]);
+    symlink("AGENTS.md", root.path().join("CLAUDE.md")).unwrap();
+    symlink("a", root.path().join("link")).unwrap();
+    let all = [
+        ".env",
+        ".env.local",
+        ".git/config",
+        ".git/hooks",
+        ".vscode",
+        "AGENTS.md",
+        "CLAUDE.md",
+        "a/b/CLAUDE.md",
+        "a/server.key",
+        "sub/.git",
+    ];
+    check(root.path(), "", 1000, &all);
+    let rule = "[[rule]]\neffect = 'allow'\npath = ['**/*.md', '.vscode/**']\n";
+    let rest = [".env", ".env.local", ".git/config", ".git/hooks", "a/server.key", "sub/.git"];
+    check(root.path(), rule, 1000, &rest);
+    check(root.path(), "", 0, &[]);
+}
+
+#[test]
+fn the_nearest_are_found_first() {
+    let root = tree(&["a/a/a/.env", "b/.env", ".env"]);
+    check(root.path(), "", 3, &[".env"]);
+    check(root.path(), "", 5, &[".env", "b/.env"]);
+    check(root.path(), "", 100, &[".env", "a/a/a/.env", "b/.env"]);
+}
+
+#[test]
+fn what_was_found_once_stays_protected_though_the_search_ends_before_it() {
+    let root = tree(&["a/.git/config", "a/b/AGENTS.md"]);
+    let files = protected_files(medium(), root.path());
+    let first = files.search(100);
+    assert_eq!((first.paths.len(), first.is_complete), (2, true));
+    for number in 0..100 {
+        fs::write(root.path().join(number.to_string()), "").unwrap();
+    }
+    let second = files.search(100);
+    assert_eq!((second.paths, second.is_complete), (first.paths, false));
+    fs::remove_file(root.path().join("a/b/AGENTS.md")).unwrap();
+    assert_eq!(files.search(1000).into_all(), [root.path().join("a/.git/config")]);
+}
+
+#[test]
+fn the_reason_why_protected_files_are_not_kept_is_told() {
+    let root = tree(&["AGENTS.md", "other"]);
+    let files = protected_files(medium(), root.path());
+    assert_eq!(files.search(100).protection(true), Protection::Kept);
+    assert_eq!(files.search(100).protection(false), Protection::Unsupported);
+    assert_eq!(files.search(1).protection(true), Protection::NotSearched);
+    fs::hard_link(root.path().join("AGENTS.md"), root.path().join("second")).unwrap();
+    assert_eq!(files.search(100).protection(true), Protection::HardLinked);
+    fs::remove_file(root.path().join("second")).unwrap();
+    // The settings of git cannot be read, and no sandbox is to blame.
+    fs::create_dir(root.path().join(".git")).unwrap();
+    let pipe = root.path().join(".git/config");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    for can_protect in [true, false] {
+        assert_eq!(files.search(100).protection(can_protect), Protection::NotSearched);
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_read_is_protected_as_a_whole() {
+    let root = tree(&["file"]);
+    // Root can read every directory. A file in its place fails for every user.
+    let unreadable = root.path().join("file");
+    let found = protected_files(medium(), &unreadable).search(100);
+    assert_eq!((found.closed, found.is_complete), (vec![unreadable.join("")], true));
+}
