@@ -25,7 +25,7 @@ fn opening(id: usize, servers: &str) -> String {
 fn descriptions_of_servers_have_a_bounded_number_of_keys_and_servers() {
     let mut scene = scene();
     let one = scene.open_as("token:one");
-    let keys: Vec<String> = (0..50_000).map(|number| format!(r#""{number}":0"#)).collect();
+    let keys: Vec<String> = (0..15_000).map(|number| format!(r#""{number}":0"#)).collect();
     for kind in ["stdio", "acp"] {
         scene.line(one, &opening(1, &format!(r#"{{"type":"{kind}",{}}}"#, keys.join(","))));
         let seen = scene.seen();
@@ -34,7 +34,7 @@ fn descriptions_of_servers_have_a_bounded_number_of_keys_and_servers() {
     let servers = |count: usize| -> Vec<String> {
         (0..count).map(|number| format!(r#"{{"type":"acp","name":"n","id":"{number}"}}"#)).collect()
     };
-    scene.line(one, &opening(1, &servers(20_000).join(",")));
+    scene.line(one, &opening(1, &servers(4_000).join(",")));
     assert!(scene.seen().contains("-32602"));
     scene.line(one, &opening(1, &servers(256).join(",")));
     assert!(scene.seen().starts_with("w0 < "));
@@ -130,7 +130,12 @@ fn answers_of_arrays_that_are_not_complete_are_bounded_for_an_identity() {
             .map(|id| json!({"jsonrpc": "2.0", "id": array * 100 + id, "method": "_x", "params": {"sessionId": "a"}}))
             .collect();
         scene.line(one, &Value::from(entries).to_string());
-        let last = last_id_in(&scene.seen(), 0);
+        let seen = scene.seen();
+        if seen.contains("too much of this client waits") {
+            assert!(array > 0 && !seen.contains("w0 < "));
+            continue;
+        }
+        let last = last_id_in(&seen, 0);
         // All but the last.
         for number in last - 30..last {
             scene.answer(0, number, &json!({"text": "x".repeat(50_000)}));
@@ -143,6 +148,8 @@ fn answers_of_arrays_that_are_not_complete_are_bounded_for_an_identity() {
     // The errors in place of further answers are kept, too, and are short.
     assert!((500_000..=5 << 18).contains(&held.1), "{held:?}");
     scene.leaves(one);
+    // Requests that the worker has not answered stay in its table as long as it lives.
+    scene.dies(0);
     let held = scene.core.memory.held(super::super::identity::Identity::ANYONE);
     assert_eq!(held.0, 0);
 }

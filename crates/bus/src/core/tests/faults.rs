@@ -484,11 +484,11 @@ fn limits_may_change_while_lines_wait() {
         limits: Limits { queue_bytes, ..Limits::default() },
         ..config(vec![Pool { instances: 1, ..pool(Share::All) }])
     };
-    for (before, after) in [(8 << 20, 1 << 20), (1 << 20, 8 << 20)] {
+    for (before, after) in [(8 << 20, 1 << 19), (1 << 19, 8 << 20)] {
         let mut scene = Scene::new(&with(before));
         let client = scene.open();
-        let text = "x".repeat(3 << 20);
-        scene.ask(client, 1, "session/list", &json!({"text": text}));
+        let text = "x".repeat(900 << 10);
+        scene.ask(client, 1, "session/new", &json!({"text": text}));
         scene.core.reload(scene.now, &with(after), &mut scene.sight);
         scene.ask(client, 2, "session/new", &json!({}));
         scene.sight.seen.retain(|line| line.len() < 1000);

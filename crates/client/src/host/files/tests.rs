@@ -444,7 +444,7 @@ fn a_path_without_links_is_found_only_where_it_is() {
         disk.link("file", "root/other");
         disk.link("nowhere", "root/dangling");
         let roots = Arc::new(Roots::open_with(*way, &[disk.top.join("alias")]).unwrap());
-        let files = Files::new(roots, Reach::Roots, Limits::default());
+        let files = Files::new(roots, Limits::default());
         let find = |path: &str| files.find(&disk.top.join(path)).and_then(Found::without_links);
         for path in ["root/file", "root/sub/file", "root/new", "root/new/deep", "root/./file"] {
             assert_eq!(find(path).unwrap().path(), disk.top.join(path), "{path}");
