@@ -5,6 +5,7 @@
 //! know.
 
 mod code;
+mod code_files;
 mod evaluate;
 mod git_commands;
 mod git_files;
@@ -132,6 +133,12 @@ impl Word {
         let name = self.text.rsplit(['/', '\\']).next().unwrap_or_default().to_lowercase();
         Some(name.strip_suffix(".exe").map_or_else(|| name.clone(), str::to_owned))
     }
+
+    /// The same, and for a version or a build of a program that runs others the name of that program.
+    fn program_family(&self) -> Option<String> {
+        let name = self.program()?;
+        Some(programs::family(&name).map_or(name, str::to_owned))
+    }
 }
 
 /// One program that runs, with what belongs to it.
@@ -198,9 +205,13 @@ impl Part {
         word.text.contains('/') || !word.is_option() && self.starts.binary_search(&at).is_err()
     }
 
-    /// The names of programs that it may run.
+    /// The names of programs that it may run, and those of which they are versions or builds.
     pub(crate) fn programs(&self) -> impl Iterator<Item = String> {
-        self.starts.iter().filter_map(|start| self.words.get(*start).and_then(Word::program))
+        self.starts.iter().filter_map(|start| self.words.get(*start)).flat_map(|word| {
+            let name = word.program();
+            let family = word.program_family().filter(|family| name.as_ref() != Some(family));
+            name.into_iter().chain(family)
+        })
     }
 
     /// As one line, for people.

@@ -112,7 +112,7 @@ pub(super) fn mention_code(words: &[Word], starts: &[usize], git: bool, mentions
     let coded =
         |start: &&usize| words.get(**start).and_then(Word::program).is_some_and(|name| has_code(&name));
     if let Some(start) = starts.iter().find(coded) {
-        let program = words[*start].program().unwrap_or_default();
+        let program = words[*start].program_family().unwrap_or_default();
         let mut runs_words = false;
         for (at, word) in words.iter().enumerate().skip(start + 1) {
             let behind_option = words[at - 1].is_option();

@@ -4,10 +4,11 @@
 //! script in a file. Wherever else its commands may come from (pipes, descriptors, functions, whatever stands around
 //! it), it may run anything: so nobody asks how its input got there.
 
+use super::code_files::code_source;
 use super::lexer::Input;
-use super::programs::{INTERPRETERS, LAUNCHERS, OTHER_SHELLS, PREFIXES, SHELLS, STDIN_READERS, has_code};
+use super::programs::{INTERPRETERS, LAUNCHERS, OTHER_SHELLS, SHELLS, STDIN_READERS, has_code, is_one_of};
 use super::{Part, Word, listed};
-use crate::command::reduce::may_be_one_of;
+use crate::command::reduce::{RUNNERS, may_be_one_of};
 
 /// Programs whose single word may be the whole text for a shell.
 const WORD_TAKERS: &str = "\
@@ -28,16 +29,13 @@ pub(super) fn may_do_anything(part: &Part) -> bool {
         if part.in_shell && program.text.starts_with('~') && !program.text.contains('/') {
             return true;
         }
-        let Some(name) = program.program() else { return false };
-        // `bash-5.2`, `ksh93` and `sh.distrib` are shells as well.
-        let kind = name.split(['-', '.']).next().unwrap_or_default();
-        let kind = kind.trim_end_matches(|letter: char| letter.is_ascii_digit());
+        let Some(name) = program.program_family() else { return false };
         let told = told && (listed(SHELLS, &name) || has_code(&name));
         let wraps = part.wraps && *start == 0;
         let listens = match name.as_str() {
             _ if wraps => false,
             name if listed(LAUNCHERS, name) => return true,
-            _ if listed(SHELLS, kind) => match shell(rest) {
+            name if listed(SHELLS, name) => match shell(rest) {
                 Source::Words => false,
                 Source::Input => true,
                 Source::Unknown => return true,
@@ -54,18 +52,22 @@ pub(super) fn may_do_anything(part: &Part) -> bool {
             "gdb" | "lldb" => !rest.iter().any(|word| word.text.trim_start_matches('-') == "batch"),
             name if listed(STDIN_READERS, name) => true,
             name if is_interpreter(name) => interprets_input(rest),
-            _ => false,
+            name => match code_source(name, rest) {
+                Source::Words => false,
+                Source::Input => true,
+                Source::Unknown => return true,
+            },
         };
         listens && !told
     }) || takes_name_of_shell(part)
 }
 
 fn is_interpreter(name: &str) -> bool {
-    listed(INTERPRETERS, name) || name.starts_with("python") || name.starts_with("pypy")
+    is_one_of(INTERPRETERS, name) || name.starts_with("python") || name.starts_with("pypy")
 }
 
-/// Where a shell with these words has its commands from.
-enum Source {
+/// Where a program with these words has its commands from.
+pub(super) enum Source {
     /// A text or a file that is known.
     Words,
     Input,
@@ -237,11 +239,12 @@ fn interprets_input(words: &[Word]) -> bool {
 /// Returns `true` if the whole text for a shell is the name of a shell, or of a program like one.
 fn takes_name_of_shell(part: &Part) -> bool {
     let takes = |at: &usize| {
-        part.words.get(*at).and_then(Word::program).is_some_and(|name| listed(WORD_TAKERS, &name))
+        let name = part.words.get(*at).and_then(Word::program_family);
+        name.is_some_and(|name| [WORD_TAKERS, SHELLS, OTHER_SHELLS].iter().any(|list| listed(list, &name)))
     };
     let Some(taker) = part.starts.iter().copied().find(takes) else { return false };
     !part.wraps
-        && part.words.iter().skip(taker + 1).filter_map(Word::program).any(|name| {
+        && part.words.iter().skip(taker + 1).filter_map(Word::program_family).any(|name| {
             [SHELLS, OTHER_SHELLS, LAUNCHERS, STDIN_READERS].iter().any(|list| listed(list, &name))
                 || is_interpreter(&name)
                 || name == "xargs"
@@ -252,13 +255,13 @@ fn takes_name_of_shell(part: &Part) -> bool {
 /// prefixes and their options stands before it.
 pub(super) fn is_filled_program(words: &[Word], at: usize, exec: &str) -> bool {
     let Some(before) = at.checked_sub(1).map(|before| &words[before]) else { return true };
-    let name = before.program();
+    let name = before.program_family();
     // The option that chooses what is filled in.
     if words[at].is_option() || listed("-I -J", &before.text) {
         return false;
     }
     listed(exec, &before.text)
-        || name.is_some_and(|name| listed(PREFIXES, &name))
+        || name.is_some_and(|name| RUNNERS.iter().any(|list| listed(list, &name)))
         || before.may_be_option()
         || before.text.contains('=')
         || before.text.starts_with(|letter: char| letter.is_ascii_digit())

@@ -1,6 +1,75 @@
 //! Programs that run others: what stands before a command, what hands texts to a shell, what has a language of its own.
 
-/// Words before a command: what they take for themselves differs, so a program may start at any word behind them.
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
+/// What stands in the name of a program to tell versions and builds from each other. Digits at the end do not count.
+const BUILDS: &str = "\
+    static dynamic distrib dist orig real basic tiny nox gtk athena huge normal big multiarch minimal full small core x \
+    i amd arm armhf armv aarch riscv ppc ppc64le s390x linux gnu gnueabihf musl darwin apple macos freebsd unknown pc none \
+    thread threads multi preview beta alpha rc nightly dev daily lts stable debug dbg release bin wrapped unwrapped \
+    jit posix common mod cli cgi v p";
+
+/// All names in the lists of this module.
+static NAMES: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
+    let lists = [
+        PREFIXES,
+        SOURCERS,
+        CALLERS,
+        TEXT_TAKERS,
+        SHELLS,
+        OTHER_SHELLS,
+        LAUNCHERS,
+        STDIN_READERS,
+        INTERPRETERS,
+        FINDERS,
+        LISTENERS,
+        CODED,
+    ];
+    let words = lists.into_iter().flat_map(|list| list.split_whitespace());
+    words.chain(SUBCOMMAND_PREFIXES.iter().map(|(name, _)| *name)).collect()
+});
+
+/// Returns the name in the lists of this module of which `name` is a version or a build, as `perl5.36-x86_64-linux-gnu`
+/// and `vim.basic` are. Only what forbids may ask: what permits wants the very name.
+pub(super) fn family(name: &str) -> Option<&'static str> {
+    if let Some(known) = NAMES.get(name) {
+        return Some(known);
+    }
+    let begins = |at: &usize| {
+        let letter = name.as_bytes()[*at];
+        letter.is_ascii_digit() || b"-._+".contains(&letter)
+    };
+    // From the longest on: `luajit-2.1` is no `lua`.
+    let ends = (2..name.len().min(MAX_NAME_BYTES)).rev().filter(begins);
+    ends.filter_map(|end| NAMES.get(name.get(..end)?).map(|known| (*known, &name[end..])))
+        .find(|(known, rest)| {
+            // Whatever stands behind the name of a shell, it may be one.
+            super::listed(SHELLS, known) && !rest.starts_with(['_', '+']) || names_build(rest)
+        })
+        .map(|(known, _)| known)
+}
+
+/// Longer names are only read so far.
+const MAX_NAME_BYTES: usize = 64;
+
+/// Returns `true` if there is nothing in `rest` but numbers and words for builds.
+fn names_build(rest: &str) -> bool {
+    rest.split(['-', '.', '_', '+']).all(|word| {
+        let letters = word.trim_end_matches(|letter: char| letter.is_ascii_digit());
+        word.starts_with(|letter: char| letter.is_ascii_digit())
+            || letters.is_empty()
+            || super::listed(BUILDS, letters)
+    })
+}
+
+/// Returns `true` if a program is one of `list`, or a version or a build of one.
+pub(super) fn is_one_of(list: &str, name: &str) -> bool {
+    family(name).is_some_and(|known| super::listed(list, known))
+}
+
+/// Words before a command: what they take for themselves differs, so a program may start at any word behind them. So it
+/// may behind all shells.
 pub(super) const PREFIXES: &str = "\
     - ash bash builtin bundle busybox catchsegv chpst chroot chrt command coproc cpulimit csh dash \
     dbus-run-session doas entr env eval exec faketime fakeroot firejail fish flock function \
@@ -51,7 +120,7 @@ pub(super) const CALLS: &str = "-c --call --shell-mode";
 /// Words of the language before a command, which is the next word.
 pub(super) const LEADS: &str = "! { do elif else if then until while";
 
-/// Programs that may hand one of their arguments to a shell.
+/// Programs that may hand one of their arguments to a shell, beside the shells.
 pub(super) const TEXT_TAKERS: &str = "\
     ash bash busybox cmd csh dash entr env eval expect firejail fish flock ksh mksh nix-shell nsenter \
     parallel pkexec powershell pwsh runuser screen script sh su systemd-run tcsh tmux toybox trap watch \
@@ -92,22 +161,22 @@ pub(super) const FINDERS: &str = "find gfind bfs fd fdfind";
 /// Options of finders behind which a command stands.
 pub(super) const EXEC: &str = "-exec -execdir -ok -okdir -x -X --exec --exec-batch";
 
-/// Programs that may read commands from their input.
+/// Programs that may read commands from their input, beside the shells.
 pub(super) const LISTENERS: &str = "\
     sh bash dash ash ksh mksh zsh rbash yash posh lksh ksh93 csh tcsh fish pwsh powershell cmd expect parallel ssh su sudo \
     doas runuser nsenter chroot script busybox toybox mosh rsh at batch crontab make gmake xargs entr . source";
 
 /// Programs with code, or with commands, among their words.
 const CODED: &str = "\
-    awk gawk mawk nawk busybox perl ruby irb node nodejs deno bun lua luajit php tclsh wish expect osascript groovy \
+    awk gawk mawk nawk busybox perl python pypy ruby irb node nodejs deno bun lua luajit php tclsh wish expect osascript groovy \
     jshell julia rscript guile racket sbcl clisp ocaml runghc elixir erl swift scala \
     vim vi nvim view ex ed emacs sed gsed make gmake ninja cmake tar bsdtar gtar rsync scp sftp zip unzip \
-    split logrotate gdb lldb sqlite3 psql mysql ftp lftp wget man less more ssh slogin autossh mosh \
+    split logrotate gdb lldb sqlite sqlite3 psql mysql mariadb ftp lftp wget man less more ssh slogin autossh mosh \
     socat nc ncat openvpn nmap tcpdump m4 dc sort";
 
 /// Whether a program may run what stands in its words.
 pub(super) fn has_code(program: &str) -> bool {
-    super::listed(CODED, program) || program.starts_with("python") || program.starts_with("pypy")
+    is_one_of(CODED, program) || program.starts_with("python") || program.starts_with("pypy")
 }
 
 /// Variables whose value is directories, whatever their names are.

@@ -52,6 +52,12 @@ const MOST_OPEN: usize = 2000;
 /// How often the directory may change.
 const MOST_DIRECTORIES: usize = 8;
 
+/// Programs behind which another may start.
+pub(super) const RUNNERS: [&str; 3] = [PREFIXES, SHELLS, OTHER_SHELLS];
+
+/// Programs that may hand one of their arguments to a shell.
+const TAKERS: [&str; 3] = [TEXT_TAKERS, SHELLS, OTHER_SHELLS];
+
 /// Whether `word` stands in `list`.
 pub(crate) fn listed(list: &str, word: &str) -> bool {
     list.split(' ').any(|known| known == word)
@@ -171,7 +177,9 @@ impl Reader {
 
     /// Texts that are the input of commands may be commands, if one of those may listen to them.
     fn hear(&mut self) {
-        let runs = |part: &Part, list: &str| part.programs().any(|name| listed(list, &name));
+        let runs = |part: &Part, lists: &[&str]| {
+            part.programs().any(|name| lists.iter().any(|list| listed(list, &name)))
+        };
         let mut depth = 1;
         while !self.documents.is_empty() {
             let documents = std::mem::take(&mut self.documents);
@@ -180,7 +188,7 @@ impl Reader {
             if let Some(part) = self.script.parts.iter_mut().rfind(|part| !part.wraps) {
                 part.literals.extend(literals);
             }
-            let listens = self.script.parts.iter().any(|part| runs(part, LISTENERS));
+            let listens = self.script.parts.iter().any(|part| runs(part, &[LISTENERS, SHELLS, OTHER_SHELLS]));
             self.script.plain = false;
             if listens && documents.iter().any(|document| document.open) {
                 self.script.parts.iter_mut().for_each(Part::run_anything);
@@ -248,10 +256,11 @@ impl Reader {
             return;
         }
         let mut wild = part.wild;
-        let names: Vec<Option<String>> = words.iter().map(Word::program).collect();
+        let names: Vec<Option<String>> = words.iter().map(Word::program_family).collect();
         let is = |at: usize, list: &str| names[at].as_deref().is_some_and(|name| listed(list, name));
         let is_git =
             |at: usize| is(at, "git") || names[at].as_deref().is_some_and(|name| name.starts_with("git-"));
+        let is_any = |at: usize, lists: &[&str]| lists.iter().any(|list| is(at, list));
         let mut starts = vec![0];
         let mut is_start = vec![false; words.len()];
         let mut texts = Vec::new();
@@ -282,12 +291,12 @@ impl Reader {
                 subcommands_of(program)
                     .is_some_and(|list| words[from + 1..].iter().any(|word| is_one(list, &word.text)))
             };
-            if open || is(from, PREFIXES) || is(from, SOURCERS) || by_subcommand() {
+            if open || is_any(from, &RUNNERS) || is(from, SOURCERS) || by_subcommand() {
                 explored = from;
                 starts.extend(from + 1..words.len());
                 let takes = |at: &usize| match &words[*at].open {
-                    Some(_) => may_be_one_of(&words[*at], TEXT_TAKERS),
-                    None => is(*at, TEXT_TAKERS),
+                    Some(_) => TAKERS.iter().any(|list| may_be_one_of(&words[*at], list)),
+                    None => is_any(*at, &TAKERS),
                 };
                 if let Some(taker) = (from..words.len()).find(takes) {
                     texts.extend(inner_texts(&words[taker..]));
@@ -345,7 +354,7 @@ impl Reader {
             let is_filled = |word: &Word| {
                 is_filled_in(word) || place.as_ref().is_some_and(|place| word.text.contains(place))
             };
-            let shells = starts.iter().any(|at| *at < words.len() && is(*at, TEXT_TAKERS));
+            let shells = starts.iter().any(|at| *at < words.len() && is_any(*at, &TAKERS));
             wild |= shells
                 && words.iter().enumerate().any(|(at, word)| {
                     let text = is_filled_in(word) && at > 0 && words[at - 1].may_be_option();
@@ -439,7 +448,7 @@ fn feeds_program(words: &[Word], names: &[Option<String>]) -> bool {
     if (0..words.len()).any(|at| is(at, SHELLS) || is(at, OTHER_SHELLS) || is(at, "eval")) {
         return true;
     }
-    (0..words.len()).any(|at| is(at, PREFIXES) && !is(at, FEEDERS))
+    (0..words.len()).any(|at| RUNNERS.iter().any(|list| is(at, list)) && !is(at, FEEDERS))
 }
 
 /// What stands for the words that come from elsewhere, where it was chosen.
@@ -514,7 +523,7 @@ fn inner_texts(words: &[Word]) -> Vec<String> {
     }
     if words
         .iter()
-        .any(|word| matches!(word.program().as_deref(), Some("eval" | "cmd" | "powershell" | "pwsh")))
+        .any(|word| matches!(word.program_family().as_deref(), Some("eval" | "cmd" | "powershell" | "pwsh")))
     {
         let all: Vec<&str> = words.iter().skip(1).map(|word| word.text.as_str()).collect();
         texts.push(all.join(" "));

@@ -19,6 +19,9 @@ const PROGRAMS: [&str; 9] = ["bash", "dash", "cat", "env", "xargs", "nice", "tim
 const MORE_PROGRAMS: [&str; 11] =
     ["sh", "rev", "tr", "tee", "sed", "head", "find", "setarch", "linux64", "busybox", "sleep"];
 
+/// Names of versions and builds, which all run bash.
+const VERSIONS: [&str; 3] = ["bash5", "bash-static", "sh.distrib"];
+
 /// Shells that run every line.
 const SHELLS: [&str; 2] = ["bash", "dash"];
 
@@ -120,6 +123,9 @@ impl Namespace {
                     copy(Path::new(word), &target)?;
                 }
             }
+        }
+        for name in VERSIONS {
+            symlink("bash", root.join("bin").join(name))?;
         }
         let write = |name: &str, text: &str, mode: u32| {
             fs::write(root.join(name), text)?;

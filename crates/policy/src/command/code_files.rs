@@ -1,0 +1,180 @@
+//! Programs with a language of their own that read code from a file, or from their input.
+
+use super::Word;
+use super::listed;
+use super::obey::{Source, is_script};
+
+/// Where a program has its code from.
+struct CodeReader {
+    programs: &'static str,
+    /// Letters of options without a value.
+    flags: &'static str,
+    /// Options whose value is code, or with which none is read.
+    texts: &'static str,
+    long_texts: &'static [&'static str],
+    /// Options whose value is a file of code.
+    files: &'static str,
+    long_files: &'static [&'static str],
+    operands: Operands,
+}
+
+/// What the words are that are no options.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operands {
+    /// Code, unless an option gives it, and data.
+    Data,
+    /// Names that give no code.
+    Names,
+    /// A name, and then code.
+    NameAndCode,
+    /// Files of code.
+    Files,
+}
+
+const READERS: &[CodeReader] = &[
+    CodeReader {
+        programs: "awk gawk mawk nawk",
+        flags: "bcCgPrtOMNSsnhIkV",
+        texts: "",
+        long_texts: &[],
+        files: "fEi",
+        long_files: &["--file", "--exec", "--include"],
+        operands: Operands::Data,
+    },
+    CodeReader {
+        programs: "sed gsed",
+        flags: "nrsuzE",
+        texts: "",
+        long_texts: &[],
+        files: "f",
+        long_files: &["--file"],
+        operands: Operands::Data,
+    },
+    CodeReader {
+        programs: "psql",
+        flags: "aAbeEnqsStwWxXzH01",
+        texts: "clV",
+        long_texts: &["--command", "--list", "--help", "--version"],
+        files: "f",
+        long_files: &["--file"],
+        operands: Operands::Names,
+    },
+    CodeReader {
+        programs: "mysql mariadb",
+        flags: "ABbCEfGHiLnNoqrstTUvwWX",
+        texts: "eV",
+        long_texts: &["--execute", "--help", "--version"],
+        files: "",
+        long_files: &[],
+        operands: Operands::Names,
+    },
+    CodeReader {
+        programs: "sqlite sqlite3",
+        flags: "",
+        texts: "",
+        long_texts: &["-help", "--help", "-version", "--version"],
+        files: "",
+        long_files: &[],
+        operands: Operands::NameAndCode,
+    },
+    CodeReader {
+        programs: "m4",
+        flags: "",
+        texts: "",
+        long_texts: &["--help", "--version"],
+        files: "",
+        long_files: &[],
+        operands: Operands::Files,
+    },
+    CodeReader {
+        programs: "dc",
+        flags: "",
+        texts: "ehV",
+        long_texts: &["--expression", "--help", "--version"],
+        files: "f",
+        long_files: &["--file"],
+        operands: Operands::Files,
+    },
+];
+
+/// Options of `sqlite3` with a value.
+const SQLITE_VALUES: &str = "-cmd -init -separator -nullvalue -newline -vfs -maxsize -mmap";
+
+/// Returns where a program with these words has its code from.
+pub(super) fn code_source(program: &str, words: &[Word]) -> Source {
+    let reader = READERS.iter().find(|reader| listed(reader.programs, program));
+    reader.map_or(Source::Words, |reader| reader.source(words))
+}
+
+impl CodeReader {
+    fn source(&self, words: &[Word]) -> Source {
+        let mut is_given = false;
+        let mut operands = 0;
+        for (at, word) in words.iter().enumerate() {
+            let before = at.checked_sub(1).map(|before| words[before].text.as_str());
+            let is_value = before.is_some_and(|option| listed(SQLITE_VALUES, option));
+            let file = self.code_file(word, words.get(at + 1));
+            let file = match file {
+                None if self.gives_code(word) => {
+                    is_given = true;
+                    continue;
+                }
+                None if word.is_option() || is_value => continue,
+                None if self.operands == Operands::Files && !is_given => word.clone(),
+                None => {
+                    operands += 1;
+                    continue;
+                }
+                Some(file) => file,
+            };
+            match file.open {
+                _ if is_script(&file) => is_given = true,
+                Some(_) => return Source::Unknown,
+                None => return Source::Input,
+            }
+        }
+        let reads = !is_given
+            && match self.operands {
+                Operands::Data => false,
+                Operands::Names | Operands::Files => true,
+                Operands::NameAndCode => operands < 2,
+            };
+        if reads { Source::Input } else { Source::Words }
+    }
+
+    /// The file of code that an option names, in its own word or in the `next`.
+    fn code_file(&self, word: &Word, next: Option<&Word>) -> Option<Word> {
+        let text = word.text.as_str();
+        let value = |value: &str| Word { text: value.to_owned(), ..word.clone() };
+        if let Some((_, file)) = text.split_once('=').filter(|(name, _)| abbreviates(name, self.long_files)) {
+            return Some(value(file));
+        }
+        if abbreviates(text, self.long_files) {
+            return next.cloned();
+        }
+        match self.after_flags(text, self.files)? {
+            "" => next.cloned(),
+            glued => Some(value(glued)),
+        }
+    }
+
+    fn gives_code(&self, word: &Word) -> bool {
+        let name = word.text.split_once('=').map_or(word.text.as_str(), |(name, _)| name);
+        self.long_texts.contains(&name)
+            || abbreviates(name, self.long_texts)
+            || self.after_flags(&word.text, self.texts).is_some()
+    }
+
+    /// What stands behind the first of `letters` in a word of options, if only flags stand before it.
+    fn after_flags<'a>(&self, text: &'a str, letters: &str) -> Option<&'a str> {
+        let options = text.strip_prefix('-').filter(|options| !options.starts_with('-'))?;
+        let end = options.find(|letter: char| !self.flags.contains(letter))?;
+        let rest = &options[end..];
+        rest.starts_with(|letter: char| letters.contains(letter)).then(|| &rest[1..])
+    }
+}
+
+/// Returns `true` if `name` is the beginning of one of the long `options`.
+fn abbreviates(name: &str, options: &[&str]) -> bool {
+    name.len() > 3 && name.starts_with("--") && options.iter().any(|option| option.starts_with(name))
+}
