@@ -93,7 +93,7 @@ impl Cli {
         if named.is_none_or(|name| command.find_subcommand(name).is_none()) {
             command.build();
         }
-        let (words, ignored) = tolerate::sift(&command, words);
+        let (words, ignored) = tolerate::sift(&command, words)?;
         let is_bus = words.iter().any(|word| word == "bus");
         let matches = command.try_get_matches_from(words).map_err(|error| advised(error, is_bus))?;
         let mut cli = Self::from_arg_matches(&matches)?;

@@ -2,16 +2,28 @@
 
 use std::ffi::OsString;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Args, Command};
+use narrows_base::suggest;
 
 use super::Acp;
 
 /// The subcommand that bears with everything.
 const TOLERANT: &str = "acp";
 
+/// What limits the MCP servers of clients. Who misspells it must not go on without the limit.
+const MCP: &str = "--mcp";
+
 /// What is left of the arguments, and what was taken away from them: only ever from those of `acp`.
-pub(super) fn sift(command: &Command, words: Vec<OsString>) -> (Vec<OsString>, Vec<String>) {
-    let Some(at) = subcommand(command, &words) else { return (words, Vec::new()) };
+///
+/// # Errors
+///
+/// An option that may be meant to limit MCP servers is not taken away.
+pub(super) fn sift(
+    command: &Command,
+    words: Vec<OsString>,
+) -> Result<(Vec<OsString>, Vec<String>), clap::Error> {
+    let Some(at) = subcommand(command, &words) else { return Ok((words, Vec::new())) };
     // Built apart: `command` makes the arguments of its subcommands when it parses.
     let tolerant = Acp::augment_args(Command::new(TOLERANT));
     let mut left = Vec::with_capacity(words.len());
@@ -27,6 +39,7 @@ pub(super) fn sift(command: &Command, words: Vec<OsString>) -> (Vec<OsString>, V
         let value =
             takes_value(command, &word).or_else(|| takes_value(&tolerant, &word).filter(|_| number > at));
         match value {
+            None if concerns_mcp(&tolerant, &word) => return Err(misplaced(command, &word)),
             None => ignored.push(name(&word)),
             Some(false) => left.push(word),
             Some(true) => {
@@ -35,7 +48,26 @@ pub(super) fn sift(command: &Command, words: Vec<OsString>) -> (Vec<OsString>, V
             }
         }
     }
-    (left, ignored)
+    Ok((left, ignored))
+}
+
+/// Returns `true` if an option that is not known may be meant to limit MCP servers.
+fn concerns_mcp(tolerant: &Command, word: &OsString) -> bool {
+    let word = word.to_string_lossy();
+    let option = word.split_once('=').map_or(&*word, |(option, _)| option).to_ascii_lowercase();
+    let Some(bare) = option.strip_prefix('-') else { return false };
+    let bare = bare.trim_start_matches('-');
+    let known = tolerant.get_arguments().filter_map(clap::Arg::get_long);
+    // `--acp` is a flag of other agents.
+    bare.contains("mcp") || bare != TOLERANT && suggest::nearest(bare, known) == MCP.strip_prefix("--")
+}
+
+fn misplaced(command: &Command, word: &OsString) -> clap::Error {
+    let mut error = clap::Error::new(ErrorKind::UnknownArgument).with_cmd(command);
+    error.insert(ContextKind::InvalidArg, ContextValue::String(name(word)));
+    let tip = "`narrows acp --mcp none` starts no MCP servers of clients";
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    error
 }
 
 /// Where `acp` stands as the subcommand, if it does.
@@ -95,7 +127,7 @@ mod tests {
     fn check(words: &str, left: &str, ignored: &str) {
         let command = crate::cli::Cli::command();
         let split = std::iter::once("narrows").chain(words.split_whitespace()).map(OsString::from).collect();
-        let (kept, dropped) = sift(&command, split);
+        let (kept, dropped) = sift(&command, split).expect("nothing about MCP");
         let kept: Vec<_> = kept.iter().skip(1).map(|word| word.to_str().expect("text")).collect();
         assert_eq!((kept.join(" ").as_str(), dropped.join(" ").as_str()), (left, ignored), "{words}");
     }
@@ -115,6 +147,30 @@ mod tests {
         check("acp -- --model m", "acp --model m", "--");
         check("acp --model acp", "acp --model acp", "");
         check("acp --model", "acp --model", "");
+    }
+
+    #[test]
+    fn an_option_that_may_limit_mcp_servers_is_not_left_out() {
+        for words in [
+            "--mcp none acp",
+            "--mcp=none acp",
+            "acp --mpc none",
+            "acp --no-mcp",
+            "acp --mcp-none",
+            "acp --disable-mcp=yes",
+            "acp -mcp none",
+            "acp --MCP none",
+            "acp --mc none",
+            "acp --model m --nomcp",
+        ] {
+            let command = crate::cli::Cli::command();
+            let split = std::iter::once("narrows").chain(words.split_whitespace()).map(OsString::from);
+            let error = sift(&command, split.collect()).expect_err(words).to_string();
+            assert!(error.contains("`narrows acp --mcp none`"), "{words}: {error}");
+        }
+        check("acp --mcp none", "acp --mcp none", "");
+        check("acp --mcp=none", "acp --mcp=none", "");
+        check("acp mcp --acp", "acp", "… --acp");
     }
 
     #[test]
