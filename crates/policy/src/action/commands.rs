@@ -57,6 +57,38 @@ const CODE: &[&str] = &[
     "terminal",
     "zsh",
 ];
+/// Last parts of names that mean a command in such a call: `gitCommand`, `cmds`.
+const COMMAND_PARTS: &[&str] = &["command", "commands", "cmd", "cmds", "script", "scripts"];
+/// Last parts of names that mean one behind a part that says how it is run: `bash_code`, `runSnippet`.
+const CODE_PARTS: &[&str] = &["code", "snippet", "source", "line", "lines", "input", "text", "string"];
+/// What says how something is run.
+const RUN_PARTS: &[&str] = &[
+    "bash",
+    "sh",
+    "zsh",
+    "fish",
+    "shell",
+    "terminal",
+    "powershell",
+    "pwsh",
+    "run",
+    "execute",
+    "exec",
+    "eval",
+    "python",
+    "py",
+    "node",
+    "js",
+    "javascript",
+    "typescript",
+    "ruby",
+    "perl",
+    "php",
+    "lua",
+    "command",
+    "cmd",
+    "script",
+];
 /// A command with its program. Beside another command it must begin with that one: some tools leave the program out,
 /// others run this instead.
 const ARGV: &str = "argv";
@@ -88,13 +120,26 @@ pub(super) fn is_part(key: &str) -> bool {
 /// Returns the command that a field of this name, as [`plain_key`] writes it, holds in a call that is said to change
 /// nothing. Numbers, `true` and `false` are settings, and so is the name of a shell.
 pub(super) fn code(key: &str, value: &Value) -> Option<Command> {
-    let is_setting = match value {
+    let names_shell = key == "shell" && value.as_str().is_some_and(is_common_shell);
+    (CODE.contains(&key) && !is_setting(value) && !names_shell).then(|| Command::Unknown(plain(value)))
+}
+
+/// Returns the same for a field whose name has these parts, if they say so.
+pub(super) fn code_by_part(parts: &[String], value: &Value) -> Option<Command> {
+    let (last, before) = parts.split_last()?;
+    let runs = || before.iter().any(|part| RUN_PARTS.contains(&part.as_str()));
+    let is_code = COMMAND_PARTS.contains(&last.as_str()) || CODE_PARTS.contains(&last.as_str()) && runs();
+    (is_code && !is_setting(value)).then(|| Command::Unknown(plain(value)))
+}
+
+/// Returns `true` if a value is a setting of a tool, whatever its name is.
+fn is_setting(value: &Value) -> bool {
+    match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => true,
-        Value::String(text) => text.trim().is_empty() || key == "shell" && is_common_shell(text),
+        Value::String(text) => text.trim().is_empty(),
         Value::Array(items) => items.is_empty(),
         Value::Object(fields) => fields.is_empty(),
-    };
-    (CODE.contains(&key) && !is_setting).then(|| Command::Unknown(plain(value)))
+    }
 }
 
 /// Returns `true` if a field of this name holds what a command reads.

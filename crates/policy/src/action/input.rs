@@ -129,6 +129,28 @@ pub(super) const QUERY: &[&str] = &["query", "queries", "q", "searchquery", "sea
 pub(super) const PATTERN: &[&str] =
     &["pattern", "patterns", "glob", "globs", "regex", "globpattern", "includepattern"];
 
+/// Last parts of names of what a file becomes or was: `new_content`, `fileChanges`.
+const CONTENT_PARTS: &[&str] = &[
+    "content",
+    "contents",
+    "diff",
+    "diffs",
+    "patch",
+    "patches",
+    "hunk",
+    "hunks",
+    "edit",
+    "edits",
+    "change",
+    "changes",
+    "replacement",
+    "replacements",
+];
+/// The same, if what is `new`, `old` or the like stands before them.
+const TEXT_PARTS: &[&str] = &["string", "str", "text", "source", "code", "body", "data", "lines", "value"];
+const VERSION_PARTS: &[&str] =
+    &["new", "old", "updated", "modified", "replacement", "file", "insert", "inserted"];
+
 /// Texts for people, or for files: a path in them is not one that is touched.
 const TEXT: &[&str] = &[
     "text",
@@ -171,12 +193,17 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
         unjudged,
         file_text,
         code,
+        code_by_part,
     } = seen;
     // A text for a file that is not named may be for the command.
     let unjudged = unjudged.or(file_text.filter(|_| paths.is_empty() && locations.is_empty()));
     // Only a call that is said to change nothing has no other use for code.
-    let code = code.filter(|_| claimed <= Kind::Fetch);
-    let command = code.or(commands.into_command(unclear || overflow, unjudged));
+    let looks = claimed <= Kind::Fetch;
+    // A name of which only a part is known says less than a command that is there.
+    let command = code
+        .filter(|_| looks)
+        .or(commands.into_command(unclear || overflow, unjudged))
+        .or(code_by_part.filter(|_| looks));
     let named = !paths.is_empty();
     paths.extend_from_slice(locations);
     let changes = matches!(claimed, Kind::Edit | Kind::Move | Kind::Delete) || content && !paths.is_empty();
@@ -240,6 +267,8 @@ pub(super) struct Seen {
     file_text: Option<String>,
     /// The first member that is a command if the call is said to change nothing.
     code: Option<Command>,
+    /// The first of which only a part of the name says so.
+    code_by_part: Option<Command>,
 }
 
 /// A value that has not been looked at.
@@ -306,11 +335,15 @@ impl Seen {
     fn object(&mut self, fields: &Map<String, Value>) {
         self.commands.add(fields);
         let runs = commands::runs(fields);
-        for (key, value) in fields {
-            let key = plain_key(key);
+        for (name, value) in fields {
+            let key = plain_key(name);
             let is = |names: &[&str]| names.contains(&key.as_str());
+            let parts = parts(name);
             if self.code.is_none() {
                 self.code = commands::code(&key, value);
+            }
+            if self.code_by_part.is_none() {
+                self.code_by_part = commands::code_by_part(&parts, value);
             }
             if is(VARIABLES) {
                 self.env.extend(variables(value));
@@ -322,8 +355,9 @@ impl Seen {
                 self.place(value);
             }
             self.moves |= is(DESTINATION) && value.is_string();
-            self.content |= is(CONTENT) && !value.is_null();
-            if let ("changes" | "edits" | "files", Some(changes)) = (key.as_str(), value.as_object()) {
+            self.content |= is(CONTENT) && !value.is_null() || is_content(&parts, value);
+            let last = parts.last().map_or("", String::as_str);
+            if let ("changes" | "edits" | "files", Some(changes)) = (last, value.as_object()) {
                 self.paths.extend(changes.keys().map(PathBuf::from));
             }
             if is(URL) {
@@ -373,6 +407,36 @@ pub(super) fn plain_key(key: &str) -> String {
         .filter(|letter| !matches!(letter, '_' | '-' | '.' | ' '))
         .flat_map(char::to_lowercase)
         .collect()
+}
+
+/// The parts of a name in small letters: `newContent`, `new_content` and `NEW-CONTENT` have two.
+fn parts(name: &str) -> Vec<String> {
+    let letters: Vec<char> = name.chars().collect();
+    let mut parts = vec![String::new()];
+    for (at, letter) in letters.iter().enumerate() {
+        let is_end = !letter.is_alphanumeric();
+        let is_lower =
+            |at: usize| letters.get(at).is_some_and(|letter| letter.is_lowercase() || letter.is_numeric());
+        // `newContent`, and `JSCode`.
+        let begins = letter.is_uppercase() && at > 0 && (is_lower(at - 1) || is_lower(at + 1));
+        if (is_end || begins) && parts.last().is_some_and(|part| !part.is_empty()) {
+            parts.push(String::new());
+        }
+        if let Some(part) = parts.last_mut().filter(|_| !is_end) {
+            part.extend(letter.to_lowercase());
+        }
+    }
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+/// Returns `true` if a field whose name has these parts holds what a file becomes or was. Numbers, `true` and `false` are
+/// settings.
+fn is_content(parts: &[String], value: &Value) -> bool {
+    let Some((last, before)) = parts.split_last() else { return false };
+    let has_version = || before.iter().any(|part| VERSION_PARTS.contains(&part.as_str()));
+    matches!(value, Value::String(_) | Value::Array(_) | Value::Object(_))
+        && (CONTENT_PARTS.contains(&last.as_str()) || TEXT_PARTS.contains(&last.as_str()) && has_version())
 }
 
 /// Returns `true` if texts in a field of this name are no paths.

@@ -51,6 +51,69 @@ fn the_stricter_kind_counts() {
 }
 
 #[test]
+fn a_part_of_a_name_says_that_a_file_is_changed() {
+    for input in [
+        json!({"path": "a", "new_content": "x"}),
+        json!({"path": "a", "newContent": "x"}),
+        json!({"path": "a", "file_content": "x"}),
+        json!({"path": "a", "fileContents": "x"}),
+        json!({"path": "a", "old_content": "x"}),
+        json!({"path": "a", "hunks": [{"lines": ["x"]}]}),
+        json!({"path": "a", "replacements": [{"from": "x"}]}),
+        json!({"path": "a", "suggestedEdits": ["x"]}),
+        json!({"path": "a", "updated-source": "x"}),
+        json!({"fileChanges": {"a": {"kind": "add"}}}),
+    ] {
+        for kind in ["read", "search", "think"] {
+            assert_eq!(action(kind, &input).kind, Kind::Edit, "{kind} {input}");
+        }
+    }
+    for input in [
+        json!({"path": "a", "includeContent": true}),
+        json!({"path": "a", "maxEdits": 3}),
+        json!({"path": "a", "contentType": "text/plain"}),
+        json!({"path": "a", "dispatch": "x", "changesSince": "x"}),
+    ] {
+        check_kinds("read", &input, &[Kind::Read]);
+    }
+}
+
+#[test]
+fn a_part_of_a_name_says_that_something_is_run() {
+    for name in [
+        "cmds",
+        "bash_code",
+        "preCommand",
+        "shell_code",
+        "run_code",
+        "execute_code",
+        "python_code",
+        "powershell_script",
+        "gitCommand",
+        "postCommand",
+        "setup-script",
+        "JSCode",
+        "shellInput",
+    ] {
+        for kind in ["read", "search", "think"] {
+            let read = action(kind, &json!({"path": "a", name: "x"}));
+            assert_eq!(read.command, Some(Command::Unknown("x".into())), "{kind} {name}");
+        }
+    }
+    for input in [
+        json!({"path": "a", "error_code": "x", "languageCode": "de", "zipCode": "1"}),
+        json!({"path": "a", "runScript": true, "isCommand": false, "scripts": []}),
+        json!({"path": "a", "commandId": "x", "description": "x"}),
+    ] {
+        assert_eq!(action("read", &input).command, None, "{input}");
+    }
+    // A command that is there counts, and not what it is parsed to.
+    let parsed =
+        json!({"command": ["cat", "a"], "parsed_cmd": [{"type": "read", "cmd": "cat a", "path": "a"}]});
+    assert!(!matches!(action("read", &parsed).command, Some(Command::Unknown(_))), "{parsed}");
+}
+
+#[test]
 fn an_input_without_end_is_unknown() {
     let many: Vec<Value> = (0..MAX_PEER_VALUES + 1).map(Value::from).collect();
     check_kinds("read", &json!({"path": "a", "x": many}), &[Kind::Other]);
