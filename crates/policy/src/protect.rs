@@ -31,32 +31,36 @@ const MEMORY: &str = "the memory of a process or of the system";
 const CHANGES: &[(&str, &str)] = &[
     (
         HOOKS,
-        ".config/git .git/commondir .git/config .git/config.worktree .git/hooks .git/info .git/modules \
-         .git/worktrees .gitconfig .githooks .gitmodules .hg/hgrc .hgrc .husky .lefthook .lefthook-local \
-         .lefthook-local.yml .lefthook.json .lefthook.toml .lefthook.yaml .lefthook.yml .lintstagedrc* \
-         .overcommit.yml .pre-commit-config.yaml .pre-commit-config.yml .simple-git-hooks.json lefthook-local.yml \
-         lefthook.json lefthook.toml lefthook.yaml lefthook.yml",
+        ".cargo-husky/hooks .config/git .config/hg .git/branches .git/commondir .git/config .git/config.worktree \
+         .git/hooks .git/info .git/modules .git/remotes .git/worktrees .gitconfig .githooks .gitmodules \
+         .hg/hgrc .hgrc .husky .huskyrc* .jj/repo/config.toml .lefthook .lefthook-local .lefthook-local.yml \
+         .lefthook.json .lefthook.toml .lefthook.yaml .lefthook.yml .lintstagedrc* .overcommit.yml \
+         .pre-commit-config.yaml .pre-commit-config.yml .prek.toml .simple-git-hooks.json .sl/config \
+         _darcs/prefs/defaults lefthook-local.yml lefthook.json lefthook.toml lefthook.yaml lefthook.yml \
+         prek.toml",
     ),
     (
         CI,
         ".appveyor.yml .build.yml .buildkite .builds .circleci .cirrus.star .cirrus.yml .codesandbox \
-         .devfile.yaml .drone.jsonnet .drone.star .drone.yaml .drone.yml .forgejo/actions .forgejo/workflows \
-         .gitea/actions .gitea/workflows .github/actions .github/workflows .gitlab-ci.yaml .gitlab-ci.yml \
-         .gitlab/ci .gitpod.yml .idx .replit .semaphore .stackblitzrc .teamcity .tekton .travis.yml .woodpecker* \
-         Jenkinsfile appveyor.yml azure-pipelines.yaml azure-pipelines.yml bitbucket-pipelines.yml buildspec.yml \
-         cloudbuild.yaml cloudbuild.yml devfile.yaml",
+         .devfile.yaml .drone.jsonnet .drone.star .drone.yaml .drone.yml .forgejo/actions \
+         .forgejo/workflows .gitea/actions .gitea/workflows .github/actions .github/workflows \
+         .gitlab-ci.yaml .gitlab-ci.yml .gitlab/ci .gitpod.yml .idx .replit .semaphore .stackblitzrc \
+         .teamcity .tekton .travis.yml .woodpecker* Jenkinsfile appveyor.yml azure-pipelines.yaml \
+         azure-pipelines.yml bitbucket-pipelines.yml bitrise.yml buildspec.yml cloudbuild.yaml \
+         cloudbuild.yml devfile.yaml wercker.yml",
     ),
     (
         TOOL,
-        ".Renviron .Rprofile .ackrc .ansible.cfg .ansible/plugins .antrc .bazeliskrc .bazelrc .bazelversion .buckconfig* \
-         .bundle/config .byebugrc .cargo/config .cargo/config.toml .clisprc* .condarc .config/containers \
-         .config/mise .config/mise.toml .config/pip .curlrc .docker/cli-plugins .duckdbrc .erlang .gdbearlyinit \
-         .gdbinit .gemrc .ghci .gradle/gradle.properties .gradle/init.d .gradle/init.gradle .guile .iex.exs \
-         .ipython .irbrc .julia/config .juliarc.jl .jupyter .jvmopts .latexmkrc .lein .lessfilter .lldbinit* \
-         .local/bin .local/share/gh/extensions .local/share/helm/plugins .mailcap .mavenrc .mise .mise.*.toml \
-         .mise.local.toml .mise.toml .mongorc.js .mongoshrc.js .mvn .ocamlinit .octaverc .pdbrc .pdbrc.py .perldb \
-         .phpdbginit .pip .pnp.cjs .pnp.js .pnp.loader.mjs .pnpmfile.* .proverc .pryrc .psqlrc .pydistutils.cfg \
-         .pythonrc .pythonstartup .racketrc .rdbgrc .ripgreprc .rspec .rspec-local .rtx.toml .sbclrc .sbt \
+        ".Renviron .Rprofile .ackrc .ansible.cfg .ansible/plugins .antrc .bazeliskrc .bazelrc .bazelversion \
+         .buckconfig* .bundle/config .byebugrc .cargo/config .cargo/config.toml .clisprc* .condarc \
+         .config/containers .config/mise .config/mise.toml .config/pip .curlrc .docker/cli-plugins \
+         .duckdbrc .erlang .gdbearlyinit .gdbinit .gemrc .ghci .gradle/gradle.properties .gradle/init.d \
+         .gradle/init.gradle .guile .iex.exs .ipython .irbrc .julia/config .juliarc.jl .jupyter .jvmopts \
+         .latexmkrc .lein .lessfilter .lldbinit* .local/bin .local/share/gh/extensions \
+         .local/share/helm/plugins .mailcap .mavenrc .mise .mise.*.toml .mise.local.toml .mise.toml \
+         .mongorc.js .mongoshrc.js .mvn .ocamlinit .octaverc .pdbrc .pdbrc.py .perldb .phpdbginit .pip \
+         .pnp.cjs .pnp.js .pnp.loader.mjs .pnpmfile.* .proverc .pryrc .psqlrc .pydistutils.cfg .pythonrc \
+         .pythonstartup .racketrc .rdbgrc .ripgreprc .rspec .rspec-local .rtx.toml .rvmrc .sbclrc .sbt \
          .sbtopts .sqliterc .tclshrc .tool-versions .user.ini .vagrant.d .vagrantplugins .wgetrc .wishrc \
          .yarn/plugins .yarn/releases .yarnrc ansible.cfg bunfig.toml gradle/wrapper latexmkrc mise.*.toml \
          mise.local.toml mise.toml mise/config.toml pip.conf rust-toolchain rust-toolchain.toml \
@@ -75,24 +79,26 @@ const CHANGES: &[(&str, &str)] = &[
     (
         AGENT,
         ".agent .agents .aider.conf.yml .amazonq .augment .claude .claude.json .cline .clinerules .codex \
-         .config/crush .config/github-copilot .config/goose .config/narrows .config/opencode .continue .copilot \
-         .crush .crush.json .cursor .cursorignore .cursorrules .factory .gemini .goose .goosehints \
-         .jetbrains/acp.json .junie .kilocode .kiro .local/share/narrows .mcp.json .narrows .opencode .qwen .roo \
-         .roomodes .rules .trae .windsurf .windsurfrules AGENT.md AGENTS.md AGENTS.override.md CLAUDE.local.md \
-         CLAUDE.md GEMINI.md QWEN.md copilot-instructions.md crush.json mcp.json narrows.toml opencode.json \
-         opencode.jsonc",
+         .config/crush .config/github-copilot .config/goose .config/narrows .config/opencode .continue \
+         .copilot .crush .crush.json .cursor .cursorignore .cursorrules .factory .gemini .github/agents \
+         .github/hooks .github/instructions .github/prompts .goose .goosehints .jetbrains/acp.json .junie \
+         .kilocode .kiro .local/share/narrows .mcp.json .narrows .opencode .openhands .qwen .roo .roomodes \
+         .rules .trae .vibe .windsurf .windsurfrules AGENT.md AGENTS.md AGENTS.override.md CLAUDE.local.md \
+         CLAUDE.md GEMINI.md QWEN.md copilot-instructions.md crush.json fastagent.config.yaml mcp.json \
+         narrows.toml opencode.json opencode.jsonc",
     ),
     (
         SHELL,
-        ".antigen .autoenv .autoenv.zsh .bash_aliases .bash_completion .bash_login .bash_logout .bash_profile \
-         .bashrc .byobu .config/alacritty .config/autostart .config/awesome .config/bspwm .config/direnv \
-         .config/elvish .config/environment.d .config/fish .config/hypr .config/i3 .config/kitty .config/nushell \
-         .config/openbox .config/plasma-workspace .config/powershell .config/qtile .config/starship.toml \
-         .config/sway .config/sxhkd .config/systemd .config/tmux .config/wezterm .config/xonsh .config/zsh .cshrc \
-         .direnvrc .elvish .envrc .hammerspoon .inputrc .kshrc .local/share/applications .local/share/dbus-1 \
-         .local/share/systemd .login .mkshrc .oh-my-bash .oh-my-zsh .pam_environment .profile .screenrc \
-         .shadowenv.d .tcshrc .tmux.conf .wezterm.lua .xinitrc .xmonad .xonshrc .xprofile .xsession .xsessionrc \
-         .yashrc .zinit .zlogin .zlogout .zplug .zprofile .zsh .zshenv .zshrc LaunchAgents Library/LaunchAgents \
+        ".antigen .autoenv .autoenv.zsh .bash_aliases .bash_completion .bash_login .bash_logout \
+         .bash_profile .bashrc .bashrc.d .byobu .config/alacritty .config/autostart .config/awesome \
+         .config/bspwm .config/direnv .config/elvish .config/environment.d .config/fish .config/hypr \
+         .config/i3 .config/kitty .config/nushell .config/openbox .config/plasma-workspace \
+         .config/powershell .config/qtile .config/starship.toml .config/sway .config/sxhkd .config/systemd \
+         .config/tmux .config/wezterm .config/xonsh .config/zsh .cshrc .direnvrc .elvish .envrc \
+         .hammerspoon .inputrc .kshrc .local/share/applications .local/share/dbus-1 .local/share/systemd \
+         .login .mkshrc .oh-my-bash .oh-my-zsh .pam_environment .profile .screenrc .shadowenv.d .tcshrc \
+         .tmux.conf .wezterm.lua .xinitrc .xmonad .xonshrc .xprofile .xsession .xsessionrc .yashrc .zinit \
+         .zlogin .zlogout .zplug .zprofile .zsh .zshenv .zshrc .zshrc.d LaunchAgents Library/LaunchAgents \
          Library/LaunchDaemons",
     ),
 ];
@@ -104,18 +110,22 @@ const SECRETS: &[(&str, &str)] = &[
     (
         KEYS,
         "*.jks *.kdbx *.key *.keystore *.p12 *.pem *.pfx *.ppk .config/sops .gnupg .local/share/keyrings \
-         .password-store .ssh Library/Keychains id_dsa* id_ecdsa* id_ed25519* id_rsa* id_xmss*",
+         .password-store .ssh Library/Keychains etc/ssh/ssh_host_*_key id_dsa* id_ecdsa* id_ed25519* \
+         id_rsa* id_xmss*",
     ),
     (
         ACCOUNTS,
-        ".aws .azure .boto .cargo/credentials .cargo/credentials.toml .claude/.credentials.json .codex/auth.json \
-         .config/BraveSoftware .config/chromium .config/containers/auth.json .config/doctl .config/gcloud \
-         .config/gh .config/glab-cli .config/google-chrome .config/google-chrome-beta .config/hub \
-         .config/microsoft-edge .config/mozilla .config/narrows/keys .config/narrows/narrows.toml .config/op \
-         .config/opera .config/rclone .config/vivaldi .docker/config.json .fly .gem/credentials .git-credentials \
-         .heroku .htpasswd .kube .m2/settings-security.xml .m2/settings.xml .mozilla .my.cnf .netrc .npmrc .oci \
-         .pgpass .pypirc .s3cfg .terraform.d .terraformrc .thunderbird .vault-token .yarnrc.yml Library/Cookies \
-         _netrc etc/gshadow etc/shadow etc/sudoers",
+        ".aws .azure .boto .cargo/credentials .cargo/credentials.toml .claude/.credentials.json \
+         .codex/auth.json .composer/auth.json .config/BraveSoftware .config/chromium \
+         .config/composer/auth.json .config/containers/auth.json .config/doctl .config/gcloud .config/gh \
+         .config/glab-cli .config/google-chrome .config/google-chrome-beta .config/goose/secrets.yaml \
+         .config/hub .config/microsoft-edge .config/mozilla .config/narrows/keys \
+         .config/narrows/narrows.toml .config/op .config/opera .config/rclone .config/vivaldi \
+         .docker/config.json .fly .gem/credentials .gemini/oauth_creds.json .git-credentials .heroku \
+         .htpasswd .kube .local/share/opencode/auth.json .m2/settings-security.xml .m2/settings.xml \
+         .mozilla .my.cnf .netrc .npmrc .oci .pgpass .pypirc .qwen/oauth_creds.json .s3cfg .terraform.d \
+         .terraformrc .thunderbird .vault-token .yarnrc.yml Library/Cookies _netrc etc/gshadow etc/gshadow- \
+         etc/shadow etc/shadow- etc/sudoers etc/sudoers.d",
     ),
 ];
 

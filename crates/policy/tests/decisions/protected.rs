@@ -116,6 +116,25 @@ fn settings_of_tools_and_build_servers_are_not_changed() {
         "lib/site-packages/x.pth",
         "pip.conf",
         "sitecustomize.py",
+        ".jj/repo/config.toml",
+        "_darcs/prefs/defaults",
+        ".sl/config",
+        ".config/hg/hgrc",
+        ".git/remotes/origin",
+        ".huskyrc",
+        ".cargo-husky/hooks/pre-push",
+        "prek.toml",
+        ".rvmrc",
+        ".github/hooks/x.json",
+        ".github/agents/x.md",
+        ".github/prompts/x.md",
+        ".github/instructions/x.md",
+        "fastagent.config.yaml",
+        ".vibe/config.toml",
+        ".openhands/setup.sh",
+        ".bashrc.d/x",
+        "bitrise.yml",
+        "wercker.yml",
     ] {
         check(path, Allow, Deny);
         let inside = Path::new(path);
@@ -195,6 +214,14 @@ fn secrets_are_not_even_read() {
         "~/.docker/config.json",
         "/proc/self/environ",
         "/etc/shadow",
+        "/etc/shadow-",
+        "/etc/sudoers.d/me",
+        "/etc/ssh/ssh_host_ed25519_key",
+        "~/.gemini/oauth_creds.json",
+        "~/.qwen/oauth_creds.json",
+        "~/.local/share/opencode/auth.json",
+        "~/.config/goose/secrets.yaml",
+        "~/.composer/auth.json",
     ] {
         check(path, Deny, Deny);
     }
@@ -208,6 +235,7 @@ fn what_only_looks_like_it_is_free() {
         "src/env.rs",
         "id_map.rs",
         "id_rsa.pub",
+        "/etc/ssh/ssh_host_ed25519_key.pub",
         "keys.rs",
         "monkey",
         ".gitignore",
