@@ -274,7 +274,7 @@ fn turns_as_text(old: &[PastTurn]) -> String {
                 }
             }
             Message::Tool(result) => {
-                line("Result", &cut_middle(&parts_as_text(&result.content), SHORTENED_RESULT_BYTES))
+                line("Result", &cut_middle(&parts_as_text(&result.content), SHORTENED_RESULT_BYTES));
             }
         }
     }

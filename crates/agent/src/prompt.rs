@@ -107,7 +107,7 @@ async fn respond_after_turn(agent: Arc<Agent>, started: StartedTurn, responder: 
     let ending_turn = guard.release();
     match (&end.reason, agent.errors) {
         (StopReason::Failed(error), FailureFormat::Rpc) => {
-            responder.fail(&failure::rpc(error).effects(end.effects))
+            responder.fail(&failure::rpc(error).effects(end.effects));
         }
         _ => responder.respond(&result(&end)),
     }

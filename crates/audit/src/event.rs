@@ -201,7 +201,7 @@ pub(crate) fn make_exact(value: &mut Value) {
 fn normalize(value: &mut Value, depth: usize) {
     match value {
         Value::Array(_) | Value::Object(_) if depth == MAX_VALUE_DEPTH => {
-            *value = secret::mark(reason::DEPTH)
+            *value = secret::mark(reason::DEPTH);
         }
         Value::Array(items) => items.iter_mut().for_each(|item| normalize(item, depth + 1)),
         Value::Object(members) => members.values_mut().for_each(|member| normalize(member, depth + 1)),

@@ -49,7 +49,7 @@ impl RawOutput {
                 Ok(0) => return,
                 Ok(written) => bytes.advance(written),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    tokio::time::sleep(RETRY_INTERVAL).await
+                    tokio::time::sleep(RETRY_INTERVAL).await;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return tracing::debug!(%error, "writing what is no message failed"),

@@ -132,7 +132,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if what.creates() && is_acp {
             self.core.timers.set(open_deadline, Timer::Unopened(worker, number));
         }
-        let kept = id.len() + tag.map_or(0, <[u8]>::len) + token.as_ref().map_or(0, |place| place.len());
+        let kept = id.len() + tag.map_or(0, <[u8]>::len) + token.as_ref().map_or(0, ExactSizeIterator::len);
         let request_charge = self.core.charge(client, PENDING_BYTES + kept);
         let Some(state) = self.core.worker(worker) else { return };
         state.pending.insert(

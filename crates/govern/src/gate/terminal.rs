@@ -162,8 +162,10 @@ impl Session {
     /// Forgets the terminals of earlier turns that do not run any more: what they do now is no part of a call.
     pub(super) fn forget_terminals(&mut self) {
         let calls = &self.calls;
-        let is_open = |call: &Box<str>| calls.get(call).is_some_and(|case| !case.is_closed);
-        self.terminals.retain(|_, joined| joined.stage == Stage::Running || joined.calls.iter().any(is_open));
+        let is_open = |call: &str| calls.get(call).is_some_and(|case| !case.is_closed);
+        self.terminals.retain(|_, joined| {
+            joined.stage == Stage::Running || joined.calls.iter().any(|call| is_open(call))
+        });
     }
 
     /// The calls that a terminal is a part of.

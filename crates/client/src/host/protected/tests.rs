@@ -162,7 +162,8 @@ fn a_protected_name_that_leads_to_nothing_is_not_kept() {
 fn hooks_that_settings_of_the_user_or_the_system_name_are_protected() {
     let root = tree(&["hk/pre-push", "own/gitconfig", ".git/HEAD", "rel/x"]);
     let top = root.path().canonicalize().unwrap();
-    let files = |settings: &[PathBuf]| ProtectedFiles::new(Arc::new(medium()), &[top.clone()], settings);
+    let files =
+        |settings: &[PathBuf]| ProtectedFiles::new(Arc::new(medium()), std::slice::from_ref(&top), settings);
     let settings = top.join("own/gitconfig");
     for (value, hooks) in [(top.join("hk").display().to_string(), "hk"), ("rel".to_owned(), "rel")] {
         fs::write(&settings, format!("[core]\nhooksPath = {value}\n")).unwrap();
