@@ -53,10 +53,6 @@ impl<O: Out> Pass<'_, O> {
         {
             return self.refuse_client(id, &error);
         }
-        if method != method::INITIALIZE && self.is_initializing() {
-            let error = RpcError::new(Code::InvalidRequest, "wait for the response to `initialize`");
-            return self.refuse_client(id, &error);
-        }
         if self.is_unfit_of_client(&method, message) {
             return;
         }
@@ -84,13 +80,6 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn unmet(&self) -> Option<RpcError> {
         let words = format!("the agent lacks what the manifest declares: {}", self.gate.unmet.as_ref()?);
         Some(RpcError::new(Code::Internal, words).with("code", json!("unmet-capability")))
-    }
-
-    /// Returns `true` until the first `initialize` is answered: only then is it known whether the agent has what the manifest
-    /// declares.
-    fn is_initializing(&self) -> bool {
-        let is_one = |owed: &Owed| matches!(owed.what, Asked::Initialize);
-        self.gate.sessions.is_empty() && self.gate.asked.values().any(is_one)
     }
 
     /// Asks something of the agent that changes nothing here.

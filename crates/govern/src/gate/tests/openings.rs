@@ -171,16 +171,6 @@ fn what_is_not_declared_of_the_agent_is_not_asked_of_it() {
 }
 
 #[test]
-fn nothing_is_begun_before_initialize_is_answered() {
-    let mut scene = Scene::new();
-    scene.ask(1, "initialize", &json!({"protocolVersion": 1}));
-    scene.seen();
-    scene.ask(2, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
-    let seen = scene.seen();
-    assert!(seen.contains("wait for the response") && !seen.contains("a < "), "{seen}");
-}
-
-#[test]
 fn a_connection_is_initialized_once() {
     let mut scene = Scene::new();
     let offers =
