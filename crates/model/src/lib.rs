@@ -4,7 +4,7 @@
 //! [`Completion`].
 //!
 //! ```
-//! use narrows_model::{Client, Endpoint, Event, Message, Request};
+//! use narrows_model::{Client, Endpoint, ReplyEvent, Message, Request};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,7 +14,7 @@
 //! let mut reply = client.chat(&request);
 //! let mut shown = String::new();
 //! while let Some(event) = reply.next().await? {
-//!     if let Event::Text(text) = event {
+//!     if let ReplyEvent::Text(text) = event {
 //!         shown.push_str(&text);
 //!     }
 //! }
