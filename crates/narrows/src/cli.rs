@@ -9,13 +9,13 @@ mod chat;
 mod check;
 mod connect;
 mod help;
+mod ignored_args;
 mod model;
 mod policy;
 mod serve;
 mod session;
 mod sessions;
 mod token;
-mod tolerate;
 pub(crate) mod value;
 mod web;
 
@@ -37,7 +37,7 @@ pub(crate) use audit::{Audit, AuditCommand, AuditFormat, AuditHead, AuditKeygen,
 pub(crate) use bus::{Bus, BusCommand, BusStatus, LogFormat};
 pub(crate) use chat::Chat;
 pub(crate) use check::{CheckFiles, CheckFormat};
-pub(crate) use connect::{Connect, NamedBy, RemoteArgs, meant, target};
+pub(crate) use connect::{Connect, NamedBy, RemoteArgs, intended_url, target};
 pub(crate) use model::ModelArgs;
 pub(crate) use policy::{Check, Circumstances, Explain, Policy, PolicyCommand, Test, Wanted};
 pub(crate) use serve::{Approve, Serve};
@@ -79,23 +79,23 @@ pub(crate) struct Cli {
 
 impl Cli {
     /// All of the arguments, those of every subcommand with them.
-    pub(crate) fn whole() -> clap::Command {
+    pub(crate) fn full_command() -> clap::Command {
         let mut command = Self::command();
         command.build();
         command
     }
 
     /// Reads the arguments, the name of the program first.
-    pub(crate) fn read(words: Vec<OsString>) -> Result<Self, clap::Error> {
+    pub(crate) fn parse_args(words: Vec<OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
         // The arguments of other subcommands are built only if an error may name them: building all is most of the start.
         let named = words.get(1).and_then(|word| word.to_str());
         if named.is_none_or(|name| command.find_subcommand(name).is_none()) {
             command.build();
         }
-        let (words, ignored) = tolerate::sift(&command, words)?;
+        let (words, ignored) = ignored_args::split_known(&command, words)?;
         let is_bus = words.iter().any(|word| word == "bus");
-        let matches = command.try_get_matches_from(words).map_err(|error| advised(error, is_bus))?;
+        let matches = command.try_get_matches_from(words).map_err(|error| with_hint(error, is_bus))?;
         let mut cli = Self::from_arg_matches(&matches)?;
         if let Command::Acp(acp) = &mut cli.command {
             acp.ignored = ignored;
@@ -105,7 +105,7 @@ impl Cli {
 }
 
 /// The same with what was probably meant, where clap does not know: how a bus is shown by a command of the bus.
-fn advised(mut error: clap::Error, is_bus: bool) -> clap::Error {
+fn with_hint(mut error: clap::Error, is_bus: bool) -> clap::Error {
     let is = |context, known: &[&str]| matches!(error.get(context), Some(ContextValue::String(text)) if known.contains(&text.as_str()));
     let shown = is(ContextKind::InvalidSubcommand, &["status"])
         || (is_bus && is(ContextKind::InvalidArg, &["--watch", "--json", "--socket"]));
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_a_bus_is_shown_is_told() {
+    fn an_unknown_bus_subcommand_has_a_hint() {
         for (words, is_told) in [
             ("status", true),
             ("bus --watch", true),
@@ -256,7 +256,7 @@ mod tests {
             ("run --watch", false),
         ] {
             let words = std::iter::once("narrows").chain(words.split(' ')).map(OsString::from).collect();
-            let error = Cli::read(words).expect_err("it is wrong").to_string();
+            let error = Cli::parse_args(words).expect_err("it is wrong").to_string();
             assert_eq!(error.contains("`narrows bus status`"), is_told, "{error}");
         }
     }

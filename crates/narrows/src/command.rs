@@ -1,4 +1,4 @@
-//! What each command does.
+//! The commands.
 
 mod acp;
 mod agents;
@@ -23,17 +23,16 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::logging;
 
-/// The longest command that a hint shows.
+/// The maximum length of a command in a hint.
 const MAX_COMMAND_CHARS: usize = 4000;
 
-/// Does what was asked for.
 pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
     let format = match &cli.command {
         Command::Bus(bus) => bus.log_format,
         _ => LogFormat::default(),
     };
-    if prints(&cli.command) && narrows_process::stdout_was_closed() {
-        return Err(Failure::output(&std::io::ErrorKind::BrokenPipe.into()));
+    if writes_to_stdout(&cli.command) && narrows_process::stdout_was_closed() {
+        return Err(Failure::output_failed(&std::io::ErrorKind::BrokenPipe.into()));
     }
     logging::start(cli.log.as_deref(), format)?;
     let outcome = match cli.command {
@@ -57,8 +56,8 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
     outcome
 }
 
-/// Returns `true` if a command is of no use without a stdout. Servers may be started with it closed.
-fn prints(command: &Command) -> bool {
+/// Returns `true` if the command needs stdout. Servers may be started with a closed stdout.
+fn writes_to_stdout(command: &Command) -> bool {
     match command {
         Command::Bus(bus) => bus.subcommand.is_some(),
         Command::Serve(serve) => serve.self_test || !serve.prompt.is_empty(),
@@ -68,9 +67,9 @@ fn prints(command: &Command) -> bool {
     }
 }
 
-/// The hint for a person who has started an agent in a terminal, where it waits for JSON: the command for a shell that
-/// talks to the agent of these same arguments.
-fn by_hand(what: &str) -> String {
+/// Returns the hint for an agent that was started in a terminal, where it waits for JSON: the command that talks to
+/// an agent with these arguments.
+fn manual_start_hint(what: &str) -> String {
     let join = |words: &[String]| {
         shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
     };
@@ -86,7 +85,7 @@ fn by_hand(what: &str) -> String {
     )
 }
 
-/// Runs `work` on this thread and waits for nothing it has left behind.
+/// Runs `work` on this thread, without waiting for blocking tasks at the end.
 fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -97,17 +96,17 @@ fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
     Ok(outcome)
 }
 
-/// What comes of `work`, unless somebody wants us to stop. Whatever it holds ends when it is dropped.
-async fn uninterrupted<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let mut interrupts = Interrupts::take().map_err(|error| Failure::setup("get ready", &error))?;
-    match interrupts.unless(work).await {
+/// Runs `work` until a signal. Everything that it holds is dropped.
+async fn unless_interrupted<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let mut interrupts = Interrupts::listen().map_err(|error| Failure::setup("get ready", &error))?;
+    match interrupts.unless_signal(work).await {
         Ok(outcome) => outcome,
-        Err(signal) => Err(Failure::left(signal)),
+        Err(signal) => Err(Failure::forced_exit(signal)),
     }
 }
 
-/// Rows under a heading, in columns as wide as they must be.
-fn columns<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
+/// Formats rows as aligned columns below a heading.
+fn format_columns<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([heading[column].len()]).max().unwrap_or(0)

@@ -1,89 +1,65 @@
-//! Every environment variable that narrows reads, and nothing else reads any.
+//! All environment variables that narrows reads. No other module reads any.
 //!
 //! A flag wins over a variable, a variable over the configuration file.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-/// Which messages of its own narrows writes to stderr.
+/// The log filter.
 pub(crate) const LOG: &str = "NARROWS_LOG";
 
-/// Switches colours off.
 const NO_COLOR: &str = "NO_COLOR";
 
-/// What the terminal can do.
 const TERM: &str = "TERM";
 
-/// The endpoint of the built-in agent.
 pub(crate) const BASE_URL: &str = "OPENAI_BASE_URL";
 
-/// Its key.
 pub(crate) const API_KEY: &str = "OPENAI_API_KEY";
 
-/// Its model.
 pub(crate) const MODEL: &str = "OPENAI_MODEL";
 
-/// What every conversation begins with.
 pub(crate) const SYSTEM_PROMPT: &str = "OPENAI_SYSTEM_PROMPT";
 
-/// How long an answer may be.
 pub(crate) const MAX_TOKENS: &str = "OPENAI_MAX_TOKENS";
 
-/// How freely the model chooses its words.
 pub(crate) const TEMPERATURE: &str = "OPENAI_TEMPERATURE";
 
-/// The usual key of Bedrock.
 pub(crate) const BEDROCK_KEY: &str = "AWS_BEARER_TOKEN_BEDROCK";
 
-/// The usual key of Azure.
 pub(crate) const AZURE_KEY: &str = "AZURE_OPENAI_API_KEY";
 
-/// Where the configuration file is.
 pub(crate) const CONFIG: &str = "NARROWS_CONFIG";
 
-/// The remote agent that a bare `narrows acp` is.
+/// The URL that turns a bare `narrows acp` into a remote agent.
 pub(crate) const CONNECT: &str = "NARROWS_CONNECT";
 
-/// The file that has the token for a remote agent in it.
 pub(crate) const TOKEN_FILE: &str = "NARROWS_TOKEN_FILE";
 
-/// The file of the certificate that shows it who we are.
 pub(crate) const CERT_FILE: &str = "NARROWS_CERT_FILE";
 
-/// The file of the private key of that.
 pub(crate) const KEY_FILE: &str = "NARROWS_KEY_FILE";
 
-/// Which endpoint to use.
 pub(crate) const ENDPOINT: &str = "NARROWS_ENDPOINT";
 
-/// Where sessions are kept.
 pub(crate) const DATA_DIR: &str = "NARROWS_DATA_DIR";
 
-/// How a client is told that the model failed.
+/// The form in which clients get model failures.
 pub(crate) const ERRORS: &str = "NARROWS_ERRORS";
 
-/// The proxy for https.
 pub(crate) const HTTPS_PROXY: &str = "HTTPS_PROXY";
 
-/// The proxy for http.
 pub(crate) const HTTP_PROXY: &str = "HTTP_PROXY";
 
-/// The proxy for both.
 pub(crate) const ALL_PROXY: &str = "ALL_PROXY";
 
-/// Where no proxy is used.
 pub(crate) const NO_PROXY: &str = "NO_PROXY";
 
-/// The user's configuration.
 pub(crate) const CONFIG_HOME: &str = "XDG_CONFIG_HOME";
 
-/// The user's data.
 pub(crate) const DATA_HOME: &str = "XDG_DATA_HOME";
 
-/// What the user's programs have while they run.
 pub(crate) const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 
-/// The user's directory.
 pub(crate) const HOME: &str = "HOME";
 
 /// The settings of git for the user, in place of those in the home directory.
@@ -92,7 +68,7 @@ const GIT_GLOBAL: &str = "GIT_CONFIG_GLOBAL";
 /// The settings of git for the system.
 const GIT_SYSTEM: &str = "GIT_CONFIG_SYSTEM";
 
-/// All of them, with what they do, for the help and for `docs/agent.md`.
+/// All variables with descriptions, for the help and `docs/agent.md`.
 pub(crate) const ALL: &[(&str, &str)] = &[
     (LOG, "what to log to stderr, such as `debug`; `--log` wins"),
     (BASE_URL, "the endpoint, or `builtin:demo` [https://api.openai.com/v1]"),
@@ -128,7 +104,7 @@ pub(crate) const ALL: &[(&str, &str)] = &[
     (TERM, "no colours, if it is `dumb`"),
 ];
 
-/// What the built-in agent needs to see beside the ordinary variables, when narrows starts it for itself.
+/// Variables of the built-in agent, besides the ordinary ones.
 pub(crate) const AGENT: &[&str] = &["NARROWS_*", "OPENAI_*", BEDROCK_KEY, AZURE_KEY];
 
 /// Files of settings that git reads in every repository, beside those in the home directory: those of the system where git is
@@ -142,20 +118,20 @@ pub(crate) fn git_settings() -> Vec<PathBuf> {
     files.filter_map(|file| std::path::absolute(file).ok()).collect()
 }
 
-/// Whether the user wants colours, as far as variables say.
-pub(crate) fn wants_colour() -> bool {
+/// Returns `true` if no variable disables colors.
+pub(crate) fn wants_color() -> bool {
     let refused = std::env::var_os(NO_COLOR).is_some_and(|value| !value.is_empty());
     let unable = std::env::var_os(TERM).is_some_and(|value| value == "dumb");
     !refused && !unable
 }
 
-/// Everything, to be filtered for an agent or read as settings.
+/// Returns all variables, for filtering or for settings.
 pub(crate) fn variables() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os()
 }
 
-/// One variable that the user names, to be handed to an agent.
-pub(crate) fn named(name: &OsStr) -> Option<OsString> {
+/// Returns a variable that the user wants to pass to an agent.
+pub(crate) fn lookup(name: &OsStr) -> Option<OsString> {
     std::env::var_os(name)
 }
 
@@ -164,7 +140,7 @@ mod tests {
     use super::ALL;
 
     #[test]
-    fn the_documentation_has_every_variable_and_no_other() {
+    fn the_documentation_lists_every_variable() {
         let page = include_str!("../../../docs/agent.md");
         let section = page.split("\n## Variables\n").nth(1).expect("a section on variables");
         let section = section.split("\n## ").next().expect("it ends");

@@ -1,7 +1,7 @@
-//! Failures as JSON on stdout, for commands whose output programs read.
+//! Failures as JSON on stdout.
 //!
-//! `main` prints a failure here unless the command has done so itself, so that stdout is never empty when a command
-//! with `--output json`, `--output events` or `--json` fails, wrong arguments included.
+//! `main` prints a failure here unless the command has done so, so that stdout is never empty when a command with
+//! `--output json`, `--output events` or `--json` fails, even with wrong arguments.
 
 use std::ffi::OsString;
 
@@ -12,39 +12,40 @@ use serde_json::{Value, json};
 use crate::cli::{
     AuditCommand, AuditFormat, BusCommand, CheckFormat, Command, Output, PolicyCommand, TokenCommand,
 };
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::output;
 
-/// Commands whose stdout is a protocol or a script: no error object may appear there. `serve --self-test` is an exception.
-const NO_OBJECTS: [&str; 6] = ["acp", "chat", "completions", "connect", "fake-agent", "serve"];
+/// Commands whose stdout is a protocol or a script must not print error objects there. `serve --self-test` is an
+/// exception.
+const COMMANDS_WITHOUT_ERROR_OBJECTS: [&str; 6] =
+    ["acp", "chat", "completions", "connect", "fake-agent", "serve"];
 
-/// The JSON form of an error, as the arguments ask for it.
+/// The JSON form of an error, selected by the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorFormat {
     /// `{"error": {…}}`.
     Object,
-    /// The object of `run --output json`, in which nothing but `error` is known.
+    /// The object of `run --output json` with only `error`.
     RunObject,
     /// One `error` event.
     Event,
 }
 
-/// The `error` field of an object. Empty fields are left out.
+/// The `error` field. Empty fields are left out.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ErrorReport {
     kind: &'static str,
     message: String,
     exit_code: u8,
-    /// Code of the JSON-RPC error with which the agent answered.
+    /// Code of the agent's error response.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<Value>,
-    /// What the agent reports about the model request that failed.
+    /// The failed model request, as the agent reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoint: Option<Value>,
-    /// The end of the agent's stderr.
     #[serde(skip_serializing_if = "String::is_empty")]
     stderr: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -67,10 +68,10 @@ impl From<&Failure> for ErrorReport {
 }
 
 impl ErrorFormat {
-    /// Returns the form in which `command` reports errors on stdout, if it does.
-    pub(crate) fn of(command: &Command) -> Option<Self> {
+    /// Returns the form for `command`, if it prints errors to stdout.
+    pub(crate) fn for_command(command: &Command) -> Option<Self> {
         let is_json = match command {
-            Command::Run(run) => return Self::of_output(run.output),
+            Command::Run(run) => return Self::for_output(run.output),
             Command::Agents(agents) => agents.json,
             Command::Sessions(sessions) => sessions.json,
             Command::Policy(policy) => match &policy.command {
@@ -101,7 +102,7 @@ impl ErrorFormat {
         is_json.then_some(Self::Object)
     }
 
-    fn of_output(output: Output) -> Option<Self> {
+    fn for_output(output: Output) -> Option<Self> {
         match output {
             Output::Text => None,
             Output::Json => Some(Self::RunObject),
@@ -109,14 +110,14 @@ impl ErrorFormat {
         }
     }
 
-    /// The same for arguments that cannot be parsed: `words` begins with the name of the program.
-    pub(crate) fn of_words(words: &[OsString]) -> Option<Self> {
+    /// Returns the form for arguments that cannot be parsed. `words` begins with the program name.
+    pub(crate) fn from_words(words: &[OsString]) -> Option<Self> {
         let mut words =
             words.iter().skip(1).map(|word| word.to_string_lossy()).take_while(|word| word != "--");
         let (mut command, mut format, mut is_value) = (None, None, false);
         let (mut is_filter, mut is_self_test) = (false, false);
         for word in &mut words {
-            // The value of the only option that may precede the command.
+            // The value of the only option before the command.
             if std::mem::replace(&mut is_filter, word == "--log") {
                 continue;
             }
@@ -135,7 +136,9 @@ impl ErrorFormat {
                 None => {}
             }
         }
-        let has_none = |command| NO_OBJECTS.contains(&command) && !(is_self_test && command == "serve");
+        let has_none = |command| {
+            COMMANDS_WITHOUT_ERROR_OBJECTS.contains(&command) && !(is_self_test && command == "serve")
+        };
         if command.as_deref().is_some_and(has_none) {
             return None;
         }
@@ -145,7 +148,7 @@ impl ErrorFormat {
         }
     }
 
-    /// Writes `failure` to stdout. A stdout that cannot be written leaves the exit code as it is.
+    /// Writes `failure` to stdout. A write error does not change the exit code.
     pub(crate) fn print(self, failure: &Failure) {
         let report = ErrorReport::from(failure);
         let text = match self {
@@ -155,7 +158,7 @@ impl ErrorFormat {
                 "error": report,
             })
             .to_string()),
-            Self::Event => serde_json::to_string(&event(failure)),
+            Self::Event => serde_json::to_string(&failure_event(failure)),
         };
         if let Ok(text) = text {
             _ = output::print_json(text);
@@ -163,8 +166,7 @@ impl ErrorFormat {
     }
 }
 
-/// The failure as an event of its own.
-pub(crate) fn event(failure: &Failure) -> RuntimeEvent {
+pub(crate) fn failure_event(failure: &Failure) -> RuntimeEvent {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     RuntimeEvent {
         at_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
@@ -175,15 +177,15 @@ pub(crate) fn event(failure: &Failure) -> RuntimeEvent {
     }
 }
 
-/// What clap says is wrong with the arguments, as a failure: its first paragraph, and its tips as hints.
-pub(crate) fn of_arguments(error: &clap::Error) -> Failure {
+/// Converts a clap error: its first paragraph becomes the message, its tips become hints.
+pub(crate) fn from_clap(error: &clap::Error) -> Failure {
     let text = error.render().to_string();
     let mut paragraphs = text.split("\n\n");
     let first = paragraphs.next().unwrap_or_default();
     let first = first.strip_prefix("error: ").unwrap_or(first);
     let message = first.split_whitespace().collect::<Vec<_>>().join(" ");
     let tips = text.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
-    tips.fold(Failure::new(Code::Usage, message), Failure::hint)
+    tips.fold(Failure::new(ExitStatus::Usage, message), Failure::with_hint)
 }
 
 #[cfg(test)]
@@ -194,11 +196,11 @@ mod tests {
     fn check(words: &str, expected: Option<ErrorFormat>) {
         let words: Vec<OsString> =
             std::iter::once("narrows").chain(words.split(' ')).map(OsString::from).collect();
-        assert_eq!(ErrorFormat::of_words(&words), expected, "{words:?}");
+        assert_eq!(ErrorFormat::from_words(&words), expected, "{words:?}");
     }
 
     #[test]
-    fn arguments_that_cannot_be_parsed_still_say_how_errors_are_printed() {
+    fn invalid_arguments_still_select_the_error_format() {
         use ErrorFormat::{Event, Object, RunObject};
         check("run --output json --bogus", Some(RunObject));
         check("run --output=json --bogus", Some(RunObject));
@@ -219,18 +221,18 @@ mod tests {
         check("run --output", None);
         check("run --bogus -- --output json", None);
         check("run --agent json --bogus", None);
-        // Their stdout is for something else.
+        // Their stdout has another purpose.
         check("acp --json --bogus", None);
         check("fake-agent --json --bogus", None);
         check("connect --output json", None);
     }
 
     #[test]
-    fn what_clap_says_is_one_line_with_its_tips_as_hints() {
+    fn clap_errors_become_one_line_with_hints() {
         let words = ["narrows", "run", "--schem", "x"].map(OsString::from);
-        let failure = of_arguments(&crate::cli::Cli::read(words.to_vec()).expect_err("it is wrong"));
+        let failure = from_clap(&crate::cli::Cli::parse_args(words.to_vec()).expect_err("it is wrong"));
         assert_eq!(failure.message(), "unexpected argument '--schem' found");
         assert_eq!(failure.hints(), ["a similar argument exists: '--schema'"]);
-        assert_eq!(failure.code(), Code::Usage);
+        assert_eq!(failure.code(), ExitStatus::Usage);
     }
 }

@@ -1,16 +1,16 @@
-//! How a command can fail: the exit code, the words and the hints, all decided here.
+//! Failures of commands: exit code, message and hints are all decided here.
 
-mod auditing;
-mod busing;
-mod confining;
+mod agent;
+mod audit;
+mod bus;
+mod config;
+mod credentials;
 mod denied;
-mod driving;
-mod inspecting;
-mod papers;
-mod remoting;
-mod running;
-mod serving;
-mod setting;
+mod inspect;
+mod remote;
+mod run;
+mod sandbox;
+mod serve;
 
 use std::fmt::Write;
 use std::io;
@@ -24,50 +24,42 @@ use narrows_link::CloseReason;
 use narrows_remote::client::TargetError;
 use narrows_wire::RpcError;
 
-use crate::cli::meant;
+use crate::cli::intended_url;
 use crate::output;
-use crate::terminal::{Colour, Style, line};
-pub(crate) use denied::THE_GATE;
-pub(crate) use driving::strayed;
-pub(crate) use papers::{about_tls, about_tokens};
-pub(crate) use running::{Cancelled, Limits};
-pub(crate) use serving::IDENTITIES;
+use crate::terminal::{Color, Style, line};
+pub(crate) use agent::stray_lines_notice;
+pub(crate) use credentials::{tls_hint, token_hint};
+pub(crate) use denied::GATE_RULES;
+pub(crate) use run::{CancelReason, RunLimits};
+pub(crate) use serve::IDENTITIES_HINT;
 
-/// What the exit status says.
+/// The exit status of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Code {
-    /// Everything went well.
+pub(crate) enum ExitStatus {
     Success,
-    /// The agent failed.
     Agent,
-    /// The arguments are wrong.
+    /// The arguments are invalid.
     Usage,
-    /// The agent refused.
     Refusal,
-    /// A limit was reached.
     Limit,
-    /// The agent could not be started.
     Start,
-    /// The agent does not keep to the protocol.
+    /// The agent violates the protocol.
     Protocol,
-    /// A deadline has passed.
     Timeout,
-    /// The rules, or whoever was asked, refused something.
+    /// A rule or an approver denied a request.
     Denied,
-    /// Something failed on this side.
     Internal,
     /// SIGHUP.
     HungUp,
     /// Ctrl-C.
     Interrupted,
-    /// Nobody reads our output any more.
+    /// Stdout was closed by its reader.
     OutputClosed,
     /// SIGTERM.
     Terminated,
 }
 
-impl Code {
-    /// All of them.
+impl ExitStatus {
     pub(crate) const ALL: [Self; 14] = [
         Self::Success,
         Self::Agent,
@@ -85,23 +77,21 @@ impl Code {
         Self::Terminated,
     ];
 
-    /// The exit status.
     pub(crate) fn number(self) -> u8 {
         self.row().0
     }
 
-    /// Its name for programs.
+    /// The name in JSON output.
     pub(crate) fn name(self) -> &'static str {
         self.row().1
     }
 
-    /// What it means, for people.
+    /// The description in the help.
     pub(crate) fn meaning(self) -> &'static str {
         self.row().2
     }
 
-    /// As what `main` returns.
-    pub(crate) fn exit(self) -> ExitCode {
+    pub(crate) fn exit_code(self) -> ExitCode {
         ExitCode::from(self.number())
     }
 
@@ -133,31 +123,30 @@ impl Code {
     }
 }
 
-/// Why a command failed, and what to do about it.
+/// A failed command: exit status, message, causes and hints.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    code: Code,
+    code: ExitStatus,
     /// One line.
     message: String,
-    /// Why that happened, and why that, a line each.
+    /// The chain of causes, one line each.
     causes: Vec<String>,
-    /// What the agent wrote to stderr, made safe to show.
+    /// The end of the agent's stderr, escaped.
     stderr: String,
-    /// What to do about it, a line each.
+    /// One line each.
     hints: Vec<String>,
-    /// The error with which the agent answered.
+    /// The error response of the agent.
     rpc: Option<Box<RpcError>>,
-    /// What the agent says about its model.
+    /// What the agent reports about its failed model request.
     fault: Option<Box<Fault>>,
-    /// It is that the agent has gone, by itself or with the connection to it.
-    is_gone: bool,
-    /// The command has printed it to stdout for programs, in its own form.
+    /// `true` if the agent exited or its connection was lost.
+    is_agent_lost: bool,
+    /// The command has already printed the failure to stdout in its own format.
     is_reported: bool,
 }
 
 impl Failure {
-    /// Without causes or hints.
-    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: ExitStatus, message: impl Into<String>) -> Self {
         Self {
             code,
             message: message.into(),
@@ -166,33 +155,32 @@ impl Failure {
             hints: Vec::new(),
             rpc: None,
             fault: None,
-            is_gone: false,
+            is_agent_lost: false,
             is_reported: false,
         }
     }
 
-    /// The same, which stdout has already in the form of the command.
-    pub(crate) fn reported(self) -> Self {
+    /// Marks the failure as already printed to stdout by the command.
+    pub(crate) fn into_reported(self) -> Self {
         Self { is_reported: true, ..self }
     }
 
-    /// Returns `true` if stdout has it already.
     pub(crate) fn is_reported(&self) -> bool {
         self.is_reported
     }
 
-    /// The same of an agent that is somewhere else: what has gone is the connection to it, and `lost` knows how.
-    pub(crate) fn or_lost(self, lost: Option<Self>) -> Self {
-        if self.is_gone { lost.unwrap_or(self) } else { self }
+    /// Returns `lost`, the reason why the connection ended, in place of a failure that follows from the loss.
+    pub(crate) fn or_connection_failure(self, lost: Option<Self>) -> Self {
+        if self.is_agent_lost { lost.unwrap_or(self) } else { self }
     }
 
-    /// Whether it is that the agent has gone, by itself or with the connection to it.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.is_gone
+    /// Returns `true` if the agent exited or its connection was lost.
+    pub(crate) fn is_agent_lost(&self) -> bool {
+        self.is_agent_lost
     }
 
-    /// The same, because of `cause` and what caused that.
-    fn because(mut self, cause: &dyn std::error::Error) -> Self {
+    /// Adds `cause` and its sources.
+    fn with_cause(mut self, cause: &dyn std::error::Error) -> Self {
         let mut next = Some(cause);
         while let Some(cause) = next {
             self.causes.push(cause.to_string());
@@ -201,189 +189,179 @@ impl Failure {
         self
     }
 
-    /// The same, with one more hint.
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
     }
 
-    /// The log filter cannot be read.
-    pub(crate) fn log_filter(reason: &str) -> Self {
-        Self::new(Code::Usage, format!("the log filter cannot be read: {reason}"))
-            .hint("a filter is a level such as `debug`, or levels of parts such as `narrows_rpc=trace,warn`")
+    pub(crate) fn log_filter_invalid(reason: &str) -> Self {
+        Self::new(ExitStatus::Usage, format!("the log filter cannot be read: {reason}")).with_hint(
+            "a filter is a level such as `debug`, or levels of parts such as `narrows_rpc=trace,warn`",
+        )
     }
 
-    /// There is no prompt.
     pub(crate) fn no_prompt() -> Self {
-        Self::new(Code::Usage, "there is no prompt")
-            .hint("write it as the last argument, or send it to stdin: `echo Hi | narrows run`")
+        Self::new(ExitStatus::Usage, "there is no prompt")
+            .with_hint("write it as the last argument, or send it to stdin: `echo Hi | narrows run`")
     }
 
-    /// The prompt cannot be had from stdin.
-    pub(crate) fn prompt(error: &io::Error) -> Self {
-        Self::new(Code::Usage, "the prompt cannot be read from stdin").because(error)
+    pub(crate) fn prompt_unreadable(error: &io::Error) -> Self {
+        Self::new(ExitStatus::Usage, "the prompt cannot be read from stdin").with_cause(error)
     }
 
-    /// The working directory cannot be used.
-    pub(crate) fn cwd(directory: &Path, error: &io::Error) -> Self {
-        Self::new(Code::Usage, format!("the directory {directory:?} cannot be used")).because(error)
+    pub(crate) fn cwd_unusable(directory: &Path, error: &io::Error) -> Self {
+        Self::new(ExitStatus::Usage, format!("the directory {directory:?} cannot be used")).with_cause(error)
     }
 
-    /// A file cannot be read.
-    pub(crate) fn unreadable(what: &str, path: &Path, error: &io::Error) -> Self {
-        Self::new(Code::Usage, format!("{what}: {path:?} cannot be read")).because(error)
+    pub(crate) fn file_unreadable(what: &str, path: &Path, error: &io::Error) -> Self {
+        Self::new(ExitStatus::Usage, format!("{what}: {path:?} cannot be read")).with_cause(error)
     }
 
-    /// What is to be checked cannot be read.
-    pub(crate) fn unchecked(path: &Path, error: &io::Error) -> Self {
-        let failure = Self::unreadable("check", path, error);
+    pub(crate) fn check_target_unreadable(path: &Path, error: &io::Error) -> Self {
+        let failure = Self::file_unreadable("check", path, error);
         match error.kind() {
             io::ErrorKind::NotFound => {
-                failure.hint("name a file that is there, or a directory with manifests in it")
+                failure.with_hint("name a file that is there, or a directory with manifests in it")
             }
             _ => failure,
         }
     }
 
-    /// A file does not say what it should.
-    pub(crate) fn bad_file(path: &Path, error: &dyn std::error::Error) -> Self {
-        Self::new(Code::Usage, format!("{}: {}", path.display(), line(&error.to_string())))
+    /// A file has invalid content.
+    pub(crate) fn file_invalid(path: &Path, error: &dyn std::error::Error) -> Self {
+        Self::new(ExitStatus::Usage, format!("{}: {}", path.display(), line(&error.to_string())))
     }
 
-    /// A file that an argument names is not JSON.
-    pub(crate) fn not_json(argument: &str, path: &Path, error: &serde_json::Error) -> Self {
+    /// A file named by an argument is not JSON.
+    pub(crate) fn json_invalid(argument: &str, path: &Path, error: &serde_json::Error) -> Self {
         let words = line(&error.to_string());
         Self::new(
-            Code::Usage,
+            ExitStatus::Usage,
             format!("{argument} {:?}: not valid JSON: {words}", path.display().to_string()),
         )
     }
 
-    /// A file of rules cannot be understood.
-    pub(crate) fn bad_rules(error: &narrows_policy::RulesError) -> Self {
-        Self::new(Code::Usage, error.to_string())
+    /// A rule file is invalid.
+    pub(crate) fn rules_invalid(error: &narrows_policy::RulesError) -> Self {
+        Self::new(ExitStatus::Usage, error.to_string())
     }
 
-    /// What was given as an agent is none.
-    pub(crate) fn bad_agent(wanted: &str, reason: &str) -> Self {
-        Self::new(Code::Usage, format!("--agent {wanted:?}: {reason}"))
+    /// `--agent` has an invalid value.
+    pub(crate) fn agent_invalid(wanted: &str, reason: &str) -> Self {
+        Self::new(ExitStatus::Usage, format!("--agent {wanted:?}: {reason}"))
     }
 
-    /// What was given as the URL of an agent is none.
-    pub(crate) fn bad_url(wanted: &str, error: &TargetError) -> Self {
-        let failure = Self::new(Code::Usage, line(&format!("--agent {wanted:?}: {error}")));
-        match meant(wanted, error) {
-            Some(meant) => failure.hint(line(&format!("did you mean {meant}?"))),
-            None => {
-                failure.hint("such as wss://HOST/acp, ws://127.0.0.1:8787/acp, tcp://HOST:PORT or unix:PATH")
-            }
+    /// `--agent` has an invalid URL.
+    pub(crate) fn agent_url_invalid(wanted: &str, error: &TargetError) -> Self {
+        let failure = Self::new(ExitStatus::Usage, line(&format!("--agent {wanted:?}: {error}")));
+        match intended_url(wanted, error) {
+            Some(meant) => failure.with_hint(line(&format!("did you mean {meant}?"))),
+            None => failure
+                .with_hint("such as wss://HOST/acp, ws://127.0.0.1:8787/acp, tcp://HOST:PORT or unix:PATH"),
         }
     }
 
-    /// There is no session to go on with.
-    pub(crate) fn nothing_to_continue(cwd: &Path) -> Self {
-        Self::new(Code::Usage, format!("the agent knows no session in {}", cwd.display()))
-            .hint("leave out --continue to begin one")
+    /// `--continue` found no session.
+    pub(crate) fn no_session_to_continue(cwd: &Path) -> Self {
+        Self::new(ExitStatus::Usage, format!("the agent knows no session in {}", cwd.display()))
+            .with_hint("leave out --continue to begin one")
     }
 
-    /// The session ended before its run did.
     pub(crate) fn session_closed() -> Self {
-        Self::new(Code::Internal, "the session ended before the turn did")
+        Self::new(ExitStatus::Internal, "the session ended before the turn did")
     }
 
-    /// A variable that was to be handed to the agent is not set.
+    /// A variable to be passed to the agent is not set.
     pub(crate) fn unset_variable(name: &str) -> Self {
-        Self::new(Code::Usage, format!("the variable {name:?} is not set here"))
-            .hint(format!("give it a value: --env {name}=VALUE"))
+        Self::new(ExitStatus::Usage, format!("the variable {name:?} is not set here"))
+            .with_hint(format!("give it a value: --env {name}=VALUE"))
     }
 
-    /// There is no built-in script of this name.
-    pub(crate) fn no_builtin(name: &str) -> Self {
-        let failure = Self::new(Code::Usage, format!("there is no built-in script {name:?}"));
-        Self::suggest_builtin(failure, name)
+    pub(crate) fn unknown_builtin_script(name: &str) -> Self {
+        let failure = Self::new(ExitStatus::Usage, format!("there is no built-in script {name:?}"));
+        Self::with_builtin_suggestion(failure, name)
     }
 
-    /// A script is neither built in nor a file that can be read.
-    pub(crate) fn unreadable_script(script: &str, error: &io::Error) -> Self {
+    /// A script is neither built in nor a readable file.
+    pub(crate) fn script_unreadable(script: &str, error: &io::Error) -> Self {
         if error.kind() != io::ErrorKind::NotFound {
-            return Self::new(Code::Usage, format!("the script {script:?} cannot be read")).because(error);
+            return Self::new(ExitStatus::Usage, format!("the script {script:?} cannot be read"))
+                .with_cause(error);
         }
         let message = format!("{script:?} is neither a built-in script nor a file");
-        Self::suggest_builtin(Self::new(Code::Usage, message), script)
+        Self::with_builtin_suggestion(Self::new(ExitStatus::Usage, message), script)
     }
 
-    /// A file is no script.
-    pub(crate) fn bad_script(path: &str, error: &ScriptError) -> Self {
+    pub(crate) fn script_invalid(path: &str, error: &ScriptError) -> Self {
         let message = format!("{path}:{}: {}", error.line(), line(error.message()));
-        Self::new(Code::Usage, message).hint("a script that works: narrows fake-agent --print hello")
+        Self::new(ExitStatus::Usage, message)
+            .with_hint("a script that works: narrows fake-agent --print hello")
     }
 
-    fn suggest_builtin(self, wanted: &str) -> Self {
+    fn with_builtin_suggestion(self, wanted: &str) -> Self {
         match nearest(wanted, Script::builtins().iter().map(|(name, _)| *name)) {
-            Some(near) => self.hint(format!("did you mean {near:?}?")),
-            None => self.hint("the built-in scripts: narrows fake-agent --list"),
+            Some(near) => self.with_hint(format!("did you mean {near:?}?")),
+            None => self.with_hint("the built-in scripts: narrows fake-agent --list"),
         }
     }
 
-    /// Our own machinery could not be set up.
+    /// A local resource cannot be set up.
     pub(crate) fn setup(what: &str, error: &io::Error) -> Self {
-        Self::new(Code::Internal, format!("cannot {what}")).because(error)
+        Self::new(ExitStatus::Internal, format!("cannot {what}")).with_cause(error)
     }
 
-    /// The client of an agent was lost, and not by its own will.
-    pub(crate) fn client_lost(reason: &CloseReason) -> Self {
-        Self::new(Code::Internal, "the conversation with the client broke off").because(reason)
+    /// The connection to the client of an agent was lost.
+    pub(crate) fn client_connection_lost(reason: &CloseReason) -> Self {
+        Self::new(ExitStatus::Internal, "the conversation with the client broke off").with_cause(reason)
     }
 
-    /// Our output cannot be written.
-    pub(crate) fn output(error: &io::Error) -> Self {
+    /// Stdout cannot be written.
+    pub(crate) fn output_failed(error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            return Self::new(Code::OutputClosed, Code::OutputClosed.meaning());
+            return Self::new(ExitStatus::OutputClosed, ExitStatus::OutputClosed.meaning());
         }
-        Self::new(Code::Internal, "the output cannot be written").because(error)
+        Self::new(ExitStatus::Internal, "the output cannot be written").with_cause(error)
     }
 
-    /// What the exit status says.
-    pub(crate) fn code(&self) -> Code {
+    pub(crate) fn code(&self) -> ExitStatus {
         self.code
     }
 
-    /// What happened, in one line.
+    /// The message and its causes in one line.
     pub(crate) fn message(&self) -> String {
         std::iter::once(&self.message).chain(&self.causes).map(String::as_str).collect::<Vec<_>>().join(": ")
     }
 
-    /// The error with which the agent answered, if it did.
+    /// The error response of the agent.
     pub(crate) fn rpc(&self) -> Option<&RpcError> {
         self.rpc.as_deref()
     }
 
-    /// What the agent says about its model, if that failed.
+    /// What the agent reports about its failed model request.
     pub(crate) fn fault(&self) -> Option<&Fault> {
         self.fault.as_deref()
     }
 
-    /// The last that the agent wrote to stderr, if that explains it.
+    /// The end of the agent's stderr, if it explains the failure.
     pub(crate) fn stderr(&self) -> &str {
         &self.stderr
     }
 
-    /// What to do about it.
     pub(crate) fn hints(&self) -> &[String] {
         &self.hints
     }
 
-    /// Tells the user, and returns what `main` returns.
-    pub(crate) fn tell(&self) -> ExitCode {
-        // Whoever closed our output did so on purpose.
-        if self.code != Code::OutputClosed {
-            output::complain_briefly(self.render(Colour::of_stderr()));
+    /// Prints the failure to stderr and returns the exit code for `main`.
+    pub(crate) fn report(&self) -> ExitCode {
+        // A reader that closed our stdout did so on purpose.
+        if self.code != ExitStatus::OutputClosed {
+            output::write_stderr_bounded(self.render(Color::for_stderr()));
         }
-        self.code.exit()
+        self.code.exit_code()
     }
 
-    pub(crate) fn render(&self, colour: Colour) -> String {
-        let mut text = format!("{} {}\n", colour.paint(Style::Error, "error:"), self.message);
+    pub(crate) fn render(&self, color: Color) -> String {
+        let mut text = format!("{} {}\n", color.paint(Style::Error, "error:"), self.message);
         for cause in &self.causes {
             _ = writeln!(text, "  because: {cause}");
         }
@@ -394,7 +372,7 @@ impl Failure {
             }
         }
         for hint in &self.hints {
-            _ = writeln!(text, "{} {hint}", colour.paint(Style::Hint, "hint:"));
+            _ = writeln!(text, "{} {hint}", color.paint(Style::Hint, "hint:"));
         }
         text
     }
@@ -405,21 +383,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_distinct() {
-        let mut numbers: Vec<_> = Code::ALL.iter().map(|code| code.number()).collect();
+    fn exit_statuses_are_distinct() {
+        let mut numbers: Vec<_> = ExitStatus::ALL.iter().map(|code| code.number()).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        assert_eq!(numbers.len(), Code::ALL.len());
+        assert_eq!(numbers.len(), ExitStatus::ALL.len());
     }
 
     #[test]
-    fn a_failure_is_told_with_its_causes_and_hints() {
+    fn a_failure_is_rendered_with_its_causes_and_hints() {
         let failure = Failure {
             stderr: "one\ntwo".to_owned(),
-            ..Failure::new(Code::Agent, "it broke").because(&io::Error::other("dust")).hint("clean it")
+            ..Failure::new(ExitStatus::Agent, "it broke")
+                .with_cause(&io::Error::other("dust"))
+                .with_hint("clean it")
         };
         assert_eq!(
-            failure.render(Colour::off()),
+            failure.render(Color::off()),
             "error: it broke\n  because: dust\n  its last words on stderr:\n  | one\n  | two\nhint: clean it\n"
         );
         assert_eq!(failure.message(), "it broke: dust");

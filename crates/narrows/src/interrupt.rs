@@ -1,17 +1,16 @@
-//! Ctrl-C, SIGTERM and SIGHUP, as something to wait for.
+//! SIGINT, SIGTERM and SIGHUP as async events.
 
 use std::io;
 
 use tokio::signal::unix::{self, SignalKind};
 
-/// Somebody wants us to stop.
+/// A signal that asks the program to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// SIGINT, which is Ctrl-C.
+    /// SIGINT, as sent by Ctrl-C.
     Interrupt,
-    /// SIGTERM.
     Terminate,
-    /// SIGHUP: the terminal is gone.
+    /// SIGHUP: the terminal was closed.
     HangUp,
 }
 
@@ -25,25 +24,25 @@ impl Signal {
     }
 }
 
-/// These signals; while this lives they no longer end the program by themselves.
+/// Receives the signals. They do not end the program while this exists.
 #[derive(Debug)]
 pub(crate) struct Interrupts {
     interrupt: unix::Signal,
     terminate: unix::Signal,
-    /// None if whoever started us wants us to outlive the terminal.
+    /// `None` if SIGHUP is ignored, as under `nohup`.
     hang_up: Option<unix::Signal>,
 }
 
 impl Interrupts {
-    /// Takes them. Must be called inside a runtime.
-    pub(crate) fn take() -> io::Result<Self> {
-        // Under `nohup` it is ignored, which listening to it would undo.
+    /// Starts to receive the signals. Must be called inside a runtime.
+    pub(crate) fn listen() -> io::Result<Self> {
+        // Under `nohup` SIGHUP is ignored; a handler would undo that.
         let stays = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores_hang_up(&status));
         Self::with(!stays)
     }
 
-    /// The same for who does not end by SIGHUP anyway.
-    pub(crate) fn take_all() -> io::Result<Self> {
+    /// Starts to receive all signals, also an ignored SIGHUP.
+    pub(crate) fn listen_all() -> io::Result<Self> {
         Self::with(true)
     }
 
@@ -55,7 +54,7 @@ impl Interrupts {
         })
     }
 
-    /// Waits for the next. Safe to cancel.
+    /// Waits for the next signal. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Signal {
         let hang_up = async {
             match &mut self.hang_up {
@@ -70,8 +69,8 @@ impl Interrupts {
         }
     }
 
-    /// What comes of `work`, unless a signal comes first.
-    pub(crate) async fn unless<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Signal> {
+    /// Runs `work` until a signal.
+    pub(crate) async fn unless_signal<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Signal> {
         tokio::select! {
             biased;
             signal = self.next() => Err(signal),
@@ -80,7 +79,7 @@ impl Interrupts {
     }
 }
 
-/// Whether a process of this status ignores SIGHUP, which is the first of the signals.
+/// Returns `true` if a `/proc` status has SIGHUP, signal 1, among the ignored ones.
 fn ignores_hang_up(status: &str) -> bool {
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
@@ -93,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_tells_whether_hanging_up_is_ignored() {
+    fn ignored_sighup_is_read_from_the_process_status() {
         for (status, expected) in [
             ("Name:\ta\nSigIgn:\t0000000000000001\nSigCgt:\t0\n", true),
             ("SigIgn:\t0000000000001001\n", true),
@@ -107,13 +106,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_mask_is_read(mask: u64, before in "[A-Za-z:\t0-9\n]{0,40}") {
+        fn any_signal_mask_is_parsed(mask: u64, before in "[A-Za-z:\t0-9\n]{0,40}") {
             let status = format!("{}\nSigIgn:\t{mask:016x}\n", before.replace("SigIgn", ""));
             prop_assert_eq!(ignores_hang_up(&status), mask % 2 == 1);
         }
 
         #[test]
-        fn whatever_stands_there_is_no_harm(status in "\\PC{0,80}") {
+        fn any_text_is_parsed_without_a_panic(status in "\\PC{0,80}") {
             prop_assert!(!ignores_hang_up(&status));
         }
     }

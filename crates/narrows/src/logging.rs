@@ -1,6 +1,6 @@
-//! What narrows says about its own work: to stderr, warnings unless more is asked for.
+//! The log on stderr, by default at level warn.
 //!
-//! A thread of its own writes it, so that a stderr nobody reads holds up nothing but the log.
+//! A thread writes it, so that an unread stderr blocks nothing but the log.
 
 use std::io::{self, Write};
 use std::sync::OnceLock;
@@ -18,48 +18,49 @@ use crate::failure::Failure;
 use crate::output;
 use crate::terminal::line;
 
-/// What the names of our own parts begin with.
-const PARTS: &str = "narrows";
+/// The prefix of our own log targets.
+const TARGET_PREFIX: &str = "narrows";
 
-/// How many lines may wait to be written; more are lost, and counted.
-const WAITING: usize = 1024;
+/// More lines are lost, and counted.
+const MAX_QUEUED_LINES: usize = 1024;
 
-/// How long a line may be.
-const LONGEST: usize = 16 << 10;
+const MAX_LINE_BYTES: usize = 16 << 10;
 
-/// How long the end waits for a stderr that does not take what is left.
-const PATIENCE: Duration = Duration::from_millis(300);
+/// The time for a blocked stderr at exit.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(300);
 
 static LINES: OnceLock<SyncSender<Entry>> = OnceLock::new();
 
-/// How many lines were lost.
-static LOST: AtomicU64 = AtomicU64::new(0);
+static LOST_LINES: AtomicU64 = AtomicU64::new(0);
 
 enum Entry {
     Line(Vec<u8>),
-    /// Everything before it has been written when this is dropped.
+    /// Dropped after everything before it was written.
     Mark(#[expect(dead_code, reason = "it is there to be dropped")] SyncSender<()>),
 }
 
-/// Starts logging, by `filter` if there is one.
+/// Starts logging with `filter`, if given.
 pub(crate) fn start(filter: Option<&str>, format: LogFormat) -> Result<(), Failure> {
     if let Some(word) = filter.and_then(unknown_word) {
-        return Err(Failure::log_filter(&format!("`{}` is no level and no part of narrows", line(word))));
+        return Err(Failure::log_filter_invalid(&format!(
+            "`{}` is no level and no part of narrows",
+            line(word)
+        )));
     }
-    // A program that reads the log gets there what people are told beside it.
+    // A program that reads the log also gets the notices that users see elsewhere.
     let usual = if format == LogFormat::Json { "info" } else { "warn" };
     let filter = EnvFilter::try_new(filter.unwrap_or(usual))
-        .map_err(|error| Failure::log_filter(&line(&error.to_string())))?;
-    let (sender, lines) = sync_channel(WAITING);
+        .map_err(|error| Failure::log_filter_invalid(&line(&error.to_string())))?;
+    let (sender, lines) = sync_channel(MAX_QUEUED_LINES);
     std::thread::Builder::new()
         .name("log".to_owned())
         .spawn(move || write(&lines))
         .map_err(|error| Failure::setup("start the log", &error))?;
-    // It is started once.
+    // Only called once.
     let _ = LINES.set(sender);
-    // Only our own parts are known to keep keys and prompts to themselves.
-    let ours = filter_fn(|event| event.target().starts_with(PARTS));
-    let lines = fmt::layer().with_writer(|| Log).with_ansi(false);
+    // Only our own targets are known not to log keys and prompts.
+    let ours = filter_fn(|event| event.target().starts_with(TARGET_PREFIX));
+    let lines = fmt::layer().with_writer(|| LineWriter).with_ansi(false);
     let lines = match format {
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
@@ -68,49 +69,48 @@ pub(crate) fn start(filter: Option<&str>, format: LogFormat) -> Result<(), Failu
     Ok(())
 }
 
-/// The first word of a filter that means nothing here, with which others would be meant or nobody. The filter itself would take a misspelt level
-/// for the name of a part, and log nothing.
+/// Returns the first unknown word of a filter. The filter would take a misspelled level as a target, and log nothing.
 fn unknown_word(filter: &str) -> Option<&str> {
     let mut words =
         filter.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.starts_with('['));
     let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
-    words.find(|word| !is_level(word) && !word.starts_with(PARTS))
+    words.find(|word| !is_level(word) && !word.starts_with(TARGET_PREFIX))
 }
 
-/// Waits until what was logged is written, but not for long.
+/// Waits a bounded time until the log is written.
 pub(crate) fn finish() {
     let (sender, written) = sync_channel(0);
     if let Some(lines) = LINES.get()
         && lines.try_send(Entry::Mark(sender)).is_ok()
     {
-        // It is dropped, or the time is over.
-        let _ = written.recv_timeout(PATIENCE);
+        // Either the mark is dropped or the time is over.
+        let _ = written.recv_timeout(FLUSH_TIMEOUT);
     }
 }
 
 fn write(lines: &Receiver<Entry>) {
     for entry in lines {
         if let Entry::Line(line) = entry {
-            // There is nobody to tell if it fails.
+            // A failed write cannot be reported.
             let _ = io::stderr().write_all(&line);
         }
-        match LOST.swap(0, Ordering::Relaxed) {
+        match LOST_LINES.swap(0, Ordering::Relaxed) {
             0 => {}
-            lost => output::complain(&format!("({lost} lines of the log are lost)\n")),
+            lost => output::write_stderr(&format!("({lost} lines of the log are lost)\n")),
         }
     }
 }
 
-/// Hands each line to the thread.
-struct Log;
+/// Sends each line to the thread.
+struct LineWriter;
 
-impl Write for Log {
+impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // It is given whole lines.
-        let taken = line.len() <= LONGEST
+        // Called with whole lines only.
+        let taken = line.len() <= MAX_LINE_BYTES
             && LINES.get().is_some_and(|lines| lines.try_send(Entry::Line(line.to_vec())).is_ok());
         if !taken {
-            LOST.fetch_add(1, Ordering::Relaxed);
+            LOST_LINES.fetch_add(1, Ordering::Relaxed);
         }
         Ok(line.len())
     }
@@ -125,7 +125,7 @@ mod tests {
     use super::unknown_word;
 
     #[test]
-    fn a_misspelt_level_is_found() {
+    fn a_misspelled_level_is_rejected() {
         for (filter, expected) in [
             ("debug", None),
             ("off", None),

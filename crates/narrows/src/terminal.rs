@@ -9,37 +9,32 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 
 use crate::environment;
 
-/// The longest quoted line.
+/// The maximum length of a quoted line.
 const MAX_LINE_CHARS: usize = 400;
 
-/// A colour or weight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Style {
-    /// What went wrong.
     Error,
-    /// What to do about it.
     Hint,
-    /// What is said beside the answer.
     Dim,
 }
 
 /// Whether styles are shown on a stream.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Colour(bool);
+pub(crate) struct Color(bool);
 
-impl Colour {
-    /// For stderr: only on a terminal, and only if the user does not mind.
-    pub(crate) fn of_stderr() -> Self {
-        Self(std::io::stderr().is_terminal() && environment::wants_colour())
+impl Color {
+    /// Styles for stderr: only on a terminal, and unless a variable disables colors.
+    pub(crate) fn for_stderr() -> Self {
+        Self(std::io::stderr().is_terminal() && environment::wants_color())
     }
 
-    /// For nowhere.
+    /// Without styles.
     #[cfg(test)]
     pub(crate) fn off() -> Self {
         Self(false)
     }
 
-    /// `text` in `style`.
     pub(crate) fn paint(self, style: Style, text: &str) -> Cow<'_, str> {
         if !self.0 {
             return Cow::Borrowed(text);
@@ -53,7 +48,7 @@ impl Colour {
     }
 }
 
-/// Whether a terminal shows what is typed. Dropping it gives the terminal back as it was.
+/// Changes whether a terminal echoes keys. Dropping it restores the terminal.
 #[derive(Debug)]
 pub(crate) struct Echo {
     terminal: OwnedFd,
@@ -61,12 +56,12 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    /// Keys typed into stdin are not shown: they are for the next prompt. `None` if stdin is no terminal.
+    /// Hides keys typed into stdin, which are for the next prompt. `None` without a terminal.
     pub(crate) fn off() -> Option<Self> {
         Self::set(std::io::stdin().as_fd(), false)
     }
 
-    /// Keys typed into `terminal` are shown.
+    /// Shows keys typed into `terminal`.
     pub(crate) fn on(terminal: &impl AsFd) -> Option<Self> {
         Self::set(terminal.as_fd(), true)
     }
@@ -82,12 +77,12 @@ impl Echo {
 
 impl Drop for Echo {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
+        // The terminal may be gone.
         let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
     }
 }
 
-/// Returns `text` of a peer as one line of bounded length, safe for a terminal and for a log.
+/// Returns peer text as one bounded line, safe for terminals and logs.
 pub(crate) fn line(text: &str) -> String {
     one_line(text, MAX_LINE_CHARS)
 }
@@ -97,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_bounded() {
+    fn a_line_has_a_maximum_length() {
         assert_eq!(line(&"x".repeat(1000)).chars().count(), MAX_LINE_CHARS + 1);
     }
 }

@@ -72,7 +72,7 @@ pub(crate) struct Bus {
 
     /// What workers speak: version 1 or 2 of the protocol, or any JSON-RPC [default: 1]
     #[arg(long, value_enum, value_name = "PROTOCOL", conflicts_with = "config", help_heading = WORKERS)]
-    pub(crate) protocol: Option<Spoken>,
+    pub(crate) protocol: Option<BusProtocol>,
 
     /// What their pool is called [default: default]
     #[arg(long, value_name = "NAME", value_parser = pool_name, conflicts_with = "config", help_heading = WORKERS)]
@@ -151,7 +151,7 @@ impl From<Share> for config::Share {
 
 /// What workers speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Spoken {
+pub(crate) enum BusProtocol {
     /// Version 1 of the protocol
     #[value(name = "1")]
     V1,
@@ -162,12 +162,12 @@ pub(crate) enum Spoken {
     Jsonrpc,
 }
 
-impl From<Spoken> for config::Protocol {
-    fn from(spoken: Spoken) -> Self {
-        match spoken {
-            Spoken::V1 => Self::V1,
-            Spoken::V2 => Self::V2,
-            Spoken::Jsonrpc => Self::JsonRpc,
+impl From<BusProtocol> for config::Protocol {
+    fn from(protocol: BusProtocol) -> Self {
+        match protocol {
+            BusProtocol::V1 => Self::V1,
+            BusProtocol::V2 => Self::V2,
+            BusProtocol::Jsonrpc => Self::JsonRpc,
         }
     }
 }
@@ -187,7 +187,7 @@ fn socket(text: OsString) -> Result<PathBuf, &'static str> {
 }
 
 /// Reads where to listen.
-pub(super) fn place(url: &str) -> Result<Listen, String> {
+pub(super) fn parse_listener(url: &str) -> Result<Listen, String> {
     Listen::parse(url).map_err(|reason| match value::bare_address(url) {
         Some(meant) => format!("{reason}; did you mean {meant}?"),
         None => reason.to_owned(),
@@ -196,7 +196,7 @@ pub(super) fn place(url: &str) -> Result<Listen, String> {
 
 /// The same where nothing more can be said of it.
 fn listen(url: &str) -> Result<Listen, String> {
-    let listen = place(url)?;
+    let listen = parse_listener(url)?;
     let problem = match &listen.at {
         Door::Web(web) => web.problem(),
         _ => None,

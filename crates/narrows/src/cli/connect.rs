@@ -74,14 +74,14 @@ pub(crate) enum NamedBy {
 
 /// Reads where a remote agent is.
 pub(crate) fn target(text: &str) -> Result<Target, String> {
-    text.parse().map_err(|error: TargetError| match meant(text, &error) {
+    text.parse().map_err(|error: TargetError| match intended_url(text, &error) {
         Some(meant) => format!("{error}; did you mean {meant}?"),
         None => error.to_string(),
     })
 }
 
 /// The URL that is probably meant by one that is none.
-pub(crate) fn meant(text: &str, error: &TargetError) -> Option<String> {
+pub(crate) fn intended_url(text: &str, error: &TargetError) -> Option<String> {
     match error {
         TargetError::Lines(_) => {
             let (scheme, rest) = text.split_once("://")?;

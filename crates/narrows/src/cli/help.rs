@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::environment;
-use crate::failure::Code;
+use crate::failure::ExitStatus;
 
 /// Something to type, and what it does.
 pub(super) type Example = (&'static str, &'static str);
@@ -104,21 +104,21 @@ pub(super) const BUS: &[Example] = &[
 ];
 
 /// How `narrows bus` ends.
-pub(super) const BUS_CODES: &[(Code, &str)] = &[
-    (Code::Success, "it was told to stop, or its client on stdin has gone"),
-    (Code::Usage, "the arguments or the settings are wrong, or a place to listen is taken"),
-    (Code::Start, "the program of a pool is missing or cannot be run"),
-    (Code::Internal, "something failed on this side"),
-    (Code::Interrupted, "Ctrl-C was pressed twice"),
+pub(super) const BUS_CODES: &[(ExitStatus, &str)] = &[
+    (ExitStatus::Success, "it was told to stop, or its client on stdin has gone"),
+    (ExitStatus::Usage, "the arguments or the settings are wrong, or a place to listen is taken"),
+    (ExitStatus::Start, "the program of a pool is missing or cannot be run"),
+    (ExitStatus::Internal, "something failed on this side"),
+    (ExitStatus::Interrupted, "Ctrl-C was pressed twice"),
 ];
 
 /// How `narrows bus status` ends.
-pub(super) const BUS_STATUS_CODES: &[(Code, &str)] = &[
-    (Code::Success, "the bus has answered"),
-    (Code::Agent, "no bus runs, or it does not answer"),
-    (Code::Usage, "the arguments are wrong, or several buses run"),
-    (Code::Interrupted, "Ctrl-C was pressed, which is how --watch ends"),
-    (Code::OutputClosed, "stdout was closed"),
+pub(super) const BUS_STATUS_CODES: &[(ExitStatus, &str)] = &[
+    (ExitStatus::Success, "the bus has answered"),
+    (ExitStatus::Agent, "no bus runs, or it does not answer"),
+    (ExitStatus::Usage, "the arguments are wrong, or several buses run"),
+    (ExitStatus::Interrupted, "Ctrl-C was pressed, which is how --watch ends"),
+    (ExitStatus::OutputClosed, "stdout was closed"),
 ];
 
 /// What matters to a bus itself, rather than to its workers.
@@ -139,13 +139,13 @@ pub(super) const CHECK: &[Example] = &[
 ];
 
 /// How `narrows check` ends.
-pub(super) const CHECK_CODES: &[(Code, &str)] = &[
-    (Code::Success, "every file can be used"),
+pub(super) const CHECK_CODES: &[(ExitStatus, &str)] = &[
+    (ExitStatus::Success, "every file can be used"),
     (
-        Code::Usage,
+        ExitStatus::Usage,
         "one has a mistake in it, or a warning with --strict, or cannot be read, or the arguments are wrong",
     ),
-    (Code::OutputClosed, "stdout was closed"),
+    (ExitStatus::OutputClosed, "stdout was closed"),
 ];
 
 /// Of `narrows audit`.
@@ -168,36 +168,36 @@ pub(super) const AUDIT_VERIFY: &[Example] = &[
 ];
 
 /// How `narrows audit verify` ends.
-pub(super) const AUDIT_CODES: &[(Code, &str)] = &[
-    (Code::Success, "the log is what was written"),
-    (Code::Agent, "it is not, or the head is not signed by whom it should be"),
-    (Code::Usage, "the arguments are wrong, or a file cannot be read"),
+pub(super) const AUDIT_CODES: &[(ExitStatus, &str)] = &[
+    (ExitStatus::Success, "the log is what was written"),
+    (ExitStatus::Agent, "it is not, or the head is not signed by whom it should be"),
+    (ExitStatus::Usage, "the arguments are wrong, or a file cannot be read"),
 ];
 
 /// How `narrows audit show` ends.
-pub(super) const AUDIT_READ_CODES: &[(Code, &str)] = &[
+pub(super) const AUDIT_READ_CODES: &[(ExitStatus, &str)] = &[
     (
-        Code::Success,
+        ExitStatus::Success,
         "all entries were printed, also if there are none, and with a warning if the log does not verify",
     ),
-    (Code::Agent, "a line of the log cannot be read"),
-    (Code::Usage, "the arguments are wrong, or the log cannot be read"),
-    (Code::Interrupted, "Ctrl-C was pressed, which is how --follow ends"),
-    (Code::OutputClosed, "nobody reads the output any more"),
+    (ExitStatus::Agent, "a line of the log cannot be read"),
+    (ExitStatus::Usage, "the arguments are wrong, or the log cannot be read"),
+    (ExitStatus::Interrupted, "Ctrl-C was pressed, which is how --follow ends"),
+    (ExitStatus::OutputClosed, "nobody reads the output any more"),
 ];
 
 /// How `narrows audit head` ends.
-pub(super) const AUDIT_HEAD_CODES: &[(Code, &str)] = &[
-    (Code::Success, "the head was printed"),
-    (Code::Agent, "the log is not what was written, so nothing is signed"),
-    (Code::Usage, "the arguments are wrong, the log is empty, or a file cannot be used"),
+pub(super) const AUDIT_HEAD_CODES: &[(ExitStatus, &str)] = &[
+    (ExitStatus::Success, "the head was printed"),
+    (ExitStatus::Agent, "the log is not what was written, so nothing is signed"),
+    (ExitStatus::Usage, "the arguments are wrong, the log is empty, or a file cannot be used"),
 ];
 
 /// How `narrows audit keygen` ends.
-pub(super) const AUDIT_KEYGEN_CODES: &[(Code, &str)] = &[
-    (Code::Success, "the key was made"),
-    (Code::Usage, "the arguments are wrong, or a file is there already or cannot be written"),
-    (Code::Internal, "no random numbers can be had"),
+pub(super) const AUDIT_KEYGEN_CODES: &[(ExitStatus, &str)] = &[
+    (ExitStatus::Success, "the key was made"),
+    (ExitStatus::Usage, "the arguments are wrong, or a file is there already or cannot be written"),
+    (ExitStatus::Internal, "no random numbers can be had"),
 ];
 
 /// What matters to `narrows audit`.
@@ -260,29 +260,35 @@ pub(super) const SERVE: &[Example] = &[
 ];
 
 /// How `narrows serve` ends.
-pub(super) const SERVE_CODES: &[(Code, &str)] = &[
-    (Code::Success, "its client has gone, it was told to stop while it listens, or the turn was answered"),
-    (Code::Agent, "the agent has gone, had to be ended, or a point of --self-test fails"),
-    (Code::Usage, "the arguments, the manifest or its keys are wrong, or it is not what was trusted"),
-    (Code::Refusal, "kind client: the agent refused, or the gate stopped the turn"),
-    (Code::Limit, "kind client: the answer is incomplete; or the agent has lived as long as it may"),
-    (Code::Start, "the agent cannot be started, or is of a version that will not do"),
-    (Code::Protocol, "kind client: the agent does not speak ACP as we know it"),
-    (Code::Timeout, "a deadline has passed"),
-    (Code::Denied, "kind client: the agent has answered, but who was asked refused something it wanted"),
-    (Code::Internal, "the log or a memory cannot be written, or something else failed on this side"),
-    (Code::HungUp, "SIGHUP, on stdin and stdout"),
-    (Code::Interrupted, "Ctrl-C, on stdin and stdout"),
-    (Code::Terminated, "SIGTERM, on stdin and stdout"),
+pub(super) const SERVE_CODES: &[(ExitStatus, &str)] = &[
+    (
+        ExitStatus::Success,
+        "its client has gone, it was told to stop while it listens, or the turn was answered",
+    ),
+    (ExitStatus::Agent, "the agent has gone, had to be ended, or a point of --self-test fails"),
+    (ExitStatus::Usage, "the arguments, the manifest or its keys are wrong, or it is not what was trusted"),
+    (ExitStatus::Refusal, "kind client: the agent refused, or the gate stopped the turn"),
+    (ExitStatus::Limit, "kind client: the answer is incomplete; or the agent has lived as long as it may"),
+    (ExitStatus::Start, "the agent cannot be started, or is of a version that will not do"),
+    (ExitStatus::Protocol, "kind client: the agent does not speak ACP as we know it"),
+    (ExitStatus::Timeout, "a deadline has passed"),
+    (
+        ExitStatus::Denied,
+        "kind client: the agent has answered, but who was asked refused something it wanted",
+    ),
+    (ExitStatus::Internal, "the log or a memory cannot be written, or something else failed on this side"),
+    (ExitStatus::HungUp, "SIGHUP, on stdin and stdout"),
+    (ExitStatus::Interrupted, "Ctrl-C, on stdin and stdout"),
+    (ExitStatus::Terminated, "SIGTERM, on stdin and stdout"),
 ];
 
 /// How `narrows approve` ends.
-pub(super) const APPROVE_CODES: &[(Code, &str)] = &[
-    (Code::Success, "the word counts; or with --list and --show, all was told, also if nothing waits"),
-    (Code::Usage, "the arguments are wrong, nothing of this name waits, or the key cannot be used"),
-    (Code::Start, "a gate does not answer at its socket"),
+pub(super) const APPROVE_CODES: &[(ExitStatus, &str)] = &[
+    (ExitStatus::Success, "the word counts; or with --list and --show, all was told, also if nothing waits"),
+    (ExitStatus::Usage, "the arguments are wrong, nothing of this name waits, or the key cannot be used"),
+    (ExitStatus::Start, "a gate does not answer at its socket"),
     (
-        Code::Denied,
+        ExitStatus::Denied,
         "the word does not count: the key is none of the governance, or not for this, or it came twice",
     ),
 ];
@@ -316,14 +322,14 @@ pub(super) const CONNECT: &[Example] = &[
 ];
 
 /// How `narrows connect` ends.
-pub(super) const CONNECT_CODES: &[(Code, &str)] = &[
-    (Code::Success, "the editor has gone"),
-    (Code::Agent, "the connection is lost, and could not be had again"),
-    (Code::Usage, "the arguments are wrong, or a file cannot be used"),
-    (Code::Start, "there is no connection: nobody is there, or nobody that lets us in"),
-    (Code::Internal, "something failed on this side"),
-    (Code::Interrupted, "Ctrl-C was pressed"),
-    (Code::Terminated, "told to end by SIGTERM"),
+pub(super) const CONNECT_CODES: &[(ExitStatus, &str)] = &[
+    (ExitStatus::Success, "the editor has gone"),
+    (ExitStatus::Agent, "the connection is lost, and could not be had again"),
+    (ExitStatus::Usage, "the arguments are wrong, or a file cannot be used"),
+    (ExitStatus::Start, "there is no connection: nobody is there, or nobody that lets us in"),
+    (ExitStatus::Internal, "something failed on this side"),
+    (ExitStatus::Interrupted, "Ctrl-C was pressed"),
+    (ExitStatus::Terminated, "told to end by SIGTERM"),
 ];
 
 /// What matters to `narrows connect`.
@@ -367,23 +373,23 @@ pub(super) fn examples(examples: &[Example]) -> String {
 
 /// The sections of a long help: examples, exit codes, environment.
 pub(super) fn reference(of: &[Example]) -> String {
-    let codes = Code::ALL.map(|code| (code, code.meaning()));
-    examples(of) + &exits(&codes) + &variables(|_| true)
+    let codes = ExitStatus::ALL.map(|code| (code, code.meaning()));
+    examples(of) + &exit_codes(&codes) + &variables(|_| true)
 }
 
 /// The same of a command that ends in few ways and reads few variables.
-pub(super) fn short_reference(of: &[Example], codes: &[(Code, &str)], names: &[&str]) -> String {
-    examples(of) + &exits(codes) + &variables(|name| names.contains(&name))
+pub(super) fn short_reference(of: &[Example], codes: &[(ExitStatus, &str)], names: &[&str]) -> String {
+    examples(of) + &exit_codes(codes) + &variables(|name| names.contains(&name))
 }
 
 /// The sections of the long help of a command that no variable changes.
-pub(super) fn with_codes(of: &[Example], codes: &[(Code, &str)]) -> String {
-    examples(of) + &exits(codes)
+pub(super) fn with_codes(of: &[Example], codes: &[(ExitStatus, &str)]) -> String {
+    examples(of) + &exit_codes(codes)
 }
 
 /// The sections of the long help of what is an agent to others and ends in few ways.
-pub(super) fn settings_with_codes(of: &[Example], codes: &[(Code, &str)]) -> String {
-    examples(of) + &exits(codes) + &variables(|_| true)
+pub(super) fn settings_with_codes(of: &[Example], codes: &[(ExitStatus, &str)]) -> String {
+    examples(of) + &exit_codes(codes) + &variables(|_| true)
 }
 
 /// The sections of the long help of an agent, whose exit code hardly matters.
@@ -391,7 +397,7 @@ pub(super) fn settings(of: &[Example]) -> String {
     examples(of) + &variables(|_| true)
 }
 
-fn exits(codes: &[(Code, &str)]) -> String {
+fn exit_codes(codes: &[(ExitStatus, &str)]) -> String {
     let mut text = String::from("\n\nExit codes:");
     for (code, meaning) in codes {
         _ = write!(text, "\n  {:>3}  {meaning}", code.number());

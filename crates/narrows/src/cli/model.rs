@@ -11,11 +11,11 @@ use super::value;
 use crate::config::{Header, Key, Layer, Proxy};
 
 /// The heading under which they stand.
-const HEADING: &str = "Model of the built-in agent";
+const MODEL_HEADING: &str = "Model of the built-in agent";
 
 /// Which model, where it is, and how it is asked. Each stands in place of a setting of `narrows.toml`.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
-#[command(next_help_heading = HEADING)]
+#[command(next_help_heading = MODEL_HEADING)]
 pub(crate) struct ModelArgs {
     /// The configuration file [default: narrows/narrows.toml in your configuration directory]
     #[arg(long, value_name = "FILE")]
@@ -128,7 +128,7 @@ impl ModelArgs {
             // Whoever asks for less than a millisecond does not mean none.
             time.map(|time| format!("{}ms", time.as_millis().max(u128::from(!time.is_zero()))))
         };
-        let mut words = Words(Vec::new());
+        let mut words = FlagWords(Vec::new());
         words.add("--config", path(&self.config)?);
         words.add("--endpoint", self.endpoint.as_ref());
         words.add("--base-url", self.base_url.as_ref());
@@ -165,9 +165,9 @@ fn absolute(path: &Path) -> std::io::Result<PathBuf> {
 }
 
 /// Arguments, one word each, so that a value may begin with a dash.
-struct Words(Vec<OsString>);
+struct FlagWords(Vec<OsString>);
 
-impl Words {
+impl FlagWords {
     fn add<V: Into<OsString>>(&mut self, flag: &str, values: impl IntoIterator<Item = V>) {
         for value in values {
             let mut word = OsString::from(flag);
@@ -191,7 +191,7 @@ mod tests {
         model: ModelArgs,
     }
 
-    fn again(args: &ModelArgs) -> ModelArgs {
+    fn reparsed(args: &ModelArgs) -> ModelArgs {
         let words = args.words().expect("a working directory");
         let first = std::iter::once(OsString::from("narrows"));
         Alone::try_parse_from(first.chain(words)).unwrap_or_else(|error| panic!("{error}")).model
@@ -258,15 +258,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn words_are_read_as_they_were_meant(args in args()) {
-            prop_assert_eq!(again(&args), args);
+        fn words_parse_to_the_same_arguments(args in args()) {
+            prop_assert_eq!(reparsed(&args), args);
         }
     }
 
     #[test]
-    fn paths_are_handed_on_as_meant_here() {
+    fn paths_are_made_absolute() {
         let args = ModelArgs { ca_file: Some("ca.pem".into()), ..ModelArgs::default() };
         let expected = std::env::current_dir().unwrap().join("ca.pem");
-        assert_eq!(again(&args).ca_file, Some(expected));
+        assert_eq!(reparsed(&args).ca_file, Some(expected));
     }
 }

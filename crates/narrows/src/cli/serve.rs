@@ -45,7 +45,7 @@ pub(crate) struct Serve {
     /// Can be given several times. ws:// and http:// are the same, and so are wss:// and https://. A client that ends its input and
     /// still reads is answered what it has asked, for as long as --deadline close says. SIGTERM, SIGHUP and Ctrl-C end it: whoever is
     /// connected is hung up on, and their agents end.
-    #[arg(long, value_name = "URL", value_parser = super::bus::place, conflicts_with_all = ["approve", "for_bus"])]
+    #[arg(long, value_name = "URL", value_parser = super::bus::parse_listener, conflicts_with_all = ["approve", "for_bus"])]
     pub(crate) listen: Vec<Listen>,
 
     /// How many clients there may be at once
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_help_tells_the_deadlines_as_they_are() {
+    fn the_help_lists_the_default_deadlines() {
         let help = Serve::augment_args(clap::Command::new("serve")).render_long_help().to_string();
         let (_, rest) = help.split_once("[defaults:").expect("they are told");
         let (told, _) = rest.split_once(']').expect("they end");

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_is_not_called_default() {
+    fn a_model_named_default_is_rejected() {
         for (text, is_model) in [
             ("gpt-4o", true),
             ("default-1", true),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_and_a_port_alone_are_meant_as_a_url() {
+    fn a_bare_host_and_port_become_a_url() {
         for (text, is_one) in [
             ("127.0.0.1:9000", true),
             ("localhost:1", true),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_have_names() {
+    fn deadlines_are_parsed_by_name() {
         let check = |text: &str, expected: Option<(&str, u64)>| {
             let found = deadline(text).ok().map(|it| (it.name, it.time));
             assert_eq!(found, expected.map(|(name, secs)| (name, Duration::from_secs(secs))), "{text}");

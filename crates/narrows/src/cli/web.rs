@@ -67,7 +67,7 @@ pub(crate) enum Limit {
 }
 
 /// What there is.
-const NAMES: [&str; 6] = [
+const LIMIT_NAMES: [&str; 6] = [
     "header_timeout",
     "idle_timeout",
     "replay_time",
@@ -109,7 +109,7 @@ fn limit(text: &str) -> Result<Limit, String> {
         "replay_bytes" => Limit::ReplayBytes(bytes(value)?),
         "max_connections_per_identity" => Limit::Connections(count(value)?),
         "max_rate_per_identity" => Limit::Rate(rate(value)?),
-        _ => return Err(format!("there is none of this name; there are {}", NAMES.join(", "))),
+        _ => return Err(format!("there is none of this name; there are {}", LIMIT_NAMES.join(", "))),
     })
 }
 
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_those_of_a_bus() {
+    fn limits_equal_those_of_a_bus() {
         let check = |text: &str, expected: Result<Limits, &str>| match (limit(text), expected) {
             (Ok(limit), Ok(expected)) => assert_eq!(with(limit), expected, "{text}"),
             (Err(error), Err(words)) => assert!(error.contains(words), "{text}: {error}"),
@@ -147,13 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn the_help_tells_the_limits_as_they_are() {
+    fn the_help_lists_the_default_limits() {
         let help = WebArgs::augment_args(clap::Command::new("x")).render_long_help().to_string();
         let (_, rest) = help.split_once("[defaults:").expect("they are told");
         let (told, _) = rest.split_once(']').expect("they end");
         let told: Vec<&str> = told.split_whitespace().collect();
         let names: Vec<&str> = told.iter().filter_map(|word| Some(word.split_once('=')?.0)).collect();
-        assert_eq!(names, NAMES);
+        assert_eq!(names, LIMIT_NAMES);
         for word in told {
             assert_eq!(with(limit(word).expect(word)), Limits::default(), "{word}");
         }
@@ -161,9 +161,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_stands_there_is_no_harm(text in "\\PC{0,20}", name in 0..NAMES.len()) {
+        fn any_text_is_parsed_without_a_panic(text in "\\PC{0,20}", name in 0..LIMIT_NAMES.len()) {
             let _ = limit(&text);
-            let _ = limit(&format!("{}={text}", NAMES[name]));
+            let _ = limit(&format!("{}={text}", LIMIT_NAMES[name]));
         }
     }
 }

@@ -1,8 +1,8 @@
-//! `narrows acp`: the built-in agent on our own stdin and stdout.
+//! `narrows acp`: runs the built-in agent on stdio.
 //!
-//! Signals keep their meaning: the program dies of SIGTERM, SIGINT and SIGHUP, as a supervisor expects. Before, it does what it does at
-//! the end of its input, so that turns which wait for room on the disk are stored. A second signal ends it at once. Children end with
-//! the program, because every child has a guardian, and the store is written so that dying at any moment is safe.
+//! SIGTERM, SIGINT and SIGHUP still end the program, as a supervisor expects. Before, it shuts down as at the end of
+//! its input, so that turns that wait for disk space are stored. A second signal exits immediately. Every child has a
+//! guardian and ends with the program, and the store survives an exit at any moment.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -14,94 +14,97 @@ use narrows_link::{CloseReason, Sender};
 use narrows_rpc::Peer;
 use tokio::time::{sleep, timeout};
 
-use super::connect::told;
+use super::connect::report_to_editor;
+use crate::agent_source::Remote;
 use crate::cli::{Acp, Cli, McpChoice, ModelArgs, RemoteArgs, target};
 use crate::config::{self, Flags, Layer, Variables};
-use crate::drive::Remote;
 use crate::environment;
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::interrupt::Interrupts;
 use crate::output;
 
-/// How long a client that has closed its end may take to read what it was answered, as long as it reads.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The time for a client that closed its output to read the last responses, as long as it keeps reading.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long it may read nothing before it counts as gone.
-const STANDSTILL: Duration = Duration::from_millis(200);
+/// The time without progress after which the client counts as gone.
+const DRAIN_STALL_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// How long turns may take to end when nobody reads.
-const PARTING: Duration = Duration::from_millis(200);
+/// The time for turns to end after the client closed our stdout.
+const TURN_END_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Serves until the client has gone.
+/// Runs until the client disconnects.
 pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
     if !args.ignored.is_empty() {
-        tracing::warn!("arguments that mean nothing here are ignored: {}", explained(&args.ignored));
+        tracing::warn!(
+            "arguments that mean nothing here are ignored: {}",
+            ignored_arguments_text(&args.ignored)
+        );
     }
-    if let Some(remote) = told(elsewhere(&args))? {
+    if let Some(remote) = report_to_editor(remote_agent(&args))? {
         return super::connect::serve(&remote);
     }
-    let settings = told(settings(args))?;
+    let settings = report_to_editor(settings(args))?;
     if std::io::stdin().is_terminal() {
-        output::complain(&super::by_hand("the model"));
+        output::write_stderr(&super::manual_start_hint("the model"));
     }
     super::block_on(async {
         let link = narrows_link::stdio::take(&narrows_link::Options::default())
             .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
         let output = link.sender.clone();
         let (peer, inbox) = narrows_rpc::start(link, narrows_agent::options());
-        let mut signals = Interrupts::take().map_err(|error| Failure::setup("listen to signals", &error))?;
+        let mut signals =
+            Interrupts::listen().map_err(|error| Failure::setup("listen to signals", &error))?;
         let mut signal = None;
         let serving = narrows_agent::run(peer.clone(), inbox, settings);
         tokio::pin!(serving);
         let served = tokio::select! {
             biased;
             served = &mut serving => served,
-            // Whatever a client still asks that has closed our stdout, it cannot be answered.
-            () = deaf(&output) => Ok(()),
+            // Requests of a client that closed our stdout cannot be answered.
+            () = wait_for_closed_output(&output) => Ok(()),
             first = signals.next() => {
                 signal = Some(first);
                 peer.close();
-                let end = timeout(PATIENCE, &mut serving);
-                signals.unless(end).await.unwrap_or(Ok(Ok(()))).unwrap_or(Ok(()))
+                let end = timeout(DRAIN_TIMEOUT, &mut serving);
+                signals.unless_signal(end).await.unwrap_or(Ok(Ok(()))).unwrap_or(Ok(()))
             }
         };
         if let Some(signal) = signal {
             narrows_process::end_by_signal(signal.number());
         }
-        served.map_err(|error| Failure::endpoint_setting(&error))?;
+        served.map_err(|error| Failure::endpoint_settings(&error))?;
         let reason = output.reason();
-        if !finish(&peer, &output).await {
+        if !drain_output(&peer, &output).await {
             tracing::warn!("the client no longer reads; what it was answered last is lost");
         }
         match reason {
-            CloseReason::Eof | CloseReason::NotReading => Ok(Code::Success.exit()),
-            reason => Err(Failure::client_lost(&reason)),
+            CloseReason::Eof | CloseReason::NotReading => Ok(ExitStatus::Success.exit_code()),
+            reason => Err(Failure::client_connection_lost(&reason)),
         }
     })?
 }
 
-/// Waits until nothing can be written any more, and what is under way has had time to be stored.
-async fn deaf(output: &Sender) {
+/// Waits until stdout is closed and active turns had time to be stored.
+async fn wait_for_closed_output(output: &Sender) {
     output.written().await;
-    sleep(PARTING).await;
+    sleep(TURN_END_TIMEOUT).await;
 }
 
-/// Writes what is left, for a client that has nothing more to ask may still read what it was answered. Whether all of
-/// it was written.
-async fn finish(peer: &Peer, output: &Sender) -> bool {
+/// Writes the remaining output for a client that may still read. Returns `true` if all of it was written.
+async fn drain_output(peer: &Peer, output: &Sender) -> bool {
     let all_written = async {
         tokio::select! {
             biased;
             () = peer.finish() => true,
-            // A long line may take its time, as long as it goes on.
-            () = output.standstill(STANDSTILL) => false,
+            // A long line may take its time while it makes progress.
+            () = output.standstill(DRAIN_STALL_TIMEOUT) => false,
         }
     };
-    timeout(PATIENCE, all_written).await.unwrap_or(false)
+    timeout(DRAIN_TIMEOUT, all_written).await.unwrap_or(false)
 }
 
-/// The remote agent that this is, if a variable or narrows.toml says so and no flag says otherwise.
-fn elsewhere(args: &Acp) -> Result<Option<Remote>, Failure> {
+/// Returns the remote agent of a variable or narrows.toml, unless a flag selects otherwise.
+fn remote_agent(args: &Acp) -> Result<Option<Remote>, Failure> {
     let Acp { model, errors, data_dir, no_store, mcp, local, ignored: _ } = args;
     let others = ModelArgs { config: None, ..model.clone() };
     let is_kept = errors.is_some() || data_dir.is_some() || *no_store || mcp.is_some();
@@ -109,7 +112,7 @@ fn elsewhere(args: &Acp) -> Result<Option<Remote>, Failure> {
         return Ok(None);
     }
     let variables = Variables::of_process();
-    // A variable for whoever can set nothing else must not depend on a file that is about something else.
+    // The variable is for editors that can set nothing else; it must not depend on an unrelated file.
     let said = variables.text(environment::CONNECT)?.map(str::to_owned);
     let loaded = config::load(model.config.as_deref(), &variables);
     let (file, said) = match (loaded, said) {
@@ -121,7 +124,7 @@ fn elsewhere(args: &Acp) -> Result<Option<Remote>, Failure> {
         (Err(error), None) => return Err(error.into()),
     };
     let target = match said {
-        Some(said) => target(&said).map_err(|reason| Failure::bad_connect(&said, &reason))?,
+        Some(said) => target(&said).map_err(|reason| Failure::invalid_connect_variable(&said, &reason))?,
         None => match file.connect.clone() {
             Some(target) => target,
             None => return Ok(None),
@@ -129,14 +132,14 @@ fn elsewhere(args: &Acp) -> Result<Option<Remote>, Failure> {
     };
     let mut remote = file.remote;
     if file.connect.is_some_and(|meant| meant != target) {
-        // What shows one agent who we are is not shown to another.
+        // Credentials of one agent are not sent to another.
         (remote.token_file, remote.cert, remote.key) = (None, None, None);
     }
-    let remote = RemoteArgs::of_variables(&variables, &target).or(remote);
+    let remote = RemoteArgs::from_variables(&variables, &target).or(remote);
     Ok(Some(Remote::new(target, &remote)?))
 }
 
-/// What the agent is told when it starts.
+/// Returns the settings of the agent.
 pub(super) fn settings(args: Acp) -> Result<Settings, Failure> {
     let variables = Variables::of_process();
     let loaded = config::load(args.model.config.as_deref(), &variables)?;
@@ -156,9 +159,9 @@ pub(super) fn settings(args: Acp) -> Result<Settings, Failure> {
     Ok(Settings { accepts_servers, ..settings })
 }
 
-/// The arguments, and what may have been meant by them.
-fn explained(ignored: &[String]) -> String {
-    let command = Cli::whole();
+/// Lists ignored arguments with suggestions.
+fn ignored_arguments_text(ignored: &[String]) -> String {
+    let command = Cli::full_command();
     let known = command.find_subcommand("acp").map_or_else(Vec::new, |acp| {
         acp.get_arguments().filter_map(clap::Arg::get_long).map(|long| format!("--{long}")).collect()
     });
@@ -169,7 +172,7 @@ fn explained(ignored: &[String]) -> String {
             None => word.clone(),
         }
     };
-    // Whatever a program adds, one line is enough.
+    // One line is enough, whatever a program adds.
     let words: Vec<String> = ignored.iter().take(16).map(explain).collect();
     crate::terminal::line(&words.join(" "))
 }

@@ -1,6 +1,6 @@
-//! `narrows agents`: the agents of narrows.toml, and what one of them can do.
+//! `narrows agents`: lists the agents of narrows.toml, or probes one.
 
-mod can;
+mod capabilities;
 mod list;
 mod probe;
 mod report;
@@ -10,7 +10,6 @@ use std::process::ExitCode;
 use crate::cli::Agents;
 use crate::failure::Failure;
 
-/// Lists the agents, or asks one of them.
 pub(super) fn execute(args: &Agents) -> Result<ExitCode, Failure> {
     match &args.probe {
         Some(wanted) => probe::execute(args, wanted),

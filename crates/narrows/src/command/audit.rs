@@ -1,4 +1,4 @@
-//! `narrows audit`: what was decided, and whether the record of it is whole.
+//! `narrows audit`: shows, verifies and signs audit logs.
 
 mod head;
 mod show;
@@ -10,10 +10,9 @@ use std::process::ExitCode;
 use crate::cli::{Audit, AuditCommand};
 use crate::failure::Failure;
 
-/// What the file of a log is called that grows, if only its directory is named.
-const NAME: &str = "audit-log.jsonl";
+/// The current file in the directory of a log.
+const LOG_FILE_NAME: &str = "audit-log.jsonl";
 
-/// Does what was asked for.
 pub(super) fn execute(args: &Audit) -> Result<ExitCode, Failure> {
     match &args.command {
         AuditCommand::Verify(args) => verify::execute(args),
@@ -23,12 +22,10 @@ pub(super) fn execute(args: &Audit) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The file of a log that grows.
 fn file(log: &Path) -> PathBuf {
-    if log.is_dir() { log.join(NAME) } else { log.to_owned() }
+    if log.is_dir() { log.join(LOG_FILE_NAME) } else { log.to_owned() }
 }
 
-/// `1 entry`, or as many as there are.
-fn many(count: u64, one: &str, more: &str) -> String {
+fn count_of(count: u64, one: &str, more: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {more}") }
 }

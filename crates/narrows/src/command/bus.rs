@@ -1,19 +1,18 @@
-//! `narrows bus`: many clients and many agents, and how they are.
+//! `narrows bus`: runs a bus, and shows its status.
 
-mod doors;
-mod fit;
-mod front;
+mod admin_socket;
+mod http_server;
+mod report;
 mod serve;
 mod settings;
-mod state;
 mod status;
+mod table_fit;
 
 use std::process::ExitCode;
 
 use crate::cli::{Bus, BusCommand};
 use crate::failure::Failure;
 
-/// Runs a bus, or shows one that runs.
 pub(super) fn execute(args: &Bus) -> Result<ExitCode, Failure> {
     match &args.subcommand {
         Some(BusCommand::Status(args)) => status::show(args),

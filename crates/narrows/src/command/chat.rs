@@ -1,12 +1,12 @@
-//! `narrows chat`: one conversation with an agent, as many turns as its user likes.
+//! `narrows chat`: an interactive conversation with an agent.
 
-mod beside;
+mod commands;
 mod connection;
+mod describe;
 mod editor;
 mod input;
-mod known;
-mod meaning;
-mod own;
+mod notices;
+mod parse;
 mod turn;
 
 use std::io::IsTerminal;
@@ -21,60 +21,58 @@ use narrows_process::Ladder;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::ask::ApprovalSource;
+use crate::agent_source::{self, SelectedAgent, SessionRequest, SessionStart};
 use crate::cli::{Chat, Output};
 use crate::config::{self, Flags, Variables};
-use crate::desk::{Asked, Desk};
-use crate::drive::{self, Chosen, Start, Wanted};
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::interrupt::{Interrupts, Signal};
-use crate::terminal::{Colour, Style, line};
+use crate::permission_prompt::ApprovalSource;
+use crate::permission_queue::{PermissionQueue, QueuedRequest};
+use crate::terminal::{Color, Style, line};
 use connection::Connection;
+use describe::ChoiceList;
 use input::{Input, Typed, Words};
-use known::Choosing;
-use meaning::Meaning;
-use turn::{Left, Turn, Turned};
+use parse::ParsedLine;
+use turn::{ChatTurn, TurnAbort, TurnOutcome};
 
-/// The file in our directory in which messages are remembered.
-const HISTORY: &str = "chat_history";
+const HISTORY_FILE: &str = "chat_history";
 
-/// How soon after the answers to what was open a connection that is lost ends.
-const MOMENT: Duration = Duration::from_millis(200);
+/// The time in which a lost connection ends after its last responses.
+const DISCONNECT_DELAY: Duration = Duration::from_millis(200);
 
-/// What is said when there is nobody to talk to.
-const GONE: &str = "the agent has ended; /restart starts it again, /quit leaves";
+const AGENT_GONE_NOTICE: &str = "the agent has ended; /restart starts it again, /quit leaves";
 
-/// Talks until its user leaves.
 pub(super) fn execute(args: &Chat) -> Result<ExitCode, Failure> {
-    let mut chosen = drive::choose(&args.agent, Output::Text)?;
-    let (desk, questions) = Desk::open(ApprovalSource::Unproven);
+    let mut chosen = agent_source::select(&args.agent, Output::Text)?;
+    let (desk, questions) = PermissionQueue::open(ApprovalSource::Unproven);
     let asks = std::io::stdin().is_terminal().then(|| Arc::new(desk) as Arc<dyn Decide>);
-    let mut wanted = drive::want(&args.session, &mut chosen, asks)?;
-    // A person wants to see where they were.
+    let mut wanted = agent_source::session_request(&args.session, &mut chosen, asks)?;
+    // A user wants to see earlier messages.
     wanted.config.replay = true;
-    // Where somebody watches, tool calls are shown by their titles.
+    // Titles of tool calls are in the raw updates.
     wanted.config.raw = std::io::stderr().is_terminal();
     let history = history(args.agent.model.config.as_deref());
-    super::block_on(talk(chosen, wanted, questions, history))?
+    super::block_on(converse_with(chosen, wanted, questions, history))?
 }
 
-/// Where messages are remembered.
+/// Returns the path of the message history.
 fn history(config: Option<&std::path::Path>) -> Option<PathBuf> {
     let variables = Variables::of_process();
     let loaded = config::load(config, &variables).ok()?;
     let resolved = config::resolve(&Flags::default(), loaded.file, &variables).ok()?;
-    Some(resolved.data_dir?.join(HISTORY))
+    Some(resolved.data_dir?.join(HISTORY_FILE))
 }
 
-async fn talk(
-    chosen: Chosen,
-    wanted: Wanted,
-    questions: mpsc::Receiver<Asked>,
+async fn converse_with(
+    chosen: SelectedAgent,
+    wanted: SessionRequest,
+    questions: mpsc::Receiver<QueuedRequest>,
     history: Option<PathBuf>,
 ) -> Result<ExitCode, Failure> {
-    let interrupts = Interrupts::take().map_err(|error| Failure::setup("get ready", &error))?;
+    let interrupts = Interrupts::listen().map_err(|error| Failure::setup("get ready", &error))?;
     let words = Words::default();
-    let input = Input::open(history, Arc::clone(&words)).map_err(|error| Failure::prompt(&error))?;
+    let input =
+        Input::open(history, Arc::clone(&words)).map_err(|error| Failure::prompt_unreadable(&error))?;
     let mut conversation = Conversation {
         interrupts,
         chosen,
@@ -84,87 +82,86 @@ async fn talk(
         lost: None,
         input,
         words,
-        colour: Colour::of_stderr(),
-        presses: 0,
-        last: Code::Success,
-        picked: Picked::default(),
-        told_mode: None,
+        color: Color::for_stderr(),
+        interrupt_count: 0,
+        last: ExitStatus::Success,
+        chosen_settings: ChosenSettings::default(),
+        announced_mode: None,
     };
-    let leaving = match conversation.begin().await {
+    let end = match conversation.open().await {
         Ok(()) => conversation.converse().await,
-        Err(failure) => Leaving::Failed(failure),
+        Err(failure) => ChatEnd::Failed(failure),
     };
-    conversation.end(leaving).await
+    conversation.end(end).await
 }
 
-/// Why the conversation ends.
-enum Leaving {
-    /// The user has had enough.
+/// The reason why a chat ends.
+enum ChatEnd {
+    /// The user quits.
     Quit,
-    /// Somebody wants us to stop.
     Signal(Signal),
-    /// The same, and not to wait for anything.
-    AtOnce(Signal),
-    /// It cannot go on.
+    /// A second signal asks for an immediate exit.
+    Forced(Signal),
     Failed(Failure),
 }
 
-/// What happened at the prompt.
-enum Next {
+/// An event at the prompt.
+enum PromptInput {
     Typed(Typed),
     Signal(Signal),
-    Asked(Asked),
+    Permission(QueuedRequest),
     Event(RuntimeEvent),
-    /// The agent has ended.
+    /// The agent exited.
     Gone,
 }
 
-/// The conversation.
 struct Conversation {
     interrupts: Interrupts,
-    chosen: Chosen,
-    wanted: Wanted,
-    questions: mpsc::Receiver<Asked>,
-    /// The agent, while it runs.
+    chosen: SelectedAgent,
+    wanted: SessionRequest,
+    questions: mpsc::Receiver<QueuedRequest>,
+    /// `None` without a running agent.
     connection: Option<Connection>,
     /// The session that was lost with the agent.
     lost: Option<String>,
     input: Input,
     words: Words,
-    colour: Colour,
-    /// How often Ctrl-C was pressed on an empty line.
-    presses: u8,
-    /// How the last turn ended.
-    last: Code,
-    /// The model and the mode that the user has chosen on the way, for sessions that begin here.
-    picked: Picked,
-    /// The mode that was set and told here, until the agent says so as well.
-    told_mode: Option<String>,
+    color: Color,
+    /// The number of Ctrl-C on an empty line.
+    interrupt_count: u8,
+    /// The exit status of the last turn.
+    last: ExitStatus,
+    /// Model and mode set by the user, for new sessions.
+    chosen_settings: ChosenSettings,
+    /// A mode that was set here, until the agent reports it as well.
+    announced_mode: Option<String>,
 }
 
-/// What a user has chosen on the way.
 #[derive(Default)]
-struct Picked {
+struct ChosenSettings {
     model: Option<String>,
     mode: Option<String>,
 }
 
 impl Conversation {
     /// Starts the agent and opens the session.
-    async fn begin(&mut self) -> Result<(), Failure> {
+    async fn open(&mut self) -> Result<(), Failure> {
         if self.chosen.demo {
-            self.interrupts.unless(drive::introduce_demo()).await.map_err(Failure::left)?;
+            self.interrupts
+                .unless_signal(agent_source::print_demo_notice())
+                .await
+                .map_err(Failure::forced_exit)?;
         }
         let runtime = self.start().await?;
-        let opened = self.interrupts.unless(Connection::open(runtime, &self.wanted)).await;
-        let connection = opened.map_err(Failure::left)??;
+        let opened = self.interrupts.unless_signal(Connection::open(runtime, &self.wanted)).await;
+        let connection = opened.map_err(Failure::forced_exit)??;
         if self.input.is_person() {
-            let agent = known::agent(connection.runtime.provider(), connection.runtime.introduced());
-            self.say_dim(&format!("{agent}; /help lists the commands, Ctrl-D leaves"));
+            let agent = describe::agent(connection.runtime.provider(), connection.runtime.introduced());
+            self.print_dim(&format!("{agent}; /help lists the commands, Ctrl-D leaves"));
         }
-        let goes_on = matches!(self.wanted.start, Start::Continue | Start::Resume(_));
+        let goes_on = matches!(self.wanted.start, SessionStart::Continue | SessionStart::Resume(_));
         if goes_on && self.input.is_person() {
-            self.say_dim(&format!("going on with the session {}", connection.described()));
+            self.print_dim(&format!("going on with the session {}", connection.description()));
         }
         self.connection = Some(connection);
         self.show_past();
@@ -173,96 +170,97 @@ impl Conversation {
 
     async fn start(&mut self) -> Result<Runtime, Failure> {
         let started = self.chosen.start(self.wanted.offer);
-        self.interrupts.unless(started).await.map_err(Failure::left)?
+        self.interrupts.unless_signal(started).await.map_err(Failure::forced_exit)?
     }
 
-    /// Talks until somebody leaves.
-    async fn converse(&mut self) -> Leaving {
+    /// Runs the conversation until it ends.
+    async fn converse(&mut self) -> ChatEnd {
         loop {
             self.update_words();
-            let leaving = match self.next().await {
-                Next::Typed(Typed::Line(line)) => {
-                    self.presses = 0;
-                    self.take(&line).await
+            let end = match self.next().await {
+                PromptInput::Typed(Typed::Line(line)) => {
+                    self.interrupt_count = 0;
+                    self.handle_line(&line).await
                 }
-                Next::Typed(Typed::Interrupted { was_empty: false }) => {
-                    self.presses = 0;
+                PromptInput::Typed(Typed::Interrupted { was_empty: false }) => {
+                    self.interrupt_count = 0;
                     None
                 }
-                Next::Signal(signal @ Signal::Interrupt) if !self.input.is_person() => {
-                    Some(Leaving::Signal(signal))
+                PromptInput::Signal(signal @ Signal::Interrupt) if !self.input.is_person() => {
+                    Some(ChatEnd::Signal(signal))
                 }
-                Next::Typed(Typed::Interrupted { was_empty: true }) | Next::Signal(Signal::Interrupt) => {
-                    self.press()
+                PromptInput::Typed(Typed::Interrupted { was_empty: true })
+                | PromptInput::Signal(Signal::Interrupt) => self.on_interrupt(),
+                PromptInput::Typed(Typed::End) => Some(ChatEnd::Quit),
+                PromptInput::Typed(Typed::Failed(error)) => {
+                    Some(ChatEnd::Failed(Failure::prompt_unreadable(&error)))
                 }
-                Next::Typed(Typed::End) => Some(Leaving::Quit),
-                Next::Typed(Typed::Failed(error)) => Some(Leaving::Failed(Failure::prompt(&error))),
-                Next::Signal(signal) => Some(Leaving::Signal(signal)),
-                Next::Asked(asked) => {
+                PromptInput::Signal(signal) => Some(ChatEnd::Signal(signal)),
+                PromptInput::Permission(asked) => {
                     let wanted = line(&asked.question.title);
-                    self.say_dim(&format!("refused: {wanted} (the agent asks while no turn runs)"));
-                    // Whoever no longer waits has decided otherwise.
+                    self.print_dim(&format!("refused: {wanted} (the agent asks while no turn runs)"));
+                    // A receiver that is gone needs no reply.
                     let _ = asked.reply.send(Reply::Reject);
                     None
                 }
-                Next::Event(event) => {
-                    let mode = beside::new_mode(&event);
-                    let is_told = mode.is_some() && mode == self.told_mode.take();
-                    if let Some(words) = beside::between(&event).filter(|_| !is_told) {
-                        self.say_dim(&words);
+                PromptInput::Event(event) => {
+                    let mode = notices::new_mode(&event);
+                    let is_told = mode.is_some() && mode == self.announced_mode.take();
+                    if let Some(words) = notices::notice_line(&event).filter(|_| !is_told) {
+                        self.print_dim(&words);
                     }
                     None
                 }
-                Next::Gone => {
-                    let failure = Failure::ended_idle().or_lost(self.chosen.finish().await);
-                    self.note_failure(&failure);
-                    self.lose().await
+                PromptInput::Gone => {
+                    let failure =
+                        Failure::agent_exited_idle().or_connection_failure(self.chosen.finish().await);
+                    self.report_failure(&failure);
+                    self.drop_connection().await
                 }
             };
-            if let Some(leaving) = leaving {
-                return leaving;
+            if let Some(end) = end {
+                return end;
             }
         }
     }
 
-    /// Ctrl-C on an empty line.
-    fn press(&mut self) -> Option<Leaving> {
-        self.presses += 1;
-        if self.presses > 1 {
-            return Some(Leaving::Quit);
+    /// Handles Ctrl-C on an empty line.
+    fn on_interrupt(&mut self) -> Option<ChatEnd> {
+        self.interrupt_count += 1;
+        if self.interrupt_count > 1 {
+            return Some(ChatEnd::Quit);
         }
-        self.say_dim("press Ctrl-C again, or Ctrl-D, to leave");
+        self.print_dim("press Ctrl-C again, or Ctrl-D, to leave");
         None
     }
 
-    /// What happens at the prompt.
-    async fn next(&mut self) -> Next {
-        let happens = async {
+    /// Waits for the next event at the prompt.
+    async fn next(&mut self) -> PromptInput {
+        let next_event = async {
             match &mut self.connection {
-                Some(connection) => connection.happens().await,
+                Some(connection) => connection.next_event().await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
-            signal = self.interrupts.next() => Next::Signal(signal),
-            Some(asked) = self.questions.recv() => Next::Asked(asked),
-            event = happens => event.map_or(Next::Gone, Next::Event),
-            typed = self.input.next() => Next::Typed(typed),
+            signal = self.interrupts.next() => PromptInput::Signal(signal),
+            Some(asked) = self.questions.recv() => PromptInput::Permission(asked),
+            event = next_event => event.map_or(PromptInput::Gone, PromptInput::Event),
+            typed = self.input.next() => PromptInput::Typed(typed),
         }
     }
 
-    /// Does what a line means.
-    async fn take(&mut self, line: &str) -> Option<Leaving> {
+    async fn handle_line(&mut self, line: &str) -> Option<ChatEnd> {
         let commands = self.connection.as_ref().map(|connection| connection.session.snapshot().commands);
-        match meaning::meaning(line, &commands.unwrap_or_default()) {
-            Meaning::Nothing => None,
-            Meaning::Say(text) => self.say_to_agent(text).await,
-            Meaning::Own(own, behind) => self.obey(own, &behind).await,
-            Meaning::Unknown(name) => {
+        match parse::parse_line(line, &commands.unwrap_or_default()) {
+            ParsedLine::Empty => None,
+            ParsedLine::Prompt(text) => self.run_turn(text).await,
+            ParsedLine::Command(own, behind) => self.run_command(own, &behind).await,
+            ParsedLine::Unknown(name) => {
                 let name = crate::terminal::line(&name);
-                self.last = Code::Usage;
-                self.say(&format!(
+                self.last = ExitStatus::Usage;
+                self.print(&format!(
                     "neither the agent nor this program has a command /{name}: /help lists them, //{name} sends it\n"
                 ));
                 None
@@ -270,138 +268,142 @@ impl Conversation {
         }
     }
 
-    /// One turn.
-    async fn say_to_agent(&mut self, text: String) -> Option<Leaving> {
+    async fn run_turn(&mut self, text: String) -> Option<ChatEnd> {
         let Some(connection) = &mut self.connection else {
-            self.say(&format!("{GONE}\n"));
+            self.print(&format!("{AGENT_GONE_NOTICE}\n"));
             return None;
         };
         let grace = self.chosen.agent.deadlines.cancel;
-        let turn = match Turn::new(&mut self.interrupts, &mut self.questions, self.chosen.tidings(), grace) {
+        let turn = match ChatTurn::new(
+            &mut self.interrupts,
+            &mut self.questions,
+            self.chosen.reconnect_notice(),
+            grace,
+        ) {
             Ok(turn) => turn,
-            Err(failure) => return Some(Leaving::Failed(failure)),
+            Err(failure) => return Some(ChatEnd::Failed(failure)),
         };
-        let Turned { outcome, denied, is_gone, leave } =
+        let TurnOutcome { outcome, denied, is_agent_lost, leave } =
             match turn.run(&connection.runtime, &connection.session, text).await {
                 Ok(turned) => turned,
-                Err(Left::Signal(signal)) => return Some(Leaving::AtOnce(signal)),
-                Err(Left::Output(failure)) => return Some(Leaving::Failed(failure)),
+                Err(TurnAbort::Signal(signal)) => return Some(ChatEnd::Forced(signal)),
+                Err(TurnAbort::Output(failure)) => return Some(ChatEnd::Failed(failure)),
             };
-        let may_be_gone = outcome.as_ref().err().is_some_and(Failure::is_gone);
-        let is_gone = is_gone || (may_be_gone && self.has_gone().await);
-        self.last = Code::Success;
-        // Somebody who sits there has seen what was refused, or has refused it.
+        let may_be_gone = outcome.as_ref().err().is_some_and(Failure::is_agent_lost);
+        let is_agent_lost = is_agent_lost || (may_be_gone && self.agent_has_gone().await);
+        self.last = ExitStatus::Success;
+        // The user has seen or made the denials.
         let outcome =
             if self.input.is_person() { outcome } else { outcome.and_then(|()| Failure::denied(&denied)) };
         if let Err(mut failure) = outcome {
-            if is_gone {
-                failure = failure.or_lost(self.chosen.finish().await);
+            if is_agent_lost {
+                failure = failure.or_connection_failure(self.chosen.finish().await);
             }
             match failure.code() {
-                Code::OutputClosed => return Some(Leaving::Failed(failure)),
-                Code::Terminated | Code::HungUp => {}
-                Code::Interrupted if self.input.is_person() => self.say_dim(&failure.message()),
-                Code::Interrupted => return Some(Leaving::Signal(Signal::Interrupt)),
-                _ => self.note_failure(&failure),
+                ExitStatus::OutputClosed => return Some(ChatEnd::Failed(failure)),
+                ExitStatus::Terminated | ExitStatus::HungUp => {}
+                ExitStatus::Interrupted if self.input.is_person() => self.print_dim(&failure.message()),
+                ExitStatus::Interrupted => return Some(ChatEnd::Signal(Signal::Interrupt)),
+                _ => self.report_failure(&failure),
             }
         }
         if let Some(signal) = leave {
-            return Some(Leaving::Signal(signal));
+            return Some(ChatEnd::Signal(signal));
         }
-        if is_gone { self.lose().await } else { None }
+        if is_agent_lost { self.drop_connection().await } else { None }
     }
 
-    /// Whether the agent has gone for good, when whoever carries messages has answered that it is lost. A bus may have another.
-    async fn has_gone(&mut self) -> bool {
+    /// Returns `true` if the agent is gone for good after a "worker lost" error. A bus may have another worker.
+    async fn agent_has_gone(&mut self) -> bool {
         let Some(connection) = &mut self.connection else { return true };
         let mut told = Vec::new();
         let ending = async {
-            while let Some(event) = connection.happens().await {
-                told.extend(beside::between(&event));
+            while let Some(event) = connection.next_event().await {
+                told.extend(notices::notice_line(&event));
             }
         };
-        let has_gone = timeout(MOMENT, ending).await.is_ok();
-        told.iter().for_each(|words| self.say_dim(words));
-        has_gone
+        let agent_has_gone = timeout(DISCONNECT_DELAY, ending).await.is_ok();
+        told.iter().for_each(|words| self.print_dim(words));
+        agent_has_gone
     }
 
-    /// The agent is gone: what it left is ended.
-    async fn lose(&mut self) -> Option<Leaving> {
+    /// Cleans up after the agent exited.
+    async fn drop_connection(&mut self) -> Option<ChatEnd> {
         let Connection { runtime, session, .. } = self.connection.take()?;
         self.lost = Some(session.id().to_owned());
         drop(session);
-        if let Err(signal) = self.interrupts.unless(runtime.close_with(Ladder::default())).await {
-            return Some(Leaving::AtOnce(signal));
+        if let Err(signal) = self.interrupts.unless_signal(runtime.close_with(Ladder::default())).await {
+            return Some(ChatEnd::Forced(signal));
         }
         if !self.input.is_person() {
-            return Some(Leaving::Quit);
+            return Some(ChatEnd::Quit);
         }
-        self.say(&format!("{}\n", self.colour.paint(Style::Hint, GONE)));
+        self.print(&format!("{}\n", self.color.paint(Style::Hint, AGENT_GONE_NOTICE)));
         None
     }
 
-    /// Tells of a failure, and remembers it for the exit code.
-    fn note_failure(&mut self, failure: &Failure) {
+    /// Prints a failure and keeps its exit status.
+    fn report_failure(&mut self, failure: &Failure) {
         self.last = failure.code();
-        self.say(&failure.render(self.colour));
+        self.print(&failure.render(self.color));
     }
 
-    /// Writes whole lines beside the conversation.
-    fn say(&self, lines: &str) {
-        self.input.note(lines);
+    /// Prints whole lines beside the input line.
+    fn print(&self, lines: &str) {
+        self.input.print_above(lines);
     }
 
-    /// The same, a line that nobody needs to read.
-    fn say_dim(&self, words: &str) {
-        self.say(&format!("{}\n", self.colour.paint(Style::Dim, words)));
+    /// Prints an unimportant line.
+    fn print_dim(&self, words: &str) {
+        self.print(&format!("{}\n", self.color.paint(Style::Dim, words)));
     }
 
-    /// Shows the past of a session that goes on.
+    /// Shows earlier messages of a continued session.
     fn show_past(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         let events = std::mem::take(&mut connection.past);
-        // A program knows what it said.
-        let past = if self.input.is_person() { beside::past(&events) } else { Vec::new() };
-        let lines = past.into_iter().chain(events.iter().filter_map(beside::between));
-        lines.for_each(|line| self.say_dim(&line));
+        // A program knows its messages.
+        let past = if self.input.is_person() { notices::past_messages(&events) } else { Vec::new() };
+        let lines = past.into_iter().chain(events.iter().filter_map(notices::notice_line));
+        lines.for_each(|line| self.print_dim(&line));
     }
 
-    /// What Tab can complete from now on.
+    /// Updates the completions.
     fn update_words(&self) {
         let snapshot = self.connection.as_ref().map(|connection| connection.session.snapshot());
         let snapshot = snapshot.unwrap_or_default();
-        let mut words: Vec<String> = meaning::completions(&snapshot.commands).collect();
+        let mut words: Vec<String> = parse::completions(&snapshot.commands).collect();
         for category in ["model", "mode"] {
-            if let Some(choosing) = Choosing::of(&snapshot, category) {
+            if let Some(choosing) = ChoiceList::from_snapshot(&snapshot, category) {
                 words.extend(choosing.ids().map(|id| format!("/{category} {id}")));
             }
         }
-        // Only what can be typed, and cannot steer the terminal.
+        // Only words that can be typed and do not control the terminal.
         words.retain(|word| *word == line(word));
         *lock(&self.words) = words;
     }
 
-    /// Ends the agent, unless that would take too long for who wants to leave.
-    async fn end(mut self, leaving: Leaving) -> Result<ExitCode, Failure> {
-        let outcome = match leaving {
-            Leaving::Quit if self.input.is_person() => Ok(Code::Success.exit()),
-            Leaving::Quit => Ok(self.last.exit()),
-            Leaving::Signal(signal) => Err(Failure::left(signal)),
-            // Nothing is left even so: without us the agent is ended by its guardian.
-            Leaving::AtOnce(signal) => return Err(Failure::left(signal)),
-            Leaving::Failed(failure) => Err(failure),
+    /// Ends the agent, unless the user does not want to wait.
+    async fn end(mut self, end: ChatEnd) -> Result<ExitCode, Failure> {
+        let outcome = match end {
+            ChatEnd::Quit if self.input.is_person() => Ok(ExitStatus::Success.exit_code()),
+            ChatEnd::Quit => Ok(self.last.exit_code()),
+            ChatEnd::Signal(signal) => Err(Failure::forced_exit(signal)),
+            // The guardian ends the agent.
+            ChatEnd::Forced(signal) => return Err(Failure::forced_exit(signal)),
+            ChatEnd::Failed(failure) => Err(failure),
         };
-        // The terminal is given back before anything takes its time.
+        // Restores the terminal before anything takes time.
         drop(self.input);
         if let Some(Connection { runtime, session, .. }) = self.connection.take() {
             drop(session);
-            // Whoever presses Ctrl-C while we tidy up does not want to wait for it.
+            // A signal during cleanup asks for an immediate exit.
             let closing = async {
                 runtime.close_with(Ladder::default()).await;
                 self.chosen.finish().await;
             };
-            if let Err(signal) = self.interrupts.unless(closing).await {
-                return Err(Failure::left(signal));
+            if let Err(signal) = self.interrupts.unless_signal(closing).await {
+                return Err(Failure::forced_exit(signal));
             }
         }
         outcome

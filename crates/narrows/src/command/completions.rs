@@ -1,4 +1,4 @@
-//! `narrows completions`: what a shell needs to complete our arguments.
+//! `narrows completions`: prints shell completions.
 
 use std::process::ExitCode;
 
@@ -6,40 +6,39 @@ use clap::{Command, CommandFactory, ValueHint};
 use clap_complete::Shell;
 
 use crate::cli::{Cli, Completions};
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::output;
 
-/// Prints the script.
 pub(super) fn execute(completions: &Completions) -> Result<ExitCode, Failure> {
-    // In memory first: the generator panics when it cannot write.
+    // The generator panics on write errors, so it writes to memory first.
     let mut script = Vec::new();
     clap_complete::generate(completions.shell, &mut Cli::command(), "narrows", &mut script);
     if completions.shell == Shell::Bash {
         script = with_files(String::from_utf8_lossy(&script).into_owned()).into_bytes();
     }
     output::print(&script)?;
-    Ok(Code::Success.exit())
+    Ok(ExitStatus::Success.exit_code())
 }
 
-/// The script for bash, with files where a command takes them: the generator offers nothing but flags there.
+/// Adds file completion to the bash script: the generator only completes flags.
 fn with_files(script: String) -> String {
     let mut names = Vec::new();
-    collect(&Cli::whole(), "narrows", &mut names);
+    collect_cases(&Cli::full_command(), "narrows", &mut names);
     names.iter().fold(script, |script, name| offer_files(&script, name).unwrap_or(script))
 }
 
-/// Adds the names that the script has for `command` and those below it whose first value is a path.
-fn collect(command: &Command, name: &str, names: &mut Vec<String>) {
+/// Collects the case names of `command` and its subcommands whose first value is a path.
+fn collect_cases(command: &Command, name: &str, names: &mut Vec<String>) {
     let takes_path = |hint| matches!(hint, ValueHint::AnyPath | ValueHint::FilePath | ValueHint::DirPath);
     if command.get_positionals().next().is_some_and(|value| takes_path(value.get_value_hint())) {
         names.push(name.to_owned());
     }
     for sub in command.get_subcommands() {
-        collect(sub, &format!("{name}__subcmd__{}", sub.get_name().replace('-', "__")), names);
+        collect_cases(sub, &format!("{name}__subcmd__{}", sub.get_name().replace('-', "__")), names);
     }
 }
 
-/// The same script, in which the case `name` completes a word that is no flag by the shell's default: files.
+/// Changes the case `name` so that words other than flags complete to files.
 fn offer_files(script: &str, name: &str) -> Option<String> {
     let begin = script.find(&format!("\n        {name})\n"))?;
     let length = script[begin..].find("\n            ;;\n        ").map_or(script.len() - begin, |at| at);
@@ -57,9 +56,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_that_takes_a_path_offers_files() {
+    fn every_command_with_a_path_completes_files() {
         let mut names = Vec::new();
-        collect(&Cli::whole(), "narrows", &mut names);
+        collect_cases(&Cli::full_command(), "narrows", &mut names);
         assert!(names.contains(&"narrows__subcmd__check".to_owned()), "{names:?}");
         let mut script = Vec::new();
         clap_complete::generate(Shell::Bash, &mut Cli::command(), "narrows", &mut script);

@@ -1,4 +1,4 @@
-//! `narrows fake-agent`: the scripted agent on our own stdin and stdout.
+//! `narrows fake-agent`: runs a scripted agent on stdio.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -8,39 +8,38 @@ use narrows_fake::{Ended, Script};
 use narrows_link::CloseReason;
 
 use crate::cli::FakeAgent;
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::{logging, output};
 
-/// Plays a script, or tells about the built-in ones.
 pub(super) fn execute(args: &FakeAgent) -> Result<ExitCode, Failure> {
     match (&args.script, &args.print) {
         (Some(script), _) => {
-            let read = read(script)?;
+            let read = load_script(script)?;
             if std::io::stdin().is_terminal() {
-                output::complain(&super::by_hand("it"));
+                output::write_stderr(&super::manual_start_hint("it"));
             }
-            play(read)
+            run(read)
         }
         (None, Some(name)) => {
-            let source = Script::builtin_source(name).ok_or_else(|| Failure::no_builtin(name))?;
+            let source = Script::builtin_source(name).ok_or_else(|| Failure::unknown_builtin_script(name))?;
             output::print(source.as_bytes())?;
-            Ok(Code::Success.exit())
+            Ok(ExitStatus::Success.exit_code())
         }
         (None, None) => {
             output::print(list().as_bytes())?;
-            Ok(Code::Success.exit())
+            Ok(ExitStatus::Success.exit_code())
         }
     }
 }
 
-/// The script of this name, or in this file. A built-in script wins: `./hello` is always the file.
-fn read(script: &str) -> Result<Script, Failure> {
+/// Loads a built-in script or a file. Built-in names win: `./hello` is always the file.
+fn load_script(script: &str) -> Result<Script, Failure> {
     if let Some(builtin) = Script::builtin(script) {
         return Ok(builtin);
     }
     let source =
-        std::fs::read_to_string(script).map_err(|error| Failure::unreadable_script(script, &error))?;
-    Script::parse(&source).map_err(|error| Failure::bad_script(script, &error))
+        std::fs::read_to_string(script).map_err(|error| Failure::script_unreadable(script, &error))?;
+    Script::parse(&source).map_err(|error| Failure::script_invalid(script, &error))
 }
 
 fn list() -> String {
@@ -53,9 +52,9 @@ fn list() -> String {
     list
 }
 
-fn play(script: Script) -> Result<ExitCode, Failure> {
+fn run(script: Script) -> Result<ExitCode, Failure> {
     let ended = super::block_on(async {
-        // What a script writes past the protocol goes to the real stdout, which is taken away from everybody else.
+        // Raw output of a script goes to the real stdout, which nothing else may use.
         let raw = output::stdout().map_err(|error| Failure::setup("use stdout", &error))?;
         let link = narrows_link::stdio::take(&narrows_link::Options::default())
             .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
@@ -63,16 +62,16 @@ fn play(script: Script) -> Result<ExitCode, Failure> {
         let ended = narrows_fake::run(peer.clone(), inbox, Box::new(raw), script).await;
         if ended == Ended::PeerLeft {
             let reason = peer.closed().await;
-            // A client that has nothing more to ask may still read what it was answered.
+            // A client at end of input may still read.
             peer.finish().await;
             if !matches!(reason, CloseReason::Eof | CloseReason::NotReading) {
-                return Err(Failure::client_lost(&reason));
+                return Err(Failure::client_connection_lost(&reason));
             }
         }
         Ok(ended)
     })??;
     match ended {
-        Ended::PeerLeft => Ok(Code::Success.exit()),
+        Ended::PeerLeft => Ok(ExitStatus::Success.exit_code()),
         Ended::Exit(code) => Ok(ExitCode::from(code)),
         Ended::Abort => {
             logging::finish();

@@ -1,48 +1,48 @@
-//! `narrows serve`: an agent behind a gate, as a manifest says.
+//! `narrows serve`: serves a governed agent described by a manifest.
 
-mod admin;
 mod agent;
+mod approval_connections;
+mod approval_protocol;
+mod approval_server;
+mod approval_socket;
+mod approval_text;
 pub(super) mod approve;
-mod bounds;
+mod audit_log;
 mod bridge;
-mod cage;
-mod case;
-mod charge;
 mod client;
-mod door;
-pub(super) mod guests;
-mod host;
+mod egress;
+mod gate_registry;
+pub(super) mod identities;
 mod keys;
-mod leaving;
-mod ledger;
 mod listen;
+mod listen_addrs;
 mod live_keys;
+mod manifest;
+mod manifest_server;
+mod mcp_servers;
 mod memory;
+mod os_users;
 mod owners;
-mod peer;
-mod person;
-mod persona;
-mod pins;
-mod places;
+mod parent_process;
 pub(super) mod preflight;
-mod proxy;
-mod refusals;
-mod revoked;
-mod roster;
+mod proxy_chain;
+mod refusal_log;
+mod revoked_keys;
+mod run_gate;
+mod sandbox;
+mod sandbox_bounds;
 mod scripts;
 mod self_test;
 mod server;
-mod servers;
-mod setup;
-mod sheet;
-mod shim;
+mod setup_steps;
+mod shutdown;
 mod slots;
-mod sockets;
-mod stand;
-mod toolless;
-mod version;
-mod visitors;
-mod wayout;
+mod socket_files;
+mod system_prompt;
+mod trust;
+mod unavailable_tools;
+mod version_check;
+mod version_managers;
 mod web;
 
 use std::io::IsTerminal;
@@ -56,119 +56,123 @@ use narrows_govern::Principal;
 use narrows_manifest::types::acp::Kind;
 use tokio::sync::OnceCell;
 
-use crate::ask;
 use crate::cli::{ModelArgs, Output, Serve};
 use crate::config::{self, Variables};
 use crate::environment;
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::output;
-use charge::Charge;
-use guests::Guests;
-use host::{Cast, Host};
-use leaving::Leaving;
-use memory::Keeper;
-use owners::Index;
-use pins::Book;
-use refusals::Refusals;
-use roster::Roster;
+use crate::permission_prompt;
+use gate_registry::GateRegistry;
+use identities::Identities;
+use manifest::LoadedManifest;
+use manifest_server::{AgentKind, ManifestServer};
+use memory::MemoryWriter;
+use owners::SessionOwnerFile;
+use refusal_log::RefusalLog;
+use shutdown::Shutdown;
+use trust::TrustStore;
 
-/// What one turn is run with, and all that was made ready for it.
-struct Post {
-    charge: Charge,
+/// The single turn of a client manifest, ready to run.
+struct ClientRun {
+    manifest: LoadedManifest,
     log: Option<Log>,
     who: Principal,
 }
 
-/// Serves until the client or the agent has gone, or with places to listen, until somebody wants it to stop.
+/// Serves until the client disconnects or the agent exits; with listeners, until a signal asks to stop.
 pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     if args.self_test {
         return self_test::execute(args);
     }
-    let Some(mut charge) = Charge::load(args)? else { return Ok(Code::Usage.exit()) };
-    let role = charge.bundle.role;
+    let Some(mut manifest) = LoadedManifest::load(args)? else { return Ok(ExitStatus::Usage.exit_code()) };
+    let role = manifest.bundle.role;
     match (role, args.prompt.is_empty()) {
-        (Kind::Client, true) if !args.approve => return Err(Failure::unprompted()),
-        (Kind::Bridge | Kind::Server, false) => return Err(Failure::prompt_for(role.name())),
+        (Kind::Client, true) if !args.approve => return Err(Failure::prompt_required()),
+        (Kind::Bridge | Kind::Server, false) => return Err(Failure::unexpected_prompt(role.name())),
         _ => {}
     }
-    let places = places::of(&charge, args)?;
-    let guests = Guests::load(args.identities.as_deref(), &charge)?;
+    let listeners = listen_addrs::resolve(&manifest, args)?;
+    let identities = Identities::load(args.identities.as_deref(), &manifest)?;
     let data = data_dir(args)?;
-    let book = Book::open(&data, &charge)?;
-    // Where the protocol is not on stdin somebody may be there to ask.
-    let is_free = role == Kind::Client || !places.is_empty();
-    let consents = !args.approve && is_free && ask::is_possible(Output::Text) && book.consents();
-    if !args.approve && !consents {
-        book.admit()?;
+    let trust = TrustStore::open(&data, &manifest)?;
+    // Stdin is free if it does not carry the protocol, so a user can be asked there.
+    let is_free = role == Kind::Client || !listeners.is_empty();
+    let is_approved_now =
+        !args.approve && is_free && permission_prompt::is_possible(Output::Text) && trust.ask_consent();
+    if !args.approve && !is_approved_now {
+        trust.require_trusted()?;
     }
-    let who = guests.starter();
-    let log = ledger::open(&charge)?;
-    let id = &charge.bundle.acp.front.id;
+    let who = identities.launcher();
+    let log = audit_log::open(&manifest)?;
+    let id = &manifest.bundle.acp.front.id;
     if args.approve {
-        book.approve(log.as_ref(), &who.id, id)?;
-        return Ok(Code::Success.exit());
+        trust.approve(log.as_ref(), &who.id, id)?;
+        return Ok(ExitStatus::Success.exit_code());
     }
-    if consents {
-        book.approve(log.as_ref(), &who.id, id)?;
+    if is_approved_now {
+        trust.approve(log.as_ref(), &who.id, id)?;
     } else {
-        let told = book.pin(log.as_ref(), &who.id, id)?;
-        // Of one turn everything is told here, and who comes over a network is not who started this.
-        charge.notice = told.filter(|_| role != Kind::Client && places.is_empty());
+        let notice = trust.pin_new(log.as_ref(), &who.id, id)?;
+        // The output of a single turn shows the notice itself, and a network client did not start this process.
+        manifest.notice = notice.filter(|_| role != Kind::Client && listeners.is_empty());
     }
-    // Held until this process ends.
-    let _presence = ledger::announce(&charge, log.as_ref())?;
-    // An operator may have an agent that plays it.
-    let is_builtin = role == Kind::Server && charge.bundle.agent.is_none();
+    let _presence = audit_log::announce(&manifest, log.as_ref())?;
+    // An operator may be run by an external agent.
+    let is_builtin = role == Kind::Server && manifest.bundle.agent.is_none();
     if !is_builtin {
-        no_model(args)?;
+        reject_model_flags(args)?;
     }
     if role == Kind::Client {
-        return client::run(Post { charge, log, who }, &args.prompt);
+        return client::run(ClientRun { manifest, log, who }, &args.prompt);
     }
     if is_builtin {
-        // What cannot be trusted is told before anybody comes.
-        Keeper::of(&charge, &data, log.as_ref(), &who.id)?;
+        // A corrupt memory is reported before a client connects.
+        MemoryWriter::open(&manifest, &data, log.as_ref(), &who.id)?;
     }
-    let settings = if is_builtin { Some(server::settings(&charge, args)?) } else { None };
-    let owners = Index::open(&data, &charge.root.join(&charge.bundle.acp.path));
-    let owners = Arc::new(owners.map_err(|error| Failure::no_owners(&error))?);
-    if places.is_empty() && !args.for_bus && std::io::stdin().is_terminal() {
-        output::complain(&super::by_hand("the agent"));
+    let settings = if is_builtin { Some(server::settings(&manifest, args)?) } else { None };
+    let owners = SessionOwnerFile::open(&data, &manifest.root.join(&manifest.bundle.acp.path));
+    let owners = Arc::new(owners.map_err(|error| Failure::session_owners_unreadable(&error))?);
+    if listeners.is_empty() && !args.for_bus && std::io::stdin().is_terminal() {
+        output::write_stderr(&super::manual_start_hint("the agent"));
     }
     super::block_on(async {
-        let leaving = Leaving::on_signals().map_err(|error| Failure::setup("get ready", &error))?;
-        let cast = match settings {
+        let shutdown = Shutdown::on_signals().map_err(|error| Failure::setup("get ready", &error))?;
+        let agent_kind = match settings {
             Some(settings) => {
-                Cast::Builtin(Box::new(servers::confined(&charge, log.as_ref(), settings).await?))
+                AgentKind::Builtin(Box::new(mcp_servers::confined(&manifest, log.as_ref(), settings).await?))
             }
-            None => Cast::Program(Box::new(OnceCell::new())),
+            None => AgentKind::Program(Box::new(OnceCell::new())),
         };
-        let (roster, refusals) = (Roster::default(), Refusals::default());
-        let host = Host { charge, log, data, guests, owners, roster, refusals, cast };
+        let (gates, refusals) = (GateRegistry::default(), RefusalLog::default());
+        let server = ManifestServer { manifest, log, data, identities, owners, gates, refusals, agent_kind };
         let limits = Limits { max_connections: args.max_connections as usize, ..args.web.limits() };
-        match places.is_empty() {
-            true => host::on_stdio(host, args.for_bus, leaving).await,
-            false => listen::serve(host, &places, &limits, leaving).await,
+        match listeners.is_empty() {
+            true => manifest_server::serve_stdio(server, args.for_bus, shutdown).await,
+            false => listen::serve(server, &listeners, &limits, shutdown).await,
         }
     })?
 }
 
-/// Another agent has its own model.
-fn no_model(args: &Serve) -> Result<(), Failure> {
+/// An external agent has its own model.
+fn reject_model_flags(args: &Serve) -> Result<(), Failure> {
     let about_it = ModelArgs { config: None, ..args.model.clone() };
-    if about_it == ModelArgs::default() { Ok(()) } else { Err(Failure::model_of_another(&about_it)) }
+    if about_it == ModelArgs::default() {
+        Ok(())
+    } else {
+        Err(Failure::model_flags_for_other_agent(&about_it))
+    }
 }
 
-/// Where pins are kept: with the sessions, whether those are kept or not.
+/// Returns the directory for pins: that of the sessions, even if no sessions are stored.
 fn data_dir(args: &Serve) -> Result<PathBuf, Failure> {
     let variables = Variables::of_process();
     let named = args.data_dir.clone().or_else(|| variables.get(environment::DATA_DIR).map(PathBuf::from));
-    let of_file = || -> Result<Option<PathBuf>, Failure> {
+    let in_file = || -> Result<Option<PathBuf>, Failure> {
         Ok(config::load(args.model.config.as_deref(), &variables)?.file.and_then(|file| file.data_dir))
     };
     let found = match named {
         Some(named) => Some(named),
-        None => of_file()?.or_else(|| config::data_dir(&variables)),
+        None => in_file()?.or_else(|| config::data_dir(&variables)),
     };
     let found = found.ok_or_else(Failure::no_data_dir)?;
     std::path::absolute(found).map_err(|error| Failure::setup("find the current directory", &error))

@@ -1,33 +1,32 @@
-//! `narrows sessions`: what an agent remembers.
+//! `narrows sessions`: lists and deletes the sessions of an agent.
 
 use std::process::ExitCode;
 
 use narrows_client::{Listed, Offer, Problem};
 use serde_json::json;
 
-use super::{block_on, columns, uninterrupted};
+use super::{block_on, format_columns, unless_interrupted};
+use crate::agent_source::{self, SelectedAgent};
 use crate::cli::{Delete, Output, Sessions, SessionsCommand};
 use crate::config::BUILT_IN;
-use crate::drive::{self, Chosen};
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::output;
 use crate::terminal::line;
 
-/// Lists the sessions, or deletes one.
 pub(super) fn execute(args: &Sessions) -> Result<ExitCode, Failure> {
     if let Some(SessionsCommand::Delete(delete)) = &args.command {
         return execute_delete(delete);
     }
-    let chosen = drive::choose(&args.agent, Output::Json)?;
+    let chosen = agent_source::select(&args.agent, Output::Json)?;
     let cwd = (!args.all).then(|| chosen.cwd.to_string_lossy().into_owned());
     let is_ours = args.agent.agent.as_deref().is_none_or(|agent| agent == BUILT_IN);
-    let mut sessions = block_on(uninterrupted(ask(chosen, cwd.as_deref())))??;
+    let mut sessions = block_on(unless_interrupted(list(chosen, cwd.as_deref())))??;
     let hidden = if args.all { 0 } else { hide_empty(&mut sessions, is_ours) };
     if args.json {
         let text = json!({ "sessions": sessions }).to_string();
         output::print_json(text)?;
     } else if sessions.is_empty() && hidden == 0 {
-        output::complain(&match &cwd {
+        output::write_stderr(&match &cwd {
             Some(cwd) => {
                 format!("the agent keeps no session of {cwd}; --all lists those of other directories\n")
             }
@@ -38,37 +37,39 @@ pub(super) fn execute(args: &Sessions) -> Result<ExitCode, Failure> {
     }
     if hidden > 0 {
         let count = if hidden == 1 { "1 session".to_owned() } else { format!("{hidden} sessions") };
-        output::complain(&format!("{count} in which nothing was said left out; --all lists everything\n"));
+        output::write_stderr(&format!(
+            "{count} in which nothing was said left out; --all lists everything\n"
+        ));
     }
-    Ok(Code::Success.exit())
+    Ok(ExitStatus::Success.exit_code())
 }
 
 fn execute_delete(args: &Delete) -> Result<ExitCode, Failure> {
-    let chosen = drive::choose(&args.agent, Output::Json)?;
-    let was_listed = block_on(uninterrupted(delete(chosen, &args.id, args.agent.agent.as_deref())))??;
-    // An agent that lists nothing answers the same for a session that it never had.
+    let chosen = agent_source::select(&args.agent, Output::Json)?;
+    let was_listed = block_on(unless_interrupted(delete(chosen, &args.id, args.agent.agent.as_deref())))??;
+    // An agent that lists no sessions gives the same answer for an unknown one.
     let done = if was_listed { "has forgotten" } else { "was asked to forget" };
-    output::complain(&format!("the agent {done} the session {}\n", line(&args.id)));
-    Ok(Code::Success.exit())
+    output::write_stderr(&format!("the agent {done} the session {}\n", line(&args.id)));
+    Ok(ExitStatus::Success.exit_code())
 }
 
-/// Makes the agent forget a session. Returns `true` if the agent had listed it.
-async fn delete(chosen: Chosen, id: &str, agent: Option<&str>) -> Result<bool, Failure> {
+/// Deletes a session. Returns `true` if the agent had listed it.
+async fn delete(chosen: SelectedAgent, id: &str, agent: Option<&str>) -> Result<bool, Failure> {
     let name = chosen.agent.name.clone();
     let runtime = chosen.start(Offer::default()).await?;
     let can = runtime.introduced().can;
-    // Agents answer that they have forgotten what they never had, so those that can are asked for what there is.
+    // Agents confirm the deletion of unknown sessions, so the list is checked first if there is one.
     let known = match can.delete && can.list {
         true => runtime.list_sessions(None).await.map(Some),
         false => Ok(None),
     };
     let outcome = match known {
         Ok(Some(known)) if known.iter().all(|session| session.session_id != id) => {
-            Err(Failure::no_session(id, agent, known.iter().map(|session| session.session_id.as_str())))
+            Err(Failure::unknown_session(id, agent, known.iter().map(|session| session.session_id.as_str())))
         }
         Ok(known) => {
             runtime.delete_session(id).await.map(|()| known.is_some()).map_err(|error| match *error.problem {
-                Problem::Unsupported(_) => Failure::cannot_delete(&name),
+                Problem::Unsupported(_) => Failure::cannot_delete_session(&name),
                 _ => Failure::from(error),
             })
         }
@@ -76,27 +77,27 @@ async fn delete(chosen: Chosen, id: &str, agent: Option<&str>) -> Result<bool, F
     };
     runtime.close().await;
     let lost = chosen.finish().await;
-    outcome.map_err(|failure| failure.or_lost(lost))
+    outcome.map_err(|failure| failure.or_connection_failure(lost))
 }
 
-/// The sessions of the agent: those of `cwd`, or all of them.
-async fn ask(chosen: Chosen, cwd: Option<&str>) -> Result<Vec<Listed>, Failure> {
+/// Returns the sessions of the agent, optionally of one directory.
+async fn list(chosen: SelectedAgent, cwd: Option<&str>) -> Result<Vec<Listed>, Failure> {
     let name = chosen.agent.name.clone();
     let runtime = chosen.start(Offer::default()).await?;
     let listed = runtime.list_sessions(cwd).await;
     runtime.close().await;
     let lost = chosen.finish().await;
     let mut sessions = listed.map_err(|error| match *error.problem {
-        Problem::Unsupported(_) => Failure::cannot_list(&name),
-        _ => Failure::from(error).or_lost(lost),
+        Problem::Unsupported(_) => Failure::cannot_list_sessions(&name),
+        _ => Failure::from(error).or_connection_failure(lost),
     })?;
-    // Some agents list all of them, whatever they are asked.
+    // Some agents ignore the directory.
     sessions.retain(|session| cwd.is_none_or(|cwd| session.cwd == cwd || session.cwd.is_empty()));
     Ok(sessions)
 }
 
-/// Takes out those in which nothing was said, and counts them. They have no title; an agent that gives none at all tells
-/// nothing by that, unless it is `ours`.
+/// Removes sessions without a turn and counts them. They have no title. An agent that gives no titles at all is an
+/// exception, unless it is the built-in agent.
 fn hide_empty(sessions: &mut Vec<Listed>, is_ours: bool) -> usize {
     if !is_ours && sessions.iter().all(|session| session.title.is_none()) {
         return 0;
@@ -115,5 +116,5 @@ fn table(sessions: &[Listed]) -> String {
             [&session.session_id, updated, &session.cwd, title].map(line)
         })
         .collect();
-    columns(["ID", "UPDATED", "DIRECTORY", "TITLE"], &cells)
+    format_columns(["ID", "UPDATED", "DIRECTORY", "TITLE"], &cells)
 }

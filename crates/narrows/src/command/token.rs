@@ -1,4 +1,4 @@
-//! `narrows token`: made, listed and revoked.
+//! `narrows token`: creates, lists and revokes tokens.
 
 use std::fs::{DirBuilder, File};
 use std::io::Write;
@@ -11,29 +11,28 @@ use narrows_remote::identity::Identity;
 use narrows_remote::tokens::{self, Tokens};
 use serde_json::json;
 
-use super::columns;
+use super::format_columns;
 use crate::cli::{Token, TokenCommand, TokenList, TokenNew, TokenRevoke};
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::output;
 use crate::terminal::line;
 
-/// Does what was asked for.
 pub(super) fn execute(args: &Token) -> Result<ExitCode, Failure> {
     match &args.command {
-        TokenCommand::New(args) => make(args)?,
+        TokenCommand::New(args) => create(args)?,
         TokenCommand::List(args) => list(args)?,
         TokenCommand::Revoke(args) => revoke(args)?,
     }
-    Ok(Code::Success.exit())
+    Ok(ExitStatus::Success.exit_code())
 }
 
-fn make(args: &TokenNew) -> Result<(), Failure> {
+fn create(args: &TokenNew) -> Result<(), Failure> {
     let TokenNew { name, scope, pool, file, out, json } = args;
     let scopes = (!scope.is_empty()).then_some(&scope[..]);
     let pools = (!pool.is_empty()).then_some(&pool[..]);
     let make = || {
         let made = tokens::add_for_pools(file, name, scopes, pools, SystemTime::now());
-        made.map_err(|error| Failure::tokens(file, &error))
+        made.map_err(|error| Failure::token_file_invalid(file, &error))
     };
     let mut object = json!({"name": name, "scopes": scopes, "pools": pools});
     match out {
@@ -48,7 +47,7 @@ fn make(args: &TokenNew) -> Result<(), Failure> {
             write(out, make, &|| tokens::remove(file, name).is_ok())?;
             object["out"] = json!(out.display().to_string());
             if !json {
-                output::complain(&format!(
+                output::write_stderr(&format!(
                     "{}\n",
                     line(&format!("the token of {name} is in {}", out.display()))
                 ));
@@ -60,22 +59,22 @@ fn make(args: &TokenNew) -> Result<(), Failure> {
 
 fn revoke(args: &TokenRevoke) -> Result<(), Failure> {
     let TokenRevoke { name, file } = args;
-    tokens::remove(file, name).map_err(|error| Failure::tokens(file, &error))?;
+    tokens::remove(file, name).map_err(|error| Failure::token_file_invalid(file, &error))?;
     let mut told = format!("the token of {name} is revoked: whoever has it is let in no more");
     if Tokens::read(file).is_ok_and(|left| left.identities().next().is_none()) {
         told.push_str(&format!("; none is left in {}", file.display()));
     }
-    output::complain(&format!("{}\n", line(&told)));
+    output::write_stderr(&format!("{}\n", line(&told)));
     Ok(())
 }
 
-/// Writes what is made to a new file of ours alone, which is there before anything is made. What cannot be written is taken back.
+/// Writes the result of `make` to a new private file, which exists before anything is made. A failed write is undone.
 fn write(
     out: &Path,
     make: impl FnOnce() -> Result<String, Failure>,
-    take_back: &dyn Fn() -> bool,
+    undo: &dyn Fn() -> bool,
 ) -> Result<(), Failure> {
-    let failed = |error: &std::io::Error| Failure::token_file(out, error);
+    let failed = |error: &std::io::Error| Failure::token_file_unwritable(out, error);
     let directory = out.parent().filter(|directory| !directory.as_os_str().is_empty());
     if let Some(directory) = directory {
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| failed(&error))?;
@@ -86,20 +85,20 @@ fn write(
     let written = make().and_then(|token| {
         let written = file.write_all(format!("{token}\n").as_bytes()).and_then(|()| file.sync_all());
         written.map_err(|error| {
-            // Nobody has it, so nobody is to be let in by it.
-            take_back();
+            // The token was given to no one and must not stay valid.
+            undo();
             failed(&error)
         })
     });
     if written.is_err() {
-        // It is ours, and of no use to anybody.
+        // The file is ours and useless.
         let _ = std::fs::remove_file(out);
     }
     written
 }
 
 fn list(args: &TokenList) -> Result<(), Failure> {
-    let known = Tokens::read(&args.file).map_err(|error| Failure::tokens(&args.file, &error))?;
+    let known = Tokens::read(&args.file).map_err(|error| Failure::token_file_invalid(&args.file, &error))?;
     let text = if args.json {
         let object = |(who, created): (&Identity, _)| json!({"name": who.name, "scopes": who.scopes, "pools": who.pools, "created": created});
         let all: Vec<_> = known.listed().map(object).collect();
@@ -116,7 +115,7 @@ fn list(args: &TokenList) -> Result<(), Failure> {
             ]
         };
         let rows: Vec<_> = known.listed().map(row).collect();
-        columns(["NAME", "SCOPES", "POOLS", "CREATED"], &rows)
+        format_columns(["NAME", "SCOPES", "POOLS", "CREATED"], &rows)
     };
     output::print(text.as_bytes())
 }

@@ -1,4 +1,4 @@
-//! What every command that listens has in common: places that are one, and for HTTP and WebSocket settings as a front takes them.
+//! Listener settings shared by all commands, in the form that the HTTP server takes.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -8,14 +8,14 @@ use narrows_remote::tls::TlsFiles;
 
 use crate::failure::Failure;
 
-/// The listener of this number. Who is on this machine and need not prove anything is known as `local` says.
+/// Returns the settings of a listener. `local` decides how local clients without a proof are identified.
 pub(super) fn listener(web: &Web, number: usize, local: Auth) -> Result<Listener, Failure> {
     let address = web.address.to_socket_addrs().and_then(|mut addresses| {
         addresses.next().ok_or_else(|| std::io::ErrorKind::AddrNotAvailable.into())
     });
     Ok(Listener {
         number,
-        address: address.map_err(|error| Failure::web_address(web, &error))?,
+        address: address.map_err(|error| Failure::web_address_unresolved(web, &error))?,
         path: web.path.clone(),
         auth: match (web.auth, &web.tokens) {
             (config::Auth::Token, Some(tokens)) => Auth::Token(tokens.clone()),
@@ -28,7 +28,6 @@ pub(super) fn listener(web: &Web, number: usize, local: Auth) -> Result<Listener
     })
 }
 
-/// The files for TLS, if it is spoken there.
 pub(super) fn tls_files(web: &Web) -> Option<TlsFiles> {
     web.tls.as_ref().map(|tls| TlsFiles {
         cert: tls.cert.clone(),
@@ -37,12 +36,11 @@ pub(super) fn tls_files(web: &Web) -> Option<TlsFiles> {
     })
 }
 
-/// The same place at the address that it really has.
-pub(super) fn at(web: &Web, address: SocketAddr) -> Web {
+pub(super) fn with_address(web: &Web, address: SocketAddr) -> Web {
     Web { address: address.to_string(), ..web.clone() }
 }
 
-/// What a front takes of the limits of a bus.
+/// Converts the limits of a bus to those of the HTTP server.
 pub(super) fn limits(limits: &config::Limits) -> Limits {
     let rate = match limits.max_rate_per_identity {
         0 => u32::MAX,
@@ -68,8 +66,8 @@ pub(super) fn limits(limits: &config::Limits) -> Limits {
     }
 }
 
-/// Two places of which only one can be had.
-pub(super) fn listened_twice(listen: &[Listen]) -> Option<(&Door, &Door)> {
+/// Returns two listeners with the same address.
+pub(super) fn find_duplicate_listener(listen: &[Listen]) -> Option<(&Door, &Door)> {
     let mut pairs =
         listen.iter().enumerate().flat_map(|(at, one)| listen[..at].iter().map(|other| (&one.at, &other.at)));
     pairs.find(|(one, other)| one.is_same(other))

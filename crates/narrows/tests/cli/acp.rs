@@ -1,4 +1,4 @@
-//! The built-in agent as a client meets it: how it starts, ends and is configured.
+//! `narrows acp`: start, end and configuration of the built-in agent.
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -10,8 +10,8 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
 
 use crate::serve_support::{Governed, READ};
-use crate::support::{MARK, Place, terminal};
-use crate::talk::Talk;
+use crate::stdio_client::StdioClient;
+use crate::test_dir::{MARK, TestDir, terminal};
 
 /// What nobody may ever see.
 const KEY: &str = "sk-test-3f9a7c";
@@ -21,23 +21,23 @@ fn server(replies: impl IntoIterator<Item = Reply>) -> ModelServer {
 }
 
 #[test]
-fn it_answers_and_ends_with_its_input() {
-    let place = Place::new();
-    let ended = Talk::initialized(&place, place.narrows(["acp", "--no-store"])).end();
+fn the_agent_answers_and_exits_at_end_of_input() {
+    let dir = TestDir::new();
+    let ended = StdioClient::initialized(&dir, dir.narrows(["acp", "--no-store"])).end();
     assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(0), ""));
 }
 
 #[test]
-fn who_starts_an_agent_by_hand_is_told_how_to_talk_to_it() {
+fn an_agent_started_in_a_terminal_prints_how_to_use_it() {
     #[track_caller]
-    fn check(place: &Place, args: &[&str], expected: &str) {
+    fn check(dir: &TestDir, args: &[&str], expected: &str) {
         let (mut terminal, keyboard) = terminal();
-        let mut command = place.narrows(args);
-        command.stdin(keyboard).env("HOME", place.path()).env("XDG_RUNTIME_DIR", place.path());
-        let running = place.start(command);
+        let mut command = dir.narrows(args);
+        command.stdin(keyboard).env("HOME", dir.path()).env("XDG_RUNTIME_DIR", dir.path());
+        let running = dir.start(command);
         // Ctrl-D, which waits until it is read.
         terminal.write_all(b"\x04").unwrap();
-        let told = running.told();
+        let told = running.finish();
         let hint = told.split(" yourself: ").nth(1).and_then(|rest| rest.split(" (Ctrl-D ends this)").next());
         assert_eq!(hint, Some(expected), "{told}");
         // The shell and `--agent` read the arguments as they were given.
@@ -49,148 +49,148 @@ fn who_starts_an_agent_by_hand_is_told_how_to_talk_to_it() {
             assert_eq!(agent.iter().map(String::as_str).collect::<Vec<_>>(), [&["narrows"], args].concat());
         }
     }
-    let place = Place::new();
-    check(&place, &["acp"], "narrows run Hello");
+    let dir = TestDir::new();
+    check(&dir, &["acp"], "narrows run Hello");
     check(
-        &place,
+        &dir,
         &["acp", "--base-url", "http://localhost:1/v1", "--model", "a b", "--no-store"],
         "narrows run --agent \"narrows acp --base-url http://localhost:1/v1 --model 'a b' --no-store\" Hello",
     );
-    check(&place, &["fake-agent", "hello"], "narrows run --agent 'narrows fake-agent hello' Hello");
+    check(&dir, &["fake-agent", "hello"], "narrows run --agent 'narrows fake-agent hello' Hello");
     let governed = Governed::bridge(READ);
-    std::fs::create_dir(governed.place.path().join("a b")).expect("a directory");
-    std::fs::rename(governed.root(), governed.place.path().join("a b/ws")).expect("a directory");
+    std::fs::create_dir(governed.dir.path().join("a b")).expect("a directory");
+    std::fs::rename(governed.root(), governed.dir.path().join("a b/ws")).expect("a directory");
     check(
-        &governed.place,
+        &governed.dir,
         &["serve", "a b/ws/ACP.md", "--deadline", "silence=20m"],
         "narrows run --agent \"narrows serve 'a b/ws/ACP.md' --deadline 'silence=20m'\" Hello",
     );
 }
 
 #[test]
-fn it_ends_in_the_middle_of_a_turn_as_well() {
-    let place = Place::new();
+fn the_agent_exits_during_a_turn() {
+    let dir = TestDir::new();
     let server = server([Reply::hang()]);
-    let mut command = place.narrows(["acp", "--no-store", "--model", "m", "--base-url", &server.base_url()]);
+    let mut command = dir.narrows(["acp", "--no-store", "--model", "m", "--base-url", &server.base_url()]);
     command.env("OPENAI_API_KEY", KEY);
-    let mut talk = Talk::initialized(&place, command);
-    let session = talk.session(&json!([]));
+    let mut stdio = StdioClient::initialized(&dir, command);
+    let session = stdio.session(&json!([]));
     let prompt = json!([{"type": "text", "text": "Hi"}]);
-    talk.send("session/prompt", &json!({"sessionId": session, "prompt": prompt}));
-    place.wait_for(|| server.seen().iter().any(|seen| seen.method == "POST"));
-    assert_eq!(talk.end().status.code(), Some(0));
+    stdio.send("session/prompt", &json!({"sessionId": session, "prompt": prompt}));
+    dir.wait_for(|| server.seen().iter().any(|seen| seen.method == "POST"));
+    assert_eq!(stdio.end().status.code(), Some(0));
 }
 
 #[test]
-fn it_dies_of_the_signal_and_its_servers_with_it() {
+fn a_signal_ends_the_agent_and_its_servers() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
-        let place = Place::new();
-        let mut talk =
-            Talk::initialized(&place, place.narrows(["acp", "--no-store", "--base-url", "builtin:demo"]));
+        let dir = TestDir::new();
+        let mut stdio =
+            StdioClient::initialized(&dir, dir.narrows(["acp", "--no-store", "--base-url", "builtin:demo"]));
         let script = "echo $$ > started; exec sleep 1000";
-        let mark = json!([{"name": MARK, "value": place.mark()}]);
-        talk.session(&json!([{"name": "slow", "command": "sh", "args": ["-c", script], "env": mark}]));
-        place.wait_for(|| place.path().join("started").exists());
-        talk.signal(signal);
-        let ended = talk.wait();
+        let mark = json!([{"name": MARK, "value": dir.mark()}]);
+        stdio.session(&json!([{"name": "slow", "command": "sh", "args": ["-c", script], "env": mark}]));
+        dir.wait_for(|| dir.path().join("started").exists());
+        stdio.signal(signal);
+        let ended = stdio.wait();
         assert_eq!(ended.status.signal(), Some(signal.as_raw()), "{}", ended.stderr);
     }
 }
 
 #[test]
-fn flags_of_others_are_ignored() {
-    let place = Place::new();
+fn unknown_flags_are_ignored() {
+    let dir = TestDir::new();
     let args = ["--what", "acp", "--accept-hooks", "--modle=x", "--no-store", "word"];
-    let ended = Talk::initialized(&place, place.narrows(args)).end();
+    let ended = StdioClient::initialized(&dir, dir.narrows(args)).end();
     assert_eq!(ended.status.code(), Some(0));
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     let said = "arguments that mean nothing here are ignored: --what --accept-hooks --modle=… (did you mean --model?) …";
     assert!(ended.stderr.trim_end().ends_with(said), "{}", ended.stderr);
     // The flags of all commands are known wherever they stand.
-    let place = Place::new();
-    let ended = Talk::initialized(&place, place.narrows(["--log", "debug", "acp", "--no-store"])).end();
+    let dir = TestDir::new();
+    let ended = StdioClient::initialized(&dir, dir.narrows(["--log", "debug", "acp", "--no-store"])).end();
     assert_eq!(ended.status.code(), Some(0));
     assert!(!ended.stderr.contains("ignored"), "{}", ended.stderr);
 }
 
 #[test]
-fn settings_that_cannot_be_used_are_told_at_the_start() {
+fn invalid_settings_are_reported_at_start() {
     #[track_caller]
-    fn told(args: &[&str], variables: &[(&str, &str)], file: &str) -> String {
-        let place = Place::new();
-        place.file("c.toml", file);
-        let mut command = place.narrows(["acp", "--no-store"].iter().chain(args));
+    fn output(args: &[&str], variables: &[(&str, &str)], file: &str) -> String {
+        let dir = TestDir::new();
+        dir.file("c.toml", file);
+        let mut command = dir.narrows(["acp", "--no-store"].iter().chain(args));
         command.envs(variables.iter().copied());
-        place.told(command)
+        dir.output_of(command)
     }
-    assert_snapshot!(told(&[], &[("OPENAI_API_KEY", KEY), ("OPENAI_MAX_TOKENS", "7x")], ""), @r#"
+    assert_snapshot!(output(&[], &[("OPENAI_API_KEY", KEY), ("OPENAI_MAX_TOKENS", "7x")], ""), @r#"
     --- stderr ---
     error: OPENAI_MAX_TOKENS: "7x" cannot be used: it must be a whole number above 0
     hint: mend it, or unset OPENAI_MAX_TOKENS
     --- exit 2 ---
     "#);
-    assert_snapshot!(told(&[], &[("OPENAI_TEMPERATURE", "hot")], ""), @r#"
+    assert_snapshot!(output(&[], &[("OPENAI_TEMPERATURE", "hot")], ""), @r#"
     --- stderr ---
     error: OPENAI_TEMPERATURE: "hot" cannot be used: it must be a number, 0 or above
     hint: mend it, or unset OPENAI_TEMPERATURE
     --- exit 2 ---
     "#);
-    assert_snapshot!(told(&["--config", "c.toml"], &[], "\n[endpoint.a]\nmodle = 'x'\n"), @"
+    assert_snapshot!(output(&["--config", "c.toml"], &[], "\n[endpoint.a]\nmodle = 'x'\n"), @"
     --- stderr ---
     error: [DIR]/c.toml:3: there is no setting `modle` in [endpoint.a]
     hint: did you mean `model`?
     --- exit 2 ---
     ");
-    assert_snapshot!(told(&["--config", "c.toml", "--endpoint", "b"], &[], "[endpoint.a]\nbase-url = 'http://h'\nmodel = 'm'"), @r#"
+    assert_snapshot!(output(&["--config", "c.toml", "--endpoint", "b"], &[], "[endpoint.a]\nbase-url = 'http://h'\nmodel = 'm'"), @r#"
     --- stderr ---
     error: --endpoint: there is no endpoint "b"
     hint: did you mean "a"?
     --- exit 2 ---
     "#);
-    assert_snapshot!(told(&["--config", "none.toml"], &[], ""), @r#"
+    assert_snapshot!(output(&["--config", "none.toml"], &[], ""), @r#"
     --- stderr ---
     error: --config: "none.toml" cannot be read: No such file or directory (os error 2)
     --- exit 2 ---
     "#);
-    assert_snapshot!(told(&["--base-url", "ftp://h"], &[], ""), @r#"
+    assert_snapshot!(output(&["--base-url", "ftp://h"], &[], ""), @r#"
     --- stderr ---
     error: --base-url: the endpoint "flags" cannot be used: `base-url`: must begin with http:// or https://
     --- exit 2 ---
     "#);
-    assert_snapshot!(told(&[], &[("OPENAI_BASE_URL", "nowhere")], ""), @r#"
+    assert_snapshot!(output(&[], &[("OPENAI_BASE_URL", "nowhere")], ""), @r#"
     --- stderr ---
     error: OPENAI_BASE_URL: the endpoint "env" cannot be used: `base-url`: is not a URL: relative URL without a base
     --- exit 2 ---
     "#);
-    assert_snapshot!(told(&[], &[("OPENAI_API_KEY", "a\nb")], ""), @r#"
+    assert_snapshot!(output(&[], &[("OPENAI_API_KEY", "a\nb")], ""), @r#"
     --- stderr ---
     error: OPENAI_API_KEY: the endpoint "env" cannot be used: `key`: has characters that a header cannot carry
     --- exit 2 ---
     "#);
-    assert_snapshot!(told(&[], &[("OPENAI_API_KEY", KEY), ("OPENAI_MODEL", "default")], ""), @r#"
+    assert_snapshot!(output(&[], &[("OPENAI_API_KEY", KEY), ("OPENAI_MODEL", "default")], ""), @r#"
     --- stderr ---
     error: OPENAI_MODEL: "default" cannot be used: to clients it means that no model is chosen; name one that the endpoint has
     hint: mend it, or unset OPENAI_MODEL
     --- exit 2 ---
     "#);
-    assert_snapshot!(told(&["--config", "c.toml"], &[], "[endpoint.a]\nbase-url = 'http://h'\nmodel = 'default'"), @r#"
+    assert_snapshot!(output(&["--config", "c.toml"], &[], "[endpoint.a]\nbase-url = 'http://h'\nmodel = 'default'"), @r#"
     --- stderr ---
     error: [DIR]/c.toml:3: `endpoint.a.model` cannot be "default": to clients it means that no model is chosen; name one that the endpoint has
     --- exit 2 ---
     "#);
-    assert_snapshot!(told(&["--model", "default"], &[], ""), @"
+    assert_snapshot!(output(&["--model", "default"], &[], ""), @"
     --- stderr ---
     error: invalid value 'default' for '--model <ID>': to clients it means that no model is chosen; name one that the endpoint has
 
     For more information, try '--help'.
     --- exit 2 ---
     ");
-    assert_snapshot!(told(&["--ca-file", "none.pem", "--base-url", "https://h"], &[], ""), @r#"
+    assert_snapshot!(output(&["--ca-file", "none.pem", "--base-url", "https://h"], &[], ""), @r#"
     --- stderr ---
     error: --ca-file: the endpoint "flags" cannot be used: `ca-file`: none.pem: No such file or directory (os error 2)
     --- exit 2 ---
     "#);
-    assert_snapshot!(told(&["--max-tokens", "none"], &[], ""), @"
+    assert_snapshot!(output(&["--max-tokens", "none"], &[], ""), @"
     --- stderr ---
     error: invalid value 'none' for '--max-tokens <TOKENS>': it must be a whole number above 0
 
@@ -200,34 +200,34 @@ fn settings_that_cannot_be_used_are_told_at_the_start() {
 }
 
 #[test]
-fn the_workspace_configures_nothing() {
-    let place = Place::new();
+fn files_of_the_workspace_configure_nothing() {
+    let dir = TestDir::new();
     for name in ["narrows.toml", ".narrows.toml"] {
-        place.file(name, "[endpoint.evil]\nbase-url = 'http://evil.example'\nmodel = 'm'\n");
+        dir.file(name, "[endpoint.evil]\nbase-url = 'http://evil.example'\nmodel = 'm'\n");
     }
-    let mut talk = Talk::initialized(&place, place.narrows(["acp", "--no-store"]));
-    let session = talk.session(&json!([]));
-    let answer = talk.prompt(&session, "Hi");
+    let mut stdio = StdioClient::initialized(&dir, dir.narrows(["acp", "--no-store"]));
+    let session = stdio.session(&json!([]));
+    let answer = stdio.prompt(&session, "Hi");
     assert_eq!(answer["result"]["_meta"]["narrows/error"]["kind"], "unconfigured", "{answer}");
-    assert_eq!(talk.end().status.code(), Some(0));
+    assert_eq!(stdio.end().status.code(), Some(0));
 }
 
 #[test]
-fn the_six_variables_say_what_is_asked() {
-    let place = Place::new();
+fn the_six_variables_configure_the_request() {
+    let dir = TestDir::new();
     let server = server([Reply::text("Hello world")]);
-    let mut command = place.narrows(["acp", "--no-store"]);
+    let mut command = dir.narrows(["acp", "--no-store"]);
     command.env("OPENAI_BASE_URL", format!("{}/", server.base_url())).env("OPENAI_API_KEY", KEY);
     command.env("OPENAI_MODEL", "second").env("OPENAI_SYSTEM_PROMPT", "Be brief.");
     command.env("OPENAI_MAX_TOKENS", "77").env("OPENAI_TEMPERATURE", "0.5");
     // This machine is reached without it.
     command.env("HTTP_PROXY", "http://127.0.0.1:9").env("ALL_PROXY", "http://127.0.0.1:9");
-    let mut talk = Talk::initialized(&place, command);
-    let session = talk.session(&json!([]));
-    let answer = talk.prompt(&session, "Hi");
+    let mut stdio = StdioClient::initialized(&dir, command);
+    let session = stdio.session(&json!([]));
+    let answer = stdio.prompt(&session, "Hi");
     assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
-    assert_eq!(talk.said(), "Hello world");
-    assert_eq!(talk.end().status.code(), Some(0));
+    assert_eq!(stdio.agent_text(), "Hello world");
+    assert_eq!(stdio.end().status.code(), Some(0));
     let seen = asked(&server);
     assert_eq!(seen.path, "/v1/chat/completions");
     assert_eq!(seen.header("authorization"), Some(format!("Bearer {KEY}").as_str()));
@@ -243,36 +243,36 @@ fn asked(server: &ModelServer) -> narrows_testkit::model::Seen {
 }
 
 #[test]
-fn an_empty_key_sends_none() {
-    let place = Place::new();
+fn an_empty_key_is_not_sent() {
+    let dir = TestDir::new();
     let server = server([Reply::text("Hello")]);
-    let mut command = place.narrows(["acp", "--no-store"]);
+    let mut command = dir.narrows(["acp", "--no-store"]);
     command.env("OPENAI_BASE_URL", server.base_url()).env("OPENAI_API_KEY", "");
-    let mut talk = Talk::initialized(&place, command);
-    let session = talk.session(&json!([]));
-    talk.prompt(&session, "Hi");
-    talk.end();
+    let mut stdio = StdioClient::initialized(&dir, command);
+    let session = stdio.session(&json!([]));
+    stdio.prompt(&session, "Hi");
+    stdio.end();
     let seen = asked(&server);
     assert_eq!((seen.header("authorization"), seen.header("api-key")), (None, None));
 }
 
 #[test]
-fn flags_and_file_say_what_is_asked() {
-    let place = Place::new();
+fn flags_and_file_configure_the_request() {
+    let dir = TestDir::new();
     let server = server([Reply::text("Hello")]);
     let file = format!(
         "[endpoint.a]\nbase-url = '{}'\nmodel = 'm'\nkey-env = 'A_KEY'\nheaders = {{ X-A = '1', X-B = '2' }}\n\
          query = {{ v = '1' }}\nmax-tokens = 5\n",
         server.base_url()
     );
-    place.file("c.toml", &file);
+    dir.file("c.toml", &file);
     let args = ["acp", "--no-store", "--config", "c.toml", "--header", "X-B: 3", "--query", "w=2"];
-    let mut command = place.narrows(args.iter().chain(&["--max-tokens", "6"]));
+    let mut command = dir.narrows(args.iter().chain(&["--max-tokens", "6"]));
     command.env("A_KEY", KEY);
-    let mut talk = Talk::initialized(&place, command);
-    let session = talk.session(&json!([]));
-    talk.prompt(&session, "Hi");
-    let ended = talk.end();
+    let mut stdio = StdioClient::initialized(&dir, command);
+    let session = stdio.session(&json!([]));
+    stdio.prompt(&session, "Hi");
+    let ended = stdio.end();
     assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(0), ""));
     let seen = asked(&server);
     assert_eq!((seen.header("x-a"), seen.header("x-b")), (Some("1"), Some("3")));
@@ -283,19 +283,19 @@ fn flags_and_file_say_what_is_asked() {
 
 #[test]
 fn a_key_and_a_prompt_are_in_no_log() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let wrong = json!({"error": {"message": format!("Incorrect API key provided: {KEY}"), "code": "invalid_api_key"}});
     let server = server([Reply::text("an answer nobody logs"), Reply::error(401, &wrong)]);
     let args = ["--log", "trace", "acp", "--no-store", "--header", "X-Key: other-secret-41"];
-    let mut command = place.narrows(args);
+    let mut command = dir.narrows(args);
     command.env("OPENAI_BASE_URL", server.base_url()).env("OPENAI_API_KEY", KEY);
-    let mut talk = Talk::initialized(&place, command);
-    let session = talk.session(&json!([]));
-    let mut answers = vec![talk.prompt(&session, "a prompt nobody logs")];
-    answers.push(talk.prompt(&session, "another prompt nobody logs"));
+    let mut stdio = StdioClient::initialized(&dir, command);
+    let session = stdio.session(&json!([]));
+    let mut answers = vec![stdio.prompt(&session, "a prompt nobody logs")];
+    answers.push(stdio.prompt(&session, "another prompt nobody logs"));
     let shown =
-        Value::from(std::mem::take(&mut talk.updates)).to_string() + &Value::from(answers).to_string();
-    let ended = talk.end();
+        Value::from(std::mem::take(&mut stdio.updates)).to_string() + &Value::from(answers).to_string();
+    let ended = stdio.end();
     assert!(ended.stderr.contains("TRACE"), "{}", ended.stderr);
     for secret in [KEY, "other-secret-41"] {
         assert!(!ended.stderr.contains(secret), "{}", ended.stderr);
@@ -305,45 +305,45 @@ fn a_key_and_a_prompt_are_in_no_log() {
 }
 
 #[test]
-fn a_failure_of_the_model_is_told_as_it_is_wanted() {
-    let place = Place::new();
+fn a_model_failure_is_reported_in_the_chosen_form() {
+    let dir = TestDir::new();
     let server = server([Reply::refused(401, "no such key")]);
     for (form, is_error) in [("text", false), ("rpc", true)] {
-        let mut command = place.narrows(["acp", "--no-store", "--base-url", &server.base_url()]);
+        let mut command = dir.narrows(["acp", "--no-store", "--base-url", &server.base_url()]);
         command.env("NARROWS_ERRORS", form);
-        let mut talk = Talk::initialized(&place, command);
-        let session = talk.session(&json!([]));
-        let answer = talk.prompt(&session, "Hi");
+        let mut stdio = StdioClient::initialized(&dir, command);
+        let session = stdio.session(&json!([]));
+        let answer = stdio.prompt(&session, "Hi");
         assert_eq!(answer["error"]["code"] == -32000, is_error, "{answer}");
-        assert_eq!(talk.said().starts_with("Authentication error (HTTP 401) calling "), !is_error);
-        talk.end();
+        assert_eq!(stdio.agent_text().starts_with("Authentication error (HTTP 401) calling "), !is_error);
+        stdio.end();
     }
 }
 
 #[test]
-fn sessions_are_kept_where_they_are_to_be() {
-    let place = Place::new();
-    let mut command = place.narrows(["acp", "--base-url", "builtin:demo"]);
-    command.env("NARROWS_DATA_DIR", place.path().join("kept"));
-    let mut talk = Talk::initialized(&place, command);
-    let session = talk.session(&json!([]));
-    talk.prompt(&session, "Hi");
-    assert_eq!(talk.end().stderr, "");
-    let kept = place.path().join("kept").read_dir().expect("a directory").count();
+fn sessions_are_stored_in_the_data_directory() {
+    let dir = TestDir::new();
+    let mut command = dir.narrows(["acp", "--base-url", "builtin:demo"]);
+    command.env("NARROWS_DATA_DIR", dir.path().join("kept"));
+    let mut stdio = StdioClient::initialized(&dir, command);
+    let session = stdio.session(&json!([]));
+    stdio.prompt(&session, "Hi");
+    assert_eq!(stdio.end().stderr, "");
+    let kept = dir.path().join("kept").read_dir().expect("a directory").count();
     assert!(kept > 0);
     let args = ["acp", "--base-url", "builtin:demo", "--data-dir", "kept"];
-    let mut talk = Talk::initialized(&place, place.narrows(args));
+    let mut stdio = StdioClient::initialized(&dir, dir.narrows(args));
     let answer =
-        talk.ask("session/load", &json!({"sessionId": session, "cwd": place.path(), "mcpServers": []}));
+        stdio.call("session/load", &json!({"sessionId": session, "cwd": dir.path(), "mcpServers": []}));
     assert!(answer["result"].is_object(), "{answer}");
-    assert!(!talk.updates.is_empty());
-    talk.end();
+    assert!(!stdio.updates.is_empty());
+    stdio.end();
 }
 
 #[test]
-fn without_a_place_for_sessions_they_are_not_kept() {
-    let place = Place::new();
-    let ended = Talk::initialized(&place, place.narrows(["acp"])).end();
+fn without_a_data_directory_sessions_are_not_stored() {
+    let dir = TestDir::new();
+    let ended = StdioClient::initialized(&dir, dir.narrows(["acp"])).end();
     assert_eq!(ended.status.code(), Some(0));
     let said =
         "sessions are not kept: neither XDG_DATA_HOME nor HOME says where; use --data-dir or --no-store";
@@ -351,101 +351,109 @@ fn without_a_place_for_sessions_they_are_not_kept() {
 }
 
 #[test]
-fn a_host_that_does_not_exist_is_replaced_and_said_so() {
-    let place = Place::new();
-    let mut command = place.narrows(["acp", "--no-store"]);
+fn an_unknown_host_is_replaced_with_a_notice() {
+    let dir = TestDir::new();
+    let mut command = dir.narrows(["acp", "--no-store"]);
     command.env("OPENAI_BASE_URL", "https://eu-west-1.bedrock.amazonaws.com/openai/v1");
-    let ended = Talk::initialized(&place, command).end();
+    let ended = StdioClient::initialized(&dir, command).end();
     assert_eq!(ended.status.code(), Some(0));
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     assert!(ended.stderr.contains("bedrock-runtime.eu-west-1.amazonaws.com"), "{}", ended.stderr);
 }
 
-fn limit_files(talk: &Talk<'_>, current: Option<u64>) {
-    let pid = Pid::from_raw(i32::try_from(talk.pid()).expect("a pid"));
+fn limit_files(stdio: &StdioClient<'_>, current: Option<u64>) {
+    let pid = Pid::from_raw(i32::try_from(stdio.pid()).expect("a pid"));
     prlimit(pid, Resource::Fsize, Rlimit { current, maximum: None }).expect("it is ours");
 }
 
 /// What the user has asked in a stored session.
-fn stored(place: &Place, args: [&str; 5], session: &str) -> Vec<String> {
-    let mut talk = Talk::initialized(place, place.narrows(args));
+fn stored(dir: &TestDir, args: [&str; 5], session: &str) -> Vec<String> {
+    let mut stdio = StdioClient::initialized(dir, dir.narrows(args));
     let answer =
-        talk.ask("session/load", &json!({"sessionId": session, "cwd": place.path(), "mcpServers": []}));
+        stdio.call("session/load", &json!({"sessionId": session, "cwd": dir.path(), "mcpServers": []}));
     assert!(answer["result"].is_object(), "{answer}");
-    let updates = talk.updates.iter().map(|update| &update["params"]["update"]);
+    let updates = stdio.updates.iter().map(|update| &update["params"]["update"]);
     let asked = updates.filter(|update| update["sessionUpdate"] == "user_message_chunk");
     let asked = asked.filter_map(|update| update["content"]["text"].as_str()).map(str::to_owned).collect();
-    talk.end();
+    stdio.end();
     asked
 }
 
 /// A file that may not grow is to a program what a disk is that is full.
 #[test]
-fn turns_that_found_no_room_are_stored_once_there_is_some() {
-    let place = Place::new();
+fn turns_are_stored_once_the_disk_has_room() {
+    let dir = TestDir::new();
     let args = ["acp", "--base-url", "builtin:demo", "--data-dir", "kept"];
     // With the next turn, or at the latest when the agent ends.
     for more in [&["fourth"][..], &[]] {
-        let mut talk = Talk::initialized(&place, place.narrows(args));
-        let session = talk.session(&json!([]));
-        talk.prompt(&session, "first");
-        limit_files(&talk, Some(0));
+        let mut stdio = StdioClient::initialized(&dir, dir.narrows(args));
+        let session = stdio.session(&json!([]));
+        stdio.prompt(&session, "first");
+        limit_files(&stdio, Some(0));
         for words in ["second", "third"] {
-            talk.updates.clear();
-            assert_eq!(talk.prompt(&session, words)["result"]["stopReason"], "end_turn");
-            assert!(format!("{:?}", talk.updates).contains("could not be stored yet"), "{:?}", talk.updates);
+            stdio.updates.clear();
+            assert_eq!(stdio.prompt(&session, words)["result"]["stopReason"], "end_turn");
+            assert!(
+                format!("{:?}", stdio.updates).contains("could not be stored yet"),
+                "{:?}",
+                stdio.updates
+            );
         }
-        limit_files(&talk, None);
+        limit_files(&stdio, None);
         for words in more {
-            talk.updates.clear();
-            talk.prompt(&session, words);
-            assert!(!format!("{:?}", talk.updates).contains("could not be stored yet"), "{:?}", talk.updates);
+            stdio.updates.clear();
+            stdio.prompt(&session, words);
+            assert!(
+                !format!("{:?}", stdio.updates).contains("could not be stored yet"),
+                "{:?}",
+                stdio.updates
+            );
         }
-        assert_eq!(talk.end().status.code(), Some(0));
-        assert_eq!(stored(&place, args, &session), [&["first", "second", "third"], more].concat());
+        assert_eq!(stdio.end().status.code(), Some(0));
+        assert_eq!(stored(&dir, args, &session), [&["first", "second", "third"], more].concat());
     }
 }
 
 #[test]
-fn what_found_no_room_is_stored_before_a_signal_ends_the_agent() {
-    let place = Place::new();
+fn unstored_turns_are_stored_before_a_signal_ends_the_agent() {
+    let dir = TestDir::new();
     let args = ["acp", "--base-url", "builtin:demo", "--data-dir", "kept"];
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
-        let mut talk = Talk::initialized(&place, place.narrows(args));
-        let session = talk.session(&json!([]));
-        limit_files(&talk, Some(0));
-        talk.prompt(&session, "first");
-        limit_files(&talk, None);
-        talk.signal(signal);
-        assert_eq!(talk.wait().status.signal(), Some(signal.as_raw()));
-        assert_eq!(stored(&place, args, &session), ["first"]);
+        let mut stdio = StdioClient::initialized(&dir, dir.narrows(args));
+        let session = stdio.session(&json!([]));
+        limit_files(&stdio, Some(0));
+        stdio.prompt(&session, "first");
+        limit_files(&stdio, None);
+        stdio.signal(signal);
+        assert_eq!(stdio.wait().status.signal(), Some(signal.as_raw()));
+        assert_eq!(stored(&dir, args, &session), ["first"]);
     }
 }
 
 #[test]
-fn sessions_that_found_no_room_are_stored_though_they_were_closed_meanwhile() {
-    let place = Place::new();
+fn closed_sessions_are_stored_once_the_disk_has_room() {
+    let dir = TestDir::new();
     let args = ["acp", "--base-url", "builtin:demo", "--data-dir", "kept"];
     // Opened while there is room, and while there is none; stored by itself, when it is loaded again, and at the end.
     for is_full in [false, true] {
         for loads in [false, true] {
-            let mut talk = Talk::initialized(&place, place.narrows(args));
+            let mut stdio = StdioClient::initialized(&dir, dir.narrows(args));
             // The files are there.
-            talk.session(&json!([]));
-            limit_files(&talk, is_full.then_some(0));
-            let session = talk.session(&json!([]));
-            limit_files(&talk, Some(0));
-            talk.prompt(&session, "first");
-            talk.ask("session/close", &json!({"sessionId": session}));
+            stdio.session(&json!([]));
+            limit_files(&stdio, is_full.then_some(0));
+            let session = stdio.session(&json!([]));
+            limit_files(&stdio, Some(0));
+            stdio.prompt(&session, "first");
+            stdio.call("session/close", &json!({"sessionId": session}));
             if loads {
-                let params = json!({"sessionId": session, "cwd": place.path(), "mcpServers": []});
-                assert!(talk.ask("session/load", &params)["result"].is_object());
-                talk.prompt(&session, "second");
+                let params = json!({"sessionId": session, "cwd": dir.path(), "mcpServers": []});
+                assert!(stdio.call("session/load", &params)["result"].is_object());
+                stdio.prompt(&session, "second");
             }
-            limit_files(&talk, None);
-            assert_eq!(talk.end().status.code(), Some(0));
+            limit_files(&stdio, None);
+            assert_eq!(stdio.end().status.code(), Some(0));
             let expected = if loads { &["first", "second"][..] } else { &["first"] };
-            assert_eq!(stored(&place, args, &session), expected, "{is_full} {loads}");
+            assert_eq!(stored(&dir, args, &session), expected, "{is_full} {loads}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `narrows audit`: whether a log is whole, and what is in it.
+//! `narrows audit`: verifying, showing and signing logs.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use insta::assert_snapshot;
 use narrows_audit::{Actor, Clock, Decision, Event, Log, Options, PolicyRef, Subject, Timestamp};
 use serde_json::{Value, json};
 
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
 /// Always the same time, so that hashes are the same.
 struct Stopped;
@@ -25,13 +25,13 @@ impl Clock for Stopped {
     }
 }
 
-fn open(place: &Place, segment_bytes: u64) -> Log {
+fn open(dir: &TestDir, segment_bytes: u64) -> Log {
     let options = Options { clock: Arc::new(Stopped), segment_bytes, ..Options::default() };
-    Log::open(&file(place), options).expect("a log")
+    Log::open(&file(dir), options).expect("a log")
 }
 
-fn file(place: &Place) -> PathBuf {
-    place.path().join("audit/audit-log.jsonl")
+fn file(dir: &TestDir) -> PathBuf {
+    dir.path().join("audit/audit-log.jsonl")
 }
 
 /// A call of a tool, and how it was decided.
@@ -66,69 +66,69 @@ fn begun(session: &str) -> Event {
 }
 
 /// A place with a log of three entries.
-fn place() -> Place {
-    let place = Place::new();
-    let log = open(&place, 1 << 20);
+fn dir() -> TestDir {
+    let dir = TestDir::new();
+    let log = open(&dir, 1 << 20);
     for event in [begun("s1"), call("s1", "append", Decision::Allow), call("s2", "delete", Decision::Deny)] {
         log.append(event).wait().expect("written");
     }
     log.close();
-    place
+    dir
 }
 
-fn audit(place: &Place, args: &[&str]) -> String {
-    place.told(place.narrows(["audit"].iter().chain(args)))
+fn audit(dir: &TestDir, args: &[&str]) -> String {
+    dir.output_of(dir.narrows(["audit"].iter().chain(args)))
 }
 
 /// With this in the log instead of that.
-fn change(place: &Place, from: &str, to: &str) {
-    let text = std::fs::read_to_string(file(place)).expect("readable");
+fn change(dir: &TestDir, from: &str, to: &str) {
+    let text = std::fs::read_to_string(file(dir)).expect("readable");
     assert!(text.contains(from), "{text}");
-    std::fs::write(file(place), text.replacen(from, to, 1)).expect("written");
+    std::fs::write(file(dir), text.replacen(from, to, 1)).expect("written");
 }
 
 #[test]
-fn a_good_log_is_good() {
-    let place = place();
-    assert_snapshot!(audit(&place, &["verify", "audit/audit-log.jsonl"]), @"
+fn a_valid_log_verifies() {
+    let dir = dir();
+    assert_snapshot!(audit(&dir, &["verify", "audit/audit-log.jsonl"]), @"
     audit/audit-log.jsonl: this is what was written, 3 entries in 1 file
     --- exit 0 ---
     ");
-    assert_snapshot!(audit(&place, &["verify", "audit", "--json"]), @r#"
+    assert_snapshot!(audit(&dir, &["verify", "audit", "--json"]), @r#"
     {"file":"audit/audit-log.jsonl","ok":true,"entries":3,"segments":1,"log":"edc8a7d37b145bc9244aff4404fb70771633a2e5c82d35fc4808e99d6e685ae9","hash":"f315ab012c1f485d3f94caadae5fea6e708f6950479d22f20206354d67f1234c","head":null,"bad":null}
     --- exit 0 ---
     "#);
 }
 
 #[test]
-fn the_first_bad_line_is_named() {
-    let told = |from: &str, to: &str| {
-        let place = place();
-        change(&place, from, to);
-        audit(&place, &["verify", "audit"])
+fn the_first_invalid_line_is_reported() {
+    let output = |from: &str, to: &str| {
+        let dir = dir();
+        change(&dir, from, to);
+        audit(&dir, &["verify", "audit"])
     };
-    assert_snapshot!(told("\"done\"", "\"gone\""), @"
+    assert_snapshot!(output("\"done\"", "\"gone\""), @"
     --- stderr ---
     error: audit/audit-log.jsonl:2: entry 1: tampered: its hash is not that of its content
     hint: entry 0, in front of it, is as it was written
     hint: `narrows audit show` prints the number of each entry; move the changed log away and keep it: no gate writes to it again
     --- exit 1 ---
     ");
-    assert_snapshot!(told("\"seq\":0", "\"seq\": 0"), @"
+    assert_snapshot!(output("\"seq\":0", "\"seq\": 0"), @"
     --- stderr ---
     error: audit/audit-log.jsonl:1: entry 0: not canonical: there is space between its parts (byte 246)
     hint: a log of another program may be in another form: --any-form
     --- exit 1 ---
     ");
-    assert_snapshot!(told("\"prevHash\":\"GENESIS\"", "\"prevHash\":\"GENESIS"), @"
+    assert_snapshot!(output("\"prevHash\":\"GENESIS\"", "\"prevHash\":\"GENESIS"), @"
     --- stderr ---
     error: audit/audit-log.jsonl:1: entry 0: broken: it is not JSON (byte 240)
     --- exit 1 ---
     ");
-    let place = place();
-    let text = std::fs::read_to_string(file(&place)).expect("readable");
-    std::fs::write(file(&place), &text[..text.len() - 30]).expect("written");
-    assert_snapshot!(audit(&place, &["verify", "audit"]), @"
+    let dir = dir();
+    let text = std::fs::read_to_string(file(&dir)).expect("readable");
+    std::fs::write(file(&dir), &text[..text.len() - 30]).expect("written");
+    assert_snapshot!(audit(&dir, &["verify", "audit"]), @"
     --- stderr ---
     error: audit/audit-log.jsonl:3: entry 2: torn tail: the line is incomplete
     hint: the 2 entries in front of it, 0 to 1, are as they were written
@@ -136,15 +136,15 @@ fn the_first_bad_line_is_named() {
     --- exit 1 ---
     ");
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
-    std::fs::write(file(&place), [lines[0], lines[2]].concat()).expect("written");
-    assert_snapshot!(audit(&place, &["verify", "audit"]), @"
+    std::fs::write(file(&dir), [lines[0], lines[2]].concat()).expect("written");
+    assert_snapshot!(audit(&dir, &["verify", "audit"]), @"
     --- stderr ---
     error: audit/audit-log.jsonl:2: entry 1: gap: its number is 2, and 1 is next
     hint: entry 0, in front of it, is as it was written
     hint: `narrows audit show` prints the number of each entry; move the changed log away and keep it: no gate writes to it again
     --- exit 1 ---
     ");
-    let told = audit(&place, &["verify", "audit", "--json"]);
+    let told = audit(&dir, &["verify", "audit", "--json"]);
     let object: Value = serde_json::from_str(told.lines().next().expect("a line")).expect("JSON");
     assert_eq!(
         (&object["ok"], &object["entries"], &object["bad"]["why"]),
@@ -154,15 +154,15 @@ fn the_first_bad_line_is_named() {
 }
 
 #[test]
-fn a_log_that_is_not_there() {
-    assert_snapshot!(audit(&Place::new(), &["verify", "audit-log.jsonl"]), @r#"
+fn a_missing_log() {
+    assert_snapshot!(audit(&TestDir::new(), &["verify", "audit-log.jsonl"]), @r#"
     --- stderr ---
     error: the audit log: "audit-log.jsonl" cannot be read
       because: No such file or directory (os error 2)
     hint: name the file that grows, such as audit/audit-log.jsonl, or its directory
     --- exit 2 ---
     "#);
-    assert_snapshot!(audit(&Place::new(), &["show", "audit-log.jsonl"]), @r#"
+    assert_snapshot!(audit(&TestDir::new(), &["show", "audit-log.jsonl"]), @r#"
     --- stderr ---
     error: the audit log: "audit-log.jsonl" cannot be read
       because: No such file or directory (os error 2)
@@ -173,26 +173,26 @@ fn a_log_that_is_not_there() {
 
 #[test]
 fn entries_are_shown() {
-    let place = place();
-    assert_snapshot!(audit(&place, &["show", "audit"]), @r#"
+    let dir = dir();
+    assert_snapshot!(audit(&dir, &["show", "audit"]), @r#"
          0  1970-01-01T00:00:00.000Z  operator.invoked  session s1  operator:notes\u{1b}[2J
          1  1970-01-01T00:00:00.000Z  tool.call  tool append  operator:notes  allow (note-sync)  by policy  session s1
          2  1970-01-01T00:00:00.000Z  tool.call  tool delete  operator:notes  deny (note-sync)  by policy  session s2  error "policy-denied"
     --- exit 0 ---
     "#);
-    assert_snapshot!(audit(&place, &["show", "audit", "--session", "s2", "--format", "aip44"]), @r#"
+    assert_snapshot!(audit(&dir, &["show", "audit", "--session", "s2", "--format", "aip44"]), @r#"
     {"approval":"auto","arguments":{"line":"café \u001b[2J"},"audit-event-kind":"tool-call","operator":"notes","result":{"error":"policy-denied"},"session":"s2","tool":"delete"}
     --- exit 0 ---
     "#);
-    assert_snapshot!(audit(&place, &["show", "audit", "--decision", "allow", "--tool", "append"]), @"
+    assert_snapshot!(audit(&dir, &["show", "audit", "--decision", "allow", "--tool", "append"]), @"
          1  1970-01-01T00:00:00.000Z  tool.call  tool append  operator:notes  allow (note-sync)  by policy  session s1
     --- exit 0 ---
     ");
-    assert_snapshot!(audit(&place, &["show", "audit", "--decision", "escalate"]), @"--- exit 0 ---");
-    let told = audit(&place, &["show", "audit", "--format", "json"]);
-    let lines = std::fs::read_to_string(file(&place)).expect("readable");
+    assert_snapshot!(audit(&dir, &["show", "audit", "--decision", "escalate"]), @"--- exit 0 ---");
+    let told = audit(&dir, &["show", "audit", "--format", "json"]);
+    let lines = std::fs::read_to_string(file(&dir)).expect("readable");
     assert_eq!(told, format!("{lines}--- exit 0 ---\n"));
-    assert_snapshot!(audit(&place, &["show", "audit", "--decision", "maybe"]), @"
+    assert_snapshot!(audit(&dir, &["show", "audit", "--decision", "maybe"]), @"
     --- stderr ---
     error: invalid value 'maybe' for '--decision <DECISION>'
       [possible values: allow, deny, require-approval, escalate]
@@ -204,9 +204,9 @@ fn entries_are_shown() {
 
 #[test]
 fn a_log_that_does_not_verify_is_shown_with_a_warning() {
-    let place = place();
-    change(&place, "\"done\"", "\"gone\"");
-    let told = audit(&place, &["show", "audit"]);
+    let dir = dir();
+    change(&dir, "\"done\"", "\"gone\"");
+    let told = audit(&dir, &["show", "audit"]);
     let warning = "warning: audit/audit-log.jsonl: this log does not verify from entry 1 on (tampered: its hash is not that of \
                    its content); `narrows audit verify` says more\n";
     assert_eq!(told.matches("warning:").count(), 1, "{told}");
@@ -215,10 +215,10 @@ fn a_log_that_does_not_verify_is_shown_with_a_warning() {
 }
 
 #[test]
-fn what_is_no_log_is_told_as_that() {
-    let place = Place::new();
-    place.file("ACP.md", "---\nname: x\n---\n");
-    assert_snapshot!(audit(&place, &["verify", "ACP.md"]), @r#"
+fn a_file_that_is_not_a_log_is_reported_as_such() {
+    let dir = TestDir::new();
+    dir.file("ACP.md", "---\nname: x\n---\n");
+    assert_snapshot!(audit(&dir, &["verify", "ACP.md"]), @r#"
     --- stderr ---
     error: "ACP.md" is no audit log: its first line is no entry of one
     hint: name the file that grows, such as audit/audit-log.jsonl, or its directory
@@ -228,10 +228,10 @@ fn what_is_no_log_is_told_as_that() {
 
 #[test]
 fn a_log_is_followed() {
-    let place = Place::new();
-    let log = open(&place, 700);
+    let dir = TestDir::new();
+    let log = open(&dir, 700);
     log.append(begun("s0")).wait().expect("written");
-    let mut command = place.narrows(["audit", "show", "audit", "--follow"]);
+    let mut command = dir.narrows(["audit", "show", "audit", "--follow"]);
     let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     for number in 0..6 {
@@ -245,20 +245,20 @@ fn a_log_is_followed() {
 
 #[test]
 fn a_head_shows_that_a_log_was_cut_or_written_anew() {
-    let place = place();
-    let key = audit(&place, &["keygen", "me.key"]);
+    let dir = dir();
+    let key = audit(&dir, &["keygen", "me.key"]);
     let public = key.strip_suffix("\n--- exit 0 ---\n").expect("a key").to_owned();
     assert!(public.starts_with("did:key:z6Mk"), "{public}");
-    let head = audit(&place, &["head", "audit", "--key", "me.key"]);
+    let head = audit(&dir, &["head", "audit", "--key", "me.key"]);
     let head = head.strip_suffix("--- exit 0 ---\n").expect("a head");
-    place.file("head.json", head);
+    dir.file("head.json", head);
     let mut object: Value = serde_json::from_str(head).expect("JSON");
     assert_eq!((&object["headSeq"], &object["count"]), (&json!(2), &json!(3)));
     assert_eq!(object["signature"]["publicKeyRef"], json!(public));
 
     let time = object["pinnedAt"].as_str().expect("a time").to_owned();
     let against = |more: &[&str]| {
-        let told = audit(&place, &[&["verify", "audit", "--against", "head.json"], more].concat());
+        let told = audit(&dir, &[&["verify", "audit", "--against", "head.json"], more].concat());
         let told = told.replace(&public, "[KEY]");
         // When it was signed is another time in every run.
         told.replace(&time, "[TIME]")
@@ -273,7 +273,7 @@ fn a_head_shows_that_a_log_was_cut_or_written_anew() {
     assert_eq!(against(&["--signer", &public]), known);
     assert!(against(&["--json"]).contains("\"signerChecked\":false"));
     assert!(against(&["--json", "--signer", &public]).contains("\"signerChecked\":true"));
-    audit(&place, &["keygen", "other.key"]);
+    audit(&dir, &["keygen", "other.key"]);
     assert_snapshot!(against(&["--signer", "other.key.pub"]), @r#"
     --- stderr ---
     error: --against: "head.json" does not count
@@ -283,20 +283,20 @@ fn a_head_shows_that_a_log_was_cut_or_written_anew() {
     "#);
 
     // With an entry more it is still there, with two less it is not.
-    let log = open(&place, 1 << 20);
+    let log = open(&dir, 1 << 20);
     log.append(begun("s3")).wait().expect("written");
     log.close();
     assert!(against(&[]).contains("4 entries"), "{}", against(&[]));
-    let text = std::fs::read_to_string(file(&place)).expect("readable");
+    let text = std::fs::read_to_string(file(&dir)).expect("readable");
     let one = text.split_inclusive('\n').next().expect("a line");
-    std::fs::write(file(&place), one).expect("written");
+    std::fs::write(file(&dir), one).expect("written");
     assert_snapshot!(against(&[]), @"
     --- stderr ---
     error: audit/audit-log.jsonl: truncated: 1 of at least 3 entries are there
     hint: its chain is unbroken; this is an older copy, or its end was taken away
     --- exit 1 ---
     ");
-    let log = open(&place, 1 << 20);
+    let log = open(&dir, 1 << 20);
     for session in ["s1", "s2", "s3"] {
         log.append(begun(session)).wait().expect("written");
     }
@@ -307,8 +307,8 @@ fn a_head_shows_that_a_log_was_cut_or_written_anew() {
     hint: its chain is unbroken; this is another log, or it was written anew
     --- exit 1 ---
     ");
-    std::fs::remove_file(file(&place)).expect("removed");
-    let log = open(&place, 1 << 20);
+    std::fs::remove_file(file(&dir)).expect("removed");
+    let log = open(&dir, 1 << 20);
     for session in ["s2", "s2", "s3"] {
         log.append(begun(session)).wait().expect("written");
     }
@@ -320,7 +320,7 @@ fn a_head_shows_that_a_log_was_cut_or_written_anew() {
     --- exit 1 ---
     ");
     object["count"] = json!(2);
-    place.file("head.json", &object.to_string());
+    dir.file("head.json", &object.to_string());
     assert_snapshot!(against(&[]), @r#"
     --- stderr ---
     error: --against: "head.json" does not count
@@ -328,7 +328,7 @@ fn a_head_shows_that_a_log_was_cut_or_written_anew() {
     hint: it was changed after it was signed
     --- exit 1 ---
     "#);
-    place.file("head.json", "{}");
+    dir.file("head.json", "{}");
     assert_snapshot!(against(&[]), @r#"
     --- stderr ---
     error: --against: "head.json" is no head: missing field `signature` at line 1 column 2
@@ -338,50 +338,47 @@ fn a_head_shows_that_a_log_was_cut_or_written_anew() {
 }
 
 #[test]
-fn keys_are_for_their_owner() {
-    let place = place();
-    audit(&place, &["keygen", "me.key"]);
-    assert_snapshot!(audit(&place, &["keygen", "me.key"]), @r#"
+fn key_files_are_private() {
+    let dir = dir();
+    audit(&dir, &["keygen", "me.key"]);
+    assert_snapshot!(audit(&dir, &["keygen", "me.key"]), @r#"
     --- stderr ---
     error: the key: "me.key" cannot be used
       because: File exists (os error 17)
     hint: a key is never written over; name another file
     --- exit 2 ---
     "#);
-    assert_snapshot!(audit(&place, &["head", "audit", "--key", "me.key.pub"]), @r#"
+    assert_snapshot!(audit(&dir, &["head", "audit", "--key", "me.key.pub"]), @r#"
     --- stderr ---
     error: --key: "me.key.pub" is a public key, and only a private one signs
     hint: the private key is in the file without .pub: --key me.key
     --- exit 2 ---
     "#);
-    std::fs::copy(place.path().join("me.key.pub"), place.path().join("odd.key")).expect("ours");
-    assert_snapshot!(audit(&place, &["head", "audit", "--key", "odd.key"]), @r#"
+    std::fs::copy(dir.path().join("me.key.pub"), dir.path().join("odd.key")).expect("ours");
+    assert_snapshot!(audit(&dir, &["head", "audit", "--key", "odd.key"]), @r#"
     --- stderr ---
     error: --key: "odd.key" cannot be used
       because: others can read it: its mode is 644, and must be 600
     hint: chmod 600 odd.key
     --- exit 2 ---
     "#);
-    std::fs::set_permissions(
-        place.path().join("odd.key"),
-        std::os::unix::fs::PermissionsExt::from_mode(0o600),
-    )
-    .expect("ours");
-    assert_snapshot!(audit(&place, &["head", "audit", "--key", "odd.key"]), @r#"
+    std::fs::set_permissions(dir.path().join("odd.key"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
+        .expect("ours");
+    assert_snapshot!(audit(&dir, &["head", "audit", "--key", "odd.key"]), @r#"
     --- stderr ---
     error: --key: "odd.key" cannot be used
       because: it is no Ed25519 private key in PEM
     hint: `narrows audit keygen FILE` makes one
     --- exit 2 ---
     "#);
-    assert_snapshot!(audit(&place, &["head", "audit", "--key", "no.key"]), @r#"
+    assert_snapshot!(audit(&dir, &["head", "audit", "--key", "no.key"]), @r#"
     --- stderr ---
     error: --key: "no.key" cannot be used
       because: No such file or directory (os error 2)
     hint: there is no such file; `narrows audit keygen FILE` makes a key
     --- exit 2 ---
     "#);
-    let empty = Place::new();
+    let empty = TestDir::new();
     empty.file("audit-log.jsonl", "");
     audit(&empty, &["keygen", "me.key"]);
     assert_snapshot!(audit(&empty, &["head", ".", "--key", "me.key"]), @r#"
@@ -401,24 +398,24 @@ const LEGACY: &str = r#"{"action":"log.initialized","actorId":null,"actorKind":"
 
 #[test]
 fn the_older_form_is_verified_with_its_secret() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let signature = "264d822aca04c4b40a4dfac86d4856c988ed6bcc0725730437511734a79c6a38";
-    place.file("log.jsonl", &LEGACY.replace("SIGNATURE", signature));
-    place.file("secret", "another\n");
-    assert_snapshot!(audit(&place, &["verify", "log.jsonl"]), @"
+    dir.file("log.jsonl", &LEGACY.replace("SIGNATURE", signature));
+    dir.file("secret", "another\n");
+    assert_snapshot!(audit(&dir, &["verify", "log.jsonl"]), @"
     --- stderr ---
     error: log.jsonl:1: entry 0: broken: it is in the form with keyed hashes, which needs the secret
     hint: whoever has the secret can verify it: --legacy-secret FILE
     --- exit 1 ---
     ");
-    assert_snapshot!(audit(&place, &["verify", "log.jsonl", "--legacy-secret", "secret"]), @"
+    assert_snapshot!(audit(&dir, &["verify", "log.jsonl", "--legacy-secret", "secret"]), @"
     --- stderr ---
     error: log.jsonl:1: entry 0: tampered: its signature is not that of its content, or the secret is another
     hint: `narrows audit show` prints the number of each entry; move the changed log away and keep it: no gate writes to it again
     --- exit 1 ---
     ");
-    place.file("secret", "secret of ours\n");
-    assert_snapshot!(audit(&place, &["verify", "log.jsonl", "--legacy-secret", "secret"]), @"
+    dir.file("secret", "secret of ours\n");
+    assert_snapshot!(audit(&dir, &["verify", "log.jsonl", "--legacy-secret", "secret"]), @"
     log.jsonl: this is what was written, 1 entry in 1 file
     --- exit 0 ---
     ");
@@ -426,8 +423,8 @@ fn the_older_form_is_verified_with_its_secret() {
 
 #[test]
 fn other_forms_are_accepted_if_that_is_wanted() {
-    let place = place();
-    change(&place, "{\"$schema\":", "{ \"$schema\":");
-    let told = audit(&place, &["verify", "audit", "--any-form"]);
+    let dir = dir();
+    change(&dir, "{\"$schema\":", "{ \"$schema\":");
+    let told = audit(&dir, &["verify", "audit", "--any-form"]);
     assert!(told.contains("this is what was written"), "{told}");
 }

@@ -1,6 +1,4 @@
-//! Pages in a real browser at the bus: the one that is allowed by name gets in, and any other does not.
-//!
-//! It starts chromium, so it runs by `cargo xtask nightly browser` only.
+//! Pages in a real browser: an allowed origin may connect to the bus, others may not.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,10 +11,10 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
 use crate::bus_support::{Bus, command, write};
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
 /// Longer than a browser takes to start on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// As Debian and others call it.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
@@ -105,10 +103,10 @@ fn serve(mut stream: TcpStream, tell: &SyncSender<Value>) -> Option<()> {
 struct Browser(Child);
 
 impl Browser {
-    fn open(program: &str, place: &Place, name: &str, url: &str) -> Self {
+    fn open(program: &str, dir: &TestDir, name: &str, url: &str) -> Self {
         let mut command = Command::new(program);
-        command.args(FLAGS).arg(format!("--user-data-dir={}", place.path().join(name).display()));
-        command.arg("--remote-debugging-port=0").arg(url).env("HOME", place.path());
+        command.args(FLAGS).arg(format!("--user-data-dir={}", dir.path().join(name).display()));
+        command.arg("--remote-debugging-port=0").arg(url).env("HOME", dir.path());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         Self(command.spawn().expect("a browser"))
     }
@@ -124,32 +122,32 @@ impl Drop for Browser {
 }
 
 /// What a page of this site finds when it tries to come in.
-fn findings(program: &str, place: &Place, name: &str, site: &Site, bus: &Bus<'_>, token: &str) -> Value {
+fn findings(program: &str, dir: &TestDir, name: &str, site: &Site, bus: &Bus<'_>, token: &str) -> Value {
     // Behind the `#` it is seen by the page and by nobody else.
     let url = format!("{}/#{} {token}", site.origin, bus.at[0]).replace(' ', "%20");
-    let _browser = Browser::open(program, place, name, &url);
-    site.told.recv_timeout(PATIENCE).expect("the page says what it found")
+    let _browser = Browser::open(program, dir, name, &url);
+    site.told.recv_timeout(TEST_TIMEOUT).expect("the page says what it found")
 }
 
 #[test]
 #[ignore = "starts a browser: cargo xtask nightly browser"]
-fn pages_come_in_by_name_only() {
+fn only_listed_origins_may_connect() {
     let works = |name: &&str| Command::new(name).arg("--version").output().is_ok();
     let Some(program) = NAMES.into_iter().find(|name| works(name)) else {
         println!("skipped: there is no chromium; `apt-get install chromium` brings one");
         return;
     };
-    let place = Place::new();
+    let dir = TestDir::new();
     let (allowed, foreign) = (Site::start(), Site::start());
-    let tokens = place.path().join("tokens.toml");
-    let made = place.narrows(["token", "new", "page", "--file"]).arg(tokens).output().expect("it starts");
+    let tokens = dir.path().join("tokens.toml");
+    let made = dir.narrows(["token", "new", "page", "--file"]).arg(tokens).output().expect("it starts");
     let token = String::from_utf8(made.stdout).expect("a token").trim().to_owned();
-    let file = write(&place, &FILE.replace("[ORIGIN]", &allowed.origin));
-    let mut started = command(&place, &["--config", &file]);
-    started.env("XDG_DATA_HOME", place.path().join("data"));
-    let bus = Bus::started(&place, started);
+    let file = write(&dir, &FILE.replace("[ORIGIN]", &allowed.origin));
+    let mut started = command(&dir, &["--config", &file]);
+    started.env("XDG_DATA_HOME", dir.path().join("data"));
+    let bus = Bus::started(&dir, started);
 
-    let found = findings(program, &place, "foreign", &foreign, &bus, &token);
+    let found = findings(program, &dir, "foreign", &foreign, &bus, &token);
     for way in ["socket", "no_token", "wrong_token"] {
         assert_eq!(found[way]["opened"], false, "{way}: {found:#}");
     }
@@ -160,7 +158,7 @@ fn pages_come_in_by_name_only() {
     let state = bus.state();
     assert_eq!((&state["clients"], &state["sessions"]), (&0.into(), &0.into()), "{state:#}");
 
-    let found = findings(program, &place, "allowed", &allowed, &bus, &token);
+    let found = findings(program, &dir, "allowed", &allowed, &bus, &token);
     assert_eq!(found["socket"]["opened"], true, "{found:#}");
     // The name of the protocol that it is told is not the one that holds its token.
     assert_eq!(found["socket"]["protocol"], "acp", "{found:#}");

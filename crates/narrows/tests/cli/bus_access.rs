@@ -1,4 +1,4 @@
-//! Who may use a bus, and what clients may make its agents start.
+//! Access to a bus, and what clients may make its agents start.
 
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::bus_support::{Bus, Peer, http};
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
 /// A user that the tests do not run as.
 const OTHER: u32 = 65_534;
@@ -33,32 +33,32 @@ fn as_other(address: &str, sent: &str) -> Option<String> {
 }
 
 /// Opens a session with an MCP server that makes a file, and returns the answer.
-fn open_with_server(peer: &mut Peer, place: &Place, file: &str) -> Value {
-    peer.ask(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
-    let script = format!("echo started > {}", place.path().join(file).display());
+fn open_with_server(peer: &mut Peer, dir: &TestDir, file: &str) -> Value {
+    peer.call(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+    let script = format!("echo started > {}", dir.path().join(file).display());
     let server = json!({"name": "x", "command": "/bin/sh", "args": ["-c", script], "env": []});
-    peer.ask(&json!(1), "session/new", &json!({"cwd": place.path(), "mcpServers": [server]}))
+    peer.call(&json!(1), "session/new", &json!({"cwd": dir.path(), "mcpServers": [server]}))
 }
 
 #[test]
 fn a_client_over_tcp_or_websocket_starts_no_command_and_the_user_on_a_unix_socket_does() {
-    let place = Place::new();
-    let socket = place.path().join("s");
+    let dir = TestDir::new();
+    let socket = dir.path().join("s");
     let file = format!(
         "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[listen]]\nurl = 'ws://127.0.0.1:0'\n[[listen]]\nurl = 'unix:{}'\n\
          [[pool]]\ncommand = ['narrows', 'acp', '--no-store']\nenv = {{ OPENAI_BASE_URL = 'builtin:demo' }}\npass_env = ['[MARK]']\n",
         socket.display()
     );
-    let bus = Bus::of_file(&place, &file);
+    let bus = Bus::from_file(&dir, &file);
     let web = Peer::web(&bus.at[1], &[]).expect("it is the user of the bus");
     for mut peer in [bus.client_at(0), web] {
-        let answer = open_with_server(&mut peer, &place, "remote");
+        let answer = open_with_server(&mut peer, &dir, "remote");
         assert_eq!(answer["error"]["code"], -32015, "{answer}");
     }
-    let answer = open_with_server(&mut bus.client_at(2), &place, "local");
+    let answer = open_with_server(&mut bus.client_at(2), &dir, "local");
     assert!(answer["result"]["sessionId"].is_string(), "{answer}");
-    let is_there = |file: &str| place.path().join(file).exists();
-    place.wait_for(|| is_there("local"));
+    let is_there = |file: &str| dir.path().join(file).exists();
+    dir.wait_for(|| is_there("local"));
     assert!(!is_there("remote"));
     assert_eq!(bus.state()["counters"]["refused_mcp"], 2);
     bus.stop();
@@ -66,11 +66,11 @@ fn a_client_over_tcp_or_websocket_starts_no_command_and_the_user_on_a_unix_socke
 
 #[test]
 fn another_user_is_refused_on_every_port_of_a_bus() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let file = "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[listen]]\nurl = 'ws://127.0.0.1:0/acp'\n\
         [[pool]]\ncommand = ['narrows', 'fake-agent', 'echo']\npass_env = ['[MARK]']\n[admin]\nport = 0\n";
-    let mut bus = Bus::of_file(&place, file);
-    let admin = bus.hears("operators come in at http://");
+    let mut bus = Bus::from_file(&dir, file);
+    let admin = bus.expect_text("operators come in at http://");
     let address = |url: &str| url.split('/').nth(2).expect("an address").to_owned();
     let (tcp, web) = (address(&bus.at[0]), address(&bus.at[1]));
     let Some(heard) = as_other(&tcp, r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}\n"#)
@@ -85,8 +85,8 @@ fn another_user_is_refused_on_every_port_of_a_bus() {
     let heard = as_other(&admin, status).expect("it was there before");
     assert!(heard.starts_with("HTTP/1.1 403 ") && heard.contains("only the user of this bus"), "{heard}");
     // The user of the bus is served by all of them.
-    bus.client_at(0).session(&place);
-    Peer::web(&bus.at[1], &[]).expect("it is admitted").session(&place);
+    bus.client_at(0).session(&dir);
+    Peer::web(&bus.at[1], &[]).expect("it is admitted").session(&dir);
     let mut stream = TcpStream::connect(&admin).expect("it listens");
     let answer = http(&mut stream, "localhost", "/status");
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\"refused_users\":2"), "{answer}");
@@ -101,9 +101,9 @@ fn another_user_is_refused_on_every_port_of_a_bus() {
 #[test]
 fn a_server_that_runs_in_the_client_is_used_through_a_bus() {
     for protocol in ["1", "2"] {
-        let (place, home) = (Place::new(), Place::new());
-        place.mcp_server("notes", "poke");
-        place.file("p.toml", "[[rule]]\neffect = 'allow'\nserver = 'notes'\ntool = 'poke'\n");
+        let (dir, home) = (TestDir::new(), TestDir::new());
+        dir.mcp_server("notes", "poke");
+        dir.file("p.toml", "[[rule]]\neffect = 'allow'\nserver = 'notes'\ntool = 'poke'\n");
         let agent = ["--", "narrows", "acp", "--no-store", "--base-url", "builtin:demo"];
         let listen = ["--listen", "tcp://127.0.0.1:0", "--share", "all", "--protocol", protocol];
         let bus = Bus::start(&home, &[&listen[..], &agent].concat());
@@ -111,9 +111,9 @@ fn a_server_that_runs_in_the_client_is_used_through_a_bus() {
         for url in [&bus.at[0], &own] {
             let args =
                 ["run", "--agent", url, "--protocol", protocol, "--mcp", "mcp.json", "--policy", "p.toml"];
-            let mut command = place.narrows(args.iter().chain(&["call notes__poke {}"]));
-            command.env("XDG_RUNTIME_DIR", place.path().join("run"));
-            let told = place.told(command);
+            let mut command = dir.narrows(args.iter().chain(&["call notes__poke {}"]));
+            command.env("XDG_RUNTIME_DIR", dir.path().join("run"));
+            let told = dir.output_of(command);
             assert!(told.contains("POKED") && told.ends_with("--- exit 0 ---\n"), "{protocol} {url}: {told}");
         }
         bus.stop();

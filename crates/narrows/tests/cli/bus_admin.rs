@@ -1,4 +1,4 @@
-//! A bus as operators see it.
+//! The admin API of a bus.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,21 +9,21 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::bus_support::{Bus, command, http};
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
-fn echo(place: &Place) -> Bus<'_> {
+fn echo(dir: &TestDir) -> Bus<'_> {
     let args = ["--tcp", "127.0.0.1:0", "--instances", "2", "--share", "all", "--"];
-    let bus = Bus::start(place, &[&args[..], &["narrows", "fake-agent", "echo"]].concat());
+    let bus = Bus::start(dir, &[&args[..], &["narrows", "fake-agent", "echo"]].concat());
     bus.wait_for_workers(2);
     bus
 }
 
 #[test]
-fn its_state_is_a_table_and_an_object() {
-    let place = Place::new();
-    let bus = echo(&place);
+fn the_status_is_a_table_or_an_object() {
+    let dir = TestDir::new();
+    let bus = echo(&dir);
     let mut peer = bus.client();
-    let session = peer.session(&place);
+    let session = peer.session(&dir);
     peer.prompt(&json!(2), &session, "one two");
     peer.answer(&json!(2));
     let state = bus.state();
@@ -51,53 +51,53 @@ fn its_state_is_a_table_and_an_object() {
 }
 
 #[test]
-fn it_can_be_watched_until_it_ends() {
-    let place = Place::new();
-    let bus = echo(&place);
-    let mut watching = place.start(command(&place, &["status", "--watch", "0.05", "--json"]));
+fn the_status_can_be_watched_until_the_bus_ends() {
+    let dir = TestDir::new();
+    let bus = echo(&dir);
+    let mut watching = dir.start(command(&dir, &["status", "--watch", "0.05", "--json"]));
     for _ in 0..2 {
-        watching.says("{\"version\":");
+        watching.expect_stdout("{\"version\":");
         watching.skip_line();
     }
     bus.signal(Signal::TERM);
-    let told = watching.told();
+    let told = watching.finish();
     assert!(told.ends_with("--- exit 1 ---\n"), "{told}");
     assert_eq!(bus.wait().code, Some(0));
 }
 
 #[test]
-fn without_a_bus_it_says_so() {
-    let place = Place::new();
-    let told = |args: &[&str]| place.told(command(&place, &[&["status"], args].concat()));
-    assert_snapshot!(told(&[]), @"
+fn the_status_without_a_bus_is_an_error() {
+    let dir = TestDir::new();
+    let output = |args: &[&str]| dir.output_of(command(&dir, &[&["status"], args].concat()));
+    assert_snapshot!(output(&[]), @"
     --- stderr ---
     error: no bus runs: nobody listens in [DIR]/run/narrows
     hint: start one with `narrows bus`, or say where its admin socket is: --socket PATH
     --- exit 1 ---
     ");
-    assert_snapshot!(told(&["--socket", "no.sock"]), @"
+    assert_snapshot!(output(&["--socket", "no.sock"]), @"
     --- stderr ---
     error: no.sock: no bus listens there: No such file or directory (os error 2)
     hint: start one with `narrows bus`, which says where its socket is
     --- exit 1 ---
     ");
     // A socket that nobody listens on any more is no bus either.
-    let directory = place.path().join("run/narrows");
+    let directory = dir.path().join("run/narrows");
     std::fs::create_dir_all(&directory).expect("a directory");
     drop(UnixListener::bind(directory.join("admin.sock")).expect("a socket"));
-    assert!(told(&[]).contains("error: no bus runs"));
-    let mut command = place.narrows(["bus", "status"]);
+    assert!(output(&[]).contains("error: no bus runs"));
+    let mut command = dir.narrows(["bus", "status"]);
     command.env_remove("HOME");
-    assert!(place.told(command).contains("neither XDG_RUNTIME_DIR nor HOME says where to look"));
+    assert!(dir.output_of(command).contains("neither XDG_RUNTIME_DIR nor HOME says where to look"));
 }
 
 #[test]
-fn several_are_told_apart() {
-    let place = Place::new();
-    let (first, second) = (echo_second(&place), echo_second(&place));
+fn several_buses_are_told_apart() {
+    let dir = TestDir::new();
+    let (first, second) = (echo_second(&dir), echo_second(&dir));
     assert!(first.admin.ends_with("narrows/admin.sock"), "{:?}", first.admin);
     assert_ne!(first.admin, second.admin);
-    let told = place.told_of(command(&place, &["status"]));
+    let told = dir.output_beside_others(command(&dir, &["status"]));
     assert!(told.contains("error: several buses run\nhint: narrows bus status --socket "), "{told}");
     assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
     let socket = second.admin.to_str().expect("UTF-8").to_owned();
@@ -110,41 +110,41 @@ fn several_are_told_apart() {
 }
 
 #[test]
-fn where_clients_come_in_is_no_place_for_operators() {
-    let place = Place::new();
-    let bus = Bus::start(&place, &["--unix", "in.sock", "--", "narrows", "fake-agent", "echo"]);
-    let path = place.path().join("in.sock").canonicalize().expect("it is there");
+fn client_listeners_do_not_serve_the_admin_api() {
+    let dir = TestDir::new();
+    let bus = Bus::start(&dir, &["--unix", "in.sock", "--", "narrows", "fake-agent", "echo"]);
+    let path = dir.path().join("in.sock").canonicalize().expect("it is there");
     assert_eq!(bus.at[0], format!("unix:{}", path.display()), "it can be used from elsewhere");
-    let told = place.told_of(command(&place, &["status", "--socket", &bus.at[0]]));
+    let told = dir.output_beside_others(command(&dir, &["status", "--socket", &bus.at[0]]));
     assert!(told.contains("in.sock: clients come in there, and operators elsewhere\nhint: "), "{told}");
     assert!(told.ends_with("--- exit 1 ---\n"), "{told}");
-    let told = place.told_of(command(&place, &["status", "--socket", "tcp://127.0.0.1:9"]));
+    let told = dir.output_beside_others(command(&dir, &["status", "--socket", "tcp://127.0.0.1:9"]));
     assert!(told.contains("it is asked through its unix socket"), "{told}");
     assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
     bus.stop();
 }
 
 #[test]
-fn without_a_place_for_an_admin_socket_it_warns() {
-    let place = Place::new();
+fn without_a_runtime_directory_the_bus_warns() {
+    let dir = TestDir::new();
     let args = ["--stdio", "--", "narrows", "fake-agent", "echo"];
-    let mut command = place.narrows(["bus"].iter().chain(&args));
+    let mut command = dir.narrows(["bus"].iter().chain(&args));
     command.env_remove("HOME").env_remove("XDG_RUNTIME_DIR");
-    let told = place.told(command);
+    let told = dir.output_of(command);
     let warned =
         told.lines().any(|line| line.contains(" WARN ") && line.contains("there is no admin socket"));
     assert!(warned && told.ends_with("--- exit 0 ---\n"), "{told}");
 }
 
-fn echo_second(place: &Place) -> Bus<'_> {
-    Bus::start(place, &["--tcp", "127.0.0.1:0", "--", "narrows", "fake-agent", "echo"])
+fn echo_second(dir: &TestDir) -> Bus<'_> {
+    Bus::start(dir, &["--tcp", "127.0.0.1:0", "--", "narrows", "fake-agent", "echo"])
 }
 
 #[test]
-fn health_readiness_and_figures() {
-    let place = Place::new();
-    let bus = echo(&place);
-    bus.client().session(&place);
+fn health_readiness_and_metrics() {
+    let dir = TestDir::new();
+    let bus = echo(&dir);
+    bus.client().session(&dir);
     for (page, first, last) in [
         ("/health", "HTTP/1.1 200 OK", "\r\n\r\nalive\n"),
         ("/ready", "HTTP/1.1 200 OK", "\r\n\r\nready\n"),
@@ -178,14 +178,14 @@ fn health_readiness_and_figures() {
 
 #[test]
 fn a_pool_that_cannot_work_is_not_ready() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let file = "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n\
         [[pool]]\nname = 'good'\ncommand = ['narrows', 'fake-agent', 'echo']\nshare = 'all'\npass_env = ['[MARK]']\n\
         [[pool]]\nname = 'bad'\ncommand = ['false']\nshare = 'all'\npass_env = ['[MARK]']\n\
         [limits]\nrestart_budget = 2\n[admin]\nport = 0\n";
-    let mut bus = Bus::of_file(&place, file);
-    let port = bus.hears("operators come in at http://");
-    place.wait_for(|| {
+    let mut bus = Bus::from_file(&dir, file);
+    let port = bus.expect_text("operators come in at http://");
+    dir.wait_for(|| {
         bus.page("/ready").ends_with("\r\n\r\npool \"bad\": tripped, its workers were lost too often\n")
     });
     assert!(bus.page("/ready").starts_with("HTTP/1.1 503 Service Unavailable"));

@@ -1,10 +1,10 @@
-//! What clients of a bus see when something goes wrong, as `docs/bus.md` promises it.
+//! Faults as clients of a bus see them, according to `docs/bus.md`.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::bus_support::{Bus, Peer};
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
 /// A bus of one worker for all, with these words in its pool and these limits.
 fn file(command: &str, limits: &str) -> String {
@@ -25,20 +25,20 @@ fn kill_worker(bus: &Bus<'_>) {
     kill_process(pid, Signal::KILL).expect("it runs");
 }
 
-fn load(peer: &mut Peer, place: &Place, session: &str) -> Value {
-    peer.ask(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
-    let params = json!({"sessionId": session, "cwd": place.path(), "mcpServers": []});
-    peer.ask(&json!("load"), "session/load", &params)
+fn load(peer: &mut Peer, dir: &TestDir, session: &str) -> Value {
+    peer.call(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+    let params = json!({"sessionId": session, "cwd": dir.path(), "mcpServers": []});
+    peer.call(&json!("load"), "session/load", &params)
 }
 
 #[test]
-fn a_worker_that_dies_at_work_is_told_and_replaced() {
-    let place = Place::new();
-    let bus = Bus::of_file(&place, &file("'narrows', 'fake-agent', 'slow'", ""));
+fn a_worker_lost_during_a_turn_is_reported_and_replaced() {
+    let dir = TestDir::new();
+    let bus = Bus::from_file(&dir, &file("'narrows', 'fake-agent', 'slow'", ""));
     let mut peer = bus.client();
-    let session = peer.session(&place);
+    let session = peer.session(&dir);
     peer.prompt(&json!("a"), &session, "Hi");
-    peer.hears("One moment. ");
+    peer.expect_text("One moment. ");
     kill_worker(&bus);
     let answer = peer.answer(&json!("a"));
     assert_eq!(answer["error"]["code"], -32010, "{answer}");
@@ -49,7 +49,7 @@ fn a_worker_that_dies_at_work_is_told_and_replaced() {
     peer.prompt(&json!("b"), &session, "Hi");
     let answer = peer.answer(&json!("b"));
     assert_eq!(answer["error"]["code"], -32002, "{answer}");
-    let answer = peer.ask(&json!("c"), "session/new", &json!({"cwd": place.path(), "mcpServers": []}));
+    let answer = peer.call(&json!("c"), "session/new", &json!({"cwd": dir.path(), "mcpServers": []}));
     assert!(answer["result"]["sessionId"].is_string(), "{answer}");
     let state = bus.state();
     assert_eq!(state["counters"]["lost"], 1, "{state}");
@@ -60,10 +60,10 @@ fn a_worker_that_dies_at_work_is_told_and_replaced() {
 
 #[test]
 fn a_session_outlives_its_worker() {
-    let place = Place::new();
-    let bus = Bus::of_file(&place, &file(KEEPING, ""));
+    let dir = TestDir::new();
+    let bus = Bus::from_file(&dir, &file(KEEPING, ""));
     let mut peer = bus.client();
-    let session = peer.session(&place);
+    let session = peer.session(&dir);
     for (round, id) in ["a", "b", "c"].iter().enumerate() {
         peer.prompt(&json!(id), &session, "who are you?");
         let answer = peer.answer(&json!(id));
@@ -72,40 +72,45 @@ fn a_session_outlives_its_worker() {
         bus.wait_for(|state| state["counters"]["lost"] == round + 1 && state["pools"][0]["state"] == "ready");
     }
     assert_eq!(bus.state()["counters"]["revived"], 2);
-    assert_eq!(peer.said().matches("I am the demo model of Narrows.").count(), 3, "{}", peer.said());
+    assert_eq!(
+        peer.agent_text().matches("I am the demo model of Narrows.").count(),
+        3,
+        "{}",
+        peer.agent_text()
+    );
     bus.stop();
 }
 
 #[test]
-fn a_session_outlives_its_client_and_has_one_at_a_time() {
-    let place = Place::new();
-    let bus = Bus::of_file(&place, &file(KEEPING, ""));
+fn a_session_outlives_its_client_and_has_one_client_at_a_time() {
+    let dir = TestDir::new();
+    let bus = Bus::from_file(&dir, &file(KEEPING, ""));
     let mut first = bus.client();
-    let session = first.session(&place);
+    let session = first.session(&dir);
     first.prompt(&json!("a"), &session, "who are you?");
     first.answer(&json!("a"));
     let mut second = bus.client();
-    let answer = load(&mut second, &place, &session);
+    let answer = load(&mut second, &dir, &session);
     assert_eq!(answer["error"]["code"], -32602, "{answer}");
     assert_eq!(answer["error"]["data"]["condition"], "session_in_use", "{answer}");
     drop(first);
     bus.wait_for(|state| state["clients"] == 1);
-    let answer = load(&mut second, &place, &session);
+    let answer = load(&mut second, &dir, &session);
     assert!(answer["result"].is_object(), "{answer}");
-    assert!(second.said().contains("I am the demo model"), "the history is shown again");
+    assert!(second.agent_text().contains("I am the demo model"), "the history is shown again");
     second.prompt(&json!("b"), &session, "who are you?");
     assert_eq!(second.answer(&json!("b"))["result"]["stopReason"], "end_turn");
     bus.stop();
 }
 
 #[test]
-fn a_pool_at_rest_says_when_to_come_back() {
-    let place = Place::new();
+fn a_tripped_pool_says_when_to_retry() {
+    let dir = TestDir::new();
     let bus =
-        Bus::of_file(&place, &file("'sh', '-c', 'echo out of order >&2; exit 3'", "restart_budget = 2"));
+        Bus::from_file(&dir, &file("'sh', '-c', 'echo out of order >&2; exit 3'", "restart_budget = 2"));
     bus.wait_for(|state| state["pools"][0]["state"] == "tripped");
     let mut peer = bus.client();
-    let answer = peer.ask(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+    let answer = peer.call(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
     assert_eq!(answer["error"]["code"], -32012, "{answer}");
     let data = &answer["error"]["data"];
     assert!(data["retryAfterMs"].as_u64().is_some_and(|millis| millis >= 100), "{answer}");
@@ -118,11 +123,11 @@ fn a_pool_at_rest_says_when_to_come_back() {
 }
 
 #[test]
-fn who_does_not_fit_or_does_not_speak_json_is_told_so() {
-    let place = Place::new();
-    let bus = Bus::of_file(&place, &file("'narrows', 'fake-agent', 'echo'", "max_connections = 1"));
+fn excess_and_non_json_clients_are_refused_with_a_reason() {
+    let dir = TestDir::new();
+    let bus = Bus::from_file(&dir, &file("'narrows', 'fake-agent', 'echo'", "max_connections = 1"));
     let mut first = bus.client();
-    let session = first.session(&place);
+    let session = first.session(&dir);
     let mut second = bus.client();
     let refused = second.next().expect("a reason");
     assert_eq!(refused["error"]["code"], -32012, "{refused}");

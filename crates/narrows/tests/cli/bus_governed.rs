@@ -1,4 +1,4 @@
-//! A pool of the bus with a manifest: workers behind a gate, told by the bus who their client is.
+//! A governed pool: workers behind a gate, to which the bus identifies the client.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -16,24 +16,24 @@ fn bus<'a>(governed: &'a Governed, more: &str) -> Bus<'a> {
         "[[listen]]\nurl = \"unix:bus.sock\"\n[[listen]]\nurl = \"tcp://127.0.0.1:0\"\n[[pool]]\nname = \"tidy\"\n\
          manifest = \"ws/ACP.md\"\npass_env = [\"[MARK]\", \"NARROWS_*\", \"OPENAI_*\"]\n{more}"
     );
-    let file = write(&governed.place, &text);
-    let mut command = command(&governed.place, &["--config", &file]);
-    command.env("NARROWS_DATA_DIR", governed.place.path().join("data"));
-    command.env("XDG_DATA_HOME", governed.place.path().join("share"));
+    let file = write(&governed.dir, &text);
+    let mut command = command(&governed.dir, &["--config", &file]);
+    command.env("NARROWS_DATA_DIR", governed.dir.path().join("data"));
+    command.env("XDG_DATA_HOME", governed.dir.path().join("share"));
     command.env("OPENAI_BASE_URL", "builtin:demo").env("OPENAI_MODEL", "m");
-    Bus::started(&governed.place, command)
+    Bus::started(&governed.dir, command)
 }
 
 fn initialize(peer: &mut Peer) -> Value {
     let meta = json!({"narrows/identity": {"identity": "uid:0"}, "aip44": {"identity": "user:eve"}});
     let params = json!({"protocolVersion": 1, "clientCapabilities": {}, "_meta": meta});
     peer.send(&json!({"jsonrpc": "2.0", "method": "narrows/identity", "params": {"identity": "uid:12345"}}));
-    peer.ask(&json!(0), "initialize", &params)
+    peer.call(&json!(0), "initialize", &params)
 }
 
 fn new(peer: &mut Peer, governed: &Governed) -> Value {
     let cwd = governed.root().canonicalize().expect("it is there");
-    peer.ask(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}))
+    peer.call(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}))
 }
 
 fn session(peer: &mut Peer, governed: &Governed) -> String {
@@ -63,18 +63,18 @@ fn own_name() -> String {
 }
 
 #[test]
-fn a_client_of_the_bus_is_known_to_the_gate_and_cannot_be_another() {
+fn a_bus_client_is_identified_to_the_gate() {
     let governed = Governed::bridge(READ);
     let bus = bus(&governed, "");
     let mut peer = bus.client_at(0);
     let name = session(&mut peer, &governed);
     peer.prompt(&json!(2), &name, "go");
     assert_eq!(peer.answer(&json!(2))["result"]["stopReason"], "end_turn");
-    assert_eq!(peer.said(), "done");
-    let mut stranger = bus.client_at(1);
-    let answer = initialize(&mut stranger);
+    assert_eq!(peer.agent_text(), "done");
+    let mut unauthenticated_error = bus.client_at(1);
+    let answer = initialize(&mut unauthenticated_error);
     assert_eq!(answer["result"]["authMethods"].as_array().map(Vec::len), Some(1), "{answer}");
-    assert_eq!(new(&mut stranger, &governed)["error"]["code"], -32000);
+    assert_eq!(new(&mut unauthenticated_error, &governed)["error"]["code"], -32000);
     let state = bus.state();
     assert!(
         state["pools"][0]["manifest"].as_str().is_some_and(|path| path.ends_with("ws/ACP.md")),
@@ -92,7 +92,7 @@ fn a_client_of_the_bus_is_known_to_the_gate_and_cannot_be_another() {
 }
 
 #[test]
-fn the_status_says_what_to_do_about_a_manifest_that_has_changed() {
+fn the_status_has_a_hint_about_a_changed_manifest() {
     let governed = Governed::bridge(READ);
     let bus = bus(&governed, "");
     let mut peer = bus.client_at(0);
@@ -101,7 +101,7 @@ fn the_status_says_what_to_do_about_a_manifest_that_has_changed() {
     governed.file("agent.toml", "[[turn]]\nsteps = []\n");
     let mut next = bus.client_at(0);
     next.request(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
-    governed.place.wait_for(|| bus.status(&[]).contains("`narrows serve --approve "));
+    governed.dir.wait_for(|| bus.status(&[]).contains("`narrows serve --approve "));
     bus.stop();
 }
 
@@ -109,7 +109,7 @@ fn the_status_says_what_to_do_about_a_manifest_that_has_changed() {
 fn two_users_of_a_governed_pool_do_not_see_each_other() {
     let governed = Governed::of("server");
     governed.file("ACP.md", &acp("server", "governance-aware", "    operator: ./OPERATOR.md\n"));
-    governed.place.file("who.toml", "[[identity]]\nwho = \"tcp:loopback\"\nscopes = [\"kind:read\"]\n");
+    governed.dir.file("who.toml", "[[identity]]\nwho = \"tcp:loopback\"\nscopes = [\"kind:read\"]\n");
     let bus = bus(&governed, "identities = \"who.toml\"\n[limits]\nsession_grace = \"0s\"\n");
     let (mut ours, mut anyone) = (bus.client_at(0), bus.client_at(1));
     let name = session(&mut ours, &governed);
@@ -119,13 +119,13 @@ fn two_users_of_a_governed_pool_do_not_see_each_other() {
     let load = json!({"sessionId": name, "cwd": governed.root(), "mcpServers": []});
     drop(ours);
     bus.wait_for(|state| state["clients"] == 1);
-    let refused = anyone.ask(&json!(3), "session/load", &load);
+    let refused = anyone.call(&json!(3), "session/load", &load);
     assert_eq!(refused["error"]["code"], -32002, "{refused}");
-    let listed = anyone.ask(&json!(4), "session/list", &json!({}));
+    let listed = anyone.call(&json!(4), "session/list", &json!({}));
     assert!(!listed.to_string().contains(&name), "{listed}");
     let mut again = bus.client_at(0);
     initialize(&mut again);
-    let loaded = again.ask(&json!(3), "session/load", &load);
+    let loaded = again.call(&json!(3), "session/load", &load);
     assert!(loaded.get("result").is_some(), "{loaded}");
     bus.stop();
     governed.actions();
@@ -165,15 +165,13 @@ fn read_until(stream: &mut TcpStream, until: &str) -> String {
 }
 
 #[test]
-fn the_scopes_of_a_token_hold_at_the_gate() {
+fn the_gate_enforces_the_scopes_of_a_token() {
     for (scope, allowed) in [("kind:read", true), ("kind:edit", false)] {
         let governed = Governed::bridge(READ);
-        governed
-            .place
-            .file("who.toml", "[[identity]]\nwho = \"bus:token:laptop\"\nscopes = [\"kind:read\"]\n");
-        let file = governed.place.path().join("tokens.toml");
+        governed.dir.file("who.toml", "[[identity]]\nwho = \"bus:token:laptop\"\nscopes = [\"kind:read\"]\n");
+        let file = governed.dir.path().join("tokens.toml");
         let made =
-            governed.place.narrows(["token", "new", "laptop", "--scope", scope, "--file"]).arg(file).output();
+            governed.dir.narrows(["token", "new", "laptop", "--scope", scope, "--file"]).arg(file).output();
         let token = String::from_utf8(made.expect("it starts").stdout).expect("UTF-8").trim().to_owned();
         let web =
             "[[listen]]\nurl = \"http://127.0.0.1:0/acp\"\nauth = \"token\"\ntokens = \"tokens.toml\"\n";
@@ -211,14 +209,14 @@ fn the_scopes_of_a_token_hold_at_the_gate() {
 }
 
 #[test]
-fn a_worker_that_is_killed_takes_no_line_of_the_log_along() {
+fn a_killed_worker_loses_no_log_entry() {
     let governed = Governed::bridge(&asks("delete"));
     let bus = bus(&governed, "");
     let mut peer = bus.client_at(0);
     let name = session(&mut peer, &governed);
     peer.prompt(&json!(2), &name, "go");
     // It asks, so that it was decided is on the disk.
-    peer.hears_request("session/request_permission");
+    peer.expect_request("session/request_permission");
     let state = bus.state();
     let workers = state["pools"][0]["workers"].as_array().expect("workers").clone();
     let busy = workers.iter().find(|worker| worker["pending"] == 1).expect("one at work");
@@ -237,15 +235,15 @@ fn a_worker_that_is_killed_takes_no_line_of_the_log_along() {
 }
 
 #[test]
-fn a_manifest_that_cannot_be_served_is_seen_before_anything_is() {
+fn an_unservable_manifest_is_reported_at_start() {
     let governed = Governed::bridge(READ);
     let file = |more: &str| {
         write(
-            &governed.place,
+            &governed.dir,
             &format!("[[listen]]\nurl = \"stdio:\"\n[[pool]]\nmanifest = \"ws/ACP.md\"\n{more}"),
         )
     };
-    let check = |more: &str| governed.place.told_of(governed.place.narrows(["check", &file(more)]));
+    let check = |more: &str| governed.dir.output_beside_others(governed.dir.narrows(["check", &file(more)]));
     assert!(check("").contains("--- exit 0 ---"), "{}", check(""));
     for (more, words) in [
         ("command = [\"a\"]\n", "stands beside `command`"),
@@ -255,11 +253,11 @@ fn a_manifest_that_cannot_be_served_is_seen_before_anything_is() {
         let said = check(more);
         assert!(said.contains(words) && said.contains("--- exit 2 ---"), "{said}");
     }
-    let shown = governed.place.told_of(governed.place.narrows(["check", "--verbose", &file("")]));
+    let shown = governed.dir.output_beside_others(governed.dir.narrows(["check", "--verbose", &file("")]));
     assert!(shown.contains("manifest = ") && !shown.contains("command = "), "{shown}");
     governed.file("policies/shell/POLICY.md", "---\nslug: shell\n---\n");
     let said = check("");
     assert!(said.contains("POLICY.md:") && said.contains("--- exit 2 ---"), "{said}");
-    let said = governed.place.told(command(&governed.place, &["--config", &file("")]));
+    let said = governed.dir.output_of(command(&governed.dir, &["--config", &file("")]));
     assert!(said.contains("cannot be served") && said.contains("--- exit 2 ---"), "{said}");
 }

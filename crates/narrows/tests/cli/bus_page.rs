@@ -1,11 +1,11 @@
-//! What `docs/bus.md` says agrees with the binary.
+//! Compares `docs/bus.md` with the binary.
 
 use narrows_testkit::model::{ModelServer, Plan, Reply};
 use narrows_wire::Code;
 use serde_json::{Value, json};
 
 use crate::bus_support::{Bus, command, write};
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
 const PAGE: &str = include_str!("../../../../docs/bus.md");
 
@@ -16,7 +16,7 @@ fn section(heading: &str) -> &'static str {
 }
 
 #[test]
-fn the_codes_of_errors_are_ours() {
+fn the_error_codes_are_those_of_the_code() {
     let rows = section("Errors").lines().filter(|line| line.starts_with("| -"));
     let mut documented = 0;
     for row in rows {
@@ -38,16 +38,16 @@ fn the_first_command_answers() {
     let (variable, value) = words[0].split_once('=').expect("a variable");
     assert_eq!(words[1..3], ["narrows", "bus"]);
     let args: Vec<String> = words[3..].iter().map(|word| word.replace(":9000", ":0")).collect();
-    let place = Place::new();
-    let mut start = command(&place, &args.iter().map(String::as_str).collect::<Vec<_>>());
-    start.env(variable, value).env("HOME", place.path());
-    let bus = Bus::started(&place, start);
+    let dir = TestDir::new();
+    let mut start = command(&dir, &args.iter().map(String::as_str).collect::<Vec<_>>());
+    start.env(variable, value).env("HOME", dir.path());
+    let bus = Bus::started(&dir, start);
     let mut peer = bus.client();
-    let session = peer.session(&place);
+    let session = peer.session(&dir);
     peer.prompt(&json!(2), &session, "Hello, who are you?");
     let answer = peer.answer(&json!(2));
     assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
-    assert!(peer.said().starts_with("I am the demo model"), "{}", peer.said());
+    assert!(peer.agent_text().starts_with("I am the demo model"), "{}", peer.agent_text());
     bus.stop();
     let readme = include_str!("../../../../README.md");
     assert!(readme.contains(&format!("    {}\n", words.join(" "))), "it stands in README.md too");
@@ -56,8 +56,8 @@ fn the_first_command_answers() {
 /// Every field of the state has its place in the table, and nothing else has.
 #[test]
 fn the_fields_of_the_state_are_documented() {
-    let place = Place::new();
-    let bus = Bus::start(&place, &["--tcp", "127.0.0.1:0", "--", "narrows", "fake-agent", "echo"]);
+    let dir = TestDir::new();
+    let bus = Bus::start(&dir, &["--tcp", "127.0.0.1:0", "--", "narrows", "fake-agent", "echo"]);
     bus.wait_for_workers(1);
     let state = bus.state();
     bus.stop();
@@ -91,25 +91,25 @@ fn the_fields_of_the_state_are_documented() {
 
 /// The recipe is run as it stands there, with a server of ours in place of the model.
 #[test]
-fn the_local_set_up_works() {
+fn the_local_setup_works() {
     let section = section("A set-up that needs nothing but this machine");
     let file = section.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a file");
     let server = ModelServer::start(
         Plan::new([Reply::text("Because of the air.")]).models(Reply::models(&["llama3.2"])),
     );
-    let (place, model) = (Place::new(), "http://127.0.0.1:11434/v1");
+    let (dir, model) = (TestDir::new(), "http://127.0.0.1:11434/v1");
     assert!(file.contains(model) && file.contains("tcp://127.0.0.1:9000"), "{file}");
     let file = file.replace(model, &server.base_url()).replace("127.0.0.1:9000", "127.0.0.1:0");
     let file = file.replace("instances = 2", "instances = 2\npass_env = ['[MARK]']");
-    let checked = place.told(place.narrows(["check", &write(&place, &file)]));
+    let checked = dir.output_of(dir.narrows(["check", &write(&dir, &file)]));
     assert!(checked.ends_with("bus.toml: 1 pool, 1 listener\n--- exit 0 ---\n"), "{checked}");
-    let bus = Bus::of_file(&place, &file);
+    let bus = Bus::from_file(&dir, &file);
     let mut peer = bus.client();
-    let session = peer.session(&place);
+    let session = peer.session(&dir);
     peer.prompt(&json!(2), &session, "Why is the sky blue?");
     let answer = peer.answer(&json!(2));
     assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
-    assert_eq!(peer.said(), "Because of the air.");
+    assert_eq!(peer.agent_text(), "Because of the air.");
     bus.stop();
     let seen = server.seen().into_iter().find(|seen| seen.method == "POST").expect("the model was asked");
     assert_eq!(seen.body["model"], "llama3.2");
@@ -123,17 +123,17 @@ async fn a_shared_agent_runs_a_command_of_a_client_that_decides_itself() {
     let file = section.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a file");
     let file = file.replace("127.0.0.1:9000", "127.0.0.1:0") + "pass_env = ['[MARK]']\n";
     let is_held = narrows_process::Sandbox::support().await.confined().files;
-    let place = Place::new();
-    place.file("here.txt", "");
-    let bus = Bus::of_file(&place, &file);
-    let told = place.told_of(place.narrows(["run", "--agent", &bus.at[0], "run ls"]));
+    let dir = TestDir::new();
+    dir.file("here.txt", "");
+    let bus = Bus::from_file(&dir, &file);
+    let told = dir.output_beside_others(dir.narrows(["run", "--agent", &bus.at[0], "run ls"]));
     let expected = if is_held { "--- exit 0 ---\n" } else { "--- exit 9 ---\n" };
     assert!(told.contains("here.txt") == is_held && told.ends_with(expected), "{told}");
     // An editor without the mark in its prompt is asked.
     let mut peer = bus.client();
-    let session = peer.session(&place);
+    let session = peer.session(&dir);
     peer.prompt(&json!(2), &session, "run ls");
-    peer.hears_request("session/request_permission");
+    peer.expect_request("session/request_permission");
     let params = json!({"sessionId": session});
     peer.send(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": params}));
     assert_eq!(peer.answer(&json!(2))["result"]["stopReason"], "cancelled");
@@ -148,14 +148,12 @@ fn bash_is_enough_to_connect() {
     if std::process::Command::new("bash").arg("--version").output().is_err() {
         return;
     }
-    let place = Place::new();
-    let bus = Bus::start(
-        &place,
-        &["--tcp", "127.0.0.1:0", "--share", "all", "--", "narrows", "fake-agent", "echo"],
-    );
+    let dir = TestDir::new();
+    let bus =
+        Bus::start(&dir, &["--tcp", "127.0.0.1:0", "--share", "all", "--", "narrows", "fake-agent", "echo"]);
     let port = bus.at[0].rsplit(':').next().expect("a port");
     let agent = agent.replace("/9000", &format!("/{port}"));
-    let told = place.told_of(place.run(&agent, &["one two"]));
+    let told = dir.output_beside_others(dir.run(&agent, &["one two"]));
     assert_eq!(told, "one two\n--- exit 0 ---\n");
     bus.wait_for(|state| state["clients"] == 0);
     bus.stop();
@@ -163,13 +161,13 @@ fn bash_is_enough_to_connect() {
 
 /// Every file of the page can be used.
 #[test]
-fn the_files_can_be_used() {
-    let place = Place::new();
+fn the_example_files_are_valid() {
+    let dir = TestDir::new();
     let files: Vec<&str> =
         PAGE.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert!(files.len() >= 2, "{files:?}");
     for file in files {
-        let told = place.told(place.narrows(["check", &write(&place, file)]));
+        let told = dir.output_of(dir.narrows(["check", &write(&dir, file)]));
         assert!(told.ends_with("--- exit 0 ---\n"), "{file}\n{told}");
     }
 }
@@ -185,12 +183,12 @@ fn every_file_with_the_built_in_agent_answers_when_it_is_pasted() {
             continue;
         }
         tried += 1;
-        let place = Place::new();
+        let dir = TestDir::new();
         let agent = "command = [\"narrows\", \"acp\"]";
         let file = file.replace(":9000", ":0").replace(agent, &format!("{agent}\npass_env = ['[MARK]']"));
-        let bus = Bus::of_file(&place, &file);
+        let bus = Bus::from_file(&dir, &file);
         let mut peer = bus.client();
-        let session = peer.session(&place);
+        let session = peer.session(&dir);
         peer.prompt(&json!(2), &session, "Hello");
         let answer = peer.answer(&json!(2));
         assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");

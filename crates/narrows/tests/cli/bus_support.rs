@@ -1,4 +1,4 @@
-//! A bus that runs, and clients by hand.
+//! Running buses, and simple clients.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,54 +14,52 @@ use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
 
-use crate::support::{MARK, Place};
+use crate::test_dir::{MARK, TestDir};
 
 pub(crate) const NARROWS: &str = env!("CARGO_BIN_EXE_narrows");
 
-/// Longer than anything takes here, however loaded the machine is.
-const PATIENCE: Duration = Duration::from_secs(40);
+/// Longer than any test step, even on a loaded machine.
+const TEST_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// `narrows bus` with these arguments, whose sockets are in a directory of this place.
-pub(crate) fn command(place: &Place, args: &[&str]) -> Command {
-    let mut command = place.narrows(["bus"].iter().chain(args));
-    command.env("XDG_RUNTIME_DIR", place.path().join("run"));
+/// Returns a `narrows bus` command whose sockets are below the test directory.
+pub(crate) fn command(dir: &TestDir, args: &[&str]) -> Command {
+    let mut command = dir.narrows(["bus"].iter().chain(args));
+    command.env("XDG_RUNTIME_DIR", dir.path().join("run"));
     command
 }
 
-/// A bus that runs.
+/// A running bus.
 pub(crate) struct Bus<'a> {
-    place: &'a Place,
+    dir: &'a TestDir,
     child: Child,
     stderr: BufReader<ChildStderr>,
-    /// Where it listens, in the order of its settings.
+    /// The addresses of its listeners, in order.
     pub(crate) at: Vec<String>,
-    /// Its admin socket.
     pub(crate) admin: PathBuf,
-    /// What it said.
+    /// All output so far.
     said: String,
-    /// Lines of the log that came while it started: another thread writes them, so a test may still wait for them.
+    /// Log lines that arrived during the start. Another thread writes them, so tests may still wait for them.
     early: VecDeque<String>,
 }
 
-/// How it ended.
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
     pub(crate) stderr: String,
 }
 
 impl<'a> Bus<'a> {
-    /// Starts one and waits until it listens.
-    pub(crate) fn start(place: &'a Place, args: &[&str]) -> Self {
-        Self::started(place, command(place, args))
+    /// Starts a bus and waits until it listens.
+    pub(crate) fn start(dir: &'a TestDir, args: &[&str]) -> Self {
+        Self::started(dir, command(dir, args))
     }
 
-    /// Waits until the one that `command` starts listens.
-    pub(crate) fn started(place: &'a Place, mut command: Command) -> Self {
+    /// Starts `command` and waits until the bus listens.
+    pub(crate) fn started(dir: &'a TestDir, mut command: Command) -> Self {
         let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("narrows starts");
         let stderr = BufReader::new(child.stderr.take().expect("piped"));
         let mut bus = Self {
-            place,
+            dir,
             child,
             stderr,
             at: Vec::new(),
@@ -69,7 +67,7 @@ impl<'a> Bus<'a> {
             said: String::new(),
             early: VecDeque::new(),
         };
-        let admin = bus.hears(" come in at unix:");
+        let admin = bus.expect_text(" come in at unix:");
         bus.admin = admin.into();
         for line in bus.said.lines() {
             match line.strip_prefix("listening on ") {
@@ -81,20 +79,19 @@ impl<'a> Bus<'a> {
         bus
     }
 
-    /// The same with a file, in which `[NARROWS]` is our program.
-    pub(crate) fn of_file(place: &'a Place, text: &str) -> Self {
-        let file = write(place, text);
-        Self::start(place, &["--config", &file])
+    /// Starts a bus with a configuration file, in which `[NARROWS]` is the binary.
+    pub(crate) fn from_file(dir: &'a TestDir, text: &str) -> Self {
+        let file = write(dir, text);
+        Self::start(dir, &["--config", &file])
     }
 
-    /// The process.
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
-    /// Waits until it says a line with this in it, and returns what follows.
+    /// Waits for a line that contains `words`, and returns the rest of the line.
     #[track_caller]
-    pub(crate) fn hears(&mut self, words: &str) -> String {
+    pub(crate) fn expect_text(&mut self, words: &str) -> String {
         loop {
             let line = self.next_line();
             assert!(!line.is_empty(), "it never says {words:?}, but: {}", self.said);
@@ -104,7 +101,7 @@ impl<'a> Bus<'a> {
         }
     }
 
-    /// The next line, or nothing at the end.
+    /// Returns the next line, which is empty at the end.
     fn next_line(&mut self) -> String {
         if let Some(line) = self.early.pop_front() {
             return line;
@@ -115,51 +112,48 @@ impl<'a> Bus<'a> {
         line
     }
 
-    /// Waits until it has said lines with all of these in them, in whatever order: the log is written beside the rest.
+    /// Waits for lines that contain all of `words`, in any order: the log is written concurrently.
     #[track_caller]
-    pub(crate) fn hears_all(&mut self, words: &[&str]) {
+    pub(crate) fn expect_lines(&mut self, words: &[&str]) {
         let mut heard = String::new();
         while !words.iter().all(|words| heard.contains(words)) {
-            heard.push_str(&self.hears(""));
+            heard.push_str(&self.expect_text(""));
             heard.push('\n');
         }
     }
 
-    /// A client at its first place.
+    /// Connects to the first listener.
     pub(crate) fn client(&self) -> Peer {
         self.client_at(0)
     }
 
-    /// A client at one of its places.
     pub(crate) fn client_at(&self, number: usize) -> Peer {
         Peer::connect(&self.at[number])
     }
 
-    /// A page for operators.
+    /// Requests a page of the admin API.
     pub(crate) fn page(&self, page: &str) -> String {
         let mut stream = UnixStream::connect(&self.admin).expect("it is there");
         http(&mut stream, "localhost", page)
     }
 
-    /// What `narrows bus status` says with these arguments.
     pub(crate) fn status(&self, args: &[&str]) -> String {
-        let output = command(self.place, &[&["status"], args].concat()).output().expect("narrows starts");
+        let output = command(self.dir, &[&["status"], args].concat()).output().expect("narrows starts");
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
-    /// Its state.
     pub(crate) fn state(&self) -> Value {
         serde_json::from_str(&self.status(&["--json"])).expect("JSON")
     }
 
-    /// Waits until its state is so.
+    /// Waits until `so` holds for its status.
     #[track_caller]
     pub(crate) fn wait_for(&self, so: impl Fn(&Value) -> bool) {
-        self.place.wait_for(|| so(&self.state()));
+        self.dir.wait_for(|| so(&self.state()));
     }
 
-    /// Waits until so many workers of its first pool are ready.
+    /// Waits until the first pool has `count` ready workers.
     #[track_caller]
     pub(crate) fn wait_for_workers(&self, count: usize) {
         self.wait_for(|state| {
@@ -168,21 +162,20 @@ impl<'a> Bus<'a> {
         });
     }
 
-    /// Sends a signal.
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")).expect("not zero");
         kill_process(pid, signal).expect("it runs");
     }
 
-    /// Waits until it and all it started has ended.
+    /// Waits until the bus and all its processes have ended.
     pub(crate) fn wait(mut self) -> Ended {
         self.stderr.read_to_string(&mut self.said).expect("UTF-8");
         let status = self.child.wait().expect("it ends");
-        self.place.nothing_is_left();
+        self.dir.assert_no_process_left();
         Ended { code: status.code(), stderr: std::mem::take(&mut self.said) }
     }
 
-    /// Stops it, which must go well.
+    /// Stops the bus, which must succeed.
     #[track_caller]
     pub(crate) fn stop(self) -> String {
         self.signal(Signal::TERM);
@@ -192,7 +185,7 @@ impl<'a> Bus<'a> {
     }
 }
 
-/// A test that fails leaves nothing behind.
+/// Cleans up after a failed test.
 impl Drop for Bus<'_> {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -200,13 +193,12 @@ impl Drop for Bus<'_> {
     }
 }
 
-/// Writes a configuration in which `[NARROWS]` is our program, and whose workers are seen by the test.
-pub(crate) fn write(place: &Place, text: &str) -> String {
+/// Writes a configuration in which `[NARROWS]` is the binary, and whose workers carry the mark of the test.
+pub(crate) fn write(dir: &TestDir, text: &str) -> String {
     let text = text.replace("[NARROWS]", NARROWS).replace("[MARK]", MARK);
-    place.file("bus.toml", &text).to_str().expect("UTF-8").to_owned()
+    dir.file("bus.toml", &text).to_str().expect("UTF-8").to_owned()
 }
 
-/// Asks for a page by hand.
 pub(crate) fn http<S: Read + Write>(stream: &mut S, host: &str, page: &str) -> String {
     let request = format!("GET {page} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("it reads");
@@ -221,11 +213,10 @@ enum Socket {
     Web(Box<Web>),
 }
 
-/// A WebSocket whose messages are read as lines.
+/// A WebSocket that is read by lines.
 struct Web {
     socket: WebSocket<TcpStream>,
     rest: Vec<u8>,
-    /// The code with which it was closed.
     closed: Option<u16>,
 }
 
@@ -261,10 +252,9 @@ impl Read for Socket {
     }
 }
 
-/// A client.
 pub(crate) struct Peer {
     socket: BufReader<Socket>,
-    /// Everything that came and was no answer that was waited for.
+    /// Messages that arrived while waiting for a response.
     pub(crate) others: Vec<Value>,
 }
 
@@ -273,24 +263,24 @@ impl Peer {
         let socket = match url.strip_prefix("tcp://") {
             Some(address) => {
                 let stream = TcpStream::connect(address).expect("it listens");
-                stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+                stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a timeout");
                 Socket::Tcp(stream)
             }
             None => {
                 let stream =
                     UnixStream::connect(url.strip_prefix("unix:").expect("a path")).expect("it listens");
-                stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+                stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a timeout");
                 Socket::Unix(stream)
             }
         };
         Self { socket: BufReader::new(socket), others: Vec::new() }
     }
 
-    /// A client over WebSocket, with these headers; or the status with which it was refused.
+    /// Connects over WebSocket with these headers. `Err` is the HTTP status of a refusal.
     pub(crate) fn web(url: &str, headers: &[(&'static str, &str)]) -> Result<Self, u16> {
         let address = url.split_once("://").and_then(|(_, rest)| rest.split('/').next()).expect("a place");
         let stream = TcpStream::connect(address).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a timeout");
         let mut request = url.replacen("http", "ws", 1).into_client_request().expect("a request");
         for (name, value) in headers {
             request.headers_mut().insert(*name, value.parse().expect("a header"));
@@ -307,7 +297,7 @@ impl Peer {
         }
     }
 
-    /// Sends bytes that are no text.
+    /// Sends a binary frame.
     pub(crate) fn send_binary(&mut self, bytes: &[u8]) {
         match self.socket.get_mut() {
             Socket::Web(web) => web.socket.send(Message::binary(bytes.to_vec())).expect("it reads"),
@@ -315,7 +305,7 @@ impl Peer {
         }
     }
 
-    /// Reads to the end, and tells with which code a WebSocket was closed.
+    /// Reads to the end and returns the close code of a WebSocket.
     pub(crate) fn closed(&mut self) -> Option<u16> {
         while let Some(message) = self.next() {
             self.others.push(message);
@@ -342,7 +332,7 @@ impl Peer {
         written.expect("it reads");
     }
 
-    /// Sends no more.
+    /// Closes the sending direction.
     pub(crate) fn half_close(&mut self) {
         let shut = match self.socket.get_mut() {
             Socket::Tcp(stream) => stream.shutdown(Shutdown::Write),
@@ -356,7 +346,7 @@ impl Peer {
         self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
     }
 
-    /// The next message, if the bus has not hung up.
+    /// Returns the next message. `None` after a disconnect.
     pub(crate) fn next(&mut self) -> Option<Value> {
         let mut line = String::new();
         match self.socket.read_line(&mut line).expect("it says something in time") {
@@ -365,7 +355,7 @@ impl Peer {
         }
     }
 
-    /// The answer to a request; whatever else comes is kept.
+    /// Waits for a response and keeps all other messages.
     #[track_caller]
     pub(crate) fn answer(&mut self, id: &Value) -> Value {
         loop {
@@ -377,34 +367,34 @@ impl Peer {
         }
     }
 
-    pub(crate) fn ask(&mut self, id: &Value, method: &str, params: &Value) -> Value {
+    pub(crate) fn call(&mut self, id: &Value, method: &str, params: &Value) -> Value {
         self.request(id, method, params);
         self.answer(id)
     }
 
-    /// Waits until something of this kind was said.
-    pub(crate) fn hears(&mut self, text: &str) {
-        while !self.said().contains(text) {
+    /// Waits for a message that contains `text`.
+    pub(crate) fn expect_text(&mut self, text: &str) {
+        while !self.agent_text().contains(text) {
             let message = self.next().expect("it goes on");
             self.others.push(message);
         }
     }
 
-    /// Waits until this is asked of it.
-    pub(crate) fn hears_request(&mut self, method: &str) {
+    /// Waits for a request of the agent.
+    pub(crate) fn expect_request(&mut self, method: &str) {
         while !self.others.iter().any(|message| message["method"] == method) {
             let message = self.next().expect("it goes on");
             self.others.push(message);
         }
     }
 
-    /// Introduces itself and opens a session, with ids from 0 on.
+    /// Initializes and opens a session, with ids from 0 on.
     #[track_caller]
-    pub(crate) fn session(&mut self, place: &Place) -> String {
+    pub(crate) fn session(&mut self, dir: &TestDir) -> String {
         let answer =
-            self.ask(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+            self.call(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
         assert_eq!(answer["result"]["protocolVersion"], 1, "{answer}");
-        let answer = self.ask(&json!(1), "session/new", &json!({"cwd": place.path(), "mcpServers": []}));
+        let answer = self.call(&json!(1), "session/new", &json!({"cwd": dir.path(), "mcpServers": []}));
         assert!(answer["result"]["sessionId"].is_string(), "{answer}");
         answer["result"]["sessionId"].as_str().expect("a text").to_owned()
     }
@@ -414,8 +404,8 @@ impl Peer {
         self.request(id, "session/prompt", &json!({"sessionId": session, "prompt": prompt}));
     }
 
-    /// The text of everything the agent has said.
-    pub(crate) fn said(&self) -> String {
+    /// Returns the text of the agent.
+    pub(crate) fn agent_text(&self) -> String {
         let chunks = self.others.iter().map(|message| &message["params"]["update"]);
         let chunks = chunks.filter(|update| update["sessionUpdate"] == "agent_message_chunk");
         chunks.filter_map(|update| update["content"]["text"].as_str()).collect()

@@ -1,9 +1,9 @@
-//! `narrows check`: whether configurations can be used, and what is wrong with them.
+//! `narrows check` of bus configurations.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
 const GOOD: &str = r#"
 [[listen]]
@@ -28,23 +28,23 @@ max_line = "64Mib"
 stall_timeout = 30
 "#;
 
-fn check(place: &Place, args: &[&str]) -> String {
-    place.told(place.narrows(["check"].iter().chain(args)))
+fn check(dir: &TestDir, args: &[&str]) -> String {
+    dir.output_of(dir.narrows(["check"].iter().chain(args)))
 }
 
 #[test]
-fn every_file_is_told_about() {
-    let place = Place::new();
-    place.file("good.toml", GOOD);
-    place.file("bad.toml", BAD);
-    place.file("bus.json", r#"{"pools": [{"id": "a", "command": "/nowhere/agent", "instances": 2}]}"#);
-    assert_snapshot!(check(&place, &["good.toml"]), @r#"
+fn every_file_is_reported() {
+    let dir = TestDir::new();
+    dir.file("good.toml", GOOD);
+    dir.file("bad.toml", BAD);
+    dir.file("bus.json", r#"{"pools": [{"id": "a", "command": "/nowhere/agent", "instances": 2}]}"#);
+    assert_snapshot!(check(&dir, &["good.toml"]), @r#"
     good.toml: 1 pool, 1 listener
     --- stderr ---
     warning: good.toml:7:18: `mix_identities` means something only with share = "all"
     --- exit 0 ---
     "#);
-    assert_snapshot!(check(&place, &["bad.toml", "bus.json", "missing.toml", "good.toml"]), @r#"
+    assert_snapshot!(check(&dir, &["bad.toml", "bus.json", "missing.toml", "good.toml"]), @r#"
     good.toml: 1 pool, 1 listener
     --- stderr ---
     error: bad.toml:3:7: `url` cannot be "tcp://0.0.0.0:9000": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents; other machines need https:// or wss:// with `auth`
@@ -64,10 +64,10 @@ fn every_file_is_told_about() {
 
 #[test]
 fn a_script_gets_objects() {
-    let place = Place::new();
-    place.file("good.toml", GOOD);
-    place.file("bad.toml", BAD);
-    let told = check(&place, &["--json", "--verbose", "good.toml", "bad.toml", "missing.toml"]);
+    let dir = TestDir::new();
+    dir.file("good.toml", GOOD);
+    dir.file("bad.toml", BAD);
+    let told = check(&dir, &["--json", "--verbose", "good.toml", "bad.toml", "missing.toml"]);
     let lines: Vec<&str> = told.lines().collect();
     assert_eq!((lines.len(), lines[3]), (4, "--- exit 2 ---"), "{told}");
     let objects: Vec<Value> = lines[..3].iter().map(|line| serde_json::from_str(line).expect(line)).collect();
@@ -84,23 +84,23 @@ fn a_script_gets_objects() {
 
 #[test]
 fn the_effective_settings_are_a_file_again() {
-    let place = Place::new();
-    place.file("good.toml", &GOOD.replace("mix_identities = true", ""));
-    let told = check(&place, &["-v", "good.toml"]);
+    let dir = TestDir::new();
+    dir.file("good.toml", &GOOD.replace("mix_identities = true", ""));
+    let told = check(&dir, &["-v", "good.toml"]);
     let file = told.strip_suffix("--- exit 0 ---\n").expect(&told);
     assert!(file.contains("queue_bytes = \"8MiB\"") && !file.contains("hunter2"), "{file}");
     // The value of a variable is a comment, for whoever uses it to write.
     let hidden = "# KEY = \"(hidden)\"\n";
     assert!(file.contains(hidden), "{file}");
-    place.file("again.toml", file);
-    let again = check(&place, &["-v", "again.toml"]);
+    dir.file("again.toml", file);
+    let again = check(&dir, &["-v", "again.toml"]);
     assert_eq!(again.replace("again.toml", "good.toml"), told.replace(hidden, ""));
 }
 
 #[test]
 fn the_settings_of_the_page_are_right() {
     const PAGE: &str = include_str!("../../../../docs/bus.md");
-    let place = Place::new();
+    let dir = TestDir::new();
     let blocks: Vec<&str> =
         PAGE.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     let whole: Vec<&&str> = blocks.iter().filter(|block| block.contains("[[pool]]")).collect();
@@ -108,15 +108,15 @@ fn the_settings_of_the_page_are_right() {
     for block in whole {
         // The programs are the reader's, and need not be here.
         let block = block.replace("\"narrows\", \"acp\"", "\"sh\"").replace("mcp-server-files", "sh");
-        place.file("page.toml", &block);
-        let told = check(&place, &["page.toml"]);
+        dir.file("page.toml", &block);
+        let told = check(&dir, &["page.toml"]);
         assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
         assert!(!told.contains("warning"), "{told}");
     }
     // Every setting has a line there.
     let minimal = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"sh\"]\ncwd = \".\"\nmemory = \"1GiB\"\npids = 9\n[admin]\nsocket = \"a\"\nport = 1\n";
-    place.file("all.toml", minimal);
-    let told = check(&place, &["--json", "--verbose", "all.toml"]);
+    dir.file("all.toml", minimal);
+    let told = check(&dir, &["--json", "--verbose", "all.toml"]);
     let object: Value = serde_json::from_str(told.lines().next().expect(&told)).expect(&told);
     for table in ["limits", "admin"]
         .map(|name| &object["settings"][name])

@@ -1,9 +1,9 @@
-//! `narrows check` of manifests: one by itself, and all of a directory.
+//! `narrows check` of single manifests and of directories.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
 const ACP: &str = r#"---
 name: notes
@@ -39,28 +39,28 @@ version: 1.0.0
 ---
 "#;
 
-fn check(place: &Place, args: &[&str]) -> String {
-    place.told(place.narrows(["check"].iter().chain(args)))
+fn check(dir: &TestDir, args: &[&str]) -> String {
+    dir.output_of(dir.narrows(["check"].iter().chain(args)))
 }
 
 /// A directory `notes` with these files.
-fn notes(files: &[(&str, &str)]) -> Place {
-    let place = Place::new();
-    std::fs::create_dir(place.path().join("notes")).expect("a directory");
+fn notes(files: &[(&str, &str)]) -> TestDir {
+    let dir = TestDir::new();
+    std::fs::create_dir(dir.path().join("notes")).expect("a directory");
     for (name, text) in files {
-        place.file(&format!("notes/{name}"), text);
+        dir.file(&format!("notes/{name}"), text);
     }
-    place
+    dir
 }
 
 #[test]
-fn every_finding_has_its_place_and_what_to_write() {
+fn every_finding_has_a_position_and_a_fix() {
     let bad = ACP
         .replace("\"272bf79\"", "1234567")
         .replace("kind: server", "kind: sever")
         .replace("    operator", "    govenance: x\n    operator");
-    let place = notes(&[("ACP.md", &bad)]);
-    assert_snapshot!(check(&place, &["notes/ACP.md"]), @r#"
+    let dir = notes(&[("ACP.md", &bad)]);
+    assert_snapshot!(check(&dir, &["notes/ACP.md"]), @r#"
     --- stderr ---
     error: notes/ACP.md:6:7: kind: `sever` is not allowed here
     hint: did you mean server? It is one of client, server, bridge
@@ -74,16 +74,16 @@ fn every_finding_has_its_place_and_what_to_write() {
 
 #[test]
 fn a_directory_is_looked_at_as_a_whole() {
-    let place = notes(&[("ACP.md", ACP), ("OPERATOR.md", OPERATOR), ("GOVERNANCE.md", GOVERNANCE)]);
-    assert_snapshot!(check(&place, &["notes"]), @r"
+    let dir = notes(&[("ACP.md", ACP), ("OPERATOR.md", OPERATOR), ("GOVERNANCE.md", GOVERNANCE)]);
+    assert_snapshot!(check(&dir, &["notes"]), @r"
     notes/ACP.md: valid
     notes/GOVERNANCE.md: valid
     notes/OPERATOR.md: valid
     --- exit 0 ---
     ");
     // By itself it is right; what it leads to is not there.
-    let place = notes(&[("ACP.md", ACP), ("GOVERNANCE.md", GOVERNANCE)]);
-    assert_snapshot!(check(&place, &["notes/ACP.md", "notes"]), @"
+    let dir = notes(&[("ACP.md", ACP), ("GOVERNANCE.md", GOVERNANCE)]);
+    assert_snapshot!(check(&dir, &["notes/ACP.md", "notes"]), @"
     notes/ACP.md: valid by itself; what it leads to was not looked at: narrows check notes
     notes/GOVERNANCE.md: valid
     --- stderr ---
@@ -91,8 +91,8 @@ fn a_directory_is_looked_at_as_a_whole() {
     hint: write a path from the directory of this file on, such as ./FILE.md
     --- exit 2 ---
     ");
-    std::fs::create_dir(place.path().join("empty")).expect("a directory");
-    assert_snapshot!(check(&place, &["empty", "missing/ACP.md"]), @r#"
+    std::fs::create_dir(dir.path().join("empty")).expect("a directory");
+    assert_snapshot!(check(&dir, &["empty", "missing/ACP.md"]), @r#"
     --- stderr ---
     error: check: there are no manifests in "empty"
     hint: a manifest is called ACP.md, OPERATOR.md, GOVERNANCE.md, POLICY.md, SANDBOX.md, RUNNER.md or AGENT-CLI.md
@@ -104,37 +104,37 @@ fn a_directory_is_looked_at_as_a_whole() {
 }
 
 #[test]
-fn doubts_are_mistakes_if_strictness_is_wanted() {
+fn warnings_are_errors_with_strict() {
     let other = ACP.replace("name: notes", "name: other");
-    let place = notes(&[("ACP.md", &other)]);
-    assert_snapshot!(check(&place, &["notes/ACP.md"]), @"
+    let dir = notes(&[("ACP.md", &other)]);
+    assert_snapshot!(check(&dir, &["notes/ACP.md"]), @"
     notes/ACP.md: valid by itself; what it leads to was not looked at: narrows check notes
     --- stderr ---
     warning: notes/ACP.md:2:7: name: the name is not that of the place it lies in, `notes`
     hint: write name: notes, or move the file
     --- exit 0 ---
     ");
-    assert_snapshot!(check(&place, &["--strict", "notes/ACP.md"]), @r"
+    assert_snapshot!(check(&dir, &["--strict", "notes/ACP.md"]), @r"
     --- stderr ---
     error: notes/ACP.md:2:7: name: the name is not that of the place it lies in, `notes`
     hint: write name: notes, or move the file
     --- exit 2 ---
     ");
     // Also of a bus.
-    place.file(
+    dir.file(
         "bus.toml",
         "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"sh\"]\nmix_identities = true\n",
     );
-    assert!(check(&place, &["bus.toml"]).ends_with("--- exit 0 ---\n"));
-    assert!(check(&place, &["--strict", "bus.toml"]).ends_with("--- exit 2 ---\n"));
+    assert!(check(&dir, &["bus.toml"]).ends_with("--- exit 0 ---\n"));
+    assert!(check(&dir, &["--strict", "bus.toml"]).ends_with("--- exit 2 ---\n"));
 }
 
 #[test]
 fn a_name_is_known_from_within_its_directory() {
-    let place = notes(&[("ACP.md", ACP)]);
-    let mut command = place.narrows(["check", "ACP.md"]);
-    command.current_dir(place.path().join("notes"));
-    assert_snapshot!(place.told(command), @"
+    let dir = notes(&[("ACP.md", ACP)]);
+    let mut command = dir.narrows(["check", "ACP.md"]);
+    command.current_dir(dir.path().join("notes"));
+    assert_snapshot!(dir.output_of(command), @"
     ACP.md: valid by itself; what it leads to was not looked at: narrows check .
     --- exit 0 ---
     ");
@@ -143,9 +143,9 @@ fn a_name_is_known_from_within_its_directory() {
 #[test]
 fn a_script_gets_objects() {
     let bad = ACP.replace("\"272bf79\"", "12e4567").replace("name: notes", "name: other");
-    let place = notes(&[("ACP.md", &bad), ("GOVERNANCE.md", GOVERNANCE)]);
+    let dir = notes(&[("ACP.md", &bad), ("GOVERNANCE.md", GOVERNANCE)]);
     for format in [&["--json"][..], &["--format", "json"]] {
-        let told = check(&place, &[format, &["notes", "missing/ACP.md"]].concat());
+        let told = check(&dir, &[format, &["notes", "missing/ACP.md"]].concat());
         let lines: Vec<&str> = told.lines().collect();
         assert_eq!((lines.len(), lines[3]), (4, "--- exit 2 ---"), "{told}");
         let objects: Vec<Value> =
@@ -186,18 +186,18 @@ fn a_script_gets_objects() {
 
 #[test]
 fn schemas_are_printed() {
-    let place = Place::new();
+    let dir = TestDir::new();
     for kind in ["acp", "operator", "governance", "policy", "sandbox", "runner", "agent-cli", "ACP.md"] {
-        let told = check(&place, &["--print-schema", kind]);
+        let told = check(&dir, &["--print-schema", kind]);
         let schema = told.strip_suffix("--- exit 0 ---\n").expect(&told);
         let schema: Value = serde_json::from_str(schema).expect(kind);
         assert_eq!(schema["type"], "object", "{kind}");
     }
-    let told = check(&place, &["--print-schema", "agent"]);
+    let told = check(&dir, &["--print-schema", "agent"]);
     assert!(
         told.contains("[possible values: acp, operator,") && told.ends_with("--- exit 2 ---\n"),
         "{told}"
     );
-    assert!(check(&place, &["--print-schema", "acp", "x"]).ends_with("--- exit 2 ---\n"));
-    assert!(check(&place, &[]).ends_with("--- exit 2 ---\n"));
+    assert!(check(&dir, &["--print-schema", "acp", "x"]).ends_with("--- exit 2 ---\n"));
+    assert!(check(&dir, &[]).ends_with("--- exit 2 ---\n"));
 }

@@ -1,13 +1,13 @@
-//! `narrows check` finds what `narrows serve` would refuse, and both say the same.
+//! `narrows check` reports what `narrows serve` would refuse, in the same words.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
 use crate::serve_support::{Governed, acp, policy};
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
 fn check(governed: &Governed, args: &[&str]) -> String {
-    governed.place.told(governed.place.narrows(["check"].iter().chain(args)))
+    governed.dir.output_of(governed.dir.narrows(["check"].iter().chain(args)))
 }
 
 /// The lines with this word that both say, without what belongs to one of them.
@@ -17,7 +17,7 @@ fn both(governed: &Governed, word: &str) -> String {
         |line: &&str| line.contains(word) && (line.starts_with("error:") || line.starts_with("hint:"));
     let lines = |told: String| -> Vec<String> { told.lines().filter(is_about).map(str::to_owned).collect() };
     let checked = check(governed, &["ws"]);
-    let served = governed.place.told(governed.serve(&[]));
+    let served = governed.dir.output_of(governed.serve(&[]));
     assert!(
         checked.ends_with("--- exit 2 ---\n") && served.ends_with("--- exit 2 ---\n"),
         "{checked}{served}"
@@ -46,7 +46,7 @@ fn sandboxed(more: &str, sandbox: &str) -> Governed {
 }
 
 #[test]
-fn sandboxes_that_nobody_can_have() {
+fn impossible_sandboxes_are_reported() {
     assert_snapshot!(both(&sandboxed("", "read_only: true\n"), "error:"), @"
     error: ws/ACP.md:13:5: metadata.aip44.sandbox: read_only of SANDBOX.md cannot be enforced here: nothing may be run in a read-only sandbox, and an agent is a program (sandbox_read_only)
     ");
@@ -69,7 +69,7 @@ fn sandboxes_that_nobody_can_have() {
 }
 
 #[test]
-fn keys_of_a_key_below_aip44_that_are_almost_ours() {
+fn misspelled_keys_below_aip44_are_reported() {
     let governed = Governed::bridge("");
     governed.file(
         "ACP.md",
@@ -102,7 +102,7 @@ fn an_operator_that_is_named_by_a_misspelled_key() {
 }
 
 #[test]
-fn kinds_of_tools_that_there_are_not() {
+fn unknown_tool_kinds_are_reported() {
     let governed = Governed::bridge("");
     governed.tools("{id: 'kind:read'}, {id: 'kind:exec'}");
     assert_snapshot!(both(&governed, ""), @"
@@ -112,7 +112,7 @@ fn kinds_of_tools_that_there_are_not() {
 }
 
 #[test]
-fn policies_about_tools_that_there_are_not() {
+fn policies_about_unknown_tools_are_reported() {
     let governed = Governed::bridge("");
     let path = "policies/shell/POLICY.md";
     governed.tools("{id: run_command}, {id: read_file}");
@@ -132,7 +132,7 @@ fn policies_about_tools_that_there_are_not() {
     let told = check(&governed, &["ws"]);
     assert!(told.contains("hint: write one of read_file, run_command, or add it to `tools`"), "{told}");
     // A bus that serves the manifest is checked with it.
-    governed.place.file("bus.toml", "[[listen]]\nurl = \"stdio:\"\n[[pool]]\nmanifest = \"ws/ACP.md\"\n");
+    governed.dir.file("bus.toml", "[[listen]]\nurl = \"stdio:\"\n[[pool]]\nmanifest = \"ws/ACP.md\"\n");
     let told = check(&governed, &["bus.toml"]);
     assert!(told.contains("`pay` matches no tool of the operator"), "{told}");
     // What another operator has, who shares the policy, is meant for that.
@@ -154,7 +154,7 @@ fn policies_about_tools_that_there_are_not() {
 }
 
 #[test]
-fn a_reference_to_nothing_says_to_what_and_of_which_policy() {
+fn a_dangling_reference_names_target_and_policy() {
     let governed = Governed::bridge("");
     std::fs::remove_file(governed.root().join("policies/shell/POLICY.md")).expect("it is there");
     assert_snapshot!(both(&governed, ""), @"
@@ -164,7 +164,7 @@ fn a_reference_to_nothing_says_to_what_and_of_which_policy() {
 }
 
 #[test]
-fn keyrings_that_cannot_be_read() {
+fn unreadable_keyrings_are_reported() {
     let governed = Governed::bridge("");
     governed.keys(&["ada"]);
     let path = ".well-known/governance-keys.json";
@@ -189,7 +189,7 @@ fn keyrings_that_cannot_be_read() {
 }
 
 #[test]
-fn revoked_keys_that_cannot_be_read() {
+fn unreadable_revocations_are_reported() {
     let governed = Governed::bridge("");
     governed.keys(&["ada"]);
     let path = ".well-known/governance-revoked.json";
@@ -214,7 +214,7 @@ fn revoked_keys_that_cannot_be_read() {
 }
 
 #[test]
-fn approvals_that_nobody_can_give_are_told() {
+fn impossible_approvals_are_reported() {
     let governed = Governed::bridge("");
     let warned = |governed: &Governed| {
         let told = check(governed, &["ws"]);
@@ -228,14 +228,14 @@ fn approvals_that_nobody_can_give_are_told() {
             .join("\n")
     };
     assert_eq!(warned(&governed), "", "whoever runs this owns the workspace, and may be the client");
-    governed.leads(1);
+    governed.with_lead_quorum(1);
     assert_snapshot!(warned(&governed), @r#"
     warning: ws/policies/removing/POLICY.md:9:1: signers: nobody can give this approval, so all of it is refused: no approver and no key is role "lead"
     hint: add keys to .well-known/governance-keys.json (`narrows audit keygen`), or name others as signers
     "#);
     governed.keys(&["ada"]);
     assert_eq!(warned(&governed), "");
-    governed.leads(2);
+    governed.with_lead_quorum(2);
     assert_snapshot!(warned(&governed), @r#"
     warning: ws/policies/removing/POLICY.md:9:1: signers: nobody can give this approval, so all of it is refused: it takes 2, and 1 of role "lead" can be had
     hint: add keys to .well-known/governance-keys.json (`narrows audit keygen`), or name others as signers
@@ -263,7 +263,7 @@ fn approvals_that_nobody_can_give_are_told() {
 }
 
 #[test]
-fn a_program_that_is_not_there_may_be_elsewhere() {
+fn a_missing_program_is_a_warning() {
     let governed = Governed::bridge("");
     let text = std::fs::read_to_string(governed.root().join("AGENT-CLI.md")).expect("it is there");
     governed.file("AGENT-CLI.md", &text.replace("bin: narrows\n", "bin: no-such-agent\n"));
@@ -280,12 +280,12 @@ fn a_program_that_is_not_there_may_be_elsewhere() {
     hint: install it, as `install` says, or write the path of it
     --- exit 0 ---
     "#);
-    let shims = governed.place.path().join(".pyenv/shims");
+    let shims = governed.dir.path().join(".pyenv/shims");
     std::fs::create_dir_all(&shims).expect("a directory");
     std::fs::copy("/bin/sh", shims.join("no-such-agent")).expect("a program");
-    let mut command = governed.place.narrows(["check", "ws"]);
+    let mut command = governed.dir.narrows(["check", "ws"]);
     command.env("PATH", format!("{}:/usr/bin:/bin", shims.display()));
-    let told = governed.place.told(command);
+    let told = governed.dir.output_of(command);
     assert!(told.contains("is a shim of pyenv") && told.contains("`pyenv which no-such-agent`"), "{told}");
 }
 
@@ -293,10 +293,10 @@ const BUS: &str = "[[listen]]\nurl = \"http://127.0.0.1:0/acp\"\nauth = \"token\
     [[pool]]\nmanifest = \"ws/ACP.md\"\nidentities = \"who.toml\"\n";
 
 #[test]
-fn files_of_names_are_looked_at_with_their_bus_and_by_themselves() {
+fn identity_files_are_checked_with_their_bus_and_alone() {
     let governed = Governed::bridge("");
-    governed.place.file("bus.toml", BUS);
-    let made = governed.place.told(governed.place.narrows([
+    governed.dir.file("bus.toml", BUS);
+    let made = governed.dir.output_of(governed.dir.narrows([
         "token",
         "new",
         "a",
@@ -310,7 +310,7 @@ fn files_of_names_are_looked_at_with_their_bus_and_by_themselves() {
     error: no tool is of the kind `exec`; did you mean kind:execute?
     --- exit 2 ---
     ");
-    let made = governed.place.told(governed.place.narrows([
+    let made = governed.dir.output_of(governed.dir.narrows([
         "token",
         "new",
         "a",
@@ -320,20 +320,20 @@ fn files_of_names_are_looked_at_with_their_bus_and_by_themselves() {
         "tokens.toml",
     ]));
     assert!(made.ends_with("--- exit 0 ---\n"), "{made}");
-    governed.place.file("who.toml", "[[identity]]\nwho = \"bus:token:a\"\nscopes = [\"kind:read\"]\n");
+    governed.dir.file("who.toml", "[[identity]]\nwho = \"bus:token:a\"\nscopes = [\"kind:read\"]\n");
     assert!(check(&governed, &["bus.toml"]).ends_with("--- exit 0 ---\n"));
     assert_snapshot!(check(&governed, &["tokens.toml", "who.toml"]), @"
     tokens.toml: valid
     who.toml: valid
     --- exit 0 ---
     ");
-    governed.place.file("who.toml", "[[identity]]\nwho = \"token:a\"\n");
+    governed.dir.file("who.toml", "[[identity]]\nwho = \"token:a\"\n");
     let told = check(&governed, &["bus.toml"]);
     let warning = "who.toml:2:7: who = \"token:a\" never comes over a bus: write \"bus:token:a\" for who shows it to the bus\n";
     assert!(told.contains(warning) && told.ends_with("--- exit 0 ---\n"), "{told}");
-    let tokens = std::fs::read_to_string(governed.place.path().join("tokens.toml")).expect("it is there");
-    governed.place.file("tokens.toml", &tokens.replace("kind:read", "kind:exec"));
-    governed.place.file("who.toml", "[[identity]]\nwho = \"bus:token:a\"\nscopes = [\"kind:serach\"]\n");
+    let tokens = std::fs::read_to_string(governed.dir.path().join("tokens.toml")).expect("it is there");
+    governed.dir.file("tokens.toml", &tokens.replace("kind:read", "kind:exec"));
+    governed.dir.file("who.toml", "[[identity]]\nwho = \"bus:token:a\"\nscopes = [\"kind:serach\"]\n");
     assert_snapshot!(check(&governed, &["bus.toml"]), @r#"
     --- stderr ---
     error: [DIR]/who.toml:3:11: no tool is of the kind `serach`; did you mean kind:search?
@@ -341,7 +341,7 @@ fn files_of_names_are_looked_at_with_their_bus_and_by_themselves() {
     error: tokens.toml:5:11: no tool is of the kind `exec`; did you mean kind:execute?
     --- exit 2 ---
     "#);
-    let bus = governed.place.told(governed.place.narrows(["bus", "--config", "bus.toml"]));
+    let bus = governed.dir.output_of(governed.dir.narrows(["bus", "--config", "bus.toml"]));
     assert!(
         bus.contains("who.toml:3:11: no tool is of the kind `serach`") && bus.ends_with("--- exit 2 ---\n"),
         "{bus}"
@@ -357,14 +357,14 @@ fn files_of_names_are_looked_at_with_their_bus_and_by_themselves() {
 
 #[test]
 fn a_file_of_tokens_tells_all_its_mistakes_and_that_it_has_no_token() {
-    let place = Place::new();
-    let check = |args: &[&str]| place.told(place.narrows(["check"].iter().chain(args)));
+    let dir = TestDir::new();
+    let check = |args: &[&str]| dir.output_of(dir.narrows(["check"].iter().chain(args)));
     let bus = "[[listen]]\nurl = \"http://127.0.0.1:0/acp\"\nauth = \"token\"\ntokens = \"who.toml\"\n\
                [[pool]]\ncommand = [\"sh\"]\n";
-    place.file("bus.toml", bus);
+    dir.file("bus.toml", bus);
     for args in [["token", "new", "a", "--file", "who.toml"], ["token", "revoke", "a", "--file", "who.toml"]]
     {
-        assert!(place.told(place.narrows(args)).ends_with("--- exit 0 ---\n"));
+        assert!(dir.output_of(dir.narrows(args)).ends_with("--- exit 0 ---\n"));
     }
     assert_snapshot!(check(&["bus.toml", "who.toml"]), @"
     bus.toml: 1 pool, 1 listener
@@ -375,7 +375,7 @@ fn a_file_of_tokens_tells_all_its_mistakes_and_that_it_has_no_token() {
     --- exit 0 ---
     ");
     assert!(check(&["--strict", "who.toml"]).ends_with("--- exit 2 ---\n"));
-    place.file(
+    dir.file(
         "who.toml",
         "[[token]]\nnmae = \"a\"\nhash = \"x\"\n[[token]]\nname = \"a b\"\nscopes = [\"foo bar\"]\n",
     );
@@ -394,10 +394,10 @@ fn a_file_of_tokens_tells_all_its_mistakes_and_that_it_has_no_token() {
 }
 
 #[test]
-fn what_is_looked_at_by_itself_says_so() {
-    let place = Place::new();
-    place.file("POLICY.md", &policy("removing", "kind:delete", "decision: deny"));
-    let told = place.told(place.narrows(["check", "POLICY.md"]));
+fn a_file_checked_alone_is_marked() {
+    let dir = TestDir::new();
+    dir.file("POLICY.md", &policy("removing", "kind:delete", "decision: deny"));
+    let told = dir.output_of(dir.narrows(["check", "POLICY.md"]));
     assert!(told.contains("POLICY.md: valid\n"), "{told}");
     let governed = Governed::bridge("");
     let told = check(&governed, &["ws/ACP.md", "--json"]);

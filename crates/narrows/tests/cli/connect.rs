@@ -1,4 +1,4 @@
-//! Remote agents on the real binary: as a stdio agent, and driven.
+//! Remote agents: bridged to stdio, and driven.
 
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::Command;
@@ -10,97 +10,103 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::bus_support::{Bus, NARROWS};
-use crate::person::{CTRL_C, CTRL_D, Person};
-use crate::support::Place;
-use crate::talk::Talk;
+use crate::stdio_client::StdioClient;
+use crate::terminal_user::{CTRL_C, CTRL_D, TerminalUser};
+use crate::test_dir::TestDir;
 
 /// A bus with an agent that says what it is told.
-fn echo(place: &Place) -> Bus<'_> {
-    Bus::start(place, &["--listen", "tcp://127.0.0.1:0", "--", NARROWS, "fake-agent", "echo"])
+fn echo(dir: &TestDir) -> Bus<'_> {
+    Bus::start(dir, &["--listen", "tcp://127.0.0.1:0", "--", NARROWS, "fake-agent", "echo"])
 }
 
 #[track_caller]
-fn talks(place: &Place, command: Command) {
-    let mut talk = Talk::initialized(place, command);
-    let session = talk.session(&json!([]));
-    let answer = talk.prompt(&session, "hello there");
+fn talks(dir: &TestDir, command: Command) {
+    let mut stdio = StdioClient::initialized(dir, command);
+    let session = stdio.session(&json!([]));
+    let answer = stdio.prompt(&session, "hello there");
     assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
-    assert_eq!(talk.said(), "hello there");
-    let ended = talk.end();
+    assert_eq!(stdio.agent_text(), "hello there");
+    let ended = stdio.end();
     assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(0), ""));
 }
 
 #[test]
 fn an_editor_talks_to_a_remote_agent() {
-    let (place, home) = (Place::new(), Place::new());
+    let (dir, home) = (TestDir::new(), TestDir::new());
     let bus = echo(&home);
-    talks(&place, place.narrows(["connect", &bus.at[0]]));
-    let mut bare = place.narrows(["acp"]);
+    talks(&dir, dir.narrows(["connect", &bus.at[0]]));
+    let mut bare = dir.narrows(["acp"]);
     bare.env("NARROWS_CONNECT", &bus.at[0]);
-    talks(&place, bare);
-    let file = place.file("narrows.toml", &format!("[acp]\nconnect = \"{}\"\n", bus.at[0]));
-    let mut bare = place.narrows(["acp"]);
+    talks(&dir, bare);
+    let file = dir.file("narrows.toml", &format!("[acp]\nconnect = \"{}\"\n", bus.at[0]));
+    let mut bare = dir.narrows(["acp"]);
     bare.env("NARROWS_CONFIG", file);
-    talks(&place, bare);
+    talks(&dir, bare);
     bus.stop();
 }
 
 #[test]
-fn what_is_built_in_stays_so() {
-    let place = Place::new();
+fn the_built_in_agent_ignores_the_connect_variable() {
+    let dir = TestDir::new();
     for args in [["acp", "--local"].as_slice(), &["acp", "--no-store"]] {
-        let mut command = place.narrows(args);
+        let mut command = dir.narrows(args);
         command.env("NARROWS_CONNECT", "tcp://127.0.0.1:1").env("OPENAI_BASE_URL", "builtin:demo");
-        command.env("XDG_DATA_HOME", place.path());
-        let talk = Talk::initialized(&place, command);
-        assert_eq!(talk.end().status.code(), Some(0));
+        command.env("XDG_DATA_HOME", dir.path());
+        let stdio = StdioClient::initialized(&dir, command);
+        assert_eq!(stdio.end().status.code(), Some(0));
     }
 }
 
 #[test]
 fn a_remote_agent_is_driven() {
-    let (place, home) = (Place::new(), Place::new());
+    let (dir, home) = (TestDir::new(), TestDir::new());
     let bus = echo(&home);
-    let told = place.told_of(place.narrows(["run", "--agent", &bus.at[0], "hello there"]));
+    let told = dir.output_beside_others(dir.narrows(["run", "--agent", &bus.at[0], "hello there"]));
     assert!(told.contains("hello there") && told.contains("--- exit 0 ---"), "{told}");
-    let told =
-        place.told_of(place.narrows(["run", "--agent", &bus.at[0], "--cwd", "/not/here", "hello there"]));
+    let told = dir.output_beside_others(dir.narrows([
+        "run",
+        "--agent",
+        &bus.at[0],
+        "--cwd",
+        "/not/here",
+        "hello there",
+    ]));
     assert!(told.contains("hello there") && told.contains("--- exit 0 ---"), "{told}");
     bus.stop();
 }
 
 #[test]
 fn a_signal_ends_it() {
-    let (place, home) = (Place::new(), Place::new());
+    let (dir, home) = (TestDir::new(), TestDir::new());
     let bus = echo(&home);
-    let talk = Talk::initialized(&place, place.narrows(["connect", &bus.at[0]]));
-    talk.signal(Signal::TERM);
-    let ended = talk.end();
+    let stdio = StdioClient::initialized(&dir, dir.narrows(["connect", &bus.at[0]]));
+    stdio.signal(Signal::TERM);
+    let ended = stdio.end();
     assert_eq!(ended.status.code(), Some(143), "{}", ended.stderr);
     bus.stop();
 }
 
 #[test]
-fn a_bus_that_goes_is_told() {
-    let (place, home) = (Place::new(), Place::new());
+fn a_lost_bus_is_reported() {
+    let (dir, home) = (TestDir::new(), TestDir::new());
     let bus = echo(&home);
-    let talk = Talk::initialized(&place, place.narrows(["connect", &bus.at[0], "--grace", "200ms"]));
+    let stdio = StdioClient::initialized(&dir, dir.narrows(["connect", &bus.at[0], "--grace", "200ms"]));
     bus.stop();
-    let ended = talk.wait();
+    let ended = stdio.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert!(ended.stderr.starts_with("error: the connection to tcp://"), "{}", ended.stderr);
 }
 
 #[test]
-fn a_connection_that_is_lost_in_a_turn_is_told_as_that() {
-    let (place, home) = (Place::new(), Place::new());
+fn a_connection_lost_during_a_turn_is_reported_as_such() {
+    let (dir, home) = (TestDir::new(), TestDir::new());
     let bus = Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", "slow"]);
     let args = ["run", "--agent", &bus.at[0], "--grace", "200ms", "go"];
-    let running = place.start(place.narrows(args));
+    let running = dir.start(dir.narrows(args));
     bus.wait_for(|state| state["sessions"] == 1);
     bus.signal(Signal::KILL);
     bus.wait();
-    let told = running.told();
+    let told = running.finish();
     assert!(
         told.contains("error: the connection to ws://127.0.0.1:") && told.contains(" is lost\n  because: "),
         "{told}"
@@ -109,35 +115,35 @@ fn a_connection_that_is_lost_in_a_turn_is_told_as_that() {
 }
 
 #[test]
-fn a_chat_tells_once_how_its_connection_was_lost() {
+fn a_chat_reports_a_lost_connection_once() {
     for (script, text) in [("echo", None), ("slow", Some("go\r"))] {
-        let (place, home) = (Place::new(), Place::new());
+        let (dir, home) = (TestDir::new(), TestDir::new());
         let bus =
             Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", script]);
-        let person = Person::reaches(&place, &["chat", "--agent", &bus.at[0], "--grace", "200ms"]);
-        person.sees_the_prompt();
+        let user = TerminalUser::connect(&dir, &["chat", "--agent", &bus.at[0], "--grace", "200ms"]);
+        user.expect_prompt();
         if let Some(text) = text {
-            person.types(text);
-            person.sees("One moment.");
+            user.type_text(text);
+            user.expect("One moment.");
         }
         bus.signal(Signal::KILL);
         bus.wait();
-        person.sees("hint: --grace says how long it is tried");
-        person.sees("/restart starts it again");
-        person.sees_the_prompt();
-        let screen = person.screen();
+        user.expect("hint: --grace says how long it is tried");
+        user.expect("/restart starts it again");
+        user.expect_prompt();
+        let screen = user.screen();
         assert_eq!(screen.matches("error: ").count(), 1, "{screen}");
         assert!(screen.contains("error: the connection to ws://127.0.0.1:"), "{screen}");
-        person.leaves();
+        user.quit();
     }
 }
 
 #[test]
-fn a_bus_that_is_stopping_tells_newcomers_so() {
-    let (place, home) = (Place::new(), Place::new());
+fn a_stopping_bus_refuses_new_clients_with_a_reason() {
+    let (dir, home) = (TestDir::new(), TestDir::new());
     let listeners = ["--listen", "ws://127.0.0.1:0/acp", "--listen", "tcp://127.0.0.1:0"];
     let bus = Bus::start(&home, &[&listeners[..], &["--", NARROWS, "fake-agent", "slow"]].concat());
-    let running = place.start(place.narrows(["run", "--agent", &bus.at[0], "--grace", "200ms", "go"]));
+    let running = dir.start(dir.narrows(["run", "--agent", &bus.at[0], "--grace", "200ms", "go"]));
     // Its turn, for which the bus waits.
     bus.wait_for(|state| state["sessions"] == 1 && state["pending"] == 1);
     bus.signal(Signal::TERM);
@@ -148,22 +154,22 @@ fn a_bus_that_is_stopping_tells_newcomers_so() {
         (web, "the server turns us away: the bus is stopping"),
         (bus.at[1].clone(), "the server turns us away: the bus is stopping"),
     ] {
-        let told = place.told_of(place.narrows(["run", "--agent", &url, "Hi"]));
+        let told = dir.output_beside_others(dir.narrows(["run", "--agent", &url, "Hi"]));
         assert!(told.contains(&format!("{url} cannot be reached\n  because: {why}\n")), "{told}");
         assert!(told.ends_with("--- exit 5 ---\n"), "{told}");
     }
     bus.signal(Signal::KILL);
     bus.wait();
-    running.told();
+    running.finish();
 }
 
 #[test]
-fn a_port_that_does_not_speak_tls_is_told_as_that() {
-    let (place, home) = (Place::new(), Place::new());
+fn a_port_without_tls_is_reported_as_such() {
+    let (dir, home) = (TestDir::new(), TestDir::new());
     let bus = Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", "echo"]);
     for scheme in ["wss://", "https://"] {
         let url = bus.at[0].replace("ws://", scheme);
-        let told = place.told_of(place.narrows(["run", "--agent", &url, "Hi"]));
+        let told = dir.output_beside_others(dir.narrows(["run", "--agent", &url, "Hi"]));
         assert!(
             told.contains("because: whoever listens there does not speak TLS\nhint: use ws:// or http://"),
             "{told}"
@@ -174,39 +180,39 @@ fn a_port_that_does_not_speak_tls_is_told_as_that() {
 }
 
 #[test]
-fn a_port_that_speaks_something_else_is_told_as_that() {
-    let (place, home) = (Place::new(), Place::new());
+fn a_port_with_another_protocol_is_reported_as_such() {
+    let (dir, home) = (TestDir::new(), TestDir::new());
     let bus = echo(&home);
     for scheme in ["ws://", "http://"] {
         let url = bus.at[0].replace("tcp://", scheme);
-        let told = place.told_of(place.narrows(["run", "--agent", &url, "--grace", "1s", "Hi"]));
+        let told = dir.output_beside_others(dir.narrows(["run", "--agent", &url, "--grace", "1s", "Hi"]));
         assert!(told.contains("because: whoever listens there does not speak HTTP\n"), "{told}");
         assert!(told.contains("hint: use tcp:// if lines are spoken there"), "{told}");
     }
     bus.stop();
     let bus = Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", "echo"]);
     let url = bus.at[0].replace("ws://", "tcp://").replace("http://", "tcp://").replace("/acp", "");
-    let told = place.told_of(place.narrows(["run", "--agent", &url, "Hi"]));
+    let told = dir.output_beside_others(dir.narrows(["run", "--agent", &url, "Hi"]));
     assert!(told.contains("cannot be reached\n  because: whoever listens there speaks HTTP\n"), "{told}");
     assert!(told.ends_with("hint: use ws:// or http:// for this port\n--- exit 5 ---\n"), "{told}");
     bus.stop();
 }
 
 #[test]
-fn wrong_settings_are_told_to_the_editor_too() {
-    let place = Place::new();
+fn invalid_settings_are_reported_to_the_editor() {
+    let dir = TestDir::new();
     let question = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{}}\n";
-    let told = |text: &str| {
-        let file = place.file("narrows.toml", text);
-        let mut acp = place.narrows(["acp"]);
+    let output = |text: &str| {
+        let file = dir.file("narrows.toml", text);
+        let mut acp = dir.narrows(["acp"]);
         acp.env("NARROWS_CONFIG", file);
-        place.told_with_input(acp, question)
+        dir.output_with_input(acp, question)
     };
     for (text, why) in [
         ("[acp]\nconnect = \"ws://127.0.0.1:1/acp\"\ntoken-file = \"none\"\n", "cannot be read"),
         ("[acp]\nconect = \"ws://127.0.0.1:1/acp\"\n", "conect"),
     ] {
-        let told = told(text);
+        let told = output(text);
         let (answer, rest) = told.split_once("--- stderr ---").expect("both");
         assert!(answer.starts_with("{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-32010,"), "{told}");
         assert!(answer.contains(why) && answer.contains("\"retryable\":false"), "{told}");
@@ -215,12 +221,12 @@ fn wrong_settings_are_told_to_the_editor_too() {
 }
 
 #[test]
-fn nobody_is_told_to_the_editor_too() {
-    let place = Place::new();
+fn an_unreachable_agent_is_reported_to_the_editor() {
+    let dir = TestDir::new();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("ws://127.0.0.1:{port}/acp");
     let question = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{}}\n";
-    let told = place.told_with_input(place.narrows(["connect", &url]), question);
+    let told = dir.output_with_input(dir.narrows(["connect", &url]), question);
     let told = told.replace(&port.to_string(), "[PORT]");
     assert_snapshot!(told, @r#"
     {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"ws://127.0.0.1:[PORT]/acp cannot be reached: nobody listens at 127.0.0.1:[PORT]","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
@@ -233,99 +239,99 @@ fn nobody_is_told_to_the_editor_too() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
-    let place = Place::new();
-    let told = |args: &[&str]| place.told(place.narrows(args));
-    let token = place.file("token", "t0k3n\n");
+fn invalid_arguments_are_refused() {
+    let dir = TestDir::new();
+    let output = |args: &[&str]| dir.output_of(dir.narrows(args));
+    let token = dir.file("token", "t0k3n\n");
     let token = token.to_str().unwrap();
-    assert_snapshot!(told(&["connect", "bus.example"]), @r#"
+    assert_snapshot!(output(&["connect", "bus.example"]), @r#"
     --- stderr ---
     error: invalid value 'bus.example' for '<URL>': it begins with none of ws://, wss://, http://, https://, tcp:// and unix:
 
     For more information, try '--help'.
     --- exit 2 ---
     "#);
-    assert!(told(&["connect", "127.0.0.1:9000"]).contains("; did you mean tcp://127.0.0.1:9000?\n"));
-    assert_snapshot!(told(&["run", "--agent", "tcp://127.0.0.1:9000/die", "Hi"]), @r#"
+    assert!(output(&["connect", "127.0.0.1:9000"]).contains("; did you mean tcp://127.0.0.1:9000?\n"));
+    assert_snapshot!(output(&["run", "--agent", "tcp://127.0.0.1:9000/die", "Hi"]), @r#"
     --- stderr ---
     error: --agent "tcp://127.0.0.1:9000/die": it must end with its port: the listener decides which pool serves its clients
     hint: did you mean tcp://127.0.0.1:9000?
     --- exit 2 ---
     "#);
-    assert_snapshot!(told(&["run", "--agent", "127.0.0.1:9000", "Hi"]), @r#"
+    assert_snapshot!(output(&["run", "--agent", "127.0.0.1:9000", "Hi"]), @r#"
     --- stderr ---
     error: cannot start the agent "127.0.0.1:9000"
       because: there is no program "127.0.0.1:9000" in PATH
     hint: did you mean "tcp://127.0.0.1:9000"?
     --- exit 5 ---
     "#);
-    assert_snapshot!(told(&["connect", "ws://me:secret@bus.example/acp"]), @"
+    assert_snapshot!(output(&["connect", "ws://me:secret@bus.example/acp"]), @"
     --- stderr ---
     error: invalid value 'ws://me:secret@bus.example/acp' for '<URL>': a URL must not have a name or a password in it
 
     For more information, try '--help'.
     --- exit 2 ---
     ");
-    assert_snapshot!(told(&["connect", "tcp://127.0.0.1:9000/default"]), @r#"
+    assert_snapshot!(output(&["connect", "tcp://127.0.0.1:9000/default"]), @r#"
     --- stderr ---
     error: invalid value 'tcp://127.0.0.1:9000/default' for '<URL>': it must end with its port: the listener decides which pool serves its clients; did you mean tcp://127.0.0.1:9000?
 
     For more information, try '--help'.
     --- exit 2 ---
     "#);
-    assert_snapshot!(told(&["connect", "ws://bus.example/acp", "--token-file", token]), @"
+    assert_snapshot!(output(&["connect", "ws://bus.example/acp", "--token-file", token]), @"
     --- stderr ---
     error: ws://bus.example/acp cannot be reached
       because: the token would go over the network in clear
     hint: use wss:// or https://, or a tunnel to this machine (ssh -L)
     --- exit 2 ---
     ");
-    assert_snapshot!(told(&["connect", "unix:/x", "--token-file", "none"]), @r#"
+    assert_snapshot!(output(&["connect", "unix:/x", "--token-file", "none"]), @r#"
     --- stderr ---
     error: --token-file: "none" cannot be read
       because: No such file or directory (os error 2)
     --- exit 2 ---
     "#);
-    assert_snapshot!(told(&["connect", "wss://bus.example/acp", "--ca", "none.pem"]), @"
+    assert_snapshot!(output(&["connect", "wss://bus.example/acp", "--ca", "none.pem"]), @"
     --- stderr ---
     error: --ca: the certificate authorities cannot be used
       because: none.pem: it cannot be read: No such file or directory (os error 2)
     hint: it takes certificates in PEM form, and only if the server has one of your own
     --- exit 2 ---
     ");
-    assert_snapshot!(told(&["connect", "unix:/x/y"]), @"
+    assert_snapshot!(output(&["connect", "unix:/x/y"]), @"
     --- stderr ---
     error: unix:/x/y cannot be reached
       because: nobody listens at /x/y: there is no such file
     hint: is it running, and does it listen there?
     --- exit 5 ---
     ");
-    assert_snapshot!(told(&["run", "--agent", "narrows acp", "--token-file", "x", "Hi"]), @r#"
+    assert_snapshot!(output(&["run", "--agent", "narrows acp", "--token-file", "x", "Hi"]), @r#"
     --- stderr ---
     error: --token-file is about remote agents, and "narrows acp" is started here
     hint: a remote agent is a URL: --agent wss://HOST/acp
     --- exit 2 ---
     "#);
-    assert_snapshot!(told(&["run", "--agent", "ws://127.0.0.1:1/acp", "--env", "X=1", "Hi"]), @"
+    assert_snapshot!(output(&["run", "--agent", "ws://127.0.0.1:1/acp", "--env", "X=1", "Hi"]), @"
     --- stderr ---
     error: --env is about agents that are started here, and ws://127.0.0.1:1/acp is not
     hint: its environment is that of whoever started it
     --- exit 2 ---
     ");
-    assert_snapshot!(told(&["run", "--agent", "ws://127.0.0.1:1/acp", "--cwd", "not/here", "Hi"]), @r#"
+    assert_snapshot!(output(&["run", "--agent", "ws://127.0.0.1:1/acp", "--cwd", "not/here", "Hi"]), @r#"
     --- stderr ---
     error: --cwd "not/here" is no directory here, and no absolute path there
     hint: a remote agent works where it is: write the path as it is there, from / on
     --- exit 2 ---
     "#);
-    assert_snapshot!(told(&["run", "--agent", "ws://127.0.0.1:1/acp", "Hi"]), @"
+    assert_snapshot!(output(&["run", "--agent", "ws://127.0.0.1:1/acp", "Hi"]), @"
     --- stderr ---
     error: ws://127.0.0.1:1/acp cannot be reached
       because: nobody listens at 127.0.0.1:1
     hint: is it running, and does it listen there?
     --- exit 5 ---
     ");
-    assert_snapshot!(told(&["run", "--agent", "http://127.0.0.1:1/acp", "Hi"]), @"
+    assert_snapshot!(output(&["run", "--agent", "http://127.0.0.1:1/acp", "Hi"]), @"
     --- stderr ---
     error: http://127.0.0.1:1/acp cannot be reached
       because: nobody listens at 127.0.0.1:1
@@ -382,55 +388,55 @@ impl Way {
 const LOST: &str = "the connection is lost, and is being taken up again: ";
 
 /// Cuts the way to an agent in a turn that begins so, mends it, cuts it again and gives up. `begin` is handed the address.
-fn cuts<'a>(begin: impl FnOnce(&str) -> Person<'a>) -> Person<'a> {
-    let home = Place::new();
+fn cuts<'a>(begin: impl FnOnce(&str) -> TerminalUser<'a>) -> TerminalUser<'a> {
+    let home = TestDir::new();
     let bus = Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", "slow"]);
     let way = Way::to(&bus.at[0]);
-    let person = begin(&way.at);
-    person.sees("One moment.");
+    let user = begin(&way.at);
+    user.expect("One moment.");
     way.cut();
-    person.sees(LOST);
+    user.expect(LOST);
     way.mend();
-    person.sees_no_more(LOST);
+    user.wait_until_gone(LOST);
     way.cut();
-    person.sees(LOST);
-    person.types(CTRL_C);
-    person.sees("cancelled; the connection to the agent is lost, so that it may not know");
-    person
+    user.expect(LOST);
+    user.type_text(CTRL_C);
+    user.expect("cancelled; the connection to the agent is lost, so that it may not know");
+    user
 }
 
 #[test]
 fn a_lost_connection_is_on_the_screen_until_it_is_back() {
-    let place = Place::new();
-    let person =
-        cuts(|url| Person::reaches(&place, &["run", "--agent", url, "--cancel-grace", "500ms", "go"]));
-    assert_eq!(person.ends(), Some(130));
+    let dir = TestDir::new();
+    let user =
+        cuts(|url| TerminalUser::connect(&dir, &["run", "--agent", url, "--cancel-grace", "500ms", "go"]));
+    assert_eq!(user.wait_exit(), Some(130));
 }
 
 #[test]
-fn a_lost_connection_is_seen_in_a_conversation() {
-    let place = Place::new();
-    let person = cuts(|url| {
-        let person = Person::reaches(&place, &["chat", "--agent", url, "--cancel-grace", "500ms"]);
-        person.sees_the_prompt();
-        person.types("go\r");
-        person
+fn a_lost_connection_is_shown_in_a_chat() {
+    let dir = TestDir::new();
+    let user = cuts(|url| {
+        let user = TerminalUser::connect(&dir, &["chat", "--agent", url, "--cancel-grace", "500ms"]);
+        user.expect_prompt();
+        user.type_text("go\r");
+        user
     });
-    person.sees_the_prompt();
-    person.types(CTRL_D);
-    assert_eq!(person.ends(), Some(0));
+    user.expect_prompt();
+    user.type_text(CTRL_D);
+    assert_eq!(user.wait_exit(), Some(0));
 }
 
 #[test]
-fn a_lost_connection_is_told_to_programs_in_lines() {
-    let (place, home) = (Place::new(), Place::new());
+fn a_lost_connection_is_reported_to_programs_in_lines() {
+    let (dir, home) = (TestDir::new(), TestDir::new());
     let bus = Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", "slow"]);
     let args = ["run", "--agent", &bus.at[0], "--grace", "5s", "--output", "events", "go"];
-    let running = place.start(place.narrows(args));
+    let running = dir.start(dir.narrows(args));
     bus.wait_for(|state| state["sessions"] == 1);
     bus.signal(Signal::KILL);
     bus.wait();
-    let told = running.told();
+    let told = running.finish();
     assert_eq!(told.matches(LOST).count(), 1, "{told}");
     assert!(told.ends_with("--- exit 1 ---\n"), "{told}");
 }

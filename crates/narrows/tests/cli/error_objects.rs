@@ -1,16 +1,16 @@
-//! Programs that read stdout find every failure there, also when nothing was started.
+//! Failures as JSON on stdout, even if nothing was started.
 
 use serde_json::Value;
 
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
 /// The last line of what `args` print to stdout, and the exit code.
 #[track_caller]
 fn printed(args: &[&str]) -> (Value, Option<i32>) {
-    let place = Place::new();
-    place.file("prompt.json", "{}");
-    let output = place.narrows(args).output().expect("narrows starts");
-    place.nothing_is_left();
+    let dir = TestDir::new();
+    dir.file("prompt.json", "{}");
+    let output = dir.narrows(args).output().expect("narrows starts");
+    dir.assert_no_process_left();
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 1, "{args:?} print {text:?}");
@@ -59,24 +59,24 @@ fn a_run_with_wrong_arguments_prints_an_error_event() {
 
 #[test]
 fn a_file_that_is_no_image_is_refused_before_the_agent_is_started() {
-    let place = Place::new();
-    place.file("shot.png", "no image");
-    let told = place.told(place.run("touch started", &["--image", "shot.png", "hi"]));
+    let dir = TestDir::new();
+    dir.file("shot.png", "no image");
+    let told = dir.output_of(dir.run("touch started", &["--image", "shot.png", "hi"]));
     assert!(told.contains("it is not a PNG, JPEG, GIF or WebP image"), "{told}");
     assert!(told.ends_with("--- exit 2 ---\n") || told.contains("exit 2"), "{told}");
-    assert!(!place.path().join("started").exists(), "{told}");
+    assert!(!dir.path().join("started").exists(), "{told}");
 }
 
 /// What a peer wrote must not steer the terminal of a person who looks at the output.
 #[test]
 fn json_output_has_no_characters_that_steer_a_terminal() {
     const HOSTILE: &str = "a\u{9b}2J\u{202e}\u{200b}\u{7f}\u{2066}b\u{e4}";
-    let place = Place::new();
+    let dir = TestDir::new();
     // TOML takes no control characters.
     let written = HOSTILE.replace('\u{7f}', "\\u007f");
-    place.file("hostile.toml", &format!("[[turn]]\nsteps = [{{ say = \"{written}\" }}]\n"));
+    dir.file("hostile.toml", &format!("[[turn]]\nsteps = [{{ say = \"{written}\" }}]\n"));
     for format in ["json", "events"] {
-        let output = place.run("narrows fake-agent hostile.toml", &["--output", format, "hi"]).output();
+        let output = dir.run("narrows fake-agent hostile.toml", &["--output", format, "hi"]).output();
         let text = String::from_utf8(output.expect("narrows starts").stdout).expect("UTF-8");
         let found: Vec<char> =
             text.chars().filter(|c| HOSTILE.contains(*c) && !"2Jab\u{e4}".contains(*c)).collect();
@@ -117,12 +117,12 @@ fn every_command_with_json_output_prints_its_failures() {
 }
 
 #[test]
-fn people_who_ask_for_text_get_no_object() {
-    let place = Place::new();
+fn text_output_has_no_error_object() {
+    let dir = TestDir::new();
     for args in
         [&["run", "--policy", "nofile.toml", "hi"][..], &["run", "--bogus"], &["acp", "--json=x", "--bogus"]]
     {
-        let output = place.narrows(args).output().expect("narrows starts");
+        let output = dir.narrows(args).output().expect("narrows starts");
         assert!(output.stdout.is_empty(), "{args:?} print {output:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
 /// The events that were told, and the rest.
 fn events(told: &str) -> (Vec<Value>, &str) {
@@ -12,11 +12,11 @@ fn events(told: &str) -> (Vec<Value>, &str) {
 }
 
 #[test]
-fn a_turn_is_told_from_its_beginning_to_its_end() {
+fn all_events_of_a_turn_are_printed() {
     for protocol in ["1", "2"] {
-        let place = Place::new();
+        let dir = TestDir::new();
         let args = ["--protocol", protocol, "--output", "events", "Hi"];
-        let told = place.told(place.run("narrows fake-agent hello", &args));
+        let told = dir.output_of(dir.run("narrows fake-agent hello", &args));
         let (events, rest) = events(&told);
         assert_eq!(rest, "--- exit 0 ---\n");
         let types: Vec<&Value> = events.iter().map(|event| &event["type"]).collect();
@@ -37,19 +37,19 @@ fn a_turn_is_told_from_its_beginning_to_its_end() {
 }
 
 #[test]
-fn what_an_agent_says_before_the_prompt_is_shown_with_the_run_and_not_as_its_answer() {
-    let place = Place::new();
+fn output_before_the_prompt_is_shown_with_the_run_but_is_not_the_answer() {
+    let dir = TestDir::new();
     let script = "name = 'welcome'\n[on]\nsession_new = [{ say = 'BEFORE' }, { reorder = true }, { say = 'AFTER' }]\n\
                   [[turn]]\nsteps = [{ say = 'the answer' }]\n";
-    place.file("welcome.toml", script);
+    dir.file("welcome.toml", script);
     for protocol in ["1", "2"] {
-        let told = |args: &[&str]| {
+        let output = |args: &[&str]| {
             let args = [&["--protocol", protocol, "--log", "off", "--model", "none"], args, &["Hi"]].concat();
-            place.told(place.run("narrows fake-agent welcome.toml", &args))
+            dir.output_of(dir.run("narrows fake-agent welcome.toml", &args))
         };
-        let text = told(&[]);
+        let text = output(&[]);
         assert!(text.starts_with("the answer\n"), "{protocol}: {text}");
-        let told = told(&["--output", "events"]);
+        let told = output(&["--output", "events"]);
         let (events, rest) = events(&told);
         assert_eq!(rest, "--- exit 0 ---\n");
         let (first, last) = (&events[0], &events[events.len() - 1]);
@@ -66,8 +66,8 @@ fn what_an_agent_says_before_the_prompt_is_shown_with_the_run_and_not_as_its_ans
 
 #[test]
 fn a_program_answers_questions() {
-    let place = Place::new();
-    place.file("ask.toml", "[[rule]]\neffect = \"ask\"\nkind = \"delete\"\n");
+    let dir = TestDir::new();
+    dir.file("ask.toml", "[[rule]]\neffect = \"ask\"\nkind = \"delete\"\n");
     let answer = |fields: Value| {
         let mut line = json!({"type": "permission.answer", "requestId": "perm_1"});
         line.as_object_mut().expect("an object").extend(fields.as_object().cloned().unwrap_or_default());
@@ -82,7 +82,7 @@ fn a_program_answers_questions() {
         ("nonsense\n".to_owned(), json!("reject_once"), "nobody to ask", 9),
     ] {
         let args = ["--policy", "ask.toml", "--output", "events", "--input", "events", "--log", "off", "Go"];
-        let told = place.told_with_input(place.run("narrows fake-agent ask", &args), input.as_bytes());
+        let told = dir.output_with_input(dir.run("narrows fake-agent ask", &args), input.as_bytes());
         let (events, rest) = events(&told);
         assert!(rest.ends_with(&format!("--- exit {exit} ---\n")), "{input}: {rest}");
         let resolved = events.iter().find(|event| event["payload"]["type"] == "permission.resolved");
@@ -93,36 +93,37 @@ fn a_program_answers_questions() {
 
 #[test]
 fn a_program_cancels_the_turn() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let args = ["--output", "events", "--input", "events", "Go"];
     let told =
-        place.told_with_input(place.run("narrows fake-agent slow", &args), b"{\"type\":\"run.cancel\"}\n");
+        dir.output_with_input(dir.run("narrows fake-agent slow", &args), b"{\"type\":\"run.cancel\"}\n");
     let (events, rest) = events(&told);
     assert_eq!(rest, "--- stderr ---\nerror: cancelled\n--- exit 130 ---\n");
     assert_eq!(events[events.len() - 1]["status"], "cancelled");
 }
 
 #[test]
-fn a_setting_that_cannot_be_had_is_told() {
-    let place = Place::new();
-    let told = place.told(place.run("narrows fake-agent echo", &["--model", "best", "--mode", "fast", "Hi"]));
+fn an_unavailable_setting_is_reported() {
+    let dir = TestDir::new();
+    let told =
+        dir.output_of(dir.run("narrows fake-agent echo", &["--model", "best", "--mode", "fast", "Hi"]));
     assert!(told.contains("the model \"best\" was not set: "), "{told}");
     assert!(told.contains("the mode \"fast\" was not set: "), "{told}");
     assert!(told.starts_with("Hi\n") && told.ends_with("--- exit 0 ---\n"), "{told}");
     let told =
-        place.told(place.run("narrows fake-agent echo", &["--model", "best", "--require-model", "Hi"]));
+        dir.output_of(dir.run("narrows fake-agent echo", &["--model", "best", "--require-model", "Hi"]));
     assert!(told.ends_with("--- exit 1 ---\n"), "{told}");
 }
 
 #[test]
-fn an_answer_has_the_form_of_the_schema_or_is_none() {
-    let place = Place::new();
-    place.file("form.json", r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#);
-    place.file("good.toml", "[[turn]]\nsteps = [{ say = 'Here: {\"n\": 7}' }]\n");
-    let told = |agent: &str| place.told(place.run(agent, &["--schema", "form.json", "Hi"]));
-    assert_eq!(told("narrows fake-agent good.toml"), "{\n  \"n\": 7\n}\n--- exit 0 ---\n");
-    place.file("bad.toml", "[[turn]]\nsteps = [{ say = 'Seven.' }]\n");
-    let formless = told("narrows fake-agent bad.toml");
+fn an_answer_matches_the_schema_or_is_an_error() {
+    let dir = TestDir::new();
+    dir.file("form.json", r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#);
+    dir.file("good.toml", "[[turn]]\nsteps = [{ say = 'Here: {\"n\": 7}' }]\n");
+    let output = |agent: &str| dir.output_of(dir.run(agent, &["--schema", "form.json", "Hi"]));
+    assert_eq!(output("narrows fake-agent good.toml"), "{\n  \"n\": 7\n}\n--- exit 0 ---\n");
+    dir.file("bad.toml", "[[turn]]\nsteps = [{ say = 'Seven.' }]\n");
+    let formless = output("narrows fake-agent bad.toml");
     assert!(
         formless.starts_with("--- stderr ---\nerror: the answer does not match the schema after 1 retry: "),
         "{formless}"
@@ -132,15 +133,15 @@ fn an_answer_has_the_form_of_the_schema_or_is_none() {
 
 /// The events of a run have the same ids, the error behind its end included.
 #[test]
-fn an_answer_that_is_not_what_was_asked_for_ends_with_an_error_event() {
-    let place = Place::new();
-    place.file("form.json", r#"{"type":"object","required":["n"]}"#);
+fn an_answer_that_misses_the_schema_ends_with_an_error_event() {
+    let dir = TestDir::new();
+    dir.file("form.json", r#"{"type":"object","required":["n"]}"#);
     for (agent, args, message) in [
         ("hello", &["--schema", "form.json"][..], "the answer does not match the schema"),
         ("noisy", &[], "the answer is incomplete"),
     ] {
         let args = [args, &["--log", "off", "--output", "events", "Hi"]].concat();
-        let told = place.told(place.run(&format!("narrows fake-agent {agent}"), &args));
+        let told = dir.output_of(dir.run(&format!("narrows fake-agent {agent}"), &args));
         let (events, rest) = events(&told);
         assert!(rest.ends_with("--- exit 4 ---\n"), "{rest}");
         let [.., completed, error] = &events[..] else { panic!("{told}") };

@@ -1,27 +1,27 @@
-//! Every exit code but the good one, with what narrows says about it.
+//! Every failing exit code, with its message.
 
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 
 use insta::assert_snapshot;
 
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
 const HELLO_V1: &str =
     r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentInfo":{"name":"sh","version":"1"}}}"#;
 const SESSION: &str = r#"{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s"}}"#;
 
 /// `narrows run` with an agent that answers with these lines.
-fn told(answers: &[&str], args: &[&str]) -> String {
-    let place = Place::new();
-    let agent = place.scripted(answers);
-    place.told(place.run(&agent, args))
+fn output(answers: &[&str], args: &[&str]) -> String {
+    let dir = TestDir::new();
+    let agent = dir.scripted_agent(answers);
+    dir.output_of(dir.run(&agent, args))
 }
 
 /// `narrows run` with this agent.
 fn told_with(agent: &str, args: &[&str]) -> String {
-    let place = Place::new();
-    place.told(place.run(agent, args))
+    let dir = TestDir::new();
+    dir.output_of(dir.run(agent, args))
 }
 
 /// A v1 turn that ends for this reason.
@@ -30,7 +30,7 @@ fn stopped(reason: &str) -> String {
         r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{{"sessionUpdate":"agent_message_chunk","content":{{"type":"text","text":"so far"}}}}}}}}
            {{"jsonrpc":"2.0","id":3,"result":{{"stopReason":"{reason}"}}}}"#
     );
-    told(&[HELLO_V1, SESSION, &answer], &["Hi"])
+    output(&[HELLO_V1, SESSION, &answer], &["Hi"])
 }
 
 #[test]
@@ -87,8 +87,8 @@ fn usage() {
 
 /// The standard library opens /dev/null in place of a stdout that is closed, where everything could be written.
 #[test]
-fn a_stdout_that_is_closed_is_no_success() {
-    let place = Place::new();
+fn a_closed_stdout_is_an_error() {
+    let dir = TestDir::new();
     let run = ["run", "--agent", "narrows fake-agent echo", "Hi"];
     for args in [
         &run[..],
@@ -99,22 +99,22 @@ fn a_stdout_that_is_closed_is_no_success() {
         &["serve", "--self-test", "ACP.md"],
         &["check", "--print-schema", "acp"],
     ] {
-        let command = place.narrows(args);
+        let command = dir.narrows(args);
         let mut closed = std::process::Command::new("sh");
         closed.args(["-c", "exec \"$@\" >&-", "sh"]).arg(command.get_program()).args(command.get_args());
-        closed.current_dir(place.path()).stdin(std::process::Stdio::null());
+        closed.current_dir(dir.path()).stdin(std::process::Stdio::null());
         let output = closed.output().expect("it starts");
         assert_eq!(output.status.code(), Some(141), "{args:?}: {output:?}");
     }
-    let mut open = place.narrows(run);
+    let mut open = dir.narrows(run);
     let output = open.stdout(File::options().read(true).write(true).open("/dev/null").unwrap()).output();
     assert_eq!(output.expect("it starts").status.code(), Some(0));
 }
 
 #[test]
-fn a_prompt_that_is_no_text() {
-    let place = Place::new();
-    assert_snapshot!(place.told_with_input(place.run("cat", &["-"]), b"\xff\xfe"), @"
+fn a_prompt_that_is_not_text() {
+    let dir = TestDir::new();
+    assert_snapshot!(dir.output_with_input(dir.run("cat", &["-"]), b"\xff\xfe"), @"
     --- stderr ---
     error: the prompt cannot be read from stdin
       because: it is not UTF-8
@@ -123,7 +123,7 @@ fn a_prompt_that_is_no_text() {
 }
 
 #[test]
-fn a_program_that_is_not_there() {
+fn a_missing_program() {
     assert_snapshot!(told_with("no-such-agent --acp", &["Hi"]), @r#"
     --- stderr ---
     error: cannot start the agent "no-such-agent"
@@ -137,12 +137,12 @@ fn a_program_that_is_not_there() {
       because: there is no such file
     --- exit 5 ---
     "#);
-    let place = Place::new();
-    let program = place.file("my-agent", "#!/bin/sh\n");
+    let dir = TestDir::new();
+    let program = dir.file("my-agent", "#!/bin/sh\n");
     std::fs::set_permissions(program, PermissionsExt::from_mode(0o755)).unwrap();
-    let mut command = place.run("my-agnet", &["Hi"]);
-    command.env("PATH", place.path());
-    assert_snapshot!(place.told(command), @r#"
+    let mut command = dir.run("my-agnet", &["Hi"]);
+    command.env("PATH", dir.path());
+    assert_snapshot!(dir.output_of(command), @r#"
     --- stderr ---
     error: cannot start the agent "my-agnet"
       because: there is no program "my-agnet" in PATH
@@ -153,16 +153,16 @@ fn a_program_that_is_not_there() {
 
 #[test]
 fn a_program_that_cannot_run() {
-    let place = Place::new();
-    place.file("agent", "echo hello\n");
-    assert_snapshot!(place.told(place.run("./agent", &["Hi"])), @r#"
+    let dir = TestDir::new();
+    dir.file("agent", "echo hello\n");
+    assert_snapshot!(dir.output_of(dir.run("./agent", &["Hi"])), @r#"
     --- stderr ---
     error: cannot start the agent "./agent"
       because: [DIR]/agent is not executable
     hint: make it executable: chmod +x [DIR]/agent
     --- exit 5 ---
     "#);
-    assert_snapshot!(place.told(place.run("/", &["Hi"])), @r#"
+    assert_snapshot!(dir.output_of(dir.run("/", &["Hi"])), @r#"
     --- stderr ---
     error: cannot start the agent "/"
       because: / is a directory, not a program
@@ -195,7 +195,7 @@ fn an_agent_that_says_nothing() {
     hint: an agent that is slow to start may need more: --initialize-timeout 2m
     --- exit 7 ---
     ");
-    assert_snapshot!(told(&[HELLO_V1], &["--session-timeout", "200ms", "Hi"]), @"
+    assert_snapshot!(output(&[HELLO_V1], &["--session-timeout", "200ms", "Hi"]), @"
     --- stderr ---
     error: the agent did not answer `session/new` within 200ms
     hint: an agent that is slow to start may need more: --session-timeout 5m
@@ -214,7 +214,7 @@ fn no_agent_at_all() {
     --- exit 6 ---
     ");
     let mcp = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","capabilities":{}}}"#;
-    assert_snapshot!(told(&[mcp], &["Hi"]), @r#"
+    assert_snapshot!(output(&[mcp], &["Hi"]), @r#"
     --- stderr ---
     error: the agent's answer to initialize cannot be read: unexpected form: invalid type: string "2025-06-18", expected u16 at line 1 column 31
     hint: is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`
@@ -223,10 +223,10 @@ fn no_agent_at_all() {
 }
 
 #[test]
-fn an_agent_that_cannot_be_had_now() {
+fn an_agent_that_is_temporarily_unavailable() {
     // As a bus answers while a pool of its rests.
     let resting = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32012,"message":"the pool rests","data":{"retryable":true,"retryAfterMs":900}}}"#;
-    assert_snapshot!(told(&[resting], &["Hi"]), @"
+    assert_snapshot!(output(&[resting], &["Hi"]), @"
     --- stderr ---
     error: the agent answered `initialize` with an error
       because: the pool rests (-32012)
@@ -234,7 +234,7 @@ fn an_agent_that_cannot_be_had_now() {
     --- exit 5 ---
     ");
     let lost = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the agent exited"}}"#;
-    assert_snapshot!(told(&[lost], &["Hi"]), @"
+    assert_snapshot!(output(&[lost], &["Hi"]), @"
     --- stderr ---
     error: the agent answered `initialize` with an error
       because: the agent exited (-32010)
@@ -243,16 +243,16 @@ fn an_agent_that_cannot_be_had_now() {
 }
 
 #[test]
-fn versions_that_do_not_meet() {
+fn incompatible_versions() {
     let newer = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32022,"message":"no","data":{"requested":1,"supported":[2]}}}"#;
-    assert_snapshot!(told(&[newer], &["Hi"]), @"
+    assert_snapshot!(output(&[newer], &["Hi"]), @"
     --- stderr ---
     error: the agent supports protocol versions [2]; this client speaks 1 and 2
     hint: offer version 2: --protocol 2
     --- exit 6 ---
     ");
     let other = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":7}}"#;
-    assert_snapshot!(told(&[other], &["--protocol", "2", "Hi"]), @"
+    assert_snapshot!(output(&[other], &["--protocol", "2", "Hi"]), @"
     --- stderr ---
     error: the agent chose protocol version 7; this client offered 2 and speaks 1 and 2
     --- exit 6 ---
@@ -260,10 +260,10 @@ fn versions_that_do_not_meet() {
 }
 
 #[test]
-fn a_login_that_is_needed() {
+fn a_required_login() {
     let hello = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"authMethods":[{"id":"key","name":"API key","description":"Set ACME_KEY"},{"id":"web","name":"In the\u001b[2J browser"}]}}"#;
     let refused = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32000,"message":"Authentication required"}}"#;
-    assert_snapshot!(told(&[hello, refused], &["Hi"]), @r"
+    assert_snapshot!(output(&[hello, refused], &["Hi"]), @r"
     --- stderr ---
     error: the agent wants you to log in first
     hint: it offers these ways:
@@ -271,7 +271,7 @@ fn a_login_that_is_needed() {
     hint:   In the\u{1b}[2J browser: with the agent's own command
     --- exit 1 ---
     ");
-    assert_snapshot!(told(&[HELLO_V1, refused], &["Hi"]), @"
+    assert_snapshot!(output(&[HELLO_V1, refused], &["Hi"]), @"
     --- stderr ---
     error: the agent wants you to log in first
     hint: log in with the agent's own command, or hand it a key: --env NAME
@@ -282,14 +282,14 @@ fn a_login_that_is_needed() {
 #[test]
 fn an_error_of_the_agent() {
     let session = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"disk\u0007 full"}}"#;
-    assert_snapshot!(told(&[HELLO_V1, session], &["Hi"]), @r"
+    assert_snapshot!(output(&[HELLO_V1, session], &["Hi"]), @r"
     --- stderr ---
     error: the agent answered `session/new` with an error
       because: disk\u{7} full (-32603)
     --- exit 1 ---
     ");
     let prompt = r#"{"jsonrpc":"2.0","id":3,"error":{"code":-32018,"message":"model away","data":{"retryable":true}}}"#;
-    assert_snapshot!(told(&[HELLO_V1, SESSION, prompt], &["Hi"]), @"
+    assert_snapshot!(output(&[HELLO_V1, SESSION, prompt], &["Hi"]), @"
     --- stderr ---
     error: the agent answered the prompt with an error
       because: model away (-32018)
@@ -299,14 +299,14 @@ fn an_error_of_the_agent() {
 }
 
 #[test]
-fn an_answer_that_makes_no_sense() {
+fn an_invalid_answer() {
     let prompt = r#"{"jsonrpc":"2.0","id":3,"result":{"reason":"end_turn"}}"#;
-    assert_snapshot!(told(&[HELLO_V1, SESSION, prompt], &["Hi"]), @"
+    assert_snapshot!(output(&[HELLO_V1, SESSION, prompt], &["Hi"]), @"
     --- stderr ---
     error: the agent's answer to the prompt makes no sense: unexpected form: missing field `stopReason` at line 1 column 21
     --- exit 6 ---
     ");
-    assert_snapshot!(told(&[HELLO_V1, r#"{"jsonrpc":"2.0","id":2,"result":{}}"#], &["Hi"]), @"
+    assert_snapshot!(output(&[HELLO_V1, r#"{"jsonrpc":"2.0","id":2,"result":{}}"#], &["Hi"]), @"
     --- stderr ---
     error: the agent's answer to `session/new` makes no sense: it names no session
     --- exit 6 ---
@@ -317,21 +317,21 @@ fn an_answer_that_makes_no_sense() {
 fn a_failure_in_place_of_an_answer() {
     let marked = r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"Error: 401"},"_meta":{"narrows/error":{"kind":"auth","message":"the endpoint wants a key","retryable":false}}}}}
                     {"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}"#;
-    assert_snapshot!(told(&[HELLO_V1, SESSION, marked], &["Hi"]), @"
+    assert_snapshot!(output(&[HELLO_V1, SESSION, marked], &["Hi"]), @"
     --- stderr ---
     error: the endpoint wants a key
     hint: check the key: OPENAI_API_KEY, or what narrows.toml says about it
     --- exit 1 ---
     ");
     let result = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn","_meta":{"narrows/error":{"message":"busy","retryable":true}}}}"#;
-    assert_snapshot!(told(&[HELLO_V1, SESSION, result], &["Hi"]), @"
+    assert_snapshot!(output(&[HELLO_V1, SESSION, result], &["Hi"]), @"
     --- stderr ---
     error: busy
     hint: the agent says that it may work later
     --- exit 1 ---
     ");
     let whole = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn","_meta":{"narrows/error":{"kind":"rate_limit","status":429,"url":"https://h/v1/chat/completions","message":"slow down","retryable":true,"requestId":"r"}}}}"#;
-    assert_snapshot!(told(&[HELLO_V1, SESSION, whole], &["--output", "json", "Hi"]), @r#"
+    assert_snapshot!(output(&[HELLO_V1, SESSION, whole], &["--output", "json", "Hi"]), @r#"
     {"text":"","stopReason":"end_turn","sessionId":"s","agent":{"name":"sh","version":"1"},"protocol":1,"error":{"kind":"agent","message":"the model at https://h/v1/chat/completions gave no answer (HTTP 429): slow down","exitCode":1,"endpoint":{"kind":"rate_limit","status":429,"url":"https://h/v1/chat/completions","message":"slow down","retryable":true},"hints":["the agent says that it may work later"]}}
     --- stderr ---
     error: the model at https://h/v1/chat/completions gave no answer (HTTP 429)
@@ -377,8 +377,8 @@ fn reasons_to_stop() {
 
 #[test]
 fn a_failure_as_json() {
-    let place = Place::new();
-    assert_snapshot!(place.told(place.run("no-such-agent", &["--output", "json", "Hi"])), @r#"
+    let dir = TestDir::new();
+    assert_snapshot!(dir.output_of(dir.run("no-such-agent", &["--output", "json", "Hi"])), @r#"
     {"text":"","stopReason":null,"sessionId":null,"agent":null,"protocol":null,"error":{"kind":"start","message":"cannot start the agent \"no-such-agent\": there is no program \"no-such-agent\" in PATH","exitCode":5,"hints":["install it, or give the path to it: --agent \"/path/to/agent\""]}}
     --- stderr ---
     error: cannot start the agent "no-such-agent"
@@ -387,7 +387,7 @@ fn a_failure_as_json() {
     --- exit 5 ---
     "#);
     let refusal = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"refusal"}}"#;
-    assert_snapshot!(told(&[HELLO_V1, SESSION, refusal], &["--output", "json", "Hi"]), @r#"
+    assert_snapshot!(output(&[HELLO_V1, SESSION, refusal], &["--output", "json", "Hi"]), @r#"
     {"text":"","stopReason":"refusal","sessionId":"s","agent":{"name":"sh","version":"1"},"protocol":1,"error":{"kind":"refusal","message":"the agent refused to answer","exitCode":3}}
     --- stderr ---
     error: the agent refused to answer
@@ -397,11 +397,11 @@ fn a_failure_as_json() {
 
 #[test]
 fn an_error_of_the_agent_as_json() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let refusal = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"no","data":{"retryable":true,"why":[1]}}}"#;
-    place.scripted(&[HELLO_V1, refusal]);
+    dir.scripted_agent(&[HELLO_V1, refusal]);
     let agent = "sh -c 'echo trouble >&2; exec sh agent.sh'";
-    assert_snapshot!(place.told(place.run(agent, &["--output", "json", "Hi"])), @r#"
+    assert_snapshot!(dir.output_of(dir.run(agent, &["--output", "json", "Hi"])), @r#"
     {"text":"","stopReason":null,"sessionId":null,"agent":{"name":"sh","version":"1"},"protocol":1,"error":{"kind":"agent","message":"the agent answered `session/new` with an error: no (-32603)","exitCode":1,"code":-32603,"data":{"retryable":true,"why":[1]},"stderr":"trouble","hints":["the agent says that it may work later"]}}
     --- stderr ---
     error: the agent answered `session/new` with an error
@@ -415,11 +415,11 @@ fn an_error_of_the_agent_as_json() {
 
 #[test]
 fn an_output_that_cannot_be_written() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let text = r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"lost"}}}}
                   {"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}"#;
-    let agent = place.scripted(&[HELLO_V1, SESSION, text]);
-    let mut command = place.run(&agent, &["Hi"]);
+    let agent = dir.scripted_agent(&[HELLO_V1, SESSION, text]);
+    let mut command = dir.run(&agent, &["Hi"]);
     command.stdout(File::options().write(true).open("/dev/full").unwrap());
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(70));
@@ -427,5 +427,5 @@ fn an_output_that_cannot_be_written() {
     error: the output cannot be written
       because: No space left on device (os error 28)
     ");
-    place.nothing_is_left();
+    dir.assert_no_process_left();
 }

@@ -1,4 +1,4 @@
-//! The scripted agent, by itself and behind `narrows run`.
+//! The scripted agent, alone and with `narrows run`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use insta::assert_snapshot;
 
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
 /// A turn with a built-in script, which must be told alike in both versions.
 #[track_caller]
-fn told(script: &str) -> String {
+fn output(script: &str) -> String {
     let [one, two] = ["1", "2"].map(|protocol| {
-        let place = Place::new();
+        let dir = TestDir::new();
         let agent = format!("narrows fake-agent {script}");
-        place.told(place.run(&agent, &["--protocol", protocol, "Hello, who are you?"]))
+        dir.output_of(dir.run(&agent, &["--protocol", protocol, "Hello, who are you?"]))
     });
     assert_eq!(one, two);
     one
@@ -23,7 +23,7 @@ fn told(script: &str) -> String {
 
 #[test]
 fn hello() {
-    assert_snapshot!(told("hello"), @"
+    assert_snapshot!(output("hello"), @"
     Hello! I am the fake agent of Narrows. You said: “Hello, who are you?”. There is no model behind me, only a script of a few lines, so I always answer the same, and nothing I say costs anything.
     --- exit 0 ---
     ");
@@ -31,7 +31,7 @@ fn hello() {
 
 #[test]
 fn echo() {
-    assert_snapshot!(told("echo"), @"
+    assert_snapshot!(output("echo"), @"
     Hello, who are you?
     --- exit 0 ---
     ");
@@ -39,7 +39,7 @@ fn echo() {
 
 #[test]
 fn ask() {
-    assert_snapshot!(told("ask"), @"
+    assert_snapshot!(output("ask"), @"
     I would like to clean up. 
     Done, with your leave (allow_once).
     --- exit 0 ---
@@ -48,7 +48,7 @@ fn ask() {
 
 #[test]
 fn crash() {
-    assert_snapshot!(told("crash"), @"
+    assert_snapshot!(output("crash"), @"
     I am about to…
     --- stderr ---
     error: the agent ended in the middle of the turn: killed by SIGABRT
@@ -60,7 +60,7 @@ fn crash() {
 
 #[test]
 fn noisy() {
-    assert_snapshot!(told("noisy"), @"
+    assert_snapshot!(output("noisy"), @"
     Before the noise. After the noise.
     --- stderr ---
     error: the answer is incomplete: 1 message was too long
@@ -70,22 +70,22 @@ fn noisy() {
 
 #[test]
 fn flood() {
-    let place = Place::new();
+    let dir = TestDir::new();
     // The built-in one is ten times that, which takes a while without optimisation.
-    place.file(
+    dir.file(
         "flood.toml",
         "name = \"flood\"\n[[turn]]\nsteps = [{ flood = { updates = 20_000, bytes = 100 } }]\n",
     );
-    let told = place.told(place.run("narrows fake-agent flood.toml", &["Hi"]));
+    let told = dir.output_of(dir.run("narrows fake-agent flood.toml", &["Hi"]));
     let (text, rest) = told.split_once("\n---").expect("an end");
     assert_eq!((text.len(), rest), (2_000_000, " exit 0 ---\n"));
 }
 
 #[test]
 fn as_json() {
-    let place = Place::new();
-    let command = place.run("narrows fake-agent echo", &["--protocol", "2", "--output", "json", "one two"]);
-    assert_snapshot!(place.told(command), @r#"
+    let dir = TestDir::new();
+    let command = dir.run("narrows fake-agent echo", &["--protocol", "2", "--output", "json", "one two"]);
+    assert_snapshot!(dir.output_of(command), @r#"
     {"text":"one two","stopReason":"end_turn","sessionId":"session-1","agent":{"name":"echo","version":"[VERSION]"},"protocol":2}
     --- exit 0 ---
     "#);
@@ -93,11 +93,11 @@ fn as_json() {
 
 #[test]
 fn a_script_in_a_file() {
-    let place = Place::new();
-    let printed = place.narrows(["fake-agent", "--print", "echo"]).output().unwrap();
+    let dir = TestDir::new();
+    let printed = dir.narrows(["fake-agent", "--print", "echo"]).output().unwrap();
     assert!(printed.status.success());
-    place.file("mine.toml", std::str::from_utf8(&printed.stdout).unwrap());
-    assert_snapshot!(place.told(place.run("narrows fake-agent mine.toml", &["Hi"])), @"
+    dir.file("mine.toml", std::str::from_utf8(&printed.stdout).unwrap());
+    assert_snapshot!(dir.output_of(dir.run("narrows fake-agent mine.toml", &["Hi"])), @"
     Hi
     --- exit 0 ---
     ");
@@ -105,42 +105,42 @@ fn a_script_in_a_file() {
 
 #[test]
 fn every_script_is_listed_and_can_be_printed() {
-    let place = Place::new();
-    let list = place.narrows(["fake-agent", "--list"]).output().unwrap();
+    let dir = TestDir::new();
+    let list = dir.narrows(["fake-agent", "--list"]).output().unwrap();
     let list = String::from_utf8(list.stdout).unwrap();
     let names: Vec<&str> = list.lines().filter_map(|line| line.split_whitespace().next()).collect();
     for name in ["hello", "echo", "ask", "crash", "hang", "noisy", "stubborn", "flood"] {
         assert!(names.contains(&name), "{name} is not in the list");
     }
     for name in names {
-        let printed = place.narrows(["fake-agent", "--print", name]).output().unwrap();
+        let printed = dir.narrows(["fake-agent", "--print", name]).output().unwrap();
         assert!(printed.status.success() && !printed.stdout.is_empty(), "{name} cannot be printed");
     }
 }
 
 #[test]
-fn scripts_that_are_none() {
-    let place = Place::new();
-    assert_snapshot!(place.told(place.narrows(["fake-agent", "helo"])), @r#"
+fn invalid_scripts() {
+    let dir = TestDir::new();
+    assert_snapshot!(dir.output_of(dir.narrows(["fake-agent", "helo"])), @r#"
     --- stderr ---
     error: "helo" is neither a built-in script nor a file
     hint: did you mean "hello"?
     --- exit 2 ---
     "#);
-    assert_snapshot!(place.told(place.narrows(["fake-agent", "--print", "nothing-like-it"])), @r#"
+    assert_snapshot!(dir.output_of(dir.narrows(["fake-agent", "--print", "nothing-like-it"])), @r#"
     --- stderr ---
     error: there is no built-in script "nothing-like-it"
     hint: the built-in scripts: narrows fake-agent --list
     --- exit 2 ---
     "#);
-    place.file("bad.toml", "name = \"bad\"\nturns = 7\n");
-    assert_snapshot!(place.told(place.narrows(["fake-agent", "bad.toml"])), @"
+    dir.file("bad.toml", "name = \"bad\"\nturns = 7\n");
+    assert_snapshot!(dir.output_of(dir.narrows(["fake-agent", "bad.toml"])), @"
     --- stderr ---
     error: bad.toml:2: the script has no `turns` (did you mean `turn`?); it takes name, version, protocol, session_id, delay, modes, auth, capabilities, on, turn
     hint: a script that works: narrows fake-agent --print hello
     --- exit 2 ---
     ");
-    assert_snapshot!(place.told(place.narrows(["fake-agent", "."])), @r#"
+    assert_snapshot!(dir.output_of(dir.narrows(["fake-agent", "."])), @r#"
     --- stderr ---
     error: the script "." cannot be read
       because: Is a directory (os error 21)
@@ -150,9 +150,9 @@ fn scripts_that_are_none() {
 
 #[test]
 fn the_exit_code_is_that_of_the_script() {
-    let place = Place::new();
-    place.file("exit.toml", "name = \"exit\"\n[on]\nstart = [{ exit = 9 }]\n");
-    assert_snapshot!(place.told(place.run("narrows fake-agent exit.toml", &["Hi"])), @"
+    let dir = TestDir::new();
+    dir.file("exit.toml", "name = \"exit\"\n[on]\nstart = [{ exit = 9 }]\n");
+    assert_snapshot!(dir.output_of(dir.run("narrows fake-agent exit.toml", &["Hi"])), @"
     --- stderr ---
     error: the agent ended before it answered `initialize`: exited with status 9
     --- exit 5 ---
@@ -161,8 +161,8 @@ fn the_exit_code_is_that_of_the_script() {
 
 #[test]
 fn stdout_carries_nothing_but_messages() {
-    let place = Place::new();
-    let mut command = place.narrows(["--log", "trace", "fake-agent", "hello"]);
+    let dir = TestDir::new();
+    let mut command = dir.narrows(["--log", "trace", "fake-agent", "hello"]);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
@@ -189,28 +189,28 @@ fn stdout_carries_nothing_but_messages() {
     drop(stdin);
     assert!(child.wait().unwrap().success());
     assert_eq!(lines.count(), 0);
-    place.nothing_is_left();
+    dir.assert_no_process_left();
 }
 
 /// Requests, a line each, in a file.
-fn requests(place: &Place, count: usize) -> File {
+fn requests(dir: &TestDir, count: usize) -> File {
     let lines: String = (0..count)
         .map(|id| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"session/list\"}}\n"))
         .collect();
-    File::open(place.file("requests", &lines)).expect("a file")
+    File::open(dir.file("requests", &lines)).expect("a file")
 }
 
 #[test]
-fn whatever_was_asked_is_answered_before_the_end() {
-    let place = Place::new();
-    let answers = place.path().join("answers");
-    let mut command = place.narrows(["fake-agent", "hello"]);
-    command.stdin(requests(&place, 5000)).stdout(File::create(&answers).unwrap());
+fn every_request_is_answered_before_the_end() {
+    let dir = TestDir::new();
+    let answers = dir.path().join("answers");
+    let mut command = dir.narrows(["fake-agent", "hello"]);
+    command.stdin(requests(&dir, 5000)).stdout(File::create(&answers).unwrap());
     assert!(command.status().unwrap().success());
     assert_eq!(std::fs::read_to_string(answers).unwrap().lines().count(), 5000);
 
-    let mut command = place.narrows(["fake-agent", "hello"]);
-    let mut child = command.stdin(requests(&place, 5000)).stdout(Stdio::piped()).spawn().unwrap();
+    let mut command = dir.narrows(["fake-agent", "hello"]);
+    let mut child = command.stdin(requests(&dir, 5000)).stdout(Stdio::piped()).spawn().unwrap();
     let mut stdout = child.stdout.take().unwrap();
     let (mut answers, mut piece) = (0, [0; 4096]);
     loop {
@@ -224,22 +224,22 @@ fn whatever_was_asked_is_answered_before_the_end() {
     }
     assert!(child.wait().unwrap().success());
     assert_eq!(answers, 5000);
-    place.nothing_is_left();
+    dir.assert_no_process_left();
 }
 
 #[test]
-fn a_conversation_that_breaks_off() {
-    let place = Place::new();
-    let mut command = place.narrows(["fake-agent", "hello"]);
+fn a_connection_lost_during_a_script() {
+    let dir = TestDir::new();
+    let mut command = dir.narrows(["fake-agent", "hello"]);
     command.stdin(File::open("/").unwrap());
-    assert_snapshot!(place.told(command), @"
+    assert_snapshot!(dir.output_of(command), @"
     --- stderr ---
     error: the conversation with the client broke off
       because: the connection failed: Is a directory (os error 21)
     --- exit 70 ---
     ");
 
-    let mut command = place.narrows(["fake-agent", "hello"]);
+    let mut command = dir.narrows(["fake-agent", "hello"]);
     command.stdin(Stdio::piped()).stderr(Stdio::piped());
     command.stdout(File::options().write(true).open("/dev/full").unwrap());
     let mut child = command.spawn().unwrap();
@@ -253,5 +253,5 @@ fn a_conversation_that_breaks_off() {
     error: the conversation with the client broke off
       because: the connection failed: No space left on device (os error 28)
     ");
-    place.nothing_is_left();
+    dir.assert_no_process_left();
 }

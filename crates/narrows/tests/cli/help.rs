@@ -1,23 +1,23 @@
-//! What narrows says about itself.
+//! Help, version and completions.
 
 use insta::assert_snapshot;
 
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
-fn told(args: &[&str]) -> String {
-    let place = Place::new();
-    place.told(place.narrows(args))
+fn output(args: &[&str]) -> String {
+    let dir = TestDir::new();
+    dir.output_of(dir.narrows(args))
 }
 
 #[test]
 fn the_version() {
-    assert_snapshot!(told(&["--version"]), @"
+    assert_snapshot!(output(&["--version"]), @"
     narrows [VERSION]
     protocol: ACP versions 1 and 2
     platform: linux [ARCH]
     --- exit 0 ---
     ");
-    assert_snapshot!(told(&["-V"]), @"
+    assert_snapshot!(output(&["-V"]), @"
     narrows [VERSION]
     --- exit 0 ---
     ");
@@ -25,7 +25,7 @@ fn the_version() {
 
 #[test]
 fn the_short_help() {
-    assert_snapshot!(told(&["-h"]), @r#"
+    assert_snapshot!(output(&["-h"]), @r#"
     Be, drive and test agents that speak the Agent Client Protocol (ACP)
 
     Usage: narrows [OPTIONS] <COMMAND>
@@ -69,7 +69,7 @@ fn the_short_help() {
 
 #[test]
 fn the_long_help() {
-    assert_snapshot!(told(&["--help"]), @r#"
+    assert_snapshot!(output(&["--help"]), @r#"
     Be, drive and test agents that speak the Agent Client Protocol (ACP)
 
     Usage: narrows [OPTIONS] <COMMAND>
@@ -165,7 +165,7 @@ fn the_long_help() {
 
 #[test]
 fn the_help_of_run() {
-    assert_snapshot!(told(&["run", "-h"]), @r#"
+    assert_snapshot!(output(&["run", "-h"]), @r#"
     Send one prompt to an agent and print its answer
 
     Usage: narrows run [OPTIONS] [PROMPT]
@@ -262,7 +262,7 @@ fn the_help_of_run() {
 
 #[test]
 fn the_help_of_run_says_when_a_time_limit_ends_the_command() {
-    let help = told(&["run", "--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    let help = output(&["run", "--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
     for sentence in [
         "--timeout limits the whole run, from the start of the agent to the end of the turn.",
         "So with --timeout 2s the command ends within 3 s if the agent stops when asked, and within 7 s if it ignores \
@@ -274,7 +274,7 @@ fn the_help_of_run_says_when_a_time_limit_ends_the_command() {
 
 #[test]
 fn the_help_of_acp() {
-    assert_snapshot!(told(&["acp", "-h"]), @r#"
+    assert_snapshot!(output(&["acp", "-h"]), @r#"
     Be an agent for any Chat Completions endpoint, on stdin and stdout
 
     Usage: narrows acp [OPTIONS]
@@ -310,7 +310,7 @@ fn the_help_of_acp() {
 
 #[test]
 fn the_help_of_fake_agent() {
-    assert_snapshot!(told(&["fake-agent", "--help"]), @r#"
+    assert_snapshot!(output(&["fake-agent", "--help"]), @r#"
     Be a scripted agent on stdin and stdout, faults included
 
     For tests: of clients, of editors, of narrows itself. A script says what the agent answers, and how
@@ -348,12 +348,12 @@ fn the_help_of_fake_agent() {
 
 #[test]
 fn no_arguments() {
-    assert_eq!(told(&[]).replace("--- stderr ---\n", ""), told(&["-h"]).replace("exit 0", "exit 2"));
+    assert_eq!(output(&[]).replace("--- stderr ---\n", ""), output(&["-h"]).replace("exit 0", "exit 2"));
 }
 
 #[test]
 fn a_wrong_command() {
-    assert_snapshot!(told(&["rum"]), @"
+    assert_snapshot!(output(&["rum"]), @"
     --- stderr ---
     error: unrecognized subcommand 'rum'
 
@@ -369,7 +369,7 @@ fn a_wrong_command() {
 #[test]
 fn completions_know_the_commands() {
     for shell in ["bash", "zsh", "fish"] {
-        let script = told(&["completions", shell]);
+        let script = output(&["completions", shell]);
         assert!(script.ends_with("--- exit 0 ---\n"), "{script}");
         for word in ["fake-agent", "completions", "--agent", "--initialize-timeout"] {
             assert!(script.contains(word.trim_start_matches('-')), "{shell} has no {word}");
@@ -379,7 +379,7 @@ fn completions_know_the_commands() {
 
 #[test]
 fn completions_know_the_values_that_are_fixed_and_offer_files() {
-    let script = told(&["completions", "bash"]);
+    let script = output(&["completions", "bash"]);
     for (flag, values) in [
         ("--access", "low medium high"),
         ("--effort", "minimal low medium high"),
@@ -402,7 +402,7 @@ fn completions_know_the_values_that_are_fixed_and_offer_files() {
 
 #[test]
 fn the_readme_has_the_exit_codes_of_the_help() {
-    let help = told(&["--help"]);
+    let help = output(&["--help"]);
     let (_, codes) = help.split_once("Exit codes:\n").expect("a section");
     let (codes, _) = codes.split_once("\n\n").expect("another section");
     let readme = include_str!("../../README.md");

@@ -1,9 +1,9 @@
-//! `narrows policy`: what rules say, before an agent finds out.
+//! `narrows policy`: evaluating rules without an agent.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
 const RULES: &str = r#"
 [[rule]]
@@ -24,15 +24,15 @@ server = "github"
 "#;
 
 /// A place with the rules above.
-fn place() -> Place {
-    let place = Place::new();
-    place.file("rules.toml", RULES);
-    place
+fn dir() -> TestDir {
+    let dir = TestDir::new();
+    dir.file("rules.toml", RULES);
+    dir
 }
 
 /// `narrows policy` with these arguments.
-fn policy(place: &Place, args: &[&str]) -> String {
-    place.told(place.narrows(["policy"].iter().chain(args)))
+fn policy(dir: &TestDir, args: &[&str]) -> String {
+    dir.output_of(dir.narrows(["policy"].iter().chain(args)))
 }
 
 /// The object of an output that ends with this code.
@@ -45,8 +45,8 @@ fn object(told: &str, code: u8) -> Value {
 
 #[test]
 fn a_command_is_explained() {
-    let place = place();
-    assert_snapshot!(policy(&place, &["explain", "rules.toml", "--", "git", "push", "origin", "main"]), @"
+    let dir = dir();
+    assert_snapshot!(policy(&dir, &["explain", "rules.toml", "--", "git", "push", "origin", "main"]), @"
     deny `git push origin main`: rule `people push` (rules.toml:2) says so: Ask in the channel for a push.
     rules:
       + deny rule `people push` (rules.toml:2): matches `git push origin main`
@@ -54,7 +54,7 @@ fn a_command_is_explained() {
       - ask rule 3 (rules.toml:14): its `server` does not match `git push origin main`
     --- exit 0 ---
     ");
-    assert_snapshot!(policy(&place, &["explain", "rules.toml", "--", "make test && git push"]), @"
+    assert_snapshot!(policy(&dir, &["explain", "rules.toml", "--", "make test && git push"]), @"
     deny `git push`: rule `people push` (rules.toml:2) says so: Ask in the channel for a push.
     parts:
       allow `make test`: rule 2 (rules.toml:10) says so
@@ -67,17 +67,17 @@ fn a_command_is_explained() {
     ");
     // The same words are one argument of a program here.
     let words = ["explain", "rules.toml", "--no-sandbox", "--", "echo", "make test && git push"];
-    let told = policy(&place, &words);
+    let told = policy(&dir, &words);
     assert!(told.starts_with("ask `echo"), "{told}");
 }
 
 /// The sandbox is the one of this machine, unless a flag says otherwise.
 #[tokio::test]
 async fn a_command_is_judged_in_the_sandbox_that_a_run_would_have() {
-    let place = place();
+    let dir = dir();
     let can = narrows_process::Sandbox::support().await.confined();
     for (file, protected) in [("a.txt", can.files), (".env", can.protected)] {
-        place.file(file, "");
+        dir.file(file, "");
         for (flags, confined) in [
             (&[][..], json!({"files": can.files, "network": false, "protected": protected})),
             (&["--no-network"], json!({"files": can.files, "network": can.network, "protected": protected})),
@@ -85,7 +85,7 @@ async fn a_command_is_judged_in_the_sandbox_that_a_run_would_have() {
             (&["--no-sandbox"], json!({"files": false, "network": false, "protected": false})),
         ] {
             let args = [&["explain", "--json"], flags, &["--", "make"]].concat();
-            let told = object(&policy(&place, &args), 0);
+            let told = object(&policy(&dir, &args), 0);
             assert_eq!(told["confined"], confined, "{file} {flags:?}");
             let held = confined["files"] == true && confined["protected"] == true;
             let off = flags.contains(&"--no-network") && confined["network"] == false;
@@ -105,9 +105,9 @@ async fn a_command_is_judged_in_the_sandbox_that_a_run_would_have() {
 fn flags_decide_as_they_do_for_a_run() {
     #[track_caller]
     fn check(args: &[&str], expected: &str) {
-        let place = place();
-        std::fs::create_dir(place.path().join("more")).unwrap();
-        let told = policy(&place, &[&["explain"], args].concat());
+        let dir = dir();
+        std::fs::create_dir(dir.path().join("more")).unwrap();
+        let told = policy(&dir, &[&["explain"], args].concat());
         assert!(told.starts_with(expected) && told.ends_with("--- exit 0 ---\n"), "{args:?}: {told}");
     }
     check(&["--path", "a.txt"], "allow `a.txt`");
@@ -136,8 +136,8 @@ fn flags_decide_as_they_do_for_a_run() {
 
 #[test]
 fn an_explanation_for_programs() {
-    let place = place();
-    let told = policy(&place, &["explain", "rules.toml", "--json", "--", "make", "test"]);
+    let dir = dir();
+    let told = policy(&dir, &["explain", "rules.toml", "--json", "--", "make", "test"]);
     let explained = object(&told, 0);
     assert_eq!(explained["verdict"], "allow");
     assert_eq!(explained["because"], json!({"by": "rule", "file": "rules.toml", "line": 10, "number": 2}));
@@ -149,8 +149,8 @@ fn an_explanation_for_programs() {
 }
 
 #[test]
-fn what_is_no_request_is_refused() {
-    let place = place();
+fn an_invalid_request_is_refused() {
+    let dir = dir();
     for (args, words) in [
         (&["explain"][..], "<REQUEST>"),
         (&["explain", "--kind", "levitate"], "[possible values: think, read,"),
@@ -158,39 +158,39 @@ fn what_is_no_request_is_refused() {
         (&["explain", "--cwd", "nowhere", "--", "ls"], "the directory \"nowhere\" cannot be used"),
         (&["explain", "nothing.toml", "--", "ls"], "the rules: \"nothing.toml\" cannot be read"),
     ] {
-        let told = policy(&place, args);
+        let told = policy(&dir, args);
         assert!(told.contains(words) && told.ends_with("--- exit 2 ---\n"), "{told}");
     }
 }
 
 #[test]
 fn rules_are_checked_with_their_examples() {
-    let place = place();
-    assert_snapshot!(policy(&place, &["check", "rules.toml"]), @"
+    let dir = dir();
+    assert_snapshot!(policy(&dir, &["check", "rules.toml"]), @"
     rules.toml: 3 rules; the examples hold
     --- exit 0 ---
     ");
-    place.file(
+    dir.file(
         "one.toml",
         "access = 'low'\nnetwork = false\nweb_search = false\n[[rule]]\neffect = 'deny'\nkind = '*'",
     );
-    assert_snapshot!(policy(&place, &["check", "one.toml"]), @"
+    assert_snapshot!(policy(&dir, &["check", "one.toml"]), @"
     one.toml: 1 rule, low access, no network, no search of the web; the examples hold
     --- exit 0 ---
     ");
-    assert_snapshot!(policy(&place, &["check", "one.toml", "--json"]), @r#"
+    assert_snapshot!(policy(&dir, &["check", "one.toml", "--json"]), @r#"
     {"file":"one.toml","ok":true,"rules":1,"access":"low","network":false,"webSearch":false}
     --- exit 0 ---
     "#);
-    place.file("bad.toml", &RULES.replace("git pull", "git push --force"));
-    assert_snapshot!(policy(&place, &["check", "bad.toml"]), @"
+    dir.file("bad.toml", &RULES.replace("git pull", "git push --force"));
+    assert_snapshot!(policy(&dir, &["check", "bad.toml"]), @"
     --- stderr ---
     error: bad.toml:8:14: this rule matches this example
     hint: what denies or asks also matches further words and paths below
     --- exit 2 ---
     ");
-    place.file("odd.toml", "[[rule]]\nefect = 'deny'");
-    let told = policy(&place, &["check", "odd.toml", "--json"]);
+    dir.file("odd.toml", "[[rule]]\nefect = 'deny'");
+    let told = policy(&dir, &["check", "odd.toml", "--json"]);
     let checked: Value = serde_json::from_str(told.lines().next().unwrap()).unwrap();
     assert_eq!((&checked["ok"], &checked["error"]["line"]), (&json!(false), &json!(2)));
     assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
@@ -198,24 +198,24 @@ fn rules_are_checked_with_their_examples() {
 
 #[test]
 fn a_run_that_was_recorded_is_judged_again() {
-    let place = place();
-    let recorded = place.run("narrows fake-agent ask", &["--output", "events", "Hi"]).output().unwrap();
+    let dir = dir();
+    let recorded = dir.run("narrows fake-agent ask", &["--output", "events", "Hi"]).output().unwrap();
     assert!(recorded.status.success());
-    place.file("run.jsonl", std::str::from_utf8(&recorded.stdout).unwrap());
-    assert_snapshot!(policy(&place, &["test", "rules.toml", "--events", "run.jsonl"]), @"
+    dir.file("run.jsonl", std::str::from_utf8(&recorded.stdout).unwrap());
+    assert_snapshot!(policy(&dir, &["test", "rules.toml", "--events", "run.jsonl"]), @"
     = allow: Remove build output?
     verdicts that differ: 0 of 1
     --- exit 0 ---
     ");
-    place.file("strict.toml", "[[rule]]\neffect = 'ask'\nkind = 'delete'\nbecause = 'It may be needed.'");
-    assert_snapshot!(policy(&place, &["test", "strict.toml", "--events", "run.jsonl"]), @"
+    dir.file("strict.toml", "[[rule]]\neffect = 'ask'\nkind = 'delete'\nbecause = 'It may be needed.'");
+    assert_snapshot!(policy(&dir, &["test", "strict.toml", "--events", "run.jsonl"]), @"
     ! allow -> ask: Remove build output?
         rule 1 (strict.toml:1) says so: It may be needed.
     verdicts that differ: 1 of 1
     --- exit 1 ---
     ");
     let args = ["test", "strict.toml", "--events", "run.jsonl", "--allow-changes", "--json"];
-    let judged = object(&policy(&place, &args), 0);
+    let judged = object(&policy(&dir, &args), 0);
     assert_eq!((&judged["changed"], &judged["unknownLines"]), (&json!(1), &json!(0)));
     let request = &judged["requests"][0];
     assert_eq!(
@@ -225,8 +225,8 @@ fn a_run_that_was_recorded_is_judged_again() {
     assert_eq!(request["decision"]["because"]["line"], 1);
     // The same from stdin, and in another directory, where the file is none of the agent's.
     let elsewhere =
-        place.narrows(["policy", "test", "rules.toml", "--cwd", "/", "--add-dir", ".", "--events", "-"]);
-    let told = place.told_with_input(elsewhere, &recorded.stdout);
+        dir.narrows(["policy", "test", "rules.toml", "--cwd", "/", "--add-dir", ".", "--events", "-"]);
+    let told = dir.output_with_input(elsewhere, &recorded.stdout);
     assert!(told.starts_with("= allow: Remove build output?"), "{told}");
 }
 
@@ -243,9 +243,9 @@ fn asked(id: &str, requested: &Value, decision: &Value) -> String {
 }
 
 #[test]
-fn every_sort_of_request_is_judged_as_what_it_is() {
-    let place = place();
-    let directory = place.path().canonicalize().unwrap();
+fn every_kind_of_request_is_judged_correctly() {
+    let dir = dir();
+    let directory = dir.path().canonicalize().unwrap();
     let allowed = json!({"verdict": "allow", "because": {"by": "preset"}});
     let file = json!({"method": "fs/write_text_file", "kind": "edit", "input": {"path": "/link/a"}, "locations": [directory.join("a")]});
     let requests = [
@@ -280,8 +280,8 @@ fn every_sort_of_request_is_judged_as_what_it_is() {
     let open = asked("open", &json!({"method": "session/request_permission"}), &allowed);
     record.push_str(open.lines().next().unwrap());
     record.push_str("\n\nno event\n{\"type\":\"of another day\"}\n");
-    place.file("run.jsonl", &record);
-    assert_snapshot!(policy(&place, &["test", "rules.toml", "--events", "run.jsonl"]), @"
+    dir.file("run.jsonl", &record);
+    assert_snapshot!(policy(&dir, &["test", "rules.toml", "--events", "run.jsonl"]), @"
     ! allow -> deny: argv
         rule `people push` (rules.toml:2) says so: Ask in the channel for a push.
     ! allow -> deny: line
@@ -305,27 +305,27 @@ fn every_sort_of_request_is_judged_as_what_it_is() {
 }
 
 #[test]
-fn a_record_without_events_is_none() {
-    let place = place();
-    place.file("empty.jsonl", "hello\n");
-    assert_snapshot!(policy(&place, &["test", "rules.toml", "--events", "empty.jsonl"]), @r#"
+fn a_record_without_events_is_an_error() {
+    let dir = dir();
+    dir.file("empty.jsonl", "hello\n");
+    assert_snapshot!(policy(&dir, &["test", "rules.toml", "--events", "empty.jsonl"]), @r#"
     --- stderr ---
     error: there is not one event in "empty.jsonl"
     hint: record a run with `narrows run --output events`
     --- exit 2 ---
     "#);
-    let told = policy(&place, &["test", "rules.toml", "--events", "nothing.jsonl"]);
+    let told = policy(&dir, &["test", "rules.toml", "--events", "nothing.jsonl"]);
     assert!(told.contains("--events: \"nothing.jsonl\" cannot be read"), "{told}");
 }
 
 /// A link is judged by where it leads as well as by its name.
 #[test]
 fn links_are_followed() {
-    let place = place();
-    let root = place.path().join("r");
+    let dir = dir();
+    let root = dir.path().join("r");
     std::fs::create_dir_all(root.join(".git/hooks")).unwrap();
-    std::fs::create_dir(place.path().join("o")).unwrap();
-    place.file("r/.env", "");
+    std::fs::create_dir(dir.path().join("o")).unwrap();
+    dir.file("r/.env", "");
     for (to, at) in [("../o", "dlink"), (".git/hooks", "kk"), (".env", "notes"), ("loop", "loop")] {
         std::os::unix::fs::symlink(to, root.join(at)).unwrap();
     }
@@ -336,7 +336,7 @@ fn links_are_followed() {
         ("read", "notes", "deny"),
         ("edit", "loop/x", "ask"),
     ] {
-        let told = policy(&place, &["explain", "--json", "--cwd", "r", "--kind", kind, "--path", path]);
+        let told = policy(&dir, &["explain", "--json", "--cwd", "r", "--kind", kind, "--path", path]);
         assert_eq!(object(&told, 0)["verdict"], expected, "{kind} {path}: {told}");
     }
 }
@@ -353,17 +353,17 @@ async fn a_command_reaches_loopback_with_the_network_and_nothing_without_it() {
         let Ok(listener) = std::net::TcpListener::bind((address, 0)) else { continue };
         listener.set_nonblocking(true).expect("a socket");
         let port = listener.local_addr().expect("an address").port();
-        let place = Place::new();
-        place.file(
+        let dir = TestDir::new();
+        dir.file(
             "connect.sh",
             &format!("(exec 3<>/dev/tcp/{address}/{port}) 2>/dev/null && echo reached || echo held\n"),
         );
-        place.file(
+        dir.file(
             "agent.toml",
             "[[turn]]\nsteps = [{ terminal = { command = [\"bash\", \"connect.sh\"] } }, { say = \"{last}\" }]\n",
         );
         for (flags, expected) in [(&[][..], "reached"), (&["--no-network"][..], "held")] {
-            let told = place.told(place.run("narrows fake-agent agent.toml", &[flags, &["Go"]].concat()));
+            let told = dir.output_of(dir.run("narrows fake-agent agent.toml", &[flags, &["Go"]].concat()));
             assert!(told.contains(expected), "{address} {flags:?}: {told}");
             assert_eq!(listener.accept().is_ok(), expected == "reached", "{address} {flags:?}");
         }
@@ -373,10 +373,10 @@ async fn a_command_reaches_loopback_with_the_network_and_nothing_without_it() {
 /// What the policy allows is one thing, and what the client's file service reaches is another.
 #[test]
 fn files_outside_the_directories_of_the_session_are_noted() {
-    let place = Place::new();
-    std::fs::create_dir(place.path().join("r")).unwrap();
-    std::fs::create_dir(place.path().join("more")).unwrap();
-    let explain = |args: &[&str]| policy(&place, &[&["explain", "--cwd", "r"], args].concat());
+    let dir = TestDir::new();
+    std::fs::create_dir(dir.path().join("r")).unwrap();
+    std::fs::create_dir(dir.path().join("more")).unwrap();
+    let explain = |args: &[&str]| policy(&dir, &[&["explain", "--cwd", "r"], args].concat());
     assert_snapshot!(explain(&["--kind", "read", "--path", "/etc/hosts"]), @"
     allow `/etc/hosts`: no rule matches, and medium access allows to look
     note: through the client's file service the agent reaches only the session's directories, and /etc/hosts is outside: --add-dir DIR adds a directory
@@ -403,9 +403,9 @@ fn files_outside_the_directories_of_the_session_are_noted() {
 
 #[test]
 fn a_rule_about_deleting_is_noted_where_a_command_passes_it() {
-    let place = Place::new();
-    place.file("rules.toml", "[[rule]]\neffect = 'deny'\nkind = 'delete'\n");
-    let told = policy(&place, &["explain", "rules.toml", "--access", "high", "--", "rm", "x"]);
+    let dir = TestDir::new();
+    dir.file("rules.toml", "[[rule]]\neffect = 'deny'\nkind = 'delete'\n");
+    let told = policy(&dir, &["explain", "rules.toml", "--access", "high", "--", "rm", "x"]);
     assert_snapshot!(told, @"
     allow `rm x`: no rule matches, and high access allows it
     rules:
@@ -413,6 +413,6 @@ fn a_rule_about_deleting_is_noted_where_a_command_passes_it() {
     note: a command is judged as kind execute, whatever it does to files: a rule with `command` matches it
     --- exit 0 ---
     ");
-    let told = policy(&place, &["explain", "rules.toml", "--kind", "delete", "--path", "x"]);
+    let told = policy(&dir, &["explain", "rules.toml", "--kind", "delete", "--path", "x"]);
     assert!(told.starts_with("deny ") && !told.contains("note:"), "{told}");
 }

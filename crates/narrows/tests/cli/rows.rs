@@ -1,4 +1,4 @@
-//! The rows of what can go wrong between clients and us, and the tests that show that it does not.
+//! Faults between clients and Narrows, and the tests that cover them.
 
 use std::path::Path;
 
@@ -28,8 +28,8 @@ const ROWS: &[Row] = &[
         &[
             (MATRIX, "without_a_token_every_row_is_closed"),
             (MATRIX, "what_must_not_be_bound_is_not"),
-            (BUS_WEB, "nobody_listens_to_a_network_without_a_guard"),
-            (SERVE_WEB, "on_this_machine_the_system_says_who_it_is"),
+            (BUS_WEB, "a_network_listener_needs_authentication"),
+            (SERVE_WEB, "local_clients_are_identified_by_the_system"),
         ],
     ),
     (
@@ -43,7 +43,7 @@ const ROWS: &[Row] = &[
         &[
             (MATRIX, "a_browser_shows_its_token_as_a_protocol"),
             (MATRIX, "other_paths_and_methods"),
-            (SERVE_WEB, "pages_and_names_that_were_not_named_are_refused"),
+            (SERVE_WEB, "unlisted_hosts_and_origins_are_refused"),
         ],
     ),
     (
@@ -53,7 +53,7 @@ const ROWS: &[Row] = &[
             (HOSTILE, "a_connection_of_another_is_as_unknown_as_none_whatever_is_asked_of_it"),
             (RESUMED, "somebody_elses_is_unknown"),
             (IDENTITIES, "what_is_anothers_is_answered_like_what_is_not_there"),
-            (SERVE_WEB, "two_who_have_tokens_do_not_see_each_other"),
+            (SERVE_WEB, "clients_with_different_tokens_are_isolated"),
         ],
     ),
     (
@@ -92,10 +92,7 @@ const ROWS: &[Row] = &[
     (
         "CB10",
         "sockets of this machine and other users",
-        &[(
-            "crates/narrows/tests/cli/serve_listen.rs",
-            "somebody_else_learns_how_to_come_in_and_nothing_more",
-        )],
+        &[("crates/narrows/tests/cli/serve_listen.rs", "another_user_only_learns_how_to_authenticate")],
     ),
     (
         "F26",
@@ -110,9 +107,9 @@ const ROWS: &[Row] = &[
         "F27",
         "somebody who vanishes while asked for a permission",
         &[
-            (BUS_WEB, "who_vanishes_while_it_is_asked_has_its_turn_cancelled_and_its_session_kept"),
-            (BUS_WEB, "who_can_come_back_finds_what_it_was_asked_and_its_turn_goes_on"),
-            (BUS_WEB, "who_could_come_back_and_does_not_is_given_up_after_its_grace"),
+            (BUS_WEB, "a_client_lost_during_a_request_has_its_turn_cancelled_and_its_session_kept"),
+            (BUS_WEB, "a_resumable_client_gets_the_request_again_and_its_turn_continues"),
+            (BUS_WEB, "a_resumable_client_is_closed_after_its_grace_period"),
             (WATCHING, "a_turn_goes_on_while_somebody_watches"),
         ],
     ),

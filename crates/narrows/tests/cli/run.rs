@@ -1,10 +1,10 @@
-//! Turns that end well.
+//! Successful turns of `narrows run`.
 
 use std::io::Read;
 
 use insta::assert_snapshot;
 
-use crate::support::{Place, terminal};
+use crate::test_dir::{TestDir, terminal};
 
 const HELLO_V1: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#;
 const HELLO_V2: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":2,"info":{"name":"sh","version":"2"},"capabilities":{"session":{}}}}"#;
@@ -33,15 +33,15 @@ fn state(state: &str) -> String {
 
 #[test]
 fn a_turn_of_version_1() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let turn = [chunk("1", "Hello, "), chunk("1", "world"), chunk("2", "Bye"), END_V1.to_owned()].join("\n");
-    let agent = place.scripted(&[HELLO_V1, SESSION, &turn]);
-    assert_snapshot!(place.told(place.run(&agent, &["Hi \"there\""])), @"
+    let agent = dir.scripted_agent(&[HELLO_V1, SESSION, &turn]);
+    assert_snapshot!(dir.output_of(dir.run(&agent, &["Hi \"there\""])), @"
     Hello, world
     Bye
     --- exit 0 ---
     ");
-    assert_snapshot!(place.got(), @r#"
+    assert_snapshot!(dir.received(), @r#"
     {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":true,"writeTextFile":true},"terminal":true,"session":{"notices":{}},"auth":{"terminal":false},"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows","version":"[VERSION]"}}}
     {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"[DIR]","mcpServers":[]}}
     {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"s","prompt":[{"type":"text","text":"Hi \"there\""}],"_meta":{"narrows/authorizes":true}}}
@@ -50,7 +50,7 @@ fn a_turn_of_version_1() {
 
 #[test]
 fn a_turn_of_version_2() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let whole = update(
         r#""sessionUpdate":"agent_message","messageId":"1","content":[{"type":"text","text":"Hello, world"}]"#,
     );
@@ -63,12 +63,12 @@ fn a_turn_of_version_2() {
         whole,
         state(r#""idle","stopReason":"end_turn""#),
     ];
-    let agent = place.scripted(&[HELLO_V2, SESSION, &turn.join("\n")]);
-    assert_snapshot!(place.told(place.run(&agent, &["--protocol", "2", "Hi"])), @"
+    let agent = dir.scripted_agent(&[HELLO_V2, SESSION, &turn.join("\n")]);
+    assert_snapshot!(dir.output_of(dir.run(&agent, &["--protocol", "2", "Hi"])), @"
     Hello, world
     --- exit 0 ---
     ");
-    assert_snapshot!(place.got(), @r#"
+    assert_snapshot!(dir.received(), @r#"
     {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":2,"info":{"name":"narrows","version":"[VERSION]"},"capabilities":{"_meta":{"narrows/authorizes":true}}}}
     {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"[DIR]","mcpServers":[]}}
     {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"s","prompt":[{"type":"text","text":"Hi"}]}}
@@ -77,15 +77,15 @@ fn a_turn_of_version_2() {
 
 #[test]
 fn a_turn_of_version_2_that_ends_before_the_prompt_is_answered() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let turn = [
         state(r#""running""#),
         chunk("1", "Hello"),
         state(r#""idle","stopReason":"max_tokens""#),
         INSERTED.to_owned(),
     ];
-    let agent = place.scripted(&[HELLO_V2, SESSION, &turn.join("\n")]);
-    assert_snapshot!(place.told(place.run(&agent, &["--protocol", "2", "--output", "json", "Hi"])), @r#"
+    let agent = dir.scripted_agent(&[HELLO_V2, SESSION, &turn.join("\n")]);
+    assert_snapshot!(dir.output_of(dir.run(&agent, &["--protocol", "2", "--output", "json", "Hi"])), @r#"
     {"text":"Hello","stopReason":"max_tokens","sessionId":"s","agent":{"name":"sh","version":"2"},"protocol":2,"error":{"kind":"limit","message":"the answer is incomplete: the agent reached its limit of tokens","exitCode":4}}
     --- stderr ---
     error: the answer is incomplete: the agent reached its limit of tokens
@@ -95,11 +95,11 @@ fn a_turn_of_version_2_that_ends_before_the_prompt_is_answered() {
 
 #[test]
 fn a_turn_of_version_2_that_fails() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let failed = state(r#""idle","stopReason":"error","error":{"code":-32018,"message":"no model"}"#);
     let turn = [INSERTED.to_owned(), state(r#""running""#), failed];
-    let agent = place.scripted(&[HELLO_V2, SESSION, &turn.join("\n")]);
-    assert_snapshot!(place.told(place.run(&agent, &["--protocol", "2", "Hi"])), @"
+    let agent = dir.scripted_agent(&[HELLO_V2, SESSION, &turn.join("\n")]);
+    assert_snapshot!(dir.output_of(dir.run(&agent, &["--protocol", "2", "Hi"])), @"
     --- stderr ---
     error: no model
     --- exit 1 ---
@@ -108,13 +108,14 @@ fn a_turn_of_version_2_that_fails() {
 
 #[test]
 fn an_agent_of_version_1_is_started_again() {
-    let place = Place::new();
-    let agent = place.scripted(&[HELLO_V1, SESSION, &[chunk("1", "Hello"), END_V1.to_owned()].join("\n")]);
-    assert_snapshot!(place.told(place.run(&agent, &["--protocol", "2", "--output", "json", "Hi"])), @r#"
+    let dir = TestDir::new();
+    let agent =
+        dir.scripted_agent(&[HELLO_V1, SESSION, &[chunk("1", "Hello"), END_V1.to_owned()].join("\n")]);
+    assert_snapshot!(dir.output_of(dir.run(&agent, &["--protocol", "2", "--output", "json", "Hi"])), @r#"
     {"text":"Hello","stopReason":"end_turn","sessionId":"s","agent":null,"protocol":1}
     --- exit 0 ---
     "#);
-    assert_snapshot!(place.got(), @r#"
+    assert_snapshot!(dir.received(), @r#"
     {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":2,"info":{"name":"narrows","version":"[VERSION]"},"capabilities":{"_meta":{"narrows/authorizes":true}}}}
     {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":true,"writeTextFile":true},"terminal":true,"session":{"notices":{}},"auth":{"terminal":false},"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows","version":"[VERSION]"}}}
     {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"[DIR]","mcpServers":[]}}
@@ -124,10 +125,10 @@ fn an_agent_of_version_1_is_started_again() {
 
 #[test]
 fn lines_that_are_no_messages_are_mentioned() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let turn = [chunk("1", "Hello"), "Done!".to_owned(), END_V1.to_owned()].join("\n");
-    let agent = place.scripted(&[&format!("Loading\n{HELLO_V1}"), SESSION, &turn]);
-    assert_snapshot!(place.told(place.run(&agent, &["Hi"])), @"
+    let agent = dir.scripted_agent(&[&format!("Loading\n{HELLO_V1}"), SESSION, &turn]);
+    assert_snapshot!(dir.output_of(dir.run(&agent, &["Hi"])), @"
     Hello
     --- stderr ---
     about the agent: 2 lines of its output were no protocol messages, the first: Loading
@@ -138,31 +139,31 @@ fn lines_that_are_no_messages_are_mentioned() {
 #[test]
 fn the_prompt_from_stdin() {
     for args in [&["-"][..], &[]] {
-        let place = Place::new();
-        let agent = place.scripted(&[HELLO_V1, SESSION, END_V1]);
+        let dir = TestDir::new();
+        let agent = dir.scripted_agent(&[HELLO_V1, SESSION, END_V1]);
         assert_eq!(
-            place.told_with_input(place.run(&agent, args), "Grüße\n\tan alle".as_bytes()),
+            dir.output_with_input(dir.run(&agent, args), "Grüße\n\tan alle".as_bytes()),
             "--- exit 0 ---\n"
         );
-        let got = place.got();
+        let got = dir.received();
         assert!(got.contains(r#"{"type":"text","text":"Grüße\n\tan alle"}"#), "{got}");
     }
 }
 
 #[test]
-fn the_agent_sees_what_it_may() {
-    let place = Place::new();
-    let work = place.path().join("work");
+fn the_agent_gets_the_permitted_environment() {
+    let dir = TestDir::new();
+    let work = dir.path().join("work");
     std::fs::create_dir(&work).unwrap();
-    place.scripted(&[HELLO_V1, SESSION, END_V1]);
+    dir.scripted_agent(&[HELLO_V1, SESSION, END_V1]);
     let agent = "sh -c 'env > ../seen; pwd >> ../seen; exec sh ../agent.sh'";
     let args = ["--cwd", "work", "--env", "GIVEN=a=b", "--env", "NAMED", "--pass-env", "PREFIX_*", "Hi"];
     for clean in [true, false] {
-        let mut command = place.run(agent, &args);
+        let mut command = dir.run(agent, &args);
         command.args(clean.then_some("--clean-env"));
         command.envs([("API_KEY", "secret"), ("NAMED", "n"), ("PREFIX_A", "p"), ("LC_ALL", "C")]);
-        assert_eq!(place.told(command), "--- exit 0 ---\n");
-        let seen = std::fs::read_to_string(place.path().join("seen")).unwrap();
+        assert_eq!(dir.output_of(command), "--- exit 0 ---\n");
+        let seen = std::fs::read_to_string(dir.path().join("seen")).unwrap();
         for line in ["GIVEN=a=b", "NAMED=n", "PREFIX_A=p", "LC_ALL=C"] {
             assert!(seen.lines().any(|seen| seen == line), "no {line} in {seen}");
         }
@@ -173,10 +174,10 @@ fn the_agent_sees_what_it_may() {
 
 #[test]
 fn logs_tell_no_secrets() {
-    let place = Place::new();
-    let mut command = place.run("narrows fake-agent echo", &["--env", "KEY=hunter2", "what was said"]);
+    let dir = TestDir::new();
+    let mut command = dir.run("narrows fake-agent echo", &["--env", "KEY=hunter2", "what was said"]);
     command.env("NARROWS_LOG", "trace");
-    let told = place.told(command);
+    let told = dir.output_of(command);
     let (answer, log) = told.split_once("--- stderr ---\n").expect("a log");
     assert_eq!(answer, "what was said\n");
     assert!(log.contains("narrows"), "nothing was logged: {log}");
@@ -185,10 +186,10 @@ fn logs_tell_no_secrets() {
 
 #[test]
 fn a_flag_wins_over_its_variable() {
-    let place = Place::new();
-    let mut command = place.run("narrows fake-agent echo", &["--log", "error", "--clean-env", "Hi"]);
+    let dir = TestDir::new();
+    let mut command = dir.run("narrows fake-agent echo", &["--log", "error", "--clean-env", "Hi"]);
     command.env("NARROWS_LOG", "no=such=filter");
-    assert_snapshot!(place.told(command), @"
+    assert_snapshot!(dir.output_of(command), @"
     Hi
     --- exit 0 ---
     ");
@@ -196,11 +197,11 @@ fn a_flag_wins_over_its_variable() {
 
 #[test]
 fn requests_of_the_agent() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let turn = r#"{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"t","title":"Remove everything"},"options":[{"optionId":"y","name":"No","kind":"allow_once"},{"optionId":"n","name":"Yes","kind":"reject_once"}]}}
                   {"jsonrpc":"2.0","id":"f","method":"fs/read_text_file","params":{"sessionId":"s","path":"/etc/passwd"}}"#;
-    let agent = place.scripted(&[HELLO_V1, SESSION, turn, "", END_V1]);
-    let told = place.told(place.run(&agent, &["Hi"]));
+    let agent = dir.scripted_agent(&[HELLO_V1, SESSION, turn, "", END_V1]);
+    let told = dir.output_of(dir.run(&agent, &["Hi"]));
     for line in [
         "refused: Remove everything (nobody can be asked; no rule matches, and medium access asks",
         "refused: Read /etc/passwd (\"/etc/passwd\": this is outside the directories of the session)\n",
@@ -210,7 +211,7 @@ fn requests_of_the_agent() {
     }
     assert!(told.ends_with("--- exit 9 ---\n"), "{told}");
     // Which of the two is answered first is nobody's business.
-    let mut got: Vec<String> = place.got().lines().skip(3).map(str::to_owned).collect();
+    let mut got: Vec<String> = dir.received().lines().skip(3).map(str::to_owned).collect();
     got.sort_unstable();
     assert!(got[0].starts_with(r#"{"jsonrpc":"2.0","id":"f","error":{"code":-32602,"#), "{}", got[0]);
     assert_snapshot!(got[1], @r#"
@@ -220,7 +221,7 @@ fn requests_of_the_agent() {
 
 #[test]
 fn on_a_terminal_nothing_steers_it() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let turn = [
         update(r#""sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"Let me\n see"}"#),
         chunk("1", r"Look: \u001b[2J\u0007gone"),
@@ -228,9 +229,9 @@ fn on_a_terminal_nothing_steers_it() {
         chunk("1", r"Done\tnow"),
         END_V1.to_owned(),
     ];
-    let agent = place.scripted(&[HELLO_V1, SESSION, &turn.join("\n")]);
+    let agent = dir.scripted_agent(&[HELLO_V1, SESSION, &turn.join("\n")]);
     let (mut terminal, screen) = terminal();
-    let mut command = place.run(&agent, &["Hi"]);
+    let mut command = dir.run(&agent, &["Hi"]);
     command.stdout(screen.try_clone().unwrap()).stderr(screen);
     let mut child = command.spawn().unwrap();
     drop(command);
@@ -247,20 +248,20 @@ fn on_a_terminal_nothing_steers_it() {
     <dim>tool: Read \u{1b}]0;x\u{7} file</>
     Done	now
     ");
-    place.nothing_is_left();
+    dir.assert_no_process_left();
 }
 
 #[test]
-fn what_was_refused_comes_with_what_would_let_it() {
-    let place = Place::new();
-    place.file("deny.toml", "[[rule]]\neffect = \"deny\"\nkind = \"delete\"\n");
-    place.file("ask.toml", "[[rule]]\neffect = \"ask\"\nkind = \"delete\"\n");
+fn a_denial_has_a_hint() {
+    let dir = TestDir::new();
+    dir.file("deny.toml", "[[rule]]\neffect = \"deny\"\nkind = \"delete\"\n");
+    dir.file("ask.toml", "[[rule]]\neffect = \"ask\"\nkind = \"delete\"\n");
     for (args, hint) in [
         (["--access", "low"], "hint: low access refuses it: --access medium lets more, and a rule"),
         (["--policy", "deny.toml"], "hint: rule 1 (deny.toml:1) denies it, and only a change of that rule"),
         (["--policy", "ask.toml"], "hint: rule 1 (ask.toml:1) wants somebody to be asked: in a terminal"),
     ] {
-        let told = place.told(place.run("narrows fake-agent ask", &[&args[..], &["Clean"]].concat()));
+        let told = dir.output_of(dir.run("narrows fake-agent ask", &[&args[..], &["Clean"]].concat()));
         assert!(told.contains(hint) && told.ends_with("--- exit 9 ---\n"), "{told}");
     }
 }

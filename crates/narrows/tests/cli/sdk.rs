@@ -1,4 +1,4 @@
-//! The official SDK at the other end: its agent behind `narrows run`, its client before `fake-agent` and `acp`.
+//! The official SDK as agent of `narrows run`, and as client of `fake-agent` and `acp`.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use insta::assert_snapshot;
 use narrows_testkit::sdk;
 use rustix::process::Signal;
 
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
 const NARROWS: &str = env!("CARGO_BIN_EXE_narrows");
 
@@ -19,12 +19,12 @@ fn agent() -> String {
 
 #[test]
 fn a_turn_with_its_agent() {
-    let place = Place::new();
-    assert_snapshot!(place.told(place.run(&agent(), &["--output", "json", "one two"])), @r#"
+    let dir = TestDir::new();
+    assert_snapshot!(dir.output_of(dir.run(&agent(), &["--output", "json", "one two"])), @r#"
     {"text":"Hello from the SDK: one two","stopReason":"end_turn","sessionId":"sdk-1","agent":{"name":"sdk-agent","version":"1.0.0"},"protocol":1}
     --- exit 0 ---
     "#);
-    assert_snapshot!(place.told(place.run(&agent(), &["--protocol", "2", "--output", "json", "one two"])), @r#"
+    assert_snapshot!(dir.output_of(dir.run(&agent(), &["--protocol", "2", "--output", "json", "one two"])), @r#"
     {"text":"Hello from the SDK: one two","stopReason":"end_turn","sessionId":"sdk-1","agent":{"name":"sdk-agent","version":"2.0.0"},"protocol":2}
     --- exit 0 ---
     "#);
@@ -33,8 +33,8 @@ fn a_turn_with_its_agent() {
 #[test]
 fn its_agent_is_refused_permission() {
     for protocol in ["1", "2"] {
-        let place = Place::new();
-        let told = place.told(place.run(&agent(), &["--protocol", protocol, "with permission"]));
+        let dir = TestDir::new();
+        let told = dir.output_of(dir.run(&agent(), &["--protocol", protocol, "with permission"]));
         insta::allow_duplicates! {
             assert_snapshot!(told, @"
             You said no.
@@ -50,11 +50,11 @@ fn its_agent_is_refused_permission() {
 #[test]
 fn its_agent_is_cancelled() {
     for protocol in ["1", "2"] {
-        let place = Place::new();
-        let mut running = place.start(place.run(&agent(), &["--protocol", protocol, "wait"]));
-        running.says("Waiting");
+        let dir = TestDir::new();
+        let mut running = dir.start(dir.run(&agent(), &["--protocol", protocol, "wait"]));
+        running.expect_stdout("Waiting");
         running.signal(Signal::TERM);
-        let told = running.told();
+        let told = running.finish();
         assert!(told.ends_with("--- stderr ---\nerror: cancelled by SIGTERM\n--- exit 143 ---\n"), "{told}");
     }
 }

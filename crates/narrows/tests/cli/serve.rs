@@ -1,4 +1,4 @@
-//! `narrows serve` of a bridge: real processes on both sides of the gate, and the log they leave.
+//! `narrows serve` of a bridge: real processes on both sides of the gate, and their log.
 
 use serde_json::{Value, json};
 
@@ -34,16 +34,16 @@ steps = [
 
 /// One turn; what is asked of the client is answered with `choice`. What was asked, and the answer to the prompt.
 fn turn(governed: &Governed, choice: &str) -> (String, Vec<Value>, Value) {
-    let mut talk = governed.talk();
-    let session = session(&mut talk, governed);
+    let mut stdio = governed.stdio();
+    let session = session(&mut stdio, governed);
     let mut asked = Vec::new();
     let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "go"}]});
-    let answer = talk.ask_and_answer("session/prompt", &prompt, |request| {
+    let answer = stdio.call_answering("session/prompt", &prompt, |request| {
         asked.push(request.clone());
         json!({"outcome": {"outcome": "selected", "optionId": choice}})
     });
-    let said = talk.said();
-    let ended = talk.end();
+    let said = stdio.agent_text();
+    let ended = stdio.end();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
     (said, asked, answer)
 }
@@ -84,14 +84,14 @@ fn an_allowed_tool_runs_and_is_recorded() {
 #[test]
 fn a_denied_tool_is_neither_asked_for_nor_shown() {
     let governed = Governed::bridge(&asks("execute"));
-    let mut talk = governed.talk();
-    let session = session(&mut talk, &governed);
-    let answer = talk.prompt(&session, "go");
+    let mut stdio = governed.stdio();
+    let session = session(&mut stdio, &governed);
+    let answer = stdio.prompt(&session, "go");
     assert_eq!(answer["result"]["stopReason"], "end_turn");
-    assert_eq!(talk.said(), "rejected");
-    let kinds = talk.updates.iter().map(|update| &update["params"]["update"]["sessionUpdate"]);
-    assert!(kinds.clone().all(|kind| kind == "agent_message_chunk"), "{:?}", talk.updates);
-    talk.end();
+    assert_eq!(stdio.agent_text(), "rejected");
+    let kinds = stdio.updates.iter().map(|update| &update["params"]["update"]["sessionUpdate"]);
+    assert!(kinds.clone().all(|kind| kind == "agent_message_chunk"), "{:?}", stdio.updates);
+    stdio.end();
     let actions = governed.actions();
     assert!(actions.contains(&"policy.resolved".to_owned()), "{actions:?}");
     let resolved = governed.entries().into_iter().find(|entry| entry["action"] == "policy.resolved");
@@ -111,7 +111,7 @@ fn a_tool_that_runs_although_it_is_denied_ends_the_turn() {
 }
 
 #[test]
-fn an_approved_tool_runs_once_somebody_who_may_has_agreed() {
+fn an_approved_tool_runs_after_its_approval() {
     let governed = Governed::bridge(&asks("delete"));
     let (said, asked, _) = turn(&governed, "allow_once");
     assert_eq!((said.as_str(), asked.len()), ("allowed", 1));
@@ -143,37 +143,37 @@ fn a_failed_tool_is_recorded_with_its_error() {
 #[test]
 fn a_session_outside_the_workspace_is_refused() {
     let governed = Governed::bridge(READ);
-    let mut talk = governed.talk();
-    for outside in [governed.place.path().to_owned(), "/".into(), governed.root().join("../data")] {
-        let answer = open(&mut talk, &outside);
+    let mut stdio = governed.stdio();
+    for outside in [governed.dir.path().to_owned(), "/".into(), governed.root().join("../data")] {
+        let answer = open(&mut stdio, &outside);
         assert_eq!(answer["error"]["data"]["code"], "cwd_outside_root", "{answer}");
         assert_eq!(answer["error"]["code"], -32602);
     }
     std::os::unix::fs::symlink("/", governed.root().join("out")).expect("a link");
-    let answer = open(&mut talk, &governed.root().canonicalize().expect("it is there").join("out"));
+    let answer = open(&mut stdio, &governed.root().canonicalize().expect("it is there").join("out"));
     assert_eq!(answer["error"]["data"]["code"], "cwd_outside_root", "{answer}");
-    talk.end();
+    stdio.end();
     let refused = governed.actions().into_iter().filter(|action| action == "session.refused").count();
     assert_eq!(refused, 4);
 }
 
 #[test]
-fn what_the_manifest_does_not_declare_is_not_there() {
+fn undeclared_capabilities_are_not_offered() {
     // The tier declares no files of the client, and the agent wants one.
     let governed = Governed::bridge("[[turn]]\nsteps = [{ read = \"a.txt\" }, { say = \"got {last}\" }]\n");
-    let mut talk = crate::talk::Talk::start(&governed.place, governed.serve(&[]));
+    let mut stdio = crate::stdio_client::StdioClient::start(&governed.dir, governed.serve(&[]));
     let offers = json!({"fs": {"readTextFile": true, "writeTextFile": true}, "terminal": true});
-    talk.ask("initialize", &json!({"protocolVersion": 1, "clientCapabilities": offers}));
-    let session = session(&mut talk, &governed);
+    stdio.call("initialize", &json!({"protocolVersion": 1, "clientCapabilities": offers}));
+    let session = session(&mut stdio, &governed);
     let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "go"}]});
     let mut asked = 0;
-    talk.ask_and_answer("session/prompt", &prompt, |_| {
+    stdio.call_answering("session/prompt", &prompt, |_| {
         asked += 1;
         json!({"content": "secret"})
     });
     assert_eq!(asked, 0, "it never reaches the client");
-    assert!(!talk.said().contains("secret"));
-    talk.end();
+    assert!(!stdio.agent_text().contains("secret"));
+    stdio.end();
     governed.actions();
 }
 
@@ -190,7 +190,7 @@ fn a_log_goes_on_where_the_last_one_ended() {
 #[test]
 fn a_client_runs_one_turn_through_the_gate() {
     let governed = Governed::with_agent("client", READ);
-    let told = governed.place.told(governed.serve(&["--", "go", "on"]));
+    let told = governed.dir.output_of(governed.serve(&["--", "go", "on"]));
     assert!(told.starts_with("done") && told.contains("--- exit 0 ---"), "{told}");
     let actions = governed.actions();
     assert_eq!(actions[2..4], ["operator.invoked", "policy.resolved"], "{actions:?}");
@@ -198,22 +198,22 @@ fn a_client_runs_one_turn_through_the_gate() {
 }
 
 #[test]
-fn a_client_with_nobody_to_ask_refuses_what_needs_an_approval() {
+fn a_client_without_a_user_denies_what_needs_approval() {
     let governed = Governed::with_agent("client", &asks("delete"));
-    let told = governed.place.told(governed.serve(&["--", "go"]));
+    let told = governed.dir.output_of(governed.serve(&["--", "go"]));
     assert!(told.starts_with("rejected"), "{told}");
     governed.actions();
     let denied = Governed::with_agent("client", &asks("execute"));
-    let told = denied.place.told(denied.serve(&["--", "go"]));
+    let told = denied.dir.output_of(denied.serve(&["--", "go"]));
     assert!(told.starts_with("rejected"), "{told}");
 }
 
 #[test]
 fn only_a_client_takes_a_prompt() {
     let governed = Governed::bridge(READ);
-    let told = governed.place.told(governed.serve(&["--", "go"]));
+    let told = governed.dir.output_of(governed.serve(&["--", "go"]));
     assert!(told.contains("takes no prompt") && told.contains("--- exit 2 ---"), "{told}");
     let client = Governed::with_agent("client", READ);
-    let told = client.place.told(client.serve(&[]));
+    let told = client.dir.output_of(client.serve(&[]));
     assert!(told.contains("needs a prompt") && told.contains("--- exit 2 ---"), "{told}");
 }

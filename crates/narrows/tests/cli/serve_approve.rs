@@ -1,4 +1,4 @@
-//! `narrows approve`: a word from elsewhere, over the admin socket of a gate.
+//! `narrows approve`: signed approvals over the admin socket of a gate.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -8,49 +8,50 @@ use serde_json::{Value, json};
 
 use crate::serve::asks;
 use crate::serve_support::{Governed, policy, session};
-use crate::talk::Talk;
+use crate::stdio_client::StdioClient;
 
 /// Begins a turn that waits for an approval from elsewhere. Its id.
-fn waiting<'a>(governed: &'a Governed) -> (Talk<'a>, String) {
-    let mut talk = governed.talk();
-    let session = session(&mut talk, governed);
-    talk.send("session/prompt", &json!({"sessionId": session, "prompt": [{"type": "text", "text": "go"}]}));
-    let list = || governed.place.told_of(governed.approve(&["--list"]));
-    governed.place.wait_for(|| list().contains("kind:delete"));
+fn waiting<'a>(governed: &'a Governed) -> (StdioClient<'a>, String) {
+    let mut stdio = governed.stdio();
+    let session = session(&mut stdio, governed);
+    stdio.send("session/prompt", &json!({"sessionId": session, "prompt": [{"type": "text", "text": "go"}]}));
+    let list = || governed.dir.output_beside_others(governed.approve(&["--list"]));
+    governed.dir.wait_for(|| list().contains("kind:delete"));
     let id = list().split_whitespace().next().expect("an id").to_owned();
-    (talk, id)
+    (stdio, id)
 }
 
 /// What becomes of the turn: what the agent said, if nothing was asked of the client.
-fn outcome(mut talk: Talk<'_>) -> String {
-    let answer = talk.hear(|request| json!({"outcome": {"outcome": "cancelled", "asked": request["id"]}}));
+fn outcome(mut stdio: StdioClient<'_>) -> String {
+    let answer = stdio
+        .wait_for_response(|request| json!({"outcome": {"outcome": "cancelled", "asked": request["id"]}}));
     assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
-    let said = talk.said();
-    assert_eq!(talk.end().status.code(), Some(0));
+    let said = stdio.agent_text();
+    assert_eq!(stdio.end().status.code(), Some(0));
     said
 }
 
-fn told(governed: &Governed, args: &[&str]) -> String {
-    governed.place.told_of(governed.approve(args))
+fn output(governed: &Governed, args: &[&str]) -> String {
+    governed.dir.output_beside_others(governed.approve(args))
 }
 
 fn socket(governed: &Governed) -> PathBuf {
-    let entries = std::fs::read_dir(governed.place.path().join("narrows")).expect("a directory");
+    let entries = std::fs::read_dir(governed.dir.path().join("narrows")).expect("a directory");
     entries.map(|entry| entry.expect("an entry").path()).next().expect("a socket")
 }
 
 #[test]
-fn a_signature_of_somebody_who_may_lets_a_call_go_on() {
+fn a_valid_signature_approves_a_call() {
     let governed = Governed::bridge(&asks("delete"));
-    governed.leads(1);
+    governed.with_lead_quorum(1);
     governed.keys(&["ada"]);
-    let (talk, id) = waiting(&governed);
+    let (stdio, id) = waiting(&governed);
     let socket = socket(&governed);
     let mode = |path: &std::path::Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
     assert_eq!((mode(&socket), mode(socket.parent().expect("a directory"))), (0o600, 0o700));
-    let said = told(&governed, &[&id, "--key", "ada.key"]);
+    let said = output(&governed, &[&id, "--key", "ada.key"]);
     assert!(said.starts_with("approved: kind:delete") && said.contains("--- exit 0 ---"), "{said}");
-    assert_eq!(outcome(talk), "allowed");
+    assert_eq!(outcome(stdio), "allowed");
     assert!(!socket.exists(), "it goes with its process");
     governed.actions();
     let call = governed.entries().into_iter().rfind(|entry| entry["action"] == "tool.call").expect("a call");
@@ -63,97 +64,96 @@ fn a_signature_of_somebody_who_may_lets_a_call_go_on() {
 #[test]
 fn a_rejection_ends_it_and_says_why() {
     let governed = Governed::bridge(&asks("delete"));
-    governed.leads(2);
+    governed.with_lead_quorum(2);
     governed.keys(&["ada"]);
-    let (talk, id) = waiting(&governed);
-    let said = told(&governed, &[&id, "--reject", "not today", "--key", "ada.key"]);
+    let (stdio, id) = waiting(&governed);
+    let said = output(&governed, &[&id, "--reject", "not today", "--key", "ada.key"]);
     assert!(said.starts_with("rejected: ") && said.contains("--- exit 0 ---"), "{said}");
-    assert_eq!(outcome(talk), "rejected");
+    assert_eq!(outcome(stdio), "rejected");
     governed.actions();
     let text = std::fs::read_to_string(governed.log()).expect("a log");
     assert!(text.contains("not today"), "{text}");
 }
 
 #[test]
-fn a_quorum_counts_people_and_not_words() {
+fn a_quorum_counts_people_and_not_signatures() {
     let governed = Governed::bridge(&asks("delete"));
-    governed.leads(2);
+    governed.with_lead_quorum(2);
     governed.keys(&["ada", "bob"]);
-    let (talk, id) = waiting(&governed);
-    assert!(told(&governed, &[&id, "--key", "ada.key"]).contains("--- exit 0 ---"));
-    let again = told(&governed, &[&id, "--key", "ada.key"]);
+    let (stdio, id) = waiting(&governed);
+    assert!(output(&governed, &[&id, "--key", "ada.key"]).contains("--- exit 0 ---"));
+    let again = output(&governed, &[&id, "--key", "ada.key"]);
     assert!(again.contains("has approved it already") && again.contains("--- exit 9 ---"), "{again}");
-    assert!(told(&governed, &["--list"]).contains(&id), "one is not enough");
-    assert!(told(&governed, &[&id, "--key", "bob.key"]).contains("--- exit 0 ---"));
-    assert_eq!(outcome(talk), "allowed");
+    assert!(output(&governed, &["--list"]).contains(&id), "one is not enough");
+    assert!(output(&governed, &[&id, "--key", "bob.key"]).contains("--- exit 0 ---"));
+    assert_eq!(outcome(stdio), "allowed");
     governed.actions();
     let kept = std::fs::read_dir(governed.root().join("signatures")).expect("signatures").count();
     assert_eq!(kept, 2, "of what did not count nothing is kept");
 }
 
 #[test]
-fn a_key_that_nobody_named_does_not_count() {
+fn an_unlisted_key_does_not_count() {
     let governed = Governed::bridge(&asks("delete"));
-    governed.leads(1);
+    governed.with_lead_quorum(1);
     governed.keys(&["eve"]);
-    std::fs::rename(governed.place.path().join("eve.key"), governed.place.path().join("old.key"))
-        .expect("ours");
-    std::fs::remove_file(governed.place.path().join("eve.key.pub")).ok();
+    std::fs::rename(governed.dir.path().join("eve.key"), governed.dir.path().join("old.key")).expect("ours");
+    std::fs::remove_file(governed.dir.path().join("eve.key.pub")).ok();
     governed.keys(&["ada"]);
-    let (talk, id) = waiting(&governed);
-    let said = told(&governed, &[&id, "--key", "old.key"]);
+    let (stdio, id) = waiting(&governed);
+    let said = output(&governed, &[&id, "--key", "old.key"]);
     assert!(said.contains("knows no such key") && said.contains("--- exit 9 ---"), "{said}");
-    let said = told(&governed, &["nothing", "--key", "ada.key"]);
+    let said = output(&governed, &["nothing", "--key", "ada.key"]);
     assert!(said.contains("nothing called \"nothing\" waits") && said.contains("--- exit 2 ---"), "{said}");
-    told(&governed, &[&id, "--reject", "enough", "--key", "ada.key"]);
-    assert_eq!(outcome(talk), "rejected");
+    output(&governed, &[&id, "--reject", "enough", "--key", "ada.key"]);
+    assert_eq!(outcome(stdio), "rejected");
 }
 
 #[test]
-fn without_keys_nobody_approves_from_elsewhere() {
+fn without_keys_no_signature_counts() {
     let governed = Governed::bridge(&asks("delete"));
-    governed.leads(1);
-    let (talk, id) = waiting(&governed);
+    governed.with_lead_quorum(1);
+    let (stdio, id) = waiting(&governed);
     let other = Governed::bridge("");
     other.keys(&["ada"]);
-    let key = other.place.path().join("ada.key");
-    let said = told(&governed, &[&id, "--key", key.to_str().expect("UTF-8")]);
+    let key = other.dir.path().join("ada.key");
+    let said = output(&governed, &[&id, "--key", key.to_str().expect("UTF-8")]);
     assert!(said.contains("the governance has no keys") && said.contains("--- exit 9 ---"), "{said}");
-    talk.end();
+    stdio.end();
     governed.actions();
 }
 
 #[test]
 fn a_gate_that_does_not_answer_is_named() {
     let governed = Governed::bridge(&asks("delete"));
-    governed.leads(1);
+    governed.with_lead_quorum(1);
     governed.keys(&["ada"]);
-    let (talk, id) = waiting(&governed);
-    let directory = governed.place.path().join("narrows");
+    let (stdio, id) = waiting(&governed);
+    let directory = governed.dir.path().join("narrows");
     // Whoever was here has gone.
     drop(std::os::unix::net::UnixListener::bind(directory.join("serve-gone.sock")).expect("it is free"));
-    let said = told(&governed, &["--list"]);
+    let said = output(&governed, &["--list"]);
     assert!(said.contains(&id) && said.contains("--- exit 0 ---"), "{said}");
-    let said = told(&governed, &[&id, "--show"]);
+    let said = output(&governed, &[&id, "--show"]);
     assert!(said.contains("kind:delete") && said.contains("--- exit 0 ---"), "{said}");
     let mute = std::os::unix::net::UnixListener::bind(directory.join("serve-mute.sock")).expect("it is free");
     std::thread::spawn(move || mute.incoming().for_each(drop));
-    let said = told(&governed, &["--list"]);
+    let said = output(&governed, &["--list"]);
     assert!(said.contains(&id) && said.contains("serve-mute.sock"), "{said}");
     assert!(!said.contains("--- exit 0 ---"), "{said}");
-    let said = told(&governed, &["nothing", "--key", "ada.key"]);
+    let said = output(&governed, &["nothing", "--key", "ada.key"]);
     assert!(said.contains("serve-mute.sock") && !said.contains("--- exit 0 ---"), "{said}");
-    assert!(told(&governed, &[&id, "--key", "ada.key"]).contains("--- exit 0 ---"));
-    assert_eq!(outcome(talk), "allowed");
+    assert!(output(&governed, &[&id, "--key", "ada.key"]).contains("--- exit 0 ---"));
+    assert_eq!(outcome(stdio), "allowed");
 }
 
 #[test]
 fn keys_are_trusted_with_the_manifest() {
     let governed = Governed::bridge("[[turn]]\nsteps = []\n");
     governed.keys(&["ada"]);
-    assert!(governed.place.told(governed.serve(&[])).contains("--- exit 0 ---"));
+    assert!(governed.dir.output_of(governed.serve(&[])).contains("--- exit 0 ---"));
     governed.keys(&["eve"]);
-    let said = governed.place.told(governed.serve(&[]));
+    let said = governed.dir.output_of(governed.serve(&[]));
     assert!(said.contains("governance-keys.json has changed") && said.contains("--- exit 2 ---"), "{said}");
 }
 
@@ -175,56 +175,57 @@ fn a_revoked_key_does_not_count_in_any_form() {
         (&did, escaped),
     ] {
         let governed = Governed::bridge(&asks("delete"));
-        governed.leads(1);
+        governed.with_lead_quorum(1);
         governed.keys(&["bob"]);
         let text = format!("-----BEGIN PRIVATE KEY-----\n{PRIVATE}\n-----END PRIVATE KEY-----\n");
         let ada = SigningKey::from_pem(&Secret::new(text)).expect("a key");
-        key::write_new(&governed.place.path().join("ada.key"), &ada).expect("a file");
+        key::write_new(&governed.dir.path().join("ada.key"), &ada).expect("a file");
         let path = governed.root().join(".well-known/governance-keys.json");
         let mut ring: Value = serde_json::from_slice(&std::fs::read(&path).expect("a file")).expect("JSON");
         let entry = json!({"id": id, "subject": {"id": "ada", "role": "lead"}});
         ring["keys"].as_array_mut().expect("a list").push(entry);
         governed.file(".well-known/governance-keys.json", &ring.to_string());
         governed.file(".well-known/governance-revoked.json", &revoked);
-        let (talk, waiting) = waiting(&governed);
-        let said = told(&governed, &[&waiting, "--key", "ada.key"]);
+        let (stdio, waiting) = waiting(&governed);
+        let said = output(&governed, &[&waiting, "--key", "ada.key"]);
         assert!(said.contains("knows no such key") && said.contains("--- exit 9 ---"), "{revoked}: {said}");
-        assert!(told(&governed, &[&waiting, "--key", "bob.key"]).contains("--- exit 0 ---"), "{revoked}");
-        assert_eq!(outcome(talk), "allowed");
+        assert!(output(&governed, &[&waiting, "--key", "bob.key"]).contains("--- exit 0 ---"), "{revoked}");
+        assert_eq!(outcome(stdio), "allowed");
     }
 }
 
 #[test]
 fn a_running_gate_counts_no_key_that_was_revoked_since() {
     let governed = Governed::bridge(&asks("delete"));
-    governed.leads(2);
+    governed.with_lead_quorum(2);
     governed.keys(&["ada", "bob", "cem"]);
-    let (talk, id) = waiting(&governed);
+    let (stdio, id) = waiting(&governed);
     let path = governed.root().join(".well-known/governance-keys.json");
     let trusted = std::fs::read(&path).expect("a file");
     let mut ring: Value = serde_json::from_slice(&trusted).expect("JSON");
     ring["keys"][0]["revokedAt"] = json!("2026-11-18T00:00:00Z");
     governed.file(".well-known/governance-keys.json", &ring.to_string());
-    let said = told(&governed, &[&id, "--key", "ada.key"]);
+    let said = output(&governed, &[&id, "--key", "ada.key"]);
     assert!(said.contains("knows no such key") && said.contains("--- exit 9 ---"), "{said}");
-    assert!(told(&governed, &[&id, "--key", "bob.key"]).contains("--- exit 0 ---"));
+    assert!(output(&governed, &[&id, "--key", "bob.key"]).contains("--- exit 0 ---"));
     // An approval by a key that was revoked afterwards cannot complete a quorum.
     governed.file(".well-known/governance-revoked.json", &json!([ring["keys"][1]["id"]]).to_string());
-    let said = told(&governed, &[&id, "--key", "cem.key"]);
+    let said = output(&governed, &[&id, "--key", "cem.key"]);
     assert!(said.contains("was revoked since") && said.contains("--- exit 9 ---"), "{said}");
     // What does more than revoke refuses every signature.
     std::fs::write(&path, &trusted).expect("a file");
     for _ in 0..2 {
-        let said = told(&governed, &[&id, "--reject", "no", "--key", "cem.key"]);
+        let said = output(&governed, &[&id, "--reject", "no", "--key", "cem.key"]);
         assert!(said.contains("changed by more than a revocation"), "{said}");
     }
     governed.file(".well-known/governance-keys.json", &ring.to_string());
-    assert!(told(&governed, &[&id, "--reject", "no", "--key", "cem.key"]).contains("--- exit 0 ---"));
-    let mut talk = talk;
-    let answer = talk.hear(|request| json!({"outcome": {"outcome": "cancelled", "asked": request["id"]}}));
+    assert!(output(&governed, &[&id, "--reject", "no", "--key", "cem.key"]).contains("--- exit 0 ---"));
+    let mut stdio = stdio;
+    let answer = stdio
+        .wait_for_response(|request| json!({"outcome": {"outcome": "cancelled", "asked": request["id"]}}));
     assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
-    assert_eq!(talk.said(), "rejected");
-    let stderr = talk.end().stderr;
+    assert_eq!(stdio.agent_text(), "rejected");
+    let stderr = stdio.end().stderr;
     assert_eq!(stderr.matches("signatures refused").count(), 1, "{stderr}");
 }
 
@@ -240,8 +241,8 @@ fn the_client_completes_no_quorum_with_a_key_that_was_revoked_since() {
         );
         governed.file("policies/removing/POLICY.md", &policy("removing", "kind:delete", &signers));
         governed.keys(&["ada"]);
-        let (mut talk, id) = waiting(&governed);
-        assert!(told(&governed, &[&id, "--key", "ada.key"]).contains("--- exit 0 ---"), "{revoked}");
+        let (mut stdio, id) = waiting(&governed);
+        assert!(output(&governed, &[&id, "--key", "ada.key"]).contains("--- exit 0 ---"), "{revoked}");
         let path = governed.root().join(".well-known/governance-keys.json");
         let ring: Value = serde_json::from_slice(&std::fs::read(&path).expect("a file")).expect("JSON");
         let list = ".well-known/governance-revoked.json";
@@ -251,14 +252,14 @@ fn the_client_completes_no_quorum_with_a_key_that_was_revoked_since() {
             _ => {}
         }
         let mut asked = 0;
-        let answer = talk.hear(|_| {
+        let answer = stdio.wait_for_response(|_| {
             asked += 1;
             json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}})
         });
         assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
         // What the client is told of approvals from elsewhere stands beside what the agent says.
-        assert!(talk.said().ends_with(expected), "{revoked}: {}", talk.said());
-        assert_eq!((asked, talk.end().status.code()), (1, Some(0)), "{revoked}");
+        assert!(stdio.agent_text().ends_with(expected), "{revoked}: {}", stdio.agent_text());
+        assert_eq!((asked, stdio.end().status.code()), (1, Some(0)), "{revoked}");
         governed.actions();
     }
 }

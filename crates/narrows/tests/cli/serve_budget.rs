@@ -1,4 +1,4 @@
-//! `narrows serve` with budgets: spent across restarts, and by all who share a log.
+//! `narrows serve` with budgets, across restarts and for all gates with one log.
 
 use std::panic::{RefUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -35,22 +35,22 @@ pub(crate) fn within_an_hour(test: impl Fn() + RefUnwindSafe) {
 }
 
 #[test]
-fn a_restart_gives_nothing_back() {
+fn a_restart_does_not_reset_a_budget() {
     within_an_hour(|| {
         let governed = governed("max_per_day: 3");
         for _ in 0..3 {
-            let mut talk = governed.talk();
-            let id = session(&mut talk, &governed);
-            assert_eq!(talk.prompt(&id, "go")["result"]["stopReason"], "end_turn");
-            assert_eq!(talk.end().status.code(), Some(0));
+            let mut stdio = governed.stdio();
+            let id = session(&mut stdio, &governed);
+            assert_eq!(stdio.prompt(&id, "go")["result"]["stopReason"], "end_turn");
+            assert_eq!(stdio.end().status.code(), Some(0));
         }
         assert_eq!(decisions(&governed), ["allow", "allow", "allow"]);
         // The fourth is more than there is: it ran unasked, so its turn was stopped.
-        let mut talk = governed.talk();
-        let id = session(&mut talk, &governed);
-        let answer = talk.prompt(&id, "go");
+        let mut stdio = governed.stdio();
+        let id = session(&mut stdio, &governed);
+        let answer = stdio.prompt(&id, "go");
         assert_eq!(answer["result"]["stopReason"], "refusal", "{answer}");
-        talk.end();
+        stdio.end();
         assert_eq!(decisions(&governed)[3], "require-approval");
         let entries = governed.entries();
         let last = entries.iter().rfind(|entry| entry["action"] == "policy.resolved").expect("a decision");
@@ -60,10 +60,10 @@ fn a_restart_gives_nothing_back() {
 }
 
 #[test]
-fn two_on_one_log_spend_of_one_budget() {
+fn gates_with_one_log_share_its_budgets() {
     within_an_hour(|| {
         let governed = governed("max_per_hour: 4");
-        let (mut one, mut other) = (governed.talk(), governed.talk());
+        let (mut one, mut other) = (governed.stdio(), governed.stdio());
         let (first, second) = (session(&mut one, &governed), session(&mut other, &governed));
         for _ in 0..2 {
             assert_eq!(one.prompt(&first, "go")["result"]["stopReason"], "end_turn");
@@ -71,7 +71,7 @@ fn two_on_one_log_spend_of_one_budget() {
         }
         assert_eq!(one.prompt(&first, "go")["result"]["stopReason"], "refusal");
         assert_eq!(other.prompt(&second, "go")["result"]["stopReason"], "refusal");
-        one.end_beside();
+        one.end_with_others_running();
         other.end();
         let decided = decisions(&governed);
         assert_eq!(decided.iter().filter(|decision| *decision == "allow").count(), 4, "{decided:?}");

@@ -1,17 +1,17 @@
-//! `narrows serve` with an agent that does not answer, and with one that is left in the middle of something.
+//! `narrows serve` with an agent that does not answer, or that is interrupted.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::serve::asks;
 use crate::serve_support::{Governed, open, session};
-use crate::talk::Talk;
+use crate::stdio_client::StdioClient;
 
 /// Says a word, and then nothing until it is cancelled.
 const SILENT: &str = "[[turn]]\nsteps = [{ say = \"hm\" }, { wait_cancel = true }]\n";
 
-fn talk<'a>(governed: &'a Governed, args: &[&str]) -> Talk<'a> {
-    Talk::initialized(&governed.place, governed.serve(args))
+fn stdio<'a>(governed: &'a Governed, args: &[&str]) -> StdioClient<'a> {
+    StdioClient::initialized(&governed.dir, governed.serve(args))
 }
 
 /// The reasons of all entries of this action.
@@ -22,17 +22,17 @@ fn reasons(governed: &Governed, action: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_turn_in_which_nothing_is_said_ends_with_an_error() {
+fn a_silent_turn_ends_with_an_error() {
     let governed = Governed::bridge(SILENT);
-    let mut talk = talk(&governed, &["--deadline", "silence=700ms"]);
-    let id = session(&mut talk, &governed);
-    let answer = talk.prompt(&id, "go");
+    let mut stdio = stdio(&governed, &["--deadline", "silence=700ms"]);
+    let id = session(&mut stdio, &governed);
+    let answer = stdio.prompt(&id, "go");
     assert_eq!(answer["error"]["code"], -32011, "{answer}");
     assert_eq!(answer["error"]["message"], "the agent said nothing for 700 ms");
     // The agent has stopped, and the next turn is one like any other.
-    let answer = talk.prompt(&id, "again");
+    let answer = stdio.prompt(&id, "again");
     assert_eq!(answer["error"]["code"], -32011, "{answer}");
-    assert_eq!(talk.end().status.code(), Some(0));
+    assert_eq!(stdio.end().status.code(), Some(0));
     governed.actions();
     assert_eq!(reasons(&governed, "operator.interrupted"), ["the agent said nothing for 700 ms"; 2]);
 }
@@ -40,11 +40,11 @@ fn a_turn_in_which_nothing_is_said_ends_with_an_error() {
 #[test]
 fn a_silent_agent_that_does_not_stop_is_ended() {
     let governed = Governed::bridge("[[turn]]\nsteps = [{ ignore_cancel = true }, { hang = true }]\n");
-    let mut talk = talk(&governed, &["--deadline", "silence=500ms", "--deadline", "cancel=500ms"]);
-    let id = session(&mut talk, &governed);
-    let answer = talk.prompt(&id, "go");
+    let mut stdio = stdio(&governed, &["--deadline", "silence=500ms", "--deadline", "cancel=500ms"]);
+    let id = session(&mut stdio, &governed);
+    let answer = stdio.prompt(&id, "go");
     assert_eq!(answer["error"]["message"], "the agent said nothing for 500 ms", "{answer}");
-    let ended = talk.wait();
+    let ended = stdio.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert!(ended.stderr.contains("it went on with a turn that was stopped"), "{}", ended.stderr);
     governed.actions();
@@ -54,27 +54,27 @@ fn a_silent_agent_that_does_not_stop_is_ended() {
 fn deadlines_come_from_the_file_and_the_flags() {
     let governed = Governed::bridge("[on]\nsession_new = [{ hang = true }]\n[[turn]]\nsteps = []\n");
     governed
-        .place
+        .dir
         .file("narrows.toml", "[deadlines]\nnew = \"600ms\"\nclose = \"30s\"\nterminate = \"100ms\"\n");
-    let config = governed.place.path().join("narrows.toml");
+    let config = governed.dir.path().join("narrows.toml");
     let args = ["--config", config.to_str().expect("UTF-8"), "--deadline", "close=200ms"];
-    let mut talk = talk(&governed, &args);
-    let answer = open(&mut talk, &governed.root().canonicalize().expect("it is there"));
+    let mut stdio = stdio(&governed, &args);
+    let answer = open(&mut stdio, &governed.root().canonicalize().expect("it is there"));
     assert_eq!(answer["error"]["code"], -32011, "{answer}");
     assert_eq!(answer["error"]["message"], "the agent did not answer session/new within 600 ms");
     // It hangs, so it is told to go by its input, then by a signal.
-    assert_eq!(talk.end().status.code(), Some(0));
+    assert_eq!(stdio.end().status.code(), Some(0));
     assert_eq!(governed.actions(), ["manifest.pinned", "sandbox.applied", "request.expired"]);
 }
 
 #[test]
 fn an_agent_that_does_not_close_is_ended() {
     let governed = Governed::bridge("[on]\nsession_close = [{ hang = true }]\n[[turn]]\nsteps = []\n");
-    let mut talk = talk(&governed, &["--deadline", "close=500ms", "--deadline", "terminate=200ms"]);
-    let id = session(&mut talk, &governed);
-    let answer = talk.ask("session/close", &json!({"sessionId": id}));
+    let mut stdio = stdio(&governed, &["--deadline", "close=500ms", "--deadline", "terminate=200ms"]);
+    let id = session(&mut stdio, &governed);
+    let answer = stdio.call("session/close", &json!({"sessionId": id}));
     assert_eq!(answer["error"]["code"], -32011, "{answer}");
-    let ended = talk.wait();
+    let ended = stdio.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert!(ended.stderr.contains("it did not close a session in time"), "{}", ended.stderr);
     assert_eq!(
@@ -84,25 +84,25 @@ fn an_agent_that_does_not_close_is_ended() {
 }
 
 #[test]
-fn a_deadline_that_is_none_is_told() {
+fn an_invalid_deadline_is_reported() {
     let governed = Governed::bridge(SILENT);
     for (flag, said) in [
         ("silence", "it is a name and a time, such as `silence=20m`"),
         ("slience=2m", "there is none of this name; there are initialize, authenticate"),
         ("silence=soon", "a duration is a number and a unit"),
     ] {
-        let told = governed.place.told(governed.serve(&["--deadline", flag]));
+        let told = governed.dir.output_of(governed.serve(&["--deadline", flag]));
         assert!(told.contains(said) && told.ends_with("--- exit 2 ---\n"), "{flag}: {told}");
     }
 }
 
 /// Waits until the last update is of this kind.
-fn until(talk: &mut Talk<'_>, kind: &str) {
-    while talk.hear_one()["params"]["update"]["sessionUpdate"] != kind {}
+fn until(stdio: &mut StdioClient<'_>, kind: &str) {
+    while stdio.next_message()["params"]["update"]["sessionUpdate"] != kind {}
 }
 
-fn prompt(talk: &mut Talk<'_>, id: &str) {
-    talk.send("session/prompt", &json!({"sessionId": id, "prompt": [{"type": "text", "text": "go"}]}));
+fn prompt(stdio: &mut StdioClient<'_>, id: &str) {
+    stdio.send("session/prompt", &json!({"sessionId": id, "prompt": [{"type": "text", "text": "go"}]}));
 }
 
 /// What is in the log after the session began.
@@ -113,24 +113,24 @@ fn after_invoked(governed: &Governed) -> Vec<String> {
 #[test]
 fn a_signal_in_the_middle_of_a_turn_closes_its_session() {
     let governed = Governed::bridge(SILENT);
-    let mut talk = governed.talk();
-    let id = session(&mut talk, &governed);
-    prompt(&mut talk, &id);
-    until(&mut talk, "agent_message_chunk");
-    talk.signal(Signal::TERM);
-    assert_eq!(talk.wait().status.code(), Some(143));
+    let mut stdio = governed.stdio();
+    let id = session(&mut stdio, &governed);
+    prompt(&mut stdio, &id);
+    until(&mut stdio, "agent_message_chunk");
+    stdio.signal(Signal::TERM);
+    assert_eq!(stdio.wait().status.code(), Some(143));
     assert_eq!(after_invoked(&governed), ["operator.running", "operator.interrupted", "session.closed"]);
 }
 
 #[test]
 fn a_signal_while_an_approval_is_waited_for_is_a_refusal() {
     let governed = Governed::bridge(&asks("delete"));
-    let mut talk = governed.talk();
-    let id = session(&mut talk, &governed);
-    prompt(&mut talk, &id);
-    while talk.hear_one()["method"] != "session/request_permission" {}
-    talk.signal(Signal::TERM);
-    assert_eq!(talk.wait().status.code(), Some(143));
+    let mut stdio = governed.stdio();
+    let id = session(&mut stdio, &governed);
+    prompt(&mut stdio, &id);
+    while stdio.next_message()["method"] != "session/request_permission" {}
+    stdio.signal(Signal::TERM);
+    assert_eq!(stdio.wait().status.code(), Some(143));
     let actions = after_invoked(&governed);
     let end = [
         "operator.suspended",
@@ -159,15 +159,15 @@ fn interrupted(governed: &Governed) -> usize {
 fn a_signal_and_a_client_that_goes_leave_no_call_open_in_the_log() {
     for by_signal in [true, false] {
         let governed = Governed::bridge(WORKING);
-        let mut talk = governed.talk();
-        let id = session(&mut talk, &governed);
-        prompt(&mut talk, &id);
-        until(&mut talk, "tool_call");
+        let mut stdio = governed.stdio();
+        let id = session(&mut stdio, &governed);
+        prompt(&mut stdio, &id);
+        until(&mut stdio, "tool_call");
         let ended = if by_signal {
-            talk.signal(Signal::TERM);
-            talk.wait()
+            stdio.signal(Signal::TERM);
+            stdio.wait()
         } else {
-            talk.end()
+            stdio.end()
         };
         assert_eq!(ended.status.code(), Some(if by_signal { 143 } else { 0 }), "{}", ended.stderr);
         assert_eq!(
@@ -181,32 +181,32 @@ fn a_signal_and_a_client_that_goes_leave_no_call_open_in_the_log() {
 #[test]
 fn closing_a_session_ends_its_turn_first() {
     let governed = Governed::bridge(WORKING);
-    let mut talk = governed.talk();
-    let id = session(&mut talk, &governed);
-    prompt(&mut talk, &id);
-    until(&mut talk, "tool_call");
-    talk.send("session/close", &json!({"sessionId": id}));
+    let mut stdio = governed.stdio();
+    let id = session(&mut stdio, &governed);
+    prompt(&mut stdio, &id);
+    until(&mut stdio, "tool_call");
+    stdio.send("session/close", &json!({"sessionId": id}));
     let mut answers = Vec::new();
     while answers.len() < 2 {
-        let message = talk.hear_one();
+        let message = stdio.next_message();
         if message["method"].is_null() {
             answers.push(message);
         }
     }
     assert_eq!(answers[0]["result"]["stopReason"], "cancelled", "{answers:?}");
     assert!(answers[1]["result"].is_object(), "{answers:?}");
-    assert_eq!(talk.end().status.code(), Some(0));
+    assert_eq!(stdio.end().status.code(), Some(0));
     assert_eq!(interrupted(&governed), 1);
     assert_eq!(reasons(&governed, "session.closed"), ["it was closed"]);
 }
 
 #[test]
-fn what_a_killed_gate_left_open_is_closed_by_the_next() {
+fn calls_left_open_by_a_killed_gate_are_closed_by_the_next() {
     let governed = Governed::bridge(WORKING);
     let actions = || -> Vec<String> {
         governed.actions().into_iter().filter(|action| action != "sandbox.applied").collect()
     };
-    let mut killed = talk(&governed, &[]);
+    let mut killed = stdio(&governed, &[]);
     let id = session(&mut killed, &governed);
     prompt(&mut killed, &id);
     until(&mut killed, "tool_call");
@@ -216,7 +216,7 @@ fn what_a_killed_gate_left_open_is_closed_by_the_next() {
     assert_eq!(actions().len(), before);
     // The second one finds nothing more to close.
     for _ in 0..2 {
-        assert_eq!(talk(&governed, &[]).end().status.code(), Some(0));
+        assert_eq!(stdio(&governed, &[]).end().status.code(), Some(0));
         assert_eq!(actions()[before..], ["tool.call", "operator.interrupted", "session.closed"]);
     }
     assert_eq!(interrupted(&governed), 1);

@@ -1,4 +1,4 @@
-//! Clients that end their input and still read: what they have asked is answered.
+//! Clients at end of input that still read: their requests are answered.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ fn file(governed: &Governed) -> Vec<Value> {
         request(2, "session/new", &json!({"cwd": cwd, "mcpServers": []})),
         request(3, "session/new", &json!({"cwd": "/", "mcpServers": []})),
     ];
-    let told = governed.place.told_with_input(governed.serve(&PATIENT), input.concat().as_bytes());
+    let told = governed.dir.output_with_input(governed.serve(&PATIENT), input.concat().as_bytes());
     assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
     told.lines()
         .filter(|line| line.starts_with('{'))
@@ -50,18 +50,21 @@ fn a_file_of_requests_is_answered_to_its_end() {
 #[test]
 fn a_turn_ends_before_its_client_that_only_reads_is_left() {
     let governed = Governed::bridge(SLOW);
-    let socket = format!("unix:{}/s", governed.place.path().display());
+    let socket = format!("unix:{}/s", governed.dir.path().display());
     let places = ["--listen", &socket, "--listen", "tcp://127.0.0.1:0"];
-    let bus = Bus::started(&governed.place, governed.serve(&[&places[..], &PATIENT].concat()));
+    let bus = Bus::started(&governed.dir, governed.serve(&[&places[..], &PATIENT].concat()));
     let cwd = governed.root().canonicalize().expect("it is there");
-    for place in [0, 1] {
-        let mut peer: Peer = bus.client_at(place);
-        peer.ask(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
-        let answer = peer.ask(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}));
+    for dir in [0, 1] {
+        let mut peer: Peer = bus.client_at(dir);
+        peer.call(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+        let answer = peer.call(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}));
         peer.prompt(&json!(2), answer["result"]["sessionId"].as_str().expect("an id"), "go");
         peer.half_close();
         let answer = peer.answer(&json!(2));
-        assert_eq!((&answer["result"]["stopReason"], peer.said()), (&json!("end_turn"), "done".to_owned()));
+        assert_eq!(
+            (&answer["result"]["stopReason"], peer.agent_text()),
+            (&json!("end_turn"), "done".to_owned())
+        );
         assert_eq!(peer.next(), None, "and is then hung up on");
     }
     bus.stop();
@@ -70,53 +73,55 @@ fn a_turn_ends_before_its_client_that_only_reads_is_left() {
 }
 
 #[test]
-fn what_cannot_be_answered_in_time_is_said_to_be_cancelled() {
+fn unanswered_requests_are_reported_as_cancelled() {
     let governed = Governed::bridge("[[turn]]\nsteps = [{ wait_cancel = true }]\n");
-    let mut talk =
-        crate::talk::Talk::initialized(&governed.place, governed.serve(&["--deadline", "close=200ms"]));
-    let id = session(&mut talk, &governed);
-    talk.send("session/prompt", &json!({"sessionId": id, "prompt": [{"type": "text", "text": "go"}]}));
-    talk.close_input();
-    let answer = talk.hear(|_| json!({}));
+    let mut stdio = crate::stdio_client::StdioClient::initialized(
+        &governed.dir,
+        governed.serve(&["--deadline", "close=200ms"]),
+    );
+    let id = session(&mut stdio, &governed);
+    stdio.send("session/prompt", &json!({"sessionId": id, "prompt": [{"type": "text", "text": "go"}]}));
+    stdio.close_input();
+    let answer = stdio.wait_for_response(|_| json!({}));
     assert_eq!(answer["result"]["stopReason"], "cancelled", "{answer}");
     assert!(answer["result"]["_meta"]["aip44"]["interrupted"].is_string(), "{answer}");
-    assert_eq!(talk.wait().status.code(), Some(0));
+    assert_eq!(stdio.wait().status.code(), Some(0));
     governed.actions();
 }
 
 #[test]
-fn who_says_nothing_more_is_not_asked() {
+fn a_client_at_end_of_input_is_not_asked() {
     let governed = Governed::bridge(&asks("delete"));
-    let mut talk = crate::talk::Talk::initialized(&governed.place, governed.serve(&PATIENT));
-    let id = session(&mut talk, &governed);
-    talk.send("session/prompt", &json!({"sessionId": id, "prompt": [{"type": "text", "text": "go"}]}));
-    talk.close_input();
+    let mut stdio = crate::stdio_client::StdioClient::initialized(&governed.dir, governed.serve(&PATIENT));
+    let id = session(&mut stdio, &governed);
+    stdio.send("session/prompt", &json!({"sessionId": id, "prompt": [{"type": "text", "text": "go"}]}));
+    stdio.close_input();
     let answer = loop {
-        let message = talk.hear_one();
+        let message = stdio.next_message();
         if message["method"].is_null() {
             break message;
         }
     };
     assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
-    assert_eq!(talk.said(), "rejected");
-    assert_eq!(talk.wait().status.code(), Some(0));
+    assert_eq!(stdio.agent_text(), "rejected");
+    assert_eq!(stdio.wait().status.code(), Some(0));
     governed.actions();
 }
 
 #[test]
-fn who_has_gone_altogether_is_not_waited_for() {
+fn a_disconnected_client_is_not_waited_for() {
     let governed = Governed::bridge("[[turn]]\nsteps = [{ wait_cancel = true }]\n");
-    let socket = format!("unix:{}/s", governed.place.path().display());
+    let socket = format!("unix:{}/s", governed.dir.path().display());
     let args = ["--listen", &socket, "--deadline", "close=10m"];
-    let bus = Bus::started(&governed.place, governed.serve(&args));
+    let bus = Bus::started(&governed.dir, governed.serve(&args));
     let mut peer: Peer = bus.client_at(0);
-    peer.ask(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+    peer.call(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
     let cwd = governed.root().canonicalize().expect("it is there");
-    let answer = peer.ask(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}));
+    let answer = peer.call(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}));
     peer.prompt(&json!(2), answer["result"]["sessionId"].as_str().expect("an id"), "go");
     drop(peer);
     let log = || std::fs::read_to_string(governed.log()).unwrap_or_default();
-    governed.place.wait_for(|| log().contains("session.closed"));
+    governed.dir.wait_for(|| log().contains("session.closed"));
     bus.stop();
     governed.actions();
 }

@@ -1,9 +1,9 @@
-//! The example of a governed agent, run by exactly the commands that its page tells people to type.
+//! Runs the commands of the governed example's page.
 
 use std::path::{Path, PathBuf};
 
-use crate::serve_sandbox::can_be_had;
-use crate::support::Place;
+use crate::serve_sandbox::is_available;
+use crate::test_dir::TestDir;
 
 pub(crate) fn example() -> PathBuf {
     named("governed")
@@ -33,29 +33,29 @@ fn commands(page: &str) -> Vec<Vec<String>> {
 }
 
 /// Runs both commands of the page of an example in a copy of it. What they told, the page, and where the copy is.
-fn run(place: &Place, name: &str) -> (Vec<String>, String, PathBuf) {
-    let root = place.path().join(name);
+fn run(dir: &TestDir, name: &str) -> (Vec<String>, String, PathBuf) {
+    let root = dir.path().join(name);
     copy(&named(name), &root);
     let page = std::fs::read_to_string(named(name).join("README.md")).expect("a page");
     let commands = commands(&page);
     assert_eq!(commands.len(), 2);
     let told = commands.iter().map(|words| {
         assert_eq!(words[0], "narrows");
-        let mut command = place.narrows(&words[1..]);
-        command.current_dir(&root).env("NARROWS_DATA_DIR", place.path().join("data"));
-        command.env("XDG_RUNTIME_DIR", place.path());
-        place.told(command)
+        let mut command = dir.narrows(&words[1..]);
+        command.current_dir(&root).env("NARROWS_DATA_DIR", dir.path().join("data"));
+        command.env("XDG_RUNTIME_DIR", dir.path());
+        dir.output_of(command)
     });
     (told.collect(), page, root)
 }
 
 #[test]
 fn the_sandboxed_example_is_kept_to_its_sandbox() {
-    if !can_be_had() {
+    if !is_available() {
         return;
     }
-    let place = Place::new();
-    let (told, page, root) = run(&place, "sandboxed");
+    let dir = TestDir::new();
+    let (told, page, root) = run(&dir, "sandboxed");
     let promised = page.split("```text\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
     assert!(told[0].starts_with(promised) && told[0].contains("--- exit 0 ---"), "{}", told[0]);
     assert!(told[1].contains("sandbox.applied"), "{}", told[1]);
@@ -65,8 +65,8 @@ fn the_sandboxed_example_is_kept_to_its_sandbox() {
 
 #[test]
 fn the_example_runs_and_its_log_verifies() {
-    let place = Place::new();
-    let (told, _, root) = run(&place, "governed");
+    let dir = TestDir::new();
+    let (told, _, root) = run(&dir, "governed");
     assert!(
         told[0].contains("I have looked at README.md.") && told[0].contains("I may not run commands."),
         "{}",
@@ -97,11 +97,11 @@ fn the_example_runs_and_its_log_verifies() {
 
 #[test]
 fn the_example_has_no_mistakes() {
-    let place = Place::new();
+    let dir = TestDir::new();
     for name in ["governed", "sandboxed"] {
-        let mut command = place.narrows(["check", "--strict"]);
+        let mut command = dir.narrows(["check", "--strict"]);
         command.arg(named(name));
-        let told = place.told(command);
+        let told = dir.output_of(command);
         assert!(told.contains("--- exit 0 ---"), "{told}");
     }
 }

@@ -1,20 +1,20 @@
-//! `narrows serve` when something is wrong: with the manifest, its agent, its log, or what it was trusted with.
+//! `narrows serve` with faults in the manifest, its agent, its log, or its pins.
 
 use std::os::unix::fs::PermissionsExt;
 
 use insta::assert_snapshot;
 use rustix::process::Signal;
 
-use crate::person::Person;
 use crate::serve_support::{Governed, acp, session};
-use crate::support::Place;
-use crate::talk::Talk;
+use crate::stdio_client::StdioClient;
+use crate::terminal_user::TerminalUser;
+use crate::test_dir::TestDir;
 
 const QUIET: &str = "[[turn]]\nsteps = [{ say = \"done\" }]\n";
 
 /// What is said when it does not start.
-fn told(governed: &Governed, args: &[&str]) -> String {
-    let told = governed.place.told(governed.serve(args));
+fn output(governed: &Governed, args: &[&str]) -> String {
+    let told = governed.dir.output_of(governed.serve(args));
     // Where there is no sandbox to be had, that is said.
     let lines = told.lines().filter(|line| !line.starts_with("warning: the agent is not confined"));
     let text: String = lines.map(|line| format!("{line}\n")).collect();
@@ -23,16 +23,16 @@ fn told(governed: &Governed, args: &[&str]) -> String {
 
 #[test]
 fn a_manifest_with_mistakes_is_not_served() {
-    let place = Place::new();
-    std::fs::create_dir(place.path().join("ws")).expect("a directory");
-    place.file("ws/ACP.md", &acp("brige", "basic", ""));
-    assert_snapshot!(place.told(place.narrows(["serve", "ws"])), @r"
+    let dir = TestDir::new();
+    std::fs::create_dir(dir.path().join("ws")).expect("a directory");
+    dir.file("ws/ACP.md", &acp("brige", "basic", ""));
+    assert_snapshot!(dir.output_of(dir.narrows(["serve", "ws"])), @r"
     --- stderr ---
     error: ws/ACP.md:6:7: kind: `brige` is not allowed here
     hint: did you mean bridge? It is one of client, server, bridge
     --- exit 2 ---
     ");
-    let nowhere = place.told(place.narrows(["serve", "nowhere/ACP.md"]));
+    let nowhere = dir.output_of(dir.narrows(["serve", "nowhere/ACP.md"]));
     assert!(
         nowhere.contains("there is no manifest \"nowhere/ACP.md\"") && nowhere.ends_with("--- exit 2 ---\n"),
         "{nowhere}"
@@ -40,31 +40,31 @@ fn a_manifest_with_mistakes_is_not_served() {
 }
 
 #[test]
-fn what_has_changed_is_refused_until_it_is_approved() {
+fn a_changed_manifest_is_refused_until_approved() {
     let governed = Governed::bridge(QUIET);
-    assert_snapshot!(told(&governed, &[]), @r"
+    assert_snapshot!(output(&governed, &[]), @r"
     --- stderr ---
     [DIR]/ws/ACP.md and what it leads to, 8 files, are trusted from now on; whatever changes is to be approved
     --- exit 0 ---
     ");
     // The same again is trusted.
-    assert_snapshot!(told(&governed, &[]), @"--- exit 0 ---");
+    assert_snapshot!(output(&governed, &[]), @"--- exit 0 ---");
     let path = governed.root().join("OPERATOR.md");
     let text = std::fs::read_to_string(&path).expect("it is there");
     governed.file("OPERATOR.md", &text.replace("Short.", "Shorx."));
-    assert_snapshot!(told(&governed, &[]), @r"
+    assert_snapshot!(output(&governed, &[]), @r"
     --- stderr ---
     error: [DIR]/ws/ACP.md is not what was trusted: [DIR]/ws/OPERATOR.md has changed
     hint: look at what has changed, then: narrows serve --approve [DIR]/ws/ACP.md
     --- exit 2 ---
     ");
-    assert_snapshot!(without_digests(&told(&governed, &["--approve"])), @r"
+    assert_snapshot!(without_digests(&output(&governed, &["--approve"])), @r"
     --- stderr ---
     approved: [DIR]/ws/OPERATOR.md has changed: sha256 [OLD] -> [NEW]
     [DIR]/ws/ACP.md is trusted as it is, 8 files
     --- exit 0 ---
     ");
-    assert!(told(&governed, &[]).contains("--- exit 0 ---"));
+    assert!(output(&governed, &[]).contains("--- exit 0 ---"));
     assert_eq!(
         governed.actions(),
         ["manifest.pinned", "sandbox.applied", "sandbox.applied", "manifest.approved", "sandbox.applied"]
@@ -83,22 +83,22 @@ fn without_digests(told: &str) -> String {
 }
 
 #[test]
-fn a_program_in_the_workspace_is_a_part_of_what_is_trusted() {
+fn a_program_in_the_workspace_is_pinned() {
     let governed = Governed::bridge(QUIET);
     let path = governed.root().join("AGENT-CLI.md");
     let text = std::fs::read_to_string(&path).expect("it is there");
     governed.file("AGENT-CLI.md", &text.replace("bin: narrows\n", "bin: ./agent.sh\n"));
     governed.file("agent.sh", "#!/bin/sh\nexit 0\n");
-    assert!(told(&governed, &[]).contains("9 files, are trusted"));
+    assert!(output(&governed, &[]).contains("9 files, are trusted"));
     governed.file("agent.sh", "#!/bin/sh\nexit 1\n");
-    let said = told(&governed, &[]);
+    let said = output(&governed, &[]);
     assert!(said.contains("agent.sh has changed") && said.contains("--- exit 2 ---"), "{said}");
 }
 
 #[test]
-fn somebody_at_the_terminal_is_asked_about_what_has_changed() {
+fn a_user_at_the_terminal_is_asked_about_changes() {
     let governed = Governed::with_agent("client", QUIET);
-    assert!(told(&governed, &["--", "go"]).contains("--- exit 0 ---"));
+    assert!(output(&governed, &["--", "go"]).contains("--- exit 0 ---"));
     governed.file(
         "OPERATOR.md",
         &std::fs::read_to_string(governed.root().join("OPERATOR.md"))
@@ -106,14 +106,14 @@ fn somebody_at_the_terminal_is_asked_about_what_has_changed() {
             .replace("Short.", "Shorx."),
     );
     for (answer, code) in [("no\r", 2), ("\r", 2), ("y\r", 0)] {
-        let person = Person::serves(&governed.place, &["ws", "--", "go"]);
-        person.sees("OPERATOR.md has changed: sha256 ");
-        person.sees("Trust it as it is now? [y/N]");
-        person.types(answer);
-        assert_eq!(person.ends(), Some(code), "{answer:?}");
+        let user = TerminalUser::serve(&governed.dir, &["ws", "--", "go"]);
+        user.expect("OPERATOR.md has changed: sha256 ");
+        user.expect("Trust it as it is now? [y/N]");
+        user.type_text(answer);
+        assert_eq!(user.wait_exit(), Some(code), "{answer:?}");
     }
     // From then on it is trusted, also where nobody can be asked.
-    assert!(told(&governed, &["--", "go"]).contains("--- exit 0 ---"));
+    assert!(output(&governed, &["--", "go"]).contains("--- exit 0 ---"));
     let actions = governed.actions();
     assert_eq!(actions.iter().filter(|action| action.starts_with("manifest.")).count(), 2, "{actions:?}");
 }
@@ -121,11 +121,11 @@ fn somebody_at_the_terminal_is_asked_about_what_has_changed() {
 #[test]
 fn pins_that_cannot_be_read_are_not_pins() {
     let governed = Governed::bridge(QUIET);
-    told(&governed, &[]);
-    let pins = governed.place.path().join("data/pins");
+    output(&governed, &[]);
+    let pins = governed.dir.path().join("data/pins");
     let file = std::fs::read_dir(pins).expect("pins").next().expect("one").expect("one").path();
     std::fs::write(file, "{}").expect("it is ours");
-    let told = told(&governed, &[]);
+    let told = output(&governed, &[]);
     assert!(told.contains("the pins of this manifest") && told.contains("--- exit 2 ---"), "{told}");
 }
 
@@ -134,9 +134,9 @@ fn a_log_that_cannot_be_written_keeps_everything_from_starting() {
     let governed = Governed::bridge(QUIET);
     // A directory where the log would be: also root cannot write there.
     std::fs::create_dir_all(governed.log()).expect("a directory");
-    let said = told(&governed, &[]);
+    let said = output(&governed, &[]);
     assert!(said.contains("nothing is served, because") && said.contains("--- exit 70 ---"), "{said}");
-    assert!(!governed.place.path().join("data/pins").exists(), "nothing is trusted that was not recorded");
+    assert!(!governed.dir.path().join("data/pins").exists(), "nothing is trusted that was not recorded");
 }
 
 #[test]
@@ -146,39 +146,39 @@ fn a_disk_that_is_full_keeps_everything_from_starting() {
     // No file may have a byte, and whoever writes one is told so as if there were no room.
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "ulimit -f 0; exec \"$@\"", "sh"]);
-    command.arg(serve.get_program()).args(serve.get_args()).current_dir(governed.place.path());
+    command.arg(serve.get_program()).args(serve.get_args()).current_dir(governed.dir.path());
     command.env_clear().envs(serve.get_envs().filter_map(|(name, value)| Some((name, value?))));
     command.stdin(std::process::Stdio::null());
-    let said = governed.place.told(command);
+    let said = governed.dir.output_of(command);
     assert!(said.contains("the disk is full") && said.contains("--- exit 70 ---"), "{said}");
-    assert!(!governed.place.path().join("data/pins").exists(), "nothing is trusted that was not recorded");
+    assert!(!governed.dir.path().join("data/pins").exists(), "nothing is trusted that was not recorded");
 }
 
 #[test]
 fn a_damaged_log_keeps_everything_from_starting() {
     let governed = Governed::bridge(QUIET);
-    told(&governed, &[]);
+    output(&governed, &[]);
     let text = std::fs::read_to_string(governed.log()).expect("a log");
     std::fs::write(governed.log(), text.replace("manifest.pinned", "manifest.pinnex")).expect("it is ours");
-    let said = told(&governed, &[]);
+    let said = output(&governed, &[]);
     assert!(said.contains("the audit log is damaged") && said.contains("narrows audit verify"), "{said}");
 }
 
 #[test]
 fn a_log_outside_the_workspace_is_refused() {
     let governed = Governed::bridge(QUIET);
-    std::os::unix::fs::symlink(governed.place.path(), governed.root().join("audit")).expect("a link");
-    let said = told(&governed, &[]);
+    std::os::unix::fs::symlink(governed.dir.path(), governed.root().join("audit")).expect("a link");
+    let said = output(&governed, &[]);
     assert!(said.contains("lies outside") && said.contains("--- exit 2 ---"), "{said}");
-    assert!(!governed.place.path().join("audit-log.jsonl").exists());
+    assert!(!governed.dir.path().join("audit-log.jsonl").exists());
 }
 
 #[test]
-fn what_is_governed_is_not_served_without_a_log() {
+fn a_governed_manifest_needs_a_log() {
     let governed = Governed::bridge(QUIET);
     let more = "    operator: ./OPERATOR.md\n    audit: {kind: 'off'}\n";
     governed.file("ACP.md", &acp("bridge", "governance-aware", more));
-    let said = told(&governed, &[]);
+    let said = output(&governed, &[]);
     assert!(said.contains("--- exit 2 ---"), "{said}");
 }
 
@@ -186,7 +186,7 @@ fn what_is_governed_is_not_served_without_a_log() {
 fn an_agent_of_another_version_is_not_started() {
     let governed = Governed::bridge(QUIET);
     governed.demand(">=99.0.0");
-    assert_snapshot!(told(&governed, &[]), @r#"
+    assert_snapshot!(output(&governed, &[]), @r#"
     --- stderr ---
     [DIR]/ws/ACP.md and what it leads to, 8 files, are trusted from now on; whatever changes is to be approved
     error: the agent "tidy-agent" is not started: "narrows --version" tells against it
@@ -197,18 +197,18 @@ fn an_agent_of_another_version_is_not_started() {
 }
 
 #[test]
-fn an_agent_that_goes_is_told_of() {
+fn an_exited_agent_is_reported() {
     let script =
         "[[turn]]\nsteps = [{ stderr = \"first\" }, { stderr = \"no \\u001b[2J room\" }, { exit = 3 }]\n";
     let governed = Governed::bridge(script);
-    let mut talk = governed.talk();
-    let session = session(&mut talk, &governed);
-    let answer = talk.prompt(&session, "go");
+    let mut stdio = governed.stdio();
+    let session = session(&mut stdio, &governed);
+    let answer = stdio.prompt(&session, "go");
     assert_eq!(answer["error"]["code"], -32010, "{answer}");
     // The client learns what became of its agent, in one line.
     let message = answer["error"]["message"].as_str().expect("a text");
     assert_eq!(message, "the agent has gone: exited with status 3; stderr: first | no \\u{1b}[2J room");
-    let ended = talk.wait();
+    let ended = stdio.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert!(ended.stderr.contains("the agent \"tidy-agent\" has gone"), "{}", ended.stderr);
     assert_eq!(governed.actions().last().map(String::as_str), Some("session.closed"));
@@ -220,23 +220,23 @@ fn an_agent_that_does_not_stop_is_ended() {
         "[[turn]]\nsteps = [\n  { ignore_cancel = true },\n  { tool = { id = \"c\", title = \"x\", kind = \"execute\", \
          status = \"in_progress\", input = { command = \"rm\" } } },\n  { hang = true },\n]\n",
     );
-    let mut talk = Talk::initialized(&governed.place, governed.serve(&["--deadline", "cancel=1s"]));
-    let session = session(&mut talk, &governed);
-    let answer = talk.prompt(&session, "go");
+    let mut stdio = StdioClient::initialized(&governed.dir, governed.serve(&["--deadline", "cancel=1s"]));
+    let session = session(&mut stdio, &governed);
+    let answer = stdio.prompt(&session, "go");
     assert_eq!(answer["error"]["code"], -32010, "{answer}");
-    let ended = talk.wait();
+    let ended = stdio.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert!(ended.stderr.contains("it went on with a turn that was stopped"), "{}", ended.stderr);
     governed.actions();
 }
 
 #[test]
-fn a_signal_closes_the_log_in_good_order() {
+fn a_signal_closes_the_log_completely() {
     let governed = Governed::bridge(QUIET);
-    let mut talk = governed.talk();
-    session(&mut talk, &governed);
-    talk.signal(Signal::TERM);
-    assert_eq!(talk.wait().status.code(), Some(143));
+    let mut stdio = governed.stdio();
+    session(&mut stdio, &governed);
+    stdio.signal(Signal::TERM);
+    assert_eq!(stdio.wait().status.code(), Some(143));
     assert_eq!(
         governed.actions(),
         ["manifest.pinned", "sandbox.applied", "operator.invoked", "session.closed"]
@@ -244,10 +244,10 @@ fn a_signal_closes_the_log_in_good_order() {
 }
 
 #[test]
-fn pins_are_for_their_owner_only() {
+fn pin_files_are_private() {
     let governed = Governed::bridge(QUIET);
-    told(&governed, &[]);
-    let pins = governed.place.path().join("data/pins");
+    output(&governed, &[]);
+    let pins = governed.dir.path().join("data/pins");
     let file = std::fs::read_dir(&pins).expect("pins").next().expect("one").expect("one").path();
     let mode = |path: &std::path::Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
     assert_eq!((mode(&pins), mode(&file)), (0o700, 0o600));

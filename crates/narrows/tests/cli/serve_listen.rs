@@ -1,4 +1,4 @@
-//! `narrows serve --listen`: many clients at real sockets, who they are, and what they see of each other.
+//! `narrows serve --listen`: identities and isolation of clients on real sockets.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -12,27 +12,27 @@ use crate::serve::asks;
 use crate::serve_support::{DEMO, Governed, READ, acp, server};
 
 /// A user that every machine has and nobody is.
-const NOBODY: u32 = 65_534;
+const NOBODY_UID: u32 = 65_534;
 
 /// One that listens at a unix socket and at a port.
 fn listening<'a>(governed: &'a Governed, args: &[&str]) -> Bus<'a> {
-    let socket = format!("unix:{}/s", governed.place.path().display());
+    let socket = format!("unix:{}/s", governed.dir.path().display());
     let places = ["--listen", &socket, "--listen", "tcp://127.0.0.1:0"];
-    Bus::started(&governed.place, governed.serve(&[&places[..], args].concat()))
+    Bus::started(&governed.dir, governed.serve(&[&places[..], args].concat()))
 }
 
 fn initialize(peer: &mut Peer) -> Value {
-    peer.ask(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}))
+    peer.call(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}))
 }
 
 fn open(peer: &mut Peer, governed: &Governed) -> Value {
     let cwd = governed.root().canonicalize().expect("it is there");
-    peer.ask(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}))
+    peer.call(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}))
 }
 
 /// A client that has a session.
-fn client(bus: &Bus<'_>, governed: &Governed, place: usize) -> (Peer, String) {
-    let mut peer = bus.client_at(place);
+fn client(bus: &Bus<'_>, governed: &Governed, dir: usize) -> (Peer, String) {
+    let mut peer = bus.client_at(dir);
     let answer = initialize(&mut peer);
     assert_eq!(answer["result"]["_meta"]["aip44"]["operator"], "tidy", "{answer}");
     let answer = open(&mut peer, governed);
@@ -42,7 +42,7 @@ fn client(bus: &Bus<'_>, governed: &Governed, place: usize) -> (Peer, String) {
 }
 
 /// What a client of another user is answered to each of these requests, in which `SESSION` is the last it was told of. `None`: only root can be another user.
-fn as_nobody(bus: &Bus<'_>, requests: &[Value]) -> Option<Vec<Value>> {
+fn exchange_as_nobody(bus: &Bus<'_>, requests: &[Value]) -> Option<Vec<Value>> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
@@ -57,7 +57,7 @@ for line in "$@"; do
   done
 done"#;
     let mut command = Command::new("bash");
-    command.args(["-c", script, address]).uid(NOBODY).current_dir("/");
+    command.args(["-c", script, address]).uid(NOBODY_UID).current_dir("/");
     for (id, request) in requests.iter().enumerate() {
         let mut request = request.clone();
         (request["jsonrpc"], request["id"]) = (json!("2.0"), json!(id));
@@ -68,7 +68,7 @@ done"#;
     Some(text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect())
 }
 
-fn stranger() -> Value {
+fn unauthenticated_error() -> Value {
     json!({"method": "initialize", "params": {"protocolVersion": 1}})
 }
 
@@ -76,7 +76,7 @@ fn stranger() -> Value {
 fn each_client_has_an_agent_and_all_are_in_one_log() {
     let governed = Governed::bridge(READ);
     let bus = listening(&governed, &[]);
-    let socket = governed.place.path().join("s");
+    let socket = governed.dir.path().join("s");
     assert!(socket.exists() && !bus.at[1].ends_with(":0"), "{:?}", bus.at);
     let mut clients: Vec<_> = (0..4).map(|number| client(&bus, &governed, number % 2)).collect();
     for (peer, session) in &mut clients {
@@ -84,7 +84,10 @@ fn each_client_has_an_agent_and_all_are_in_one_log() {
     }
     for (peer, _) in &mut clients {
         let answer = peer.answer(&json!(2));
-        assert_eq!((&answer["result"]["stopReason"], peer.said()), (&json!("end_turn"), "done".to_owned()));
+        assert_eq!(
+            (&answer["result"]["stopReason"], peer.agent_text()),
+            (&json!("end_turn"), "done".to_owned())
+        );
     }
     // Some go by themselves, and some are there when it ends.
     clients.truncate(2);
@@ -112,22 +115,22 @@ fn each_client_has_an_agent_and_all_are_in_one_log() {
 fn a_client_of_a_listener_cannot_be_its_own_agent() {
     let governed = Governed::bridge(READ);
     let bus = listening(&governed, &[]);
-    for place in 0..2 {
-        let mut peer = bus.client_at(place);
+    for dir in 0..2 {
+        let mut peer = bus.client_at(dir);
         let params = json!({"protocolVersion": 1, "clientCapabilities": {}});
-        let answer = peer.ask(&json!(0), "proxy/initialize", &params);
+        let answer = peer.call(&json!(0), "proxy/initialize", &params);
         assert!(answer["error"]["code"].is_i64(), "{answer}");
     }
     bus.stop();
 }
 
 #[test]
-fn nothing_is_started_for_who_says_nothing() {
+fn a_silent_client_starts_no_agent() {
     let governed = Governed::bridge(READ);
     let bus = listening(&governed, &[]);
     // What has tried the sandbox out at the start may still be ending: then there is the server alone.
     let before = 1;
-    governed.place.wait_for(|| governed.place.alive().len() == before);
+    governed.dir.wait_for(|| governed.dir.alive().len() == before);
     let (mut silent, mut odd) = (bus.client_at(0), bus.client_at(0));
     odd.send_line("{\"jsonrpc\":");
     assert_eq!(odd.next().expect("an answer")["error"]["code"], -32700);
@@ -135,22 +138,22 @@ fn nothing_is_started_for_who_says_nothing() {
     page.send_line("GET / HTTP/1.1");
     assert!(page.next().is_some_and(|answer| answer["error"]["code"] == -32700));
     assert_eq!(page.next(), None, "hung up on");
-    assert_eq!(governed.place.alive().len(), before);
+    assert_eq!(governed.dir.alive().len(), before);
     initialize(&mut odd);
-    assert!(governed.place.alive().len() > before);
+    assert!(governed.dir.alive().len() > before);
     drop(odd);
-    governed.place.wait_for(|| governed.place.alive().len() == before);
+    governed.dir.wait_for(|| governed.dir.alive().len() == before);
     bus.stop();
     assert_eq!(silent.next(), None);
 }
 
 #[test]
-fn there_are_no_more_clients_than_may_be() {
+fn the_number_of_clients_is_limited() {
     let governed = Governed::bridge(READ);
     let bus = listening(&governed, &["--max-connections", "1"]);
     let (mut first, session) = client(&bus, &governed, 0);
-    for place in [0, 1] {
-        let mut second = bus.client_at(place);
+    for dir in [0, 1] {
+        let mut second = bus.client_at(dir);
         let refused = initialize(&mut second);
         assert_eq!(refused["error"]["data"]["condition"], "backpressure", "{refused}");
         assert_eq!(second.next(), None);
@@ -161,7 +164,7 @@ fn there_are_no_more_clients_than_may_be() {
     assert_eq!(first.answer(&json!(2))["result"]["stopReason"], "end_turn");
     drop(first);
     // There is room again once its agent has ended.
-    governed.place.wait_for(|| {
+    governed.dir.wait_for(|| {
         let mut next = bus.client_at(0);
         next.request(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
         next.next().is_some_and(|answer| answer.get("result").is_some())
@@ -170,7 +173,7 @@ fn there_are_no_more_clients_than_may_be() {
 }
 
 #[test]
-fn whatever_signal_ends_it_nothing_is_left() {
+fn no_process_is_left_after_any_signal() {
     for signal in [Signal::INT, Signal::HUP] {
         let governed = Governed::bridge("[[turn]]\nsteps = [{ wait_cancel = true }]\n");
         let bus = listening(&governed, &[]);
@@ -199,7 +202,7 @@ fn an_agent_that_dies_ends_its_own_connection_only() {
 }
 
 #[test]
-fn what_was_changed_meanwhile_is_not_run_for_the_next_client() {
+fn a_changed_program_is_not_run_for_the_next_client() {
     let governed = Governed::bridge(READ);
     let bus = listening(&governed, &[]);
     let (_first, _) = client(&bus, &governed, 0);
@@ -215,27 +218,28 @@ fn what_was_changed_meanwhile_is_not_run_for_the_next_client() {
 }
 
 #[test]
-fn one_who_approves_sees_what_waits_on_every_connection() {
+fn an_approver_sees_pending_actions_of_every_connection() {
     let governed = Governed::bridge(&asks("delete"));
-    governed.leads(1);
+    governed.with_lead_quorum(1);
     governed.keys(&["ada"]);
     let bus = listening(&governed, &[]);
     let (mut first, one) = client(&bus, &governed, 0);
     let (mut second, other) = client(&bus, &governed, 1);
     first.prompt(&json!(2), &one, "go");
     second.prompt(&json!(2), &other, "go");
-    let list = || governed.place.told_of(governed.approve(&["--list"]));
-    governed.place.wait_for(|| list().matches("kind:delete").count() == 2);
+    let list = || governed.dir.output_beside_others(governed.approve(&["--list"]));
+    governed.dir.wait_for(|| list().matches("kind:delete").count() == 2);
     let ids: Vec<String> =
         list().lines().take(2).filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect();
-    let said = governed.place.told_of(governed.approve(&[&ids[0], "--key", "ada.key"]));
+    let said = governed.dir.output_beside_others(governed.approve(&[&ids[0], "--key", "ada.key"]));
     assert!(said.contains("--- exit 0 ---"), "{said}");
-    let said = governed.place.told_of(governed.approve(&[&ids[1], "--reject", "no", "--key", "ada.key"]));
+    let said =
+        governed.dir.output_beside_others(governed.approve(&[&ids[1], "--reject", "no", "--key", "ada.key"]));
     assert!(said.contains("--- exit 0 ---"), "{said}");
     let mut told = Vec::new();
     for peer in [&mut first, &mut second] {
         assert_eq!(peer.answer(&json!(2))["result"]["stopReason"], "end_turn");
-        told.push(peer.said());
+        told.push(peer.agent_text());
     }
     told.sort();
     assert_eq!(told, ["allowed", "rejected"]);
@@ -244,12 +248,12 @@ fn one_who_approves_sees_what_waits_on_every_connection() {
 }
 
 #[test]
-fn somebody_else_learns_how_to_come_in_and_nothing_more() {
+fn another_user_only_learns_how_to_authenticate() {
     let governed = Governed::bridge(READ);
     let bus = listening(&governed, &[]);
     let new = json!({"method": "session/new", "params": {"cwd": governed.root(), "mcpServers": []}});
     let list = json!({"method": "session/list", "params": {}});
-    let Some(answers) = as_nobody(&bus, &[stranger(), new, list]) else { return };
+    let Some(answers) = exchange_as_nobody(&bus, &[unauthenticated_error(), new, list]) else { return };
     assert_eq!(answers[0]["result"]["authMethods"].as_array().map(Vec::len), Some(1), "{answers:?}");
     assert_eq!(
         (&answers[1]["error"]["code"], &answers[2]["error"]["code"]),
@@ -267,7 +271,7 @@ fn many_refused_connections_of_one_identity_are_two_entries_with_a_count() {
     let governed = Governed::bridge(READ);
     let bus = listening(&governed, &[]);
     for _ in 0..CONNECTIONS {
-        let Some(answers) = as_nobody(&bus, &[stranger()]) else { return };
+        let Some(answers) = exchange_as_nobody(&bus, &[unauthenticated_error()]) else { return };
         assert_eq!(answers[0]["result"]["authMethods"].as_array().map(Vec::len), Some(1), "{answers:?}");
     }
     bus.stop();
@@ -285,16 +289,19 @@ fn a_client_that_is_not_admitted_cannot_send_long_messages() {
     let bus = listening(&governed, &[]);
     let long = json!({"method": "session/new", "params": {"cwd": "/", "x": "x".repeat(100_000)}});
     let list = json!({"method": "session/list", "params": {}});
-    let Some(answers) = as_nobody(&bus, &[stranger(), long.clone(), list.clone()]) else { return };
+    let Some(answers) = exchange_as_nobody(&bus, &[unauthenticated_error(), long.clone(), list.clone()])
+    else {
+        return;
+    };
     let codes: Vec<&Value> = answers.iter().map(|answer| &answer["error"]["code"]).collect();
     assert_eq!(codes, [&Value::Null, &json!(-32013), &json!(-32000)], "{answers:?}");
     // Nor as the first message.
-    let answers = as_nobody(&bus, &[long.clone(), list]).expect("answers");
+    let answers = exchange_as_nobody(&bus, &[long.clone(), list]).expect("answers");
     assert_eq!(answers[0]["error"]["code"], -32013, "{answers:?}");
     // A client that is admitted can.
     let mut peer = bus.client_at(1);
     initialize(&mut peer);
-    let answer = peer.ask(&json!(1), "session/new", &long["params"]);
+    let answer = peer.call(&json!(1), "session/new", &long["params"]);
     assert_ne!(answer["error"]["code"], -32013, "{answer}");
     bus.stop();
 }
@@ -311,14 +318,14 @@ fn silent_connections_of_users_who_are_not_admitted_take_no_room() {
     let script =
         r#"for i in {1..80}; do exec {fd}<>"/dev/tcp/127.0.0.1/$0" || exit 1; done; echo ready; read -r"#;
     let mut command = Command::new("bash");
-    command.args(["-c", script, address]).uid(NOBODY).current_dir("/");
+    command.args(["-c", script, address]).uid(NOBODY_UID).current_dir("/");
     let mut crowd = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("bash starts");
     let mut ready = String::new();
     let stdout = crowd.stdout.take().expect("piped");
     BufReader::new(stdout).read_line(&mut ready).expect("a line");
     assert_eq!(ready, "ready\n");
-    for place in [0, 1] {
-        drop(client(&bus, &governed, place));
+    for dir in [0, 1] {
+        drop(client(&bus, &governed, dir));
     }
     drop(crowd.stdin.take());
     crowd.wait().expect("bash ends");
@@ -329,10 +336,10 @@ fn silent_connections_of_users_who_are_not_admitted_take_no_room() {
 fn a_connection_ends_when_its_client_may_do_less() {
     let governed = Governed::bridge(READ);
     let uid = rustix::process::geteuid().as_raw();
-    let named = governed.place.file("who.toml", &format!("[[identity]]\nwho = \"uid:{uid}\"\n"));
+    let named = governed.dir.file("who.toml", &format!("[[identity]]\nwho = \"uid:{uid}\"\n"));
     let bus = listening(&governed, &["--identities", named.to_str().expect("UTF-8")]);
     let (mut peer, _) = client(&bus, &governed, 0);
-    governed.place.file("who.toml", &format!("[[identity]]\nwho = \"uid:{uid}\"\nscopes = []\n"));
+    governed.dir.file("who.toml", &format!("[[identity]]\nwho = \"uid:{uid}\"\nscopes = []\n"));
     assert_eq!(peer.next(), None);
     let (peer, _) = client(&bus, &governed, 0);
     drop(peer);
@@ -342,9 +349,9 @@ fn a_connection_ends_when_its_client_may_do_less() {
 }
 
 #[test]
-fn a_session_is_its_makers_after_a_restart_and_nobody_elses() {
+fn a_session_belongs_to_its_creator_after_a_restart() {
     let governed = server();
-    let named = governed.place.file("who.toml", "[[identity]]\nwho = \"uid:65534\"\n");
+    let named = governed.dir.file("who.toml", "[[identity]]\nwho = \"uid:65534\"\n");
     let args = [&DEMO[..], &["--identities", named.to_str().expect("UTF-8")]].concat();
     let bus = listening(&governed, &args);
     let (mut peer, session) = client(&bus, &governed, 0);
@@ -356,14 +363,14 @@ fn a_session_is_its_makers_after_a_restart_and_nobody_elses() {
     let load = |name: &str| json!({"sessionId": name, "cwd": governed.root(), "mcpServers": []});
     let request = |method: &str, name: &str| json!({"method": method, "params": load(name)});
     let asked = [
-        stranger(),
+        unauthenticated_error(),
         request("session/load", &session),
         request("session/load", "sess_none"),
         request("session/prompt", &session),
         json!({"method": "session/list", "params": {}}),
         json!({"method": "session/new", "params": load("x")}),
     ];
-    if let Some(answers) = as_nobody(&bus, &asked) {
+    if let Some(answers) = exchange_as_nobody(&bus, &asked) {
         let without = |answer: &Value, name: &str| answer["error"].to_string().replace(name, "NAME");
         assert_eq!(answers[1]["error"]["code"], -32002, "{answers:?}");
         assert_eq!(without(&answers[1], &session), without(&answers[2], "sess_none"));
@@ -372,11 +379,11 @@ fn a_session_is_its_makers_after_a_restart_and_nobody_elses() {
     }
     let mut peer = bus.client_at(1);
     initialize(&mut peer);
-    let listed = peer.ask(&json!(1), "session/list", &json!({}));
+    let listed = peer.call(&json!(1), "session/list", &json!({}));
     let names: Vec<&Value> =
         listed["result"]["sessions"].as_array().expect("a list").iter().map(|it| &it["sessionId"]).collect();
     assert_eq!(names, [&json!(session)], "{listed}");
-    let answer = peer.ask(&json!(2), "session/load", &load(&session));
+    let answer = peer.call(&json!(2), "session/load", &load(&session));
     assert!(answer.get("result").is_some(), "{answer}");
     drop(peer);
     bus.stop();
@@ -384,18 +391,18 @@ fn a_session_is_its_makers_after_a_restart_and_nobody_elses() {
 }
 
 #[test]
-fn what_somebody_may_cause_is_less_than_what_the_operator_may() {
+fn scopes_narrow_what_the_operator_may_do() {
     let governed = Governed::bridge(READ);
     let prompt = json!({"method": "session/prompt", "params": {"sessionId": "SESSION", "prompt": [{"type": "text", "text": "go"}]}});
     for (scopes, expected) in
         [("[\"kind:read\"]", "allow"), ("[\"kind:search\", \"kind:delete\"]", "deny"), ("[]", "deny")]
     {
-        let file = format!("[[identity]]\nwho = \"uid:{NOBODY}\"\nscopes = {scopes}\n");
-        let named = governed.place.file("who.toml", &file);
+        let file = format!("[[identity]]\nwho = \"uid:{NOBODY_UID}\"\nscopes = {scopes}\n");
+        let named = governed.dir.file("who.toml", &file);
         let bus = listening(&governed, &["--identities", named.to_str().expect("UTF-8")]);
         let cwd = governed.root().canonicalize().expect("it is there");
         let new = json!({"method": "session/new", "params": {"cwd": cwd, "mcpServers": []}});
-        if as_nobody(&bus, &[stranger(), new, prompt.clone()]).is_none() {
+        if exchange_as_nobody(&bus, &[unauthenticated_error(), new, prompt.clone()]).is_none() {
             return;
         }
         bus.stop();
@@ -408,9 +415,9 @@ fn what_somebody_may_cause_is_less_than_what_the_operator_may() {
 }
 
 #[test]
-fn where_nobody_can_come_in_that_is_said() {
+fn an_unusable_listener_is_reported() {
     let governed = Governed::bridge(READ);
-    let told = |args: &[&str]| governed.place.told(governed.serve(args));
+    let output = |args: &[&str]| governed.dir.output_of(governed.serve(args));
     for (args, words) in [
         (&["--listen", "https://127.0.0.1:1"][..], "needs a certificate"),
         (&["--listen", "ws://0.0.0.0:1"], "can be reached from other machines"),
@@ -427,13 +434,13 @@ fn where_nobody_can_come_in_that_is_said() {
         (&["--identities", "ws/ACP.md"], "lies in the workspace"),
         (&["--identities", "nowhere.toml"], "nowhere.toml"),
     ] {
-        let said = told(args);
+        let said = output(args);
         assert!(said.contains(words) && said.ends_with("--- exit 2 ---\n"), "{args:?}: {said}");
     }
     let text = acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n");
     governed.file("ACP.md", &text.replace("transport: stdio", "transport: websocket"));
-    let said = told(&["--listen", "tcp://127.0.0.1:0"]);
+    let said = output(&["--listen", "tcp://127.0.0.1:0"]);
     assert!(said.contains("WebSocket only") && said.ends_with("--- exit 2 ---\n"), "{said}");
     governed.file("ACP.md", &text.replace("transport: stdio", "transport: [stdio, websocket]"));
-    assert!(told(&["--listen", "stdio:"]).ends_with("--- exit 0 ---\n"));
+    assert!(output(&["--listen", "stdio:"]).ends_with("--- exit 0 ---\n"));
 }

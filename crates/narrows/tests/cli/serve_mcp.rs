@@ -1,11 +1,11 @@
-//! MCP over ACP behind `narrows serve`: the test is the client, and the server that lives in it.
+//! MCP over ACP behind `narrows serve`: the test is the client with the MCP server.
 
 use narrows_testkit::model::{ModelServer, Plan, Reply};
 use serde_json::{Value, json};
 
 use crate::serve_operator::with_notes;
 use crate::serve_support::{Governed, acp};
-use crate::talk::Talk;
+use crate::stdio_client::StdioClient;
 
 const TOOLS: &str = "{kind: mcp, server: notes, allow: [add]}";
 
@@ -26,11 +26,11 @@ fn model() -> ModelServer {
     ModelServer::start(Plan::new([call, Reply::text("noted")]).models(Reply::models(&["m"])))
 }
 
-fn start<'a>(governed: &'a Governed, model: &ModelServer) -> Talk<'a> {
+fn start<'a>(governed: &'a Governed, model: &ModelServer) -> StdioClient<'a> {
     let url = model.base_url();
     let mut command = governed.serve(&["--base-url", &url, "--model", "m"]);
     command.env("OPENAI_API_KEY", "sk-test");
-    Talk::initialized(&governed.place, command)
+    StdioClient::initialized(&governed.dir, command)
 }
 
 /// What the server in the client says to a message of the agent's; `None` is no such message.
@@ -49,7 +49,7 @@ fn notes(request: &Value) -> Option<Value> {
 }
 
 /// One turn with the server `n-1` in the client. What was asked of the client, by method, and what was said.
-fn turn(talk: &mut Talk<'_>, governed: &Governed, option: &str) -> (Vec<String>, String) {
+fn turn(stdio: &mut StdioClient<'_>, governed: &Governed, option: &str) -> (Vec<String>, String) {
     let cwd = governed.root().canonicalize().expect("it is there");
     let mut asked = Vec::new();
     let mut answer = |request: &Value| {
@@ -63,13 +63,13 @@ fn turn(talk: &mut Talk<'_>, governed: &Governed, option: &str) -> (Vec<String>,
     };
     let server = json!({"type": "acp", "name": "notes", "serverId": "n-1"});
     let opened =
-        talk.ask_and_answer("session/new", &json!({"cwd": cwd, "mcpServers": [server]}), &mut answer);
+        stdio.call_answering("session/new", &json!({"cwd": cwd, "mcpServers": [server]}), &mut answer);
     assert!(opened["result"]["sessionId"].is_string(), "{opened}");
     let session = opened["result"]["sessionId"].clone();
     let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "note milk"}]});
-    let answered = talk.ask_and_answer("session/prompt", &prompt, &mut answer);
+    let answered = stdio.call_answering("session/prompt", &prompt, &mut answer);
     assert_eq!(answered["result"]["stopReason"], "end_turn", "{answered}");
-    (asked, talk.said())
+    (asked, stdio.agent_text())
 }
 
 fn offered(model: &ModelServer) -> Value {
@@ -77,27 +77,27 @@ fn offered(model: &ModelServer) -> Value {
 }
 
 #[test]
-fn a_server_in_the_client_shows_what_a_bare_one_does_behind_the_same_gate() {
+fn a_server_in_the_client_behaves_like_a_direct_one_behind_the_gate() {
     let governed = operator(TOOLS, "http: true");
     let through = model();
-    let mut talk = start(&governed, &through);
-    let (asked, said) = turn(&mut talk, &governed, "allow_once");
+    let mut stdio = start(&governed, &through);
+    let (asked, said) = turn(&mut stdio, &governed, "allow_once");
     assert_eq!(said, "noted");
     assert_eq!(asked.iter().filter(|method| *method == "permission").count(), 1, "{asked:?}");
     assert_eq!(asked.iter().filter(|method| *method == "tools/call").count(), 1, "{asked:?}");
-    talk.end();
+    stdio.end();
     governed.actions();
     let call = governed.entries().into_iter().rfind(|entry| entry["action"] == "tool.call").expect("a call");
     assert_eq!(call["subject"]["ref"], "notes/add");
     // The same server as a process of its own.
     let (bare, calls_made) = with_notes(TOOLS);
     let directly = model();
-    let mut talk = start(&bare, &directly);
-    let session = crate::serve_support::session(&mut talk, &bare);
+    let mut stdio = start(&bare, &directly);
+    let session = crate::serve_support::session(&mut stdio, &bare);
     let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "note milk"}]});
     let allow = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
-    talk.ask_and_answer("session/prompt", &prompt, |_| allow.clone());
-    talk.end();
+    stdio.call_answering("session/prompt", &prompt, |_| allow.clone());
+    stdio.end();
     assert_eq!(calls_made(), 1);
     assert_eq!(offered(&through), offered(&directly));
 }
@@ -109,20 +109,20 @@ fn a_rejected_or_unlisted_tool_does_not_reach_the_client() {
     {
         let governed = operator(tools, "http: true");
         let model = model();
-        let mut talk = start(&governed, &model);
-        let (asked, _) = turn(&mut talk, &governed, option);
+        let mut stdio = start(&governed, &model);
+        let (asked, _) = turn(&mut stdio, &governed, option);
         assert_eq!(asked.iter().filter(|method| *method == "permission").count(), questions, "{asked:?}");
         assert!(!asked.contains(&"tools/call".to_owned()), "{asked:?}");
-        talk.end();
+        stdio.end();
         governed.actions();
     }
 }
 
 #[test]
-fn servers_that_the_operator_does_not_have_are_refused_whatever_their_kind() {
+fn unlisted_servers_of_any_kind_are_refused() {
     let governed = operator(TOOLS, "http: true");
     let model = model();
-    let mut talk = start(&governed, &model);
+    let mut stdio = start(&governed, &model);
     let cwd = governed.root().canonicalize().expect("it is there");
     for (server, code) in [
         (json!({"type": "acp", "name": "other", "serverId": "x"}), -32015),
@@ -131,27 +131,27 @@ fn servers_that_the_operator_does_not_have_are_refused_whatever_their_kind() {
         (json!({"type": "http", "name": "notes", "url": "http://127.0.0.1:9/", "headers": []}), -32015),
         (json!({"type": "sse", "name": "notes", "url": "http://127.0.0.1:9/", "headers": []}), -32602),
     ] {
-        let answer = talk.ask("session/new", &json!({"cwd": cwd, "mcpServers": [server]}));
+        let answer = stdio.call("session/new", &json!({"cwd": cwd, "mcpServers": [server]}));
         assert_eq!(answer["error"]["code"], code, "{server} {answer}");
     }
-    talk.end();
+    stdio.end();
     let refused = governed.actions().into_iter().filter(|action| action == "session.refused").count();
     assert_eq!(refused, 4);
 }
 
 #[test]
-fn what_the_manifest_does_not_declare_is_not_offered() {
+fn undeclared_tools_are_not_offered() {
     let governed = operator(TOOLS, "http: false");
     let model = model();
     let url = model.base_url();
     let mut command = governed.serve(&["--base-url", &url, "--model", "m"]);
     command.env("OPENAI_API_KEY", "sk-test");
-    let mut talk = Talk::start(&governed.place, command);
-    let answer = talk.ask("initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+    let mut stdio = StdioClient::start(&governed.dir, command);
+    let answer = stdio.call("initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
     assert_eq!(answer["result"]["agentCapabilities"]["mcpCapabilities"]["acp"], false, "{answer}");
     let cwd = governed.root().canonicalize().expect("it is there");
     let server = json!({"type": "acp", "name": "notes", "serverId": "x"});
-    let answer = talk.ask("session/new", &json!({"cwd": cwd, "mcpServers": [server]}));
+    let answer = stdio.call("session/new", &json!({"cwd": cwd, "mcpServers": [server]}));
     assert_eq!(answer["error"]["data"]["code"], "undeclared_capability", "{answer}");
-    talk.end();
+    stdio.end();
 }

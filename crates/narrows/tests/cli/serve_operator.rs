@@ -4,7 +4,7 @@ use narrows_testkit::model::{ModelServer, Plan, Reply};
 use serde_json::{Value, json};
 
 use crate::serve_support::{Governed, acp, session};
-use crate::talk::Talk;
+use crate::stdio_client::StdioClient;
 
 /// A server whose client may offer its files, and its terminal.
 fn server() -> Governed {
@@ -29,21 +29,21 @@ fn turn_with(
 ) -> (String, Vec<Value>, Vec<Value>) {
     let mut command = governed.serve(&["--base-url", url, "--model", "m"]);
     command.env("OPENAI_API_KEY", "sk-test");
-    let mut talk = Talk::start(&governed.place, command);
+    let mut stdio = StdioClient::start(&governed.dir, command);
     let offers = json!({"fs": {"readTextFile": true, "writeTextFile": true}, "terminal": true});
-    let answer = talk.ask("initialize", &json!({"protocolVersion": 1, "clientCapabilities": offers}));
+    let answer = stdio.call("initialize", &json!({"protocolVersion": 1, "clientCapabilities": offers}));
     assert_eq!(answer["result"]["_meta"]["aip44"]["tier"], "governance-aware", "{answer}");
-    let session = session(&mut talk, governed);
+    let session = session(&mut stdio, governed);
     let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": prompt}]});
     let mut asked = Vec::new();
-    let answer = talk.ask_and_answer("session/prompt", &prompt, |request| {
+    let answer = stdio.call_answering("session/prompt", &prompt, |request| {
         asked.push(request.clone());
         reply.clone()
     });
     assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
-    let said = talk.said();
-    let updates = talk.updates.clone();
-    let ended = talk.end();
+    let said = stdio.agent_text();
+    let updates = stdio.updates.clone();
+    let ended = stdio.end();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
     (said, asked, updates)
 }
@@ -53,7 +53,7 @@ fn calls(updates: &[Value]) -> usize {
 }
 
 #[test]
-fn an_operator_answers_and_reads_what_it_may() {
+fn an_operator_answers_and_reads_allowed_files() {
     let governed = server();
     let (said, asked, updates) = turn(&governed, "read a.txt");
     assert!(!said.is_empty());
@@ -85,7 +85,7 @@ fn a_tool_that_the_operator_does_not_have_is_not_used() {
 }
 
 #[test]
-fn what_changes_something_is_asked_for_before_it_is_announced() {
+fn a_change_is_approved_before_it_is_announced() {
     let governed = server();
     let (_, asked, updates) = turn(&governed, "write a.txt");
     // The answer is none that allows.
@@ -97,7 +97,7 @@ fn what_changes_something_is_asked_for_before_it_is_announced() {
 }
 
 #[test]
-fn what_was_approved_is_written_without_another_question() {
+fn an_approved_write_needs_no_second_approval() {
     let governed = server();
     let arguments = json!({"path": "a.txt", "content": "hello"});
     let call = Reply::tool_call("write_file", arguments);
@@ -105,13 +105,13 @@ fn what_was_approved_is_written_without_another_question() {
     let url = model.base_url();
     let mut command = governed.serve(&["--base-url", &url, "--model", "m"]);
     command.env("OPENAI_API_KEY", "sk-test");
-    let mut talk = Talk::start(&governed.place, command);
+    let mut stdio = StdioClient::start(&governed.dir, command);
     let offers = json!({"fs": {"readTextFile": true, "writeTextFile": true}});
-    talk.ask("initialize", &json!({"protocolVersion": 1, "clientCapabilities": offers}));
-    let session = session(&mut talk, &governed);
+    stdio.call("initialize", &json!({"protocolVersion": 1, "clientCapabilities": offers}));
+    let session = session(&mut stdio, &governed);
     let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "go"}]});
     let mut asked = Vec::new();
-    talk.ask_and_answer("session/prompt", &prompt, |request| {
+    stdio.call_answering("session/prompt", &prompt, |request| {
         asked.push(request.clone());
         match request["method"].as_str() {
             Some("session/request_permission") => {
@@ -122,10 +122,14 @@ fn what_was_approved_is_written_without_another_question() {
         }
     });
     let of = |method: &str| asked.iter().filter(|request| request["method"] == method).collect::<Vec<_>>();
-    assert_eq!((of("session/request_permission").len(), talk.said().as_str()), (1, "written"), "{asked:?}");
+    assert_eq!(
+        (of("session/request_permission").len(), stdio.agent_text().as_str()),
+        (1, "written"),
+        "{asked:?}"
+    );
     let written = of("fs/write_text_file");
     assert_eq!((written.len(), &written[0]["params"]["content"]), (1, &json!("hello")));
-    talk.end();
+    stdio.end();
     governed.actions();
     let entries = governed.entries();
     let calls = entries.iter().filter(|entry| entry["action"] == "tool.call");
@@ -155,7 +159,7 @@ done
 /// A server whose manifest has an MCP server, and how often its tool was called.
 pub(crate) fn with_notes(tools: &str) -> (Governed, impl Fn() -> usize) {
     let governed = server();
-    let script = governed.place.file("notes.sh", SERVER);
+    let script = governed.dir.file("notes.sh", SERVER);
     governed.tools(tools);
     let more =
         "    operator: ./OPERATOR.md\n    mcp_servers: [{name: notes, transport: stdio, ref: ./NOTES.md}]\n";

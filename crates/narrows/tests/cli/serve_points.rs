@@ -1,4 +1,5 @@
-//! The points of AIP-44 that need processes: stdin, stdout and sockets, and how an agent ends. The others are in `govern/tests/points`.
+//! The points of AIP-44 that need processes: stdin, stdout, sockets, and the end of an agent. The others are in
+//! `govern/tests/points`.
 
 use std::time::{Duration, Instant};
 
@@ -19,12 +20,15 @@ steps = [{ stderr = "working" }, { say = "done" }]
 #[test]
 fn point_10_stdout_has_nothing_but_messages() {
     let governed = Governed::bridge(NOISY);
-    let mut talk = governed.talk();
-    let session = session(&mut talk, &governed);
+    let mut stdio = governed.stdio();
+    let session = session(&mut stdio, &governed);
     // Every line is read as a message, or this fails.
-    let answer = talk.prompt(&session, "go");
-    assert_eq!((answer["result"]["stopReason"].clone(), talk.said()), (json!("end_turn"), "done".to_owned()));
-    let ended = talk.end();
+    let answer = stdio.prompt(&session, "go");
+    assert_eq!(
+        (answer["result"]["stopReason"].clone(), stdio.agent_text()),
+        (json!("end_turn"), "done".to_owned())
+    );
+    let ended = stdio.end();
     assert!(
         ended.stderr.contains("are trusted from now on"),
         "what is for people is on stderr: {}",
@@ -42,7 +46,7 @@ fn point_10_over_websocket_a_frame_is_a_message() {
     let session = opened(&mut peer, &governed);
     peer.prompt(&json!(2), &session, "go");
     let answer = peer.answer(&json!(2));
-    assert_eq!((&answer["result"]["stopReason"], peer.said()), (&json!("end_turn"), "done".to_owned()));
+    assert_eq!((&answer["result"]["stopReason"], peer.agent_text()), (&json!("end_turn"), "done".to_owned()));
     peer.send_binary(br#"{"jsonrpc":"2.0","id":3,"method":"session/list"}"#);
     assert_eq!(peer.closed(), Some(1003), "bytes that are no text are no message");
     bus.stop();
@@ -54,12 +58,12 @@ fn point_26_the_identity_of_the_upgrade_is_that_of_the_gate() {
     let governed = Governed::bridge(READ);
     let tokens = [token(&governed, "reader", &["kind:read"]), token(&governed, "writer", &["kind:edit"])];
     let bus = listening(&governed, &TOKENS);
-    let before = governed.place.alive().len();
+    let before = governed.dir.alive().len();
     for wrong in [vec![], vec![("authorization", "Bearer nrw_wrong")], vec![("authorization", "Basic YQ==")]]
     {
         assert_eq!(Peer::web(&bus.at[0], &wrong).err(), Some(401), "{wrong:?}");
     }
-    assert!(governed.place.alive().len() <= before, "nothing is started for nobody");
+    assert!(governed.dir.alive().len() <= before, "nothing is started for nobody");
     for (token, name, allowed) in [(&tokens[0], "reader", true), (&tokens[1], "writer", false)] {
         let mut peer =
             Peer::web(&bus.at[0], &[("authorization", &format!("Bearer {token}"))]).expect("let in");
@@ -96,14 +100,14 @@ start = [{ ignore_eof = true }, { ignore_sigterm = true }]
 steps = [{ orphan = ["sleep", "600"] }, { say = "done" }]
 "#;
     let governed = Governed::bridge(stubborn);
-    let mut talk = governed.talk();
-    let session = session(&mut talk, &governed);
-    talk.prompt(&session, "go");
-    let alive = governed.place.alive();
+    let mut stdio = governed.stdio();
+    let session = session(&mut stdio, &governed);
+    stdio.prompt(&session, "go");
+    let alive = governed.dir.alive();
     assert!(alive.iter().any(|line| line.contains("sleep")), "what the agent has started: {alive:?}");
     let began = Instant::now();
-    talk.end();
+    stdio.end();
     // Two seconds for its input, five for SIGTERM, then SIGKILL.
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
-    governed.place.wait_for(|| governed.place.alive().is_empty());
+    governed.dir.wait_for(|| governed.dir.alive().is_empty());
 }

@@ -1,9 +1,9 @@
-//! `narrows serve` of a bridge in a chain: the test is the conductor, and both neighbours.
+//! `narrows serve` of a bridge in a chain: the test is the conductor and both neighbors.
 
 use serde_json::{Value, json};
 
 use crate::serve_support::{Governed, session};
-use crate::talk::Talk;
+use crate::stdio_client::StdioClient;
 
 /// A bridge whose own agent could not be started.
 fn bridge() -> Governed {
@@ -13,22 +13,22 @@ fn bridge() -> Governed {
 }
 
 /// A conductor that has introduced itself, and what the proxy said to its successor.
-fn conduct(governed: &Governed) -> (Talk<'_>, Value, Value) {
-    let mut talk = Talk::start(&governed.place, governed.serve(&[]));
+fn conduct(governed: &Governed) -> (StdioClient<'_>, Value, Value) {
+    let mut stdio = StdioClient::start(&governed.dir, governed.serve(&[]));
     let mut forwarded = Value::Null;
     let params = json!({"protocolVersion": 1, "clientCapabilities": {"terminal": true}});
-    let answer = talk.ask_and_answer("proxy/initialize", &params, |request| {
+    let answer = stdio.call_answering("proxy/initialize", &params, |request| {
         forwarded = request.clone();
         json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}})
     });
-    (talk, forwarded, answer)
+    (stdio, forwarded, answer)
 }
 
 /// A session in the workspace, which the successor calls `s`.
-fn opened(talk: &mut Talk<'_>, governed: &Governed) {
+fn opened(stdio: &mut StdioClient<'_>, governed: &Governed) {
     let cwd = governed.root().canonicalize().expect("it is there");
     let params = json!({"cwd": cwd, "mcpServers": []});
-    let answer = talk.ask_and_answer("session/new", &params, |request| {
+    let answer = stdio.call_answering("session/new", &params, |request| {
         assert_eq!(
             (&request["method"], &request["params"]["method"]),
             (&json!("proxy/successor"), &json!("session/new"))
@@ -53,25 +53,25 @@ fn update(update: &Value) -> Value {
 #[test]
 fn a_proxy_has_no_agent_of_its_own_and_speaks_for_its_successor() {
     let governed = bridge();
-    let (talk, forwarded, answer) = conduct(&governed);
+    let (stdio, forwarded, answer) = conduct(&governed);
     assert_eq!(forwarded["method"], "proxy/successor");
     assert_eq!(forwarded["params"]["method"], "initialize");
     // The manifest declares no terminal.
     assert_eq!(forwarded["params"]["params"]["clientCapabilities"]["terminal"], false);
     assert_eq!(answer["result"]["protocolVersion"], 1, "{answer}");
     assert_eq!(answer["result"]["_meta"]["aip44"]["operator"], "tidy");
-    let ended = talk.end();
+    let ended = stdio.end();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
     assert!(!ended.stderr.contains("not started"), "{}", ended.stderr);
 }
 
 #[test]
-fn the_gate_stands_between_the_neighbours() {
+fn the_gate_filters_between_its_neighbors() {
     let governed = bridge();
-    let (mut talk, ..) = conduct(&governed);
-    opened(&mut talk, &governed);
-    talk.send("session/prompt", &json!({"sessionId": "s", "prompt": []}));
-    let prompt = talk.read();
+    let (mut stdio, ..) = conduct(&governed);
+    opened(&mut stdio, &governed);
+    stdio.send("session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    let prompt = stdio.read();
     assert_eq!(prompt["params"]["method"], "session/prompt", "{prompt}");
     let call = |id: &str, kind: &str, status: &str| {
         update(
@@ -79,10 +79,10 @@ fn the_gate_stands_between_the_neighbours() {
             "rawInput": {"path": "a.txt"}}),
         )
     };
-    talk.say(&call("one", "execute", "pending"));
-    talk.say(&call("two", "read", "completed"));
+    stdio.send_message(&call("one", "execute", "pending"));
+    stdio.send_message(&call("two", "read", "completed"));
     // The first is denied and not shown.
-    let shown = talk.read();
+    let shown = stdio.read();
     assert_eq!(
         (&shown["method"], &shown["params"]["update"]["toolCallId"]),
         (&json!("session/update"), &json!("two"))
@@ -90,26 +90,30 @@ fn the_gate_stands_between_the_neighbours() {
     let options = json!([{"optionId": "y", "name": "y", "kind": "allow_once"}, {"optionId": "n", "name": "n", "kind": "reject_once"}]);
     let asks = json!({"sessionId": "s", "toolCall": {"toolCallId": "three", "kind": "delete", "rawInput": {"path": "a.txt"}},
         "options": options});
-    talk.say(&wrapped(Some("from behind"), "session/request_permission", &asks));
-    let question = talk.read();
+    stdio.send_message(&wrapped(Some("from behind"), "session/request_permission", &asks));
+    let question = stdio.read();
     assert_eq!(question["method"], "session/request_permission", "{question}");
     let yes = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
-    talk.say(&json!({"jsonrpc": "2.0", "id": question["id"], "result": yes}));
-    let answer = talk.read();
+    stdio.send_message(&json!({"jsonrpc": "2.0", "id": question["id"], "result": yes}));
+    let answer = stdio.read();
     assert_eq!(
         (&answer["id"], &answer["result"]["outcome"]["optionId"]),
         (&json!("from behind"), &json!("y"))
     );
     // What the manifest does not declare, and what is no message for an agent to send.
-    talk.say(&wrapped(Some("file"), "fs/read_text_file", &json!({"sessionId": "s", "path": "/etc/passwd"})));
-    assert_eq!(talk.read()["error"]["code"], -32601);
-    talk.say(&wrapped(Some("nested"), "proxy/successor", &json!({"method": "x"})));
-    let refused = talk.read();
+    stdio.send_message(&wrapped(
+        Some("file"),
+        "fs/read_text_file",
+        &json!({"sessionId": "s", "path": "/etc/passwd"}),
+    ));
+    assert_eq!(stdio.read()["error"]["code"], -32601);
+    stdio.send_message(&wrapped(Some("nested"), "proxy/successor", &json!({"method": "x"})));
+    let refused = stdio.read();
     assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!("nested"), &json!(-32600)));
-    talk.say(&json!({"jsonrpc": "2.0", "id": prompt["id"], "result": {"stopReason": "end_turn"}}));
-    let ended = talk.hear(|request| panic!("{request}"));
+    stdio.send_message(&json!({"jsonrpc": "2.0", "id": prompt["id"], "result": {"stopReason": "end_turn"}}));
+    let ended = stdio.wait_for_response(|request| panic!("{request}"));
     assert_eq!(ended["result"]["stopReason"], "end_turn", "{ended}");
-    assert_eq!(talk.end().status.code(), Some(0));
+    assert_eq!(stdio.end().status.code(), Some(0));
     let actions = governed.actions();
     for action in
         ["operator.suspended", "operator.resumed", "tool.call", "operator.completed", "session.closed"]
@@ -121,18 +125,18 @@ fn the_gate_stands_between_the_neighbours() {
 #[test]
 fn a_chain_whose_agent_does_not_stop_is_left() {
     let governed = bridge();
-    let (mut talk, ..) = conduct(&governed);
-    opened(&mut talk, &governed);
-    talk.send("session/prompt", &json!({"sessionId": "s", "prompt": []}));
-    talk.read();
-    talk.say(&update(
+    let (mut stdio, ..) = conduct(&governed);
+    opened(&mut stdio, &governed);
+    stdio.send("session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    stdio.read();
+    stdio.send_message(&update(
         &json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "x", "kind": "execute",
         "status": "in_progress", "rawInput": {"command": "rm"}}),
     ));
-    assert_eq!(talk.read()["params"]["method"], "session/cancel");
-    let answer = talk.hear(|request| panic!("{request}"));
+    assert_eq!(stdio.read()["params"]["method"], "session/cancel");
+    let answer = stdio.wait_for_response(|request| panic!("{request}"));
     assert_eq!(answer["error"]["code"], -32010, "{answer}");
-    let ended = talk.wait();
+    let ended = stdio.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert!(ended.stderr.contains("the chain is left"), "{}", ended.stderr);
     assert!(governed.actions().contains(&"operator.interrupted".to_owned()));
@@ -141,11 +145,11 @@ fn a_chain_whose_agent_does_not_stop_is_left() {
 #[test]
 fn a_conductor_that_goes_leaves_a_closed_log() {
     let governed = bridge();
-    let (mut talk, ..) = conduct(&governed);
-    opened(&mut talk, &governed);
-    talk.send("session/prompt", &json!({"sessionId": "s", "prompt": []}));
-    talk.read();
-    assert_eq!(talk.end().status.code(), Some(0));
+    let (mut stdio, ..) = conduct(&governed);
+    opened(&mut stdio, &governed);
+    stdio.send("session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    stdio.read();
+    assert_eq!(stdio.end().status.code(), Some(0));
     assert_eq!(
         governed.actions(),
         ["manifest.pinned", "operator.invoked", "operator.interrupted", "session.closed"]
@@ -155,19 +159,19 @@ fn a_conductor_that_goes_leaves_a_closed_log() {
 #[test]
 fn only_the_first_message_makes_a_proxy_and_only_of_a_bridge() {
     let governed = Governed::bridge("[[turn]]\nsteps = [{ say = \"mine\" }]\n");
-    let mut talk = governed.talk();
+    let mut stdio = governed.stdio();
     for method in ["proxy/initialize", "proxy/successor"] {
-        let answer = talk.ask(method, &json!({"protocolVersion": 1, "method": "x"}));
+        let answer = stdio.call(method, &json!({"protocolVersion": 1, "method": "x"}));
         assert_eq!(answer["error"]["code"], -32600, "{answer}");
     }
     // Its own agent goes on.
-    let session = session(&mut talk, &governed);
-    talk.prompt(&session, "go");
-    assert_eq!(talk.said(), "mine");
-    talk.end();
+    let session = session(&mut stdio, &governed);
+    stdio.prompt(&session, "go");
+    assert_eq!(stdio.agent_text(), "mine");
+    stdio.end();
     let server = Governed::with_agent("server", "[[turn]]\nsteps = [{ say = \"mine\" }]\n");
-    let mut talk = Talk::start(&server.place, server.serve(&[]));
-    let answer = talk.ask("proxy/initialize", &json!({"protocolVersion": 1}));
+    let mut stdio = StdioClient::start(&server.dir, server.serve(&[]));
+    let answer = stdio.call("proxy/initialize", &json!({"protocolVersion": 1}));
     assert_eq!(answer["error"]["code"], -32600, "{answer}");
-    talk.end();
+    stdio.end();
 }

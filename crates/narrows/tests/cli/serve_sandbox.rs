@@ -1,4 +1,4 @@
-//! `narrows serve` in the tier `sandboxed`: an agent that tries to get out, and manifests that ask for too much.
+//! `narrows serve` in the tier `sandboxed`: an agent that tries to escape, and unenforceable manifests.
 #![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 
 use std::io::{Read, Write};
@@ -8,8 +8,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::serve_support::{DEMO, Governed, acp};
-use crate::support::MARK;
-use crate::talk::Talk;
+use crate::stdio_client::StdioClient;
+use crate::test_dir::MARK;
 
 /// Answers an initialisation with what the tier demands, and opens sessions.
 const AGENT: &str = r#"
@@ -55,16 +55,16 @@ const MOUNTS: &str =
 
 /// Starts it, and ends it when it has introduced itself. What it noted.
 fn notes(governed: &Governed) -> String {
-    let mut talk = governed.talk();
-    let answer = talk.ask("session/new", &json!({"cwd": governed.root(), "mcpServers": []}));
+    let mut stdio = governed.stdio();
+    let answer = stdio.call("session/new", &json!({"cwd": governed.root(), "mcpServers": []}));
     assert_eq!(answer["result"]["sessionId"], "s", "{answer}");
-    let ended = talk.end();
+    let ended = stdio.end();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
     std::fs::read_to_string(governed.root().join("notes")).unwrap_or_default()
 }
 
 /// Whether this machine can show a part of itself, and give a network of its own.
-pub(crate) fn can_be_had() -> bool {
+pub(crate) fn is_available() -> bool {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let support = runtime.block_on(narrows_process::Support::namespaces());
     let can = support.confined();
@@ -94,7 +94,7 @@ fn connect(port: u16) -> String {
 
 #[test]
 fn an_agent_cannot_get_out_of_its_sandbox() {
-    if !can_be_had() {
+    if !is_available() {
         return;
     }
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -129,12 +129,12 @@ try private-temp 'echo x > /tmp/mine && echo y > $HOME/mine'
     let governed = sandboxed(&format!("{MOUNTS}env: {{passthrough: [{MARK}, NAMED]}}\n"), &script);
     std::fs::create_dir_all(governed.root().join("docs")).expect("a directory");
     governed.file("docs/text", "text");
-    governed.place.file("secret", "secret");
+    governed.dir.file("secret", "secret");
     let mut command = governed.serve(&[]);
     command.env("NARROWS_SECRET", "hunter2").env("NAMED", "value");
-    let mut talk = Talk::initialized(&governed.place, command);
-    talk.ask("session/new", &json!({"cwd": governed.root(), "mcpServers": []}));
-    let ended = talk.end();
+    let mut stdio = StdioClient::initialized(&governed.dir, command);
+    stdio.call("session/new", &json!({"cwd": governed.root(), "mcpServers": []}));
+    let ended = stdio.end();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
     let notes = std::fs::read_to_string(governed.root().join("notes")).expect("notes");
     insta::assert_snapshot!(notes, @r"
@@ -159,7 +159,7 @@ try private-temp 'echo x > /tmp/mine && echo y > $HOME/mine'
     init-env failed
     private-temp worked
     ");
-    assert!(!governed.place.path().join("new").exists());
+    assert!(!governed.dir.path().join("new").exists());
     let applied = entry(&governed, "sandbox.applied");
     let about = &applied["metadata"]["aip44"];
     assert_eq!((&about["enforced"], &about["egress"]), (&json!(true), &json!([])), "{applied}");
@@ -170,7 +170,7 @@ try private-temp 'echo x > /tmp/mine && echo y > $HOME/mine'
 #[test]
 fn the_list_of_hosts_is_the_only_way_out() {
     let has_curl = Command::new("curl").arg("--version").output().is_ok();
-    if !can_be_had() || !has_curl {
+    if !is_available() || !has_curl {
         eprintln!("not tried: it takes namespaces, and curl");
         return;
     }
@@ -221,13 +221,13 @@ try private-tunnel 'curl -sfp --max-time 20 https://169.254.169.254/'
 }
 
 #[test]
-fn what_cannot_be_enforced_is_refused_by_name() {
+fn unenforceable_fields_are_refused_by_name() {
     let refused = |sandbox: &str, more: &str| {
         let governed = sandboxed(sandbox, "");
         if !more.is_empty() {
             governed.file("AGENT-CLI.md", &agent_cli("./SANDBOX.md", more));
         }
-        let told = governed.place.told(governed.serve(&[]));
+        let told = governed.dir.output_of(governed.serve(&[]));
         let log = std::fs::read_to_string(governed.log()).unwrap_or_default();
         let last: Value =
             log.lines().last().map_or(Value::Null, |line| serde_json::from_str(line).expect("JSON"));
@@ -240,7 +240,7 @@ fn what_cannot_be_enforced_is_refused_by_name() {
         "{told}"
     );
     assert!(told.contains("(sandbox_read_only)") && told.contains("exit 2") && action.is_null(), "{told}");
-    if !can_be_had() {
+    if !is_available() {
         return;
     }
     let (told, action, code) = refused("mounts: [{source: workspace, at: /usr}]\n", "");
@@ -255,7 +255,7 @@ fn what_cannot_be_enforced_is_refused_by_name() {
 
 #[test]
 fn servers_that_an_operator_starts_are_in_its_sandbox() {
-    if !can_be_had() {
+    if !is_available() {
         return;
     }
     let governed = Governed::of("server");
@@ -271,13 +271,13 @@ fn servers_that_an_operator_starts_are_in_its_sandbox() {
     std::fs::create_dir_all(governed.root().join("docs")).expect("a directory");
     let mut command = governed.serve(&DEMO);
     command.env("OPENAI_API_KEY", "sk-test");
-    let mut talk = Talk::initialized(&governed.place, command);
+    let mut stdio = StdioClient::initialized(&governed.dir, command);
     let cwd = governed.root().canonicalize().expect("it is there");
-    talk.ask("session/new", &json!({"cwd": cwd, "mcpServers": []}));
+    stdio.call("session/new", &json!({"cwd": cwd, "mcpServers": []}));
     let notes = || std::fs::read_to_string(governed.root().join("notes")).unwrap_or_default();
-    governed.place.wait_for(|| notes().ends_with("over\n"));
+    governed.dir.wait_for(|| notes().ends_with("over\n"));
     let notes = notes();
-    talk.end();
+    stdio.end();
     assert!(
         notes
             .starts_with("inside worked\noutside failed\nread-only failed\nkey failed\nproxy worked\nover\n"),
@@ -291,19 +291,19 @@ fn commands_of_the_client_are_no_part_of_a_sandbox() {
     let governed = sandboxed("", "");
     let more = "    operator: ./OPERATOR.md\n    sandbox: ./SANDBOX.md\n    capabilities: {client: {terminal: true}}\n";
     governed.file("ACP.md", &acp("bridge", "sandboxed", more));
-    let told = governed.place.told(governed.serve(&[]));
+    let told = governed.dir.output_of(governed.serve(&[]));
     assert!(told.contains("capabilities.client.terminal") && told.contains("exit 2"), "{told}");
     // Nor is an agent that others start.
     let governed = sandboxed("", "");
-    let mut talk = Talk::start(&governed.place, governed.serve(&[]));
-    talk.send("proxy/initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
-    let ended = talk.wait();
+    let mut stdio = StdioClient::start(&governed.dir, governed.serve(&[]));
+    stdio.send("proxy/initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+    let ended = stdio.wait();
     assert!(ended.stderr.contains("proxy chain") && ended.status.code() == Some(5), "{}", ended.stderr);
 }
 
 #[test]
 fn an_agent_that_has_been_set_up_starts() {
-    if !can_be_had() {
+    if !is_available() {
         return;
     }
     let governed = sandboxed(MOUNTS, "echo started > /work/notes");
@@ -321,9 +321,9 @@ fn an_agent_lives_no_longer_than_its_runner_says() {
     // Below the tier a sandbox that cannot be had is none, and the limits hold all the same.
     governed.file("ACP.md", &acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n"));
     governed.file("AGENT-CLI.md", &agent_cli("./SANDBOX.md", runner));
-    let mut talk = Talk::start(&governed.place, governed.serve(&[]));
-    talk.send("initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
-    let ended = talk.wait();
+    let mut stdio = StdioClient::start(&governed.dir, governed.serve(&[]));
+    stdio.send("initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+    let ended = stdio.wait();
     assert!(ended.stderr.contains("limits.timeout_ms"), "{}", ended.stderr);
     let about = entry(&governed, "sandbox.applied")["metadata"]["aip44"].clone();
     assert_eq!(about["limits"], json!({"timeout_ms": 400, "cpu_ms_per_process": 60000}));
@@ -331,8 +331,8 @@ fn an_agent_lives_no_longer_than_its_runner_says() {
 }
 
 #[test]
-fn of_a_program_in_a_home_or_the_workspace_only_itself_is_shown() {
-    if !can_be_had() {
+fn a_program_in_a_home_directory_is_mounted_alone() {
+    if !is_available() {
         return;
     }
     use std::os::unix::fs::PermissionsExt;
@@ -344,7 +344,7 @@ fn of_a_program_in_a_home_or_the_workspace_only_itself_is_shown() {
         try not-mounted 'cat \"$NAMED/../workspace/hidden\" || cat ../hidden'\n";
     let mounts = "mounts: [{source: {ref: ./docs}, at: /work}]\n";
     let governed = sandboxed(&format!("{mounts}env: {{passthrough: [{MARK}, NAMED]}}\n"), "");
-    let home = governed.place.path().join("person");
+    let home = governed.dir.path().join("person");
     for directory in
         [home.join(".local/bin"), home.join(".local/share/keyrings"), governed.root().join("docs")]
     {
@@ -359,13 +359,13 @@ fn of_a_program_in_a_home_or_the_workspace_only_itself_is_shown() {
         let cli =
             agent_cli("./SANDBOX.md", "").replace("bin: sh\nbin_args: [agent.sh]", &format!("bin: {bin}"));
         governed.file("AGENT-CLI.md", &cli);
-        governed.place.told(governed.serve(&["--approve"]));
+        governed.dir.output_of(governed.serve(&["--approve"]));
         let mut command = governed.serve(&[]);
         let path = format!("{}:/usr/bin:/bin", home.join(".local/bin").display());
         command.env("HOME", home).env("PATH", path).env("NAMED", home);
-        let mut talk = Talk::initialized(&governed.place, command);
-        talk.ask("session/new", &json!({"cwd": governed.root().join("docs"), "mcpServers": []}));
-        let ended = talk.end();
+        let mut stdio = StdioClient::initialized(&governed.dir, command);
+        stdio.call("session/new", &json!({"cwd": governed.root().join("docs"), "mcpServers": []}));
+        let ended = stdio.end();
         assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
         let notes = governed.root().join("docs/notes");
         let noted = std::fs::read_to_string(&notes).expect("notes");
@@ -386,12 +386,12 @@ fn of_a_program_in_a_home_or_the_workspace_only_itself_is_shown() {
 fn a_script_that_was_changed_is_not_run_for_the_next_client() {
     // Below the tier nothing keeps an agent from changing it.
     let governed = Governed::bridge("");
-    governed.talk().end();
+    governed.stdio().end();
     governed.file("agent.toml", "# more\n");
-    let told = governed.place.told(governed.serve(&[]));
+    let told = governed.dir.output_of(governed.serve(&[]));
     assert!(told.contains("agent.toml has changed") && told.contains("--approve"), "{told}");
     governed.file("agent.toml", "");
-    governed.talk().end();
+    governed.stdio().end();
 }
 
 #[test]
@@ -400,7 +400,7 @@ fn a_limit_of_memory_holds_in_every_tier_or_is_refused() {
     governed.file("ACP.md", &acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n"));
     let runner = "runner: {engine: in-process, limits: {memory_mb: 512}}\n";
     governed.file("AGENT-CLI.md", &agent_cli("./SANDBOX.md", runner));
-    let told = governed.place.told(governed.serve(&[]));
+    let told = governed.dir.output_of(governed.serve(&[]));
     let refused = entry(&governed, "sandbox.refused")["metadata"]["aip44"].clone();
     let applied = entry(&governed, "sandbox.applied")["metadata"]["aip44"].clone();
     match refused["code"].as_str() {

@@ -1,4 +1,4 @@
-//! `narrows serve --self-test`: manifests tried out, and nothing left behind.
+//! `narrows serve --self-test` of several manifests; nothing is left behind.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::serve_example::{copy, example};
 use crate::serve_support::{Governed, acp, policy};
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
 const QUIET: &str = "[[turn]]\nsteps = [{ say = \"done\" }]\n";
 
@@ -24,7 +24,7 @@ fn points(told: &str) -> Vec<(u64, String, String)> {
 }
 
 fn of(governed: &Governed) -> (String, Vec<(u64, String, String)>) {
-    let told = governed.place.told(governed.serve(&["--self-test", "--format", "json"]));
+    let told = governed.dir.output_of(governed.serve(&["--self-test", "--format", "json"]));
     let points = points(&told);
     assert_eq!(points.iter().map(|point| point.0).collect::<Vec<_>>(), (1..=30).collect::<Vec<_>>());
     (told, points)
@@ -73,15 +73,15 @@ fn plain(report: &str) -> String {
 
 #[test]
 fn the_example_passes_as_its_page_shows_and_leaves_nothing_behind() {
-    let place = Place::new();
-    let root = place.path().join("governed");
+    let dir = TestDir::new();
+    let root = dir.path().join("governed");
     copy(&example(), &root);
-    let before = tree(place.path());
-    let mut command = place.narrows(["serve", "--self-test", "ACP.md"]);
-    command.current_dir(&root).env("NARROWS_DATA_DIR", place.path().join("data"));
-    let told = place.told(command);
+    let before = tree(dir.path());
+    let mut command = dir.narrows(["serve", "--self-test", "ACP.md"]);
+    command.current_dir(&root).env("NARROWS_DATA_DIR", dir.path().join("data"));
+    let told = dir.output_of(command);
     assert!(told.contains("--- exit 0 ---"), "{told}");
-    assert_eq!(tree(place.path()), before, "neither log nor pins");
+    assert_eq!(tree(dir.path()), before, "neither log nor pins");
     let page =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/governance.md"));
     let page = page.expect("a page");
@@ -102,7 +102,7 @@ fn a_bridge_of_every_verdict_passes() {
     {
         assert!(points[point - 1].2.contains(word), "{word}: {:?}", points[point - 1]);
     }
-    assert!(!governed.log().exists() && !governed.place.path().join("data/pins").exists());
+    assert!(!governed.log().exists() && !governed.dir.path().join("data/pins").exists());
     let root = std::process::Command::new("id").arg("-u").output().expect("there is a user").stdout == b"0\n";
     let door = if root { "session/new -32000, client.refused in a log" } else { "only root can try" };
     assert!(
@@ -132,16 +132,16 @@ fn a_server_that_the_client_brings_is_tried() {
 }
 
 #[test]
-fn leads_who_are_not_here_are_played() {
+fn absent_approvers_are_simulated() {
     let governed = Governed::bridge(QUIET);
-    governed.leads(2);
+    governed.with_lead_quorum(2);
     let (_, points) = of(&governed);
     failing(&points, &[]);
     assert!(points[23].2.contains("0 asked of the client, 2 from elsewhere"), "{:?}", points[23]);
 }
 
 #[test]
-fn an_operator_of_our_own_passes() {
+fn the_built_in_operator_passes() {
     let governed = Governed::of("server");
     let (_, points) = of(&governed);
     failing(&points, &[]);
@@ -149,7 +149,7 @@ fn an_operator_of_our_own_passes() {
 }
 
 #[test]
-fn what_an_agent_lacks_fails() {
+fn a_missing_capability_fails() {
     let governed = Governed::bridge("[capabilities]\nload = false\n\n[[turn]]\nsteps = [{ say = \"x\" }]\n");
     let (told, points) = of(&governed);
     failing(&points, &[1]);
@@ -163,22 +163,22 @@ fn what_an_agent_lacks_fails() {
 }
 
 #[test]
-fn the_real_log_stays_as_it_is() {
+fn the_real_log_is_not_changed() {
     let governed = Governed::bridge(QUIET);
-    assert!(governed.place.told(governed.serve(&[])).contains("--- exit 0 ---"));
+    assert!(governed.dir.output_of(governed.serve(&[])).contains("--- exit 0 ---"));
     let (log, data) =
-        (std::fs::read(governed.log()).expect("a log"), tree(&governed.place.path().join("data")));
+        (std::fs::read(governed.log()).expect("a log"), tree(&governed.dir.path().join("data")));
     let (_, points) = of(&governed);
     failing(&points, &[]);
     assert_eq!(std::fs::read(governed.log()).expect("a log"), log);
-    assert_eq!(tree(&governed.place.path().join("data")), data);
+    assert_eq!(tree(&governed.dir.path().join("data")), data);
 }
 
 #[test]
 fn a_manifest_with_mistakes_is_not_tried() {
     let governed = Governed::bridge(QUIET);
     governed.file("ACP.md", &acp("brige", "basic", ""));
-    let told = governed.place.told(governed.serve(&["--self-test"]));
+    let told = governed.dir.output_of(governed.serve(&["--self-test"]));
     assert!(told.contains("did you mean bridge?") && told.contains("--- exit 2 ---"), "{told}");
 }
 

@@ -1,4 +1,4 @@
-//! A governed workspace for the tests: a bridge to the scripted agent, with policies for every verdict.
+//! A governed workspace for tests: a bridge to the scripted agent, with policies for every decision.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,15 +6,15 @@ use std::process::Command;
 use narrows_audit::SigningKey;
 use serde_json::{Value, json};
 
-use crate::support::{MARK, Place};
-use crate::talk::Talk;
+use crate::stdio_client::StdioClient;
+use crate::test_dir::{MARK, TestDir};
 
-/// A workspace with a manifest in it, and a place for what is trusted.
+/// A workspace with a manifest, and a data directory.
 pub(crate) struct Governed {
-    pub(crate) place: Place,
+    pub(crate) dir: TestDir,
 }
 
-/// The manifest of a kind with more keys below `aip44`.
+/// Returns a manifest with additional keys below `aip44`.
 pub(crate) fn acp(kind: &str, tier: &str, more: &str) -> String {
     format!(
         "---\nname: ws\nid: tidy\ndescription: d\nversion: 1.0.0\nkind: {kind}\ntransport: stdio\n\
@@ -29,11 +29,11 @@ fn operator(tools: &str, more: &str) -> String {
     )
 }
 
-/// Everything the scripted agent may use at all.
+/// The tools of the operator.
 const TOOLS: &str = "{id: 'kind:read'}, {id: 'kind:edit'}, {id: 'kind:delete'}, {id: 'kind:execute'}, \
     {id: 'kind:search'}, {id: fs/read_text_file}, {id: read_file}, {id: run_command}";
 
-/// Whoever runs the tests owns the workspace.
+/// The user of the tests owns the workspace.
 fn governance() -> String {
     let id = Command::new("id").arg("-un").output().expect("there is a user");
     let name = String::from_utf8(id.stdout).expect("a name");
@@ -47,7 +47,6 @@ const GOVERNANCE: &str = "---\nschema: governance.workspace/v1\nname: home\ntitl
     - {id: removing, ref: ./policies/removing/POLICY.md}\n\
     - {id: shell, ref: ./policies/shell/POLICY.md}\n";
 
-/// A policy about calls of what matches.
 pub(crate) fn policy(slug: &str, subject: &str, more: &str) -> String {
     format!(
         "---\nschema: agentgovernance/v1\ndoctype: policy\nslug: {slug}\nversion: 1.0.0\n\
@@ -66,12 +65,12 @@ fn agent_cli(range: &str) -> String {
 }
 
 impl Governed {
-    /// A bridge to an agent that plays this script.
+    /// Creates a bridge to a scripted agent.
     pub(crate) fn bridge(script: &str) -> Self {
         Self::with_agent("bridge", script)
     }
 
-    /// A manifest of this kind whose agent plays this script.
+    /// Creates a manifest of a kind with a scripted agent.
     pub(crate) fn with_agent(kind: &str, script: &str) -> Self {
         let governed = Self::of(kind);
         governed.file("AGENT-CLI.md", &agent_cli(">=0.1.0"));
@@ -79,9 +78,8 @@ impl Governed {
         governed
     }
 
-    /// A manifest of this kind.
     pub(crate) fn of(kind: &str) -> Self {
-        let governed = Self { place: Place::new() };
+        let governed = Self { dir: TestDir::new() };
         for slug in ["looking", "removing", "shell"] {
             std::fs::create_dir_all(governed.root().join("policies").join(slug)).expect("a directory");
         }
@@ -95,62 +93,57 @@ impl Governed {
         governed
     }
 
-    /// The workspace.
     pub(crate) fn root(&self) -> PathBuf {
-        self.place.path().join("ws")
+        self.dir.path().join("ws")
     }
 
-    /// Where the log is.
     pub(crate) fn log(&self) -> PathBuf {
         self.root().join("audit/audit-log.jsonl")
     }
 
-    /// Writes a file of the workspace.
     pub(crate) fn file(&self, name: &str, text: &str) {
         std::fs::write(self.root().join(name), text).expect("a file");
     }
 
-    /// The operator has these tools.
+    /// Replaces the tools of the operator.
     pub(crate) fn tools(&self, tools: &str) {
         let bound = "governance: {audit_log: 'audit:default', autonomy: autonomous}";
         self.file("OPERATOR.md", &operator(tools, bound));
     }
 
-    /// The agent must be of this version.
+    /// Sets the version range of the agent.
     pub(crate) fn demand(&self, range: &str) {
         self.file("AGENT-CLI.md", &agent_cli(range));
     }
 
-    /// `narrows serve` with these arguments behind the manifest.
     pub(crate) fn serve(&self, args: &[&str]) -> Command {
-        let mut command = self.place.narrows(["serve", "ws"].iter().chain(args));
-        command.env("NARROWS_DATA_DIR", self.place.path().join("data"));
-        command.env("XDG_RUNTIME_DIR", self.place.path());
+        let mut command = self.dir.narrows(["serve", "ws"].iter().chain(args));
+        command.env("NARROWS_DATA_DIR", self.dir.path().join("data"));
+        command.env("XDG_RUNTIME_DIR", self.dir.path());
         command
     }
 
-    /// `narrows approve` with these arguments.
     pub(crate) fn approve(&self, args: &[&str]) -> Command {
-        let mut command = self.place.narrows(["approve"].iter().chain(args));
-        command.env("XDG_RUNTIME_DIR", self.place.path());
+        let mut command = self.dir.narrows(["approve"].iter().chain(args));
+        command.env("XDG_RUNTIME_DIR", self.dir.path());
         command
     }
 
-    /// What removes something needs the words of so many leads.
-    pub(crate) fn leads(&self, quorum: u32) {
+    /// Requires approvals of this many leads for deleting.
+    pub(crate) fn with_lead_quorum(&self, quorum: u32) {
         let signers =
             format!("decision: require-approval\nautonomy: 4\nquorum: {quorum}\nsigners: [{{role: lead}}]");
         self.file("policies/removing/POLICY.md", &policy("removing", "kind:delete", &signers));
     }
 
-    /// Makes keys of these people, all of whom are leads, and names them in the governance.
+    /// Creates keys of these leads and adds them to the governance.
     pub(crate) fn keys(&self, people: &[&str]) {
         let mut ring = Vec::new();
-        for person in people {
+        for user in people {
             let key = SigningKey::generate().expect("a key");
-            narrows_audit::key::write_new(&self.place.path().join(format!("{person}.key")), &key)
+            narrows_audit::key::write_new(&self.dir.path().join(format!("{user}.key")), &key)
                 .expect("a file");
-            let subject = json!({"id": person, "role": "lead"});
+            let subject = json!({"id": user, "role": "lead"});
             ring.push(json!({"id": key.public().to_string(), "alg": "Ed25519", "subject": subject}));
         }
         std::fs::create_dir_all(self.root().join(".well-known")).expect("a directory");
@@ -158,43 +151,40 @@ impl Governed {
         self.file(".well-known/governance-keys.json", &ring.to_string());
     }
 
-    /// A client of it that has introduced itself.
-    pub(crate) fn talk(&self) -> Talk<'_> {
-        Talk::initialized(&self.place, self.serve(&[]))
+    /// Starts a client and initializes it.
+    pub(crate) fn stdio(&self) -> StdioClient<'_> {
+        StdioClient::initialized(&self.dir, self.serve(&[]))
     }
 
-    /// The actions in the log, which must verify, without those that precede every session and prompt.
+    /// Returns the logged actions without those that precede every session and prompt. Verifies the log.
     #[track_caller]
     pub(crate) fn actions(&self) -> Vec<String> {
         let verified =
-            self.place.told_of(self.place.narrows(["audit", "verify", "ws/audit/audit-log.jsonl"]));
+            self.dir.output_beside_others(self.dir.narrows(["audit", "verify", "ws/audit/audit-log.jsonl"]));
         assert!(verified.contains("--- exit 0 ---"), "{verified}");
         let entries = self.entries();
         let actions = entries.iter().map(|entry| entry["action"].as_str().expect("a text").to_owned());
         actions.filter(|action| !["session.requested", "prompt.accepted"].contains(&&**action)).collect()
     }
 
-    /// The entries of the log.
     pub(crate) fn entries(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.log()).expect("there is a log");
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     }
 }
 
-/// Opens a session in this directory and returns the answer.
-pub(crate) fn open(talk: &mut Talk<'_>, cwd: &Path) -> Value {
-    talk.ask("session/new", &json!({"cwd": cwd, "mcpServers": []}))
+pub(crate) fn open(stdio: &mut StdioClient<'_>, cwd: &Path) -> Value {
+    stdio.call("session/new", &json!({"cwd": cwd, "mcpServers": []}))
 }
 
-/// Opens a session in the workspace and returns its id.
-pub(crate) fn session(talk: &mut Talk<'_>, governed: &Governed) -> String {
+pub(crate) fn session(stdio: &mut StdioClient<'_>, governed: &Governed) -> String {
     let cwd = governed.root().canonicalize().expect("it is there");
-    let answer = open(talk, &cwd);
+    let answer = open(stdio, &cwd);
     assert!(answer["result"]["sessionId"].is_string(), "{answer}");
     answer["result"]["sessionId"].as_str().expect("a text").to_owned()
 }
 
-/// An agent that reads a file and says so.
+/// An agent that reads a file.
 pub(crate) const READ: &str = r#"
 [[turn]]
 steps = [
@@ -204,10 +194,10 @@ steps = [
 ]
 "#;
 
-/// What the built-in agent needs to answer without a model.
+/// Flags of the demo model.
 pub(crate) const DEMO: [&str; 4] = ["--base-url", "builtin:demo", "--model", "m"];
 
-/// A server of the built-in agent, whose sessions outlive it and their connections.
+/// Creates a server with the built-in agent, which stores its sessions.
 pub(crate) fn server() -> Governed {
     let governed = Governed::of("server");
     governed.file("ACP.md", &acp("server", "governance-aware", "    operator: ./OPERATOR.md\n"));

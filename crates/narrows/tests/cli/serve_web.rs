@@ -1,4 +1,4 @@
-//! `narrows serve --listen ws://`: clients of the network, who they are, and what they see of each other.
+//! `narrows serve --listen ws://`: authentication and isolation of network clients.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,12 +12,12 @@ use crate::serve_support::{DEMO, Governed, READ, acp, server};
 /// One that listens for WebSocket and HTTP.
 pub(crate) fn listening<'a>(governed: &'a Governed, args: &[&str]) -> Bus<'a> {
     let places = ["--listen", "ws://127.0.0.1:0/acp"];
-    Bus::started(&governed.place, governed.serve(&[&places[..], args].concat()))
+    Bus::started(&governed.dir, governed.serve(&[&places[..], args].concat()))
 }
 
 /// A new token of the file that [`TOKENS`] name.
 pub(crate) fn token(governed: &Governed, name: &str, scopes: &[&str]) -> String {
-    let mut command = governed.place.narrows(["token", "new", name, "--file", "tokens.toml"]);
+    let mut command = governed.dir.narrows(["token", "new", name, "--file", "tokens.toml"]);
     command.args(scopes.iter().flat_map(|scope| ["--scope", scope]));
     let made = command.output().expect("it starts");
     String::from_utf8(made.stdout).expect("UTF-8").trim().to_owned()
@@ -33,7 +33,7 @@ fn client(bus: &Bus<'_>, token: &str) -> Peer {
 
 fn initialize(peer: &mut Peer, meta: &Value) -> Value {
     let params = json!({"protocolVersion": 1, "clientCapabilities": {}, "_meta": meta});
-    let answer = peer.ask(&json!(0), "initialize", &params);
+    let answer = peer.call(&json!(0), "initialize", &params);
     assert_eq!(answer["result"]["_meta"]["aip44"]["operator"], "tidy", "{answer}");
     // That it is trusted from now on is for whoever has started it.
     assert_eq!(answer["result"]["_meta"]["aip44"]["notice"], Value::Null, "{answer}");
@@ -48,7 +48,7 @@ pub(crate) fn opened(peer: &mut Peer, governed: &Governed) -> String {
 
 fn new(peer: &mut Peer, governed: &Governed) -> String {
     let cwd = governed.root().canonicalize().expect("it is there");
-    let answer = peer.ask(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}));
+    let answer = peer.call(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}));
     assert!(answer["result"]["sessionId"].is_string(), "{answer}");
     answer["result"]["sessionId"].as_str().expect("a text").to_owned()
 }
@@ -72,7 +72,7 @@ fn own_name() -> String {
 }
 
 #[test]
-fn two_who_have_tokens_do_not_see_each_other() {
+fn clients_with_different_tokens_are_isolated() {
     let governed = server();
     let (ada, bob) = (token(&governed, "ada", &[]), token(&governed, "bob", &[]));
     let bus = listening(&governed, &[&DEMO[..], &TOKENS].concat());
@@ -83,18 +83,18 @@ fn two_who_have_tokens_do_not_see_each_other() {
     let mut other = client(&bus, &bob);
     opened(&mut other, &governed);
     let load = |name: &str| json!({"sessionId": name, "cwd": governed.root(), "mcpServers": []});
-    let foreign = other.ask(&json!(3), "session/load", &load(&session));
-    let unknown = other.ask(&json!(4), "session/load", &load("sess_none"));
+    let foreign = other.call(&json!(3), "session/load", &load(&session));
+    let unknown = other.call(&json!(4), "session/load", &load("sess_none"));
     let without = |answer: &Value, name: &str| answer["error"].to_string().replace(name, "NAME");
     assert_eq!(foreign["error"]["code"], -32002, "{foreign}");
     assert_eq!(without(&foreign, &session), without(&unknown, "sess_none"));
-    let listed = other.ask(&json!(5), "session/list", &json!({}));
+    let listed = other.call(&json!(5), "session/list", &json!({}));
     assert!(!listed.to_string().contains(&session), "{listed}");
     // The same somebody on another connection.
     drop(first);
     let mut again = client(&bus, &ada);
     initialize(&mut again, &json!({}));
-    let listed = again.ask(&json!(5), "session/list", &json!({}));
+    let listed = again.call(&json!(5), "session/list", &json!({}));
     assert!(listed.to_string().contains(&session), "{listed}");
     bus.stop();
     governed.actions();
@@ -102,7 +102,7 @@ fn two_who_have_tokens_do_not_see_each_other() {
 }
 
 #[test]
-fn on_this_machine_the_system_says_who_it_is() {
+fn local_clients_are_identified_by_the_system() {
     let governed = Governed::bridge(READ);
     let bus = listening(&governed, &[]);
     let mut peer = Peer::web(&bus.at[0], &[]).expect("let in");
@@ -113,7 +113,7 @@ fn on_this_machine_the_system_says_who_it_is() {
 }
 
 #[test]
-fn pages_and_names_that_were_not_named_are_refused() {
+fn unlisted_hosts_and_origins_are_refused() {
     let governed = Governed::bridge(READ);
     let bus = listening(&governed, &["--origin", "https://app.example", "--host", "op.example"]);
     let check = |headers: &[(&'static str, &str)], status: Option<u16>| {
@@ -127,10 +127,10 @@ fn pages_and_names_that_were_not_named_are_refused() {
 }
 
 #[test]
-fn the_file_may_narrow_who_has_a_token() {
+fn the_identities_file_may_narrow_a_token() {
     let governed = Governed::bridge(READ);
     let token = token(&governed, "ada", &["kind:read"]);
-    governed.place.file("who.toml", "[[identity]]\nwho = \"token:ada\"\nscopes = [\"kind:edit\"]\n");
+    governed.dir.file("who.toml", "[[identity]]\nwho = \"token:ada\"\nscopes = [\"kind:edit\"]\n");
     let bus = listening(&governed, &["--tokens", "tokens.toml", "--identities", "who.toml"]);
     let mut peer = client(&bus, &token);
     let session = opened(&mut peer, &governed);
@@ -143,7 +143,7 @@ fn the_file_may_narrow_who_has_a_token() {
 }
 
 #[test]
-fn who_is_one_too_many_is_told_to_come_later() {
+fn a_client_over_the_limit_gets_a_retry_answer() {
     let governed = Governed::bridge(READ);
     let [ada, bob, carol] = ["ada", "bob", "carol"].map(|name| token(&governed, name, &[]));
     let limits = ["--max-connections", "2", "--limit", "max_connections_per_identity=1"];
@@ -159,7 +159,7 @@ fn who_is_one_too_many_is_told_to_come_later() {
     assert_eq!(third.answer(&json!(0))["error"]["data"]["condition"], "backpressure");
     assert_eq!(third.closed(), Some(1013), "there is no room for anybody");
     drop(first);
-    governed.place.wait_for(|| {
+    governed.dir.wait_for(|| {
         let proof = format!("Bearer {carol}");
         // What it had before may not be given back yet.
         let Ok(mut next) = Peer::web(&bus.at[0], &[("authorization", &proof)]) else { return false };
@@ -170,23 +170,23 @@ fn who_is_one_too_many_is_told_to_come_later() {
 }
 
 #[test]
-fn a_token_that_is_taken_back_ends_what_it_began() {
+fn a_revoked_token_ends_its_connections() {
     let governed = Governed::bridge("[[turn]]\nsteps = [{ wait_cancel = true }]\n");
     let token = token(&governed, "ada", &[]);
     let bus = listening(&governed, &TOKENS);
     let mut peer = client(&bus, &token);
     let session = opened(&mut peer, &governed);
     peer.prompt(&json!(2), &session, "go");
-    let revoked = governed.place.narrows(["token", "revoke", "ada", "--file", "tokens.toml"]).status();
+    let revoked = governed.dir.narrows(["token", "revoke", "ada", "--file", "tokens.toml"]).status();
     assert!(revoked.is_ok_and(|status| status.success()));
     assert_eq!(peer.closed(), Some(4401));
-    governed.place.wait_for(|| governed.actions().last().is_some_and(|action| action == "session.closed"));
+    governed.dir.wait_for(|| governed.actions().last().is_some_and(|action| action == "session.closed"));
     let said = bus.stop();
     assert!(!said.contains(&token), "{said}");
 }
 
 #[test]
-fn whoever_is_there_when_it_ends_is_told_so() {
+fn connected_clients_are_notified_of_the_shutdown() {
     let governed = Governed::bridge("[[turn]]\nsteps = [{ wait_cancel = true }]\n");
     let bus = listening(&governed, &[]);
     let mut peer = Peer::web(&bus.at[0], &[]).expect("let in");
@@ -199,7 +199,7 @@ fn whoever_is_there_when_it_ends_is_told_so() {
 }
 
 #[test]
-fn a_connection_outlives_its_socket_and_only_its_owner_has_it_again() {
+fn a_connection_survives_its_socket_for_its_owner_only() {
     let governed = Governed::bridge(READ);
     let (ada, bob) = (token(&governed, "ada", &[]), token(&governed, "bob", &[]));
     let bus = listening(&governed, &TOKENS);
@@ -211,9 +211,9 @@ fn a_connection_outlives_its_socket_and_only_its_owner_has_it_again() {
     drop(peer);
     let resume = json!({"connection": connection, "received": 2});
     let mut thief = client(&bus, &bob);
-    assert_eq!(thief.ask(&json!(7), "_narrows/resume", &resume)["error"]["code"], -32002);
+    assert_eq!(thief.call(&json!(7), "_narrows/resume", &resume)["error"]["code"], -32002);
     let mut again = client(&bus, &ada);
-    assert_eq!(again.ask(&json!(7), "_narrows/resume", &resume)["result"]["received"], 2);
+    assert_eq!(again.call(&json!(7), "_narrows/resume", &resume)["result"]["received"], 2);
     again.prompt(&json!(2), &session, "go");
     assert_eq!(again.answer(&json!(2))["result"]["stopReason"], "end_turn");
     bus.stop();
@@ -225,7 +225,7 @@ fn a_connection_outlives_its_socket_and_only_its_owner_has_it_again() {
 /// Runs openssl in the place of a workspace; `false` if there is none.
 fn openssl(governed: &Governed, arguments: &str) -> bool {
     let mut command = Command::new("openssl");
-    match command.current_dir(governed.place.path()).args(arguments.split(' ')).output() {
+    match command.current_dir(governed.dir.path()).args(arguments.split(' ')).output() {
         Err(_) => false,
         Ok(done) => {
             assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -235,7 +235,7 @@ fn openssl(governed: &Governed, arguments: &str) -> bool {
 }
 
 #[test]
-fn a_certificate_says_who_it_is() {
+fn a_certificate_identifies_its_client() {
     let governed = Governed::bridge(READ);
     let new = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2";
     let root = format!(
@@ -270,13 +270,13 @@ fn a_certificate_says_who_it_is() {
         "--client-ca",
         "ca.pem",
     ];
-    let bus = Bus::started(&governed.place, governed.serve(&places));
-    let before = governed.place.alive().len();
+    let bus = Bus::started(&governed.dir, governed.serve(&places));
+    let before = governed.dir.alive().len();
     let post = |more: &[&str]| {
         let body =
             json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}});
         let mut curl = Command::new("curl");
-        curl.current_dir(governed.place.path());
+        curl.current_dir(governed.dir.path());
         curl.args([
             "-q",
             "--noproxy",
@@ -296,7 +296,7 @@ fn a_certificate_says_who_it_is() {
     };
     let refused = post(&[]);
     assert!(!refused.contains("200 OK"), "{refused}");
-    assert!(governed.place.alive().len() <= before, "nothing is started for nobody");
+    assert!(governed.dir.alive().len() <= before, "nothing is started for nobody");
     let answer = post(&["--cert", "client.pem", "--key", "client.key"]);
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("cert:laptop"), "{answer}");
     bus.stop();
@@ -313,7 +313,7 @@ fn http_is_spoken_on_the_same_port() {
     let governed = Governed::bridge(READ);
     let token = token(&governed, "ada", &[]);
     let bus = listening(&governed, &TOKENS);
-    let before = governed.place.alive().len();
+    let before = governed.dir.alive().len();
     let address = bus.at[0]
         .trim_start_matches("http://")
         .trim_start_matches("ws://")
@@ -338,7 +338,7 @@ fn http_is_spoken_on_the_same_port() {
     };
     let refused = post("");
     assert!(refused.starts_with("HTTP/1.1 401"), "{refused}");
-    assert!(governed.place.alive().len() <= before, "nothing is started for nobody");
+    assert!(governed.dir.alive().len() <= before, "nothing is started for nobody");
     let answer = post(&format!("Authorization: Bearer {token}\r\n"));
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"operator\":\"tidy\""), "{answer}");
     bus.stop();
@@ -346,7 +346,7 @@ fn http_is_spoken_on_the_same_port() {
 }
 
 #[test]
-fn a_manifest_for_websocket_says_where_it_is() {
+fn a_websocket_manifest_prints_its_address() {
     let governed = Governed::bridge(READ);
     let text = acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n");
     governed.file("ACP.md", &text.replace("transport: stdio", "transport: websocket"));

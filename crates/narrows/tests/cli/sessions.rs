@@ -1,4 +1,4 @@
-//! `narrows sessions`: what an agent remembers.
+//! `narrows sessions`: listing and deleting sessions.
 
 use std::process::Command;
 
@@ -6,21 +6,21 @@ use insta::assert_snapshot;
 use narrows_testkit::model::{ModelServer, Plan, Reply};
 use serde_json::{Value, json};
 
-use crate::support::Place;
+use crate::test_dir::TestDir;
 
 const CAN_LIST: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"list":{}}}}}"#;
 
 /// The binary, with a home of its own.
-fn narrows(place: &Place, args: &[&str]) -> Command {
-    let mut command = place.narrows(args);
-    command.env("HOME", place.path());
+fn narrows(dir: &TestDir, args: &[&str]) -> Command {
+    let mut command = dir.narrows(args);
+    command.env("HOME", dir.path());
     command
 }
 
 /// The sessions of the built-in agent, as an object.
 #[track_caller]
-fn listed(place: &Place, args: &[&str]) -> Vec<Value> {
-    let told = place.told(narrows(place, &[&["sessions", "--json"], args].concat()));
+fn listed(dir: &TestDir, args: &[&str]) -> Vec<Value> {
+    let told = dir.output_of(narrows(dir, &[&["sessions", "--json"], args].concat()));
     let text = told.strip_suffix("--- exit 0 ---\n").expect(&told);
     let object: Value = serde_json::from_str(text).expect(&told);
     object["sessions"].as_array().expect("a list").clone()
@@ -28,27 +28,27 @@ fn listed(place: &Place, args: &[&str]) -> Vec<Value> {
 
 #[test]
 fn the_built_in_agent_keeps_sessions_by_directory() {
-    let place = Place::new();
-    std::fs::create_dir(place.path().join("work")).unwrap();
+    let dir = TestDir::new();
+    std::fs::create_dir(dir.path().join("work")).unwrap();
     for (directory, prompt) in [(".", "First here"), ("work", "Then there"), (".", "Last here")] {
         let args = ["run", "--base-url", "builtin:demo", "--cwd", directory, prompt];
-        let told = place.told(narrows(&place, &args));
+        let told = dir.output_of(narrows(&dir, &args));
         assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
     }
     let titles = |args: &[&str]| {
         let text = |session: &Value, key: &str| session[key].as_str().unwrap().to_owned();
-        listed(&place, args)
+        listed(&dir, args)
             .iter()
             .map(|session| (text(session, "title"), text(session, "cwd")))
             .collect::<Vec<_>>()
     };
     let own = |title: &str| (title.to_owned(), "[DIR]".to_owned());
-    let there = ("Then there".to_owned(), "[DIR]/work".to_owned());
+    let has_program = ("Then there".to_owned(), "[DIR]/work".to_owned());
     assert_eq!(titles(&[]), [own("Last here"), own("First here")]);
-    assert_eq!(titles(&["--cwd", "work"]), std::slice::from_ref(&there));
-    assert_eq!(titles(&["--all"]), [own("Last here"), there, own("First here")]);
-    let last = listed(&place, &[])[0].clone();
-    let table = place.told(narrows(&place, &["sessions"]));
+    assert_eq!(titles(&["--cwd", "work"]), std::slice::from_ref(&has_program));
+    assert_eq!(titles(&["--all"]), [own("Last here"), has_program, own("First here")]);
+    let last = listed(&dir, &[])[0].clone();
+    let table = dir.output_of(narrows(&dir, &["sessions"]));
     let row = table.lines().nth(1).unwrap();
     assert!(table.starts_with("ID "), "{table}");
     for key in ["sessionId", "updatedAt", "cwd", "title"] {
@@ -58,18 +58,18 @@ fn the_built_in_agent_keeps_sessions_by_directory() {
 
 #[test]
 fn sessions_of_other_agents_come_newest_first_from_all_pages() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let first = r#"{"jsonrpc":"2.0","id":2,"result":{"sessions":[{"sessionId":"old","cwd":"/a","title":"An \u001b[2J old one","updatedAt":"2025-01-01T00:00:00Z"},{"sessionId":"new","cwd":"/b","updatedAt":"2026-01-01T00:00:00Z"}],"nextCursor":"more"}}"#;
     let second = r#"{"jsonrpc":"2.0","id":3,"result":{"sessions":[{"sessionId":"middle","cwd":"/a","title":"Between","updatedAt":"2025-06-01T00:00:00Z"},{"cwd":"/a"}]}}"#;
-    let agent = place.scripted(&[CAN_LIST, first, second]);
-    assert_snapshot!(place.told(narrows(&place, &["sessions", "--agent", &agent, "--all"])), @r"
+    let agent = dir.scripted_agent(&[CAN_LIST, first, second]);
+    assert_snapshot!(dir.output_of(narrows(&dir, &["sessions", "--agent", &agent, "--all"])), @r"
     ID      UPDATED               DIRECTORY  TITLE
     new     2026-01-01T00:00:00Z  /b         -
     middle  2025-06-01T00:00:00Z  /a         Between
     old     2025-01-01T00:00:00Z  /a         An \u{1b}[2J old one
     --- exit 0 ---
     ");
-    assert_snapshot!(place.got().lines().skip(1).collect::<Vec<_>>().join("\n"), @r#"
+    assert_snapshot!(dir.received().lines().skip(1).collect::<Vec<_>>().join("\n"), @r#"
     {"jsonrpc":"2.0","id":2,"method":"session/list","params":{}}
     {"jsonrpc":"2.0","id":3,"method":"session/list","params":{"cursor":"more"}}
     "#);
@@ -77,64 +77,64 @@ fn sessions_of_other_agents_come_newest_first_from_all_pages() {
 
 #[test]
 fn an_agent_that_lists_all_of_them_is_asked_for_those_of_a_directory() {
-    let place = Place::new();
-    let directory = place.path().canonicalize().unwrap();
+    let dir = TestDir::new();
+    let directory = dir.path().canonicalize().unwrap();
     let answer = json!({"jsonrpc": "2.0", "id": 2, "result": {"sessions": [
         {"sessionId": "elsewhere", "cwd": "/a"},
         {"sessionId": "here", "cwd": directory},
     ]}});
-    let agent = place.scripted(&[CAN_LIST, &answer.to_string()]);
-    assert_snapshot!(place.told(narrows(&place, &["sessions", "--agent", &agent, "--json"])), @r#"
+    let agent = dir.scripted_agent(&[CAN_LIST, &answer.to_string()]);
+    assert_snapshot!(dir.output_of(narrows(&dir, &["sessions", "--agent", &agent, "--json"])), @r#"
     {"sessions":[{"sessionId":"here","cwd":"[DIR]"}]}
     --- exit 0 ---
     "#);
-    assert!(place.got().ends_with("\"method\":\"session/list\",\"params\":{\"cwd\":\"[DIR]\"}}\n"));
+    assert!(dir.received().ends_with("\"method\":\"session/list\",\"params\":{\"cwd\":\"[DIR]\"}}\n"));
 }
 
 #[test]
 fn sessions_in_which_nothing_was_said_are_left_out() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let nothing = || {
-        let mut command = narrows(&place, &["chat", "--base-url", "builtin:demo"]);
+        let mut command = narrows(&dir, &["chat", "--base-url", "builtin:demo"]);
         command.stdin(std::process::Stdio::null());
-        assert!(place.told(command).ends_with("--- exit 0 ---\n"));
+        assert!(dir.output_of(command).ends_with("--- exit 0 ---\n"));
     };
     nothing();
-    assert_snapshot!(place.told(narrows(&place, &["sessions"])), @"
+    assert_snapshot!(dir.output_of(narrows(&dir, &["sessions"])), @"
     --- stderr ---
     1 session in which nothing was said left out; --all lists everything
     --- exit 0 ---
     ");
     nothing();
     let args = ["run", "--base-url", "builtin:demo", "Something"];
-    assert!(place.told(narrows(&place, &args)).ends_with("--- exit 0 ---\n"));
-    let told = place.told(narrows(&place, &["sessions"]));
+    assert!(dir.output_of(narrows(&dir, &args)).ends_with("--- exit 0 ---\n"));
+    let told = dir.output_of(narrows(&dir, &["sessions"]));
     assert_eq!(told.matches("[DIR]").count(), 1, "{told}");
     assert!(told.contains("2 sessions in which nothing was said left out"), "{told}");
-    assert_eq!(listed(&place, &["--all"]).len(), 3);
+    assert_eq!(listed(&dir, &["--all"]).len(), 3);
     // An agent without titles has nothing by which they could be told apart.
     let answer =
         json!({"jsonrpc": "2.0", "id": 2, "result": {"sessions": [{"sessionId": "a"}, {"sessionId": "b"}]}});
-    let agent = place.scripted(&[CAN_LIST, &answer.to_string()]);
-    let told = place.told(narrows(&place, &["sessions", "--agent", &agent]));
+    let agent = dir.scripted_agent(&[CAN_LIST, &answer.to_string()]);
+    let told = dir.output_of(narrows(&dir, &["sessions", "--agent", &agent]));
     assert!(told.contains("\na ") && told.contains("\nb ") && !told.contains("left out"), "{told}");
 }
 
 #[test]
 fn a_session_is_deleted() {
-    let place = Place::new();
-    let told = place.told(narrows(&place, &["run", "--base-url", "builtin:demo", "Something"]));
+    let dir = TestDir::new();
+    let told = dir.output_of(narrows(&dir, &["run", "--base-url", "builtin:demo", "Something"]));
     assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
-    let id = listed(&place, &[])[0]["sessionId"].as_str().unwrap().to_owned();
-    let told = place.told(narrows(&place, &["sessions", "delete", &id]));
+    let id = listed(&dir, &[])[0]["sessionId"].as_str().unwrap().to_owned();
+    let told = dir.output_of(narrows(&dir, &["sessions", "delete", &id]));
     assert_eq!(told, format!("--- stderr ---\nthe agent has forgotten the session {id}\n--- exit 0 ---\n"));
-    assert_eq!(listed(&place, &["--all"]), [] as [Value; 0]);
+    assert_eq!(listed(&dir, &["--all"]), [] as [Value; 0]);
 }
 
 #[test]
 fn a_session_that_does_not_exist_cannot_be_deleted() {
-    let place = Place::new();
-    assert_snapshot!(place.told(narrows(&place, &["sessions", "delete", "nosuch"])), @r#"
+    let dir = TestDir::new();
+    assert_snapshot!(dir.output_of(narrows(&dir, &["sessions", "delete", "nosuch"])), @r#"
     --- stderr ---
     error: the agent has no session "nosuch"
     hint: the sessions it has: narrows sessions --all
@@ -142,7 +142,7 @@ fn a_session_that_does_not_exist_cannot_be_deleted() {
     "#);
     for protocol in ["1", "2"] {
         let args = ["sessions", "delete", "x", "--protocol", protocol, "--agent", "narrows fake-agent echo"];
-        let told = place.told(narrows(&place, &args));
+        let told = dir.output_of(narrows(&dir, &args));
         assert!(told.contains("has no session \"x\"") && told.ends_with("--- exit 2 ---\n"), "{told}");
     }
     let can = CAN_LIST.replace("\"list\":{}", "\"list\":{},\"delete\":{}");
@@ -152,19 +152,19 @@ fn a_session_that_does_not_exist_cannot_be_deleted() {
         ("01a1e9", "several sessions begin with this; give the whole id"),
         ("", "the sessions it has: narrows sessions --all --agent \"sh agent.sh\""),
     ] {
-        let agent = place.scripted(&[&can, listed]);
-        let told = place.told(narrows(&place, &["sessions", "delete", id, "--agent", &agent]));
+        let agent = dir.scripted_agent(&[&can, listed]);
+        let told = dir.output_of(narrows(&dir, &["sessions", "delete", id, "--agent", &agent]));
         assert!(told.contains(&format!("hint: {hint}\n--- exit 2 ---\n")), "{told}");
-        assert!(!place.got().contains("session/delete"), "{}", place.got());
-        std::fs::remove_file(place.path().join("got")).unwrap();
+        assert!(!dir.received().contains("session/delete"), "{}", dir.received());
+        std::fs::remove_file(dir.path().join("got")).unwrap();
     }
 }
 
 #[test]
 fn an_agent_that_cannot_delete_says_so() {
-    let place = Place::new();
-    let agent = place.scripted(&[CAN_LIST]);
-    assert_snapshot!(place.told(narrows(&place, &["sessions", "delete", "a", "--agent", &agent])), @r#"
+    let dir = TestDir::new();
+    let agent = dir.scripted_agent(&[CAN_LIST]);
+    assert_snapshot!(dir.output_of(narrows(&dir, &["sessions", "delete", "a", "--agent", &agent])), @r#"
     --- stderr ---
     error: the agent "sh" cannot delete sessions
     hint: what it keeps is its own; it may have a command for that
@@ -172,58 +172,58 @@ fn an_agent_that_cannot_delete_says_so() {
     "#);
     let can = CAN_LIST.replace("\"list\"", "\"delete\"");
     let refusal = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"no such session"}}"#;
-    let agent = place.scripted(&[&can, refusal]);
-    assert_snapshot!(place.told(narrows(&place, &["sessions", "delete", "a", "--agent", &agent])), @"
+    let agent = dir.scripted_agent(&[&can, refusal]);
+    assert_snapshot!(dir.output_of(narrows(&dir, &["sessions", "delete", "a", "--agent", &agent])), @"
     --- stderr ---
     error: the agent answered `session/delete` with an error
       because: no such session (-32002)
     --- exit 1 ---
     ");
     assert!(
-        place.got().ends_with("\"method\":\"session/delete\",\"params\":{\"sessionId\":\"a\"}}\n"),
+        dir.received().ends_with("\"method\":\"session/delete\",\"params\":{\"sessionId\":\"a\"}}\n"),
         "{}",
-        place.got()
+        dir.received()
     );
 }
 
 #[test]
 fn an_agent_that_lists_no_sessions_is_not_said_to_have_had_one() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let can = CAN_LIST.replace("\"list\"", "\"delete\"");
-    let agent = place.scripted(&[&can, r#"{"jsonrpc":"2.0","id":2,"result":{}}"#]);
-    let told = place.told(narrows(&place, &["sessions", "delete", "a", "--agent", &agent]));
+    let agent = dir.scripted_agent(&[&can, r#"{"jsonrpc":"2.0","id":2,"result":{}}"#]);
+    let told = dir.output_of(narrows(&dir, &["sessions", "delete", "a", "--agent", &agent]));
     assert_eq!(told, "--- stderr ---\nthe agent was asked to forget the session a\n--- exit 0 ---\n");
 }
 
 #[test]
-fn what_is_not_there_is_said() {
-    let place = Place::new();
-    assert_snapshot!(place.told(narrows(&place, &["sessions"])), @"
+fn a_missing_session_is_reported() {
+    let dir = TestDir::new();
+    assert_snapshot!(dir.output_of(narrows(&dir, &["sessions"])), @"
     --- stderr ---
     the agent keeps no session of [DIR]; --all lists those of other directories
     --- exit 0 ---
     ");
-    assert_snapshot!(place.told(narrows(&place, &["sessions", "--all"])), @"
+    assert_snapshot!(dir.output_of(narrows(&dir, &["sessions", "--all"])), @"
     --- stderr ---
     the agent keeps no session
     --- exit 0 ---
     ");
-    let agent = place.scripted(&[r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#]);
-    assert_snapshot!(place.told(narrows(&place, &["sessions", "--agent", &agent])), @r#"
+    let agent = dir.scripted_agent(&[r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#]);
+    assert_snapshot!(dir.output_of(narrows(&dir, &["sessions", "--agent", &agent])), @r#"
     --- stderr ---
     error: the agent "sh" cannot list its sessions
     hint: it may go on with one whose id you know: narrows run --resume ID
     --- exit 1 ---
     "#);
     let refusal = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"no disk"}}"#;
-    let agent = place.scripted(&[CAN_LIST, refusal]);
-    assert_snapshot!(place.told(narrows(&place, &["sessions", "--agent", &agent])), @"
+    let agent = dir.scripted_agent(&[CAN_LIST, refusal]);
+    assert_snapshot!(dir.output_of(narrows(&dir, &["sessions", "--agent", &agent])), @"
     --- stderr ---
     error: the agent answered `session/list` with an error
       because: no disk (-32603)
     --- exit 1 ---
     ");
-    let told = place.told(narrows(&place, &["sessions", "--all", "--cwd", "."]));
+    let told = dir.output_of(narrows(&dir, &["sessions", "--all", "--cwd", "."]));
     assert!(
         told.contains("'--all' cannot be used with '--cwd <DIR>'") && told.ends_with("--- exit 2 ---\n"),
         "{told}"
@@ -232,13 +232,13 @@ fn what_is_not_there_is_said() {
 
 #[test]
 fn a_session_in_which_every_turn_failed_is_neither_listed_nor_continued() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let failing = || Reply::refused(400, "no");
     let replies = [failing(), Reply::text("One."), Reply::text("Two."), failing(), Reply::text("Three.")];
     let server = ModelServer::start(Plan::new(replies).models(Reply::models(&["m"])));
     let url = server.base_url();
     let run = |args: &[&str]| {
-        place.told(narrows(&place, &[&["run", "--base-url", &url, "--model", "m"], args].concat()))
+        dir.output_of(narrows(&dir, &[&["run", "--base-url", &url, "--model", "m"], args].concat()))
     };
     let told = run(&["Fails at first"]);
     assert!(!told.ends_with("--- exit 0 ---\n"), "{told}");
@@ -252,7 +252,7 @@ fn a_session_in_which_every_turn_failed_is_neither_listed_nor_continued() {
     assert_eq!(run(&["--continue", "second"]), "Two.\n--- exit 0 ---\n");
     let told = run(&["a question that fails"]);
     assert!(!told.ends_with("--- exit 0 ---\n"), "{told}");
-    let told = place.told(narrows(&place, &["sessions"]));
+    let told = dir.output_of(narrows(&dir, &["sessions"]));
     assert!(told.contains("  first\n") && !told.contains("fails"), "{told}");
     assert!(told.contains("2 sessions in which nothing was said left out"), "{told}");
     assert_eq!(run(&["--continue", "third"]), "Three.\n--- exit 0 ---\n");
@@ -269,14 +269,14 @@ fn a_session_in_which_every_turn_failed_is_neither_listed_nor_continued() {
 
 #[test]
 fn warnings_of_the_agent_are_on_stderr_and_in_the_object() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let answer = || ModelServer::start(Plan::new([Reply::text("Yes.")]).models(Reply::models(&["m"])));
     let (first, second) = (answer(), answer());
     let run = |server: &ModelServer, args: &[&str]| {
-        narrows(&place, &[&["run", "--base-url", &server.base_url(), "--model", "m"], args].concat())
+        narrows(&dir, &[&["run", "--base-url", &server.base_url(), "--model", "m"], args].concat())
     };
-    assert_eq!(place.told(run(&first, &["Hi"])), "Yes.\n--- exit 0 ---\n");
-    let told = place.told(run(&second, &["--continue", "And now?"]));
+    assert_eq!(dir.output_of(run(&first, &["Hi"])), "Yes.\n--- exit 0 ---\n");
+    let told = dir.output_of(run(&second, &["--continue", "And now?"]));
     let told = told.replace(&first.base_url(), "[FIRST]").replace(&second.base_url(), "[SECOND]");
     assert_snapshot!(told, @"
     Yes.
@@ -285,13 +285,13 @@ fn warnings_of_the_agent_are_on_stderr_and_in_the_object() {
     --- exit 0 ---
     ");
     // Where there is a file no directory can be made.
-    let blocked = place.file("blocked", "");
+    let blocked = dir.file("blocked", "");
     for (output, stdout) in [("text", "Yes.\n"), ("json", "\"warnings\":[\"This session will not be kept: ")]
     {
         let server = answer();
         let mut command = run(&server, &["--output", output, "Hi"]);
         command.env("XDG_DATA_HOME", &blocked);
-        let told = place.told(command);
+        let told = dir.output_of(command);
         let (shown, warned) = told.split_once("--- stderr ---\n").expect(&told);
         assert!(shown.contains(stdout), "{told}");
         assert!(warned.starts_with("warning: This session will not be kept: "), "{told}");

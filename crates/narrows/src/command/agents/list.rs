@@ -1,4 +1,4 @@
-//! The agents that have names, and whether they can be started.
+//! The configured agents, and whether they can be started.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,13 +7,12 @@ use narrows_process::{SpawnError, Spec, find};
 use serde::Serialize;
 
 use crate::cli::{AgentArgs, Agents};
-use crate::command::columns;
+use crate::command::format_columns;
 use crate::config::{self, AgentEntry, BUILT_IN, ConfigError, Variables};
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::terminal::line;
-use crate::{drive, environment, output};
+use crate::{agent_source, environment, output};
 
-/// An agent.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
@@ -21,37 +20,36 @@ struct Row {
     command: Vec<String>,
     built_in: bool,
     installed: bool,
-    /// What is started.
+    /// The program that is started.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<PathBuf>,
-    /// Why nothing can be.
+    /// The reason why it cannot be started.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
-    /// Where it was looked for, if it is not there.
+    /// The directories that were searched.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     searched: Vec<PathBuf>,
 }
 
-/// Lists them.
 pub(super) fn execute(args: &Agents) -> Result<ExitCode, Failure> {
-    let (entries, wrong) = drive::agents(args.config.as_deref())?;
+    let (entries, wrong) = agent_source::agents(args.config.as_deref())?;
     let mut rows = entries.iter().map(row).collect::<Result<Vec<_>, _>>()?;
-    rows.extend(wrong.into_iter().map(|(name, error)| unusable(name, &error)));
+    rows.extend(wrong.into_iter().map(|(name, error)| invalid_row(name, &error)));
     rows.push(built_in()?);
     if args.json {
         let text = serde_json::json!({ "agents": rows }).to_string();
         output::print_json(text)?;
-        return Ok(Code::Success.exit());
+        return Ok(ExitStatus::Success.exit_code());
     }
     let cells: Vec<[String; 3]> = rows.iter().map(cells).collect();
-    output::print(columns(["NAME", "COMMAND", "FOUND"], &cells).as_bytes())?;
+    output::print(format_columns(["NAME", "COMMAND", "FOUND"], &cells).as_bytes())?;
     if rows.len() == 1 {
-        output::complain(&how_to_add_one(args.config.as_deref()));
+        output::write_stderr(&how_to_add_one(args.config.as_deref()));
     }
-    Ok(Code::Success.exit())
+    Ok(ExitStatus::Success.exit_code())
 }
 
-/// Fails if the program of an agent cannot be had.
+/// Fails if the program of an agent is missing.
 pub(super) fn require(name: &str, spec: &Spec) -> Result<(), Failure> {
     match find(spec) {
         Ok(_) => Ok(()),
@@ -60,7 +58,11 @@ pub(super) fn require(name: &str, spec: &Spec) -> Result<(), Failure> {
 }
 
 fn row(entry: &AgentEntry) -> Result<Row, Failure> {
-    let chosen = drive::started_by(entry, &AgentArgs::default(), drive::directory(Path::new("."))?)?;
+    let chosen = agent_source::from_command(
+        entry,
+        &AgentArgs::default(),
+        agent_source::absolute_dir(Path::new("."))?,
+    )?;
     let (path, problem, searched) = match find(&chosen.agent.spec) {
         Ok(path) => (Some(path), None, Vec::new()),
         Err(error) => (None, Some(problem(&error)), searched(&error)),
@@ -69,8 +71,7 @@ fn row(entry: &AgentEntry) -> Result<Row, Failure> {
     Ok(Row { name, command, built_in: false, installed, path, problem, searched })
 }
 
-/// An agent whose settings are wrong.
-fn unusable(name: String, error: &ConfigError) -> Row {
+fn invalid_row(name: String, error: &ConfigError) -> Row {
     Row {
         name,
         command: Vec::new(),

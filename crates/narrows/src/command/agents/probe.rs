@@ -1,4 +1,4 @@
-//! Asks an agent what it is and what it can do, and ends it again.
+//! Starts an agent, reads its capabilities, and ends it.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,23 +10,21 @@ use narrows_remote::client::Target;
 use tokio::time::timeout;
 
 use super::list;
-use super::report::{Opened, Report};
+use super::report::{Report, SessionOpening};
+use crate::agent_source::{self, SelectedAgent};
 use crate::cli::{AgentArgs, Agents, ModelArgs, Output, Variable};
-use crate::command::{block_on, uninterrupted};
-use crate::drive::{self, Chosen};
+use crate::command::{block_on, unless_interrupted};
 use crate::environment;
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 
-/// How long an agent may take for each of its answers.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long commands are waited for, which agents tell after they have opened a session.
-const ARRIVAL: Duration = Duration::from_secs(1);
+/// The time for an agent to send its commands after it opened a session.
+const COMMANDS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Asks the agent that is meant by `wanted`; none is the built-in one.
 pub(super) fn execute(args: &Agents, wanted: &str) -> Result<ExitCode, Failure> {
     if Target::looks_like(wanted) {
-        return Err(Failure::no_probe(wanted));
+        return Err(Failure::remote_probe_unsupported(wanted));
     }
     let made = tempfile::tempdir().and_then(|place| {
         let (cwd, data) = (place.path().join("work"), place.path().join("data"));
@@ -34,9 +32,9 @@ pub(super) fn execute(args: &Agents, wanted: &str) -> Result<ExitCode, Failure> 
         Ok((place, cwd, data))
     });
     let (place, cwd, data) = made.map_err(|error| Failure::setup("make a directory", &error))?;
-    // Our own agent keeps the session with the rest of the directory, and that goes.
+    // The built-in agent stores its session in the temporary directory, which is removed.
     let keeping = Variable { name: environment::DATA_DIR.into(), value: Some(data.into()) };
-    let limit = args.timeout.unwrap_or(PATIENCE);
+    let limit = args.timeout.unwrap_or(ANSWER_TIMEOUT);
     let agent = AgentArgs {
         agent: (!wanted.is_empty()).then(|| wanted.to_owned()),
         cwd: Some(cwd),
@@ -47,57 +45,56 @@ pub(super) fn execute(args: &Agents, wanted: &str) -> Result<ExitCode, Failure> 
         model: ModelArgs { config: args.config.clone(), ..ModelArgs::default() },
         ..AgentArgs::default()
     };
-    let chosen = drive::choose(&agent, Output::Json)?;
+    let chosen = agent_source::select(&agent, Output::Json)?;
     list::require(&chosen.agent.name, &chosen.agent.spec)?;
-    let (report, failure) = block_on(uninterrupted(ask(chosen)))??;
+    let (report, failure) = block_on(unless_interrupted(query(chosen)))??;
     drop(place);
     report.print(args.json, failure.as_ref())?;
     match failure {
-        Some(failure) => Err(failure.reported()),
-        None => Ok(Code::Success.exit()),
+        Some(failure) => Err(failure.into_reported()),
+        None => Ok(ExitStatus::Success.exit_code()),
     }
 }
 
-/// What the agent says, and what went wrong after it had introduced itself.
-async fn ask(chosen: Chosen) -> Result<(Report, Option<Failure>), Failure> {
-    let Chosen { agent, cwd, .. } = chosen;
+/// Returns the report, and the failure after initialization.
+async fn query(chosen: SelectedAgent) -> Result<(Report, Option<Failure>), Failure> {
+    let SelectedAgent { agent, cwd, .. } = chosen;
     let mut report = Report::new(&agent);
-    let runtime = Runtime::start(agent, Offer::default()).await.map_err(Failure::of_probe)?;
+    let runtime = Runtime::start(agent, Offer::default()).await.map_err(Failure::from_probe)?;
     report.introduce(runtime.introduced());
-    // What an agent may do unasked is little, and nobody answers what it asks.
+    // The policy permits little, and no request is answered.
     let policy = Policy::new(Access::Low, Narrowing { network: false, web_search: false });
     let mut config = SessionConfig::new(cwd, Arc::new(policy));
-    // Nothing is asked of it.
+    // No prompt is sent.
     config.restrict_mode = false;
     config.sandbox = false;
     config.log_in = false;
     let mut failure = None;
     match runtime.open_session(config).await {
         Ok(mut session) => {
-            report.opened = Opened::Session(Box::new(known(&mut session).await));
+            report.opened = SessionOpening::Session(Box::new(final_snapshot(&mut session).await));
             session.close().await;
         }
         Err(error) if matches!(*error.problem, Problem::LoginNeeded(_)) => {
-            report.opened = Opened::LoginNeeded;
+            report.opened = SessionOpening::LoginNeeded;
         }
-        Err(error) => failure = Some(Failure::of_probe(error)),
+        Err(error) => failure = Some(Failure::from_probe(error)),
     }
     let seen = runtime.close().await;
     (report.stray_lines, report.strays) = (seen.stray_lines, seen.strays);
     Ok((report, failure))
 }
 
-/// What is known of a session once the agent has told its commands, or had the time to.
-async fn known(session: &mut Session) -> Snapshot {
+/// Returns the session state once the agent sent its commands or had time to.
+async fn final_snapshot(session: &mut Session) -> Snapshot {
     if let Some(events) = session.events() {
-        // Agents without commands tell none.
-        let _ = timeout(ARRIVAL, commands(events)).await;
+        // Agents without commands send none.
+        let _ = timeout(COMMANDS_TIMEOUT, wait_for_commands(events)).await;
     }
     session.snapshot()
 }
 
-/// Waits until commands are told, or nothing more will be.
-async fn commands(mut events: Events) {
+async fn wait_for_commands(mut events: Events) {
     while let Some(event) = events.next().await {
         if let EventBody::Provider { payload: Payload::Update { update, .. }, .. } = &event.body
             && update.value().get("sessionUpdate").is_some_and(|kind| kind == "available_commands_update")

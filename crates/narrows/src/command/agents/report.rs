@@ -1,4 +1,4 @@
-//! What was learned of an agent, for people and for programs.
+//! The result of a probe, as text and as JSON.
 
 use std::fmt::Write;
 
@@ -7,34 +7,28 @@ use narrows_base::text::one_line;
 use narrows_client::{Agent, Choice, Info, Introduced, Login, LoginKind, Snapshot};
 use serde_json::{Map, Value, json};
 
-use super::can;
+use super::capabilities;
 use crate::error_report::ErrorReport;
-use crate::failure::{Failure, strayed};
+use crate::failure::{Failure, stray_lines_notice};
 use crate::output;
 use crate::terminal::line;
 
-/// How many models, modes or values of an option are shown.
-const MOST_CHOICES: usize = 12;
+/// Bounds models, modes and values of an option.
+const MAX_CHOICES: usize = 12;
 
-/// How many commands are shown.
-const MOST_COMMANDS: usize = 20;
+const MAX_COMMANDS: usize = 20;
 
-/// How much is shown of what a command does.
-const LONGEST: usize = 100;
+const MAX_DESCRIPTION_CHARS: usize = 100;
 
-/// How opening a session ended.
 #[derive(Debug, Default)]
-pub(super) enum Opened {
-    /// It failed.
+pub(super) enum SessionOpening {
     #[default]
     No,
-    /// Somebody has to log in first.
+    /// A login is required.
     LoginNeeded,
-    /// This is what is known of it.
     Session(Box<Snapshot>),
 }
 
-/// What was learned of an agent.
 #[derive(Debug)]
 pub(super) struct Report {
     name: String,
@@ -43,15 +37,14 @@ pub(super) struct Report {
     protocol: Option<u16>,
     can: AgentCan,
     logins: Vec<Login>,
-    pub(super) opened: Opened,
-    /// Lines of its output that were no messages.
+    pub(super) opened: SessionOpening,
+    /// Lines of stdout that were not messages.
     pub(super) stray_lines: u64,
     /// The beginnings of the first of them.
     pub(super) strays: Vec<String>,
 }
 
 impl Report {
-    /// Of an agent that was not asked yet.
     pub(super) fn new(agent: &Agent) -> Self {
         let words = std::iter::once(&agent.spec.program).chain(&agent.spec.args);
         Self {
@@ -61,13 +54,13 @@ impl Report {
             protocol: None,
             can: AgentCan::default(),
             logins: Vec::new(),
-            opened: Opened::default(),
+            opened: SessionOpening::default(),
             stray_lines: 0,
             strays: Vec::new(),
         }
     }
 
-    /// Notes what it said of itself.
+    /// Adds the response to `initialize`.
     pub(super) fn introduce(&mut self, known: &Introduced) {
         self.info.clone_from(&known.info);
         self.protocol = Some(known.version.number());
@@ -75,18 +68,20 @@ impl Report {
         self.logins.clone_from(&known.logins);
     }
 
-    /// Prints it; `failure` is what kept it from being complete.
+    /// Prints the report; `failure` is why it is incomplete.
     pub(super) fn print(&self, as_json: bool, failure: Option<&Failure>) -> Result<(), Failure> {
         if as_json { output::print_json(self.json(failure)) } else { output::print(self.text().as_bytes()) }
     }
 
     fn json(&self, failure: Option<&Failure>) -> Value {
-        let can: Map<String, Value> =
-            can::rows(&self.can).into_iter().map(|(name, _, can)| (name.to_owned(), can.into())).collect();
+        let can: Map<String, Value> = capabilities::rows(&self.can)
+            .into_iter()
+            .map(|(name, _, can)| (name.to_owned(), can.into()))
+            .collect();
         let (session, login_needed) = match &self.opened {
-            Opened::Session(snapshot) => (json!(snapshot), false),
-            Opened::LoginNeeded => (Value::Null, true),
-            Opened::No => (Value::Null, false),
+            SessionOpening::Session(snapshot) => (json!(snapshot), false),
+            SessionOpening::LoginNeeded => (Value::Null, true),
+            SessionOpening::No => (Value::Null, false),
         };
         let mut report = json!({
             "name": self.name,
@@ -116,7 +111,7 @@ impl Report {
         if let Some(protocol) = self.protocol {
             put("protocol", &format!("ACP version {protocol}"));
         }
-        let rows = can::rows(&self.can);
+        let rows = capabilities::rows(&self.can);
         for (label, wanted) in [("can", true), ("cannot", false)] {
             let words: Vec<&str> = rows.iter().filter(|row| row.2 == wanted).map(|row| row.1).collect();
             if !words.is_empty() {
@@ -127,9 +122,9 @@ impl Report {
             put(if index == 0 { "login" } else { "" }, &login_words(login));
         }
         match &self.opened {
-            Opened::No => put("session", "could not be opened"),
-            Opened::LoginNeeded => put("session", "login needed"),
-            Opened::Session(snapshot) => {
+            SessionOpening::No => put("session", "could not be opened"),
+            SessionOpening::LoginNeeded => put("session", "login needed"),
+            SessionOpening::Session(snapshot) => {
                 put("session", "could be opened");
                 for (label, words) in session_words(snapshot) {
                     put(label, &words);
@@ -137,7 +132,7 @@ impl Report {
             }
         }
         if self.stray_lines > 0 {
-            put("note", &strayed(self.stray_lines, &self.strays));
+            put("note", &stray_lines_notice(self.stray_lines, &self.strays));
         }
         text
     }
@@ -180,7 +175,7 @@ fn login_words(login: &Login) -> String {
     format!("{}, {}{more}", line(&login.name), line(&how))
 }
 
-/// What can be set in a session, and its commands.
+/// Returns the settings of a session and its commands.
 fn session_words(snapshot: &Snapshot) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     for (category, label, older) in
@@ -200,32 +195,35 @@ fn session_words(snapshot: &Snapshot) -> Vec<(&'static str, String)> {
         };
         rows.push(("option", format!("{}: {values}", line(&option.id))));
     }
-    for (index, command) in snapshot.commands.iter().take(MOST_COMMANDS).enumerate() {
+    for (index, command) in snapshot.commands.iter().take(MAX_COMMANDS).enumerate() {
         let hint = command.hint.as_deref().map(str::trim).filter(|hint| !hint.is_empty());
         let hint = hint.map_or(String::new(), |hint| format!(" <{}>", line(hint)));
-        let words = format!("/{}{hint}: {}", line(&command.name), one_line(&command.description, LONGEST));
+        let words = format!(
+            "/{}{hint}: {}",
+            line(&command.name),
+            one_line(&command.description, MAX_DESCRIPTION_CHARS)
+        );
         rows.push((if index == 0 { "commands" } else { "" }, words));
     }
-    rows.extend(more(snapshot.commands.len(), MOST_COMMANDS).map(|words| ("", words)));
+    rows.extend(omitted_note(snapshot.commands.len(), MAX_COMMANDS).map(|words| ("", words)));
     rows
 }
 
-/// The ids, with the one that is chosen marked and among those that are shown.
+/// Lists ids; the current one is marked and always shown.
 fn choices(all: &[Choice], current: &Value) -> String {
     let is_current = |choice: &&Choice| *current == choice.id.as_str();
     let word = |choice: &Choice| match is_current(&choice) {
         true => format!("{} (now)", line(&choice.id)),
         false => line(&choice.id),
     };
-    let (shown, rest) = all.split_at(all.len().min(MOST_CHOICES));
+    let (shown, rest) = all.split_at(all.len().min(MAX_CHOICES));
     let words = shown.iter().map(word).chain(rest.iter().find(is_current).map(word));
     let hidden = all.len() - usize::from(rest.iter().any(|choice| is_current(&choice)));
-    let words: Vec<String> = words.chain(more(hidden, MOST_CHOICES)).collect();
+    let words: Vec<String> = words.chain(omitted_note(hidden, MAX_CHOICES)).collect();
     if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }
 
-/// How many of `all` are not shown, if only so many are.
-fn more(all: usize, shown: usize) -> Option<String> {
+fn omitted_note(all: usize, shown: usize) -> Option<String> {
     let hidden = all.checked_sub(shown).filter(|hidden| *hidden > 0)?;
     Some(format!("… {hidden} more; --json for all"))
 }
@@ -241,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lists_are_shown_by_their_beginning_and_what_is_chosen() {
+    fn long_lists_show_their_beginning_and_the_current_choice() {
         assert_eq!(choices(&[], &json!("m1")), "none");
         assert_eq!(choices(&all(3), &json!("m1")), "m0, m1 (now), m2");
         let first = "m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11";
@@ -254,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_have_no_empty_hint_and_are_not_too_many() {
+    fn commands_have_no_empty_hint_and_are_bounded() {
         let command = |name: usize, hint: &str| narrows_client::Command {
             name: format!("c{name}"),
             description: "x".repeat(500),
@@ -263,9 +261,9 @@ mod tests {
         let commands =
             (0..30).map(|number| command(number, if number == 1 { "what" } else { " " })).collect();
         let rows = session_words(&Snapshot { commands, ..Snapshot::default() });
-        assert_eq!(rows.len(), MOST_COMMANDS + 1);
+        assert_eq!(rows.len(), MAX_COMMANDS + 1);
         assert!(rows[0].1.starts_with("/c0: xxx") && rows[0].1.chars().count() < 120, "{}", rows[0].1);
         assert!(rows[1].1.starts_with("/c1 <what>: "), "{}", rows[1].1);
-        assert_eq!(rows[MOST_COMMANDS].1, "… 10 more; --json for all");
+        assert_eq!(rows[MAX_COMMANDS].1, "… 10 more; --json for all");
     }
 }

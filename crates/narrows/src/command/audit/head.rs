@@ -1,4 +1,4 @@
-//! `narrows audit head` and `keygen`: what a log contains, signed, and the key for that.
+//! `narrows audit head` and `keygen`: signs the head of a log, and creates a key.
 
 use std::process::ExitCode;
 
@@ -6,30 +6,31 @@ use narrows_audit::{Clock, Head, SigningKey, SystemClock, jcs, key, verify};
 use serde_json::json;
 
 use crate::cli::{AuditHead, AuditKeygen};
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::output;
 
-/// Verifies the log and signs its head.
 pub(super) fn execute(args: &AuditHead) -> Result<ExitCode, Failure> {
     let path = super::file(&args.path);
     let key = key::read_signing(&args.key).map_err(|error| Failure::key_file("--key", &args.key, &error))?;
     let options = verify::Options::default();
-    let report = verify::log(&path, &options).map_err(|error| Failure::audit_log(&path, &error))?;
+    let report =
+        verify::log(&path, &options).map_err(|error| Failure::audit_log_unreadable(&path, &error))?;
     if let Some(bad) = &report.bad {
-        return Err(Failure::bad_log(&path, &report, bad));
+        return Err(Failure::audit_log_invalid(&path, &report, bad));
     }
-    let (Some(log), Some(hash)) = (report.log, report.hash) else { return Err(Failure::empty_log(&path)) };
+    let (Some(log), Some(hash)) = (report.log, report.hash) else {
+        return Err(Failure::audit_log_empty(&path));
+    };
     let head = Head::new(log, report.entries, hash, SystemClock::default().now()).sign(&key);
-    // A head is not nested.
+    // A head has no deep nesting.
     let text = head.and_then(|head| jcs::to_vec(&json!(head))).unwrap_or_default();
     output::print(&[&text[..], b"\n"].concat())?;
-    Ok(Code::Success.exit())
+    Ok(ExitStatus::Success.exit_code())
 }
 
-/// Makes a key.
 pub(super) fn keygen(args: &AuditKeygen) -> Result<ExitCode, Failure> {
-    let key = SigningKey::generate().map_err(Failure::no_key)?;
+    let key = SigningKey::generate().map_err(Failure::key_generation)?;
     key::write_new(&args.file, &key).map_err(|error| Failure::key_file("the key", &args.file, &error))?;
     output::print(format!("{}\n", key.public()).as_bytes())?;
-    Ok(Code::Success.exit())
+    Ok(ExitStatus::Success.exit_code())
 }

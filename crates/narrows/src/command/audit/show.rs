@@ -1,4 +1,4 @@
-//! `narrows audit show`: the entries of a log.
+//! `narrows audit show`: prints the entries of a log.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -10,14 +10,13 @@ use narrows_base::text::{escape_json, one_line};
 use serde_json::{Value, json};
 
 use crate::cli::{AuditFormat, AuditShow};
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::output;
 use crate::terminal::line;
 
-/// How long a line for people may be.
-const LONGEST: usize = 1000;
+const MAX_LINE_CHARS: usize = 1000;
 
-/// Prints what is wanted, and goes on if that is wanted, too.
+/// Prints the matching entries and follows the log if requested.
 pub(super) fn execute(args: &AuditShow) -> Result<ExitCode, Failure> {
     let path = super::file(&args.path);
     let filter = Filter {
@@ -27,21 +26,21 @@ pub(super) fn execute(args: &AuditShow) -> Result<ExitCode, Failure> {
         text: None,
     };
     let mut reader = Reader::open(&path, filter).map_err(|error| match error {
-        ReadError::Io { source, .. } => Failure::audit_log(&path, &source),
-        error => Failure::audit_entry(&error),
+        ReadError::Io { source, .. } => Failure::audit_log_unreadable(&path, &source),
+        error => Failure::audit_entry_unreadable(&error),
     })?;
     warn(&path);
     loop {
         let next = if args.follow { reader.follow().map(Some) } else { reader.next_entry() };
-        let Some(entry) = next.map_err(|error| Failure::audit_entry(&error))? else {
-            return Ok(Code::Success.exit());
+        let Some(entry) = next.map_err(|error| Failure::audit_entry_unreadable(&error))? else {
+            return Ok(ExitStatus::Success.exit_code());
         };
         let text = match args.format {
             AuditFormat::Text => Some(text(&entry)),
             AuditFormat::Json => canonical(&json!(entry)),
             AuditFormat::Aip44 => aip44(&entry).and_then(|object| canonical(&object)),
         };
-        // Programs get an entry as it is hashed.
+        // Programs get an entry in its hashed form.
         let text = if std::io::stdout().is_terminal() { text.map(escape_json) } else { text };
         if let Some(text) = text {
             output::print(format!("{text}\n").as_bytes())?;
@@ -49,10 +48,10 @@ pub(super) fn execute(args: &AuditShow) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Says from where on a log is not what was written: what follows is printed all the same.
+/// Warns from which line on a log does not verify. Its entries are printed nevertheless.
 fn warn(path: &Path) {
     let options = Options { form: Form::Any, ..Options::default() };
-    // What cannot be read is told by whoever prints it.
+    // Read errors are reported by the caller.
     let Ok(report) = verify::log(path, &options) else { return };
     // A line that is being written is incomplete, too.
     let Some(bad) = report.bad.filter(|bad| bad.why != Why::TornTail) else { return };
@@ -63,15 +62,15 @@ fn warn(path: &Path) {
         bad.why,
         bad.detail
     );
-    output::complain(&format!("warning: {}\n", line(&told)));
+    output::write_stderr(&format!("warning: {}\n", line(&told)));
 }
 
-/// What is nested too deeply is in no log.
+/// Returns the canonical form. Entries have no deep nesting.
 fn canonical(value: &Value) -> Option<String> {
     String::from_utf8(jcs::to_vec(value).ok()?).ok()
 }
 
-/// A line for people.
+/// Renders an entry in one line.
 fn text(entry: &Entry) -> String {
     let subject = [Some(&entry.subject.kind), entry.subject.reference.as_ref(), entry.subject.path.as_ref()];
     let subject = subject.into_iter().flatten().cloned().collect::<Vec<_>>().join(" ");
@@ -100,7 +99,7 @@ fn text(entry: &Entry) -> String {
     parts.extend(about("method").or(input("method")).map(|method| format!("method {method}")));
     parts.extend(input("claimedSession").map(|session| format!("claimed session {session}")));
     parts.extend(about("code").map(|code| format!("code {code}")));
-    // What a policy refuses by itself it refuses for this reason.
+    // The reason of a denial by the policy itself.
     let refused = entry.aip44("approval").and_then(|approval| approval.get("refused")?.as_str());
     let reason = about("reason").filter(|reason| refused != Some(reason));
     parts.extend(reason.map(|reason| format!("because {reason}")));
@@ -112,16 +111,20 @@ fn text(entry: &Entry) -> String {
     if let Some(error) = entry.output.as_ref().and_then(|output| output.get("error")) {
         parts.push(format!("error {error}"));
     }
-    // What was noted about the log itself is nowhere else.
+    // Notes about the log appear nowhere else.
     if let Some(note) = entry.metadata.get("note") {
         parts.push(note.to_string());
     }
-    // The number is aligned, and would not be at the beginning of a trimmed line.
+    // Trimming would remove the alignment of the number.
     let width = parts[0].len();
-    format!("{}{}", &parts[0][..width - entry.seq.to_string().len()], one_line(&parts.join("  "), LONGEST))
+    format!(
+        "{}{}",
+        &parts[0][..width - entry.seq.to_string().len()],
+        one_line(&parts.join("  "), MAX_LINE_CHARS)
+    )
 }
 
-/// What a call is about: the file, the command or the address in its input.
+/// Returns the subject of a call: the file, command or URL in its input.
 fn target(entry: &Entry) -> Option<String> {
     let input = entry.input.as_ref()?;
     let words = |value: &Value| match value {
@@ -140,7 +143,7 @@ fn target(entry: &Entry) -> Option<String> {
     })
 }
 
-/// Who approved it, or why nobody did.
+/// Returns who approved a call, or why no one did.
 fn approval(entry: &Entry) -> Option<String> {
     let told = entry.aip44("approval")?;
     if let Some(why) = told.get("refused").and_then(Value::as_str) {
@@ -153,7 +156,7 @@ fn approval(entry: &Entry) -> Option<String> {
     })
 }
 
-/// The object of seven fields; nothing if it is no call of a tool.
+/// Returns the object of seven facts, if the entry is about a tool call.
 fn aip44(entry: &Entry) -> Option<Value> {
     if entry.aip44("kind").and_then(Value::as_str) != Some("tool-call") {
         return None;
@@ -189,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_what_it_was_about_who_decided_for_whom_and_why() {
+    fn a_line_names_subject_decider_client_and_reason() {
         let rest = "for user:ada  because deny: so  session s";
         check(
             &json!({"path": "/w/a"}),
@@ -216,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_about_a_method_names_it() {
+    fn a_line_about_a_method_names_the_method() {
         let check = |action: &str, input: &Value, expected: &str| {
             let entry = json!({
                 "$schema": "s", "doctype": "d", "seq": 7, "ts": "T", "action": action, "actor": {"id": "c"},
@@ -231,7 +234,7 @@ mod tests {
         check("method.allowed", &input, "method _session/steering  code x");
         let input = json!({"method": "session/update", "claimedSession": "t"});
         check("agent.violation", &input, "method session/update  claimed session t  code x");
-        // The input of a tool is not about a method of the protocol.
+        // The input of a tool does not name a protocol method.
         check("tool.refused", &input, "code x");
     }
 }

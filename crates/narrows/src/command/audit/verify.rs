@@ -1,4 +1,4 @@
-//! `narrows audit verify`: whether a log is what was written.
+//! `narrows audit verify`: checks the hash chain of a log.
 
 use std::io::Read;
 use std::path::Path;
@@ -10,55 +10,57 @@ use serde_json::{Value, json};
 
 use crate::cli::AuditVerify;
 use crate::command::check;
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::output;
 use crate::terminal::line;
 
-/// Reads all of it, and says what is wrong with it first.
+/// Verifies the log and prints the first error.
 pub(super) fn execute(args: &AuditVerify) -> Result<ExitCode, Failure> {
     let path = super::file(&args.path);
-    let head = args.against.as_deref().map(|file| head(file, args.signer.as_deref())).transpose()?;
+    let head = args.against.as_deref().map(|file| read_head(file, args.signer.as_deref())).transpose()?;
     let options = Options {
         form: if args.any_form { Form::Any } else { Form::Exact },
-        legacy: args.legacy_secret.as_deref().map(secret).transpose()?,
+        legacy: args.legacy_secret.as_deref().map(read_key).transpose()?,
         head: head.as_ref().map(|signed| signed.head.clone()),
         ..Options::default()
     };
-    let report = verify::log(&path, &options).map_err(|error| Failure::audit_log(&path, &error))?;
+    let report =
+        verify::log(&path, &options).map_err(|error| Failure::audit_log_unreadable(&path, &error))?;
     if args.json {
         let object = object(&path, &report, head.as_ref(), args.signer.is_some());
         output::print_json(object)?;
     }
-    if report.bad.is_some() && report.entries == 0 && !begins_like_one(&path) {
-        return Err(Failure::no_log(&path).reported());
+    if report.bad.is_some() && report.entries == 0 && !looks_like_log(&path) {
+        return Err(Failure::not_an_audit_log(&path).into_reported());
     }
     if let Some(bad) = &report.bad {
-        return Err(Failure::bad_log(&path, &report, bad).reported());
+        return Err(Failure::audit_log_invalid(&path, &report, bad).into_reported());
     }
     if !args.json {
         output::print(summary(&path, &report, head.as_ref(), args.signer.is_some()).as_bytes())?;
     }
-    Ok(Code::Success.exit())
+    Ok(ExitStatus::Success.exit_code())
 }
 
-/// Whether a file begins as a log does: with an object.
-fn begins_like_one(path: &Path) -> bool {
+/// Returns `true` if a file begins with an object, as a log does.
+fn looks_like_log(path: &Path) -> bool {
     let mut first = [0; 1];
     std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok() && first == *b"{"
 }
 
-/// A head that was kept, if it is signed by whom it should be.
-fn head(file: &Path, signer: Option<&str>) -> Result<SignedHead, Failure> {
-    let text = check::read(file).map_err(|error| Failure::unreadable("--against", file, &error))?;
-    let head: SignedHead = serde_json::from_str(&text).map_err(|error| Failure::bad_head(file, &error))?;
-    let signer = signer.map(public).transpose()?;
+/// Reads a stored head and checks its signature.
+fn read_head(file: &Path, signer: Option<&str>) -> Result<SignedHead, Failure> {
+    let text = check::read(file).map_err(|error| Failure::file_unreadable("--against", file, &error))?;
+    let head: SignedHead =
+        serde_json::from_str(&text).map_err(|error| Failure::audit_head_invalid(file, &error))?;
+    let signer = signer.map(read_public_key).transpose()?;
     let by = head.signature.public_key_ref;
-    head.verify(signer.as_ref()).map_err(|error| Failure::unsigned_head(file, &by, error))?;
+    head.verify(signer.as_ref()).map_err(|error| Failure::audit_head_signature(file, &by, error))?;
     Ok(head)
 }
 
-/// A public key as it is, or the file with it.
-fn public(signer: &str) -> Result<PublicKey, Failure> {
+/// Returns a public key, given literally or as a file.
+fn read_public_key(signer: &str) -> Result<PublicKey, Failure> {
     let path = Path::new(signer);
     signer
         .parse()
@@ -66,9 +68,10 @@ fn public(signer: &str) -> Result<PublicKey, Failure> {
         .map_err(|error| Failure::key_file("--signer", path, &error))
 }
 
-fn secret(file: &Path) -> Result<Secret, Failure> {
-    let text = check::read(file).map_err(|error| Failure::unreadable("--legacy-secret", file, &error))?;
-    // The end of a line belongs to the file.
+fn read_key(file: &Path) -> Result<Secret, Failure> {
+    let text =
+        check::read(file).map_err(|error| Failure::file_unreadable("--legacy-secret", file, &error))?;
+    // The last line end is not part of the secret.
     Ok(Secret::new(text.strip_suffix('\n').unwrap_or(&text)))
 }
 
@@ -77,8 +80,8 @@ fn summary(path: &Path, report: &Report, head: Option<&SignedHead>, is_known: bo
         let told = format!("{}: the log is empty: nothing was recorded in it yet", path.display());
         return format!("{}\n", line(&told));
     }
-    let entries = super::many(report.entries, "entry", "entries");
-    let files = super::many(report.segments as u64, "file", "files");
+    let entries = super::count_of(report.entries, "entry", "entries");
+    let files = super::count_of(report.segments as u64, "file", "files");
     let head = head.map_or(String::new(), |SignedHead { head, signature }| {
         let unlooked = "; whose key that is was not looked at: name it with --signer KEY";
         let unlooked = if is_known { "" } else { unlooked };

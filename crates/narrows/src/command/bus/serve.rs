@@ -1,4 +1,4 @@
-//! A bus from its start to its end, and the signals in between.
+//! Runs a bus from start to shutdown, and handles its signals.
 
 use std::ffi::OsString;
 use std::pin::pin;
@@ -11,44 +11,41 @@ use narrows_bus::core::Status;
 use narrows_bus::{Bus as Running, Ended, Handle, StartOptions};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::front::Fronts;
-use super::{doors, settings};
+use super::http_server::NetworkListeners;
+use super::{admin_socket, settings};
 use crate::cli::{Bus, LogFormat};
 use crate::command::block_on;
 use crate::config::{Variables, data_dir, runtime_dir};
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::interrupt::{Interrupts, Signal};
 use crate::terminal::line;
 use crate::{environment, output};
 
-/// How long a bus may take to tell whether it has something to finish.
-const ASKING: Duration = Duration::from_millis(500);
+const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Where it is written down whose sessions are.
-const OWNERS: &str = "owners.jsonl";
+const OWNERS_FILE: &str = "owners.jsonl";
 
-/// What is told to whoever has started the bus. Among JSON it is JSON too.
-pub(super) struct Voice(LogFormat);
+/// Prints notices to stderr, as JSON if the log is JSON.
+pub(super) struct Notifier(LogFormat);
 
-impl Voice {
-    /// Says a line.
-    pub(super) fn say(&self, text: &str) {
+impl Notifier {
+    pub(super) fn print(&self, text: &str) {
         match self.0 {
-            LogFormat::Text => output::complain_briefly(format!("{}\n", line(text))),
+            LogFormat::Text => output::write_stderr_bounded(format!("{}\n", line(text))),
             LogFormat::Json => tracing::info!("{}", line(text)),
         }
     }
 }
 
-/// Runs a bus until it has ended.
+/// Runs a bus until it stops.
 pub(super) fn run(args: &Bus) -> Result<ExitCode, Failure> {
-    let (config, warnings) = settings::load(args).map_err(settings::Wrong::into_failure)?;
-    tell(&warnings);
+    let (config, warnings) = settings::load(args).map_err(settings::SettingsError::into_failure)?;
+    print_warnings(&warnings);
     let environment: Vec<_> = environment::variables().collect();
     block_on(serve(args, config, environment))?
 }
 
-fn tell(warnings: &[Warning]) {
+fn print_warnings(warnings: &[Warning]) {
     for warning in warnings {
         tracing::warn!("{}", line(&warning.to_string()));
     }
@@ -59,36 +56,37 @@ async fn serve(
     config: Config,
     environment: Vec<(OsString, OsString)>,
 ) -> Result<ExitCode, Failure> {
-    // With a file SIGHUP does no harm, and under `nohup` it is still wanted.
-    let interrupts = if args.config.is_some() { Interrupts::take_all() } else { Interrupts::take() };
+    // With a configuration file SIGHUP reloads, also under `nohup`.
+    let interrupts = if args.config.is_some() { Interrupts::listen_all() } else { Interrupts::listen() };
     let mut interrupts = interrupts.map_err(|error| Failure::setup("get ready", &error))?;
-    let voice = Voice(args.log_format);
+    let notifier = Notifier(args.log_format);
     let variables = Variables::of_process();
     let directory = runtime_dir(&variables);
-    let admin = doors::open(&config.admin, directory.as_deref())?;
+    let admin = admin_socket::open(&config.admin, directory.as_deref())?;
     let drain = config.limits.drain_timeout;
-    let fronts = Fronts::bind(&config)?;
-    let mut serving = Serving { args, voice, drain, admin: config.admin.clone(), config: config.clone() };
-    // What a killed guardian leaves is ended by us; we start nothing else that could be taken for it.
+    let http = NetworkListeners::bind(&config)?;
+    let mut running =
+        RunningBus { args, notifier, drain, admin: config.admin.clone(), config: config.clone() };
+    // This process ends what a killed guardian leaves; it starts no other children that could be mistaken for that.
     if let Err(error) = narrows_process::adopt_orphans() {
         tracing::warn!(%error, "processes whose guardian is killed may go on");
     }
     let edges = StartOptions {
-        owners: data_dir(&variables).map(|directory| directory.join("bus").join(OWNERS)),
-        hand_over: Some(fronts.hand_over()),
+        owners: data_dir(&variables).map(|directory| directory.join("bus").join(OWNERS_FILE)),
+        hand_over: Some(http.hand_over()),
     };
     let bus = Running::start_within(config, environment, edges)
-        .map_err(|error| settings::unstartable(args, &error))?;
-    fronts.open(bus.handle());
+        .map_err(|error| settings::start_failure(args, &error))?;
+    http.open(bus.handle());
     let addresses = bus.addresses().iter().enumerate();
-    let addresses: Vec<String> = addresses.map(|(number, door)| fronts.address(number, door)).collect();
-    for (door, listen) in addresses.iter().zip(&serving.config.listen) {
-        let first = serving.config.pools.first().map(|pool| pool.name.as_str());
+    let addresses: Vec<String> = addresses.map(|(number, door)| http.address(number, door)).collect();
+    for (door, listen) in addresses.iter().zip(&running.config.listen) {
+        let first = running.config.pools.first().map(|pool| pool.name.as_str());
         let pool = listen.named().next().or(first).unwrap_or_default();
-        serving.voice.say(&format!("listening on {door}, pool {pool}"));
+        running.notifier.print(&format!("listening on {door}, pool {pool}"));
     }
     for door in admin.addresses() {
-        serving.voice.say(&format!("operators come in at {}", doors::spoken(door)));
+        running.notifier.print(&format!("operators come in at {}", admin_socket::client_url(door)));
     }
     let limits = narrows_bus::worker_limits();
     let facts = Facts {
@@ -105,9 +103,9 @@ async fn serve(
             .filter_map(|(name, can)| Some((name.to_string(), can.err()?.why)))
             .collect(),
     };
-    // Settings, flags and all that is not said twice.
+    // Memory of the start-up code is no longer needed.
     narrows_process::release_code();
-    let mut admin = pin!(admin.serve(bus.handle(), facts, fronts.network()));
+    let mut admin = pin!(admin.serve(bus.handle(), facts, http.network()));
     let mut deadline: Option<Instant> = None;
     loop {
         let too_long = async {
@@ -119,68 +117,68 @@ async fn serve(
         tokio::select! {
             biased;
             ended = bus.finished() => {
-                fronts.finish().await;
+                http.finish().await;
                 return match ended {
-                    Ended::Done => Ok(Code::Success.exit()),
+                    Ended::Done => Ok(ExitStatus::Success.exit_code()),
                     Ended::Failed(reason) => Err(Failure::bus_failed(&reason)),
                 };
             }
             signal = interrupts.next() => match signal {
                 Signal::HangUp if args.config.is_some() => {
-                    serving.reload(&bus.handle());
-                    fronts.reload();
+                    running.reload(&bus.handle());
+                    http.reload();
                 }
-                // Somebody who has said so twice does not want to wait.
+                // A second Ctrl-C exits immediately.
                 Signal::Interrupt if deadline.is_some() => {
                     bus.forsake();
-                    return Err(Failure::left(signal));
+                    return Err(Failure::forced_exit(signal));
                 }
                 _ if deadline.is_some() => {}
                 _ => {
-                    deadline = Some(Instant::now() + serving.drain + LADDER);
-                    serving.drain(&bus.handle(), signal).await;
+                    deadline = Some(Instant::now() + running.drain + LADDER);
+                    running.drain(&bus.handle(), signal).await;
                 }
             },
             () = too_long => {
-                // Everybody was told; what is left of agents ends with us.
+                // Clients were notified; remaining agents end with this process.
                 tracing::warn!("not everything has ended in time");
                 bus.forsake();
-                return Ok(Code::Success.exit());
+                return Ok(ExitStatus::Success.exit_code());
             }
             () = &mut admin => {}
         }
     }
 }
 
-/// What a bus was told, and by whom.
-struct Serving<'a> {
+/// The settings of a running bus.
+struct RunningBus<'a> {
     args: &'a Bus,
-    voice: Voice,
+    notifier: Notifier,
     drain: Duration,
-    /// Where operators come in, whatever the settings say by now.
+    /// The opened admin sockets, which a reload does not change.
     admin: Admin,
     config: Config,
 }
 
-impl Serving<'_> {
+impl RunningBus<'_> {
     async fn drain(&self, bus: &Handle, signal: Signal) {
-        let status = timeout(ASKING, bus.status()).await;
+        let status = timeout(STATUS_TIMEOUT, bus.status()).await;
         bus.drain();
-        // Of turns of version 2 only their sessions are known.
+        // For turns of version 2 only the sessions are known.
         let v2 = self.config.pools.iter().any(|pool| pool.protocol == Protocol::V2);
         let idle = |status: &Status| status.pending == 0 && (status.sessions == 0 || !v2);
         if matches!(&status, Ok(Ok(status)) if idle(status)) {
-            return self.voice.say("stopping: nothing is under way");
+            return self.notifier.print("stopping: nothing is under way");
         }
         let drain = self.drain;
         let again = match signal {
             Signal::Interrupt => "; press Ctrl-C again to leave at once",
             Signal::Terminate | Signal::HangUp => "",
         };
-        self.voice.say(&format!("stopping: running turns have {drain:?} to end{again}"));
+        self.notifier.print(&format!("stopping: running turns have {drain:?} to end{again}"));
     }
 
-    /// Reads the file again. Whatever is wrong with it, the bus goes on.
+    /// Reloads the configuration file. On an error the bus keeps its configuration.
     fn reload(&mut self, bus: &Handle) {
         let (config, warnings) = match settings::load(self.args) {
             Ok(loaded) => loaded,
@@ -192,9 +190,9 @@ impl Serving<'_> {
                 return;
             }
         };
-        tell(&warnings);
+        print_warnings(&warnings);
         if config.admin != self.admin {
-            let (old, new) = (doors::named(&self.admin), doors::named(&config.admin));
+            let (old, new) = (admin_socket::describe(&self.admin), admin_socket::describe(&config.admin));
             let what =
                 format!("operators come in at {old} until the bus is started again, and then at {new}");
             tracing::warn!("{}", line(&what));
@@ -206,10 +204,10 @@ impl Serving<'_> {
                 }
                 self.drain = config.limits.drain_timeout;
                 self.config = config;
-                self.voice.say("the settings were read again");
+                self.notifier.print("the settings were read again");
             }
             Err(error) => {
-                let failure = settings::unstartable(self.args, &error);
+                let failure = settings::start_failure(self.args, &error);
                 tracing::error!("{}", failure.message());
                 tracing::error!("the settings stay as they are");
             }

@@ -1,4 +1,4 @@
-//! What a bus is told: by a file, by flags, or by a command that is its only pool.
+//! Settings of a bus: from a file, from flags, or from a command that becomes its only pool.
 
 use std::path::Path;
 
@@ -7,102 +7,98 @@ use narrows_bus::config::{self, Config, Door, Limits, Listen, Mistake, Pool, War
 use narrows_manifest::Severity;
 
 use crate::cli::Bus;
-use crate::command::serve::{guests, preflight};
+use crate::command::serve::{identities, preflight};
 use crate::command::{check, web};
 use crate::failure::Failure;
-use crate::terminal::Colour;
+use crate::terminal::Color;
 use crate::{output, terminal};
 
-/// Why a bus cannot be told.
-pub(super) enum Wrong {
-    /// There are mistakes in the file.
-    Mistaken(Vec<Mistake>),
-    /// Something else.
-    Else(Failure),
+pub(super) enum SettingsError {
+    Invalid(Vec<Mistake>),
+    Other(Failure),
 }
 
-impl Wrong {
-    /// A line for each.
+impl SettingsError {
+    /// Returns one line for each error.
     pub(super) fn lines(&self) -> Vec<String> {
         match self {
-            Self::Mistaken(mistakes) => mistakes.iter().map(|it| terminal::line(&it.to_string())).collect(),
-            Self::Else(failure) => vec![failure.message()],
+            Self::Invalid(mistakes) => mistakes.iter().map(|it| terminal::line(&it.to_string())).collect(),
+            Self::Other(failure) => vec![failure.message()],
         }
     }
 
-    /// The last of them; the others are told at once.
+    /// Prints all errors but the last, which is returned.
     pub(super) fn into_failure(self) -> Failure {
         let mut mistakes = match self {
-            Self::Mistaken(mistakes) => mistakes,
-            Self::Else(failure) => return failure,
+            Self::Invalid(mistakes) => mistakes,
+            Self::Other(failure) => return failure,
         };
         let last = mistakes.pop();
         for mistake in &mistakes {
-            output::complain(&Failure::mistake(mistake).render(Colour::of_stderr()));
+            output::write_stderr(&Failure::config_mistake(mistake).render(Color::for_stderr()));
         }
-        last.map_or_else(Failure::nothing_to_serve, |mistake| Failure::mistake(&mistake))
+        last.map_or_else(Failure::no_pool, |mistake| Failure::config_mistake(&mistake))
     }
 }
 
-/// Why a bus with these settings cannot be started, with the place in the file if that is known.
-pub(super) fn unstartable(args: &Bus, error: &StartError) -> Failure {
-    let StartError::Program { pool, .. } = error else { return Failure::bus(error, None) };
+/// Returns the failure of a start, with the position in the file if it is known.
+pub(super) fn start_failure(args: &Bus, error: &StartError) -> Failure {
+    let StartError::Program { pool, .. } = error else { return Failure::bus_start(error, None) };
     let text = args.config.as_ref().and_then(|path| Some((path, check::read(path).ok()?)));
     let commands = text.map(|(path, text)| config::inspect(&text, path, None).commands);
     let place = commands.into_iter().flatten().find(|(name, _)| name == pool);
-    Failure::bus(error, place.as_ref().map(|(_, place)| place))
+    Failure::bus_start(error, place.as_ref().map(|(_, place)| place))
 }
 
-/// Reads the settings.
-pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Warning>), Wrong> {
+pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Warning>), SettingsError> {
     if !args.stray.is_empty() {
-        return Err(Wrong::Else(Failure::stray_words(&args.stray)));
+        return Err(SettingsError::Other(Failure::unexpected_words(&args.stray)));
     }
     let (mut config, mut warnings) = match &args.config {
         Some(path) => {
             let text = check::read(path)
-                .map_err(|error| Wrong::Else(Failure::unreadable("--config", path, &error)))?;
-            config::read(&text, path).map_err(Wrong::Mistaken)?
+                .map_err(|error| SettingsError::Other(Failure::file_unreadable("--config", path, &error)))?;
+            config::read(&text, path).map_err(SettingsError::Invalid)?
         }
-        None if args.command.is_empty() => return Err(Wrong::Else(Failure::nothing_to_serve())),
-        None => (of_command(args), Vec::new()),
+        None if args.command.is_empty() => return Err(SettingsError::Other(Failure::no_pool())),
+        None => (from_command(args), Vec::new()),
     };
-    let flags = flags(args);
+    let flags = listen_flags(args);
     if !flags.is_empty() {
         config.listen = flags;
-        // They say where, which is all that was missing.
+        // The flags supply the missing listener.
         warnings.retain(|warning| {
             !["unless --listen", "unless --tcp"].iter().any(|it| warning.what.contains(it))
         });
     }
     if config.listen.is_empty() {
-        return Err(Wrong::Else(Failure::nowhere_to_listen()));
+        return Err(SettingsError::Other(Failure::no_listener()));
     }
-    if let Some((one, other)) = web::listened_twice(&config.listen) {
-        return Err(Wrong::Else(Failure::listened_twice(one, other)));
+    if let Some((one, other)) = web::find_duplicate_listener(&config.listen) {
+        return Err(SettingsError::Other(Failure::duplicate_listener(one, other)));
     }
     let unknown = |listen: &&Listen| {
         listen.pool.as_ref().is_some_and(|name| config.pools.iter().all(|pool| pool.name != *name))
     };
     if let Some(listen) = config.listen.iter().find(unknown) {
         let names = config.pools.iter().map(|pool| pool.name.as_str());
-        return Err(Wrong::Else(Failure::unknown_pool(listen, names)));
+        return Err(SettingsError::Other(Failure::unknown_pool(listen, names)));
     }
     for manifest in config.pools.iter().filter_map(|pool| pool.manifest.as_deref()) {
         let findings = preflight::findings(manifest);
         if let Some(first) = findings.iter().find(|finding| finding.severity == Severity::Error) {
-            return Err(Wrong::Else(Failure::unserved_manifest(manifest, first)));
+            return Err(SettingsError::Other(Failure::unservable_manifest(manifest, first)));
         }
     }
     for identities in config.pools.iter().filter_map(|pool| pool.identities.as_deref()) {
-        guests::check_file(identities).map_err(Wrong::Else)?;
+        identities::check_file(identities).map_err(SettingsError::Other)?;
     }
-    config.pools.iter_mut().for_each(ourselves);
+    config.pools.iter_mut().for_each(use_own_program);
     Ok((config, warnings))
 }
 
-/// A command is started from a shell, and sees what that sees.
-fn of_command(args: &Bus) -> Config {
+/// Returns the pool of a command, which sees the environment of its shell.
+fn from_command(args: &Bus) -> Config {
     let mut pool = Pool::new(args.name.as_deref().unwrap_or("default"), args.command.clone());
     pool.whole_env = true;
     if let Some(instances) = args.instances {
@@ -123,23 +119,23 @@ fn of_command(args: &Bus) -> Config {
     }
 }
 
-/// Where the flags say that clients come in.
-fn flags(args: &Bus) -> Vec<Listen> {
+fn listen_flags(args: &Bus) -> Vec<Listen> {
     let doors = args.tcp.iter().chain(&args.unix).cloned().chain(args.stdio.then_some(Door::Stdio));
     args.listen.iter().cloned().chain(doors.map(Listen::new)).collect()
 }
 
-/// `narrows` is ourselves, installed or not. If we are not to be found, it is looked for like any other.
-fn ourselves(pool: &mut Pool) {
+/// Replaces `narrows` by the path of this program, installed or not. Without a path it is looked up like any other
+/// program.
+fn use_own_program(pool: &mut Pool) {
     let Some(program) = pool.command.first_mut().filter(|program| *program == "narrows") else { return };
-    if let Some(path) = std::env::current_exe().ok().as_deref().and_then(as_it_stands) {
+    if let Some(path) = std::env::current_exe().ok().as_deref().and_then(current_program) {
         path.clone_into(program);
     }
 }
 
-/// Where our program is, or what has replaced it since we were started: the system still tells of the file that was
-/// there then.
-fn as_it_stands(path: &Path) -> Option<&str> {
+/// Returns the path of this program, or of its replacement: after an update the system still reports the deleted
+/// file.
+fn current_program(path: &Path) -> Option<&str> {
     let path = path.to_str()?;
     [Some(path), path.strip_suffix(" (deleted)")].into_iter().flatten().find(|path| Path::new(path).is_file())
 }
@@ -161,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_a_pool_with_the_whole_environment() {
+    fn a_command_becomes_a_pool_with_the_whole_environment() {
         let words = [
             "--listen",
             "tcp://127.0.0.1:1/p",
@@ -195,27 +191,27 @@ mod tests {
     }
 
     #[test]
-    fn narrows_is_this_program() {
+    fn narrows_means_this_program() {
         let config = load_words(&["--stdio", "--", "narrows", "acp"]).unwrap();
         let us = std::env::current_exe().unwrap();
         assert_eq!(config.pools[0].command, [us.to_str().unwrap(), "acp"]);
     }
 
     #[test]
-    fn a_program_that_was_replaced_is_found_again() {
+    fn a_replaced_program_is_found_again() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("narrows");
         let deleted = directory.path().join("narrows (deleted)");
-        assert_eq!((as_it_stands(&path), as_it_stands(&deleted)), (None, None));
+        assert_eq!((current_program(&path), current_program(&deleted)), (None, None));
         std::fs::write(&path, "new").unwrap();
-        assert_eq!((as_it_stands(&path), as_it_stands(&deleted)), (path.to_str(), path.to_str()));
-        // It may also be called so.
+        assert_eq!((current_program(&path), current_program(&deleted)), (path.to_str(), path.to_str()));
+        // A file may really have this name.
         std::fs::write(&deleted, "odd").unwrap();
-        assert_eq!(as_it_stands(&deleted), deleted.to_str());
+        assert_eq!(current_program(&deleted), deleted.to_str());
     }
 
     #[test]
-    fn somebody_must_be_able_to_come_in_and_be_served() {
+    fn a_listener_and_a_pool_are_required() {
         for (words, reason) in [
             (&["--", "a"][..], "nobody can come in"),
             (&["--stdio"], "nothing says which agents to start"),

@@ -1,4 +1,4 @@
-//! `narrows bus status`: a bus that runs, as a table or as JSON.
+//! `narrows bus status`: shows a running bus as a table or as JSON.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -6,34 +6,35 @@ use std::process::ExitCode;
 
 use narrows_bus::admin;
 
-use super::doors;
-use super::fit::{fit, terminal};
-use super::state::State;
+use super::admin_socket;
+use super::report::StatusReport;
+use super::table_fit::{fit_to_terminal, terminal_size};
 use crate::cli::BusStatus;
 use crate::config::{Variables, runtime_dir};
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::output;
 
-/// Shows it, once or again and again.
+/// Prints the status once, or repeatedly.
 pub(super) fn show(args: &BusStatus) -> Result<ExitCode, Failure> {
     let socket = match &args.socket {
         Some(socket) => socket.clone(),
         None => find()?,
     };
-    let ask = || admin::ask(&socket, "/status").map_err(|error| Failure::bus_asked(&socket, &error));
-    let mut before: Option<State> = None;
+    let ask = || admin::ask(&socket, "/status").map_err(|error| Failure::bus_status(&socket, &error));
+    let mut before: Option<StatusReport> = None;
     loop {
         let answer = ask()?;
         if args.json {
             output::print_json(answer.trim_end())?;
         } else {
-            let state = State::read(&answer)
-                .ok_or_else(|| Failure::bus_asked(&socket, &admin::AskError::Stranger))?;
+            let state = StatusReport::read(&answer)
+                .ok_or_else(|| Failure::bus_status(&socket, &admin::AskError::Stranger))?;
             let table = state.table(before.as_ref());
             let text = match args.watch {
-                // The cursor goes home, and what was there before is cleared.
+                // Moves the cursor to the top and clears the previous table.
                 Some(_) if std::io::stdout().is_terminal() => {
-                    let fitted = terminal().map_or_else(|| table.clone(), |size| fit(&table, size));
+                    let fitted =
+                        terminal_size().map_or_else(|| table.clone(), |size| fit_to_terminal(&table, size));
                     format!("\u{1b}[H\u{1b}[J{fitted}")
                 }
                 Some(_) if before.is_some() => format!("\n{table}"),
@@ -44,15 +45,16 @@ pub(super) fn show(args: &BusStatus) -> Result<ExitCode, Failure> {
         }
         match args.watch {
             Some(pause) => std::thread::sleep(pause),
-            None => return Ok(Code::Success.exit()),
+            None => return Ok(ExitStatus::Success.exit_code()),
         }
     }
 }
 
-/// The socket of the one that runs.
+/// Returns the admin socket of the only running bus.
 fn find() -> Result<PathBuf, Failure> {
     let directory = runtime_dir(&Variables::of_process()).ok_or_else(|| Failure::no_bus(None))?;
-    let mut found = doors::live(&directory).map_err(|error| Failure::setup("look for a bus", &error))?;
+    let mut found =
+        admin_socket::running(&directory).map_err(|error| Failure::setup("look for a bus", &error))?;
     match found.len() {
         0 => Err(Failure::no_bus(Some(&directory))),
         1 => Ok(found.remove(0)),

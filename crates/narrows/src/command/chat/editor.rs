@@ -1,4 +1,4 @@
-//! A line that is edited in the terminal, with a history and completion.
+//! Line editing in the terminal, with history and completion.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -22,40 +22,34 @@ use tokio::sync::mpsc;
 use super::input::{Typed, Words};
 use crate::output;
 
-/// What stands before a line.
 const PROMPT: &str = "> ";
 
-/// What stands before a line that goes on.
-const MORE: &str = "… ";
+const CONTINUATION_PROMPT: &str = "… ";
 
-/// How many messages are remembered.
-const REMEMBERED: usize = 1000;
+const MAX_HISTORY: usize = 1000;
 
-/// How many notes wait to be written beside the line.
-const NOTES: usize = 256;
+const MAX_QUEUED_NOTES: usize = 256;
 
-/// Ends what an editor has switched on in a terminal.
-const LEAVE: &[u8] = b"\x1b[?2004l\n";
+/// Ends terminal modes that the editor enabled.
+const RESET_SEQUENCE: &[u8] = b"\x1b[?2004l\n";
 
-/// The editor, in a thread of its own.
+/// The handle of the editor thread.
 pub(super) struct Editor {
     begin: SyncSender<()>,
     typed: mpsc::Receiver<Typed>,
     notes: Option<SyncSender<String>>,
-    /// A line is being edited.
     is_reading: bool,
-    /// How the terminal was before.
+    /// The terminal settings before.
     before: Option<Termios>,
 }
 
 impl Editor {
-    /// Starts the thread.
     pub(super) fn open(history: Option<PathBuf>, words: Words) -> io::Result<Self> {
         let config = Config::builder()
             .behavior(Behavior::PreferTerm)
             .completion_type(CompletionType::List)
             .auto_add_history(false)
-            .max_history_size(REMEMBERED)
+            .max_history_size(MAX_HISTORY)
             .and_then(|config| config.history_ignore_dups(true))
             .map_err(io::Error::other)?
             .build();
@@ -68,7 +62,7 @@ impl Editor {
         let before = tcgetattr(io::stdin()).ok();
         let mut thread = Thread { editor, history: history.and_then(History::open), is_empty };
         if let Some(history) = &thread.history {
-            // One that cannot be read is begun anew.
+            // An unreadable history is started again.
             let _ = thread.editor.load_history(&history.0);
         }
         std::thread::Builder::new().name("editor".to_owned()).spawn(move || {
@@ -81,10 +75,10 @@ impl Editor {
         Ok(Self { begin, typed, notes, is_reading: false, before })
     }
 
-    /// What is typed next. Safe to cancel: the line stays as it is.
+    /// Waits for the next input. Cancel-safe: the line is kept.
     pub(super) async fn next(&mut self) -> Typed {
         if !self.is_reading {
-            // There is room: the thread takes one after the other, and so do we.
+            // There is room: requests and lines alternate.
             let _ = self.begin.try_send(());
             self.is_reading = true;
         }
@@ -93,8 +87,8 @@ impl Editor {
         typed
     }
 
-    /// Writes whole lines beside the one that is being edited.
-    pub(super) fn note(&self, lines: &str) {
+    /// Prints whole lines above the edited one.
+    pub(super) fn print_above(&self, lines: &str) {
         match &self.notes {
             Some(notes) if self.is_reading => match notes.try_send(lines.to_owned()) {
                 Ok(()) => {}
@@ -102,25 +96,25 @@ impl Editor {
                     tracing::warn!("too much happens beside the prompt to be shown");
                 }
             },
-            _ => output::complain(lines),
+            _ => output::write_stderr(lines),
         }
     }
 }
 
 impl Drop for Editor {
-    /// Gives the terminal back as it was, also from the middle of a line.
+    /// Restores the terminal, also in the middle of a line.
     fn drop(&mut self) {
         let (true, Some(before)) = (self.is_reading, &self.before) else { return };
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
         if let Ok(mut terminal) = OpenOptions::new().write(true).open("/dev/tty") {
-            let _ = terminal.write_all(LEAVE);
+            let _ = terminal.write_all(RESET_SEQUENCE);
         }
     }
 }
 
-/// Writes notes in a thread of its own: the editor takes them only while a line is edited.
+/// Prints notes in a thread: the editor accepts them only while a line is edited.
 fn print_notes(mut printer: impl ExternalPrinter + Send + 'static) -> io::Result<SyncSender<String>> {
-    let (notes, waiting): (_, Receiver<String>) = sync_channel(NOTES);
+    let (notes, waiting): (_, Receiver<String>) = sync_channel(MAX_QUEUED_NOTES);
     std::thread::Builder::new().name("notes".to_owned()).spawn(move || {
         for note in waiting {
             if printer.print(note).is_err() {
@@ -131,7 +125,7 @@ fn print_notes(mut printer: impl ExternalPrinter + Send + 'static) -> io::Result
     Ok(notes)
 }
 
-/// What the thread works with.
+/// The state of the thread.
 struct Thread {
     editor: rustyline::Editor<Assistant, DefaultHistory>,
     history: Option<History>,
@@ -139,15 +133,15 @@ struct Thread {
 }
 
 impl Thread {
-    /// Reads one message: a line, and those behind it if it ends with a backslash.
+    /// Reads a message: a line, and the following ones after a backslash.
     fn read(&mut self) -> Typed {
         let mut message = String::new();
         loop {
-            let prompt = if message.is_empty() { PROMPT } else { MORE };
+            let prompt = if message.is_empty() { PROMPT } else { CONTINUATION_PROMPT };
             self.is_empty.store(true, Ordering::Relaxed);
             let line = match self.editor.readline(prompt) {
                 Ok(line) => line,
-                // The end of a message that goes on is where it ends.
+                // End of input ends a continued message.
                 Err(ReadlineError::Eof) if !message.is_empty() => String::new(),
                 Err(ReadlineError::Eof) => return Typed::End,
                 Err(ReadlineError::Interrupted | ReadlineError::Signal(Signal::Interrupt)) => {
@@ -156,7 +150,7 @@ impl Thread {
                 }
                 Err(ReadlineError::Signal(_)) => continue,
                 Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                    output::complain("what was typed is not UTF-8\n");
+                    output::write_stderr("what was typed is not UTF-8\n");
                     continue;
                 }
                 Err(ReadlineError::Io(error)) => return Typed::Failed(error),
@@ -185,11 +179,10 @@ impl Thread {
     }
 }
 
-/// The file in which messages are remembered.
 struct History(PathBuf);
 
 impl History {
-    /// Makes it, for nobody else to read. There is none if it cannot be made.
+    /// Creates the private file. `None` if that fails.
     fn open(path: PathBuf) -> Option<Self> {
         match make(&path) {
             Ok(()) => Some(Self(path)),
@@ -209,7 +202,7 @@ fn make(path: &Path) -> io::Result<()> {
     file.set_permissions(std::fs::Permissions::from_mode(0o600))
 }
 
-/// Completes commands, and sees whether the line is empty.
+/// Completes commands and tracks whether the line is empty.
 struct Assistant {
     words: Words,
     is_empty: Arc<AtomicBool>,
@@ -221,12 +214,12 @@ impl Completer for Assistant {
     fn complete(&self, line: &str, pos: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
         let begun = &line[..pos];
         let words = lock(&self.words);
-        Ok((0, fitting(&words, begun)))
+        Ok((0, completions_of(&words, begun)))
     }
 }
 
-/// What `begun` can become. A word is completed before what may stand behind it.
-fn fitting(words: &[String], begun: &str) -> Vec<Pair> {
+/// Returns the completions of `begun`, one word at a time.
+fn completions_of(words: &[String], begun: &str) -> Vec<Pair> {
     if !begun.starts_with('/') {
         return Vec::new();
     }
@@ -241,7 +234,7 @@ fn fitting(words: &[String], begun: &str) -> Vec<Pair> {
 impl Hinter for Assistant {
     type Hint = String;
 
-    /// There are no hints: it is asked after every change, so it knows what the line is.
+    /// Gives no hints. It is called after every change, and so sees the line.
     fn hint(&self, line: &str, _: usize, _: &Context<'_>) -> Option<String> {
         self.is_empty.store(line.is_empty(), Ordering::Relaxed);
         None
@@ -257,12 +250,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_completed_word_by_word() {
+    fn commands_complete_word_by_word() {
         let words: Vec<String> =
             ["/mode", "/model", "/model a b", "/model c", "/quit"].map(Into::into).into();
         let check = |begun: &str, expected: &[&str]| {
             let found: Vec<String> =
-                fitting(&words, begun).into_iter().map(|pair| pair.replacement).collect();
+                completions_of(&words, begun).into_iter().map(|pair| pair.replacement).collect();
             assert_eq!(found, expected, "{begun}");
         };
         check("/q", &["/quit"]);
@@ -274,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_is_for_its_owner_and_a_place_that_cannot_be_made_has_none() {
+    fn a_history_is_private_and_optional() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a/b/chat_history");
         assert!(History::open(path.clone()).is_some());

@@ -1,4 +1,4 @@
-//! What the user says: lines that are edited in a terminal, or lines of a pipe.
+//! User input: edited lines of a terminal, or lines of a pipe.
 
 use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
@@ -9,32 +9,25 @@ use tokio::sync::mpsc;
 use super::editor::Editor;
 use crate::text_input;
 
-/// What has come.
 #[derive(Debug)]
 pub(super) enum Typed {
-    /// A message or a command.
     Line(String),
-    /// Ctrl-C, on a line that was empty or was not.
     Interrupted { was_empty: bool },
-    /// There is nothing more.
     End,
-    /// It cannot be read.
     Failed(io::Error),
 }
 
-/// What Tab can complete, from the beginning of a line.
+/// Completions, from the beginning of a line.
 pub(super) type Words = Arc<Mutex<Vec<String>>>;
 
-/// Where the user's words come from.
+/// The source of input.
 pub(super) enum Input {
-    /// Somebody sits there.
     Person(Editor),
-    /// Another program writes.
     Program(mpsc::Receiver<Typed>),
 }
 
 impl Input {
-    /// Finds out who it is. What is typed is kept in `history`.
+    /// Detects the source. Messages typed by a user are stored in `history`.
     pub(super) fn open(history: Option<PathBuf>, words: Words) -> io::Result<Self> {
         if io::stdin().is_terminal() {
             return Ok(Self::Person(Editor::open(history, words)?));
@@ -54,12 +47,11 @@ impl Input {
         Ok(Self::Program(typed))
     }
 
-    /// Whether somebody sits there.
     pub(super) fn is_person(&self) -> bool {
         matches!(self, Self::Person(_))
     }
 
-    /// What comes next. Safe to cancel: what was begun goes on.
+    /// Waits for the next input. Cancel-safe.
     pub(super) async fn next(&mut self) -> Typed {
         match self {
             Self::Person(editor) => editor.next().await,
@@ -67,16 +59,16 @@ impl Input {
         }
     }
 
-    /// Writes whole lines beside the one that is being edited.
-    pub(super) fn note(&self, lines: &str) {
+    /// Prints whole lines above the edited one.
+    pub(super) fn print_above(&self, lines: &str) {
         match self {
-            Self::Person(editor) => editor.note(lines),
-            Self::Program(_) => crate::output::complain(lines),
+            Self::Person(editor) => editor.print_above(lines),
+            Self::Program(_) => crate::output::write_stderr(lines),
         }
     }
 }
 
-/// The next line, or the end.
+/// Reads the next line, or finds the end.
 fn next(input: &mut impl BufRead) -> Typed {
     match text_input::read_line(input) {
         Ok(Some(line)) => Typed::Line(line),
@@ -103,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_has_lines() {
+    fn a_pipe_is_read_by_lines() {
         check(b"", &[], "End");
         check(b"a\n\nb", &["a", "", "b"], "End");
         check(b"a\n\xff\n", &["a"], "not UTF-8");

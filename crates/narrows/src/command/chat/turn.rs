@@ -1,4 +1,4 @@
-//! One turn: what the agent says, what it asks, and what the user does meanwhile.
+//! One turn of a chat: output, permission requests and signals.
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;
@@ -8,88 +8,81 @@ use narrows_client::{Canceller, Events, RunRequest, RunResult, Runtime, RuntimeE
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-use super::beside;
+use super::notices;
 use crate::cli::Output;
-use crate::desk::{Asked, Questions, Step};
-use crate::failure::{Cancelled, Failure, Limits};
+use crate::failure::{CancelReason, Failure, RunLimits};
 use crate::interrupt::{Interrupts, Signal};
-use crate::present::{Presenter, Refusal};
-use crate::screen::{Failed, Piece, Room, Screen};
-use crate::terminal::{Colour, Echo, Style};
-use crate::tidings::Tidings;
+use crate::output_thread::{OutputPiece, OutputThread, PieceSlot, StdoutFailed};
+use crate::permission_queue::{PromptProgress, PromptQueue, QueuedRequest};
+use crate::reconnect_notice::ReconnectNotice;
+use crate::render::{Refusal, Renderer};
+use crate::terminal::{Color, Echo, Style};
 
-/// How many pieces are kept back while the user answers a question.
-const KEPT: usize = 4096;
+/// Bounds output that waits for a prompt.
+const MAX_KEPT_PIECES: usize = 4096;
 
-/// How long nothing happens before it is looked whether the connection stands.
-const MOMENT: Duration = Duration::from_secs(2);
+const CONNECTION_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Why a turn is not followed to its end.
-pub(super) enum Left {
-    /// Somebody wants us to leave.
+/// The reason why a turn was abandoned.
+pub(super) enum TurnAbort {
+    /// A second signal asks for an immediate exit.
     Signal(Signal),
-    /// Our output cannot be written any more.
+    /// Stdout can no longer be written.
     Output(Failure),
 }
 
-/// How a turn ended.
-pub(super) struct Turned {
-    /// What is to be told.
+pub(super) struct TurnOutcome {
     pub(super) outcome: Result<(), Failure>,
-    /// What was refused by the rules.
     pub(super) denied: Vec<Refusal>,
-    /// The agent is gone.
-    pub(super) is_gone: bool,
-    /// Somebody wants us to leave, now that it is over.
+    pub(super) is_agent_lost: bool,
+    /// A signal asked to quit after the turn.
     pub(super) leave: Option<Signal>,
 }
 
-/// What a turn needs.
-pub(super) struct Turn<'a> {
+/// The state of a turn.
+pub(super) struct ChatTurn<'a> {
     pub(super) interrupts: &'a mut Interrupts,
-    questions: Questions<'a>,
-    screen: Screen,
-    presenter: Presenter,
-    colour: Colour,
-    tidings: Tidings,
-    /// How long a turn that was cancelled may take to end.
+    questions: PromptQueue<'a>,
+    output_thread: OutputThread,
+    renderer: Renderer,
+    color: Color,
+    reconnect_notice: ReconnectNotice,
+    /// The time for a cancelled turn to end.
     grace: Duration,
-    cancelled: Option<Cancelled>,
+    cancelled: Option<CancelReason>,
     leave: Option<Signal>,
-    /// What waits for room on the screen.
-    pieces: VecDeque<Piece>,
-    /// Keys that are typed meanwhile are not shown in the middle of the answer.
+    /// Output that waits for space.
+    pieces: VecDeque<OutputPiece>,
+    /// Hides typed keys during the answer.
     _echo: Option<Echo>,
 }
 
-/// What happened next.
-enum Happened {
+enum TurnEvent {
     Signal(Signal),
     OutputFailed,
-    /// Everything before the next question is on the screen.
+    /// All output before the next prompt is on the screen.
     Rested,
-    Question(Step),
+    Question(PromptProgress),
     Shown,
     Event(Option<RuntimeEvent>),
-    /// Nothing, for a while.
+    /// Nothing happened for a while.
     Silence,
 }
 
-impl<'a> Turn<'a> {
-    /// Gets ready.
+impl<'a> ChatTurn<'a> {
     pub(super) fn new(
         interrupts: &'a mut Interrupts,
-        questions: &'a mut mpsc::Receiver<Asked>,
-        tidings: Tidings,
+        questions: &'a mut mpsc::Receiver<QueuedRequest>,
+        reconnect_notice: ReconnectNotice,
         grace: Duration,
     ) -> Result<Self, Failure> {
         Ok(Self {
             interrupts,
-            questions: Questions::new(questions),
-            screen: open_screen()?,
-            presenter: Presenter::new(Output::Text, false),
-            colour: Colour::of_stderr(),
-            tidings,
+            questions: PromptQueue::new(questions),
+            output_thread: open_screen()?,
+            renderer: Renderer::new(Output::Text, false),
+            color: Color::for_stderr(),
+            reconnect_notice,
             grace,
             cancelled: None,
             leave: None,
@@ -98,174 +91,196 @@ impl<'a> Turn<'a> {
         })
     }
 
-    /// Says `text`, and shows what comes until the turn is over.
+    /// Sends `text` and shows events until the turn ends.
     pub(super) async fn run(
         mut self,
         runtime: &Runtime,
         session: &Session,
         text: String,
-    ) -> Result<Turned, Left> {
+    ) -> Result<TurnOutcome, TurnAbort> {
         let losses = runtime.losses();
-        let started = match self.interrupts.unless(session.run(RunRequest::text(text))).await {
+        let started = match self.interrupts.unless_signal(session.run(RunRequest::text(text))).await {
             Ok(started) => started,
             Err(signal) => {
                 session.cancel();
-                return Err(Left::Signal(signal));
+                return Err(TurnAbort::Signal(signal));
             }
         };
         let (mut events, cancel, result) = match started {
             Ok(handle) => handle.split(),
             Err(error) => {
-                let is_gone = matches!(error.code(), "agent_exited" | "closed");
-                return Ok(Turned { outcome: Err(error.into()), denied: Vec::new(), is_gone, leave: None });
+                let is_agent_lost = matches!(error.code(), "agent_exited" | "closed");
+                return Ok(TurnOutcome {
+                    outcome: Err(error.into()),
+                    denied: Vec::new(),
+                    is_agent_lost,
+                    leave: None,
+                });
             }
         };
         self.follow(&mut events, &cancel).await?;
         let ended = ended(result).await;
         if let Ok(result) = &ended {
-            self.presenter.finish(result, &mut self.pieces);
-            let cost = result.usage.as_ref().and_then(beside::cost);
+            self.renderer.finish(result, &mut self.pieces);
+            let cost = result.usage.as_ref().and_then(notices::usage_line);
             if let Some(cost) = cost.filter(|_| std::io::stderr().is_terminal()) {
-                self.pieces.push_back(Piece::Note(self.colour.paint(Style::Dim, &cost).into_owned()));
+                self.pieces.push_back(OutputPiece::Note(self.color.paint(Style::Dim, &cost).into_owned()));
             }
         }
         self.show_rest().await?;
-        let Self { interrupts, screen, presenter, tidings, cancelled, leave, grace, .. } = self;
-        let fate = tidings.fate();
-        match interrupts.unless(screen.finish()).await {
+        let Self { interrupts, output_thread, renderer, reconnect_notice, cancelled, leave, grace, .. } =
+            self;
+        let unstopped_agent = reconnect_notice.unstopped_agent();
+        match interrupts.unless_signal(output_thread.finish()).await {
             Ok(Ok(())) => {}
-            // A terminal that is gone takes no output.
+            // A closed terminal accepts no output.
             Ok(Err(_)) if leave == Some(Signal::HangUp) => {}
-            Ok(Err(error)) => return Err(Left::Output(Failure::output(&error))),
-            Err(signal) => return Err(Left::Signal(signal)),
+            Ok(Err(error)) => return Err(TurnAbort::Output(Failure::output_failed(&error))),
+            Err(signal) => return Err(TurnAbort::Signal(signal)),
         }
-        let denied = presenter.denied().to_vec();
-        let unreadable = presenter.unreadable();
-        let limits = Limits { turn: None, grace, fate };
-        let (outcome, is_gone) = match ended {
+        let denied = renderer.denied().to_vec();
+        let unreadable = renderer.unreadable();
+        let limits = RunLimits { turn: None, grace, unstopped_agent };
+        let (outcome, is_agent_lost) = match ended {
             Err(failure) => (Err(failure), true),
             Ok(result) => {
                 let code = result.error.as_ref().map(|error| error.code.as_str());
                 let is_given_up = matches!((cancelled, code), (Some(_), None) | (_, Some("silence")));
-                // One that was given up and did not stop has been ended.
-                let is_gone = code == Some("agent_exited") || (is_given_up && result.stop_reason.is_none());
+                // A cancelled agent that did not stop was killed.
+                let is_agent_lost =
+                    code == Some("agent_exited") || (is_given_up && result.stop_reason.is_none());
                 let outcome = match cancelled {
                     Some(why) if code.is_none() => {
-                        Err(Failure::cancelled(why).unless_stopped(&result, limits))
+                        Err(Failure::cancelled(why).with_unstopped_agent(&result, limits))
                     }
-                    _ => Failure::of_run(&result, limits),
+                    _ => Failure::from_run(&result, limits),
                 };
-                (outcome, is_gone)
+                (outcome, is_agent_lost)
             }
         };
         let losses = runtime.losses().since(losses);
-        let outcome = outcome.and_then(|()| Failure::incomplete(losses, unreadable));
-        Ok(Turned { outcome, denied, is_gone, leave })
+        let outcome = outcome.and_then(|()| Failure::incomplete_answer(losses, unreadable));
+        Ok(TurnOutcome { outcome, denied, is_agent_lost, leave })
     }
 
-    /// Shows what comes, and asks what is asked, until the turn is over.
-    async fn follow(&mut self, events: &mut Events, cancel: &Canceller) -> Result<(), Left> {
+    /// Shows events and prompts until the turn ends.
+    async fn follow(&mut self, events: &mut Events, cancel: &Canceller) -> Result<(), TurnAbort> {
         let mut more = Vec::new();
         loop {
-            match self.happens(events).await {
-                Happened::Shown | Happened::Question(Step::Moved) => {}
-                Happened::Rested => self.questions.ask(),
-                Happened::Silence => {
-                    self.pieces.extend(self.tidings.now(self.presenter.is_watched(), self.colour));
+            match self.next_event(events).await {
+                TurnEvent::Shown | TurnEvent::Question(PromptProgress::Advanced) => {}
+                TurnEvent::Rested => self.questions.show_next(),
+                TurnEvent::Silence => {
+                    self.pieces.extend(self.reconnect_notice.next(self.renderer.is_watched(), self.color));
                 }
-                Happened::Signal(signal) if self.cancelled.is_some() => return Err(Left::Signal(signal)),
-                Happened::Signal(signal) => {
+                TurnEvent::Signal(signal) if self.cancelled.is_some() => {
+                    return Err(TurnAbort::Signal(signal));
+                }
+                TurnEvent::Signal(signal) => {
                     cancel.cancel();
-                    self.cancelled = Some(Cancelled::Signal(signal));
-                    self.interrupts.unless(self.questions.withdraw_all()).await.map_err(Left::Signal)?;
+                    self.cancelled = Some(CancelReason::Signal(signal));
+                    self.interrupts
+                        .unless_signal(self.questions.withdraw_all())
+                        .await
+                        .map_err(TurnAbort::Signal)?;
                     match signal {
                         Signal::Terminate | Signal::HangUp => self.leave = Some(signal),
                         Signal::Interrupt => {
                             let words = "cancelling; press Ctrl-C again to leave";
-                            let note = self.colour.paint(Style::Dim, words).into_owned();
-                            // Before anything that waits for a slow reader.
-                            self.pieces.push_front(Piece::Note(note));
+                            let note = self.color.paint(Style::Dim, words).into_owned();
+                            // Shown before output that waits for a slow reader.
+                            self.pieces.push_front(OutputPiece::Note(note));
                         }
                     }
                 }
-                Happened::OutputFailed => {
-                    self.cancelled.get_or_insert(Cancelled::Output);
+                TurnEvent::OutputFailed => {
+                    self.cancelled.get_or_insert(CancelReason::Output);
                     cancel.cancel();
                 }
-                Happened::Question(Step::Withdrawn) => {
-                    self.interrupts.unless(self.questions.withdraw()).await.map_err(Left::Signal)?;
+                TurnEvent::Question(PromptProgress::Withdrawn) => {
+                    self.interrupts
+                        .unless_signal(self.questions.withdraw())
+                        .await
+                        .map_err(TurnAbort::Signal)?;
                 }
-                Happened::Event(None) => {
-                    return self.interrupts.unless(self.questions.withdraw_all()).await.map_err(Left::Signal);
+                TurnEvent::Event(None) => {
+                    return self
+                        .interrupts
+                        .unless_signal(self.questions.withdraw_all())
+                        .await
+                        .map_err(TurnAbort::Signal);
                 }
-                Happened::Event(Some(event)) => {
+                TurnEvent::Event(Some(event)) => {
                     more.push(event);
-                    // As much as is worth showing at once.
+                    // Shows available events together.
                     events.take_all(&mut more);
                     for event in more.drain(..) {
-                        self.questions.note(&event);
-                        // Text is shown and not kept, so there is nothing that could be too long.
-                        let _ = self.presenter.show(&event, &mut self.pieces);
+                        self.questions.record_event(&event);
+                        // Text is not collected, so it cannot be too long.
+                        let _ = self.renderer.show(&event, &mut self.pieces);
                     }
                 }
             }
         }
     }
 
-    /// What happens next. While a question is open nothing is shown; while something waits to be shown nothing more is
-    /// read from the agent.
-    async fn happens(&mut self, events: &mut Events) -> Happened {
-        let is_output_gone = matches!(self.cancelled, Some(Cancelled::Output));
+    /// Waits for the next event. While a prompt is shown there is no other output; while output waits nothing is read
+    /// from the agent.
+    async fn next_event(&mut self, events: &mut Events) -> TurnEvent {
+        let is_output_gone = matches!(self.cancelled, Some(CancelReason::Output));
         if is_output_gone {
             self.pieces.clear();
         }
-        let is_asking = self.questions.is_asking();
+        let is_asking = self.questions.is_prompting();
         let next = self.pieces.front().filter(|_| !is_asking);
         let has_next = next.is_some();
-        let asks = !is_output_gone && self.pieces.is_empty() && self.questions.is_due();
-        let reads = if is_asking { self.pieces.len() < KEPT } else { !has_next && !asks };
-        let tells = self.tidings.are_possible();
+        let asks = !is_output_gone && self.pieces.is_empty() && self.questions.is_ready();
+        let reads = if is_asking { self.pieces.len() < MAX_KEPT_PIECES } else { !has_next && !asks };
+        let tells = self.reconnect_notice.is_remote();
         let shown = tokio::select! {
             biased;
-            signal = self.interrupts.next() => return Happened::Signal(signal),
-            () = self.screen.failed(), if !is_output_gone => return Happened::OutputFailed,
-            step = self.questions.next() => return Happened::Question(step),
-            Ok(()) = self.screen.rest(), if asks => return Happened::Rested,
-            room = place(&self.screen, next), if has_next => room,
-            event = events.next(), if reads => return Happened::Event(event),
-            () = sleep(MOMENT), if reads && !is_asking && tells => return Happened::Silence,
+            signal = self.interrupts.next() => return TurnEvent::Signal(signal),
+            () = self.output_thread.failed(), if !is_output_gone => return TurnEvent::OutputFailed,
+            step = self.questions.next() => return TurnEvent::Question(step),
+            Ok(()) = self.output_thread.flush(), if asks => return TurnEvent::Rested,
+            room = reserve_slot(&self.output_thread, next), if has_next => room,
+            event = events.next(), if reads => return TurnEvent::Event(event),
+            () = sleep(CONNECTION_CHECK_INTERVAL), if reads && !is_asking && tells => return TurnEvent::Silence,
         };
         if let (Ok(room), Some(piece)) = (shown, self.pieces.pop_front()) {
             room.send(piece);
         }
-        Happened::Shown
+        TurnEvent::Shown
     }
 
-    /// Shows what is left.
-    async fn show_rest(&mut self) -> Result<(), Left> {
+    /// Writes the remaining output.
+    async fn show_rest(&mut self) -> Result<(), TurnAbort> {
         for piece in std::mem::take(&mut self.pieces) {
-            match self.interrupts.unless(self.screen.room(&piece)).await {
+            match self.interrupts.unless_signal(self.output_thread.reserve(&piece)).await {
                 Ok(Ok(room)) => room.send(piece),
-                // Whether stdout fails is told when it is finished.
-                Ok(Err(Failed)) => return Ok(()),
-                Err(signal) => return Err(Left::Signal(signal)),
+                // A write error is reported when the output is finished.
+                Ok(Err(StdoutFailed)) => return Ok(()),
+                Err(signal) => return Err(TurnAbort::Signal(signal)),
             }
         }
         Ok(())
     }
 }
 
-fn open_screen() -> Result<Screen, Failure> {
-    Screen::open().map_err(|error| Failure::setup("write to stdout", &error))
+fn open_screen() -> Result<OutputThread, Failure> {
+    OutputThread::open().map_err(|error| Failure::setup("write to stdout", &error))
 }
 
 async fn ended(result: oneshot::Receiver<RunResult>) -> Result<RunResult, Failure> {
     result.await.map_err(|_| Failure::session_closed())
 }
 
-async fn place<'a>(screen: &'a Screen, piece: Option<&Piece>) -> Result<Room<'a>, Failed> {
+async fn reserve_slot<'a>(
+    output_thread: &'a OutputThread,
+    piece: Option<&OutputPiece>,
+) -> Result<PieceSlot<'a>, StdoutFailed> {
     match piece {
-        Some(piece) => screen.room(piece).await,
+        Some(piece) => output_thread.reserve(piece).await,
         None => std::future::pending().await,
     }
 }

@@ -1,4 +1,4 @@
-//! Manifests: a file by itself, or all of a directory and whether they fit together.
+//! Manifests: a single file, or a directory as a whole.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -10,21 +10,21 @@ use serde_json::{Value, json};
 use crate::command::serve::preflight;
 use crate::failure::Failure;
 use crate::output;
-use crate::terminal::{Colour, line};
+use crate::terminal::{Color, line};
 
-/// Whether `path` is a manifest, or a directory that may have some.
-pub(super) fn are_at(path: &Path) -> bool {
+/// Returns `true` if `path` is a manifest, or a directory that may have some.
+pub(super) fn is_manifest_path(path: &Path) -> bool {
     Kind::from_path(path).is_some() || path.is_dir()
 }
 
-/// Tells everything about the manifests at `path`, and whether they can be used.
+/// Prints all findings at `path`. Returns `true` if the manifests can be used.
 pub(super) fn check(path: &Path, strict: bool, json: bool) -> Result<bool, Failure> {
-    let files = match look(path) {
+    let files = match check_all(path) {
         Ok(files) => files,
         Err(failure) => {
             match json {
-                true => print(&super::unread(&shown(path), &failure))?,
-                false => output::complain(&failure.render(Colour::of_stderr())),
+                true => print(&super::unreadable_json(&display_path(path), &failure))?,
+                false => output::write_stderr(&failure.render(Color::for_stderr())),
             }
             return Ok(false);
         }
@@ -35,45 +35,45 @@ pub(super) fn check(path: &Path, strict: bool, json: bool) -> Result<bool, Failu
         let findings = if strict { findings.strict() } else { findings };
         let ok = !findings.has_errors();
         usable &= ok;
-        let unfollowed = alone && kind.is_some_and(leads_on);
+        let unfollowed = alone && kind.is_some_and(names_other_files);
         match json {
             true => {
-                let mut object = object(&path, kind, &findings);
+                let mut object = manifest_json(&path, kind, &findings);
                 if unfollowed {
                     object["followed"] = json!(false);
                 }
                 print(&object)?;
             }
-            false => tell(&path, &findings, unfollowed)?,
+            false => print_findings(&path, &findings, unfollowed)?,
         }
     }
     Ok(usable)
 }
 
-/// Whether manifests of a kind name other files, which only a directory is looked at with.
-fn leads_on(kind: Kind) -> bool {
+/// Returns `true` for kinds that refer to other files, which are checked only as a directory.
+fn names_other_files(kind: Kind) -> bool {
     matches!(kind, Kind::Acp | Kind::Operator | Kind::Governance | Kind::AgentCli)
 }
 
-/// The same about all that a manifest leads to, for who serves it.
+/// Prints the findings of a manifest as it would be served.
 pub(super) fn check_served(manifest: &Path, strict: bool, json: bool) -> Result<bool, Failure> {
     let findings = preflight::findings(manifest);
     let findings = if strict { findings.strict() } else { findings };
     let base = manifest.parent().unwrap_or(Path::new(""));
     if json {
-        print(&object(manifest, Some(Kind::Acp), &findings))?;
+        print(&manifest_json(manifest, Some(Kind::Acp), &findings))?;
         return Ok(!findings.has_errors());
     }
     for finding in &findings {
         let file = base.join(&finding.file);
-        tell_one(&file, finding);
+        print_finding(&file, finding);
     }
     Ok(!findings.has_errors())
 }
 
-/// The files at `path`, with what is wrong with each.
-fn look(path: &Path) -> Result<Vec<Checked>, Failure> {
-    let unreadable = |error: io::Error| Failure::unchecked(path, &error);
+/// Checks every file at `path`.
+fn check_all(path: &Path) -> Result<Vec<Checked>, Failure> {
+    let unreadable = |error: io::Error| Failure::check_target_unreadable(path, &error);
     if path.is_dir() {
         let further = |bundle: &Bundle| preflight::survey(path, bundle);
         let mut files = narrows_manifest::check_directory(path, &further).map_err(unreadable)?;
@@ -84,27 +84,28 @@ fn look(path: &Path) -> Result<Vec<Checked>, Failure> {
         return Ok(files);
     }
     let kind = Kind::from_path(path);
-    let findings = kind
-        .map(|kind| read(path).map(|bytes| narrows_manifest::check_for_serving(kind, &place(path), &bytes)));
+    let findings = kind.map(|kind| {
+        read(path).map(|bytes| narrows_manifest::check_for_serving(kind, &resolved_path(path), &bytes))
+    });
     let findings = findings.transpose().map_err(unreadable)?.unwrap_or_default();
     Ok(vec![Checked { path: path.to_owned(), kind, findings }])
 }
 
-/// Where a file is, so far as its name depends on it: also for one that is named from within its directory.
-fn place(path: &Path) -> PathBuf {
+/// Returns the path with its directory, on which the expected name depends.
+fn resolved_path(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// As much of a file as it takes to see that it is too long.
+/// Reads a file up to a little over its maximum size.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-fn tell(path: &Path, findings: &Findings, unfollowed: bool) -> Result<(), Failure> {
+fn print_findings(path: &Path, findings: &Findings, unfollowed: bool) -> Result<(), Failure> {
     for finding in findings {
-        tell_one(path, finding);
+        print_finding(path, finding);
     }
     if findings.has_errors() {
         return Ok(());
@@ -120,27 +121,27 @@ fn tell(path: &Path, findings: &Findings, unfollowed: bool) -> Result<(), Failur
     output::print(format!("{}\n", line(&told)).as_bytes())
 }
 
-fn tell_one(path: &Path, finding: &Finding) {
+fn print_finding(path: &Path, finding: &Finding) {
     let place = format!("{}:{}:{}", path.display(), finding.line, finding.column);
     let about = if finding.key.is_empty() { String::new() } else { format!("{}: ", finding.key) };
     let what = line(&format!("{place}: {about}{}", finding.message));
     match finding.severity {
         Severity::Error => {
-            output::complain(&Failure::finding(what, finding).render(Colour::of_stderr()));
+            output::write_stderr(&Failure::manifest_finding(what, finding).render(Color::for_stderr()));
         }
         Severity::Warning => {
             let hint = finding.hint.as_ref().map_or(String::new(), |hint| format!("hint: {}\n", line(hint)));
-            output::complain(&format!("warning: {what}\n{hint}"));
+            output::write_stderr(&format!("warning: {what}\n{hint}"));
         }
     }
 }
 
-fn object(path: &Path, kind: Option<Kind>, findings: &Findings) -> Value {
+fn manifest_json(path: &Path, kind: Option<Kind>, findings: &Findings) -> Value {
     let those = |severity: Severity| -> Vec<Value> {
-        findings.iter().filter(|finding| finding.severity == severity).map(entry).collect()
+        findings.iter().filter(|finding| finding.severity == severity).map(finding_json).collect()
     };
     json!({
-        "file": shown(path),
+        "file": display_path(path),
         "ok": !findings.has_errors(),
         "kind": kind,
         "mistakes": those(Severity::Error),
@@ -148,14 +149,14 @@ fn object(path: &Path, kind: Option<Kind>, findings: &Findings) -> Value {
     })
 }
 
-fn entry(finding: &Finding) -> Value {
+fn finding_json(finding: &Finding) -> Value {
     let Finding { code, line, column, key, value, message, hint, .. } = finding;
     json!({
         "line": line, "column": column, "code": code, "key": key, "value": value, "message": message, "hint": hint,
     })
 }
 
-fn shown(path: &Path) -> String {
+fn display_path(path: &Path) -> String {
     path.display().to_string()
 }
 

@@ -1,4 +1,4 @@
-//! `narrows policy check`: whether a file of rules can be used.
+//! `narrows policy check`: validates a rule file.
 
 use std::process::ExitCode;
 
@@ -6,10 +6,10 @@ use narrows_policy::{Access, Header, Rules};
 use serde_json::json;
 
 use crate::cli::Check;
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::output;
 
-/// Reads the file, which tries its examples, and says what is in it.
+/// Reads the file and runs its examples.
 pub(super) fn execute(args: &Check) -> Result<ExitCode, Failure> {
     let file = args.file.display().to_string();
     match Rules::parse(&super::text(&args.file)?, &file) {
@@ -38,7 +38,7 @@ pub(super) fn execute(args: &Check) -> Result<ExitCode, Failure> {
                 format!("{file}: {rules}{access}{network}{search}; the examples hold")
             };
             output::print(format!("{text}\n").as_bytes())?;
-            Ok(Code::Success.exit())
+            Ok(ExitStatus::Success.exit_code())
         }
         Err(error) => {
             if args.json {
@@ -51,7 +51,7 @@ pub(super) fn execute(args: &Check) -> Result<ExitCode, Failure> {
                 let text = json!({"file": file, "ok": false, "error": error}).to_string();
                 output::print_json(text)?;
             }
-            Err(Failure::wrong_rules(&error).reported())
+            Err(Failure::rules_invalid_with_hint(&error).into_reported())
         }
     }
 }

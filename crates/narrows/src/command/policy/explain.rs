@@ -1,4 +1,4 @@
-//! `narrows policy explain`: what is said about one request, and why.
+//! `narrows policy explain`: evaluates one request and explains the decision.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,28 +7,27 @@ use narrows_client::follow_links;
 use narrows_policy::{Action, Command, Explanation, Kind, Verdict};
 use serde_json::json;
 
-use super::Court;
+use super::Evaluator;
 use crate::cli::{Explain, Wanted};
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::output;
 use crate::terminal::line;
 
-/// Judges the request and says why.
 pub(super) fn execute(args: &Explain) -> Result<ExitCode, Failure> {
-    let court = Court::new(args.file.as_deref(), &args.circumstances)?;
+    let evaluator = Evaluator::new(args.file.as_deref(), &args.circumstances)?;
     let mut action = action(&args.wanted, &args.request);
-    // The first of the roots is where relative paths start.
-    let here = court.roots.first().cloned().unwrap_or_default();
-    let is_followed = follow_links(&mut action, &here, &court.files).is_ok();
-    let mut explanation = court.policy.explain(&action, &court.scene());
+    // Relative paths start at the first root.
+    let here = evaluator.roots.first().cloned().unwrap_or_default();
+    let is_followed = follow_links(&mut action, &here, &evaluator.files).is_ok();
+    let mut explanation = evaluator.policy.explain(&action, &evaluator.request_context());
     if !is_followed {
-        // Nobody knows where it leads, so no rule lets it pass.
+        // The target of the path is unknown, so no rule may allow it.
         explanation.decision.verdict = explanation.decision.verdict.max(Verdict::Ask);
     }
-    let outside = outside(&args.wanted.path, &action, &court);
+    let outside = outside(&args.wanted.path, &action, &evaluator);
     let notes = notes(&outside, &action, &explanation);
     if args.circumstances.json {
-        let mut object = as_json(&court, &explanation);
+        let mut object = as_json(&evaluator, &explanation);
         object["outside"] = json!(outside);
         object["notes"] = json!(notes);
         output::print_json(object)?;
@@ -36,26 +35,27 @@ pub(super) fn execute(args: &Explain) -> Result<ExitCode, Failure> {
         let notes: String = notes.iter().map(|note| format!("note: {note}\n")).collect();
         output::print(format!("{explanation}{notes}").as_bytes())?;
     }
-    Ok(Code::Success.exit())
+    Ok(ExitStatus::Success.exit_code())
 }
 
 /// Returns the paths of a request to read or write files that are outside the session's directories. The client's own file
 /// service refuses them before the policy is asked.
-fn outside(named: &[PathBuf], action: &Action, court: &Court) -> Vec<PathBuf> {
+fn outside(named: &[PathBuf], action: &Action, evaluator: &Evaluator) -> Vec<PathBuf> {
     if action.command.is_some() || !matches!(action.kind, Kind::Read | Kind::Edit) {
         return Vec::new();
     }
-    let here = court.roots.first().cloned().unwrap_or_default();
-    let absolute = |path: &PathBuf| match (path.strip_prefix("~"), court.policy.home()) {
+    let here = evaluator.roots.first().cloned().unwrap_or_default();
+    let absolute = |path: &PathBuf| match (path.strip_prefix("~"), evaluator.policy.home()) {
         (Ok(rest), Some(home)) => home.join(rest),
         _ => here.join(path),
     };
-    let is_outside = |path: &PathBuf| !court.roots.iter().any(|root| followed(path).starts_with(root));
+    let is_outside =
+        |path: &PathBuf| !evaluator.roots.iter().any(|root| resolve_links(path).starts_with(root));
     named.iter().map(absolute).filter(is_outside).collect()
 }
 
 /// Returns `path` without links, as far as it exists.
-fn followed(path: &Path) -> PathBuf {
+fn resolve_links(path: &Path) -> PathBuf {
     let known = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
     match known {
         Some((above, real)) => path.strip_prefix(above).map_or(real.clone(), |rest| real.join(rest)),
@@ -86,7 +86,7 @@ fn notes(outside: &[PathBuf], action: &Action, explanation: &Explanation) -> Vec
     notes
 }
 
-fn as_json(court: &Court, explanation: &Explanation) -> serde_json::Value {
+fn as_json(evaluator: &Evaluator, explanation: &Explanation) -> serde_json::Value {
     let Explanation { decision, parts, rules } = explanation;
     json!({
         "verdict": decision.verdict,
@@ -95,13 +95,13 @@ fn as_json(court: &Court, explanation: &Explanation) -> serde_json::Value {
         "words": decision.to_string(),
         "parts": parts,
         "rules": rules,
-        "access": court.policy.access(),
-        "roots": court.roots,
-        "confined": court.confined,
+        "access": evaluator.policy.access(),
+        "roots": evaluator.roots,
+        "confined": evaluator.confined,
     })
 }
 
-/// The request that the arguments describe.
+/// Builds the request that the arguments describe.
 fn action(wanted: &Wanted, request: &[String]) -> Action {
     let command = match request {
         [] => None,
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_a_command_or_what_the_flags_say() {
+    fn a_request_comes_from_a_command_or_from_flags() {
         let argv = |words: &[&str]| Command::Argv(words.iter().map(|word| (*word).to_owned()).collect());
         let none = Wanted::default;
         check(&none(), &["ls"], &Action::execute(argv(&["ls"]), None));

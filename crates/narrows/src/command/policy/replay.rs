@@ -1,4 +1,4 @@
-//! Requests for permission as events have them, made into what was judged.
+//! Rebuilds the judged action from a recorded permission request.
 
 use std::path::PathBuf;
 
@@ -7,27 +7,26 @@ use narrows_client::{Json, PermissionRequested};
 use narrows_policy::{Action, Command, Decision, Kind, Verdict};
 use serde_json::Value;
 
-use super::Court;
+use super::Evaluator;
 
-/// A tool of an MCP server that runs in narrows.
-const MCP: &str = "mcp/message";
+/// The method of tools of MCP servers that narrows runs.
+const MCP_METHOD: &str = "mcp/message";
 
-/// What is decided about a request; `None` if that is no question of rules.
-pub(super) fn decide(court: &Court, asked: &PermissionRequested) -> Option<Decision> {
-    let mut decision = court.policy.decide(&action(asked)?, &court.scene());
+/// Evaluates a request again. `None` if rules do not apply to it.
+pub(super) fn decide(evaluator: &Evaluator, asked: &PermissionRequested) -> Option<Decision> {
+    let mut decision = evaluator.policy.decide(&action(asked)?, &evaluator.request_context());
     if asked.truncated || asked.problem.is_some() {
-        // What cannot be read in whole cannot be judged: no rule lets it pass.
+        // An unreadable path cannot be judged, so no rule may allow it.
         decision.verdict = decision.verdict.max(Verdict::Ask);
     }
     Some(decision)
 }
 
-/// What the request is about.
 fn action(asked: &PermissionRequested) -> Option<Action> {
     let input = asked.input.as_ref().map(Json::value).unwrap_or_default();
     Some(match asked.method.as_str() {
-        FS_READ_TEXT_FILE => file(Kind::Read, asked, &input),
-        FS_WRITE_TEXT_FILE => file(Kind::Edit, asked, &input),
+        FS_READ_TEXT_FILE => file_action(Kind::Read, asked, &input),
+        FS_WRITE_TEXT_FILE => file_action(Kind::Edit, asked, &input),
         TERMINAL_CREATE => {
             let words = input.get("args").and_then(Value::as_array).into_iter().flatten();
             let words = input.get("command").into_iter().chain(words);
@@ -36,19 +35,19 @@ fn action(asked: &PermissionRequested) -> Option<Action> {
             let env = Action::read(None, None, &input, &[]).env;
             Action { env, ..Action::execute(Command::Argv(argv), cwd) }
         }
-        MCP => {
+        MCP_METHOD => {
             let name = asked.tool_name.as_deref().unwrap_or_default();
             let (server, tool) = name.split_once('.').unwrap_or(("", name));
             Action::mcp(server, tool, &input)
         }
-        // A form to be filled in is declined, whatever the rules say.
+        // Forms are declined, whatever the rules say.
         ELICITATION_CREATE => return None,
-        _ => asked_for(asked, &input),
+        _ => tool_call_action(asked, &input),
     })
 }
 
-/// A file by where its name leads, and by its name.
-fn file(kind: Kind, asked: &PermissionRequested, input: &Value) -> Action {
+/// Returns a file action, by path and by link target.
+fn file_action(kind: Kind, asked: &PermissionRequested, input: &Value) -> Action {
     let named = input.get("path").and_then(Value::as_str);
     let mut paths: Vec<PathBuf> = asked.locations.iter().map(PathBuf::from).collect();
     paths.extend(
@@ -57,10 +56,10 @@ fn file(kind: Kind, asked: &PermissionRequested, input: &Value) -> Action {
     Action { paths, ..Action::new(kind) }
 }
 
-/// A tool call of the agent itself, which it asked about.
-fn asked_for(asked: &PermissionRequested, input: &Value) -> Action {
+/// Returns the action of a tool call that the agent asked about.
+fn tool_call_action(asked: &PermissionRequested, input: &Value) -> Action {
     let locations: Vec<PathBuf> = asked.locations.iter().map(PathBuf::from).collect();
-    // A tool without a name is called by its title there, and rules are not to take that for a name.
+    // For a tool without a name the title is recorded as its name; rules must not match it.
     let named = asked.tool_name.as_deref().filter(|name| Some(*name) != asked.title.as_deref());
     let read = |text: &Option<Json>| text.as_ref().map(Json::value).unwrap_or_default();
     let unknown = match read(&asked.unknown) {
@@ -91,7 +90,7 @@ fn asked_for(asked: &PermissionRequested, input: &Value) -> Action {
     action
 }
 
-/// An input with further members beside it, in a form in which all of it is looked at.
+/// Adds members to an input, in a form in which all of it is judged.
 fn with_members(input: Value, members: Vec<Value>) -> Value {
     if members.is_empty() { input } else { std::iter::once(input).chain(members).collect() }
 }

@@ -1,4 +1,4 @@
-//! `narrows policy test`: a recorded run, judged once more.
+//! `narrows policy test`: evaluates the requests of a recorded run again.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -13,50 +13,46 @@ use narrows_policy::{Decision, Verdict};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Court, replay};
+use super::{Evaluator, replay};
 use crate::cli::Test;
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::output;
 use crate::terminal::line;
 
-/// A request that was judged twice.
+/// A request with its recorded and its new decision.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Judged {
+struct ReplayedRequest {
     request_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     session_id: Option<Arc<str>>,
     title: String,
-    /// What the rules of then said.
     was: String,
-    /// What these rules say.
     now: Verdict,
     changed: bool,
-    /// Why, in words.
     words: String,
     decision: Decision,
 }
 
-/// What a record comes to.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Outcome {
-    requests: Vec<Judged>,
-    /// Requests that no rule decided, then or now.
+struct ReplayResult {
+    requests: Vec<ReplayedRequest>,
+    /// Requests that rules did not decide, then or now.
     unjudged: usize,
-    /// Requests whose answer is not in the record.
+    /// Requests without an answer in the record.
     unanswered: usize,
     events: usize,
-    /// Lines that are no events.
+    /// Lines that are not events.
     unknown_lines: usize,
 }
 
-/// Judges the record.
 pub(super) fn execute(args: &Test) -> Result<ExitCode, Failure> {
-    let court = Court::new(Some(&args.file), &args.circumstances)?;
-    let outcome = read(&court, &args.events).map_err(|error| Failure::record(&args.events, &error))?;
+    let evaluator = Evaluator::new(Some(&args.file), &args.circumstances)?;
+    let outcome =
+        read(&evaluator, &args.events).map_err(|error| Failure::record_unreadable(&args.events, &error))?;
     if outcome.events == 0 {
-        return Err(Failure::no_record(&args.events));
+        return Err(Failure::not_a_record(&args.events));
     }
     let changed = outcome.requests.iter().filter(|judged| judged.changed).count();
     if args.circumstances.json {
@@ -66,15 +62,15 @@ pub(super) fn execute(args: &Test) -> Result<ExitCode, Failure> {
     } else {
         output::print(outcome.text(changed).as_bytes())?;
     }
-    Ok(if changed > 0 && !args.allow_changes { ExitCode::FAILURE } else { Code::Success.exit() })
+    Ok(if changed > 0 && !args.allow_changes { ExitCode::FAILURE } else { ExitStatus::Success.exit_code() })
 }
 
-fn read(court: &Court, path: &Path) -> io::Result<Outcome> {
+fn read(evaluator: &Evaluator, path: &Path) -> io::Result<ReplayResult> {
     let mut lines: Box<dyn BufRead> = match path.to_str() {
         Some("-") => Box::new(io::stdin().lock()),
         _ => Box::new(BufReader::new(File::open(path)?)),
     };
-    let mut record = Record { court, outcome: Outcome::default(), open: HashMap::new() };
+    let mut record = RecordReader { evaluator, outcome: ReplayResult::default(), open: HashMap::new() };
     let mut text = Vec::new();
     while lines.read_until(b'\n', &mut text)? > 0 {
         record.line(text.trim_ascii());
@@ -84,15 +80,15 @@ fn read(court: &Court, path: &Path) -> io::Result<Outcome> {
     Ok(record.outcome)
 }
 
-/// A record that is being read.
-struct Record<'a> {
-    court: &'a Court,
-    outcome: Outcome,
-    /// Requests whose answer is yet to come, by session and id.
+/// Reads recorded events.
+struct RecordReader<'a> {
+    evaluator: &'a Evaluator,
+    outcome: ReplayResult,
+    /// Unanswered requests, by session and id.
     open: HashMap<(Option<Arc<str>>, String), Box<PermissionRequested>>,
 }
 
-impl Record<'_> {
+impl RecordReader<'_> {
     fn line(&mut self, text: &[u8]) {
         if text.is_empty() {
             return;
@@ -106,27 +102,27 @@ impl Record<'_> {
         match payload {
             Payload::PermissionRequested(asked) => {
                 let key = (event.session_id, asked.request_id.clone());
-                // Asked again before it was answered: the one before never will be.
+                // Asked again: the earlier request will never be answered.
                 self.outcome.unanswered += usize::from(self.open.insert(key, asked).is_some());
             }
             Payload::PermissionResolved(told) => {
                 let key = (event.session_id, told.request_id.clone());
                 if let Some(asked) = self.open.remove(&key) {
-                    self.answered(key.0, &asked, &told);
+                    self.on_answer(key.0, &asked, &told);
                 }
             }
             _ => {}
         }
     }
 
-    fn answered(
+    fn on_answer(
         &mut self,
         session_id: Option<Arc<str>>,
         asked: &PermissionRequested,
         told: &PermissionResolved,
     ) {
-        let was = told.decision.as_ref().and_then(|decision| ruled(&decision.value()));
-        let (Some(was), Some(decision)) = (was, replay::decide(self.court, asked)) else {
+        let was = told.decision.as_ref().and_then(|decision| recorded_decision(&decision.value()));
+        let (Some(was), Some(decision)) = (was, replay::decide(self.evaluator, asked)) else {
             self.outcome.unjudged += 1;
             return;
         };
@@ -135,7 +131,7 @@ impl Record<'_> {
             true => "not all of it is known, so no rule lets it pass".to_owned(),
             false => decision.because.to_string(),
         };
-        self.outcome.requests.push(Judged {
+        self.outcome.requests.push(ReplayedRequest {
             request_id: asked.request_id.clone(),
             session_id,
             title: title(asked),
@@ -148,9 +144,9 @@ impl Record<'_> {
     }
 }
 
-/// What the rules said, if it was they who decided.
-fn ruled(decision: &Value) -> Option<String> {
-    // While a turn is being cancelled everything is refused.
+/// Returns the recorded decision, if rules made it.
+fn recorded_decision(decision: &Value) -> Option<String> {
+    // Cancelling a turn denies everything.
     if decision["because"]["by"] == "cancelling" {
         return None;
     }
@@ -162,7 +158,7 @@ fn title(asked: &PermissionRequested) -> String {
     title.cloned().unwrap_or_else(|| "something without a title".to_owned())
 }
 
-impl Outcome {
+impl ReplayResult {
     fn text(&self, changed: usize) -> String {
         let mut text = String::new();
         for judged in &self.requests {

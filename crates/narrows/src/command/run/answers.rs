@@ -1,4 +1,4 @@
-//! Answers of a program that decides for itself, read from stdin as JSON lines.
+//! Answers to permission requests from a program, as JSON lines on stdin.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +14,10 @@ use crate::text_input;
 /// The most answers that are kept for requests that were not told yet. The oldest goes first.
 const MAX_EARLY_ANSWERS: usize = 64;
 
-/// A line on stdin.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type")]
 enum Line {
-    /// The answer to a question: an option by its id, or yes or no.
+    /// An option by its id, or `allow`.
     #[serde(rename = "permission.answer", rename_all = "camelCase")]
     Answer {
         request_id: String,
@@ -27,7 +26,7 @@ enum Line {
         #[serde(default)]
         allow: Option<bool>,
     },
-    /// The turn is to be given up.
+    /// Cancel the turn.
     #[serde(rename = "run.cancel")]
     Cancel,
 }
@@ -39,7 +38,7 @@ struct State {
     told: HashMap<String, Option<Reply>>,
     /// Answers to requests that were not told, or are settled.
     early: VecDeque<(String, Reply)>,
-    /// Nothing more will come.
+    /// Stdin has ended.
     ended: bool,
 }
 
@@ -50,32 +49,31 @@ impl State {
     }
 }
 
-/// The answers that have come, and the questions that wait for one.
+/// Early answers and waiting requests.
 #[derive(Default)]
-pub(super) struct Answers {
+pub(super) struct StdinAnswers {
     state: Mutex<State>,
-    /// The turn was given up.
+    /// The program cancelled the turn.
     cancelled: AtomicBool,
 }
 
-impl Answers {
+impl StdinAnswers {
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
-    /// Whether the turn was given up.
     pub(super) fn has_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// Reads stdin in a thread of its own, until it ends.
+    /// Reads stdin in a thread until it ends.
     pub(super) fn listen(self: &Arc<Self>, cancel: Canceller) -> std::io::Result<()> {
         let answers = Arc::clone(self);
         let read = move || {
             let mut stdin = std::io::stdin().lock();
             loop {
                 match text_input::read_line(&mut stdin) {
-                    Ok(Some(line)) => answers.take(&line, &cancel),
+                    Ok(Some(line)) => answers.handle_line(&line, &cancel),
                     Ok(None) => break,
                     Err(error) => {
                         tracing::warn!(%error, "stdin is not read any further");
@@ -90,7 +88,7 @@ impl Answers {
 
     /// Notes which requests are open. To be called before the program sees the event and can answer it: many requests are
     /// settled without a question, and a question may be asked some time after its request was told.
-    pub(super) fn note(&self, event: &RuntimeEvent) {
+    pub(super) fn record_event(&self, event: &RuntimeEvent) {
         let EventBody::Provider { payload, .. } = &event.body else { return };
         match payload {
             Payload::PermissionRequested(asked) => self.open_request(&asked.request_id),
@@ -110,14 +108,14 @@ impl Answers {
         self.state().told.remove(id);
     }
 
-    /// Whoever waits, and whoever asks from now on, has nobody to ask.
+    /// Fails waiting and future requests, as no answer will come.
     fn end(&self) {
         let mut state = self.state();
         state.ended = true;
         state.waiting.clear();
     }
 
-    fn take(&self, line: &str, cancel: &Canceller) {
+    fn handle_line(&self, line: &str, cancel: &Canceller) {
         if line.trim().is_empty() {
             return;
         }
@@ -155,7 +153,7 @@ impl Answers {
     }
 }
 
-impl Answers {
+impl StdinAnswers {
     fn reply_to(&self, id: &str) -> Pending {
         let mut state = self.state();
         let told = state.told.get_mut(id).and_then(Option::take);
@@ -171,7 +169,7 @@ impl Answers {
     }
 }
 
-impl Decide for Answers {
+impl Decide for StdinAnswers {
     fn decide(&self, question: Arc<Question>) -> Pending {
         self.reply_to(&question.id)
     }
@@ -183,7 +181,7 @@ mod tests {
 
     #[tokio::test]
     async fn answers_to_requests_that_need_none_displace_no_other() {
-        let answers = Answers::default();
+        let answers = StdinAnswers::default();
         let name = |number: usize| format!("perm_{number}");
         for number in 0..1000 {
             answers.open_request(&name(number));

@@ -1,4 +1,4 @@
-//! What is said to the agent, made from arguments, files and stdin.
+//! The prompt of a run, from arguments, files and stdin.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -9,19 +9,18 @@ use crate::cli::Run;
 use crate::failure::Failure;
 use crate::text_input;
 
-/// How many seconds a pipe may be silent before it counts as one that was left to us by accident.
-const PATIENCE: i64 = 3;
+/// Seconds after which a silent pipe counts as left open by accident.
+const PIPE_WAIT_SECS: i64 = 3;
 
-/// The request.
 pub(super) fn read(args: &Run) -> Result<RunRequest, Failure> {
     let mut input: Vec<Input> = vec![prompt(args)?.into()];
     let here =
         std::env::current_dir().map_err(|error| Failure::setup("find the current directory", &error))?;
     for path in &args.image {
-        // A file is meant from where the user is, not from where the agent is to work.
+        // Paths are relative to the user's directory, not to that of the agent.
         let image = Input::Image(here.join(path));
-        // Before anything is started.
-        image.check(&here).map_err(|error| Failure::unreadable("--image", path, &error))?;
+        // Checked before anything is started.
+        image.check(&here).map_err(|error| Failure::file_unreadable("--image", path, &error))?;
         input.push(image);
     }
     let output_schema = args.schema.as_deref().map(schema).transpose()?;
@@ -29,13 +28,14 @@ pub(super) fn read(args: &Run) -> Result<RunRequest, Failure> {
 }
 
 fn schema(path: &Path) -> Result<serde_json::Value, Failure> {
-    let text = text_input::read_file(path).map_err(|error| Failure::unreadable("--schema", path, &error))?;
-    serde_json::from_str(&text).map_err(|error| Failure::not_json("--schema", path, &error))
+    let text =
+        text_input::read_file(path).map_err(|error| Failure::file_unreadable("--schema", path, &error))?;
+    serde_json::from_str(&text).map_err(|error| Failure::json_invalid("--schema", path, &error))
 }
 
-/// The prompt, from the arguments, a file or stdin.
 fn prompt(args: &Run) -> Result<String, Failure> {
-    let piped = || text_input::read_all(io::stdin().lock()).map_err(|error| Failure::prompt(&error));
+    let piped =
+        || text_input::read_all(io::stdin().lock()).map_err(|error| Failure::prompt_unreadable(&error));
     let prompt = match args.prompt.as_deref() {
         None if io::stdin().is_terminal() => return Err(Failure::no_prompt()),
         None | Some("-") => piped()?,
@@ -44,7 +44,7 @@ fn prompt(args: &Run) -> Result<String, Failure> {
                 Some(path) => from_file(Path::new(path))?,
                 None => prompt.to_owned(),
             };
-            // What another program sends is meant to be read as well, unless it answers questions.
+            // Piped input is appended, unless it has answers.
             if args.input.is_none() && has_input() {
                 let more = piped()?;
                 if !more.trim().is_empty() {
@@ -59,11 +59,11 @@ fn prompt(args: &Run) -> Result<String, Failure> {
 }
 
 fn from_file(path: &Path) -> Result<String, Failure> {
-    text_input::read_file(path).map_err(|error| Failure::unreadable("the prompt", path, &error))
+    text_input::read_file(path).map_err(|error| Failure::file_unreadable("the prompt", path, &error))
 }
 
-/// Whether somebody has put something into our stdin: a file, or a pipe in which something comes. A program that leaves
-/// us a pipe of its own and never says anything must not be waited for.
+/// Returns `true` if stdin is a file, or a pipe with data. An inherited pipe that never gets data must not be waited
+/// for.
 fn has_input() -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::fs::FileType;
@@ -73,10 +73,10 @@ fn has_input() -> bool {
         FileType::RegularFile => stat.st_size > 0,
         FileType::Fifo | FileType::Socket => {
             let mut waits = [PollFd::new(&stdin, PollFlags::IN)];
-            let patience = Timespec { tv_sec: PATIENCE, tv_nsec: 0 };
+            let patience = Timespec { tv_sec: PIPE_WAIT_SECS, tv_nsec: 0 };
             let comes = poll(&mut waits, Some(&patience)).is_ok_and(|ready| ready > 0);
             if !comes {
-                tracing::warn!("nothing has come from stdin for {PATIENCE} s, so it is not waited for");
+                tracing::warn!("nothing has come from stdin for {PIPE_WAIT_SECS} s, so it is not waited for");
             }
             comes
         }

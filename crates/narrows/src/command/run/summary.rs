@@ -1,27 +1,26 @@
-//! What became of a turn, as one JSON object for programs.
+//! The result of a turn as one JSON object.
 
 use narrows_client::{Info, Introduced, RunResult, RuntimeEvent, Status, Usage};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::error_report::{self, ErrorReport};
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::output;
 
-/// The object.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Summary {
     pub(super) text: String,
     pub(super) stop_reason: Option<String>,
     pub(super) session_id: Option<String>,
-    /// Whether a run has begun.
+    /// A run has begun.
     #[serde(skip)]
     pub(super) has_run: bool,
-    /// The id that the events of the run have.
+    /// The id in the events of the run.
     #[serde(skip)]
     pub(super) run_id: Option<String>,
-    /// The status that `run.completed` reports.
+    /// The status of `run.completed`.
     #[serde(skip)]
     status: Option<Status>,
     agent: Option<Info>,
@@ -30,7 +29,7 @@ pub(super) struct Summary {
     structured_output: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Usage>,
-    /// Warnings of the agent, as they are on stderr.
+    /// Warnings of the agent, as printed to stderr.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) warnings: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,13 +37,11 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    /// Notes who the agent is.
     pub(super) fn introduce(&mut self, known: &Introduced) {
         self.protocol = Some(known.version.number());
         self.agent.clone_from(&known.info);
     }
 
-    /// Notes how the run ended.
     pub(super) fn end(&mut self, result: &RunResult) {
         self.status = Some(result.status);
         self.stop_reason.clone_from(&result.stop_reason);
@@ -52,23 +49,22 @@ impl Summary {
         self.usage.clone_from(&result.usage);
     }
 
-    /// Writes `failure` to stdout as an event of the run, if `run.completed` reports a success and the answer is not one:
-    /// a part is missing, or it does not match the schema. Returns `true` if no other event has to report it.
+    /// Writes `failure` to stdout as an event of the run if `run.completed` reports a success although the answer is
+    /// incomplete or does not match the schema. Returns `true` if no other event must report it.
     pub(super) fn print_event(&self, failure: &Failure) -> Result<bool, Failure> {
-        if self.status != Some(Status::Success) || failure.code() != Code::Limit {
+        if self.status != Some(Status::Success) || failure.code() != ExitStatus::Limit {
             return Ok(self.has_run);
         }
         let event = RuntimeEvent {
             run_id: self.run_id.as_deref().map(Into::into),
             session_id: self.session_id.as_deref().map(Into::into),
-            ..error_report::event(failure)
+            ..error_report::failure_event(failure)
         };
         let line = serde_json::to_string(&event)
             .map_err(|error| Failure::setup("write the error as JSON", &error.into()))?;
         output::print_json(line).map(|()| true)
     }
 
-    /// Writes it to stdout.
     pub(super) fn print(mut self, failure: Option<&Failure>) -> Result<(), Failure> {
         self.error = failure.map(ErrorReport::from);
         let object = serde_json::to_string(&self)

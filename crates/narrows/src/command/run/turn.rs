@@ -1,4 +1,4 @@
-//! The turn itself, while the agent, the user, and the reader of our output all may end it.
+//! Runs one turn, which the agent, the user and the reader of stdout may end.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,208 +7,209 @@ use narrows_client::{Canceller, Events, RunRequest, RunResult, Runtime, RuntimeE
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::{Conversation, LATE_OUTPUT, Trouble};
-use crate::desk::{Asked, Questions, Step};
-use crate::failure::{Cancelled, Failure, Limits};
+use super::{Conversation, LATE_OUTPUT_TIMEOUT, RunFailure};
+use crate::failure::{CancelReason, Failure, RunLimits};
 use crate::interrupt::Signal;
-use crate::screen::{Failed, Piece, Room, Screen};
+use crate::output_thread::{OutputPiece, OutputThread, PieceSlot, StdoutFailed};
+use crate::permission_queue::{PromptProgress, PromptQueue, QueuedRequest};
 
-/// How long nothing happens before it is said that something goes on, and how often that is said.
-const MOMENT: Duration = Duration::from_secs(2);
+/// The silence after which a status is shown, and its interval.
+const STATUS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How many pieces are kept back while a question is open.
-const KEPT: usize = 4096;
+/// Bounds output that waits for a prompt.
+const MAX_KEPT_PIECES: usize = 4096;
 
-/// What somebody is told who has pressed Ctrl-C.
-const AGAIN: &str = "cancelling; press Ctrl-C again to leave at once";
+const CANCELLING_NOTICE: &str = "cancelling; press Ctrl-C again to leave at once";
 
-/// What happened next.
-enum Happened {
-    /// Somebody wants us to stop.
+enum TurnEvent {
     Signal(Signal),
-    /// Our output cannot be written any more.
+    /// Stdout can no longer be written.
     OutputFailed,
-    /// Everything before the next question is on the screen.
+    /// All output before the next prompt is on the screen.
     Rested,
-    /// Something became of the questions.
-    Question(Step),
-    /// One piece is on its way to the screen.
+    /// Progress of the permission requests.
+    Question(PromptProgress),
+    /// A piece of output was queued.
     Shown,
-    /// Something was told.
     Event(Option<RuntimeEvent>),
-    /// The turn is over, though not all of it was shown.
+    /// The turn has ended, with output left.
     Over(Box<RunResult>),
-    /// Nobody has read the rest in time.
+    /// The rest of the output was not read in time.
     Unread,
-    /// Nothing, for a while.
+    /// Nothing happened for a while.
     Silence,
 }
 
-/// How far a turn has come.
-struct Following<'a> {
+/// The state of a turn.
+struct TurnState<'a> {
     events: Events,
-    questions: Questions<'a>,
+    questions: PromptQueue<'a>,
     cancel: Canceller,
     result: oneshot::Receiver<RunResult>,
-    /// How it ended, if that is known before everything was shown, and until when the rest may be read: a turn that
-    /// was given up does not wait for a reader that is slow.
+    /// The result if the turn ended before all output was written, and the time limit for the rest: a cancelled turn
+    /// does not wait for a slow reader.
     over: Option<(RunResult, Option<Instant>)>,
-    /// When something happened last.
-    heard: Instant,
-    /// Why we have asked the agent to stop.
-    cancelled: Option<Cancelled>,
-    /// What waits for room on the screen.
-    pieces: VecDeque<Piece>,
+    last_activity: Instant,
+    /// Why the agent was asked to stop.
+    cancelled: Option<CancelReason>,
+    /// Output that waits for space.
+    pieces: VecDeque<OutputPiece>,
 }
 
 impl Conversation {
-    /// Sends the prompt, and shows what comes until the turn is over.
-    pub(super) async fn turn(
+    /// Sends the prompt and shows events until the turn ends.
+    pub(super) async fn run_turn(
         &mut self,
         runtime: &Runtime,
         mut session: Session,
         mut request: RunRequest,
-        mut questions: mpsc::Receiver<Asked>,
-    ) -> Result<(), Trouble> {
+        mut questions: mpsc::Receiver<QueuedRequest>,
+    ) -> Result<(), RunFailure> {
         self.summary.session_id = Some(session.id().to_owned());
         let outside = session.events();
-        // What is lost before the prompt is no part of the answer.
+        // Losses before the prompt are not part of the answer.
         let losses = runtime.losses();
         let has_form = request.output_schema.is_some();
-        let format = self.presenter.format();
+        let format = self.renderer.format();
         let limit = request.timeout;
-        let left = self.left();
-        // Whole milliseconds: the events name it.
+        let left = self.remaining();
+        // Whole milliseconds, as events report the value.
         request.timeout =
             limit.map(|_| Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)));
         let (started, signal) = self.start(timeout(left, session.run(request))).await?;
-        let started = started.map_err(|_| self.not_ready())?;
+        let started = started.map_err(|_| self.startup_timeout())?;
         let started = started.map_err(Failure::from)?;
         self.summary.run_id = Some(started.run_id().to_owned());
         let (events, cancel, result) = started.split();
         if let Some(answers) = &self.answers {
             answers.listen(cancel.clone()).map_err(|error| Failure::setup("read stdin", &error))?;
         }
-        let mut following = Following {
+        let mut state = TurnState {
             events,
-            questions: Questions::new(&mut questions),
+            questions: PromptQueue::new(&mut questions),
             cancel,
             result,
             over: None,
-            heard: Instant::now(),
+            last_activity: Instant::now(),
             cancelled: None,
             pieces: VecDeque::new(),
         };
         if let Some(signal) = signal {
-            stop(&mut following, signal);
+            stop(&mut state, signal);
         }
         self.summary.has_run = true;
         let mut early = Vec::new();
         if let Some(mut outside) = outside {
             outside.take_all(&mut early);
         }
-        self.follow(&mut following, early).await?;
-        let Following { result, over, cancelled, mut pieces, .. } = following;
+        self.follow(&mut state, early).await?;
+        let TurnState { result, over, cancelled, mut pieces, .. } = state;
         let result = match over {
             Some((result, _)) => result,
             None => result.await.map_err(|_| Failure::session_closed())?,
         };
         let asked = self.answers.as_ref().is_some_and(|answers| answers.has_cancelled());
-        let cancelled = cancelled.or(asked.then_some(Cancelled::Program));
+        let cancelled = cancelled.or(asked.then_some(CancelReason::Program));
         let is_late = result.error.as_ref().is_some_and(|error| error.code == "timeout");
         let grace = if is_late { self.late_grace } else { self.grace };
-        let limits = Limits { turn: limit, grace, fate: self.tidings.fate() };
+        let limits =
+            RunLimits { turn: limit, grace, unstopped_agent: self.reconnect_notice.unstopped_agent() };
         self.summary.end(&result);
-        self.presenter.finish(&result, &mut pieces);
+        self.renderer.finish(&result, &mut pieces);
         self.show_rest(pieces).await?;
         let outcome = match cancelled {
             Some(why) if result.error.is_none() => {
-                Err(Failure::cancelled(why).unless_stopped(&result, limits))
+                Err(Failure::cancelled(why).with_unstopped_agent(&result, limits))
             }
-            _ => Failure::of_run(&result, limits).and_then(|()| {
-                Failure::incomplete(runtime.losses().since(losses), self.presenter.unreadable())
+            _ => Failure::from_run(&result, limits).and_then(|()| {
+                Failure::incomplete_answer(runtime.losses().since(losses), self.renderer.unreadable())
             }),
         };
         let formless = has_form && result.structured_output.is_none();
-        let outcome =
-            outcome.and_then(|()| if formless { Err(Failure::formless(&result, format)) } else { Ok(()) });
-        Ok(outcome.and_then(|()| Failure::denied(self.presenter.denied()))?)
+        let outcome = outcome
+            .and_then(|()| if formless { Err(Failure::schema_mismatch(&result, format)) } else { Ok(()) });
+        Ok(outcome.and_then(|()| Failure::denied(self.renderer.denied()))?)
     }
 
-    /// Waits until the prompt is sent. What comes while it is on its way cancels the turn as soon as there is one.
-    async fn start<T>(&mut self, starting: impl Future<Output = T>) -> Result<(T, Option<Signal>), Trouble> {
+    /// Waits until the prompt is sent. A signal meanwhile cancels the turn as soon as it exists.
+    async fn start<T>(
+        &mut self,
+        starting: impl Future<Output = T>,
+    ) -> Result<(T, Option<Signal>), RunFailure> {
         tokio::pin!(starting);
-        match self.interrupts.unless(&mut starting).await {
+        match self.interrupts.unless_signal(&mut starting).await {
             Ok(started) => Ok((started, None)),
             Err(signal) => match timeout(self.grace, starting).await {
                 Ok(started) => Ok((started, Some(signal))),
-                Err(_) => Err(Trouble::Ended(Failure::left(signal))),
+                Err(_) => Err(RunFailure::Ended(Failure::forced_exit(signal))),
             },
         }
     }
 
-    /// Shows what comes until the turn is over; what was `early` behind its beginning.
+    /// Shows events until the turn ends, `early` ones after its start.
     async fn follow(
         &mut self,
-        following: &mut Following<'_>,
+        state: &mut TurnState<'_>,
         early: Vec<RuntimeEvent>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), RunFailure> {
         let mut early = Some(early);
         let mut more = Vec::new();
         loop {
-            match self.happens(following).await {
-                Happened::Shown | Happened::Question(Step::Moved) => {}
-                Happened::Rested => following.questions.ask(),
-                Happened::Question(Step::Withdrawn) => {
-                    self.withdraw(following.questions.withdraw()).await?;
+            match self.next_event(state).await {
+                TurnEvent::Shown | TurnEvent::Question(PromptProgress::Advanced) => {}
+                TurnEvent::Rested => state.questions.show_next(),
+                TurnEvent::Question(PromptProgress::Withdrawn) => {
+                    self.withdraw_prompts(state.questions.withdraw()).await?;
                 }
-                Happened::Silence => {
-                    let lost = self.tidings.now(self.presenter.is_watched(), self.colour);
-                    let goes_on = || self.presenter.status(following.heard.elapsed().as_secs());
-                    following.pieces.extend(lost.or_else(goes_on));
+                TurnEvent::Silence => {
+                    let lost = self.reconnect_notice.next(self.renderer.is_watched(), self.color);
+                    let goes_on = || self.renderer.status(state.last_activity.elapsed().as_secs());
+                    state.pieces.extend(lost.or_else(goes_on));
                 }
-                Happened::Signal(signal) if following.cancelled.is_some() => {
-                    return Err(Trouble::Leave(signal));
+                TurnEvent::Signal(signal) if state.cancelled.is_some() => {
+                    return Err(RunFailure::Forced(signal));
                 }
-                Happened::Signal(signal) => {
-                    stop(following, signal);
-                    if let Some((_, leave_by)) = &mut following.over {
+                TurnEvent::Signal(signal) => {
+                    stop(state, signal);
+                    if let Some((_, leave_by)) = &mut state.over {
                         leave_by.get_or_insert(Instant::now() + self.grace);
                     }
-                    self.withdraw(following.questions.withdraw_all()).await?;
+                    self.withdraw_prompts(state.questions.withdraw_all()).await?;
                 }
-                Happened::OutputFailed => cancel(following, Cancelled::Output),
-                Happened::Over(result) => {
+                TurnEvent::OutputFailed => cancel(state, CancelReason::Output),
+                TurnEvent::Over(result) => {
                     let is_late = result.error.as_ref().is_some_and(|error| error.code == "timeout");
-                    let patience = match following.cancelled {
-                        _ if is_late => Some(LATE_OUTPUT),
+                    let patience = match state.cancelled {
+                        _ if is_late => Some(LATE_OUTPUT_TIMEOUT),
                         Some(_) => Some(self.grace),
                         None => None,
                     };
-                    following.over = Some((*result, patience.map(|patience| Instant::now() + patience)));
+                    state.over = Some((*result, patience.map(|patience| Instant::now() + patience)));
                 }
-                Happened::Unread => {
-                    following.pieces.clear();
+                TurnEvent::Unread => {
+                    state.pieces.clear();
                     return Ok(());
                 }
-                Happened::Event(None) => return self.withdraw(following.questions.withdraw_all()).await,
-                Happened::Event(Some(event)) => {
-                    following.heard = Instant::now();
+                TurnEvent::Event(None) => {
+                    return self.withdraw_prompts(state.questions.withdraw_all()).await;
+                }
+                TurnEvent::Event(Some(event)) => {
+                    state.last_activity = Instant::now();
                     more.push(event);
-                    // As much as is worth showing at once.
-                    following.events.take_all(&mut more);
+                    // Shows available events together.
+                    state.events.take_all(&mut more);
                     for event in more.drain(..) {
-                        following.questions.note(&event);
+                        state.questions.record_event(&event);
                         if let Some(answers) = &self.answers {
-                            answers.note(&event);
+                            answers.record_event(&event);
                         }
-                        let shown = self.presenter.show(&event, &mut following.pieces);
-                        if shown.is_err() && following.cancelled.is_none() {
-                            cancel(following, Cancelled::TooLong);
+                        let shown = self.renderer.show(&event, &mut state.pieces);
+                        if shown.is_err() && state.cancelled.is_none() {
+                            cancel(state, CancelReason::TooLong);
                         }
                         for earlier in early.take().into_iter().flatten() {
-                            let earlier = of_run(earlier, &event);
-                            self.presenter.show_session(&earlier, &mut following.pieces);
+                            let earlier = as_run_event(earlier, &event);
+                            self.renderer.show_session(&earlier, &mut state.pieces);
                         }
                     }
                 }
@@ -216,81 +217,84 @@ impl Conversation {
         }
     }
 
-    /// Takes questions back, unless somebody wants us to leave at once.
-    async fn withdraw(&mut self, withdrawing: impl Future<Output = ()>) -> Result<(), Trouble> {
-        self.interrupts.unless(withdrawing).await.map_err(Trouble::Leave)
+    /// Withdraws prompts, until a signal asks for an immediate exit.
+    async fn withdraw_prompts(&mut self, withdrawing: impl Future<Output = ()>) -> Result<(), RunFailure> {
+        self.interrupts.unless_signal(withdrawing).await.map_err(RunFailure::Forced)
     }
 
-    /// What happens next. While a question is open nothing is shown; while something waits to be shown nothing more is
-    /// read from the agent.
-    async fn happens(&mut self, following: &mut Following<'_>) -> Happened {
-        let is_output_gone = matches!(following.cancelled, Some(Cancelled::Output));
+    /// Waits for the next event. While a prompt is shown there is no other output; while output waits nothing is read
+    /// from the agent.
+    async fn next_event(&mut self, state: &mut TurnState<'_>) -> TurnEvent {
+        let is_output_gone = matches!(state.cancelled, Some(CancelReason::Output));
         if is_output_gone {
-            following.pieces.clear();
+            state.pieces.clear();
         }
-        let is_asking = following.questions.is_asking();
-        let asks = !is_output_gone && following.pieces.is_empty() && following.questions.is_due();
-        let waits = following.pieces.front().filter(|_| !is_asking);
-        let reads = if is_asking { following.pieces.len() < KEPT } else { waits.is_none() && !asks };
-        let is_over = following.over.is_some();
-        let leave_by = following.over.as_ref().and_then(|(_, leave_by)| *leave_by);
+        let is_asking = state.questions.is_prompting();
+        let asks = !is_output_gone && state.pieces.is_empty() && state.questions.is_ready();
+        let waits = state.pieces.front().filter(|_| !is_asking);
+        let reads = if is_asking { state.pieces.len() < MAX_KEPT_PIECES } else { waits.is_none() && !asks };
+        let is_over = state.over.is_some();
+        let leave_by = state.over.as_ref().and_then(|(_, leave_by)| *leave_by);
         let shown = tokio::select! {
             biased;
-            signal = self.interrupts.next() => return Happened::Signal(signal),
-            () = self.screen.failed(), if !is_output_gone => return Happened::OutputFailed,
-            step = following.questions.next() => return Happened::Question(step),
-            Ok(()) = self.screen.rest(), if asks => return Happened::Rested,
-            room = place(&self.screen, waits), if waits.is_some() => room,
-            // Whoever has given up a turn does not wait for somebody else to read all of it.
-            Ok(result) = &mut following.result, if !is_over && waits.is_some() => {
-                return Happened::Over(Box::new(result));
+            signal = self.interrupts.next() => return TurnEvent::Signal(signal),
+            () = self.output_thread.failed(), if !is_output_gone => return TurnEvent::OutputFailed,
+            step = state.questions.next() => return TurnEvent::Question(step),
+            Ok(()) = self.output_thread.flush(), if asks => return TurnEvent::Rested,
+            room = reserve_slot(&self.output_thread, waits), if waits.is_some() => room,
+            // A cancelled turn does not wait for its output to be read.
+            Ok(result) = &mut state.result, if !is_over && waits.is_some() => {
+                return TurnEvent::Over(Box::new(result));
             }
-            () = sleep_until(leave_by.unwrap_or_else(Instant::now)), if leave_by.is_some() => return Happened::Unread,
-            event = following.events.next(), if reads => return Happened::Event(event),
-            () = sleep(MOMENT), if reads && !is_asking => return Happened::Silence,
+            () = sleep_until(leave_by.unwrap_or_else(Instant::now)), if leave_by.is_some() => return TurnEvent::Unread,
+            event = state.events.next(), if reads => return TurnEvent::Event(event),
+            () = sleep(STATUS_INTERVAL), if reads && !is_asking => return TurnEvent::Silence,
         };
-        if let (Ok(room), Some(piece)) = (shown, following.pieces.pop_front()) {
+        if let (Ok(room), Some(piece)) = (shown, state.pieces.pop_front()) {
             room.send(piece);
         }
-        Happened::Shown
+        TurnEvent::Shown
     }
 
-    /// Shows what is left.
-    async fn show_rest(&mut self, pieces: VecDeque<Piece>) -> Result<(), Trouble> {
+    /// Writes the remaining output.
+    async fn show_rest(&mut self, pieces: VecDeque<OutputPiece>) -> Result<(), RunFailure> {
         for piece in pieces {
-            match self.interrupts.unless(self.screen.room(&piece)).await {
+            match self.interrupts.unless_signal(self.output_thread.reserve(&piece)).await {
                 Ok(Ok(room)) => room.send(piece),
-                // Whether stdout fails is told when it is finished.
-                Ok(Err(Failed)) => return Ok(()),
-                Err(signal) => return Err(Trouble::Leave(signal)),
+                // A write error is reported when the output is finished.
+                Ok(Err(StdoutFailed)) => return Ok(()),
+                Err(signal) => return Err(RunFailure::Forced(signal)),
             }
         }
         Ok(())
     }
 }
 
-async fn place<'a>(screen: &'a Screen, piece: Option<&Piece>) -> Result<Room<'a>, Failed> {
+async fn reserve_slot<'a>(
+    output_thread: &'a OutputThread,
+    piece: Option<&OutputPiece>,
+) -> Result<PieceSlot<'a>, StdoutFailed> {
     match piece {
-        Some(piece) => screen.room(piece).await,
+        Some(piece) => output_thread.reserve(piece).await,
         None => std::future::pending().await,
     }
 }
 
-/// The event of the session as it is shown behind the beginning of the run: with the run's id, and no time before it.
-fn of_run(event: RuntimeEvent, started: &RuntimeEvent) -> RuntimeEvent {
+/// Converts a session event to one of the run: with the run id, and a time within the run.
+fn as_run_event(event: RuntimeEvent, started: &RuntimeEvent) -> RuntimeEvent {
     RuntimeEvent { run_id: started.run_id.clone(), at_ms: event.at_ms.max(started.at_ms), ..event }
 }
 
-/// Somebody wants the turn to end.
-fn stop(following: &mut Following<'_>, signal: Signal) {
+/// Cancels the turn because of a signal.
+fn stop(state: &mut TurnState<'_>, signal: Signal) {
     if signal == Signal::Interrupt {
-        // Before anything that waits for a slow reader.
-        following.pieces.push_front(Piece::Note(AGAIN.to_owned()));
+        // Shown before output that waits for a slow reader.
+        state.pieces.push_front(OutputPiece::Note(CANCELLING_NOTICE.to_owned()));
     }
-    cancel(following, Cancelled::Signal(signal));
+    cancel(state, CancelReason::Signal(signal));
 }
 
-fn cancel(following: &mut Following<'_>, why: Cancelled) {
-    following.cancelled.get_or_insert(why);
-    following.cancel.cancel();
+fn cancel(state: &mut TurnState<'_>, why: CancelReason) {
+    state.cancelled.get_or_insert(why);
+    state.cancel.cancel();
 }

@@ -1,4 +1,4 @@
-//! The agent behind the gate: the program of an AGENT-CLI.md, what it is started with, and what it runs in.
+//! The agent behind the gate: the program of an AGENT-CLI.md, its environment and its sandbox.
 
 use std::path::{Path, PathBuf};
 
@@ -11,35 +11,33 @@ use narrows_process::{Exit, Ladder, Spec};
 use serde_json::{Map, Value, json};
 use tokio::task::JoinHandle;
 
-use super::bounds::Unenforceable;
-use super::cage::Cage;
-use super::charge::Charge;
-use super::wayout::WayOut;
-use super::{setup, version};
+use super::egress::EgressProxy;
+use super::manifest::LoadedManifest;
+use super::sandbox::AgentSandbox;
+use super::sandbox_bounds::Unenforceable;
+use super::setup_steps;
+use super::version_check;
 use crate::failure::Failure;
 use crate::output;
 
-/// The agent at work, and everything that keeps it to its manifest.
-pub(super) struct Running {
+/// A running agent with its egress proxy and its lifetime.
+pub(super) struct AgentProcess {
     process: Process,
-    /// Open as long as the agent runs.
-    _way_out: Option<WayOut>,
-    /// Whether it has lived too long.
+    /// Kept until the agent ends.
+    _egress: Option<EgressProxy>,
+    /// Resolves to `true` when the lifetime ended the agent.
     overdue: Option<JoinHandle<bool>>,
-    /// What it was started with.
     pub(super) spec: Spec,
 }
 
-/// How it ended.
-pub(super) struct Stopped {
+pub(super) struct StoppedAgent {
     pub(super) exit: Exit,
-    /// Whether it had run for longer than it may.
+    /// `true` if the agent exceeded its lifetime.
     pub(super) overdue: bool,
 }
 
-impl Running {
-    /// Ends it.
-    pub(super) async fn stop(self, ladder: Ladder) -> Stopped {
+impl AgentProcess {
+    pub(super) async fn stop(self, ladder: Ladder) -> StoppedAgent {
         let overdue = match self.overdue {
             Some(task) if task.is_finished() => task.await.unwrap_or(false),
             Some(task) => {
@@ -48,85 +46,86 @@ impl Running {
             }
             None => false,
         };
-        Stopped { exit: self.process.stop(ladder).await, overdue }
+        StoppedAgent { exit: self.process.stop(ladder).await, overdue }
     }
 }
 
-/// How the agent is started, and what it runs in.
-pub(super) struct Prepared {
+/// The command of the agent and its sandbox.
+pub(super) struct PreparedAgent {
     id: String,
-    cage: Cage,
+    sandbox: AgentSandbox,
     spec: Spec,
 }
 
-/// Makes sure that the agent's version is one that will do, that it is set up, and that it can be kept to the sandbox and the
-/// limits of its manifests. What cannot be had is in the log.
-pub(super) async fn prepare(charge: &Charge, log: Option<&Log>) -> Result<Prepared, Failure> {
-    let Charge { bundle, root, .. } = charge;
-    let agent = bundle.agent.as_ref().ok_or_else(Failure::no_agent)?;
+/// Checks version and setup of the agent, and builds its sandbox and limits. Records in the log what cannot be
+/// enforced.
+pub(super) async fn prepare(manifest: &LoadedManifest, log: Option<&Log>) -> Result<PreparedAgent, Failure> {
+    let LoadedManifest { bundle, root, .. } = manifest;
+    let agent = bundle.agent.as_ref().ok_or_else(Failure::no_served_agent)?;
     let id = &agent.cli.front.id;
     let memory = bundle.operator.as_ref().and_then(|operator| operator.front.memory.as_ref());
     if memory.is_some_and(|memory| matches!(memory.kind, MemoryKind::OperatorContext | MemoryKind::External))
     {
-        output::complain("warning: an agent has its own memory: what the operator's says is not done\n");
+        output::write_stderr("warning: an agent has its own memory: what the operator's says is not done\n");
     }
     let beside = root.join(agent.cli.directory());
-    let mut spec = Spec::new(program(&agent.launch.program, &beside)?);
+    let mut spec = Spec::new(resolve_program(&agent.launch.program, &beside)?);
     spec.args = agent.launch.args.iter().map(Into::into).collect();
-    let checked = version::command(agent, &beside)?;
-    let cage = match Cage::of(charge, Some(agent), &located(root, [&spec, &checked])).await {
-        Ok(cage) => cage,
-        Err(refused) => {
-            record(charge, log, "sandbox.refused", id, refusal(&refused)).await?;
-            return Err(Failure::unenforceable(&refused, refused.code, &refused.hint));
-        }
-    };
-    let own: Vec<(String, String)> =
+    let checked = version_check::command(agent, &beside)?;
+    let sandbox =
+        match AgentSandbox::build(manifest, Some(agent), &with_search_path(root, [&spec, &checked])).await {
+            Ok(sandbox) => sandbox,
+            Err(refused) => {
+                record(manifest, log, "sandbox.refused", id, refusal_details(&refused)).await?;
+                return Err(Failure::unenforceable(&refused, refused.code, &refused.hint));
+            }
+        };
+    let launch_env: Vec<(String, String)> =
         agent.launch.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-    version::check(agent, cage.hold(checked, &own)).await?;
-    if let Err(pending) = setup::check(agent, &beside, &cage, &own).await? {
-        let about = json!({"kind": "refusal", "code": "setup_required", "step": pending.step});
-        record(charge, log, "agent.refused", id, about).await?;
-        return Err(Failure::setup_required(id, &pending.step, &pending.what));
+    version_check::check(agent, sandbox.confine(checked, &launch_env)).await?;
+    if let Err(missing) = setup_steps::check(agent, &beside, &sandbox, &launch_env).await? {
+        let about = json!({"kind": "refusal", "code": "setup_required", "step": missing.step});
+        record(manifest, log, "agent.refused", id, about).await?;
+        return Err(Failure::setup_required(id, &missing.step, &missing.what));
     }
-    let spec = cage.hold(spec, &own);
-    Ok(Prepared { id: id.clone(), cage, spec })
+    let spec = sandbox.confine(spec, &launch_env);
+    Ok(PreparedAgent { id: id.clone(), sandbox, spec })
 }
 
-impl Prepared {
-    /// Starts the agent for somebody. What it is kept to is in the log before it runs.
+impl PreparedAgent {
+    /// Starts the agent for a client. The enforced sandbox is recorded before the agent runs.
     pub(super) async fn start(
         &self,
-        charge: &Charge,
+        manifest: &LoadedManifest,
         options: &Options,
         log: Option<&Log>,
         who: &Principal,
-    ) -> Result<(Link, Running), Failure> {
-        let Self { id, cage, spec } = self;
+    ) -> Result<(Link, AgentProcess), Failure> {
+        let Self { id, sandbox, spec } = self;
         let for_whom = json!({"identity": who.id, "identity_method": who.method.name()});
-        let mut about = cage.told.clone();
+        let mut about = sandbox.enforced.clone();
         about["kind"] = json!("sandbox");
         about["identity"] = for_whom["identity"].clone();
         about["identity_method"] = for_whom["identity_method"].clone();
-        record(charge, log, "sandbox.applied", id, about).await?;
+        record(manifest, log, "sandbox.applied", id, about).await?;
         let named = spec.program.to_string_lossy().into_owned();
         let spawned = child::spawn(spec.clone(), options).await;
         let (link, mut process) = spawned.map_err(|error| Failure::not_installed(id, &named, &error))?;
-        let way_out = match process.take_gateway() {
+        let egress = match process.take_gateway() {
             Some(listener) => {
-                let denied = event(charge, "egress.denied", id, for_whom);
-                let opened = WayOut::open(listener, cage.egress.clone(), log.cloned(), denied);
+                let denied = agent_event(manifest, "egress.denied", id, for_whom);
+                let opened = EgressProxy::open(listener, sandbox.egress.clone(), log.cloned(), denied);
                 Some(opened.map_err(|error| Failure::setup("let the agent out", &error))?)
             }
             None => None,
         };
-        let overdue = cage.lifetime.map(|limit| process.kill_after(limit));
-        Ok((link, Running { process, _way_out: way_out, overdue, spec: spec.clone() }))
+        let overdue = sandbox.lifetime.map(|limit| process.kill_after(limit));
+        Ok((link, AgentProcess { process, _egress: egress, overdue, spec: spec.clone() }))
     }
 }
 
-/// What is started, where it would be found.
-pub(super) fn located<'a>(root: &Path, specs: impl IntoIterator<Item = &'a Spec>) -> Vec<Spec> {
+/// Adds the working directory and `PATH` to the specs, so that their programs can be looked up.
+pub(super) fn with_search_path<'a>(root: &Path, specs: impl IntoIterator<Item = &'a Spec>) -> Vec<Spec> {
     let all = crate::environment::variables().filter(|(name, _)| name == "PATH");
     let path: Vec<_> = all.collect();
     let located = specs.into_iter().map(|spec| {
@@ -138,28 +137,30 @@ pub(super) fn located<'a>(root: &Path, specs: impl IntoIterator<Item = &'a Spec>
     located.collect()
 }
 
-/// A program by its name, or by its path from the directory of its manifest on.
-pub(super) fn program(named: &str, beside: &Path) -> Result<PathBuf, Failure> {
+/// Resolves a program given by name, or by a path relative to the directory of its manifest.
+pub(super) fn resolve_program(named: &str, beside: &Path) -> Result<PathBuf, Failure> {
     match named {
-        // Ourselves, installed or not.
+        // This program, whether it is installed or not.
         "narrows" => std::env::current_exe().map_err(|error| Failure::setup("find this program", &error)),
         path if path.contains('/') => Ok(beside.join(path)),
         name => Ok(PathBuf::from(name)),
     }
 }
 
-/// Why something is not served, for the log.
-pub(super) fn refusal(refused: &Unenforceable) -> Value {
+/// Returns the reason for a refusal in the form of the log.
+pub(super) fn refusal_details(refused: &Unenforceable) -> Value {
     let Unenforceable { code, file, field, why, .. } = refused;
     json!({"kind": "refusal", "code": code, "file": file, "field": field, "reason": why})
 }
 
-/// An event about the agent.
-pub(super) fn event(charge: &Charge, action: &str, id: &str, mut about: Value) -> Event {
-    let operator =
-        charge.bundle.operator.as_ref().map_or(&charge.bundle.acp.front.id, |operator| &operator.front.id);
+pub(super) fn agent_event(manifest: &LoadedManifest, action: &str, id: &str, mut about: Value) -> Event {
+    let operator = manifest
+        .bundle
+        .operator
+        .as_ref()
+        .map_or(&manifest.bundle.acp.front.id, |operator| &operator.front.id);
     about["operator"] = json!(operator);
-    about["tier"] = json!(charge.bundle.acp.front.metadata.aip44.tier.name());
+    about["tier"] = json!(manifest.bundle.acp.front.metadata.aip44.tier.name());
     Event {
         actor: Actor { id: format!("operator:{operator}"), role: Some("operator".to_owned()) },
         action: action.to_owned(),
@@ -169,17 +170,17 @@ pub(super) fn event(charge: &Charge, action: &str, id: &str, mut about: Value) -
     }
 }
 
-/// Has it recorded before anything else happens.
+/// Records an event, before its effect.
 pub(super) async fn record(
-    charge: &Charge,
+    manifest: &LoadedManifest,
     log: Option<&Log>,
     action: &str,
     id: &str,
     about: Value,
 ) -> Result<(), Failure> {
     let Some(log) = log else { return Ok(()) };
-    log.append(event(charge, action, id, about))
+    log.append(agent_event(manifest, action, id, about))
         .await
         .map(|_| ())
-        .map_err(|error| Failure::unrecorded(&error))
+        .map_err(|error| Failure::audit_append_failed(&error))
 }

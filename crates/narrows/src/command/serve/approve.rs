@@ -1,4 +1,4 @@
-//! `narrows approve`: somebody's word from elsewhere, signed.
+//! `narrows approve`: lists pending actions of running gates, and sends signed approvals.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,131 +9,138 @@ use std::time::Duration;
 use narrows_audit::{Approval, ApprovalDecision, Signer, Timestamp, key};
 use narrows_base::text::visible_line;
 
-use super::case::{Answer, Ask, LONGEST_ANSWER, Listed};
-use super::{sheet, sockets};
+use super::approval_protocol::{MAX_RESPONSE_BYTES, PendingActionSummary, SocketRequest, SocketResponse};
+use super::approval_text;
+use super::socket_files;
 use crate::cli::Approve;
 use crate::config::{Variables, runtime_dir};
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::output;
 use crate::terminal::line;
 
-/// How many characters tell one of many: more than there are of an input there.
-const LISTED: usize = 8 << 10;
+/// Longer than the input that a gate includes in a list.
+const MAX_LINE_CHARS: usize = 8 << 10;
 
-/// How long a gate may take to answer.
-const PATIENCE: Duration = Duration::from_secs(15);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Approves or rejects, or tells what waits.
 pub(in crate::command) fn execute(args: &Approve) -> Result<ExitCode, Failure> {
     let (mut waiting, mut silent) = (Vec::new(), Vec::new());
-    for socket in sockets_of(args.socket.as_deref())? {
-        match ask(&socket, &Ask::List) {
-            Ok(Answer::Open(cases)) => waiting.extend(cases.into_iter().map(|case| (socket.clone(), case))),
+    for socket in gate_sockets(args.socket.as_deref())? {
+        match send_request(&socket, &SocketRequest::List) {
+            Ok(SocketResponse::Open(actions)) => {
+                waiting.extend(actions.into_iter().map(|action| (socket.clone(), action)));
+            }
             Ok(_) => silent.push((socket, io::ErrorKind::InvalidData.into())),
-            // Whoever was there has gone, and nothing waits there.
-            Err(error) if args.socket.is_none() && has_gone(&error) => {}
+            // That gate has exited, so nothing is pending there.
+            Err(error) if args.socket.is_none() && is_disconnected(&error) => {}
             Err(error) => silent.push((socket, error)),
         }
     }
     let Some(id) = &args.id else { return list(&waiting, silent) };
-    let Some((socket, _)) = waiting.into_iter().find(|(_, case)| case.id == *id) else {
-        return Err(unanswered(silent).unwrap_or_else(|| Failure::nothing_waits(id)));
+    let Some((socket, _)) = waiting.into_iter().find(|(_, action)| action.id == *id) else {
+        return Err(last_silent(silent).unwrap_or_else(|| Failure::no_pending_approval(id)));
     };
-    let case = match ask(&socket, &Ask::Show(id.clone())) {
-        Ok(Answer::Whole(Some(case))) => case,
-        Ok(Answer::Whole(None)) => return Err(Failure::nothing_waits(id)),
-        Ok(_) => return Err(Failure::not_approved("the gate does not understand it")),
-        Err(error) => return Err(Failure::no_gate(&socket, &error)),
+    let action = match send_request(&socket, &SocketRequest::Show(id.clone())) {
+        Ok(SocketResponse::Whole(Some(action))) => action,
+        Ok(SocketResponse::Whole(None)) => return Err(Failure::no_pending_approval(id)),
+        Ok(_) => return Err(Failure::approval_not_counted("the gate does not understand it")),
+        Err(error) => return Err(Failure::gate_unreachable(&socket, &error)),
     };
     let Some(file) = args.key.as_ref().filter(|_| !args.show) else {
-        output::print(sheet::write(&case).as_bytes())?;
-        return Ok(Code::Success.exit());
+        output::print(approval_text::render(&action).as_bytes())?;
+        return Ok(ExitStatus::Success.exit_code());
     };
     let key = key::read_signing(file).map_err(|error| Failure::key_file("--key", file, &error))?;
-    let artifact = case.artifact().map_err(|_| Failure::not_approved("what waits is nested too deeply"))?;
+    let artifact = action
+        .signed_artifact()
+        .map_err(|_| Failure::approval_not_counted("what waits is nested too deeply"))?;
     let decision = if args.reject.is_some() { ApprovalDecision::Reject } else { ApprovalDecision::Approve };
     let signer = Signer { id: key.public().to_string(), role: None, display_name: None };
     let mut approval = Approval::new(artifact, decision, signer, Timestamp::now().to_string());
     approval.reason.clone_from(&args.reject);
     let approval =
-        approval.sign(&key).map_err(|_| Failure::not_approved("what waits is nested too deeply"))?;
-    match ask(&socket, &Ask::Approval(Box::new(approval))) {
-        Ok(Answer::Counted) => {
+        approval.sign(&key).map_err(|_| Failure::approval_not_counted("what waits is nested too deeply"))?;
+    match send_request(&socket, &SocketRequest::Approval(Box::new(approval))) {
+        Ok(SocketResponse::Counted) => {
             let word = if args.reject.is_some() { "rejected" } else { "approved" };
-            let told = visible_line(&format!("{word}: {} {}", case.tool, case.shown()), LISTED);
+            let told =
+                visible_line(&format!("{word}: {} {}", action.tool, action.input_summary()), MAX_LINE_CHARS);
             output::print(told.as_bytes())?;
             output::print(b"\n")?;
-            Ok(Code::Success.exit())
+            Ok(ExitStatus::Success.exit_code())
         }
-        Ok(Answer::Refused(why)) => Err(Failure::not_approved(&why)),
-        Ok(Answer::Open(_) | Answer::Whole(_)) => {
-            Err(Failure::not_approved("the gate does not understand it"))
+        Ok(SocketResponse::Refused(why)) => Err(Failure::approval_not_counted(&why)),
+        Ok(SocketResponse::Open(_) | SocketResponse::Whole(_)) => {
+            Err(Failure::approval_not_counted("the gate does not understand it"))
         }
-        Err(error) => Err(Failure::no_gate(&socket, &error)),
+        Err(error) => Err(Failure::gate_unreachable(&socket, &error)),
     }
 }
 
-/// Whether this says that nobody listens any more.
-fn has_gone(error: &io::Error) -> bool {
+/// Returns `true` if no process listens on the socket any more.
+fn is_disconnected(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
 
-/// The last of the sockets that have not answered; the others are complained of.
-fn unanswered(mut silent: Vec<(PathBuf, io::Error)>) -> Option<Failure> {
+/// Returns the failure of the last silent socket and prints the others.
+fn last_silent(mut silent: Vec<(PathBuf, io::Error)>) -> Option<Failure> {
     let (socket, error) = silent.pop()?;
     for (socket, error) in &silent {
         let told = line(&format!("nobody answers at {:?}: {error}", socket.display().to_string()));
-        output::complain(&format!("{told}\n"));
+        output::write_stderr(&format!("{told}\n"));
     }
-    Some(Failure::no_gate(&socket, &error))
+    Some(Failure::gate_unreachable(&socket, &error))
 }
 
-/// Tells what waits, and fails if there may be more.
-fn list(waiting: &[(PathBuf, Listed)], silent: Vec<(PathBuf, io::Error)>) -> Result<ExitCode, Failure> {
+/// Prints the pending actions. Fails if a gate did not answer, as it may have more.
+fn list(
+    waiting: &[(PathBuf, PendingActionSummary)],
+    silent: Vec<(PathBuf, io::Error)>,
+) -> Result<ExitCode, Failure> {
     if waiting.is_empty() && silent.is_empty() {
-        output::complain("nothing waits for an approval\n");
+        output::write_stderr("nothing waits for an approval\n");
     }
     for (_, listed) in waiting {
         output::print(format!("{}\n", render(listed)).as_bytes())?;
     }
-    unanswered(silent).map_or_else(|| Ok(Code::Success.exit()), Err)
+    last_silent(silent).map_or_else(|| Ok(ExitStatus::Success.exit_code()), Err)
 }
 
-/// Returns the line of the list for what waits.
-fn render(listed: &Listed) -> String {
-    let Listed { id, tool, input, reason, needs, until } = listed;
+fn render(listed: &PendingActionSummary) -> String {
+    let PendingActionSummary { id, tool, input, reason, needs, until } = listed;
     let needs = if needs.is_empty() { String::new() } else { format!("; needs {needs}") };
-    let left = sheet::left(*until);
+    let left = approval_text::time_left(*until);
     let left = if left.is_empty() { left } else { format!("; refused {left}") };
-    visible_line(&format!("{id}  {tool} {input}  ({reason}{needs}{left})"), LISTED)
+    visible_line(&format!("{id}  {tool} {input}  ({reason}{needs}{left})"), MAX_LINE_CHARS)
 }
 
-/// The sockets of the gates that may be running.
-fn sockets_of(named: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
+/// Returns the admin sockets of gates that may be running.
+fn gate_sockets(named: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
     if let Some(named) = named {
         return Ok(vec![named.to_owned()]);
     }
     let Some(directory) = runtime_dir(&Variables::of_process()) else {
         return Err(Failure::no_runtime_dir());
     };
-    let paths = sockets::list(&directory).map_err(|error| Failure::no_gate(&directory, &error))?;
+    let paths =
+        socket_files::list(&directory).map_err(|error| Failure::gate_unreachable(&directory, &error))?;
     if !paths.is_empty()
-        && let Ok(_lock) = sockets::lock(&directory)
+        && let Ok(_lock) = socket_files::lock(&directory)
     {
-        sockets::sweep(&directory);
+        socket_files::sweep(&directory);
     }
     Ok(paths)
 }
 
-fn ask(socket: &Path, ask: &Ask) -> io::Result<Answer> {
+fn send_request(socket: &Path, ask: &SocketRequest) -> io::Result<SocketResponse> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+    stream.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
     let mut text = serde_json::to_vec(ask)?;
     text.push(b'\n');
     stream.write_all(&text)?;
     let mut answer = String::new();
-    BufReader::new(stream.take(LONGEST_ANSWER)).read_line(&mut answer)?;
+    BufReader::new(stream.take(MAX_RESPONSE_BYTES)).read_line(&mut answer)?;
     Ok(serde_json::from_str(&answer)?)
 }
 
@@ -142,8 +149,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_hides_no_character() {
-        let listed = Listed {
+    fn the_list_shows_every_character() {
+        let listed = PendingActionSummary {
             id: "n-1".into(),
             tool: "kind:delete".into(),
             input: "\"/a\u{ad}b\u{3164}\u{115f}\u{2800}\u{200b}\"".into(),

@@ -1,4 +1,4 @@
-//! A manifest of the kind `client`: one turn with its agent, through the gate, printed as `narrows run` prints it.
+//! Manifests of kind `client`: one turn with the agent through the gate, printed like that of `narrows run`.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,88 +10,90 @@ use narrows_policy::{Access, Narrowing, Policy, Rules};
 use narrows_process::{AllowList, Environment};
 use tokio::sync::mpsc;
 
-use super::bridge::{agent_name, ladder};
-use super::roster::Roster;
-use super::stand::{self, QUESTIONS};
-use super::{Post, agent, door};
-use crate::ask::{self, ApprovalSource};
+use super::bridge::{agent_name, stop_ladder};
+use super::gate_registry::GateRegistry;
+use super::run_gate::{self, MAX_QUEUED_REQUESTS};
+use super::{ClientRun, agent, approval_server};
+use crate::agent_source::{SelectedAgent, SessionRequest, SessionStart};
 use crate::cli::Output;
 use crate::command::run;
-use crate::desk::Desk;
-use crate::drive::{Chosen, Start, Wanted};
 use crate::environment;
-use crate::failure::{Code, Failure, THE_GATE};
+use crate::failure::{ExitStatus, Failure, GATE_RULES};
+use crate::permission_prompt::{self, ApprovalSource};
+use crate::permission_queue::PermissionQueue;
 
-/// Everything is asked: the gate has decided, and what it asks is for somebody to answer.
-const ASK: &str = "[[rule]]\nname = \"the gate asks\"\neffect = \"ask\"\nkind = \"*\"\n";
+/// Asks for everything: the gate has already denied what is denied, and the rest is for the user.
+const ASK_POLICY: &str = "[[rule]]\nname = \"the gate asks\"\neffect = \"ask\"\nkind = \"*\"\n";
 
-/// Answers what the gate has let pass, and leaves its questions to a person, if there is one.
-struct Behind {
-    person: Option<Arc<dyn Decide>>,
+/// Allows what the gate let pass, and forwards its permission requests to the user, if there is one.
+struct GatedDecider {
+    user_prompt: Option<Arc<dyn Decide>>,
 }
 
-impl Decide for Behind {
+impl Decide for GatedDecider {
     fn decide(&self, question: Arc<Question>) -> Pending {
-        // What is wanted of this machine has no options, and has come through the gate.
+        // Requests for files and commands have no options, and were decided by the gate.
         if question.options.is_empty() {
             return Box::pin(std::future::ready(Reply::Allow));
         }
-        match &self.person {
-            Some(person) => person.decide(question),
+        match &self.user_prompt {
+            Some(user_prompt) => user_prompt.decide(question),
             None => Box::pin(std::future::ready(Reply::Nobody)),
         }
     }
 }
 
-/// Runs the turn and prints its answer.
-pub(super) fn run(post: Post, prompt: &[String]) -> Result<ExitCode, Failure> {
+pub(super) fn run(run: ClientRun, prompt: &[String]) -> Result<ExitCode, Failure> {
     let request = RunRequest::text(prompt.join(" "));
-    let (rules, _) = Rules::parse(ASK, THE_GATE).map_err(|error| Failure::bad_rules(&error))?;
+    let (rules, _) = Rules::parse(ASK_POLICY, GATE_RULES).map_err(|error| Failure::rules_invalid(&error))?;
     let policy = Policy::new(Access::High, Narrowing::default()).with_rules(rules);
-    super::super::block_on(turn(post, request, policy))?
+    super::super::block_on(run_turn(run, request, policy))?
 }
 
-async fn turn(post: Post, request: RunRequest, policy: Policy) -> Result<ExitCode, Failure> {
-    let Post { charge, log, who, .. } = post;
+async fn run_turn(run: ClientRun, request: RunRequest, policy: Policy) -> Result<ExitCode, Failure> {
+    let ClientRun { manifest, log, who, .. } = run;
     let options = narrows_link::Options::default();
     let (behind, process) =
-        agent::prepare(&charge, log.as_ref()).await?.start(&charge, &options, log.as_ref(), &who).await?;
-    let (desk, questions) = Desk::open(ApprovalSource::OwnGate);
-    let person = ask::is_possible(Output::Text).then(|| Arc::new(desk) as Arc<dyn Decide>);
-    let mut config = SessionConfig::new(charge.root.clone(), Arc::new(policy));
-    config.on_permission = Some(Arc::new(Behind { person }));
+        agent::prepare(&manifest, log.as_ref()).await?.start(&manifest, &options, log.as_ref(), &who).await?;
+    let (desk, questions) = PermissionQueue::open(ApprovalSource::OwnGate);
+    let user_prompt = permission_prompt::is_possible(Output::Text).then(|| Arc::new(desk) as Arc<dyn Decide>);
+    let mut config = SessionConfig::new(manifest.root.clone(), Arc::new(policy));
+    config.on_permission = Some(Arc::new(GatedDecider { user_prompt }));
     config.environment = Environment::filtered(environment::variables(), &AllowList::default());
     config.git_settings = environment::git_settings();
-    let can = charge.bundle.capabilities;
+    let can = manifest.bundle.capabilities;
     let offer = Offer {
         read_files: can.read_text_file,
         write_files: can.write_text_file,
         run_commands: can.terminal,
     };
-    let chosen = Chosen::of(Agent::new(agent_name(&charge), process.spec.clone()), charge.root.clone());
-    let wanted = Wanted { config, offer, start: Start::New };
-    let gate = stand::gate(&charge, who)?;
+    let chosen = SelectedAgent::from_agent(
+        Agent::new(agent_name(&manifest), process.spec.clone()),
+        manifest.root.clone(),
+    );
+    let wanted = SessionRequest { config, offer, start: SessionStart::New };
+    let gate = run_gate::build(&manifest, who)?;
     let (inner, outer) = memory::pair(&options);
-    let (ask, asked) = mpsc::channel(QUESTIONS);
-    let roster = Roster::default();
-    let _seat = roster.enter(ask.clone());
-    let door = door::open(&charge, roster)?;
+    let (ask, asked) = mpsc::channel(MAX_QUEUED_REQUESTS);
+    let gates = GateRegistry::default();
+    let _registration = gates.register(ask.clone());
+    let admin_socket = approval_server::open(&manifest, gates)?;
     let input = behind.sender.clone();
     let standing = tokio::spawn(narrows_govern::stand(gate, outer, behind, log.clone(), asked));
-    let outcome = run::over(inner, chosen, wanted, request, questions).await;
-    // It has ended already if its client has.
+    let outcome = run::run_over_link(inner, chosen, wanted, request, questions).await;
+    // The gate has already ended if its client is gone.
     let _ = ask.send(Inquiry::End).await;
     let ended = standing.await.unwrap_or(Ended::Told);
-    drop(door);
+    drop(admin_socket);
     let reason = input.reason();
-    let overdue = process.stop(ladder(Some(&ended), &charge.patience)).await.overdue;
+    let overdue = process.stop(stop_ladder(Some(&ended), &manifest.patience)).await.overdue;
     if let Some(log) = log {
         log.close();
     }
     match ended {
-        Ended::Unruly(why) | Ended::Stuck(why) => Err(Failure::unruly(&agent_name(&charge), &why)),
-        Ended::Agent if overdue => Err(Failure::overdue(&agent_name(&charge))),
-        Ended::Agent if outcome.is_err() => Err(Failure::agent_gone(&agent_name(&charge), &reason)),
-        _ => outcome.map(|()| Code::Success.exit()),
+        Ended::Unruly(why) | Ended::Stuck(why) => Err(Failure::agent_ended(&agent_name(&manifest), &why)),
+        Ended::Agent if overdue => Err(Failure::lifetime_exceeded(&agent_name(&manifest))),
+        Ended::Agent if outcome.is_err() => Err(Failure::agent_exited(&agent_name(&manifest), &reason)),
+        _ => outcome.map(|()| ExitStatus::Success.exit_code()),
     }
 }

@@ -1,4 +1,4 @@
-//! Whose signatures count: the keys that a governance names.
+//! The signing keys of approvers that a governance names.
 
 use std::path::{Path, PathBuf};
 
@@ -12,33 +12,32 @@ use narrows_manifest::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::person::roles_of;
-use super::revoked::{RevokedKeys, read_key};
+use super::os_users::approver_roles;
+use super::revoked_keys::{RevokedKeys, read_key};
 
-/// Where the keys are if the governance does not say.
-pub(super) const USUAL: &str = ".well-known/governance-keys.json";
+/// The default keys file.
+pub(super) const DEFAULT_KEYS_FILE: &str = ".well-known/governance-keys.json";
 
-/// The name of the file of revoked keys, which is beside the file of keys.
-const REVOKED: &str = "governance-revoked.json";
+/// The file of revoked keys, in the same directory.
+const REVOKED_KEYS_FILE: &str = "governance-revoked.json";
 
-/// What a file of keys looks like.
-const FORM: &str = "write {\"keys\": [{\"id\": \"did:key:z6Mk…\", \"subject\": {\"id\": \"ada\", \"role\": \"lead\"}}]}; \
+const KEYS_HINT: &str = "write {\"keys\": [{\"id\": \"did:key:z6Mk…\", \"subject\": {\"id\": \"ada\", \"role\": \"lead\"}}]}; \
                     `narrows audit keygen FILE` prints the id of a new key";
 
-/// The files with the keys, as they were when the manifest was loaded.
+/// The keys files, as they were when the manifest was loaded.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KeyFiles {
-    /// Their paths from the root of the workspace on, and what is in them: those that count, and those that do not.
+    /// Paths relative to the workspace root, with contents.
     pub(super) files: Vec<(PathBuf, Vec<u8>)>,
-    /// The keys in them. `None`: there is no file.
+    /// `None` without a keys file.
     pub(super) keys: Option<Keys>,
-    /// The path of the file of keys from the root on, whether there is one or not. `None`: nothing is governed.
+    /// The keys file relative to the root, existing or not. `None` if nothing is governed.
     path: Option<PathBuf>,
 }
 
-/// Somebody whose signature counts.
+/// A signing key with its approver and validity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Holder {
+struct KeyHolder {
     key: PublicKey,
     subject: Subject,
     from: Option<Timestamp>,
@@ -72,39 +71,39 @@ struct Entry {
 }
 
 impl Entry {
-    /// Returns `true` if `revokedAt` is set, to whatever value.
+    /// Returns `true` if `revokedAt` is set, to any value.
     fn is_revoked(&self) -> bool {
         self.revoked_at.as_ref().is_some_and(|at| !at.is_null())
     }
 }
 
-/// The keys of a governance.
+/// The signing keys of a governance.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Keys(Vec<Holder>);
+pub(super) struct Keys(Vec<KeyHolder>);
 
-/// Why a key does not count.
+/// The reason why a key does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Stranger {
+pub(super) enum KeyRejection {
     #[error("the governance knows no such key")]
     Unknown,
     #[error("the key is not valid yet, or no longer")]
-    Untimely,
+    NotValidNow,
 }
 
 impl KeyFiles {
-    /// Reads them, and notes what is wrong with them. No file is no mistake unless the governance names one: then nobody
-    /// approves from elsewhere.
+    /// Reads the keys files. A missing file is an error only if the governance names it.
     pub(super) fn read(root: &Path, bundle: &Bundle, findings: &mut Findings) -> Self {
         let Some(governance) = &bundle.governance else { return Self::default() };
-        let path = governance.keyring().map_or_else(|| governance.scope.join(USUAL), |(_, path)| path);
+        let path =
+            governance.keyring().map_or_else(|| governance.scope.join(DEFAULT_KEYS_FILE), |(_, path)| path);
         let read = Self::read_at(root, path, findings);
         if read.keys.is_none() {
-            missing(governance, findings);
+            note_missing(governance, findings);
         }
         read
     }
 
-    /// Reads the file of keys at `path` from the root on, and the file of revoked keys beside it.
+    /// Reads the keys file at `path`, relative to the root, and the file of revoked keys beside it.
     pub(super) fn read_at(root: &Path, path: PathBuf, findings: &mut Findings) -> Self {
         let mut read = |path: &Path| {
             let bytes = match Workspace::open(root) {
@@ -113,7 +112,7 @@ impl KeyFiles {
             };
             match bytes {
                 Ok(bytes) => Some(bytes),
-                // A link to nothing is a file that is missing, and not one that nobody wanted.
+                // A dangling link is a missing file, and not an absent one.
                 Err(FilesError::NotFound) if !root.join(path).is_symlink() => None,
                 Err(error) => {
                     let message = format!("the keys cannot be read: {error}");
@@ -125,7 +124,7 @@ impl KeyFiles {
                 }
             }
         };
-        let beside = path.with_file_name(REVOKED);
+        let beside = path.with_file_name(REVOKED_KEYS_FILE);
         let (keys, revoked) = (read(&path), read(&beside));
         let named = revoked.as_deref().map(|bytes| RevokedKeys::parse(&beside, bytes, findings));
         let Some(bytes) = keys else {
@@ -137,11 +136,11 @@ impl KeyFiles {
         Self { files, keys: Some(keys), path: Some(path) }
     }
 
-    /// Reads the keys as the files are now.
+    /// Reads the current keys.
     ///
     /// # Errors
-    /// With the first error that was found in the files.
-    pub(super) fn read_again(&self, root: &Path) -> Result<Keys, String> {
+    /// Returns the first error in the files.
+    pub(super) fn reload(&self, root: &Path) -> Result<Keys, String> {
         let missing = || "there is no file".to_owned();
         let path = self.path.clone().ok_or_else(missing)?;
         let mut findings = Findings::default();
@@ -152,14 +151,14 @@ impl KeyFiles {
         }
     }
 
-    /// Returns the paths of both files from the root on, whether they exist or not.
+    /// Returns the paths of both files relative to the root, existing or not.
     pub(super) fn paths(&self) -> impl Iterator<Item = PathBuf> {
-        self.path.iter().flat_map(|path| [path.clone(), path.with_file_name(REVOKED)])
+        self.path.iter().flat_map(|path| [path.clone(), path.with_file_name(REVOKED_KEYS_FILE)])
     }
 }
 
-/// A file that the governance names and that could not be had, unless that was said already.
-fn missing(governance: &EffectiveGovernance, findings: &mut Findings) {
+/// Reports a keyring that the governance names and that is missing, unless it was reported already.
+fn note_missing(governance: &EffectiveGovernance, findings: &mut Findings) {
     if findings.has(Code::Keyring) {
         return;
     }
@@ -167,14 +166,14 @@ fn missing(governance: &EffectiveGovernance, findings: &mut Findings) {
     let place = source.place_of(&["signing", "keyring"]);
     let message = format!("there is no file {}, so nobody could sign an approval", path.display());
     let finding = Finding::new(Severity::Error, Code::Keyring, &source.path, place, message);
-    findings.push(finding.about("signing.keyring").advising(format!("make it: {FORM}")));
+    findings.push(finding.about("signing.keyring").advising(format!("make it: {KEYS_HINT}")));
 }
 
-/// The keys that a file has. One that does not count is noted, and so is a file that has none.
+/// Parses a keys file. Reports invalid keys, and a file without keys.
 fn parse(path: &Path, bytes: &[u8], mut revoked: RevokedKeys, findings: &mut Findings) -> Keys {
     let broken = |place, why: String| {
         let message = format!("this is no file of keys: {why}");
-        Finding::new(Severity::Error, Code::Keyring, path, place, message).advising(FORM)
+        Finding::new(Severity::Error, Code::Keyring, path, place, message).advising(KEYS_HINT)
     };
     let Ok(text) = std::str::from_utf8(bytes) else {
         findings.push(broken((1, 1), "it is not UTF-8".to_owned()));
@@ -197,7 +196,7 @@ fn parse(path: &Path, bytes: &[u8], mut revoked: RevokedKeys, findings: &mut Fin
             }
         }
     }
-    // Another entry with the same key, in whatever form, does not make it valid again.
+    // Another entry with the same key, in any form, does not make it valid again.
     let of_entries = entries.iter().filter(|(_, _, entry)| entry.is_revoked());
     of_entries.filter_map(|(_, _, entry)| read_key(&entry.id)).for_each(|key| revoked.insert(key));
     let mut keys = Keys::default();
@@ -221,12 +220,12 @@ fn parse(path: &Path, bytes: &[u8], mut revoked: RevokedKeys, findings: &mut Fin
     keys
 }
 
-/// Whose a key is. `None`: it was revoked. `Err`: what of it cannot be read, and what to write; nobody is trusted with more than
-/// was said.
+/// Returns the holder of a key. `None` if it is revoked. `Err` with field, message and fix if a part is unreadable:
+/// no key may count for longer than written.
 fn holder(
     entry: Entry,
     revoked: &RevokedKeys,
-) -> Result<Option<Holder>, (&'static str, String, &'static str)> {
+) -> Result<Option<KeyHolder>, (&'static str, String, &'static str)> {
     let Entry { id, subject, valid_from, expires_at, revoked_at: _ } = entry;
     let key = id.parse().map_err(|error: narrows_audit::key::KeyError| {
         (
@@ -246,16 +245,16 @@ fn holder(
         text.map(read).transpose()
     };
     let (from, until) = (time(".validFrom", valid_from)?, time(".expiresAt", expires_at)?);
-    Ok(Some(Holder { key, subject, from, until }))
+    Ok(Some(KeyHolder { key, subject, from, until }))
 }
 
-/// Returns the message of an error without its place.
+/// Returns the message without the position.
 pub(super) fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.clone(), |(what, _)| what.to_owned())
 }
 
-/// Returns the line and the column of a part of a text, counted from 1.
+/// Returns line and column of a part of a text, counted from 1.
 pub(super) fn place_of(text: &str, part: &RawValue) -> (usize, usize) {
     let at = (part.get().as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
     let before = text.get(..at).unwrap_or_default();
@@ -264,30 +263,30 @@ pub(super) fn place_of(text: &str, part: &RawValue) -> (usize, usize) {
 }
 
 impl Keys {
-    /// Who has this key, if it counts at this moment.
+    /// Returns the approver with this key, if the key is valid now.
     pub(super) fn holder(
         &self,
         key: &PublicKey,
         now: Timestamp,
         approvers: &[Approver],
-    ) -> Result<Principal, Stranger> {
-        let holder = self.0.iter().find(|holder| holder.key == *key).ok_or(Stranger::Unknown)?;
-        if holder.is_timely(now) { Ok(holder.principal(approvers)) } else { Err(Stranger::Untimely) }
+    ) -> Result<Principal, KeyRejection> {
+        let holder = self.0.iter().find(|holder| holder.key == *key).ok_or(KeyRejection::Unknown)?;
+        if holder.is_valid_at(now) { Ok(holder.principal(approvers)) } else { Err(KeyRejection::NotValidNow) }
     }
 
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns `true` if every key counts in `earlier`, too, for the same subject and at least as long.
+    /// Returns `true` if every key is in `earlier`, too, for the same subject and at least as long.
     pub(super) fn is_narrowed_from(&self, earlier: &Self) -> bool {
-        let is_known = |holder: &Holder| earlier.0.iter().any(|known| holder.is_narrowed_from(known));
+        let is_known = |holder: &KeyHolder| earlier.0.iter().any(|known| holder.is_narrowed_from(known));
         self.0.iter().all(is_known)
     }
 
-    /// Everybody whose key counts at this moment, each once.
+    /// Returns all approvers with a valid key, each once.
     pub(super) fn holders(&self, now: Timestamp, approvers: &[Approver]) -> Vec<Principal> {
-        let timely = self.0.iter().filter(|holder| holder.is_timely(now));
+        let timely = self.0.iter().filter(|holder| holder.is_valid_at(now));
         let mut holders: Vec<Principal> = timely.map(|holder| holder.principal(approvers)).collect();
         holders.sort_by(|one, other| one.id.cmp(&other.id));
         holders.dedup_by(|next, first| {
@@ -301,13 +300,13 @@ impl Keys {
     }
 }
 
-impl Holder {
-    fn is_timely(&self, now: Timestamp) -> bool {
+impl KeyHolder {
+    fn is_valid_at(&self, now: Timestamp) -> bool {
         self.from.is_none_or(|from| from <= now) && self.until.is_none_or(|until| now < until)
     }
 
     fn is_narrowed_from(&self, earlier: &Self) -> bool {
-        // No start is earlier than any, and no end later than any.
+        // `None` is the earliest start and the latest end.
         let starts_later = self.from >= earlier.from;
         let ends_earlier = earlier.until.is_none_or(|end| self.until.is_some_and(|until| until <= end));
         self.key == earlier.key && self.subject == earlier.subject && starts_later && ends_earlier
@@ -316,9 +315,9 @@ impl Holder {
     fn principal(&self, approvers: &[Approver]) -> Principal {
         let Subject { id, role } = &self.subject;
         let name = id.strip_prefix("user:").unwrap_or(id);
-        let mut roles = roles_of(name, approvers);
+        let mut roles = approver_roles(name, approvers);
         roles.extend(role.clone());
-        // The same somebody as on the other side of the gate, so that nobody counts twice.
+        // The same id as on the client side of the gate, so that a person counts once.
         Principal { id: format!("user:{name}"), method: Method::Signature, roles, ..Principal::default() }
     }
 }
@@ -346,9 +345,9 @@ mod tests {
     }
 
     #[test]
-    fn only_keys_that_are_named_and_valid_count() {
+    fn only_named_and_valid_keys_count() {
         let key = SigningKey::generate().expect("a key").public();
-        let check = |more: serde_json::Value, revoked: &str, expected: Result<&str, Stranger>| {
+        let check = |more: serde_json::Value, revoked: &str, expected: Result<&str, KeyRejection>| {
             let mut entry =
                 json!({"id": key.to_string(), "alg": "Ed25519", "subject": {"id": "ada", "role": "lead"}});
             entry.as_object_mut().expect("an object").extend(more.as_object().cloned().expect("an object"));
@@ -361,18 +360,18 @@ mod tests {
         };
         check(json!({}), "", Ok(r#"user:ada ["lead"]"#));
         check(json!({"expiresAt": "2027-01-01T00:00:00.000Z"}), "[]", Ok(r#"user:ada ["lead"]"#));
-        check(json!({"expiresAt": "2026-01-01T00:00:00Z"}), "", Err(Stranger::Untimely));
-        check(json!({"validFrom": "2027-01-01T00:00:00Z"}), "", Err(Stranger::Untimely));
-        check(json!({"expiresAt": "soon"}), "", Err(Stranger::Unknown));
-        check(json!({"revokedAt": "2026-01-01"}), "", Err(Stranger::Unknown));
-        check(json!({}), &format!(r#"{{"revoked": ["{key}"]}}"#), Err(Stranger::Unknown));
+        check(json!({"expiresAt": "2026-01-01T00:00:00Z"}), "", Err(KeyRejection::NotValidNow));
+        check(json!({"validFrom": "2027-01-01T00:00:00Z"}), "", Err(KeyRejection::NotValidNow));
+        check(json!({"expiresAt": "soon"}), "", Err(KeyRejection::Unknown));
+        check(json!({"revokedAt": "2026-01-01"}), "", Err(KeyRejection::Unknown));
+        check(json!({}), &format!(r#"{{"revoked": ["{key}"]}}"#), Err(KeyRejection::Unknown));
         check(
             json!({}),
             &format!(r#"["{}"]"#, key.to_string().trim_start_matches("did:key:")),
-            Err(Stranger::Unknown),
+            Err(KeyRejection::Unknown),
         );
         let other = SigningKey::generate().expect("a key").public();
-        assert_eq!(Keys::default().holder(&other, now(), &[]).map(|who| who.id), Err(Stranger::Unknown));
+        assert_eq!(Keys::default().holder(&other, now(), &[]).map(|who| who.id), Err(KeyRejection::Unknown));
     }
 
     #[test]
@@ -387,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn findings_have_positions() {
         let check = |text: &str, expected: &[&str]| {
             let (_, told) = read(text, "");
             assert_eq!(told.len(), expected.len(), "{told:?}");
@@ -424,7 +423,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_stands_there_is_no_harm(bytes in "[{}\\[\\]\",:a-z]{0,60}", entry in "[{}\",:a-z]{0,30}") {
+        fn any_text_is_parsed_without_a_panic(bytes in "[{}\\[\\]\",:a-z]{0,60}", entry in "[{}\",:a-z]{0,30}") {
             read(&bytes, "");
             read(&format!("{{\"keys\": [{entry}]}}"), "");
         }

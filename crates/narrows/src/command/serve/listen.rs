@@ -1,4 +1,4 @@
-//! `narrows serve --listen`: where clients come in, and what becomes of each.
+//! `narrows serve --listen`: accepts clients on all listeners and serves each.
 
 use std::fs::Permissions;
 use std::io;
@@ -18,132 +18,138 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::guests::{Guests, NOT_ADMITTED_OPTIONS};
-use super::host::{Chain, Host};
-use super::leaving::Leaving;
+use super::approval_server;
+use super::identities::{Identities, UNAUTHENTICATED_OPTIONS};
+use super::manifest_server::{ChainSupport, ManifestServer};
+use super::parent_process;
+use super::run_gate;
+use super::shutdown::Shutdown;
 use super::slots::{Slot, Slots};
-use super::web::{Newcomer, Serving, Web};
-use super::{door, peer, stand};
-use crate::failure::{Code, Failure};
+use super::web::{WebClient, WebListeners, WebServer};
+use crate::failure::{ExitStatus, Failure};
 use crate::output;
 use crate::terminal::line;
 
-/// How long a client may take to say something that is a message.
-const SILENCE: Duration = Duration::from_secs(30);
+/// The time for a client to send its first valid message.
+const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long somebody for whom there is no room may take to ask something, and how many may at once.
-const GLANCE: Duration = Duration::from_secs(1);
-const REFUSALS: usize = 64;
+/// The time for a refused client to send a request, and the number of such clients.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_REFUSALS: usize = 64;
 
-/// How many clients that are not admitted are told so at once. They take no slot of admitted clients.
-const MAX_NOT_ADMITTED: usize = 64;
+/// The number of unauthenticated clients that are told so at once. They take no slots.
+const MAX_UNAUTHENTICATED: usize = 64;
 
-/// How many clients are identified at once. A client gets its slot after that.
+/// The number of clients that are identified at once, before they get slots.
 const MAX_LOOKUPS: usize = 16;
 
-/// How long nobody is let in after the system had no room for one.
-const REST: Duration = Duration::from_millis(200);
+/// The delay after a failed accept, such as for a lack of descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// A place where clients come in. Another transport is another one of these, and another [`Stream`].
-enum Place {
+/// A listener. Another transport is another variant here and in [`ClientStream`].
+enum ClientListener {
     Tcp(TcpListener),
     Unix {
         listener: UnixListener,
-        /// Its file goes with this.
+        /// Removes the file when dropped.
         _file: Listener,
     },
-    /// One client, until it was let in.
+    /// One client; `true` once it was accepted.
     Stdio(bool),
-    /// All places for HTTP and WebSocket.
-    Web(Box<Web>),
+    /// All HTTP and WebSocket listeners.
+    Web(Box<WebListeners>),
 }
 
-/// What a client came in by.
-enum Stream {
+/// An accepted connection.
+enum ClientStream {
     Tcp(TcpStream, SocketAddr),
     Unix(UnixStream),
     Stdio,
-    Web(Newcomer),
+    Web(WebClient),
 }
 
-/// Who lets clients in, everywhere.
-struct Reception {
-    host: Host,
+/// State shared by all listeners.
+struct ClientAcceptor {
+    server: ManifestServer,
     slots: Arc<Slots>,
-    /// What is held of unfinished messages of admitted clients on unix sockets, ports and stdio.
+    /// Budget for unfinished messages of admitted clients on unix sockets, TCP and stdio.
     input: Arc<InputBudget>,
     lookups: Arc<Semaphore>,
-    not_admitted: Arc<Semaphore>,
-    /// Room for those for whom there is none.
+    unauthenticated: Arc<Semaphore>,
+    /// Permits for clients that are refused with an answer.
     refusals: Arc<Semaphore>,
-    leaving: Leaving,
+    shutdown: Shutdown,
 }
 
-/// Serves whoever comes in at one of `places`, at most as many as the limits say, until somebody wants us to stop.
+/// Serves clients of all listeners, within the limits, until a signal asks to stop.
 pub(super) async fn serve(
-    host: Host,
+    server: ManifestServer,
     places: &[Listen],
     limits: &Limits,
-    leaving: Leaving,
+    shutdown: Shutdown,
 ) -> Result<ExitCode, Failure> {
-    let Some(ready) = leaving.unless(host.get_ready()).await else { return Err(leaving.failure()) };
+    let Some(ready) = shutdown.unless_requested(server.prepare_agent()).await else {
+        return Err(shutdown.failure());
+    };
     ready?;
     let has_web = places.iter().any(|place| matches!(place.at, Door::Web(_)));
-    let slots = Slots::new(limits.max_connections, has_web || host.guests.has_file());
-    let (web, webs) = Web::open(places, limits, &slots)?.unzip();
-    let mut open: Vec<Place> = web.map(|web| Place::Web(Box::new(web))).into_iter().collect();
-    let (mut doors, mut webs) = (Vec::new(), webs.into_iter().flatten());
+    let slots = Slots::new(limits.max_connections, has_web || server.identities.has_file());
+    let (web, webs) = WebListeners::open(places, limits, &slots)?.unzip();
+    let mut open: Vec<ClientListener> =
+        web.map(|web| ClientListener::Web(Box::new(web))).into_iter().collect();
+    let (mut addrs, mut webs) = (Vec::new(), webs.into_iter().flatten());
     for place in places {
         if let Door::Web(_) = &place.at {
-            doors.extend(webs.next());
+            addrs.extend(webs.next());
         } else {
-            let (place, at) = Place::open(&place.at, &host)?;
+            let (place, at) = ClientListener::open(&place.at, &server)?;
             open.push(place);
-            doors.push(at);
+            addrs.push(at);
         }
     }
-    let door = door::open(&host.charge, host.roster.clone())?;
-    let id = &host.charge.bundle.acp.front.id;
-    for at in doors {
-        say(&format!("listening on {at}, manifest {id}"));
+    let admin_socket = approval_server::open(&server.manifest, server.gates.clone())?;
+    let id = &server.manifest.bundle.acp.front.id;
+    for at in addrs {
+        print_notice(&format!("listening on {at}, manifest {id}"));
     }
-    if let Some(door) = &door {
-        say(&format!("approvals come in at unix:{}", door.path.display()));
+    if let Some(admin_socket) = &admin_socket {
+        print_notice(&format!("approvals come in at unix:{}", admin_socket.path.display()));
     }
-    let [lookups, not_admitted, refusals] =
-        [MAX_LOOKUPS, MAX_NOT_ADMITTED, REFUSALS].map(|count| Arc::new(Semaphore::new(count)));
+    let [lookups, unauthenticated, refusals] =
+        [MAX_LOOKUPS, MAX_UNAUTHENTICATED, MAX_REFUSALS].map(|count| Arc::new(Semaphore::new(count)));
     let input = InputBudget::new(
         limits.unfinished_input,
         limits.unfinished_input_per_identity.max(DEFAULT_MAX_LINE_BYTES),
     );
-    let reception = Arc::new(Reception { host, slots, input, lookups, not_admitted, refusals, leaving });
+    let acceptor =
+        Arc::new(ClientAcceptor { server, slots, input, lookups, unauthenticated, refusals, shutdown });
     let mut receiving = JoinSet::new();
     for place in open {
-        receiving.spawn(Arc::clone(&reception).receive(place));
+        receiving.spawn(Arc::clone(&acceptor).receive(place));
     }
     while receiving.join_next().await.is_some() {}
-    drop(door);
-    reception.host.close().await;
-    Ok(Code::Success.exit())
+    drop(admin_socket);
+    acceptor.server.close().await;
+    Ok(ExitStatus::Success.exit_code())
 }
 
-fn say(text: &str) {
-    output::complain_briefly(format!("{}\n", line(text)));
+fn print_notice(text: &str) {
+    output::write_stderr_bounded(format!("{}\n", line(text)));
 }
 
-impl Place {
-    /// Opens a door. Also tells where it is: a port 0 has become a real one.
-    fn open(door: &Door, host: &Host) -> Result<(Self, Door), Failure> {
-        if *door == Door::Stdio {
+impl ClientListener {
+    /// Opens a listener and returns its actual address, with the port that was assigned for 0.
+    fn open(admin_socket: &Door, server: &ManifestServer) -> Result<(Self, Door), Failure> {
+        if *admin_socket == Door::Stdio {
             return Ok((Self::Stdio(false), Door::Stdio));
         }
-        let (listener, at) = bind(door).map_err(|error| Failure::serve_door(&error))?;
+        let (listener, at) = bind(admin_socket).map_err(|error| Failure::serve_listener(&error))?;
         let ready = |error: io::Error| Failure::setup("listen", &error);
         let fd = listener.socket().map_err(ready)?;
         let place = match &at {
             Door::Unix(path) => {
-                if host.guests.has_others() {
-                    // Who they are is asked of the system; the mode keeps out nobody whom the file may name.
+                if server.identities.has_others() {
+                    // The system identifies the client; the mode must let every listed user connect.
                     std::fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(ready)?;
                 }
                 Self::Unix { listener: UnixListener::from_std(fd.into()).map_err(ready)?, _file: listener }
@@ -153,22 +159,26 @@ impl Place {
         Ok((place, at))
     }
 
-    /// The next who comes in. Safe to cancel.
-    async fn accept(&mut self) -> io::Result<Stream> {
+    /// Accepts the next connection. Cancel-safe.
+    async fn accept(&mut self) -> io::Result<ClientStream> {
         match self {
-            Self::Tcp(listener) => listener.accept().await.map(|(stream, peer)| Stream::Tcp(stream, peer)),
-            Self::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+            Self::Tcp(listener) => {
+                listener.accept().await.map(|(stream, peer)| ClientStream::Tcp(stream, peer))
+            }
+            Self::Unix { listener, .. } => {
+                listener.accept().await.map(|(stream, _)| ClientStream::Unix(stream))
+            }
             Self::Stdio(is_taken) if !*is_taken => {
                 *is_taken = true;
-                Ok(Stream::Stdio)
+                Ok(ClientStream::Stdio)
             }
             Self::Stdio(_) => std::future::pending().await,
-            Self::Web(web) => web.accept().await.map(Stream::Web),
+            Self::Web(web) => web.accept().await.map(ClientStream::Web),
         }
     }
 
-    /// Lets nobody in any more, and removes its file at once. What is left has to be served until whoever came in has gone.
-    fn close(self) -> Option<Serving> {
+    /// Stops accepting and removes the file. Returns the server that still serves open connections.
+    fn stop_accepting(self) -> Option<WebServer> {
         match self {
             Self::Web(web) => Some(web.close()),
             Self::Tcp(_) | Self::Unix { .. } | Self::Stdio(_) => None,
@@ -176,29 +186,29 @@ impl Place {
     }
 }
 
-impl Stream {
-    /// Tells somebody that there is no room, if they can be told at once.
+impl ClientStream {
+    /// Writes a refusal, if that is possible without waiting.
     fn refuse(&self) {
-        let mut line = message::error(b"null", &crowded()).to_vec();
+        let mut line = message::error(b"null", &too_many_connections()).to_vec();
         line.push(b'\n');
         let _ = match self {
             Self::Tcp(stream, _) => stream.try_write(&line),
             Self::Unix(stream) => stream.try_write(&line),
-            // Those of the web have been told already.
+            // The HTTP server has refused those already.
             Self::Stdio | Self::Web(_) => Ok(0),
         };
     }
 
-    /// The place among all clients that it has already.
-    fn slot(&mut self) -> Option<Slot> {
+    /// Returns the slot that the HTTP server has already taken.
+    fn take_slot(&mut self) -> Option<Slot> {
         match self {
-            Self::Web(newcomer) => newcomer.slot.take(),
+            Self::Web(client) => client.slot.take(),
             Self::Tcp(..) | Self::Unix(_) | Self::Stdio => None,
         }
     }
 
-    /// Who that is. `Err`: nobody who may come in.
-    async fn admit(&self, guests: &Guests) -> Result<Principal, Principal> {
+    /// Identifies the client. `Err` if it is not admitted.
+    async fn admit(&self, identities: &Identities) -> Result<Principal, Principal> {
         let (user, method) = match self {
             Self::Tcp(stream, from) => {
                 let (from, to) = (*from, stream.local_addr());
@@ -208,10 +218,10 @@ impl Stream {
                 (asking.await.unwrap_or_default(), Method::SocketOwner)
             }
             Self::Unix(stream) => (stream.peer_cred().ok().map(|peer| peer.uid()), Method::UnixPeer),
-            Self::Stdio => (Some(peer::of_parent()), Method::Process),
-            Self::Web(newcomer) => return newcomer.admit(guests),
+            Self::Stdio => (Some(parent_process::parent_user()), Method::Process),
+            Self::Web(client) => return client.admit(identities),
         };
-        guests.admit(user, method)
+        identities.admit(user, method)
     }
 
     fn into_link(self, options: &Options) -> io::Result<Link> {
@@ -220,7 +230,7 @@ impl Stream {
                 let (reader, writer) = stream.into_split();
                 narrows_link::stream(reader, writer, &Options { guard_first_line: true, ..*options })
             }
-            Self::Unix(stream) | Self::Web(Newcomer { stream, .. }) => {
+            Self::Unix(stream) | Self::Web(WebClient { stream, .. }) => {
                 narrows_link::socket::unix(stream, options)
             }
             Self::Stdio => narrows_link::stdio::take(options)?,
@@ -228,90 +238,92 @@ impl Stream {
     }
 }
 
-impl Reception {
-    /// Lets clients in at one place until we are to stop, and waits for all of them to have gone.
-    async fn receive(self: Arc<Self>, mut place: Place) {
-        let mut visits = JoinSet::new();
+impl ClientAcceptor {
+    /// Accepts clients of one listener until the shutdown, then waits for their connections to end.
+    async fn receive(self: Arc<Self>, mut place: ClientListener) {
+        let mut clients = JoinSet::new();
         loop {
             tokio::select! {
                 biased;
-                () = self.leaving.wanted() => break,
-                Some(_) = visits.join_next() => {}
+                () = self.shutdown.requested() => break,
+                Some(_) = clients.join_next() => {}
                 stream = place.accept() => match stream {
                     Ok(stream) => {
-                        // Never closed, and soon free: identifying a client waits for nothing that the client sends.
+                        // Never closed, and soon free: an identification does not wait for the client.
                         let lookup = Arc::clone(&self.lookups).acquire_owned().await.ok();
-                        visits.spawn(Arc::clone(&self).visit(stream, lookup));
+                        clients.spawn(Arc::clone(&self).handle_client(stream, lookup));
                     }
                     Err(error) => {
                         tracing::warn!(%error, "nobody can be let in for a moment");
-                        sleep(REST).await;
+                        sleep(ACCEPT_RETRY_DELAY).await;
                     }
                 },
             }
         }
-        let front = place.close();
-        while visits.join_next().await.is_some() {}
-        if let Some(front) = front {
-            front.finish(&self.leaving).await;
+        let web_server = place.stop_accepting();
+        while clients.join_next().await.is_some() {}
+        if let Some(web_server) = web_server {
+            web_server.finish(&self.shutdown).await;
         }
     }
 
-    async fn visit(self: Arc<Self>, mut stream: Stream, lookup: Option<OwnedSemaphorePermit>) {
-        let is_stdio = matches!(stream, Stream::Stdio);
-        // Asked before anything is waited for: of one that has gone nobody can tell.
-        let admitted = stream.admit(&self.host.guests).await;
+    async fn handle_client(self: Arc<Self>, mut stream: ClientStream, lookup: Option<OwnedSemaphorePermit>) {
+        let is_stdio = matches!(stream, ClientStream::Stdio);
+        // Identified first: a client that has disconnected can no longer be identified.
+        let admitted = stream.admit(&self.server.identities).await;
         drop(lookup);
-        let taken = stream.slot();
-        let attended = match admitted {
-            Ok(who) => match taken.map_or_else(|| self.slots.take_for(&who.id), Ok) {
+        let own_slot = stream.take_slot();
+        let served = match admitted {
+            Ok(who) => match own_slot.map_or_else(|| self.slots.take(&who.id), Ok) {
                 Ok(slot) => {
-                    let attended = self.attend(stream, who).await;
+                    let served = self.serve_client(stream, who).await;
                     drop(slot);
-                    attended
+                    served
                 }
                 Err(_) => {
                     self.refuse(stream).await;
                     Ok(())
                 }
             },
-            Err(stranger) => self.turn_away(stream, &stranger).await,
+            Err(who) => self.serve_unauthenticated(stream, &who).await,
         };
-        if let Err(failure) = attended {
+        if let Err(failure) = served {
             tracing::error!("{}", failure.message());
         }
         if is_stdio {
-            // As with a bus: whoever has started us for themselves is done.
-            self.leaving.be_over();
+            // As with a bus: the process ends with the client that started it.
+            self.shutdown.request();
         }
     }
 
-    /// One client, from its first message to its end.
-    async fn attend(&self, stream: Stream, who: Principal) -> Result<(), Failure> {
-        // Over HTTP and WebSocket it is counted where it comes in.
-        let share = (!matches!(stream, Stream::Web(_))).then(|| self.input.share(&who.id));
+    /// Serves one client, from its first message to its end.
+    async fn serve_client(&self, stream: ClientStream, who: Principal) -> Result<(), Failure> {
+        // Over HTTP and WebSocket the HTTP server counts it.
+        let share = (!matches!(stream, ClientStream::Web(_))).then(|| self.input.share(&who.id));
         match self.first_message(stream, &Options::default(), share).await? {
-            Some(client) => self.host.receive(client, who, Chain::Impossible, &self.leaving).await,
+            Some(client) => {
+                self.server.serve_until_revoked(client, who, ChainSupport::Impossible, &self.shutdown).await
+            }
             None => Ok(()),
         }
     }
 
-    /// Tells somebody who may not come in how to.
-    async fn turn_away(&self, stream: Stream, stranger: &Principal) -> Result<(), Failure> {
-        let Ok(_place) = self.not_admitted.try_acquire() else {
+    /// Explains to a client that is not admitted how to authenticate.
+    async fn serve_unauthenticated(&self, stream: ClientStream, who: &Principal) -> Result<(), Failure> {
+        let Ok(_place) = self.unauthenticated.try_acquire() else {
             stream.refuse();
             return Ok(());
         };
-        if let Some(client) = self.first_message(stream, &NOT_ADMITTED_OPTIONS, None).await? {
-            self.host.turn_away(stranger, client, &self.leaving).await;
+        if let Some(client) = self.first_message(stream, &UNAUTHENTICATED_OPTIONS, None).await? {
+            self.server.serve_unauthenticated(who, client, &self.shutdown).await;
         }
         Ok(())
     }
 
-    /// Waits for the first message of a client, which stays where it is. `None`: there is none.
+    /// Waits for the first message of a client and leaves it in the queue. `None` if there is none.
     async fn first_message(
         &self,
-        stream: Stream,
+        stream: ClientStream,
         options: &Options,
         share: Option<InputShare>,
     ) -> Result<Option<Link>, Failure> {
@@ -320,12 +332,13 @@ impl Reception {
         if let Some(share) = share {
             client.limit_input(share);
         }
-        let first = self.leaving.unless(timeout(SILENCE, first_message(&mut client))).await;
+        let first =
+            self.shutdown.unless_requested(timeout(FIRST_MESSAGE_TIMEOUT, first_message(&mut client))).await;
         Ok(matches!(first, Some(Ok(true))).then_some(client))
     }
 
-    /// Tells somebody that there is no room: as the answer to what they ask first, unless too many are told so.
-    async fn refuse(&self, stream: Stream) {
+    /// Refuses a client for lack of slots, as the response to its first request unless too many are refused at once.
+    async fn refuse(&self, stream: ClientStream) {
         match self.refusals.try_acquire() {
             Ok(_place) => refuse(stream).await,
             Err(_) => stream.refuse(),
@@ -333,21 +346,21 @@ impl Reception {
     }
 }
 
-async fn refuse(stream: Stream) {
-    if let Ok(mut client) = stream.into_link(&NOT_ADMITTED_OPTIONS) {
-        let first = timeout(GLANCE, client.receiver.peek()).await.ok().flatten();
+async fn refuse(stream: ClientStream) {
+    if let Ok(mut client) = stream.into_link(&UNAUTHENTICATED_OPTIONS) {
+        let first = timeout(REFUSAL_TIMEOUT, client.receiver.peek()).await.ok().flatten();
         let id = first.filter(|first| first.kind() == Kind::Request).and_then(Frame::id).unwrap_or(b"null");
-        let _ = client.sender.push(message::error(id, &crowded()));
+        let _ = client.sender.push(message::error(id, &too_many_connections()));
         client.sender.close();
-        stand::drain(&client.sender).await;
+        run_gate::drain_output(&client.sender).await;
     }
 }
 
-fn crowded() -> RpcError {
+fn too_many_connections() -> RpcError {
     RpcError::new(Problem::Backpressure, "there are too many connections")
 }
 
-/// Waits for a line that is a message, which stays where it is. What is none is answered. `false`: there is none.
+/// Waits for a valid message and leaves it in the queue. Answers invalid ones. Returns `false` at the end of input.
 async fn first_message(client: &mut Link) -> bool {
     loop {
         match client.receiver.peek().await {

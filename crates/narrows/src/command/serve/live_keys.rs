@@ -1,9 +1,9 @@
 //! The signing keys of a running gate.
 //!
-//! The files are read again for each signature, and before a gate adds an approval to signatures that it has counted. The keys
-//! that count can only become fewer: a revocation applies at once, and a key that is new, or valid again, takes a start of the
-//! gate, at which the files are compared with what was trusted. Until then the gate refuses every signature, because it cannot
-//! tell who has changed the files.
+//! The files are read for each signature, and before a gate adds an approval to signatures that it has counted. Keys
+//! can only be removed: a revocation applies at once; a new key, or one that is valid again, needs a restart, at
+//! which the files are compared with the pins. Until then every signature is refused, because the gate cannot tell
+//! who changed the files.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use narrows_govern::SignatureValidity;
 
 use super::keys::{KeyFiles, Keys};
 
-/// The keys that count, and the files that they are read from.
+/// The valid keys, and their files.
 #[derive(Debug)]
 pub(super) struct LiveKeys {
     root: PathBuf,
@@ -24,7 +24,7 @@ pub(super) struct LiveKeys {
 
 #[derive(Debug)]
 struct State {
-    /// The keys of the last files that were accepted. `None`: there was no file when the gate was started.
+    /// The keys of the last accepted files. `None` if there was no file at the start.
     keys: Option<Keys>,
     /// The last files were refused, and that was logged.
     is_refusing: bool,
@@ -52,14 +52,14 @@ impl LiveKeys {
         Self { root, files, state: Mutex::new(state) }
     }
 
-    /// Reads the files again and returns the keys that count now. Blocks.
+    /// Reads the files and returns the current keys. Blocks.
     ///
     /// # Errors
-    /// If there were no keys at the start, or the files cannot be read or do more than revoke keys.
+    /// There were no keys at the start, or the files are unreadable or do more than revoke keys.
     pub(super) fn current(&self) -> Result<Keys, KeysError> {
         let mut state = lock(&self.state);
         let known = state.keys.as_ref().ok_or(KeysError::NoKeys)?;
-        let read = self.files.read_again(&self.root).map_err(KeysError::Unreadable);
+        let read = self.files.reload(&self.root).map_err(KeysError::Unreadable);
         let accepted = read.and_then(|keys| match keys.is_narrowed_from(known) {
             true => Ok(keys),
             false => Err(KeysError::Changed),
@@ -84,12 +84,12 @@ impl LiveKeys {
     }
 }
 
-/// A key whose approval was counted. A gate cannot take that back, so it asks before it counts the next one.
+/// The key of a counted approval. A gate cannot undo an approval, so it checks the key before it counts the next one.
 #[derive(Debug)]
 pub(super) struct CountedKey {
     pub(super) keys: Arc<LiveKeys>,
     pub(super) key: PublicKey,
-    /// A key that has expired since, as it was to, still counts.
+    /// A key that has expired since then still counts.
     pub(super) counted_at: Timestamp,
 }
 
@@ -188,7 +188,7 @@ mod tests {
         }
         files.write(KEYS, &whole);
         assert_eq!(holders(&keys).expect("keys").len(), 2, "they are as they were");
-        // A revocation that is taken back is such a change, too.
+        // Undoing a revocation is such a change.
         files.write(REVOKED, &json!({"revoked": [files.ada]}));
         assert_eq!(holders(&keys).expect("keys"), ["user:bob"]);
         files.write(REVOKED, &json!([]));

@@ -1,4 +1,4 @@
-//! Whose the sessions of a manifest are: a file that only grows, read by every process that serves it.
+//! Owners of the sessions of a manifest: an append-only file, shared by all processes that serve the manifest.
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -12,75 +12,72 @@ use narrows_govern::Owners;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// A line of the file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
     session: String,
     owner: String,
 }
 
-/// What is known of a session.
 #[derive(Debug, PartialEq, Eq)]
 enum Owner {
     One(String),
-    /// Several say that it is theirs: then nobody can open it again.
+    /// Conflicting entries: the session can no longer be opened.
     Several,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct OwnerIndex {
     owners: HashMap<String, Owner>,
-    /// How much of the file was read.
+    /// The length of the file that was read.
     read: u64,
-    /// The file, once it was there.
     file: Option<File>,
 }
 
-/// The owners of the sessions of one manifest.
+/// The session owners of one manifest.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(super) struct SessionOwnerFile {
     path: PathBuf,
-    known: Mutex<Known>,
+    index: Mutex<OwnerIndex>,
 }
 
-impl Index {
-    /// Those of the manifest at `manifest`, below the data directory.
+impl SessionOwnerFile {
+    /// Opens the file for `manifest` in the data directory.
     pub(super) fn open(data: &Path, manifest: &Path) -> io::Result<Self> {
         let digest = Sha256::digest(manifest.as_os_str().as_encoded_bytes());
         let name: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        let index = Self { path: data.join("owners").join(format!("{name}.jsonl")), known: Mutex::default() };
-        index.known().catch_up(&index.path)?;
+        let index = Self { path: data.join("owners").join(format!("{name}.jsonl")), index: Mutex::default() };
+        index.index().read_new_lines(&index.path)?;
         Ok(index)
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        lock(&self.known)
+    fn index(&self) -> MutexGuard<'_, OwnerIndex> {
+        lock(&self.index)
     }
 }
 
-impl Owners for Index {
+impl Owners for SessionOwnerFile {
     fn has(&self, owner: &str, session: &str) -> bool {
-        let mut known = self.known();
-        if let Err(error) = known.catch_up(&self.path) {
-            // What is not known is nobody's.
+        let mut index = self.index();
+        if let Err(error) = index.read_new_lines(&self.path) {
+            // An unknown owner owns nothing.
             tracing::warn!(%error, path = %self.path.display(), "whose sessions are cannot be read");
         }
-        matches!(known.owners.get(session), Some(Owner::One(one)) if one == owner)
+        matches!(index.owners.get(session), Some(Owner::One(one)) if one == owner)
     }
 
     fn is_taken(&self, session: &str) -> bool {
-        let mut known = self.known();
-        if let Err(error) = known.catch_up(&self.path) {
+        let mut index = self.index();
+        if let Err(error) = index.read_new_lines(&self.path) {
             tracing::warn!(%error, path = %self.path.display(), "whose sessions are cannot be read");
             return true;
         }
-        known.owners.contains_key(session)
+        index.owners.contains_key(session)
     }
 
     fn enter(&self, owner: &str, session: &str) -> io::Result<()> {
-        let mut known = self.known();
-        known.catch_up(&self.path)?;
-        let is_entered = match known.owners.get(session) {
+        let mut index = self.index();
+        index.read_new_lines(&self.path)?;
+        let is_entered = match index.owners.get(session) {
             Some(Owner::One(one)) => one == owner,
             Some(Owner::Several) => true,
             None => false,
@@ -92,13 +89,13 @@ impl Owners for Index {
         let mut line = serde_json::to_vec(&entry)?;
         line.push(b'\n');
         append(&self.path, &line)?;
-        known.catch_up(&self.path)
+        index.read_new_lines(&self.path)
     }
 }
 
-impl Known {
-    /// Reads what others and we have added.
-    fn catch_up(&mut self, path: &Path) -> io::Result<()> {
+impl OwnerIndex {
+    /// Reads entries that were added since the last call.
+    fn read_new_lines(&mut self, path: &Path) -> io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
             none => match File::open(path) {
@@ -113,19 +110,19 @@ impl Known {
         file.seek(SeekFrom::Start(self.read))?;
         let mut text = Vec::new();
         file.read_to_end(&mut text)?;
-        // What has no end yet is being written, or never was.
+        // A line without an end is being written, or was never completed.
         let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         for line in text[..whole].split(|byte| *byte == b'\n') {
-            // One that cannot be read makes nobody an owner.
+            // An unreadable line names no owner.
             if let Ok(Entry { session, owner }) = serde_json::from_slice(line) {
-                self.note(session, owner);
+                self.add(session, owner);
             }
         }
         self.read += whole as u64;
         Ok(())
     }
 
-    fn note(&mut self, session: String, owner: String) {
+    fn add(&mut self, session: String, owner: String) {
         let noted = self.owners.entry(session).or_insert_with(|| Owner::One(owner.clone()));
         if *noted != Owner::One(owner) {
             *noted = Owner::Several;
@@ -133,7 +130,7 @@ impl Known {
     }
 }
 
-/// Adds a line, which is on the disk when this returns. Behind one that was cut short it begins anew.
+/// Appends a line and syncs it. Starts a new line after an incomplete one.
 fn append(path: &Path, line: &[u8]) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -148,7 +145,7 @@ fn append(path: &Path, line: &[u8]) -> io::Result<()> {
     let mut whole = if last == *b"\n" { Vec::new() } else { vec![b'\n'] };
     whole.extend_from_slice(line);
     if let Err(error) = file.write_all(&whole) {
-        // Of a line that was not written whole nothing stays.
+        // Removes an incomplete line.
         let _ = file.set_len(length);
         return Err(error);
     }
@@ -167,12 +164,12 @@ mod tests {
 
     use super::*;
 
-    fn index(home: &Path) -> Index {
-        Index::open(home, Path::new("/w/ACP.md")).expect("an index")
+    fn index(home: &Path) -> SessionOwnerFile {
+        SessionOwnerFile::open(home, Path::new("/w/ACP.md")).expect("an index")
     }
 
     #[test]
-    fn owners_are_known_to_every_process_and_after_a_restart() {
+    fn owners_are_shared_by_processes_and_survive_a_restart() {
         let home = tempfile::tempdir().expect("a directory");
         let (first, second) = (index(home.path()), index(home.path()));
         assert!(!first.has("user:ada", "s"), "what nobody has made is nobody's");
@@ -185,12 +182,12 @@ mod tests {
         assert_eq!(text, "{\"session\":\"s\",\"owner\":\"user:ada\"}\n");
         let mode = |path: &Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
         assert_eq!((mode(&first.path), mode(first.path.parent().expect("one"))), (0o600, 0o700));
-        let other = Index::open(home.path(), Path::new("/x/ACP.md")).expect("an index");
+        let other = SessionOwnerFile::open(home.path(), Path::new("/x/ACP.md")).expect("an index");
         assert!(!other.has("user:ada", "s"), "each manifest has its own");
     }
 
     #[test]
-    fn a_session_that_several_have_is_nobodys() {
+    fn a_session_with_two_owners_is_inaccessible() {
         let home = tempfile::tempdir().expect("a directory");
         let (first, second) = (index(home.path()), index(home.path()));
         first.enter("user:ada", "s").expect("it is kept");
@@ -201,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_short_spoils_no_other() {
+    fn an_incomplete_line_does_not_affect_others() {
         let home = tempfile::tempdir().expect("a directory");
         let first = index(home.path());
         first.enter("user:ada", "a").expect("it is kept");
@@ -216,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_stands_there_makes_nobody_an_owner(text in "[{}\",:a-z\n]{0,80}") {
+        fn arbitrary_text_names_no_owner(text in "[{}\",:a-z\n]{0,80}") {
             let home = tempfile::tempdir().expect("a directory");
             let path = index(home.path()).path;
             std::fs::create_dir_all(path.parent().expect("one")).expect("a directory");

@@ -1,4 +1,4 @@
-//! What a manifest needs besides its own files, looked at before anything is served: keys, signers, sandboxes, programs.
+//! Checks of what a manifest needs besides its files, before anything is served: keys, signers, sandboxes, programs.
 
 use std::path::{Path, PathBuf};
 
@@ -12,31 +12,31 @@ use narrows_manifest::{BoundPolicy, Bundle, Code, Finding, Findings, Severity};
 use narrows_policy::Signer;
 use narrows_process::{SpawnError, Spec};
 
-use super::agent::{located, program};
-use super::bounds::{Bounds, Unenforceable, asked};
-use super::keys::{KeyFiles, Keys, USUAL};
-use super::person::roles_of;
-use super::shim::Shim;
-use super::{toolless, version};
+use super::agent::{resolve_program, with_search_path};
+use super::keys::{DEFAULT_KEYS_FILE, KeyFiles, Keys};
+use super::os_users::approver_roles;
+use super::sandbox_bounds::{SandboxBounds, Unenforceable, requested_sandboxes};
+use super::unavailable_tools;
+use super::version_check;
+use super::version_managers::Shim;
 use crate::terminal::line;
 
-/// Loads a manifest as it is served: what it leads to, and what it needs besides. What can be lived with is among the
-/// warnings of the bundle.
+/// Loads a manifest as it would be served. Findings that do not prevent serving are warnings of the bundle.
 ///
 /// # Errors
-/// With everything that was found, if it cannot be served.
+/// Returns all findings if the manifest cannot be served.
 pub(super) fn load(manifest: &Path, root: Option<&Path>) -> Result<(Bundle, KeyFiles), Findings> {
     let mut bundle = narrows_manifest::load(manifest, root)?;
-    let (keys, findings) = look(root.unwrap_or_else(|| parent(manifest)), &bundle);
+    let (keys, findings) = inspect(root.unwrap_or_else(|| parent(manifest)), &bundle);
     findings.into_iter().for_each(|finding| bundle.warnings.push(finding));
     if bundle.warnings.has_errors() { Err(bundle.warnings) } else { Ok((bundle, keys)) }
 }
 
-/// Everything that is to be said about serving a manifest; with an error it is not served.
+/// Returns all findings about serving a manifest. With an error among them it cannot be served.
 pub(in crate::command) fn findings(manifest: &Path) -> Findings {
     match load(manifest, None) {
         Ok((mut bundle, _)) => {
-            let missed = missed(&bundle);
+            let missed = policies_without_tools(&bundle);
             missed.into_iter().for_each(|finding| bundle.warnings.push(finding));
             bundle.warnings
         }
@@ -44,29 +44,29 @@ pub(in crate::command) fn findings(manifest: &Path) -> Findings {
     }
 }
 
-/// The directory of a file, also of one that is named from within it.
+/// Returns the directory of a file, also for a bare file name.
 pub(super) fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))
 }
 
-/// What is wrong besides the files of a manifest that were read, and the keys that were read for that.
-fn look(root: &Path, bundle: &Bundle) -> (KeyFiles, Findings) {
+/// Returns the signing keys, and the findings besides those of the files themselves.
+fn inspect(root: &Path, bundle: &Bundle) -> (KeyFiles, Findings) {
     let mut findings = Findings::default();
     let keys = KeyFiles::read(root, bundle, &mut findings);
     let known = keys.keys.as_ref();
-    let beyond = bundle.policies.iter().filter_map(|policy| unreachable(policy, bundle, known));
+    let beyond = bundle.policies.iter().filter_map(|policy| unreachable_quorum(policy, bundle, known));
     beyond.for_each(|finding| findings.push(finding));
     let runs = bundle.agent.is_some() || bundle.mcp_servers.iter().any(|server| provided(server).is_some());
-    if runs && let Err(refused) = confined(root, bundle) {
+    if runs && let Err(refused) = sandbox_bounds(root, bundle) {
         findings.push(unenforceable(&refused, bundle));
     }
-    emptied(bundle).into_iter().for_each(|finding| findings.push(finding));
-    toolless::look(bundle).into_iter().for_each(|finding| findings.push(finding));
+    emptied_by_agent(bundle).into_iter().for_each(|finding| findings.push(finding));
+    unavailable_tools::findings(bundle).into_iter().for_each(|finding| findings.push(finding));
     (keys, findings)
 }
 
-/// What the sandbox of the tier lets through, and that in the manifest of the agent would take away by saying nothing of it.
-fn emptied(bundle: &Bundle) -> Vec<Finding> {
+/// Reports hosts of the tier's sandbox that the agent's own sandbox blocks by not mentioning them.
+fn emptied_by_agent(bundle: &Bundle) -> Vec<Finding> {
     let aip44 = &bundle.acp.front.metadata.aip44;
     let (Tier::Sandboxed, Some(outer), Some(agent)) = (aip44.tier, &bundle.sandbox, &bundle.agent) else {
         return Vec::new();
@@ -88,16 +88,16 @@ fn emptied(bundle: &Bundle) -> Vec<Finding> {
     .collect()
 }
 
-/// The same for whoever only wants to know: also whether the programs are there, which may be otherwise on another machine.
+/// Returns the findings of `narrows check`: also missing programs, which may exist on another machine.
 pub(in crate::command) fn survey(root: &Path, bundle: &Bundle) -> Findings {
-    let (_, mut findings) = look(root, bundle);
-    absent(root, bundle).into_iter().for_each(|finding| findings.push(finding));
-    missed(bundle).into_iter().for_each(|finding| findings.push(finding));
+    let (_, mut findings) = inspect(root, bundle);
+    missing_programs(root, bundle).into_iter().for_each(|finding| findings.push(finding));
+    policies_without_tools(bundle).into_iter().for_each(|finding| findings.push(finding));
     findings
 }
 
-/// Policies about tools that there are not: what was to be denied would not be, without a word.
-fn missed(bundle: &Bundle) -> Vec<Finding> {
+/// Reports policies about unknown tools: a denial would silently not apply.
+fn policies_without_tools(bundle: &Bundle) -> Vec<Finding> {
     let reach = Reach::of(bundle);
     let told = |bound: &BoundPolicy| {
         let subject = bound.policy.front.r#match.subject.as_deref().unwrap_or_default();
@@ -109,7 +109,9 @@ fn missed(bundle: &Bundle) -> Vec<Finding> {
             Some(near) => format!("did you mean `{near}`?"),
             None => match reach.tools().collect::<Vec<_>>().as_slice() {
                 [] => "the operator has no tools: add it to `tools` of the OPERATOR.md".to_owned(),
-                tools => format!("write one of {}, or add it to `tools` of the OPERATOR.md", some(tools)),
+                tools => {
+                    format!("write one of {}, or add it to `tools` of the OPERATOR.md", short_list(tools))
+                }
             },
         };
         finding.about("match.subject").advising(line(&hint))
@@ -117,17 +119,16 @@ fn missed(bundle: &Bundle) -> Vec<Finding> {
     reach.missed().into_iter().map(told).collect()
 }
 
-/// A list of names that is not too long to be read.
-fn some(names: &[&str]) -> String {
-    const MOST: usize = 12;
-    let mut told: Vec<&str> = names.iter().copied().take(MOST).collect();
-    if names.len() > MOST {
+fn short_list(names: &[&str]) -> String {
+    const MAX_NAMES: usize = 12;
+    let mut told: Vec<&str> = names.iter().copied().take(MAX_NAMES).collect();
+    if names.len() > MAX_NAMES {
         told.push("…");
     }
     told.join(", ")
 }
 
-/// The place of a key in a file is that of the manifest, whatever the sandbox itself lies in.
+/// Findings about a sandbox point to the key in the manifest.
 fn unenforceable(refused: &Unenforceable, bundle: &Bundle) -> Finding {
     let (file, place, key) = match (&bundle.agent, refused.file.as_str()) {
         (Some(agent), "AGENT-CLI.md") => {
@@ -144,13 +145,17 @@ fn unenforceable(refused: &Unenforceable, bundle: &Bundle) -> Finding {
     Finding::new(Severity::Error, code, file, place, message).about(key).advising(refused.hint.clone())
 }
 
-fn confined(root: &Path, bundle: &Bundle) -> Result<Bounds, Unenforceable> {
+fn sandbox_bounds(root: &Path, bundle: &Bundle) -> Result<SandboxBounds, Unenforceable> {
     let agent = bundle.agent.as_ref();
-    Bounds::of(root, &asked(bundle, agent), agent.and_then(|agent| agent.runner.as_ref()))
+    SandboxBounds::merge(
+        root,
+        &requested_sandboxes(bundle, agent),
+        agent.and_then(|agent| agent.runner.as_ref()),
+    )
 }
 
-/// An approval that takes more people than can give it: whoever has a key, and whoever is the client.
-fn unreachable(bound: &BoundPolicy, bundle: &Bundle, keys: Option<&Keys>) -> Option<Finding> {
+/// Reports an approval that needs more people than have a key or may be the client.
+fn unreachable_quorum(bound: &BoundPolicy, bundle: &Bundle, keys: Option<&Keys>) -> Option<Finding> {
     let policy = &bound.policy.front;
     let asks = matches!(policy.decision, Decision::RequireApproval | Decision::Escalate);
     if !asks || policy.signers.is_empty() {
@@ -171,12 +176,12 @@ fn unreachable(bound: &BoundPolicy, bundle: &Bundle, keys: Option<&Keys>) -> Opt
         let user = name.strip_prefix("user:").unwrap_or(name);
         let who = Principal {
             id: format!("user:{user}"),
-            roles: roles_of(user, approvers),
+            roles: approver_roles(user, approvers),
             ..Principal::default()
         };
         is_signer(&signers, &who)
     });
-    // One of them may be at the other end of the connection, and needs no key there.
+    // One approver may be the client, who needs no key.
     let client = named.chain(of_role).any(|name| {
         let user = name.strip_prefix("user:").unwrap_or(&name);
         !has_key(&format!("user:{user}"))
@@ -185,7 +190,7 @@ fn unreachable(bound: &BoundPolicy, bundle: &Bundle, keys: Option<&Keys>) -> Opt
     if can as u64 >= quorum {
         return None;
     }
-    let who: Vec<String> = policy.signers.iter().map(written).collect();
+    let who: Vec<String> = policy.signers.iter().map(signer_name).collect();
     let message = match can {
         0 => format!(
             "nobody can give this approval, so all of it is refused: no approver and no key is {}",
@@ -197,8 +202,9 @@ fn unreachable(bound: &BoundPolicy, bundle: &Bundle, keys: Option<&Keys>) -> Opt
         ),
     };
     let keyring = governance.and_then(|governance| Some(governance.keyring()?.1));
-    let keyring =
-        keyring.unwrap_or_else(|| governance.map_or(PathBuf::from(USUAL), |it| it.scope.join(USUAL)));
+    let keyring = keyring.unwrap_or_else(|| {
+        governance.map_or(PathBuf::from(DEFAULT_KEYS_FILE), |it| it.scope.join(DEFAULT_KEYS_FILE))
+    });
     let hint =
         format!("add keys to {} (`narrows audit keygen`), or name others as signers", keyring.display());
     let place = bound.policy.place_of(&[if policy.quorum.is_some() { "quorum" } else { "signers" }]);
@@ -206,7 +212,7 @@ fn unreachable(bound: &BoundPolicy, bundle: &Bundle, keys: Option<&Keys>) -> Opt
     Some(finding.about("signers").advising(line(&hint)))
 }
 
-fn written(signer: &narrows_manifest::types::policy::Signer) -> String {
+fn signer_name(signer: &narrows_manifest::types::policy::Signer) -> String {
     match (&signer.role, &signer.user_id) {
         (Some(role), None) => format!("role {role:?}"),
         (_, Some(user)) => format!("user {user:?}"),
@@ -214,27 +220,27 @@ fn written(signer: &narrows_manifest::types::policy::Signer) -> String {
     }
 }
 
-/// The programs of the agent that are not there.
-fn absent(root: &Path, bundle: &Bundle) -> Vec<Finding> {
+/// Reports missing programs of the agent.
+fn missing_programs(root: &Path, bundle: &Bundle) -> Vec<Finding> {
     let Some(agent) = &bundle.agent else { return Vec::new() };
     let beside = root.join(agent.cli.directory());
-    let bin = program(&agent.launch.program, &beside).map(Spec::new);
-    let check = version::command(agent, &beside);
+    let bin = resolve_program(&agent.launch.program, &beside).map(Spec::new);
+    let check = version_check::command(agent, &beside);
     let both = [("bin", &["bin"][..], bin), ("version_check.cmd", &["version_check", "cmd"], check)];
     let missing = |(key, keys, spec): (&str, &[&str], Result<Spec, _>)| {
-        let spec = located(root, [&spec.ok()?]).pop()?;
+        let spec = with_search_path(root, [&spec.ok()?]).pop()?;
         let error = match narrows_process::find(&spec) {
             Ok(path) => {
-                let shim = Shim::at(&path).filter(|_| agent.sandbox.is_some())?;
+                let shim = Shim::at_path(&path).filter(|_| agent.sandbox.is_some())?;
                 let place = agent.cli.place_of(keys);
                 let finding =
                     Finding::new(Severity::Warning, Code::Program, &agent.cli.path, place, shim.to_string());
-                return Some(finding.about(key).advising(shim.advice()));
+                return Some(finding.about(key).advising(shim.hint()));
             }
             Err(error) => error,
         };
         let message = match error {
-            // Where it was looked for is another on each machine.
+            // The search path differs between machines.
             SpawnError::NotFound { program, .. } => format!("the program {program:?} is not there"),
             error => error.to_string(),
         };
@@ -244,7 +250,7 @@ fn absent(root: &Path, bundle: &Bundle) -> Vec<Finding> {
         Some(finding.about(key).advising("install it, as `install` says, or write the path of it"))
     };
     let mut found: Vec<Finding> = both.into_iter().filter_map(missing).collect();
-    // The same program twice is one that is missing.
+    // One program may be named twice.
     found.dedup_by(|next, first| next.message == first.message);
     found
 }

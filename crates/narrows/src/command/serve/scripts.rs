@@ -1,4 +1,4 @@
-//! The files of the workspace that are run: whoever works there could change them for the next one.
+//! Executable files of the workspace: an agent could change them for the next client.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,95 +9,95 @@ use narrows_govern::provided;
 use narrows_manifest::Bundle;
 use sha2::{Digest, Sha256};
 
-/// What is run of a workspace, as it was when it was read.
+/// The executable files and their state at the start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Scripts(BTreeMap<PathBuf, Script>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Script {
-    /// By which it is known to be the same without being read.
-    stamp: Stamp,
+    /// Detects an unchanged file without reading it.
+    stamp: FileStamp,
     digest: String,
 }
 
-/// Device, inode, length, and the times at which content and inode were changed; the last cannot be set.
-type Stamp = [i128; 5];
+/// Device, inode, length, and the change times of content and inode; the last cannot be forged.
+type FileStamp = [i128; 5];
 
 impl Scripts {
-    /// The program of the agent, what its arguments and those of MCP servers name, and the programs of these.
+    /// Reads the program of the agent, files in its arguments and those of MCP servers, and the programs of these
+    /// servers.
     pub(super) fn read(root: &Path, bundle: &Bundle) -> io::Result<Self> {
         let mut found = BTreeMap::new();
-        for place in places(root, bundle) {
-            let script = Script { stamp: stamp(&place)?, digest: digest(&std::fs::read(&place)?) };
+        for place in script_paths(root, bundle) {
+            let script = Script { stamp: stamp(&place)?, digest: sha256_hex(&std::fs::read(&place)?) };
             found.insert(place, script);
         }
         Ok(Self(found))
     }
 
-    /// Where they are.
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
         self.0.keys().map(PathBuf::as_path)
     }
 
-    /// The SHA-256 of each.
+    /// SHA-256 of each.
     pub(super) fn digests(&self) -> impl Iterator<Item = (PathBuf, String)> {
         self.0.iter().map(|(path, script)| (path.clone(), script.digest.clone()))
     }
 
-    /// The first that is not what it was, is gone, or is new.
+    /// Returns the first file that was changed, removed or added.
     pub(super) fn changed(&self, root: &Path, bundle: &Bundle) -> Option<PathBuf> {
-        self.differs(places(root, bundle))
+        self.first_change(script_paths(root, bundle))
     }
 
-    fn differs(&self, now: Vec<PathBuf>) -> Option<PathBuf> {
+    fn first_change(&self, now: Vec<PathBuf>) -> Option<PathBuf> {
         if let Some(new) = now.into_iter().find(|place| !self.0.contains_key(place)) {
             return Some(new);
         }
         let is_same = |path: &Path, script: &Script| {
             stamp(path).is_ok_and(|now| now == script.stamp)
-                || std::fs::read(path).is_ok_and(|bytes| digest(&bytes) == script.digest)
+                || std::fs::read(path).is_ok_and(|bytes| sha256_hex(&bytes) == script.digest)
         };
         self.0.iter().find(|(path, script)| !is_same(path, script)).map(|(path, _)| path.clone())
     }
 }
 
-/// The files in the workspace that are named where something is started, each also where a link leads.
-fn places(root: &Path, bundle: &Bundle) -> Vec<PathBuf> {
+/// Returns the workspace files that commands of the manifest name, each also by its link target.
+fn script_paths(root: &Path, bundle: &Bundle) -> Vec<PathBuf> {
     let mut places = Vec::new();
     if let Some(agent) = &bundle.agent {
         let beside = root.join(agent.cli.directory());
         let sandboxes = [&agent.sandbox, &bundle.sandbox].into_iter().flatten();
-        // Where it starts depends on its sandboxes.
+        // The working directory depends on the sandboxes.
         let starts = sandboxes.flat_map(|plan| {
             plan.cwd.iter().chain(plan.mounts.iter().map(|mount| &mount.source)).map(|path| root.join(path))
         });
         let starts: Vec<PathBuf> = [root.to_owned(), beside.clone()].into_iter().chain(starts).collect();
         if agent.launch.program.contains('/') {
-            places.extend(within(root, &beside, &agent.launch.program));
+            places.extend(workspace_paths(root, &beside, &agent.launch.program));
         }
         for start in &starts {
-            places.extend(agent.launch.args.iter().flat_map(|arg| named(root, start, arg)));
+            places.extend(agent.launch.args.iter().flat_map(|arg| argument_files(root, start, arg)));
         }
     }
     for server in bundle.mcp_servers.iter().filter_map(provided) {
         let command = server["command"].as_str().filter(|command| command.contains('/'));
-        places.extend(command.into_iter().flat_map(|command| within(root, root, command)));
+        places.extend(command.into_iter().flat_map(|command| workspace_paths(root, root, command)));
         let args = server["args"].as_array().into_iter().flatten().filter_map(serde_json::Value::as_str);
-        places.extend(args.flat_map(|arg| named(root, root, arg)));
+        places.extend(args.flat_map(|arg| argument_files(root, root, arg)));
     }
     places.sort();
     places.dedup();
     places
 }
 
-/// The files that an argument names: all of it, or what follows `=`.
-fn named(root: &Path, start: &Path, arg: &str) -> Vec<PathBuf> {
+/// Returns the files that an argument names: as a whole, or after `=`.
+fn argument_files(root: &Path, start: &Path, arg: &str) -> Vec<PathBuf> {
     let value = arg.split_once('=').map(|(_, value)| value);
-    [Some(arg), value].into_iter().flatten().flat_map(|path| within(root, start, path)).collect()
+    [Some(arg), value].into_iter().flatten().flat_map(|path| workspace_paths(root, start, path)).collect()
 }
 
-/// A file by the name that lies in the workspace, and by that to which its links lead.
-fn within(root: &Path, start: &Path, path: &str) -> Vec<PathBuf> {
+/// Returns a path if it is in the workspace, and its link target.
+fn workspace_paths(root: &Path, start: &Path, path: &str) -> Vec<PathBuf> {
     let path = start.join(path);
     if !path.is_file() {
         return Vec::new();
@@ -111,7 +111,7 @@ fn within(root: &Path, start: &Path, path: &str) -> Vec<PathBuf> {
     both.into_iter().flatten().filter(|path| path.starts_with(root)).collect()
 }
 
-fn stamp(path: &Path) -> io::Result<Stamp> {
+fn stamp(path: &Path) -> io::Result<FileStamp> {
     let found = path.metadata()?;
     let nanoseconds = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
     Ok([
@@ -123,8 +123,7 @@ fn stamp(path: &Path) -> io::Result<Stamp> {
     ])
 }
 
-/// The SHA-256 of something, in hexadecimal.
-pub(super) fn digest(bytes: &[u8]) -> String {
+pub(super) fn sha256_hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -147,7 +146,7 @@ mod tests {
         symlink(top.join("outside"), root.join("outer")).expect("a link");
         let check = |arg: &str, expected: &[&str]| {
             let expected: Vec<PathBuf> = expected.iter().map(|path| root.join(path)).collect();
-            let mut found = named(&root, &root, arg);
+            let mut found = argument_files(&root, &root, arg);
             found.dedup();
             assert_eq!(found, expected, "{arg}");
         };
@@ -155,7 +154,7 @@ mod tests {
         check("./lib/../a.sh", &["a.sh"]);
         check("--require=lib/b.js", &["lib/b.js"]);
         check("inner", &["inner", "a.sh"]);
-        // Where it leads is the system's, the link itself is not.
+        // The target belongs to the system, the link does not.
         check("outer", &["outer"]);
         check("../outside", &[]);
         check("lib", &[]);
@@ -164,13 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_seen_and_a_touch_is_none() {
+    fn a_changed_file_is_found_and_a_touched_one_is_not() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a.sh");
         std::fs::write(&path, "one").expect("a file");
-        let script = Script { stamp: stamp(&path).expect("it is there"), digest: digest(b"one") };
+        let script = Script { stamp: stamp(&path).expect("it is there"), digest: sha256_hex(b"one") };
         let scripts = Scripts(BTreeMap::from([(path.clone(), script)]));
-        let changed = || scripts.differs(vec![path.clone()]);
+        let changed = || scripts.first_change(vec![path.clone()]);
         assert_eq!(changed(), None);
         std::fs::write(&path, "one").expect("a file");
         assert_eq!(changed(), None);
@@ -178,6 +177,6 @@ mod tests {
         assert_eq!(changed(), Some(path.clone()));
         std::fs::remove_file(&path).expect("it was there");
         assert_eq!(changed(), Some(path.clone()));
-        assert_eq!(Scripts::default().differs(vec![path.clone()]), Some(path.clone()));
+        assert_eq!(Scripts::default().first_change(vec![path.clone()]), Some(path.clone()));
     }
 }

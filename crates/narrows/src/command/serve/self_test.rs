@@ -1,21 +1,21 @@
-//! `narrows serve --self-test`: a manifest tried out against the thirty points of AIP-44.
+//! `narrows serve --self-test`: tests a manifest against the thirty points of AIP-44.
 //!
-//! Two conversations are held. In one the manifest's own agent introduces itself, and is ended again. In the other a
-//! scripted client talks through the manifest's gate to a scripted agent that wants everything the manifest has a rule for.
-//! The log of it lies in a directory of its own and is thrown away with it.
+//! There are two conversations. In the first, the agent of the manifest only initializes and is ended. In the second,
+//! a scripted client talks through the gate of the manifest to a scripted agent that tries everything the manifest
+//! has a rule for. Its log is in a temporary directory.
 
+mod broken_manifests;
 mod client;
-mod clock;
-mod live;
-mod papers;
+mod deadlines;
+mod foreign_user;
+mod harness;
+mod live_agent;
 mod point;
 mod points;
+mod sample_calls;
 mod script;
-mod stage;
-mod stranger;
 #[cfg(test)]
 mod tests;
-mod wish;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -27,124 +27,133 @@ use narrows_manifest::AuditTarget;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::charge::Charge;
-use super::guests::Guests;
-use super::{data_dir, stand};
+use super::data_dir;
+use super::identities::Identities;
+use super::manifest::LoadedManifest;
+use super::run_gate;
 use crate::cli::{CheckFormat, Serve};
-use crate::failure::{Code, Failure};
+use crate::failure::{ExitStatus, Failure};
 use crate::output;
 use crate::terminal::line;
-use point::{Point, Verdict};
+use foreign_user::ForeignUserResult;
+use harness::{Harness, Observations};
+use point::{Point, PointStatus};
 use points::Evidence;
-use stage::{Seen, Stage};
-use stranger::Knock;
-use wish::Wishes;
+use sample_calls::SampleCalls;
 
-/// Tries a manifest out and tells what was seen. The exit code is 0 if nothing failed.
+/// Tests a manifest and prints the results. The exit code is 0 if no point fails.
 pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
-    let Some(charge) = Charge::load(args)? else { return Ok(Code::Usage.exit()) };
-    let guests = Guests::load(args.identities.as_deref(), &charge)?;
+    let Some(manifest) = LoadedManifest::load(args)? else { return Ok(ExitStatus::Usage.exit_code()) };
+    let identities = Identities::load(args.identities.as_deref(), &manifest)?;
     let data = data_dir(args)?;
-    let points = super::super::block_on(trial(&charge, args, &guests, &data))??;
-    tell(&points, args.format)?;
-    let failed = points.iter().any(|point| point.outcome.verdict == Verdict::Fail);
-    Ok(if failed { Code::Agent } else { Code::Success }.exit())
+    let points = super::super::block_on(run(&manifest, args, &identities, &data))??;
+    print(&points, args.format)?;
+    let failed = points.iter().any(|point| point.outcome.verdict == PointStatus::Fail);
+    Ok(if failed { ExitStatus::Agent } else { ExitStatus::Success }.exit_code())
 }
 
-async fn trial(charge: &Charge, args: &Serve, guests: &Guests, data: &Path) -> Result<Vec<Point>, Failure> {
-    let who = &guests.starter();
-    let place =
+async fn run(
+    manifest: &LoadedManifest,
+    args: &Serve,
+    identities: &Identities,
+    data: &Path,
+) -> Result<Vec<Point>, Failure> {
+    let who = &identities.launcher();
+    let directory =
         tempfile::tempdir().map_err(|error| Failure::setup("make a directory for the test", &error))?;
-    let before = prints(charge, data);
-    let live = live::introduce(charge, args, &place.path().join("data")).await;
-    let gate = stand::gate(charge, who.clone())?;
-    let path = place.path().join("audit-log.jsonl");
-    let log = Log::open(&path, Options::default()).map_err(|error| Failure::unopened_log(&path, &error))?;
-    let trial = Trial::of(charge, who);
-    let seen = trial.play(gate, Some(log), &path).await?;
-    let gates = (0..clock::GATES).map(|_| stand::gate(charge, who.clone())).collect::<Result<Vec<_>, _>>()?;
-    let knock = stranger::knock(guests, charge).await;
-    let after = prints(charge, data);
+    let before = fingerprints(manifest, data);
+    let agent = live_agent::probe(manifest, args, &directory.path().join("data")).await;
+    let gate = run_gate::build(manifest, who.clone())?;
+    let path = directory.path().join("audit-log.jsonl");
+    let log =
+        Log::open(&path, Options::default()).map_err(|error| Failure::audit_log_unopened(&path, &error))?;
+    let test = SelfTest::new(manifest, who);
+    let observed = test.run(gate, Some(log), &path).await?;
+    let gates = (0..deadlines::GATE_COUNT)
+        .map(|_| run_gate::build(manifest, who.clone()))
+        .collect::<Result<Vec<_>, _>>()?;
+    let foreign_user = foreign_user::try_connect(identities, manifest).await;
+    let after = fingerprints(manifest, data);
     let paths = before.keys().chain(after.keys()).collect::<BTreeSet<_>>().into_iter();
-    let touched: Vec<String> = paths
+    let changed_files: Vec<String> = paths
         .filter(|path| before.get(*path) != after.get(*path))
         .map(|path| path.display().to_string())
         .collect();
-    Ok(trial.judge(&seen, &live, gates, &knock, &touched))
+    Ok(test.evaluate(&observed, &agent, gates, &foreign_user, &changed_files))
 }
 
-/// A manifest, and what is tried with it.
-struct Trial<'a> {
-    charge: &'a Charge,
+/// A manifest and its sample calls.
+struct SelfTest<'a> {
+    manifest: &'a LoadedManifest,
     who: &'a Principal,
     mandate: Mandate,
-    wishes: Wishes,
+    samples: SampleCalls,
 }
 
-impl<'a> Trial<'a> {
-    fn of(charge: &'a Charge, who: &'a Principal) -> Self {
-        let mandate = Mandate::of(&charge.bundle, vec![charge.root.clone()]);
-        let wishes = Wishes::of(&charge.bundle, &mandate, who, &policy_of(&charge.bundle));
-        Self { charge, who, mandate, wishes }
+impl<'a> SelfTest<'a> {
+    fn new(manifest: &'a LoadedManifest, who: &'a Principal) -> Self {
+        let mandate = Mandate::of(&manifest.bundle, vec![manifest.root.clone()]);
+        let samples = SampleCalls::find(&manifest.bundle, &mandate, who, &policy_of(&manifest.bundle));
+        Self { manifest, who, mandate, samples }
     }
 
-    /// Tries everything at this gate, with this log at `path`.
-    async fn play(&self, gate: Gate, log: Option<Log>, path: &Path) -> Result<Seen, Failure> {
-        let root = &self.charge.root;
-        let script = script::of(&self.wishes, &self.mandate.capabilities, &root.to_string_lossy())
-            .map_err(|error| Failure::bad_script("self-test", &error))?;
-        let signers = stage::signers(&self.wishes, &self.mandate);
-        let brought = self.brought();
-        let stage = Stage { gate, log, path, root, script, signers, brought };
-        stage.play().await.map_err(|error| Failure::setup("read the log of the test", &error))
+    /// Runs the scripted conversation with this gate and the log at `path`.
+    async fn run(&self, gate: Gate, log: Option<Log>, path: &Path) -> Result<Observations, Failure> {
+        let root = &self.manifest.root;
+        let script = script::build(&self.samples, &self.mandate.capabilities, &root.to_string_lossy())
+            .map_err(|error| Failure::script_invalid("self-test", &error))?;
+        let signers = harness::signers(&self.samples, &self.mandate);
+        let client_server = self.client_server();
+        let harness = Harness { gate, log, path, root, script, signers, client_server };
+        harness.run().await.map_err(|error| Failure::setup("read the log of the test", &error))
     }
 
-    /// The name of a server that a client may bring, where the manifest lists one and leaves it to the client.
-    fn brought(&self) -> Option<String> {
-        let servers = self.charge.bundle.mcp_servers.iter().filter(|server| provided(server).is_none());
+    /// Returns the name of a listed MCP server that the client provides.
+    fn client_server(&self) -> Option<String> {
+        let servers = self.manifest.bundle.mcp_servers.iter().filter(|server| provided(server).is_none());
         let mut names = servers.map(|server| server.server.name.clone());
         names.next().filter(|_| self.mandate.capabilities.mcp_acp)
     }
 
-    fn judge(
+    fn evaluate(
         &self,
-        seen: &Seen,
-        live: &live::Live,
+        observed: &Observations,
+        agent: &live_agent::LiveAgent,
         gates: Vec<Gate>,
-        knock: &Knock,
-        touched: &[String],
+        foreign_user: &ForeignUserResult,
+        changed_files: &[String],
     ) -> Vec<Point> {
-        let Self { charge, who, mandate, wishes } = self;
-        let setup = clock::Setup {
-            root: &charge.root.to_string_lossy(),
-            patience: charge.patience,
-            approved: wishes.approved.as_ref(),
-            denied: wishes.denied.as_ref(),
+        let Self { manifest, who, mandate, samples } = self;
+        let setup = deadlines::DeadlineSetup {
+            root: &manifest.root.to_string_lossy(),
+            patience: manifest.patience,
+            approved: samples.approved.as_ref(),
+            denied: samples.denied.as_ref(),
         };
-        let deadlines = clock::deadlines(gates, &setup);
-        let brought = self.brought();
+        let deadlines = deadlines::deadlines(gates, &setup);
+        let client_server = self.client_server();
         let evidence = Evidence {
-            charge,
+            manifest,
             mandate,
-            wishes,
-            seen,
-            live,
-            touched,
+            samples,
+            observed,
+            agent,
+            changed_files,
             deadlines,
-            knock,
-            brought: brought.as_deref(),
+            foreign_user,
+            client_server: client_server.as_deref(),
             who: &who.id,
         };
         evidence.points()
     }
 }
 
-/// What the test must not change, and what it is now: the log, and everything in the data directory but sessions.
-fn prints(charge: &Charge, data: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+/// Returns the content of files that the test must not change: the log, and the data directory except for sessions.
+fn fingerprints(manifest: &LoadedManifest, data: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let digest = |path: &Path| std::fs::read(path).ok().map(|bytes| Sha256::digest(bytes).to_vec());
     let mut paths = Vec::new();
-    if let AuditTarget::Log(path) = &charge.bundle.audit {
-        paths.push(charge.root.join(path));
+    if let AuditTarget::Log(path) = &manifest.bundle.audit {
+        paths.push(manifest.root.join(path));
     }
     for directory in ["pins", "memory"] {
         let entries = std::fs::read_dir(data.join(directory)).into_iter().flatten().filter_map(Result::ok);
@@ -153,7 +162,7 @@ fn prints(charge: &Charge, data: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     paths.into_iter().map(|path| (path.clone(), digest(&path))).collect()
 }
 
-fn tell(points: &[Point], format: CheckFormat) -> Result<(), Failure> {
+fn print(points: &[Point], format: CheckFormat) -> Result<(), Failure> {
     if format == CheckFormat::Json {
         return output::print_json(json!({"points": points, "summary": summary(points)}));
     }
@@ -176,6 +185,6 @@ fn tell(points: &[Point], format: CheckFormat) -> Result<(), Failure> {
 fn summary(points: &[Point]) -> serde_json::Value {
     let count = |verdict| points.iter().filter(|point| point.outcome.verdict == verdict).count();
     json!({
-        "pass": count(Verdict::Pass), "fail": count(Verdict::Fail), "not_applicable": count(Verdict::NotApplicable),
+        "pass": count(PointStatus::Pass), "fail": count(PointStatus::Fail), "not_applicable": count(PointStatus::NotApplicable),
     })
 }

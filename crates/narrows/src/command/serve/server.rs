@@ -1,4 +1,4 @@
-//! A manifest of the kind `server`: its operator, played by the built-in agent.
+//! Manifests of kind `server`: the operator is run by the built-in agent.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use narrows_link::memory::pair;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::charge::Charge;
-use super::memory::{self, Keeper};
-use super::persona;
+use super::manifest::LoadedManifest;
+use super::memory::{self, MemoryWriter};
+use super::system_prompt;
 use crate::cli::{Acp, Serve};
 use crate::failure::Failure;
 use crate::output;
@@ -19,19 +19,19 @@ use crate::terminal::line;
 
 /// Asks the gate before a tool is announced or run.
 #[derive(Debug)]
-struct Counsel(mpsc::Sender<Inquiry>);
+struct GateClient(mpsc::Sender<Inquiry>);
 
-impl ToolGate for Counsel {
+impl ToolGate for GateClient {
     fn check<'a>(&'a self, request: &'a ToolRequest) -> ToolDecisionFuture<'a> {
         Box::pin(async move {
             let ToolRequest { session, id: call, server, tool, name, arguments } = request.clone();
-            let (answer, said) = oneshot::channel();
+            let (answer, verdict) = oneshot::channel();
             let inquiry = Inquiry::Consult(Request { session, call, server, tool, name, arguments }, answer);
-            // Whoever cannot be asked has not agreed.
+            // A gate that cannot be asked has not agreed.
             if self.0.send(inquiry).await.is_err() {
                 return ToolDecision::Deny("nobody decides about it any more".to_owned());
             }
-            match said.await {
+            match verdict.await {
                 Ok(None) => ToolDecision::Allow,
                 Ok(Some(why)) => ToolDecision::Deny(why),
                 Err(_) => ToolDecision::Deny("nobody has decided about it".to_owned()),
@@ -40,36 +40,36 @@ impl ToolGate for Counsel {
     }
 }
 
-/// What the agent is told that plays the operator.
-pub(super) fn settings(charge: &Charge, args: &Serve) -> Result<Settings, Failure> {
-    let operator = charge.bundle.operator.as_ref().ok_or_else(Failure::no_operator)?;
-    let system = persona::of(&operator.front, &charge.bundle);
+/// Returns the settings of the agent that runs the operator.
+pub(super) fn settings(manifest: &LoadedManifest, args: &Serve) -> Result<Settings, Failure> {
+    let operator = manifest.bundle.operator.as_ref().ok_or_else(Failure::no_operator)?;
+    let system = system_prompt::build(&operator.front, &manifest.bundle);
     let settings = super::super::acp::settings(Acp {
         model: args.model.clone(),
         errors: None,
         data_dir: args.data_dir.clone(),
-        // What remembers nothing keeps no sessions either.
-        no_store: memory::is_none(&operator.front),
+        // An operator without memory stores no sessions.
+        no_store: memory::keeps_nothing(&operator.front),
         mcp: None,
         local: true,
         ignored: Vec::new(),
     })?;
-    for binding in charge.bundle.mcp_servers.iter().filter(|binding| provided(binding).is_none()) {
+    for binding in manifest.bundle.mcp_servers.iter().filter(|binding| provided(binding).is_none()) {
         let name = line(&binding.server.name);
-        output::complain(&format!("warning: the MCP server {name:?} is not started: nothing says how\n"));
+        output::write_stderr(&format!("warning: the MCP server {name:?} is not started: nothing says how\n"));
     }
     Ok(Settings { system: Some(system), ..settings })
 }
 
-/// Starts an agent that asks the gate before it uses a tool, and ends when its link does.
-pub(super) fn play(
+/// Starts an agent that asks the gate before it uses a tool. It ends with its link.
+pub(super) fn start(
     settings: &Settings,
     ask: mpsc::Sender<Inquiry>,
-    keeper: Option<Arc<Keeper>>,
+    memory_writer: Option<Arc<MemoryWriter>>,
 ) -> (Link, JoinHandle<Result<(), EndpointError>>) {
-    let mut settings = Settings { gate: Arc::new(Counsel(ask)), ..settings.clone() };
-    if let Some(keeper) = keeper {
-        settings.memory = keeper;
+    let mut settings = Settings { gate: Arc::new(GateClient(ask)), ..settings.clone() };
+    if let Some(memory_writer) = memory_writer {
+        settings.memory = memory_writer;
     }
     let (inner, outer) = pair(&narrows_link::Options::default());
     let (peer, inbox) = narrows_rpc::start(inner, narrows_agent::options());
@@ -82,15 +82,15 @@ mod tests {
 
     use super::*;
 
-    fn wanted(arguments: serde_json::Value) -> ToolRequest {
+    fn requested(arguments: serde_json::Value) -> ToolRequest {
         let (session, id) = ("s".into(), "c".into());
         ToolRequest { session, id, server: None, tool: "t".into(), name: "t".into(), arguments }
     }
 
-    async fn said(answer: Option<Option<String>>) -> ToolDecision {
+    async fn verdict(answer: Option<Option<String>>) -> ToolDecision {
         let (ask, mut asked) = mpsc::channel(1);
-        let gate = Counsel(ask);
-        let request = wanted(json!({"a": 1}));
+        let gate = GateClient(ask);
+        let request = requested(json!({"a": 1}));
         let answering = async {
             let Some(Inquiry::Consult(request, to)) = asked.recv().await else { return };
             assert_eq!((request.tool.as_str(), request.arguments), ("t", json!({"a": 1})));
@@ -103,12 +103,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_clear_yes_lets_a_tool_run() {
-        assert_eq!(said(Some(None)).await, ToolDecision::Allow);
-        assert_eq!(said(Some(Some("no".into()))).await, ToolDecision::Deny("no".into()));
-        assert_eq!(said(None).await, ToolDecision::Deny("nobody has decided about it".into()));
+    async fn only_an_explicit_allow_lets_a_tool_run() {
+        assert_eq!(verdict(Some(None)).await, ToolDecision::Allow);
+        assert_eq!(verdict(Some(Some("no".into()))).await, ToolDecision::Deny("no".into()));
+        assert_eq!(verdict(None).await, ToolDecision::Deny("nobody has decided about it".into()));
         let (ask, asked) = mpsc::channel(1);
         drop(asked);
-        assert!(matches!(Counsel(ask).check(&wanted(json!({}))).await, ToolDecision::Deny(_)));
+        assert!(matches!(GateClient(ask).check(&requested(json!({}))).await, ToolDecision::Deny(_)));
     }
 }

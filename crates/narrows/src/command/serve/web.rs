@@ -1,4 +1,4 @@
-//! `narrows serve` over HTTP and WebSocket: one front for all such places, and clients that have shown who they are.
+//! `narrows serve` over HTTP and WebSocket: one HTTP server for all such listeners, with authenticated clients.
 
 use std::io;
 use std::os::unix::net::UnixStream as Pair;
@@ -12,94 +12,94 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::guests::Guests;
-use super::leaving::Leaving;
-use super::slots::{Full, Slot, Slots};
+use super::identities::Identities;
+use super::shutdown::Shutdown;
+use super::slots::{NoSlot, Slot, Slots};
 use crate::command::web;
 use crate::failure::Failure;
 
-/// How many may be on their way from the front to a gate.
-const COMING: usize = 16;
+/// The number of clients that wait to be accepted.
+const MAX_QUEUED_CLIENTS: usize = 16;
 
-/// How many sockets there are at least for each client that there may be: over HTTP one client has several.
-const SOCKETS: usize = 16;
+/// The minimum number of sockets for each client: over HTTP one client uses several.
+const MIN_SOCKETS_PER_CLIENT: usize = 16;
 
-/// Somebody whom the front has let in.
-pub(super) struct Newcomer {
+/// A client that the HTTP server authenticated.
+pub(super) struct WebClient {
     pub(super) stream: UnixStream,
     identity: Identity,
-    /// Their place among all clients.
     pub(super) slot: Option<Slot>,
 }
 
-impl Newcomer {
-    /// Who that is to the gate. `Err`: nobody who may come in.
-    pub(super) fn admit(&self, guests: &Guests) -> Result<Principal, Principal> {
+impl WebClient {
+    /// Identifies the client for the gate. `Err` if it is not admitted.
+    pub(super) fn admit(&self, identities: &Identities) -> Result<Principal, Principal> {
         let Identity { proof, name, scopes, .. } = &self.identity;
         match proof {
-            Proof::Token => guests.admit_shown(self.identity.to_string(), Method::Token, scopes.clone()),
+            Proof::Token => identities.admit_proven(self.identity.to_string(), Method::Token, scopes.clone()),
             Proof::Certificate => {
-                guests.admit_shown(self.identity.to_string(), Method::Certificate, scopes.clone())
+                identities.admit_proven(self.identity.to_string(), Method::Certificate, scopes.clone())
             }
-            Proof::User => guests.admit(name.parse().ok(), Method::SocketOwner),
-            Proof::Place | Proof::Handed => guests.admit(None, Method::Unauthenticated),
+            Proof::User => identities.admit(name.parse().ok(), Method::SocketOwner),
+            Proof::Place | Proof::Handed => identities.admit(None, Method::Unauthenticated),
         }
     }
 }
 
-/// The way from the front to the gates.
-struct Desk {
+/// Connects the HTTP server with the gates.
+struct GateBackend {
     slots: Arc<Slots>,
-    coming: mpsc::Sender<Newcomer>,
+    clients: mpsc::Sender<WebClient>,
 }
 
-impl Backend for Desk {
+impl Backend for GateBackend {
     fn open(&self, identity: Identity, _: usize) -> Opening<'_> {
         Box::pin(async move {
-            let slot = self.slots.take_for(&identity.to_string()).map_err(full)?;
+            let slot = self.slots.take(&identity.to_string()).map_err(slot_error)?;
             self.connect(identity, slot).await
         })
     }
 
     fn open_later(&self, identity: Identity, _: usize) -> Opening<'_> {
         Box::pin(async move {
-            let slot = self.slots.take_later(&identity.to_string()).await.map_err(full)?;
+            let slot = self.slots.wait_for_slot(&identity.to_string()).await.map_err(slot_error)?;
             self.connect(identity, slot).await
         })
     }
 }
 
-fn full(full: Full) -> io::Error {
-    match full {
-        Full::All => io::ErrorKind::WouldBlock.into(),
-        Full::Identity => io::ErrorKind::QuotaExceeded.into(),
+fn slot_error(slot_error: NoSlot) -> io::Error {
+    match slot_error {
+        NoSlot::All => io::ErrorKind::WouldBlock.into(),
+        NoSlot::Identity => io::ErrorKind::QuotaExceeded.into(),
     }
 }
 
-impl Desk {
+impl GateBackend {
     async fn connect(&self, identity: Identity, slot: Slot) -> io::Result<Pair> {
         let (theirs, ours) = Pair::pair()?;
         ours.set_nonblocking(true)?;
-        let newcomer = Newcomer { stream: UnixStream::from_std(ours)?, identity, slot: Some(slot) };
-        self.coming.send(newcomer).await.map_err(|_| io::ErrorKind::NotConnected)?;
+        let client = WebClient { stream: UnixStream::from_std(ours)?, identity, slot: Some(slot) };
+        self.clients.send(client).await.map_err(|_| io::ErrorKind::NotConnected)?;
         Ok(theirs)
     }
 }
 
-/// All places for HTTP and WebSocket, being served.
-pub(super) struct Web {
-    coming: mpsc::Receiver<Newcomer>,
-    front: Serving,
+/// All HTTP and WebSocket listeners.
+pub(super) struct WebListeners {
+    clients: mpsc::Receiver<WebClient>,
+    server: WebServer,
 }
 
-/// The front itself.
-pub(super) struct Serving {
+/// The running HTTP server.
+pub(super) struct WebServer {
     handle: Handle,
     task: JoinHandle<io::Result<()>>,
 }
 
-impl Web {
-    /// Opens those that are among `places`. Also tells where they are, in their order. `None`: there are none.
+impl WebListeners {
+    /// Opens the HTTP and WebSocket listeners among `places` and returns their addresses in order. `None` if there
+    /// are none.
     pub(super) fn open(
         places: &[Listen],
         limits: &config::Limits,
@@ -115,41 +115,41 @@ impl Web {
         }
         let listeners = webs.iter().enumerate().map(|(number, at)| web::listener(at, number, Auth::User));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
-        let (sender, coming) = mpsc::channel(COMING);
-        let desk = Arc::new(Desk { slots: Arc::clone(slots), coming: sender });
+        let (sender, clients) = mpsc::channel(MAX_QUEUED_CLIENTS);
+        let backend = Arc::new(GateBackend { slots: Arc::clone(slots), clients: sender });
         let limits = web::limits(limits);
-        let sockets = limits.max_sockets.max(SOCKETS * slots.max());
-        let front = HttpServer::bind(listeners, Limits { max_sockets: sockets, ..limits }, desk)
-            .map_err(|error| Failure::serve_front(&error))?;
-        let at = |(at, address): (&&config::Web, _)| Door::Web(Box::new(web::at(at, address)));
-        let doors = webs.iter().zip(front.local_addrs().iter().copied()).map(at).collect();
-        let handle = front.handle();
-        let front = Serving { handle, task: tokio::spawn(front.serve()) };
-        Ok(Some((Self { coming, front }, doors)))
+        let sockets = limits.max_sockets.max(MIN_SOCKETS_PER_CLIENT * slots.max());
+        let server = HttpServer::bind(listeners, Limits { max_sockets: sockets, ..limits }, backend)
+            .map_err(|error| Failure::serve_web_listener(&error))?;
+        let at = |(at, address): (&&config::Web, _)| Door::Web(Box::new(web::with_address(at, address)));
+        let doors = webs.iter().zip(server.local_addrs().iter().copied()).map(at).collect();
+        let handle = server.handle();
+        let server = WebServer { handle, task: tokio::spawn(server.serve()) };
+        Ok(Some((Self { clients, server }, doors)))
     }
 
-    /// The next who comes in. Safe to cancel.
-    pub(super) async fn accept(&mut self) -> io::Result<Newcomer> {
-        match self.coming.recv().await {
-            Some(newcomer) => Ok(newcomer),
+    /// Accepts the next client. Cancel-safe.
+    pub(super) async fn accept(&mut self) -> io::Result<WebClient> {
+        match self.clients.recv().await {
+            Some(client) => Ok(client),
             None => std::future::pending().await,
         }
     }
 
-    /// Lets nobody in any more; whoever is there stays.
-    pub(super) fn close(self) -> Serving {
-        self.front
+    /// Stops accepting. Open connections stay.
+    pub(super) fn close(self) -> WebServer {
+        self.server
     }
 }
 
-impl Serving {
-    /// Ends it, after a moment for last words.
-    pub(super) async fn finish(self, leaving: &Leaving) {
+impl WebServer {
+    /// Shuts down the server, waiting for its connections to close.
+    pub(super) async fn finish(self, shutdown: &Shutdown) {
         let Self { handle, task } = self;
         handle.shutdown();
         tokio::select! {
             biased;
-            () = leaving.urgent() => {}
+            () = shutdown.forced() => {}
             served = task => if let Ok(Err(error)) = served {
                 tracing::error!(%error, "nobody could come in by HTTP and WebSocket");
             },

@@ -1,4 +1,4 @@
-//! The scripted client in front of the gate: says what it is told, and remembers all it hears.
+//! The scripted client in front of the gate. It records everything that it receives.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,151 +9,149 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
-/// How long anything may take before it counts as not having happened.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The time after which something counts as not having happened.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether something waits for those who approve from elsewhere.
-const LOOK: Duration = Duration::from_millis(20);
+/// The interval of checks for pending approvals.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What is answered to questions.
+/// The decision of the scripted approvers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manner {
+pub(super) enum ApprovalReply {
     Approve,
     Reject,
 }
 
-/// One thing that was tried, and what came of it.
+/// A step of the test and its results.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Act {
-    /// The answer, or nothing if none came.
+pub(super) struct Step {
+    /// Null without a response.
     pub(super) answer: Value,
-    /// The updates before it.
+    /// The updates before the response.
     pub(super) updates: Vec<Value>,
-    /// What was asked of the client.
-    pub(super) asked: Vec<Value>,
-    /// The calls that were shown before their decisions were in the log.
+    /// The requests to the client.
+    pub(super) requests: Vec<Value>,
+    /// Calls that were shown before their decision was logged.
     pub(super) early: Vec<String>,
-    /// How many approved from elsewhere, and how many were told that they may not.
-    pub(super) ballots: usize,
-    pub(super) strangers: usize,
-    /// The first and behind the last line of the log that belongs to it.
+    /// The number of approvals that counted, and of approvers that were rejected.
+    pub(super) approvals: usize,
+    pub(super) rejected_approvers: usize,
+    /// The range of log lines that belongs to the step.
     pub(super) lines: (usize, usize),
 }
 
-impl Act {
-    /// Everything the agent said in it.
-    pub(super) fn said(&self) -> String {
+impl Step {
+    /// Returns the text of the agent.
+    pub(super) fn agent_text(&self) -> String {
         let said = self.updates.iter().filter(|update| update["sessionUpdate"] == "agent_message_chunk");
         said.filter_map(|update| update["content"]["text"].as_str()).collect()
     }
 
-    /// Whether a call of this id was shown.
-    pub(super) fn shows(&self, id: &str) -> bool {
+    /// Returns `true` if a call with this id was shown.
+    pub(super) fn shows_call(&self, id: &str) -> bool {
         self.updates.iter().any(|update| update["toolCallId"] == id)
     }
 
-    /// How the turn ended.
-    pub(super) fn stop(&self) -> &str {
+    /// Returns the stop reason of the turn.
+    pub(super) fn stop_reason(&self) -> &str {
         self.answer["result"]["stopReason"].as_str().unwrap_or("no answer")
     }
 }
 
-/// The client.
-pub(super) struct Client {
+pub(super) struct ScriptedClient {
     link: Link,
     ask: mpsc::Sender<Inquiry>,
     log: PathBuf,
-    /// Who approves from elsewhere, as far as policies name them.
+    /// Approvers that the policies name.
     signers: Vec<Principal>,
     last: u64,
-    /// Every line that came, and how many of them were no messages.
-    pub(super) heard: usize,
-    pub(super) garbled: usize,
+    /// The number of received lines, and of those that were not messages.
+    pub(super) received_lines: usize,
+    pub(super) invalid_lines: usize,
 }
 
-impl Client {
+impl ScriptedClient {
     pub(super) fn new(link: Link, ask: mpsc::Sender<Inquiry>, log: PathBuf, signers: Vec<Principal>) -> Self {
-        Self { link, ask, log, signers, last: 0, heard: 0, garbled: 0 }
+        Self { link, ask, log, signers, last: 0, received_lines: 0, invalid_lines: 0 }
     }
 
-    /// How many lines the log has.
+    /// Returns the number of lines in the log.
     pub(super) fn lines(&self) -> usize {
         std::fs::read_to_string(&self.log).map_or(0, |text| text.lines().count())
     }
 
     async fn send(&self, value: &Value) {
-        // Whoever does not hear it does not answer it either.
+        // A gate that does not receive the message does not answer it either.
         let _ = self.link.sender.send(value.to_string().into()).await;
     }
 
-    /// Sends a notification.
-    pub(super) async fn tell(&self, method: &str, params: &Value) {
+    pub(super) async fn notify(&self, method: &str, params: &Value) {
         self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params})).await;
     }
 
-    /// Sends a request and waits for its answer. `nudge` is told once something was said in it.
-    pub(super) async fn ask(&mut self, method: &str, params: &Value, manner: Manner) -> Act {
-        self.ask_and(method, params, manner, None).await
+    /// Sends a request and waits for its response.
+    pub(super) async fn request(&mut self, method: &str, params: &Value, decision: ApprovalReply) -> Step {
+        self.request_then(method, params, decision, None).await
     }
 
-    /// The same, and sends a notification as soon as the agent has said something.
-    pub(super) async fn ask_and(
+    /// Sends a request, and a notification after the first update.
+    pub(super) async fn request_then(
         &mut self,
         method: &str,
         params: &Value,
-        manner: Manner,
+        decision: ApprovalReply,
         mut then: Option<(&str, Value)>,
-    ) -> Act {
+    ) -> Step {
         self.last += 1;
         let id = self.last;
-        let mut act = Act { lines: (self.lines(), 0), ..Act::default() };
+        let mut step = Step { lines: (self.lines(), 0), ..Step::default() };
         self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).await;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + RESPONSE_TIMEOUT;
         while Instant::now() < until {
-            let Ok(frame) = timeout(LOOK, self.link.receiver.recv()).await else {
-                self.vote(&mut act, manner).await;
+            let Ok(frame) = timeout(POLL_INTERVAL, self.link.receiver.recv()).await else {
+                self.send_approvals(&mut step, decision).await;
                 continue;
             };
             let Some(frame) = frame else { break };
-            self.heard += 1;
+            self.received_lines += 1;
             let Ok(message) = serde_json::from_slice::<Value>(frame.bytes()) else {
-                self.garbled += 1;
+                self.invalid_lines += 1;
                 continue;
             };
             if message["jsonrpc"] != "2.0" {
-                self.garbled += 1;
+                self.invalid_lines += 1;
             }
             match (message.get("method"), message.get("id")) {
                 (Some(method), Some(id)) => {
-                    act.asked.push(message.clone());
-                    let answer = reply(method.as_str().unwrap_or_default(), manner);
+                    step.requests.push(message.clone());
+                    let answer = reply(method.as_str().unwrap_or_default(), decision);
                     self.send(&json!({"jsonrpc": "2.0", "id": id, "result": answer})).await;
                 }
                 (Some(_), None) => {
                     let mut update = message["params"]["update"].clone();
-                    self.compare(&update, &mut act);
-                    // Beside the update, where no agent puts it.
+                    self.check_logged_first(&update, &mut step);
+                    // In a member that no agent uses.
                     if let Some(members) = update.as_object_mut() {
                         members.insert("_mark".to_owned(), message["params"]["_meta"]["aip44"].clone());
                     }
-                    act.updates.push(update);
+                    step.updates.push(update);
                     if let Some((method, params)) = then.take() {
-                        self.tell(method, &params).await;
+                        self.notify(method, &params).await;
                     }
                 }
                 (None, Some(answered)) if *answered == id => {
-                    act.answer = message;
+                    step.answer = message;
                     break;
                 }
                 _ => {}
             }
         }
-        act.lines.1 = self.lines();
-        act
+        step.lines.1 = self.lines();
+        step
     }
 
-    /// A call that is shown must have been decided in the log.
-    fn compare(&self, update: &Value, act: &mut Act) {
+    /// Records a call that is shown before its decision is in the log.
+    fn check_logged_first(&self, update: &Value, step: &mut Step) {
         if update["sessionUpdate"] != "tool_call" {
             return;
         }
@@ -164,33 +162,33 @@ impl Client {
             entry["action"] == "policy.resolved" && entry["metadata"]["aip44"]["toolCallId"] == id
         };
         if !text.lines().any(is_decided) {
-            act.early.push(id.to_owned());
+            step.early.push(id.to_owned());
         }
     }
 
-    /// Says for those who approve from elsewhere what they say, after somebody who may not has tried.
-    async fn vote(&self, act: &mut Act, manner: Manner) {
+    /// Sends approvals of the scripted approvers, after one of an unlisted user.
+    async fn send_approvals(&self, step: &mut Step, decision: ApprovalReply) {
         let (answer, open) = oneshot::channel();
         let _ = self.ask.send(Inquiry::Open(answer)).await;
         let Some(waiting) = open.await.unwrap_or_default().into_iter().next() else { return };
         if waiting.asked {
-            // Whoever may say so here is asked first, and the question is on its way.
+            // The client is asked first, and its request is on the way.
             return;
         }
-        let nobody = Principal { id: "user:narrows-self-test-stranger".to_owned(), ..Principal::default() };
-        for signer in std::iter::once(&nobody).chain(&self.signers) {
+        let unlisted = Principal { id: "user:narrows-self-test-stranger".to_owned(), ..Principal::default() };
+        for signer in std::iter::once(&unlisted).chain(&self.signers) {
             let ballot = Ballot {
                 id: waiting.id.clone(),
                 signer: signer.clone(),
-                approves: manner == Manner::Approve,
-                reason: (manner == Manner::Reject).then(|| "self-test".to_owned()),
+                approves: decision == ApprovalReply::Approve,
+                reason: (decision == ApprovalReply::Reject).then(|| "self-test".to_owned()),
                 signature: None,
             };
             let (answer, counted) = oneshot::channel();
             let _ = self.ask.send(Inquiry::Ballot(ballot, answer)).await;
             match counted.await {
-                Ok(Ok(())) => act.ballots += 1,
-                Ok(Err(narrows_govern::BallotError::NotASigner)) => act.strangers += 1,
+                Ok(Ok(())) => step.approvals += 1,
+                Ok(Err(narrows_govern::BallotError::NotASigner)) => step.rejected_approvers += 1,
                 Ok(Err(narrows_govern::BallotError::Twice)) => {}
                 Ok(Err(
                     narrows_govern::BallotError::Unknown | narrows_govern::BallotError::SignatureInvalid(_),
@@ -201,13 +199,13 @@ impl Client {
     }
 }
 
-/// What the client answers to what is asked of it.
-fn reply(method: &str, manner: Manner) -> Value {
-    match (method, manner) {
-        ("session/request_permission", Manner::Approve) => {
+/// Returns the result for a request to the client.
+fn reply(method: &str, decision: ApprovalReply) -> Value {
+    match (method, decision) {
+        ("session/request_permission", ApprovalReply::Approve) => {
             json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}})
         }
-        ("session/request_permission", Manner::Reject) => {
+        ("session/request_permission", ApprovalReply::Reject) => {
             json!({"outcome": {"outcome": "selected", "optionId": "reject_once"}})
         }
         ("fs/read_text_file", _) => json!({"content": "a secret of the client"}),

@@ -1,18 +1,16 @@
-//! What was found about one point of AIP-44.
+//! The result of one point of AIP-44.
 
 use serde::Serialize;
 
-/// Whether a point holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Verdict {
+pub(super) enum PointStatus {
     Pass,
     Fail,
     NotApplicable,
 }
 
-impl Verdict {
-    /// In words.
+impl PointStatus {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -22,56 +20,55 @@ impl Verdict {
     }
 }
 
-/// A verdict and what it rests on.
+/// A status and its evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Outcome {
-    pub(super) verdict: Verdict,
+pub(super) struct PointResult {
+    pub(super) verdict: PointStatus,
     pub(super) evidence: String,
 }
 
-/// It holds.
-pub(super) fn passes(evidence: impl Into<String>) -> Outcome {
-    Outcome { verdict: Verdict::Pass, evidence: evidence.into() }
+pub(super) fn passes(evidence: impl Into<String>) -> PointResult {
+    PointResult { verdict: PointStatus::Pass, evidence: evidence.into() }
 }
 
-/// It does not.
-pub(super) fn fails(evidence: impl Into<String>) -> Outcome {
-    Outcome { verdict: Verdict::Fail, evidence: evidence.into() }
+pub(super) fn fails(evidence: impl Into<String>) -> PointResult {
+    PointResult { verdict: PointStatus::Fail, evidence: evidence.into() }
 }
 
-/// The manifest gives no occasion to see.
-pub(super) fn not_applicable(why: impl Into<String>) -> Outcome {
-    Outcome { verdict: Verdict::NotApplicable, evidence: why.into() }
+/// The manifest gives no opportunity to test the point.
+pub(super) fn not_applicable(why: impl Into<String>) -> PointResult {
+    PointResult { verdict: PointStatus::NotApplicable, evidence: why.into() }
 }
 
-/// It holds if that is so.
-pub(super) fn holds(is_so: bool, evidence: impl Into<String>) -> Outcome {
+pub(super) fn passes_if(is_so: bool, evidence: impl Into<String>) -> PointResult {
     if is_so { passes(evidence) } else { fails(evidence) }
 }
 
-impl Outcome {
-    /// Both together: what fails counts, and what does not apply does not.
+impl PointResult {
+    /// Combines two results: a failure decides, and "not applicable" is neutral.
     pub(super) fn with(&self, other: &Self) -> Self {
         match (self.verdict, other.verdict) {
-            (_, Verdict::Fail) => other.clone(),
-            (Verdict::Fail, _) | (_, Verdict::NotApplicable) => self.clone(),
-            (Verdict::NotApplicable, _) => other.clone(),
-            (Verdict::Pass, Verdict::Pass) => passes(format!("{}; {}", self.evidence, other.evidence)),
+            (_, PointStatus::Fail) => other.clone(),
+            (PointStatus::Fail, _) | (_, PointStatus::NotApplicable) => self.clone(),
+            (PointStatus::NotApplicable, _) => other.clone(),
+            (PointStatus::Pass, PointStatus::Pass) => {
+                passes(format!("{}; {}", self.evidence, other.evidence))
+            }
         }
     }
 }
 
-/// One point, as it is told.
+/// One point of the report.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Point {
     pub(super) point: u8,
     pub(super) about: &'static str,
     #[serde(flatten)]
-    pub(super) outcome: Outcome,
+    pub(super) outcome: PointResult,
 }
 
-/// What the points are about, in their order.
-pub(super) const ABOUT: [&str; 30] = [
+/// The titles of the points, in order.
+pub(super) const POINT_TITLES: [&str; 30] = [
     "what is declared is there",
     "plain peers",
     "front matter",
@@ -109,16 +106,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_counts_and_what_does_not_apply_does_not() {
+    fn a_failure_decides_and_not_applicable_is_neutral() {
         let (pass, fail, none) = (passes("a"), fails("b"), not_applicable("c"));
         for (one, other, expected) in [
-            (&pass, &pass, Verdict::Pass),
-            (&pass, &fail, Verdict::Fail),
-            (&fail, &pass, Verdict::Fail),
-            (&none, &fail, Verdict::Fail),
-            (&none, &pass, Verdict::Pass),
-            (&pass, &none, Verdict::Pass),
-            (&none, &none, Verdict::NotApplicable),
+            (&pass, &pass, PointStatus::Pass),
+            (&pass, &fail, PointStatus::Fail),
+            (&fail, &pass, PointStatus::Fail),
+            (&none, &fail, PointStatus::Fail),
+            (&none, &pass, PointStatus::Pass),
+            (&pass, &none, PointStatus::Pass),
+            (&none, &none, PointStatus::NotApplicable),
         ] {
             assert_eq!(one.with(other).verdict, expected);
         }

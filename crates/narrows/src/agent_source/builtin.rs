@@ -1,0 +1,119 @@
+//! The default agent: this program, started as a child like any other agent.
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use narrows_agent::ModelRoute;
+use narrows_client::{Agent, Counted};
+use narrows_model::{Client, DEMO_URL};
+use narrows_process::Spec;
+
+use super::{SelectedAgent, environment as agent_environment, visible_variables};
+use crate::cli::{AgentArgs, Output};
+use crate::config::{self, Flags, Layer};
+use crate::environment;
+use crate::failure::Failure;
+use crate::{local_models, output};
+
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The delay of the demo model before each word, for a reader.
+const DEMO_DELAY: Duration = Duration::from_millis(25);
+
+/// Reads the settings, so that errors are reported before anything is started.
+pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<SelectedAgent, Failure> {
+    let model = &args.model;
+    let mut needed = environment::AGENT.to_vec();
+    let env = agent_environment::build(args, None, &needed)?;
+    let loaded = config::load(model.config.as_deref(), &visible_variables(&env))?;
+    // The configuration names the variables that hold keys.
+    needed.extend(model.key_env.as_deref());
+    needed.extend(loaded.file.iter().flat_map(config::File::key_variables));
+    let mut env = agent_environment::build(args, None, &needed)?;
+    // The agent itself decides where sessions are stored.
+    let flags = Flags { model: model.clone(), no_store: true, ..Flags::default() };
+    let mut resolved = config::resolve(&flags, loaded.file, &visible_variables(&env))?;
+    let mut route = resolved.settings(model)?.routes.into_iter().next();
+    // The demo model accepts any name; `--require-model` is about the requested one.
+    if let (Some(route), Some(wished)) = (&mut route, &model.model) {
+        route.model.clone_from(wished);
+    }
+    for left_out in &resolved.left_out {
+        tracing::info!("{left_out}");
+    }
+    for warning in loaded.warnings.iter().chain(&resolved.warnings) {
+        tracing::warn!("{warning}");
+    }
+    let demo = resolved.routes.is_empty();
+    if demo {
+        if model.layer() != Layer::default() {
+            return Err(Failure::no_endpoint());
+        }
+        env.set(environment::BASE_URL, DEMO_URL);
+    }
+    let mut words = model.words().map_err(|error| Failure::setup("find the current directory", &error))?;
+    if let Some(pace) = demo_delay(resolved.pace, format, std::io::stdout().is_terminal()) {
+        words.push(format!("--pace={}ms", pace.as_millis()).into());
+    }
+    let program = std::env::current_exe().map_err(|error| Failure::setup("find this program", &error))?;
+    let mut spec = Spec::new(program);
+    // `--local` prevents that a variable turns a bare `narrows acp` into a remote agent.
+    spec.args = ["acp", "--local"].into_iter().map(OsString::from).chain(words).collect();
+    spec.cwd = Some(cwd.clone());
+    spec.env = env;
+    let mut agent = Agent::new("narrows acp", spec);
+    agent.counted = Counted::Session;
+    agent.acts_through_client = true;
+    // Its flags set the model.
+    Ok(SelectedAgent { demo, route: route.map(Box::new), ..SelectedAgent::from_agent(agent, cwd) })
+}
+
+/// Fails if the endpoint does not list the model.
+pub(super) async fn require_model(route: &ModelRoute) -> Result<(), Failure> {
+    let ModelRoute { endpoint, model, .. } = route;
+    let listed = match Client::new(endpoint.clone()) {
+        Ok(client) => client.models(LIST_TIMEOUT).await.map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    let listed = listed.map_err(|reason| Failure::no_model_list(&endpoint.name, model, &reason))?;
+    let names: Vec<&str> = listed.iter().map(|listed| listed.id.as_str()).collect();
+    // Ollama lists a model without a tag under the tag `latest`.
+    let is_meant = |name: &&str| *name == model || name.strip_suffix(":latest") == Some(model);
+    if names.iter().any(is_meant) {
+        Ok(())
+    } else {
+        Err(Failure::no_such_model(&endpoint.name, model, &names))
+    }
+}
+
+/// Returns the delay of the demo model, unless it is set.
+fn demo_delay(said: Option<Duration>, format: Output, is_watched: bool) -> Option<Duration> {
+    (said.is_none() && format == Output::Text && is_watched).then_some(DEMO_DELAY)
+}
+
+/// Prints that the demo model is used, and how to configure a real one.
+pub(crate) async fn print_demo_notice() {
+    let how = match local_models::find().await {
+        Some(server) => format!("{} answers on this machine, use it with {}", server.name, server.flags()),
+        None => {
+            "for a real one set OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL, or see `narrows acp --help`"
+                .to_owned()
+        }
+    };
+    output::write_stderr(&format!("no model is configured, so the built-in demo model answers; {how}\n"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_demo_is_slowed_down_only_for_a_terminal() {
+        assert_eq!(demo_delay(None, Output::Text, true), Some(DEMO_DELAY));
+        assert_eq!(demo_delay(None, Output::Text, false), None);
+        assert_eq!(demo_delay(None, Output::Json, true), None);
+        assert_eq!(demo_delay(Some(Duration::ZERO), Output::Text, true), None);
+    }
+}

@@ -1,0 +1,271 @@
+//! The HTTP server of a bus: HTTP and WebSocket listeners, and resumable connections of other listeners.
+//!
+//! There is one HTTP server, so that limits of an identity apply across listeners. It has a thread of its own,
+//! started on first use.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use narrows_base::sync::lock;
+use narrows_bus::admin::Network;
+use narrows_bus::config::{self, Config, Door, Listen};
+use narrows_bus::core::ANYONE;
+use narrows_bus::{Handle, Handoff, IncomingClient};
+use narrows_link::WebSocketHandoff;
+use narrows_remote::identity::{Identity, Proof};
+use narrows_remote::server::{self, Adopted, Auth, Backend, Ended, HttpServer, Opening};
+use tokio::sync::{mpsc, watch};
+
+use crate::command::web;
+use crate::failure::Failure;
+
+const MAX_QUEUED_HANDOFFS: usize = 256;
+/// The time for connections to close at shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// The bound listeners, whose server may not have started.
+pub(super) struct NetworkListeners {
+    shared: Arc<HttpShared>,
+    handoff_sender: mpsc::Sender<Handoff>,
+    /// The actual addresses, by listener number.
+    addresses: HashMap<usize, SocketAddr>,
+}
+
+/// Shared by the bus and the thread of the server.
+struct HttpShared {
+    bus: Arc<OnceLock<Handle>>,
+    listen: Vec<Listen>,
+    /// Taken when the thread starts.
+    ready: Mutex<Option<BoundServer>>,
+    http: server::Handle,
+    stop: watch::Sender<bool>,
+    /// `true` once the server has ended.
+    done: watch::Sender<bool>,
+}
+
+/// A bound server that has not started.
+struct BoundServer {
+    http: HttpServer,
+    handoffs: mpsc::Receiver<Handoff>,
+}
+
+impl NetworkListeners {
+    /// Binds the HTTP and WebSocket listeners of the settings. Nothing is accepted yet.
+    pub(super) fn bind(config: &Config) -> Result<Self, Failure> {
+        let bus = Arc::new(OnceLock::new());
+        let mut listeners = Vec::new();
+        for (number, listen) in config.listen.iter().enumerate() {
+            if let Door::Web(at) = &listen.at {
+                listeners.push(web::listener(at, number, fallback_auth(at.auth))?);
+            }
+        }
+        let numbers: Vec<usize> = listeners.iter().map(|listener| listener.number).collect();
+        let backend = Arc::new(BusBackend { bus: Arc::clone(&bus) });
+        let http = HttpServer::bind(listeners, web::limits(&config.limits), backend)
+            .map_err(|error| Failure::web_listener(&error))?;
+        let addresses = numbers.into_iter().zip(http.local_addrs().iter().copied()).collect();
+        let (handoff_sender, handoffs) = mpsc::channel(MAX_QUEUED_HANDOFFS);
+        let shared = Arc::new(HttpShared {
+            bus,
+            listen: config.listen.clone(),
+            http: http.handle(),
+            ready: Mutex::new(Some(BoundServer { http, handoffs })),
+            stop: watch::Sender::new(false),
+            done: watch::Sender::new(false),
+        });
+        Ok(Self { shared, handoff_sender, addresses })
+    }
+
+    /// Returns the handler through which the bus passes on resumable connections.
+    pub(super) fn hand_over(&self) -> narrows_bus::HandOver {
+        let (shared, handoff_sender) = (Arc::clone(&self.shared), self.handoff_sender.clone());
+        Box::new(move |handoff| {
+            shared.start_thread();
+            if handoff_sender.try_send(handoff).is_err() {
+                tracing::warn!("a connection that could be taken up again is hung up on: too many wait");
+            }
+        })
+    }
+
+    /// Returns the counters for the admin API.
+    pub(super) fn network(&self) -> narrows_bus::admin::AskNetwork {
+        let http = self.shared.http.clone();
+        Box::new(move || Network { refused: http.refused(), connections: http.disconnects() })
+    }
+
+    /// Starts accepting, if there are listeners.
+    pub(super) fn open(&self, bus: Handle) {
+        _ = self.shared.bus.set(bus);
+        if !self.addresses.is_empty() {
+            self.shared.start_thread();
+        }
+    }
+
+    /// Returns the actual address of a listener, with the port that was assigned for 0.
+    pub(super) fn address(&self, number: usize, door: &Door) -> String {
+        match (door, self.addresses.get(&number)) {
+            (Door::Web(at), Some(address)) => web::with_address(at, *address).to_string(),
+            _ => door.to_string(),
+        }
+    }
+
+    /// Reloads certificates and tokens. On an error the previous ones stay in effect; tokens change after some
+    /// seconds.
+    pub(super) fn reload(&self) {
+        if let Err(error) = self.shared.http.reload() {
+            tracing::error!(%error, "a file cannot be used; what it said before still holds, tokens for some seconds");
+        }
+    }
+
+    /// Shuts down the server, waiting for connections to close.
+    pub(super) async fn finish(&self) {
+        let begun = lock(&self.shared.ready).is_none();
+        self.shared.stop.send_replace(true);
+        if begun {
+            let mut done = self.shared.done.subscribe();
+            // A timeout ends the wait, too.
+            _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, done.wait_for(|done| *done)).await;
+        }
+    }
+}
+
+impl HttpShared {
+    /// Starts the thread, unless it runs.
+    fn start_thread(self: &Arc<Self>) {
+        let ready = lock(&self.ready).take();
+        let Some(ready) = ready else { return };
+        let shared = Arc::clone(self);
+        let started = std::thread::Builder::new().name("narrows-front".into()).spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let served = runtime.and_then(|runtime| runtime.block_on(shared.serve(ready)));
+            if let Err(error) = served {
+                tracing::error!(%error, "nobody can come in by the network");
+            }
+            shared.done.send_replace(true);
+        });
+        if let Err(error) = started {
+            tracing::error!(%error, "nobody can come in by the network");
+            self.done.send_replace(true);
+        }
+    }
+
+    async fn serve(&self, ready: BoundServer) -> std::io::Result<()> {
+        let BoundServer { http, mut handoffs } = ready;
+        let mut stop = self.stop.subscribe();
+        let mut serving = pin!(http.serve());
+        loop {
+            tokio::select! {
+                ended = &mut serving => return ended,
+                Some(connection) = handoffs.recv() => self.adopt(connection),
+                _ = stop.wait_for(|stop| *stop) => break,
+            }
+        }
+        self.http.shutdown();
+        serving.await
+    }
+
+    /// Takes over a resumable connection from the loop of the bus.
+    fn adopt(&self, connection: Handoff) {
+        let Handoff { socket, read, listener, identity } = connection;
+        let socket = match self.listen.get(listener).map(|listen| &listen.at) {
+            Some(Door::Unix(_)) => Adopted::Unix(UnixStream::from(socket)),
+            _ => Adopted::Tcp(TcpStream::from(socket)),
+        };
+        let identity = Identity::new(Proof::Handed, identity);
+        if self.http.adopt(socket, Bytes::from(read), identity, listener).is_err() {
+            tracing::warn!("a connection that could be taken up again is hung up on: too many wait");
+        }
+    }
+}
+
+/// Connects the HTTP server with the bus.
+struct BusBackend {
+    bus: Arc<OnceLock<Handle>>,
+}
+
+impl Backend for BusBackend {
+    fn open(&self, identity: Identity, listener: usize) -> Opening<'_> {
+        Box::pin(async move {
+            let (ours, theirs) = UnixStream::pair()?;
+            let bus = self.bus.get().ok_or(std::io::ErrorKind::NotConnected)?;
+            bus.connect(theirs.into(), incoming_client(identity, listener)).map_err(std::io::Error::other)?;
+            Ok(ours)
+        })
+    }
+
+    fn serve(
+        &self,
+        identity: Identity,
+        listener: usize,
+        socket: WebSocketHandoff,
+    ) -> Result<Box<dyn server::Served>, WebSocketHandoff> {
+        let Some(bus) = self.bus.get() else { return Err(socket) };
+        let served = bus.connect_upgraded(socket, incoming_client(identity, listener))?;
+        Ok(Box::new(HandedOffSocket { bus: bus.clone(), served }))
+    }
+}
+
+/// A WebSocket that the loop of the bus serves.
+struct HandedOffSocket {
+    bus: Handle,
+    served: narrows_bus::WebSocketHandle,
+}
+
+impl server::Served for HandedOffSocket {
+    fn ended(&mut self) -> Ended<'_> {
+        Box::pin(self.served.ended())
+    }
+
+    fn hang_up(&self, code: u16, reason: &'static str) {
+        self.bus.hang_up(&self.served, code, reason);
+    }
+}
+
+/// Returns who may connect without authentication.
+fn fallback_auth(auth: config::Auth) -> Auth {
+    match auth {
+        config::Auth::None => Auth::None,
+        _ => Auth::Owner(rustix::process::geteuid().as_raw()),
+    }
+}
+
+fn incoming_client(identity: Identity, listener: usize) -> IncomingClient {
+    let name = identity_name(&identity);
+    // Only on a unix socket is the user of a connection known.
+    let is_owner =
+        identity.proof == Proof::Handed && name == format!("uid:{}", rustix::process::geteuid().as_raw());
+    IncomingClient {
+        metered: matches!(identity.proof, Proof::Token | Proof::Certificate),
+        scopes: identity.scopes,
+        pools: identity.pools,
+        is_owner,
+        ..IncomingClient::new(listener, name)
+    }
+}
+
+/// Returns the name of an identity in the bus.
+fn identity_name(identity: &Identity) -> String {
+    match identity.proof {
+        Proof::Place => ANYONE.to_owned(),
+        Proof::User | Proof::Token | Proof::Certificate | Proof::Handed => identity.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_with_different_proofs_have_different_names() {
+        let named = |proof| identity_name(&Identity::new(proof, "uid:0"));
+        assert_eq!(named(Proof::Token), "token:uid:0");
+        assert_eq!(named(Proof::Certificate), "cert:uid:0");
+        assert_eq!(named(Proof::Place), "anyone");
+        assert_eq!(named(Proof::Handed), "uid:0");
+    }
+}

@@ -1,0 +1,186 @@
+//! A manifest with all its files, and the workspace that it is served for.
+
+use std::path::{Path, PathBuf};
+
+use narrows_govern::{Patience, Presence};
+use narrows_manifest::types::acp::Tier;
+use narrows_manifest::{AuditTarget, Bundle, Finding, Findings, Kind, PlannedMount, Severity};
+
+use super::approval_socket::AdminSocketConfig;
+use super::keys::KeyFiles;
+use super::preflight::{self, parent};
+use super::sandbox_bounds::workspace_path;
+use super::scripts::Scripts;
+use crate::agent_source;
+use crate::cli::Serve;
+use crate::config::{self, Variables};
+use crate::failure::Failure;
+use crate::output;
+use crate::terminal::{Color, line};
+
+pub(super) struct LoadedManifest {
+    pub(super) bundle: Bundle,
+    /// Absolute, without links.
+    pub(super) root: PathBuf,
+    /// The signing keys of approvers.
+    pub(super) keys: KeyFiles,
+    /// The executable files of the workspace.
+    pub(super) scripts: Scripts,
+    pub(super) patience: Patience,
+    /// The configured admin socket.
+    pub(super) admin: Option<AdminSocketConfig>,
+    /// A notice that clients get in the response to `initialize`.
+    pub(super) notice: Option<String>,
+}
+
+impl LoadedManifest {
+    /// Loads the manifest and prints findings. Returns `None` if it cannot be served.
+    pub(super) fn load(args: &Serve) -> Result<Option<Self>, Failure> {
+        let manifest = manifest_at(&args.path);
+        if let Err(error) = std::fs::metadata(&manifest) {
+            return Err(Failure::manifest_missing(&manifest, &error));
+        }
+        // As the user wrote it, so that findings name usable paths.
+        let shown = args.root.as_deref().unwrap_or_else(|| parent(&manifest));
+        if !shown.is_dir() {
+            return Err(Failure::root_invalid(shown));
+        }
+        let (bundle, keys) = match preflight::load(&manifest, args.root.as_deref()) {
+            Ok(loaded) => loaded,
+            Err(findings) => {
+                print_findings(shown, &findings);
+                return Ok(None);
+            }
+        };
+        print_findings(shown, &bundle.warnings);
+        let root = agent_source::absolute_dir(shown)?;
+        let patience = gate_deadlines(args)?;
+        let scripts = Scripts::read(&root, &bundle)
+            .map_err(|error| Failure::file_unreadable("what is to be run", &root, &error))?;
+        let admin = AdminSocketConfig::from_args(args, &bundle, &root)?;
+        Ok(Some(Self { bundle, root, keys, scripts, patience, admin, notice: None }))
+    }
+
+    /// Returns the paths that the agent must not change, because they decide about it or are run for the next client:
+    /// manifests, keys, log, signatures, programs and scripts.
+    pub(super) fn protected_paths(&self) -> Vec<PathBuf> {
+        let Self { bundle, root, keys, scripts, .. } = self;
+        let pins = bundle.pins.iter().map(|pin| pin.path.as_path());
+        let mut paths: Vec<PathBuf> = pins.map(|path| root.join(path)).collect();
+        // Also missing files: the gate would read one that an agent creates.
+        paths.extend(keys.paths().map(|path| root.join(path)));
+        paths.extend(scripts.paths().map(Path::to_owned));
+        paths.extend(self.log_paths());
+        if let Some(governance) = &bundle.governance {
+            paths.push(root.join(&governance.scope).join("signatures"));
+        }
+        let real: Vec<PathBuf> = paths.iter().filter_map(|place| place.canonicalize().ok()).collect();
+        paths.extend(real);
+        paths.sort();
+        paths.dedup();
+        paths
+    }
+
+    /// Returns the paths of the log. A process that can open its lock could block the writers.
+    pub(super) fn log_paths(&self) -> Vec<PathBuf> {
+        match &self.bundle.audit {
+            AuditTarget::Log(path) => log_paths(&self.root, &self.root.join(path)),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns an error if an executable file changed since it was pinned.
+    pub(super) fn check_scripts(&self) -> Result<(), Failure> {
+        match self.scripts.changed(&self.root, &self.bundle) {
+            Some(path) => {
+                let words = format!("{} has changed", path.display());
+                Err(Failure::manifest_changed(&self.root.join(&self.bundle.acp.path), &[words]))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns `true` if the whole sandbox of the manifest must be enforced.
+    pub(super) fn is_sandboxed(&self) -> bool {
+        self.bundle.acp.front.metadata.aip44.tier == Tier::Sandboxed
+    }
+
+    /// Returns the working directories, and those of them that are read-only: the mounts of the tier's sandbox, else
+    /// the workspace.
+    pub(super) fn roots(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        let mounts = match &self.bundle.sandbox {
+            Some(sandbox) if self.is_sandboxed() => sandbox.mounts.as_slice(),
+            _ => return (vec![self.root.clone()], Vec::new()),
+        };
+        let of = |mount: &PlannedMount| workspace_path(&self.root, &mount.source);
+        if mounts.is_empty() {
+            return (vec![self.root.clone()], vec![self.root.clone()]);
+        }
+        (mounts.iter().map(of).collect(), mounts.iter().filter(|mount| !mount.writable).map(of).collect())
+    }
+}
+
+/// Returns the directory of a log if nothing else is in it. For a log in the workspace itself, returns its files.
+fn log_paths(root: &Path, log: &Path) -> Vec<PathBuf> {
+    match (log.parent(), log.file_name().and_then(|name| name.to_str())) {
+        (Some(above), _) if !root.starts_with(above) => vec![above.to_owned()],
+        (Some(above), Some(name)) => {
+            let stem = name.split_once('.').map_or(name, |(stem, _)| stem).to_owned();
+            let found = std::fs::read_dir(above).into_iter().flatten().flatten();
+            let files = found.filter(|entry| entry.file_name().to_string_lossy().starts_with(&stem));
+            let files = files.map(|entry| entry.path());
+            files.chain([log.to_owned(), above.join(format!("{name}.lock")), Presence::path(log)]).collect()
+        }
+        _ => vec![log.to_owned()],
+    }
+}
+
+/// Returns the gate deadlines of narrows.toml, overridden by flags.
+fn gate_deadlines(args: &Serve) -> Result<Patience, Failure> {
+    let file = config::load(args.model.config.as_deref(), &Variables::of_process())?.file;
+    let in_file = file.map(|file| file.deadlines).unwrap_or_default();
+    let in_flags = args.deadlines.iter().map(|deadline| (deadline.name, deadline.time));
+    let mut patience = Patience::default();
+    for (name, time) in in_file.into_iter().chain(in_flags) {
+        if let Some(deadline) = patience.named(name) {
+            *deadline = time;
+        }
+    }
+    Ok(patience)
+}
+
+fn manifest_at(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join(Kind::Acp.file_name()) } else { path.to_owned() }
+}
+
+/// Prints findings with paths below `base`.
+fn print_findings(base: &Path, findings: &Findings) {
+    for finding in findings {
+        let Finding { line: row, column, key, message, .. } = finding;
+        let file = base.join(&finding.file);
+        let about = if key.is_empty() { String::new() } else { format!("{key}: ") };
+        let what = line(&format!("{}:{row}:{column}: {about}{message}", file.display()));
+        match finding.severity {
+            Severity::Error => {
+                output::write_stderr(&Failure::manifest_finding(what, finding).render(Color::for_stderr()));
+            }
+            Severity::Warning => {
+                let hint = finding.hint.as_ref().map(|hint| format!("hint: {}\n", line(hint)));
+                output::write_stderr(&format!("warning: {what}\n{}", hint.unwrap_or_default()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_stands_for_its_manifest() {
+        let directory = tempfile::tempdir().expect("a directory");
+        assert_eq!(manifest_at(directory.path()), directory.path().join("ACP.md"));
+        assert_eq!(manifest_at(Path::new("x/MY.md")), Path::new("x/MY.md"));
+        assert_eq!((parent(Path::new("ACP.md")), parent(Path::new("a/b"))), (Path::new("."), Path::new("a")));
+    }
+}

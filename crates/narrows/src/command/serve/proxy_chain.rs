@@ -1,0 +1,36 @@
+//! A bridge in a proxy chain: a conductor started it, and the agent is its successor in the chain.
+
+use narrows_govern::{Ended, Principal, is_for_proxy, join};
+use narrows_link::{Link, Options};
+use tokio::sync::mpsc;
+
+use super::manifest_server::ManifestServer;
+use super::run_gate::{self, GateOutcome, MAX_QUEUED_REQUESTS};
+use super::shutdown::Shutdown;
+use crate::failure::Failure;
+
+/// Returns `true` if the peer is a conductor. Only its first message tells.
+pub(super) async fn is_conductor(client: &mut Link) -> bool {
+    client.receiver.peek().await.is_some_and(is_for_proxy)
+}
+
+/// Runs the gate in the chain until the conductor disconnects.
+pub(super) async fn run_in_chain(
+    server: &ManifestServer,
+    conductor: Link,
+    who: Principal,
+    shutdown: &Shutdown,
+) -> Result<(), Failure> {
+    let output = conductor.sender.clone();
+    let gate = server.build_gate(who)?;
+    let requests = mpsc::channel(MAX_QUEUED_REQUESTS);
+    let registration = server.gates.register(requests.0.clone());
+    let (predecessor, successor) = join(conductor, &Options::default());
+    let outcome = run_gate::run(gate, predecessor, successor, server.log.clone(), requests, shutdown).await;
+    drop(registration);
+    run_gate::drain_output(&output).await;
+    match outcome {
+        GateOutcome::Ended(Ended::Unruly(why) | Ended::Stuck(why)) => Err(Failure::chain_closed(&why)),
+        GateOutcome::Ended(_) | GateOutcome::Shutdown => Ok(()),
+    }
+}

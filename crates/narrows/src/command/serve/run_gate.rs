@@ -1,0 +1,91 @@
+//! Runs a gate between two links, until one of them ends or a shutdown is requested.
+
+use std::io::Read;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use narrows_audit::Log;
+use narrows_govern::{Disk, Ended, Gate, Inquiry, LogTill, Mandate, Principal, Setting, policy_of};
+use narrows_link::{Link, Sender};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::audit_log;
+use super::manifest::LoadedManifest;
+use super::shutdown::Shutdown;
+use crate::failure::Failure;
+
+pub(super) const MAX_QUEUED_REQUESTS: usize = 16;
+
+/// The time for a disconnected client to read its last responses, as long as it keeps reading.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time without progress after which the client counts as gone.
+const DRAIN_STALL_TIMEOUT: Duration = Duration::from_millis(200);
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum GateOutcome {
+    Ended(Ended),
+    Shutdown,
+}
+
+/// Builds the gate of a manifest.
+pub(super) fn build(manifest: &LoadedManifest, who: Principal) -> Result<Gate, Failure> {
+    let (roots, read_only) = manifest.roots();
+    let sealed = manifest.protected_paths();
+    let (patience, notice) = (manifest.patience, manifest.notice.clone());
+    let mandate = Mandate { patience, notice, read_only, sealed, ..Mandate::of(&manifest.bundle, roots) };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let nonce = nonce().map_err(|error| Failure::setup("get random numbers", &error))?;
+    let setting = Setting { began: now.as_secs(), nonce };
+    let gate = Gate::new(mandate, who, policy_of(&manifest.bundle), Box::new(Disk), setting);
+    // Budgets include what other gates with this log have used, and this one before its start.
+    Ok(match audit_log::path(manifest)? {
+        Some(path) => gate.with_till(Box::new(LogTill::new(path, now.as_secs()))),
+        None => gate,
+    })
+}
+
+/// A random text.
+fn nonce() -> std::io::Result<String> {
+    let mut bytes = [0; 8];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Runs the gate. The log is complete when this returns, unless a second signal forced the exit.
+pub(super) async fn run(
+    gate: Gate,
+    client: Link,
+    agent: Link,
+    log: Option<Log>,
+    (ask, asked): (mpsc::Sender<Inquiry>, mpsc::Receiver<Inquiry>),
+    shutdown: &Shutdown,
+) -> GateOutcome {
+    let running = narrows_govern::stand(gate, client, agent, log, asked);
+    tokio::pin!(running);
+    tokio::select! {
+        biased;
+        ended = &mut running => return GateOutcome::Ended(ended),
+        () = shutdown.requested() => {}
+    }
+    let over = async { tokio::join!(&mut running, ask.send(Inquiry::End)) };
+    tokio::select! {
+        biased;
+        // A second signal forces the exit.
+        () = shutdown.forced() => {}
+        _ = over => {}
+    }
+    GateOutcome::Shutdown
+}
+
+/// Waits until a client that may still read has read everything.
+pub(super) async fn drain_output(output: &Sender) {
+    let all_written = async {
+        tokio::select! {
+            biased;
+            () = output.written() => {}
+            () = output.standstill(DRAIN_STALL_TIMEOUT) => tracing::warn!("the client no longer reads; the last it was told is lost"),
+        }
+    };
+    let _ = timeout(DRAIN_TIMEOUT, all_written).await;
+}

@@ -1,0 +1,257 @@
+//! Measures the deadlines of a gate with a simulated clock.
+
+use narrows_audit::Event;
+use narrows_govern::{Gate, Out, Patience, Ticket, Time};
+use narrows_wire::View;
+use serde_json::{Value, json};
+
+use super::point::{PointResult, fails, passes};
+use super::sample_calls::SampleCall;
+
+/// A longer wait counts as endless.
+const MAX_WAIT: Time = Time::from_secs(86_400);
+
+/// Collects the output of a gate, and commits its log entries at once.
+#[derive(Default)]
+struct OutputRecorder {
+    to_client: Vec<Value>,
+    to_agent: Vec<Value>,
+    tickets: Vec<Ticket>,
+    ended: bool,
+}
+
+impl Out for OutputRecorder {
+    fn to_client(&mut self, parts: &[&[u8]]) {
+        self.to_client.push(serde_json::from_slice(&parts.concat()).unwrap_or_default());
+    }
+
+    fn to_agent(&mut self, parts: &[&[u8]]) {
+        self.to_agent.push(serde_json::from_slice(&parts.concat()).unwrap_or_default());
+    }
+
+    fn record(&mut self, ticket: Ticket, _: Event) {
+        self.tickets.push(ticket);
+    }
+
+    fn advise(&mut self, _: u64, _: Option<String>) {}
+
+    fn end_agent(&mut self, _: &str) {
+        self.ended = true;
+    }
+
+    fn release_agent(&mut self, _: &str) {
+        self.ended = true;
+    }
+}
+
+/// A gate with a simulated clock.
+struct TimedGate {
+    gate: Gate,
+    now: Time,
+    output: OutputRecorder,
+}
+
+impl TimedGate {
+    fn client(&mut self, value: &Value) {
+        self.gate.client(self.now, View::parse(value.to_string().as_bytes()), &mut self.output);
+        self.commit();
+    }
+
+    fn agent(&mut self, value: &Value) {
+        self.gate.agent(self.now, View::parse(value.to_string().as_bytes()), &mut self.output);
+        self.commit();
+    }
+
+    fn commit(&mut self) {
+        while let Some(ticket) = self.output.tickets.pop() {
+            self.gate.settled(self.now, ticket, true, &mut self.output);
+        }
+    }
+
+    /// Advances the clock until `has_come` holds or no deadline is left. Returns the elapsed time.
+    fn wait(&mut self, has_come: impl Fn(&OutputRecorder) -> bool) -> Option<Time> {
+        for _ in 0..16 {
+            if has_come(&self.output) {
+                return Some(self.now);
+            }
+            self.now = self.gate.deadline().filter(|due| *due <= MAX_WAIT)?;
+            self.gate.tick(self.now, &mut self.output);
+            self.commit();
+        }
+        None
+    }
+}
+
+/// The settings of a measurement.
+pub(super) struct DeadlineSetup<'a> {
+    pub(super) root: &'a str,
+    pub(super) patience: Patience,
+    /// A call that needs an approval, and one that is denied.
+    pub(super) approved: Option<&'a SampleCall>,
+    pub(super) denied: Option<&'a SampleCall>,
+}
+
+/// The number of gates that a full measurement needs.
+pub(super) const GATE_COUNT: usize = 11;
+
+enum WaitResult {
+    /// The deadline passed after this time.
+    After(Time),
+    /// It did not pass, or had the wrong effect.
+    Wrong(&'static str),
+    /// The reason why it could not be measured.
+    NotTried(&'static str),
+}
+
+/// Point 29: every deadline with its value, and its effect.
+pub(super) fn deadlines(gates: Vec<Gate>, setup: &DeadlineSetup<'_>) -> PointResult {
+    let (mut gates, mut patience) = (gates.into_iter(), setup.patience);
+    let (mut kept, mut not) = (Vec::new(), Vec::new());
+    for name in Patience::NAMES {
+        let Some(value) = patience.named(name).copied() else { continue };
+        let tried = match name {
+            "terminate" => WaitResult::NotTried("it takes an agent that does not go"),
+            "write" => WaitResult::NotTried("it takes an agent that does not read"),
+            _ => match gates.next() {
+                Some(gate) => measure(name, gate, setup),
+                None => WaitResult::NotTried("there is no gate for it"),
+            },
+        };
+        match tried {
+            WaitResult::After(took) if took == value => {
+                kept.push(format!("{name} {}", format_duration(value)));
+            }
+            WaitResult::After(took) => {
+                return fails(format!(
+                    "{name}: {} are set, and {} were waited",
+                    format_duration(value),
+                    format_duration(took)
+                ));
+            }
+            WaitResult::Wrong(what) => return fails(format!("{name} ({}): {what}", format_duration(value))),
+            WaitResult::NotTried(why) => not.push(format!("{name} {} ({why})", format_duration(value))),
+        }
+    }
+    let mut words = format!("kept: {}", kept.join(", "));
+    if !not.is_empty() {
+        words.push_str(&format!("; not tried: {}", not.join(", ")));
+    }
+    passes(words)
+}
+
+fn format_duration(time: Time) -> String {
+    match time.subsec_millis() {
+        0 => format!("{} s", time.as_secs()),
+        _ => format!("{} ms", time.as_millis()),
+    }
+}
+
+fn measure(name: &str, gate: Gate, setup: &DeadlineSetup<'_>) -> WaitResult {
+    let root = setup.root;
+    match name {
+        "initialize" => response_timeout(
+            gate,
+            None,
+            "initialize",
+            &json!({"protocolVersion": 1, "clientCapabilities": {}}),
+        ),
+        "authenticate" => response_timeout(gate, None, "authenticate", &json!({"methodId": "self-test"})),
+        "new" => response_timeout(gate, None, "session/new", &json!({"cwd": root, "mcpServers": []})),
+        "load" => {
+            let params = json!({"sessionId": "s", "cwd": root, "mcpServers": []});
+            response_timeout(gate, Some(root), "session/load", &params)
+        }
+        "set" => response_timeout(
+            gate,
+            Some(root),
+            "session/set_mode",
+            &json!({"sessionId": "s", "modeId": "self-test"}),
+        ),
+        "other" => response_timeout(gate, Some(root), "session/list", &json!({})),
+        "silence" => {
+            let prompt = json!([{"type": "text", "text": "self-test"}]);
+            response_timeout(gate, Some(root), "session/prompt", &json!({"sessionId": "s", "prompt": prompt}))
+        }
+        "close" => response_timeout(gate, Some(root), "session/close", &json!({"sessionId": "s"})),
+        "cancel" => cancel_timeout(gate, root, setup.denied),
+        "permission" => approval_timeout(gate, root, setup.approved),
+        _ => client_service_timeout(gate, root),
+    }
+}
+
+fn with_open_session(gate: Gate, root: &str) -> TimedGate {
+    let mut gate = TimedGate { gate, now: Time::ZERO, output: OutputRecorder::default() };
+    gate.client(&json!({"jsonrpc": "2.0", "id": 1, "method": "session/new",
+        "params": {"cwd": root, "mcpServers": []}}));
+    gate.agent(&json!({"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "s"}}));
+    gate
+}
+
+/// Measures a request that the agent does not answer, within a session if there is a root.
+fn response_timeout(gate: Gate, root: Option<&str>, method: &str, params: &Value) -> WaitResult {
+    let mut gate = match root {
+        Some(root) => with_open_session(gate, root),
+        None => TimedGate { gate, now: Time::ZERO, output: OutputRecorder::default() },
+    };
+    gate.client(&json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}));
+    if !gate.output.to_agent.iter().any(|line| line["id"] == 7) {
+        return WaitResult::NotTried("here it is refused or needs an approval");
+    }
+    let is_over = |output: &OutputRecorder| {
+        let late = |line: &Value| line["id"] == 7 && line["error"]["code"] == -32011;
+        // A silent turn is cancelled first, and answered after that.
+        let stopped = output.to_agent.iter().any(|line| line["method"] == "session/cancel");
+        output.ended || stopped || output.to_client.iter().any(late)
+    };
+    gate.wait(is_over).map_or(WaitResult::Wrong("an answer is waited for without an end"), WaitResult::After)
+}
+
+fn tool_call(sample: &SampleCall) -> Value {
+    let mut call = json!({"toolCallId": "c", "kind": sample.kind.name(), "rawInput": sample.input});
+    if let Some(name) = &sample.name {
+        call["name"] = json!(name);
+    }
+    call
+}
+
+fn approval_timeout(gate: Gate, root: &str, sample: Option<&SampleCall>) -> WaitResult {
+    let Some(sample) = sample else { return WaitResult::NotTried("nothing here needs an approval") };
+    let mut gate = with_open_session(gate, root);
+    let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
+    gate.agent(&json!({"jsonrpc": "2.0", "id": 9, "method": "session/request_permission",
+        "params": {"sessionId": "s", "toolCall": tool_call(sample), "options": options}}));
+    let answer = |output: &OutputRecorder| output.to_agent.iter().find(|line| line["id"] == 9).cloned();
+    let took = gate.wait(|output| answer(output).is_some());
+    match (took, answer(&gate.output)) {
+        (Some(took), Some(line)) if line["result"]["outcome"]["optionId"] != "y" => WaitResult::After(took),
+        (_, Some(_)) => WaitResult::Wrong("an approval that nobody gives is taken as given"),
+        (_, None) => WaitResult::Wrong("an approval that nobody gives is waited for without an end"),
+    }
+}
+
+fn cancel_timeout(gate: Gate, root: &str, sample: Option<&SampleCall>) -> WaitResult {
+    let Some(sample) = sample else { return WaitResult::NotTried("nothing here is denied") };
+    let mut gate = with_open_session(gate, root);
+    let mut update = tool_call(sample);
+    update["sessionUpdate"] = json!("tool_call");
+    update["status"] = json!("in_progress");
+    gate.agent(&json!({"jsonrpc": "2.0", "method": "session/update",
+        "params": {"sessionId": "s", "update": update}}));
+    let ended = gate.wait(|output| output.ended);
+    ended.map_or(
+        WaitResult::Wrong("an agent that goes on with a stopped turn is never ended"),
+        WaitResult::After,
+    )
+}
+
+/// Measures a request to the client that stays unanswered.
+fn client_service_timeout(gate: Gate, root: &str) -> WaitResult {
+    let mut gate = with_open_session(gate, root);
+    gate.agent(&json!({"jsonrpc": "2.0", "id": 9, "method": "fs/read_text_file",
+        "params": {"sessionId": "s", "path": format!("{root}/self-test.txt")}}));
+    if !gate.output.to_client.iter().any(|line| line["method"] == "fs/read_text_file") {
+        return WaitResult::NotTried("here the client reads no file for an agent unasked");
+    }
+    let told = gate.wait(|output| output.to_agent.iter().any(|line| line["id"] == 9));
+    told.map_or(WaitResult::Wrong("the client is waited for without an end"), WaitResult::After)
+}

@@ -1,0 +1,106 @@
+//! Shutdown requests, shared by all tasks of a server.
+
+use std::io;
+
+use tokio::sync::watch;
+
+use crate::failure::Failure;
+use crate::interrupt::{Interrupts, Signal};
+
+#[derive(Clone, Copy, Debug)]
+struct ShutdownRequest {
+    /// The first signal.
+    signal: Signal,
+    /// Stop without a signal: the work is done.
+    is_over: bool,
+    /// The number of signals.
+    signals: u32,
+}
+
+/// A shutdown request. Clones share it.
+#[derive(Clone, Debug)]
+pub(super) struct Shutdown {
+    requests: watch::Sender<ShutdownRequest>,
+}
+
+impl Shutdown {
+    /// Listens for SIGTERM, SIGHUP and SIGINT, which no longer end the program.
+    pub(super) fn on_signals() -> io::Result<Self> {
+        let mut interrupts = Interrupts::listen()?;
+        let request = ShutdownRequest { signal: Signal::Terminate, is_over: false, signals: 0 };
+        let shutdown = Self { requests: watch::Sender::new(request) };
+        let requests = shutdown.requests.clone();
+        tokio::spawn(async move {
+            loop {
+                let signal = interrupts.next().await;
+                requests.send_modify(|request| {
+                    if request.signals == 0 {
+                        request.signal = signal;
+                    }
+                    request.signals += 1;
+                });
+            }
+        });
+        Ok(shutdown)
+    }
+
+    /// Returns a request that can also be made on its own. It follows this one while [`Self::forward_to`] runs.
+    pub(super) fn branch(&self) -> Self {
+        Self { requests: watch::Sender::new(*self.requests.borrow()) }
+    }
+
+    /// Forwards requests to a branch. Never returns.
+    pub(super) async fn forward_to(&self, branch: &Self) {
+        let mut ours = self.requests.subscribe();
+        loop {
+            let ShutdownRequest { signal, is_over, signals } = *ours.borrow_and_update();
+            branch.requests.send_modify(|request| {
+                *request = ShutdownRequest { signal, is_over: is_over || request.is_over, signals }
+            });
+            if ours.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Requests the shutdown because the work is done.
+    pub(super) fn request(&self) {
+        self.requests.send_modify(|request| request.is_over = true);
+    }
+
+    /// Waits until the shutdown is requested.
+    pub(super) async fn requested(&self) {
+        let wanted = |request: &ShutdownRequest| request.is_over || request.signals > 0;
+        // The channel cannot close while `self` exists.
+        let _ = self.requests.subscribe().wait_for(wanted).await;
+    }
+
+    /// Waits for a second signal, which asks for an immediate exit.
+    pub(super) async fn forced(&self) {
+        let _ = self.requests.subscribe().wait_for(|request| request.signals > 1).await;
+    }
+
+    /// Returns `true` after a second signal.
+    pub(super) fn is_forced(&self) -> bool {
+        self.requests.borrow().signals > 1
+    }
+
+    /// Returns `true` after a signal.
+    pub(super) fn is_requested(&self) -> bool {
+        self.requests.borrow().signals > 0
+    }
+
+    /// Returns the failure of a command that a signal stopped.
+    pub(super) fn failure(&self) -> Failure {
+        Failure::forced_exit(self.requests.borrow().signal)
+    }
+
+    /// Runs `work` until the shutdown is requested.
+    pub(super) async fn unless_requested<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.requested() => None,
+            outcome = work => Some(outcome),
+        }
+    }
+}

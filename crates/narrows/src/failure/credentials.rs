@@ -1,0 +1,49 @@
+//! Hints for tokens, certificates and keys that cannot be used.
+
+use std::path::Path;
+
+use narrows_bus::config::{MAKES_TOKENS, TAKES_PEM};
+use narrows_remote::server::ReloadError;
+use narrows_remote::tls::{FileFault, TlsError};
+use narrows_remote::tokens::TokenError;
+
+use crate::terminal::line;
+
+pub(crate) fn token_hint(error: &TokenError) -> String {
+    match error {
+        TokenError::Exposed(path) => file_mode_hint(path),
+        _ => MAKES_TOKENS.to_owned(),
+    }
+}
+
+pub(crate) fn tls_hint(error: &TlsError) -> String {
+    match error {
+        TlsError::File { path, fault: FileFault::Locked } => {
+            let path = path.display();
+            line(&format!("take the password away: openssl pkey -in {path} -out {path}.open"))
+        }
+        TlsError::File { path, fault: FileFault::Exposed } => file_mode_hint(path),
+        TlsError::File { fault: FileFault::NoKey, .. } => {
+            "`key` is the private key of the certificate in `cert`, in PEM form".to_owned()
+        }
+        TlsError::Strangers { .. } => {
+            "the key must be the one that the certificate was made for, and in a file of several certificates that is the first"
+                .to_owned()
+        }
+        TlsError::File { .. } | TlsError::Pair { .. } | TlsError::Unable(_) => {
+            TAKES_PEM.to_owned()
+        }
+    }
+}
+
+/// Returns the hint for a listener whose credentials could not be reloaded.
+pub(super) fn listener_hint(error: &ReloadError) -> String {
+    match error {
+        ReloadError::Tokens(error) => token_hint(error),
+        ReloadError::Tls(error) => tls_hint(error),
+    }
+}
+
+fn file_mode_hint(path: &Path) -> String {
+    line(&format!("take that right away: chmod go-w {}", path.display()))
+}

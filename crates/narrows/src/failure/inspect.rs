@@ -1,0 +1,121 @@
+//! Failures of commands that inspect agents, sessions, rules and manifests.
+
+use std::io;
+use std::path::Path;
+
+use narrows_bus::config::Mistake;
+use narrows_client::{ClientError, Problem};
+use narrows_manifest::Finding;
+use narrows_policy::RulesError;
+use narrows_process::SpawnError;
+
+use super::{ExitStatus, Failure};
+use crate::terminal::line;
+
+impl Failure {
+    pub(crate) fn not_installed(agent: &str, program: &str, error: &SpawnError) -> Self {
+        let message = match agent == program {
+            true => format!("the agent {agent:?} cannot be started"),
+            false => format!("the agent {agent:?} cannot be started, because of its program {program:?}"),
+        };
+        let failure = Self::new(ExitStatus::Start, message);
+        match error {
+            SpawnError::NotFound { searched: Some(_), .. } => failure
+                .with_cause(&io::Error::other("it is nowhere in PATH"))
+                .with_hint("install it, or give the path to it"),
+            SpawnError::NotFound { searched: None, .. } => {
+                failure.with_cause(&io::Error::other("there is no such file"))
+            }
+            SpawnError::SandboxPlace { .. } => failure.with_cause(error).with_hint(
+                "a sandbox shows the system, what is mounted, and of a program elsewhere itself or its node_modules, virtual \
+                 environment or version; mount the rest, or install it for the system",
+            ),
+            error => failure.with_cause(error),
+        }
+    }
+
+    pub(crate) fn from_probe(error: ClientError) -> Self {
+        let late = matches!(*error.problem, Problem::Deadline(_));
+        let mut failure = Self::from(error);
+        if late && let Some(hint) = failure.hints.first_mut() {
+            // Its hint is about flags of `narrows run`.
+            "an agent that is slow to start may need more: --timeout 2m".clone_into(hint);
+        }
+        failure
+    }
+
+    pub(crate) fn cannot_list_sessions(agent: &str) -> Self {
+        Self::new(ExitStatus::Agent, format!("the agent {agent:?} cannot list its sessions"))
+            .with_hint("it may go on with one whose id you know: narrows run --resume ID")
+    }
+
+    pub(crate) fn cannot_delete_session(agent: &str) -> Self {
+        Self::new(ExitStatus::Agent, format!("the agent {agent:?} cannot delete sessions"))
+            .with_hint("what it keeps is its own; it may have a command for that")
+    }
+
+    pub(crate) fn unknown_session<'a>(
+        id: &str,
+        agent: Option<&str>,
+        known: impl Iterator<Item = &'a str>,
+    ) -> Self {
+        let failure = Self::new(ExitStatus::Usage, format!("the agent has no session {id:?}"));
+        let mut meant = known.filter(|known| !id.is_empty() && known.starts_with(id));
+        match (meant.next(), meant.next()) {
+            (Some(meant), None) => failure.with_hint(format!("did you mean {}?", line(meant))),
+            (Some(_), Some(_)) => failure.with_hint("several sessions begin with this; give the whole id"),
+            (None, _) => failure.with_hint(match agent {
+                Some(agent) => {
+                    format!("the sessions it has: narrows sessions --all --agent {:?}", line(agent))
+                }
+                None => "the sessions it has: narrows sessions --all".to_owned(),
+            }),
+        }
+    }
+
+    /// An invalid rule file, with the hint on a line of its own.
+    pub(crate) fn rules_invalid_with_hint(error: &RulesError) -> Self {
+        let RulesError { file, line, column, what, hint } = error;
+        let failure = Self::new(ExitStatus::Usage, format!("{file}:{line}:{column}: {what}"));
+        match hint {
+            Some(hint) => failure.with_hint(hint),
+            None => failure,
+        }
+    }
+
+    /// An error in a configuration file, with the hint on a line of its own.
+    pub(crate) fn config_mistake(mistake: &Mistake) -> Self {
+        let Mistake { place, what, hint } = mistake;
+        let failure = Self::new(ExitStatus::Usage, line(&format!("{place}: {what}")));
+        match hint {
+            Some(hint) => failure.with_hint(line(hint)),
+            None => failure,
+        }
+    }
+
+    /// An error in a manifest, with the hint on a line of its own.
+    pub(crate) fn manifest_finding(what: String, finding: &Finding) -> Self {
+        let failure = Self::new(ExitStatus::Usage, what);
+        match &finding.hint {
+            Some(hint) => failure.with_hint(line(hint)),
+            None => failure,
+        }
+    }
+
+    pub(crate) fn no_manifests(path: &Path) -> Self {
+        let message = format!("check: there are no manifests in {:?}", path.display().to_string());
+        Self::new(ExitStatus::Usage, line(&message))
+            .with_hint("a manifest is called ACP.md, OPERATOR.md, GOVERNANCE.md, POLICY.md, SANDBOX.md, RUNNER.md or AGENT-CLI.md")
+    }
+
+    /// The recorded events cannot be read.
+    pub(crate) fn record_unreadable(path: &Path, error: &io::Error) -> Self {
+        Self::file_unreadable("--events", path, error)
+    }
+
+    /// The file has no recorded events.
+    pub(crate) fn not_a_record(path: &Path) -> Self {
+        Self::new(ExitStatus::Usage, format!("there is not one event in {path:?}"))
+            .with_hint("record a run with `narrows run --output events`")
+    }
+}

@@ -1,0 +1,222 @@
+//! Failures of turns that started.
+
+use std::time::Duration;
+
+use narrows_client::{Losses, RunError, RunResult, Status};
+use narrows_wire::{Code as RpcCode, RpcError};
+use serde_json::Value;
+
+use super::agent::{RETRY_LATER_HINT, error_details, model_failed, stray_lines_notice};
+use super::{ExitStatus, Failure};
+use crate::cli::Output;
+use crate::interrupt::Signal;
+use crate::reconnect_notice::UnstoppedAgent;
+use crate::terminal::line;
+
+/// The reason why this client ended a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CancelReason {
+    Signal(Signal),
+    /// The program that reads our events cancelled it.
+    Program,
+    /// The answer exceeds the size of one JSON object.
+    TooLong,
+    /// Stdout cannot be written.
+    Output,
+}
+
+/// The limits of a turn, for messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunLimits {
+    /// The time limit of the turn.
+    pub(crate) turn: Option<Duration>,
+    /// The time a cancelled turn has to end.
+    pub(crate) grace: Duration,
+    /// What happens to an agent that does not stop.
+    pub(crate) unstopped_agent: UnstoppedAgent,
+}
+
+impl Failure {
+    /// Returns the failure of a run that did not end well.
+    pub(crate) fn from_run(result: &RunResult, limits: RunLimits) -> Result<(), Self> {
+        match (result.status, &result.error) {
+            (Status::Success, _) => Ok(()),
+            (Status::Cancelled, _) => {
+                Err(Self::new(ExitStatus::Agent, "the agent cancelled the turn, though nobody asked it to"))
+            }
+            (Status::Error, None) => {
+                Err(Self::new(ExitStatus::Agent, "the agent failed and does not say why"))
+            }
+            (Status::Error, Some(error)) => {
+                let failure = Self::run_failed(error, limits.turn);
+                let given_up = matches!(error.code.as_str(), "timeout" | "silence");
+                Err(if given_up { failure.with_unstopped_agent(result, limits) } else { failure })
+            }
+        }
+    }
+
+    fn run_failed(error: &RunError, limit: Option<Duration>) -> Self {
+        let RunError { code, message, fault, data } = error;
+        if let Some(fault) = fault {
+            return model_failed(fault);
+        }
+        let words = line(message);
+        let data = data.clone().unwrap_or_default();
+        let failure = match code.as_str() {
+            "max_tokens" => Self::new(
+                ExitStatus::Limit,
+                "the answer is incomplete: the agent reached its limit of tokens",
+            ),
+            "max_turn_requests" => Self::new(
+                ExitStatus::Limit,
+                "the answer is incomplete: the agent reached its limit of model requests",
+            ),
+            "refusal" if words.starts_with("the gate ") && words.contains("audit log could not") => {
+                Self::new(ExitStatus::Refusal, words)
+                    .with_hint("`narrows serve` logs why, on its stderr; the disk may be full")
+            }
+            "refusal" if words.starts_with("the gate ") => Self::new(ExitStatus::Refusal, words).with_hint(
+                "what was decided, and by which policy, is in its audit log: narrows audit show LOG",
+            ),
+            "refusal" => Self::new(ExitStatus::Refusal, "the agent refused to answer"),
+            "timeout" => {
+                let limit = limit.unwrap_or_default();
+                Self::new(
+                    ExitStatus::Timeout,
+                    format!("the turn was not over within {limit:?} and was cancelled"),
+                )
+                .with_hint("give it more with --timeout, or leave that out")
+            }
+            "silence" => Self::new(ExitStatus::Timeout, words)
+                .with_hint("an agent that works in silence may need more: --silence-timeout 1h"),
+            "mode_left" => Self::new(ExitStatus::Agent, words)
+                .with_hint("name a mode with --mode to let the agent work in it, or use another agent"),
+            "malformed" => Self::new(ExitStatus::Protocol, words),
+            "agent_exited" => {
+                let failure = Self { is_agent_lost: true, ..Self::new(ExitStatus::Agent, words) };
+                let strays = data["strayLines"].as_u64().unwrap_or(0);
+                let first = serde_json::from_value::<Vec<String>>(data["strays"].clone()).unwrap_or_default();
+                if strays > 0 { failure.with_hint(stray_lines_notice(strays, &first)) } else { failure }
+            }
+            "agent_error" => Self::prompt_error(&words, &data),
+            "login_needed" => Self::new(ExitStatus::Agent, words)
+                .with_hint("log in with the agent's own command, or hand it a key: --env NAME"),
+            _ => Self::new(ExitStatus::Agent, words),
+        };
+        let stderr = data["stderr"].as_str().unwrap_or_default().to_owned();
+        Self { stderr, ..failure }
+    }
+
+    /// `--timeout` passed before the prompt was sent.
+    pub(crate) fn startup_timeout(limit: Duration) -> Self {
+        Self::new(ExitStatus::Timeout, format!("the agent was not ready within {limit:?}"))
+            .with_hint("give it more with --timeout, or leave that out")
+    }
+
+    /// Adds the end of the agent's stderr, unless there is one.
+    pub(crate) fn with_stderr(self, stderr: &str) -> Self {
+        if self.stderr.is_empty() { Self { stderr: stderr.to_owned(), ..self } } else { self }
+    }
+
+    /// The agent exited between turns.
+    pub(crate) fn agent_exited_idle() -> Self {
+        let words = "the agent has ended, though nothing was asked of it";
+        Self { is_agent_lost: true, ..Self::new(ExitStatus::Agent, words) }
+    }
+
+    /// The prompt got an error response.
+    fn prompt_error(words: &str, data: &Value) -> Self {
+        let code = data["code"].as_i64().unwrap_or(0);
+        let inner = Some(data["data"].clone()).filter(|inner| !inner.is_null());
+        let retryable = inner.as_ref().and_then(|inner| inner["retryable"].as_bool());
+        let rpc = RpcError { code, message: words.to_owned().into(), data: inner };
+        let details = error_details(rpc.data.as_ref());
+        let reason = std::io::Error::other(format!("{words}{details} ({code})"));
+        let failure =
+            Self::new(ExitStatus::Agent, "the agent answered the prompt with an error").with_cause(&reason);
+        // A bus or gateway answers with this error for an agent that it lost.
+        let is_agent_lost = rpc.is(RpcCode::WorkerLost);
+        let failure = Self { rpc: Some(Box::new(rpc)), is_agent_lost, ..failure };
+        if retryable == Some(true) { failure.with_hint(RETRY_LATER_HINT) } else { failure }
+    }
+
+    /// Returns a failure if parts of a finished answer were lost.
+    pub(crate) fn incomplete_answer(losses: Losses, unreadable: u64) -> Result<(), Self> {
+        let Losses { too_long, unclaimed, nameless: _, nameless_answers } = losses;
+        let unreadable = unreadable + nameless_answers;
+        let all = [(too_long, "too long"), (unclaimed, "too early to be kept"), (unreadable, "unreadable")];
+        let lost: Vec<String> = all
+            .into_iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, why)| match count {
+                1 => format!("1 message was {why}"),
+                count => format!("{count} messages were {why}"),
+            })
+            .collect();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        Err(Self::new(ExitStatus::Limit, format!("the answer is incomplete: {}", lost.join(", "))))
+    }
+
+    /// The answer does not match the schema.
+    pub(crate) fn schema_mismatch(result: &RunResult, format: Output) -> Self {
+        let retries = match result.prompts {
+            0 | 1 => "",
+            _ => " after 1 retry",
+        };
+        let mut message = format!("the answer does not match the schema{retries}");
+        if !result.schema_problems.is_empty() {
+            message.push_str(": ");
+            message.push_str(&line(&result.schema_problems.join("; ")));
+        }
+        let failure = Self::new(ExitStatus::Limit, message);
+        match format {
+            Output::Text => failure.with_hint("`--output json` has the text that came instead"),
+            Output::Json | Output::Events => failure,
+        }
+    }
+
+    /// Adds what happened to an agent that did not stop after its turn was cancelled.
+    pub(crate) fn with_unstopped_agent(self, result: &RunResult, limits: RunLimits) -> Self {
+        if result.stop_reason.is_some() {
+            return self;
+        }
+        let ended = match limits.unstopped_agent {
+            UnstoppedAgent::Killed => {
+                format!("the agent did not stop within {:?} and was ended", limits.grace)
+            }
+            UnstoppedAgent::LeftRunning => {
+                format!("the agent did not stop within {:?}, and may still be at work", limits.grace)
+            }
+            UnstoppedAgent::Unreachable => {
+                "the connection to the agent is lost, so that it may not know, and may still be at work"
+                    .to_owned()
+            }
+        };
+        Self { message: format!("{}; {ended}", self.message), ..self }
+    }
+
+    /// A turn that this client cancelled.
+    pub(crate) fn cancelled(why: CancelReason) -> Self {
+        match why {
+            CancelReason::Program | CancelReason::Signal(Signal::Interrupt) => {
+                Self::new(ExitStatus::Interrupted, "cancelled")
+            }
+            CancelReason::Signal(Signal::Terminate) => {
+                Self::new(ExitStatus::Terminated, "cancelled by SIGTERM")
+            }
+            CancelReason::Signal(Signal::HangUp) => Self::new(ExitStatus::HungUp, "cancelled by SIGHUP"),
+            CancelReason::TooLong => {
+                Self::new(ExitStatus::Limit, "the answer is too long for one JSON object")
+                    .with_hint("--output text has no limit")
+            }
+            CancelReason::Output => Self::new(ExitStatus::OutputClosed, ExitStatus::OutputClosed.meaning()),
+        }
+    }
+
+    /// A second signal asks for an immediate exit.
+    pub(crate) fn forced_exit(signal: Signal) -> Self {
+        Self::cancelled(CancelReason::Signal(signal))
+    }
+}

@@ -1,0 +1,116 @@
+//! Progress notices while a lost connection is being re-established.
+
+use std::time::Duration;
+
+use narrows_remote::client::{ConnectionState, Outage};
+use tokio::time::Instant;
+
+use crate::output_thread::OutputPiece;
+use crate::terminal::{Color, Style};
+
+/// Shorter outages are not reported.
+const NOTICE_DELAY: Duration = Duration::from_secs(1);
+
+/// The interval of notices that stay visible.
+const NOTICE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The connection to a remote agent, if any, and the last notice.
+#[derive(Debug, Default)]
+pub(crate) struct ReconnectNotice {
+    state: Option<ConnectionState>,
+    /// The time of the last notice.
+    last_notice: Option<Instant>,
+}
+
+/// What happens to an agent that does not stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnstoppedAgent {
+    /// A local agent is killed.
+    Killed,
+    /// A remote agent is left running.
+    LeftRunning,
+    /// A remote agent cannot be reached.
+    Unreachable,
+}
+
+impl ReconnectNotice {
+    pub(crate) fn new(state: Option<ConnectionState>) -> Self {
+        Self { state, last_notice: None }
+    }
+
+    /// Returns `true` for a remote agent.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.state.is_some()
+    }
+
+    /// Returns what happens to the agent if it does not stop now.
+    pub(crate) fn unstopped_agent(&self) -> UnstoppedAgent {
+        match &self.state {
+            None => UnstoppedAgent::Killed,
+            Some(state) if self.last_notice.is_some() || state.gap().is_some() => UnstoppedAgent::Unreachable,
+            Some(_) => UnstoppedAgent::LeftRunning,
+        }
+    }
+
+    /// Returns the next notice. On a terminal, a status line is updated continuously.
+    pub(crate) fn next(&mut self, is_terminal: bool, color: Color) -> Option<OutputPiece> {
+        let gap = self.state.as_ref()?.gap();
+        self.notice(gap, is_terminal, color, Instant::now())
+    }
+
+    fn notice(
+        &mut self,
+        gap: Option<Outage>,
+        is_terminal: bool,
+        color: Color,
+        now: Instant,
+    ) -> Option<OutputPiece> {
+        let Some(gap) = gap else {
+            self.last_notice.take()?;
+            return Some(if is_terminal {
+                OutputPiece::Rest
+            } else {
+                OutputPiece::Note("the connection is back".to_owned())
+            });
+        };
+        let is_due =
+            is_terminal || self.last_notice.is_none_or(|told| now.duration_since(told) >= NOTICE_INTERVAL);
+        if now.duration_since(gap.since) < NOTICE_DELAY || !is_due {
+            return None;
+        }
+        self.last_notice = Some(now);
+        let left = gap.until.saturating_duration_since(now).as_secs();
+        let words = format!("the connection is lost, and is being taken up again: {left} s left");
+        Some(if is_terminal {
+            OutputPiece::Alert(color.paint(Style::Dim, &format!("… {words}")).into_owned())
+        } else {
+            OutputPiece::Note(words)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_connection_is_reported_repeatedly_but_not_too_often() {
+        let start = Instant::now();
+        let gap = Some(Outage { since: start, until: start + Duration::from_secs(300) });
+        let told = |is_terminal: bool, at: &[(u64, Option<Outage>)]| -> Vec<Option<OutputPiece>> {
+            let mut reconnect_notice = ReconnectNotice::default();
+            let at = at.iter().map(|(at, gap)| (start + Duration::from_secs(*at), *gap));
+            at.map(|(now, gap)| reconnect_notice.notice(gap, is_terminal, Color::off(), now)).collect()
+        };
+        let words = |left: u64| format!("the connection is lost, and is being taken up again: {left} s left");
+        let at = [(0, gap), (2, gap), (4, gap), (62, gap), (64, None), (66, None)];
+        let note = |left| Some(OutputPiece::Note(words(left)));
+        let back = Some(OutputPiece::Note("the connection is back".to_owned()));
+        assert_eq!(told(false, &at), [None, note(298), None, note(238), back, None]);
+        let alert = |left| Some(OutputPiece::Alert(format!("… {}", words(left))));
+        let rest = Some(OutputPiece::Rest);
+        assert_eq!(told(true, &at), [None, alert(298), alert(296), alert(238), rest, None]);
+        // An unreported outage needs no end.
+        assert_eq!(told(false, &[(0, gap), (1, None)]), [None, None]);
+    }
+}

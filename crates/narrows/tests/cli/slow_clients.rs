@@ -1,0 +1,198 @@
+//! The built-in agent with clients that read slowly or are half closed.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use serde_json::json;
+
+use crate::test_dir::TestDir;
+
+/// Half a second is what a client may count on; the rest is for a machine that has other things to do. What is to be
+/// told from it takes five seconds or more.
+const SOON: Duration = Duration::from_secs(3);
+
+/// More answers than a pipe holds.
+const MANY: usize = 4000;
+
+/// A question that is answered at once.
+const QUESTION: &str = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"no/such\"}\n";
+
+/// `narrows acp`, with its ends in our hands.
+fn start(dir: &TestDir) -> (Child, ChildStdin, ChildStdout) {
+    let mut command = dir.narrows(["--log", "off", "acp", "--no-store"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("narrows starts");
+    let (input, output) = (child.stdin.take(), child.stdout.take());
+    (child, input.expect("piped"), output.expect("piped"))
+}
+
+/// Asks for something that is answered at once.
+fn ask(input: &mut ChildStdin, count: usize) {
+    input.write_all(QUESTION.repeat(count).as_bytes()).expect("it reads");
+}
+
+/// Asks until it reads no more, and returns how often.
+fn ask_until_full(input: &mut ChildStdin) -> usize {
+    let flags = fcntl_getfl(&*input).expect("flags");
+    fcntl_setfl(&*input, flags | OFlags::NONBLOCK).expect("it can be set");
+    let (questions, mut sent) = (QUESTION.repeat(1000), 0);
+    let mut since = Instant::now();
+    // Should it only have been slow, it has all the less to do.
+    while since.elapsed() < Duration::from_millis(300) {
+        match input.write(&questions.as_bytes()[sent % questions.len()..]) {
+            Ok(length) => {
+                sent += length;
+                since = Instant::now();
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                // sleep: what other processes do can only be looked for
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        assert!(sent < 64 << 20, "it reads on and on");
+    }
+    sent / QUESTION.len()
+}
+
+/// Reads all there is to come, a piece every 20 ms.
+fn read_slowly(output: &mut ChildStdout, piece: usize) -> Vec<u8> {
+    let (mut got, mut piece) = (Vec::new(), vec![0; piece]);
+    loop {
+        let length = output.read(&mut piece).expect("it can be read");
+        if length == 0 {
+            return got;
+        }
+        got.extend_from_slice(&piece[..length]);
+        // sleep: this is the slowness
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until it has ended well, which must be soon after `since`.
+#[track_caller]
+fn ends_soon(dir: &TestDir, mut child: Child, since: Instant) {
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("it is ours") {
+            break status;
+        }
+        let late = since.elapsed() > SOON;
+        if late {
+            child.kill().expect("it is ours");
+            child.wait().expect("it ends");
+        }
+        assert!(!late, "it is still there");
+        // sleep: what other processes do can only be looked for
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!(status.code(), Some(0));
+    dir.assert_no_process_left();
+}
+
+#[test]
+fn a_client_that_does_not_read_does_not_delay_the_exit() {
+    let dir = TestDir::new();
+    let (child, mut input, output) = start(&dir);
+    ask(&mut input, MANY);
+    drop(input);
+    ends_soon(&dir, child, Instant::now());
+    drop(output);
+}
+
+#[test]
+fn a_client_that_reads_slowly_gets_everything() {
+    let dir = TestDir::new();
+    let (mut child, mut input, mut output) = start(&dir);
+    ask(&mut input, MANY);
+    drop(input);
+    let began = Instant::now();
+    let got = read_slowly(&mut output, 16 << 10);
+    assert!(began.elapsed() > Duration::from_millis(400), "it was not slow");
+    assert_eq!(got.iter().filter(|byte| **byte == b'\n').count(), MANY);
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    dir.assert_no_process_left();
+}
+
+#[test]
+fn a_client_that_reads_one_long_line_slowly_gets_all_of_it() {
+    let dir = TestDir::new();
+    let (mut child, mut input, mut output) = start(&dir);
+    // A batch is answered in one line, and every answer repeats its id.
+    let question =
+        |n| json!({"jsonrpc": "2.0", "id": format!("{n}{}", "x".repeat(4000)), "method": "no/such"});
+    let batch = json!((0..100).map(question).collect::<Vec<_>>());
+    writeln!(input, "{batch}").expect("it reads");
+    drop(input);
+    let began = Instant::now();
+    let got = read_slowly(&mut output, 8 << 10);
+    let answers: Vec<serde_json::Value> = serde_json::from_slice(&got).expect("the whole line");
+    assert_eq!(answers.len(), 100);
+    assert!(began.elapsed() > Duration::from_millis(800), "it was not slow");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    dir.assert_no_process_left();
+}
+
+#[test]
+fn a_client_that_asks_without_end_and_does_not_read_is_not_waited_for() {
+    let dir = TestDir::new();
+    let (child, mut input, output) = start(&dir);
+    assert!(ask_until_full(&mut input) > MANY);
+    drop(input);
+    ends_soon(&dir, child, Instant::now());
+    drop(output);
+}
+
+#[test]
+fn a_client_that_asks_without_end_and_then_reads_gets_everything() {
+    let dir = TestDir::new();
+    let (mut child, mut input, mut output) = start(&dir);
+    let asked = ask_until_full(&mut input);
+    drop(input);
+    // It has been waiting for somebody to read all the while, so that nothing tells this from the test above but that
+    // somebody does.
+    let got = read_slowly(&mut output, 256 << 10);
+    assert_eq!(got.iter().filter(|byte| **byte == b'\n').count(), asked);
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    dir.assert_no_process_left();
+}
+
+#[test]
+fn a_client_that_closes_our_output_is_left_though_nothing_is_asked() {
+    let dir = TestDir::new();
+    let (child, mut input, output) = start(&dir);
+    ask(&mut input, 1);
+    let mut output = BufReader::new(output);
+    output.read_line(&mut String::new()).expect("an answer");
+    drop(output);
+    ends_soon(&dir, child, Instant::now());
+    drop(input);
+    // Some clients connect us with sockets, one for each direction.
+    let (ours, theirs) = UnixStream::pair().expect("a socket");
+    let mut command = dir.narrows(["--log", "off", "acp", "--no-store"]);
+    let command = command.stdin(Stdio::piped()).stdout(OwnedFd::from(theirs));
+    let mut child = command.spawn().expect("narrows starts");
+    let mut input = child.stdin.take().expect("piped");
+    ask(&mut input, 1);
+    let mut output = BufReader::new(ours);
+    output.read_line(&mut String::new()).expect("an answer");
+    drop(output);
+    ends_soon(&dir, child, Instant::now());
+    drop(input);
+}
+
+#[test]
+fn a_client_that_closes_our_output_is_left_though_it_could_still_ask() {
+    let dir = TestDir::new();
+    let (child, mut input, output) = start(&dir);
+    ask(&mut input, 1);
+    let mut output = BufReader::new(output);
+    output.read_line(&mut String::new()).expect("an answer");
+    drop(output);
+    let since = Instant::now();
+    ask(&mut input, 1);
+    ends_soon(&dir, child, since);
+    drop(input);
+}
