@@ -25,8 +25,18 @@ const CALL: &str = "tools/call";
 const PLAIN: [&str; 6] =
     ["initialize", "server/discover", "ping", "tools/list", "logging/setLevel", "resources/unsubscribe"];
 
-/// Members of `_meta` that say who hears of a call and which trace it is a part of, and change nothing about what it does.
-const OF_THE_CARRIER: [&str; 4] = ["progressToken", "traceparent", "tracestate", "baggage"];
+/// Members of `_meta` that say who calls, who hears of a call, and which trace it is a part of. They change nothing about what
+/// the call does, and the official client sends some of them with each request.
+const OF_THE_CARRIER: [&str; 8] = [
+    "progressToken",
+    "traceparent",
+    "tracestate",
+    "baggage",
+    "io.modelcontextprotocol/protocolVersion",
+    "io.modelcontextprotocol/clientInfo",
+    "io.modelcontextprotocol/clientCapabilities",
+    "io.modelcontextprotocol/logLevel",
+];
 
 /// What has a server show something.
 const READS: [&str; 4] = ["resources/read", "resources/subscribe", "prompts/get", "completion/complete"];

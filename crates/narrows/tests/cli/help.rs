@@ -157,6 +157,8 @@ fn the_long_help() {
       XDG_RUNTIME_DIR           where the admin sockets of buses and gates are [~/.local/state]
       TMPDIR                    where `agents --probe` makes its directory [/tmp]
       HOME                      your directory, which is what `~` means
+      GIT_CONFIG_GLOBAL         settings of git, to protect the hooks they name
+      GIT_CONFIG_SYSTEM         settings of git, likewise
       NO_COLOR                  no colours, if it is set to anything
       TERM                      no colours, if it is `dumb`
     --- exit 0 ---
