@@ -15,6 +15,7 @@ mod literals;
 mod path_spellings;
 mod properties;
 mod protected;
+mod protected_git;
 mod reading;
 mod recursive;
 mod rule_files;
