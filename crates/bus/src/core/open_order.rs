@@ -60,7 +60,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.core.workers.get(*worker).is_some_and(|state| state.stage == WorkerLifecycle::Ready)
         };
         let state = self.core.pool_of(pool);
-        // Elsewhere another identity's worker is none that this client may have.
+        // In any other pool the client may not use another identity's worker.
         let mixes = state.settings.mix_identities;
         let workers = state.workers.iter().copied().filter(|_| mixes);
         let busy: Vec<WorkerKey> = workers
@@ -115,8 +115,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.awaited_creations.sessions.push((worker, key));
     }
 
-    /// A worker owes one answer less to those who asked for new sessions. What waited for that is acted on by the timer, when whoever calls
-    /// this is done with the worker.
+    /// Records that a worker has answered one request for a new session. Requests that waited for that are routed by the timer, after the
+    /// caller is done with the worker.
     pub(super) fn creation_settled(&mut self) {
         let awaited = &mut self.core.awaited_creations;
         let is_empty = awaited.lines.is_empty() && awaited.sessions.is_empty();

@@ -94,8 +94,8 @@ impl Owners {
         }
     }
 
-    /// Remembers whose a child session is, where what is not known may be whoever's who asks. An agent may list it, and open it elsewhere,
-    /// when its session is closed.
+    /// Records the owner of a child session, in buses where a session without a known owner is open to any client. An agent may list the
+    /// child, and open it elsewhere, after its session is closed.
     pub(super) fn know_child(&mut self, name: &str, identity: Identity) {
         if self.kept == Kept::Running {
             self.know(&name.into(), identity);

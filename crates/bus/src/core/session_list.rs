@@ -119,7 +119,7 @@ mod tests {
             r#"{"a": 1, "sessions" : [{"sessionId":"a", "x": [1.0] },{"y":0,"sessionId": "c~2"}], "_meta":{}}"#,
         );
         check(r#"{"sessions":[]}"#, r#"{"sessions":[]}"#);
-        // What has no name, or two, or is no object, is passed on to nobody.
+        // An entry without exactly one name, or that is not an object, is left out.
         check(
             r#"{"sessions":[{},7,{"sessionId":"a","sessionId":"b"},{"sessionId":7},{"session\u0049d":"b"}]}"#,
             r#"{"sessions":[]}"#,

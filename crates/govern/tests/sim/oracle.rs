@@ -1,4 +1,4 @@
-//! What must hold in every run, whoever says what and whatever becomes of the log.
+//! Rules that hold in every run, whatever the peers send and whether the log can be written.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
