@@ -105,7 +105,12 @@ impl<'a> View<'a> {
         match raw.len().cmp(&(name.len() + 2)) {
             Ordering::Less => false,
             Ordering::Equal => raw[1..].starts_with(name.as_bytes()),
-            Ordering::Greater => raw.contains(&b'\\') && self.method().is_some_and(|method| method == name),
+            Ordering::Greater => {
+                // Up to the first difference both are equal, and only an escape can make them equal there.
+                let first_difference = raw[1..].iter().zip(name.as_bytes()).find(|(raw, name)| raw != name);
+                first_difference.is_some_and(|(raw, _)| *raw == b'\\')
+                    && self.method().is_some_and(|method| method == name)
+            }
         }
     }
 
