@@ -36,12 +36,11 @@ impl Span {
 
     /// Returns the span with each position at or behind `from` shifted by `to - from`.
     #[inline(always)]
-    pub(crate) fn shifted(self, from: usize, to: usize) -> Self {
-        let at = |position: u32| {
-            let position = position as usize;
-            if position >= from { position - from + to } else { position }
-        };
-        Self::new(at(self.start), at(self.end))
+    pub(crate) fn shifted(self, from: u32, to: u32) -> Self {
+        // Wrapping, so that one addition shifts in both directions.
+        let shift = to.wrapping_sub(from);
+        let at = |position: u32| position.wrapping_add(if position >= from { shift } else { 0 });
+        Self { start: at(self.start), end: at(self.end) }
     }
 
     /// Returns `true` if the field is present. In the head of an overlong message its value may be incomplete.

@@ -49,7 +49,11 @@ impl ScanCache {
         {
             return None;
         }
-        let shifted = self.envelope.shifted(text.end, new.end);
+        // Streams of equal chunks shift nothing.
+        let shifted = match new.end == text.end {
+            true => self.envelope,
+            false => self.envelope.shifted(text.end, new.end),
+        };
         Some(View::from_parts(line, self.kind?, shifted))
     }
 
@@ -150,6 +154,8 @@ impl Envelope {
     /// Returns the envelope with every position behind `from` shifted by `to - from`. Absent spans are at 0 and stay.
     #[inline]
     fn shifted(&self, from: usize, to: usize) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "the limit of a line is far below 4 GiB")]
+        let (from, to) = (from as u32, to as u32);
         let [version, id, method, params, result, error, session, request_id, top_session, pool] =
             self.spans().map(|span| span.shifted(from, to));
         // The keys are unchanged, and so are the flags about them.
