@@ -152,16 +152,23 @@ pub(super) enum Told {
 /// The kinds of updates that [`told`] reads, as they end.
 const KINDS: [&[u8]; 2] = [b"\"state", b"\"subagent"];
 const KIND_END: &[u8] = b"_update\"";
+/// Kinds that are compared as a whole, with the quote behind them: most updates are chunks of a text.
+const COMMON_KINDS: [&[u8]; 2] = [b"agent_message_chunk\"", b"agent_thought_chunk\""];
 /// Made once: for a text as short as most updates, making it costs more than the search.
 static END_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KIND_END));
 
 /// Reads an update, if it may be one of those that matter. Most are known by the place of their kind to be none of them, and most others by
 /// one search over the text.
-pub(super) fn told(params: &[u8]) -> Option<Told> {
-    let is_kind = |at: usize| KINDS.iter().any(|kind| params[..at].ends_with(kind));
-    if kind_at_usual_place(params).is_some_and(|kind| !kind.ends_with(KIND_END)) {
-        return None;
+#[inline]
+pub(super) fn told(message: View<'_>) -> Option<Told> {
+    match kind_at_usual_place(message) {
+        Some(kind) if !kind.ends_with(KIND_END) => None,
+        _ => read_update(message.params()?),
     }
+}
+
+fn read_update(params: &[u8]) -> Option<Told> {
+    let is_kind = |at: usize| KINDS.iter().any(|kind| params[..at].ends_with(kind));
     END_FINDER.find_iter(params).find(|at| is_kind(*at))?;
     let inner = |text: &'_ [u8], key: &str| member(text, key).ok().flatten();
     let update = params.get(inner(params, "update")?)?;
@@ -178,12 +185,19 @@ pub(super) fn told(params: &[u8]) -> Option<Told> {
 
 /// Returns the kind of an update and the quote behind it, if its members are in the order in which agents mostly write them. An update with
 /// two kinds is ambiguous, and counts as none that [`told`] reads.
-fn kind_at_usual_place(params: &[u8]) -> Option<&[u8]> {
-    let through_quote = |text: &[u8]| memchr::memchr(b'"', text).map(|quote| quote + 1);
-    let session = params.strip_prefix(br#"{"sessionId":""#)?;
-    let update = session.get(through_quote(session)?..)?;
+#[inline]
+fn kind_at_usual_place(message: View<'_>) -> Option<&[u8]> {
+    let session = message.part_range(Part::Session)?;
+    // The scan has found the end of the session's name, so it is not searched for again.
+    let through_key = message.bytes().get(message.envelope().params.range().start..session.start)?;
+    let update = message.bytes().get(session.end..message.envelope().params.range().end)?;
     let kind = update.strip_prefix(br#","update":{"sessionUpdate":""#)?;
-    kind.get(..through_quote(kind)?)
+    if through_key != br#"{"sessionId":"# {
+        return None;
+    }
+    let common = COMMON_KINDS.iter().find(|common| kind.starts_with(common));
+    let length = common.map(|common| common.len());
+    kind.get(..length.or_else(|| memchr::memchr(b'"', kind).map(|quote| quote + 1))?)
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
@@ -243,7 +257,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Remembers a child that a worker announces in a session that it no longer has: its name is that of the identity that had the session.
     pub(super) fn record_former_child(&mut self, worker: WorkerKey, message: View<'_>) {
-        let Some(Told::Child(child)) = message.params().and_then(told) else { return };
+        let Some(Told::Child(child)) = told(message) else { return };
         let Some(state) = self.core.workers.get(worker) else { return };
         let owner = message.session().and_then(|name| state.former.owner(&name));
         let Some(identity) = owner else { return };
@@ -275,7 +289,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if state.announces || !pool.is_shared() || !pool.is_acp() {
             return false;
         }
-        let Some(Told::Child(child)) = message.params().and_then(told) else { return false };
+        let Some(Told::Child(child)) = told(message) else { return false };
         let parent_owner = |name: &str| {
             let parent = self.session_of(worker, name).and_then(|key| self.core.sessions.get(key));
             parent.map(|parent| parent.identity).or_else(|| state.former.owner(name))
@@ -514,7 +528,8 @@ mod tests {
     fn updates_that_matter_are_read_and_others_are_not() {
         #[track_caller]
         fn check(params: &str, expected: Option<&Told>) {
-            assert_eq!(told(params.as_bytes()).as_ref(), expected, "{params}");
+            let line = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#);
+            assert_eq!(told(View::parse(line.as_bytes())).as_ref(), expected, "{params}");
         }
         check(r#"{"update":{"sessionUpdate":"state_update","state":"idle"}}"#, Some(&Told::Running(false)));
         check(r#"{"update":{"state":"running","sessionUpdate":"state_update"}}"#, Some(&Told::Running(true)));

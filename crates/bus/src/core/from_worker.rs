@@ -11,7 +11,7 @@ use super::from_client::MCP_CANCELLED;
 use super::mcp_servers::is_about_server;
 use super::open_timeout::Opener;
 use super::request_id::{self, Digits};
-use super::session::{SessionKey, SessionState, quoted};
+use super::session::{Session, SessionKey, SessionState, quoted};
 use super::splice::Parts;
 use super::state::{Asked, MOST_OPEN, RequestOrigin, Tenants, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
@@ -71,8 +71,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         match self.target(worker, message) {
             Target::Client(client, session) => {
+                let is_plain = |session: &Session| !session.name.contains('\\');
+                let recent = session.filter(|session| self.core.sessions.get(*session).is_some_and(is_plain));
                 if let Some(state) = self.core.worker(worker) {
-                    state.recent = session;
+                    state.recent = recent;
                 }
                 let child = self.follow(worker, session, message);
                 self.show(worker, client, session, message, None);
@@ -235,7 +237,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// The client's own id of the request that `params.requestId` means, if this is a message in which it means one.
+    #[inline]
     fn scope_for(&self, worker: WorkerKey, message: View<'_>) -> Option<Box<[u8]>> {
+        message.request_id()?;
+        self.scope_of_request(worker, message)
+    }
+
+    fn scope_of_request(&self, worker: WorkerKey, message: View<'_>) -> Option<Box<[u8]>> {
         let raw = message.request_id()?;
         let state = self.core.workers.get(worker)?;
         match &*message.method()? {
@@ -261,13 +269,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let raw = message.bytes().get(message.part_range(Part::Session)?)?;
         let named = match &session.wire {
             Some(wire) => **wire == *raw,
-            // A name with a backslash is never written as it is.
+            // A name with a backslash is never written as it is, and its session never is the recent one.
             None => raw.strip_prefix(b"\"")?.strip_suffix(b"\"")? == session.name.as_bytes(),
         };
         let lives = matches!(session.place, SessionState::On(at) if at == worker);
-        let plain = message.request_id().is_none()
-            && !session.name.contains('\\')
-            && self.core.pool_of(session.pool).is_acp();
+        let plain = message.request_id().is_none() && self.core.pool_of(session.pool).is_acp();
         (named && lives && plain).then_some((session.hearer()?, key))
     }
 
@@ -366,7 +372,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !self.core.workers.get(worker)?.announces {
             return None;
         }
-        match told(message.params()?)? {
+        match told(message)? {
             Told::Running(running) => {
                 self.follow_turn(worker, key, running, message);
                 None
@@ -386,7 +392,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// The same of what is said again: children that it tells of are there.
     fn follow_replay(&mut self, worker: WorkerKey, message: View<'_>) {
         if self.core.workers.get(worker).is_some_and(|state| state.announces)
-            && let Some(Told::Child(child)) = message.params().and_then(told)
+            && let Some(Told::Child(child)) = told(message)
             && let Some(name) = message.session()
             && let Some(key) = self.session_of(worker, &name).or_else(|| self.root_of(worker, &name))
         {
