@@ -34,28 +34,37 @@ pub(super) const RETRY_MS: u64 = 1_000;
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     all: Arc<AtomicUsize>,
-    each: FxHashMap<Identity, Arc<AtomicUsize>>,
+    each: FxHashMap<Identity, Arc<Account>>,
+}
+
+/// How many bytes are held for one identity, and for all.
+#[derive(Debug)]
+struct Account {
+    one: AtomicUsize,
+    all: Arc<AtomicUsize>,
 }
 
 /// Bytes that are held as long as this is.
 #[derive(Debug)]
 pub(super) struct Charge {
     bytes: usize,
-    all: Arc<AtomicUsize>,
-    one: Arc<AtomicUsize>,
+    account: Arc<Account>,
 }
 
 impl Memory {
     pub(super) fn charge(&mut self, identity: Identity, bytes: usize) -> Charge {
-        let one = Arc::clone(self.each.entry(identity).or_default());
-        let mut charge = Charge { bytes: 0, all: Arc::clone(&self.all), one };
+        let account = self
+            .each
+            .entry(identity)
+            .or_insert_with(|| Arc::new(Account { one: AtomicUsize::new(0), all: Arc::clone(&self.all) }));
+        let mut charge = Charge { bytes: 0, account: Arc::clone(account) };
         charge.set(bytes);
         charge
     }
 
     /// How much is held for all, and for an identity.
     pub(super) fn held(&self, identity: Identity) -> (usize, usize) {
-        let one = self.each.get(&identity).map_or(0, |one| one.load(Ordering::Relaxed));
+        let one = self.each.get(&identity).map_or(0, |account| account.one.load(Ordering::Relaxed));
         (self.all.load(Ordering::Relaxed), one)
     }
 }
@@ -65,8 +74,9 @@ impl Charge {
     pub(super) fn set(&mut self, bytes: usize) {
         // Wrapping, so that one operation adds or subtracts: each request is charged.
         let change = bytes.wrapping_sub(self.bytes);
-        for held in [&self.all, &self.one] {
-            held.fetch_add(change, Ordering::Relaxed);
+        for held in [&*self.account.all, &self.account.one] {
+            // Charges stay in the core, which only one thread uses at a time. An atomic addition would cost 20 times as much.
+            held.store(held.load(Ordering::Relaxed).wrapping_add(change), Ordering::Relaxed);
         }
         self.bytes = bytes;
     }
