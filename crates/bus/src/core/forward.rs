@@ -35,8 +35,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let tag = message.tag();
         let pool = self.pool_of_worker(worker);
         let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
-        // Any other was judged when it was routed, which was just now, and nothing is put into it.
-        let is_judged = what == RequestKind::Other && !is_about_server(message);
+        // Prompts and other requests were judged when they were routed, which was just now, and nothing is put into them. Messages to
+        // servers were not routed.
+        let is_judged = match what {
+            RequestKind::Prompt => true,
+            RequestKind::Other => !is_about_server(message),
+            _ => false,
+        };
         let permitted = match is_judged {
             true => Ok(None),
             false => self.permit_servers(client, pool, is_v2, message, what),

@@ -78,9 +78,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if state.closing {
             return;
         }
-        let waits = state.held.is_some();
+        let (waits, is_metered) = (state.held.is_some(), state.metered);
         self.core.counters.from_clients += 1;
-        self.meter(client, 1);
+        if is_metered {
+            self.meter(client, 1);
+        }
         if self.refuse_too_much(client, message) {
             return;
         }
@@ -112,7 +114,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     pub(super) fn client_request(&mut self, client: ClientKey, message: View<'_>, batch: Option<BatchKey>) {
-        let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
+        let Some(id) = message.id() else { return };
+        let Some((what, gives_up)) = kind_of(message) else { return };
         let tag = message.tag();
         let is_long = id.len() + tag.map_or(0, <[u8]>::len) > LONG_ID_BYTES;
         let most = if is_long { MAX_LONG_IDS } else { MOST_OPEN };
@@ -129,15 +132,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.refuse(client, id, batch, tag, &RpcError::new(Code::Draining, "the bus is stopping"));
             return;
         }
-        if gives_up(&method) {
+        if gives_up {
             // The request it means has another id at the worker, where the client's own may be that of another client's request.
             let error = RpcError::new(Code::InvalidRequest, "cancellation is a notification");
             self.refuse(client, id, batch, tag, &error);
             return;
         }
-        let is_cancel = method == method::SESSION_CANCEL;
-        let what = if is_cancel { RequestKind::Cancel } else { RequestKind::of(&method) };
-        if let Some((worker, line)) = self.home_of_server(client, message) {
+        let is_cancel = what == RequestKind::Cancel;
+        if what == RequestKind::Other
+            && let Some((worker, line)) = self.home_of_server(client, message)
+        {
             let message = line.as_deref().map_or(message, View::parse);
             self.forward(client, message, batch, worker, None, what);
             return;
@@ -448,6 +452,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.awaited_creations.forget(client);
         self.stop_idle();
     }
+}
+
+/// Returns the kind of a client's request, and whether it gives up on another one.
+#[inline]
+fn kind_of(message: View<'_>) -> Option<(RequestKind, bool)> {
+    // Most requests are prompts, which the bytes of the method show.
+    if message.is_method(method::SESSION_PROMPT) {
+        return Some((RequestKind::Prompt, false));
+    }
+    let method = message.method()?;
+    let kind = if method == method::SESSION_CANCEL { RequestKind::Cancel } else { RequestKind::of(&method) };
+    Some((kind, gives_up(&method)))
 }
 
 /// Returns `true` if a method gives up on the request that `params.requestId` means.

@@ -138,13 +138,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         what: RequestKind,
     ) -> Result<(), RpcError> {
         let Some(pool) = self.core.sessions.get(key).map(|session| session.pool) else { return Ok(()) };
-        if let Some(error) =
-            self.refuse_server(pool, message).or_else(|| self.refuse_long_extension(pool, message))
-        {
-            return Err(error);
-        }
-        if self.misleads(pool, message) {
-            return Err(misnamed());
+        // A prompt is not about a server and is no extension, and what stands in it is content.
+        if what != RequestKind::Prompt {
+            if let Some(error) =
+                self.refuse_server(pool, message).or_else(|| self.refuse_long_extension(pool, message))
+            {
+                return Err(error);
+            }
+            if self.misleads(pool, message) {
+                return Err(misnamed());
+            }
         }
         self.permit_servers(client, pool, false, message, what).map(drop)
     }
