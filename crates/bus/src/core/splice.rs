@@ -38,7 +38,15 @@ impl<'a> Parts<'a> {
 
     fn after(bytes: &'a [u8], mut at: usize, message: View<'a>, edits: &[(Part, &'a [u8])]) -> Self {
         let mut parts = Self { parts: [b""; MOST], count: 0 };
-        if edits.is_empty() {
+        if let [] | [_] = edits {
+            // Most lines have one field replaced at most.
+            if let Some((part, value)) = edits.first()
+                && let Some(place) = message.part_range(*part)
+            {
+                parts.push(&bytes[at..place.start]);
+                parts.push(value);
+                at = place.end;
+            }
             parts.push(&bytes[at..]);
             return parts;
         }
@@ -46,10 +54,8 @@ impl<'a> Parts<'a> {
         for (hole, (part, value)) in holes.iter_mut().zip(edits) {
             *hole = message.part_range(*part).map(|place| (place, *value));
         }
-        if edits.len() > 1 {
-            // Fields stand in any order; what is absent goes to the end.
-            holes.sort_unstable_by_key(|hole| hole.as_ref().map_or(usize::MAX, |(place, _)| place.start));
-        }
+        // Fields stand in any order; what is absent goes to the end.
+        holes.sort_unstable_by_key(|hole| hole.as_ref().map_or(usize::MAX, |(place, _)| place.start));
         for (place, value) in holes.into_iter().flatten() {
             parts.push(&bytes[at..place.start]);
             parts.push(value);
