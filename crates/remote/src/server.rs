@@ -146,6 +146,11 @@ pub struct Limits {
     pub grace: Duration,
 }
 
+/// How many HTTP sockets an identity may have for each connection that it may have: one for requests, and some for streams of events.
+const SOCKETS_PER_CONNECTION: usize = 4;
+/// How many HTTP sockets an identity may have in any case: over HTTP/1.1, each session of a connection needs one for its events.
+const MIN_SOCKETS_PER_IDENTITY: usize = 64;
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -168,6 +173,12 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// Returns how many sockets one identity may have at once for requests over HTTP. WebSockets do not count.
+    fn max_sockets_per_identity(&self) -> usize {
+        let sockets = self.max_connections_per_identity.saturating_mul(SOCKETS_PER_CONNECTION);
+        sockets.max(MIN_SOCKETS_PER_IDENTITY)
+    }
+
     fn keep(&self) -> Keep {
         Keep { bytes: self.replay_bytes, time: self.replay_time }
     }

@@ -41,6 +41,8 @@ pub(super) enum Denied {
     Rate,
     /// The place of the socket was needed before it was known who asks.
     Crowd,
+    /// The identity has as many sockets as it may.
+    TooManySockets,
 }
 
 /// Somebody who may ask.

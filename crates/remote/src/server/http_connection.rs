@@ -124,6 +124,7 @@ impl HttpConnection {
             Denied::User => Some(Reason::User),
             Denied::Locked(_) => Some(Reason::AuthRateLimit),
             Denied::Rate => Some(Reason::Rate),
+            Denied::TooManySockets => Some(Reason::Limit),
             // Was counted when its place was taken.
             Denied::Crowd => None,
         };
@@ -157,7 +158,7 @@ impl HttpConnection {
         let shown = self.shown.as_ref();
         let certificate = self.accepted_certificate()?;
         let caller = authorize::caller(&self.shared, &self.door, self.peer, shown, certificate, headers)?;
-        *request = Some(self.socket.begin(&caller.identity).ok_or(Denied::Crowd)?);
+        *request = Some(self.socket.begin(&caller.identity)?);
         if let Some(error) = names_pool(parts.uri.query().unwrap_or_default()) {
             return Ok(response::json(StatusCode::BAD_REQUEST, message::error(b"null", &error)));
         }

@@ -2,7 +2,8 @@
 //! who they are, those without a request for the longest time, and the oldest of the identity that has by far the most.
 //! Of the last two, many are closed at once: it takes a moment until one is, and others may wait in front of who needs it.
 //!
-//! WebSockets are not among them: each is a connection, and of these an identity has a limited number.
+//! An identity has a limited number of them. WebSockets are not counted here: each is a connection, and of these an identity has a
+//! limited number too.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::{Pin, pin};
@@ -15,6 +16,7 @@ use narrows_base::sync::lock;
 use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use super::authorize::Denied;
 use super::refusal_stats::{Reason, RefusalStats};
 use crate::identity::Identity;
 
@@ -31,6 +33,7 @@ const LARGE_PART: usize = 8;
 #[derive(Debug)]
 pub(super) struct OpenSockets {
     max: usize,
+    max_per_identity: usize,
     places: Arc<Semaphore>,
     table: Mutex<Table>,
     /// Whoever needs a place waits here for its turn: two must not wait for what one has made free.
@@ -47,6 +50,8 @@ struct Table {
     unknown: BTreeMap<u64, u64>,
     idle: BTreeMap<u64, u64>,
     busy: BTreeMap<u64, u64>,
+    /// The number of sockets of each identity that has one.
+    counts: HashMap<Arc<str>, usize>,
     /// How many were closed since that was logged, and when it was.
     closed: u64,
     logged: Option<Instant>,
@@ -63,10 +68,11 @@ struct Entry {
 }
 
 impl OpenSockets {
-    pub(super) fn new(max: usize) -> Arc<Self> {
+    pub(super) fn new(max: usize, max_per_identity: usize) -> Arc<Self> {
         let places = Arc::new(Semaphore::new(max));
         Arc::new(Self {
             max,
+            max_per_identity,
             places,
             table: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
@@ -185,6 +191,26 @@ impl Table {
         most
     }
 
+    /// Counts one more socket of an identity. Returns its name, or `None` if it has `max` already.
+    fn count(&mut self, identity: &Identity, max: usize) -> Option<Arc<str>> {
+        let identity: Arc<str> = identity.to_string().into();
+        let count = self.counts.entry(Arc::clone(&identity)).or_default();
+        if *count >= max {
+            return None;
+        }
+        *count += 1;
+        Some(identity)
+    }
+
+    fn uncount(&mut self, identity: &str) {
+        if let Some(count) = self.counts.get_mut(identity) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(identity);
+            }
+        }
+    }
+
     fn close(&mut self, id: u64) {
         if let Some(entry) = self.sockets.get_mut(&id) {
             entry.order = None;
@@ -215,22 +241,31 @@ pub(super) struct OpenSocket {
 }
 
 impl OpenSocket {
-    /// Counts a request of somebody who is known. `None` if the socket was to be closed before anybody was.
-    pub(super) fn begin(&self, identity: &Identity) -> Option<RequestGuard> {
+    /// Counts a request of a known identity. The socket belongs to the identity of its first request.
+    ///
+    /// # Errors
+    ///
+    /// If the socket was to be closed before its first request, or the identity has as many sockets as it may.
+    pub(super) fn begin(&self, identity: &Identity) -> Result<RequestGuard, Denied> {
         self.all.with(|table| {
-            let entry = table.sockets.get_mut(&self.id)?;
-            if entry.identity.is_none() {
-                entry.order?;
-                entry.identity = Some(identity.to_string().into());
+            let entry = table.sockets.get(&self.id).ok_or(Denied::Crowd)?;
+            let counted = match entry.identity {
+                Some(_) => None,
+                None if entry.order.is_none() => return Err(Denied::Crowd),
+                None => Some(table.count(identity, self.all.max_per_identity).ok_or(Denied::TooManySockets)?),
+            };
+            let entry = table.sockets.get_mut(&self.id).ok_or(Denied::Crowd)?;
+            if counted.is_some() {
+                entry.identity = counted;
             }
             entry.requests += 1;
             if entry.requests == 1 {
                 table.sort(self.id);
             }
-            Some(())
+            Ok(())
         })?;
         self.all.changed.notify_waiters();
-        Some(RequestGuard { all: Arc::clone(&self.all), id: self.id })
+        Ok(RequestGuard { all: Arc::clone(&self.all), id: self.id })
     }
 
     /// Returns `true` if somebody who is known has asked for something.
@@ -247,10 +282,14 @@ impl OpenSocket {
 impl Drop for OpenSocket {
     fn drop(&mut self) {
         self.all.with(|table| {
-            if let Some(Entry { order: Some(order), .. }) = table.sockets.remove(&self.id) {
+            let Some(entry) = table.sockets.remove(&self.id) else { return };
+            if let Some(order) = entry.order {
                 for map in [&mut table.unknown, &mut table.idle, &mut table.busy] {
                     map.remove(&order);
                 }
+            }
+            if let Some(identity) = entry.identity {
+                table.uncount(&identity);
             }
         });
     }
@@ -316,12 +355,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_oldest_unknown_is_closed_first() {
-        let all = OpenSockets::new(3);
+        let all = OpenSockets::new(3, 3);
         let [known, oldest, youngest] = [(); 3].map(|()| all.add());
         let request = known.begin(&named("a")).unwrap();
         assert_eq!(all.make_room(), 1);
         oldest.to_be_closed().await;
-        assert!(oldest.begin(&named("a")).is_none(), "it is too late");
+        assert_eq!(oldest.begin(&named("a")).err(), Some(Denied::Crowd), "it is too late");
         assert_eq!(all.make_room(), 1);
         youngest.to_be_closed().await;
         drop((oldest, youngest));
@@ -332,7 +371,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn then_those_without_a_request_for_the_longest_time() {
-        let all = OpenSockets::new(100);
+        let all = OpenSockets::new(100, 100);
         let sockets: Vec<_> = (0..32).map(|_| all.add()).collect();
         let requests: Vec<_> = sockets.iter().map(|socket| socket.begin(&named("a")).unwrap()).collect();
         let mut requests = requests.into_iter();
@@ -351,7 +390,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn then_the_oldest_of_the_identity_that_has_the_most() {
-        let all = OpenSockets::new(16);
+        let all = OpenSockets::new(16, 16);
         let sockets: Vec<_> = (0..16).map(|_| all.add()).collect();
         let (few, many) = (named("few"), named("many"));
         let who = |number: usize| if number < 2 { &few } else { &many };
@@ -372,8 +411,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_identity_has_a_limited_number_of_sockets() {
+        let all = OpenSockets::new(10, 2);
+        let [first, second, third] = [(); 3].map(|()| all.add());
+        let (one, other) = (named("one"), named("other"));
+        drop(first.begin(&one).unwrap());
+        // Requests on the same socket do not count, and a socket stays with its first identity.
+        let requests = [first.begin(&one), first.begin(&other), second.begin(&one)].map(Result::unwrap);
+        assert_eq!(third.begin(&one).err(), Some(Denied::TooManySockets));
+        assert!(!third.is_known());
+        drop((requests, first));
+        drop(third.begin(&one).unwrap());
+        let fourth = all.add();
+        assert_eq!(fourth.begin(&one).err(), Some(Denied::TooManySockets));
+        drop(fourth.begin(&other).unwrap());
+        drop((second, third, fourth));
+        all.with(|table| assert!(table.counts.is_empty()));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_place_is_had_from_one_that_comes_to_be_closed() {
-        let all = OpenSockets::new(1);
+        let all = OpenSockets::new(1, 1);
         let refusals = RefusalStats::default();
         let taken = all.place(&refusals).await.unwrap();
         let mut waiting = pin!(all.place(&refusals));
@@ -388,7 +446,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_is_logged_now_and_then() {
-        let all = OpenSockets::new(100);
+        let all = OpenSockets::new(100, 100);
         let sockets: Vec<_> = (0..100).map(|_| all.add()).collect();
         (0..50).for_each(|_| assert_eq!(all.make_room(), 1));
         assert_eq!(all.with(|table| table.closed), 49, "the first was logged, the others wait");

@@ -132,6 +132,7 @@ pub(super) fn denied(denied: Denied) -> Reply {
         Denied::Locked(wait) => later(wait.as_secs() + 1, "too many failures\n"),
         Denied::Rate => later(1, "too many requests\n"),
         Denied::Crowd => later(1, "too many sockets\n"),
+        Denied::TooManySockets => later(10, "too many sockets of this identity\n"),
     }
 }
 

@@ -53,7 +53,7 @@ impl Shared {
             backend,
             scratch: Scratch::default(),
             seats: Seats::new(limits.max_connections_per_identity, limits.max_requests_per_second),
-            sockets: OpenSockets::new(limits.max_sockets),
+            sockets: OpenSockets::new(limits.max_sockets, limits.max_sockets_per_identity()),
             refusals: RefusalStats::default(),
             disconnects: Arc::default(),
             unfinished: Unfinished::new(&limits),

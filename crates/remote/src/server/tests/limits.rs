@@ -11,8 +11,8 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::super::{Auth, Backend, HttpServer, Limits, Listener};
 use super::kit::{
-    Agent, JSON, LONG, Running, ask, hear, initialize, listener, say, start, start_with, start_with_token,
-    web,
+    Agent, JSON, LONG, Reader, Running, ask, hear, initialize, listener, say, start, start_with,
+    start_with_token, web,
 };
 use super::secure::{authority, files};
 use crate::tokens;
@@ -270,4 +270,36 @@ async fn who_does_not_begin_tls_makes_room() {
     let _third = silent(running.address, b"").await;
     closed(&mut second).await;
     counts(&running, &[("crowd", 2)]).await;
+}
+
+#[tokio::test]
+async fn an_identity_has_a_limited_number_of_http_sockets() {
+    let (running, _, token) =
+        start_with_token(Limits { max_connections_per_identity: 1, ..Limits::default() });
+    let at = running.address;
+    let known = format!("Bearer {token}");
+    let proof = ("authorization", &*known);
+    // Answered with 406, which leaves the socket open for another request.
+    let request = async || {
+        let mut reader = Reader::send(at, "GET", "/acp", &[proof], "").await;
+        let status = reader.head().await.status;
+        (reader, status)
+    };
+    let mut held = Vec::new();
+    for _ in 0..64 {
+        let (reader, status) = request().await;
+        assert_eq!(status, 406);
+        held.push(reader);
+    }
+    let mut refused = Reader::send(at, "POST", "/acp", &[JSON, proof], &initialize(1)).await;
+    let answer = refused.head().await;
+    assert_eq!((answer.status, answer.header("retry-after")), (429, Some("10")));
+    let mut rest = Vec::new();
+    tokio::time::timeout(LONG, refused.stream.read_to_end(&mut rest)).await.expect("closed in time").unwrap();
+    counts(&running, &[("request", 64), ("limit", 1)]).await;
+    assert_eq!(web(at, &[proof]).await.err(), Some(429), "an upgrade begins with a request");
+    // The sockets that it has can be used, and a place is free when one of them is closed.
+    held.pop();
+    let again = async { while request().await.1 != 406 {} };
+    tokio::time::timeout(LONG, again).await.expect("a place in time");
 }
