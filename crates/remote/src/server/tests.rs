@@ -4,6 +4,7 @@ mod certificates;
 mod doubted;
 mod hostile;
 mod http;
+mod http2;
 pub(super) mod kit;
 mod limits;
 mod logs;

@@ -11,20 +11,20 @@ use tokio::time::timeout;
 use super::super::Limits;
 use super::kit::{LONG, listener, start, start_with_token};
 
-const DATA: u8 = 0;
+pub(super) const DATA: u8 = 0;
 const HEADERS: u8 = 1;
-const RESET: u8 = 3;
-const SETTINGS: u8 = 4;
+pub(super) const RESET: u8 = 3;
+pub(super) const SETTINGS: u8 = 4;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 /// The head of a `POST`, with names and values as they are.
-fn head(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Vec<u8> {
+pub(super) fn head(address: SocketAddr, stream: u32, path: &str, headers: &[(&str, &str)]) -> Vec<u8> {
     let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
     // `:method: POST` and `:scheme: http` of the static table, and two names of it.
     let mut block = vec![0x83, 0x86, 0x04];
@@ -36,36 +36,51 @@ fn head(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Vec<u8> {
         block.extend(text(name));
         block.extend(text(value));
     }
-    frame(HEADERS, END_HEADERS, 1, &block)
+    frame(HEADERS, END_HEADERS, stream, &block)
 }
 
 /// The kinds of the frames that came on the stream, up to that which ends it, and what its body says.
 async fn hear(socket: &mut TcpStream) -> (Vec<u8>, String) {
     let (mut kinds, mut said) = (Vec::new(), String::new());
     loop {
-        let mut head = [0; 9];
-        timeout(LONG, socket.read_exact(&mut head)).await.expect("a frame in time").unwrap();
-        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
-        socket.read_exact(&mut payload).await.unwrap();
-        if head[5..] != 1_u32.to_be_bytes() || !matches!(head[3], DATA | HEADERS | RESET) {
+        let Received { kind, flags, stream, payload } = receive(socket).await;
+        if stream != 1 || !matches!(kind, DATA | HEADERS | RESET) {
             continue;
         }
-        kinds.push(head[3]);
-        if head[3] == DATA {
+        kinds.push(kind);
+        if kind == DATA {
             said.push_str(std::str::from_utf8(&payload).unwrap());
         }
-        if head[3] == RESET || head[4] & END_STREAM != 0 {
+        if kind == RESET || flags & END_STREAM != 0 {
             return (kinds, said);
         }
     }
 }
 
+/// A frame of the server.
+pub(super) struct Received {
+    pub(super) kind: u8,
+    flags: u8,
+    pub(super) stream: u32,
+    pub(super) payload: Vec<u8>,
+}
+
+/// Reads the next frame.
+pub(super) async fn receive(socket: &mut TcpStream) -> Received {
+    let mut head = [0; 9];
+    timeout(LONG, socket.read_exact(&mut head)).await.expect("a frame in time").unwrap();
+    let [a, b, c, kind, flags, stream @ ..] = head;
+    let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+    socket.read_exact(&mut payload).await.unwrap();
+    Received { kind, flags, stream: u32::from_be_bytes(stream), payload }
+}
+
 /// A request whose head is there and whose body is not.
-async fn begin(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> TcpStream {
+pub(super) async fn begin(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> TcpStream {
     let mut socket = TcpStream::connect(address).await.unwrap();
     socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
     socket.write_all(&frame(SETTINGS, 0, 0, &[])).await.unwrap();
-    socket.write_all(&head(address, path, headers)).await.unwrap();
+    socket.write_all(&head(address, 1, path, headers)).await.unwrap();
     socket
 }
 
