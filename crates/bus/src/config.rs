@@ -2,11 +2,7 @@
 
 mod address;
 mod here;
-mod item;
-mod json;
 mod mcp;
-mod mistake;
-mod notes;
 mod program;
 mod read;
 mod settings;
@@ -14,12 +10,10 @@ pub mod shown;
 mod stdio_bus;
 #[cfg(test)]
 mod tests;
-mod tree;
 mod web;
 
 pub use here::Here;
 pub use mcp::{McpAccess, McpServer, McpTarget};
-pub use mistake::{Mistake, Place, Warning};
 pub use read::{Inspected, inspect, read};
 pub use web::{Auth, MAKES_TOKENS, TAKES_PEM, Tls, Web, host, origin};
 
@@ -28,7 +22,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use here::Spots;
-use notes::Notes;
 use read::Placed;
 use serde_json::Value;
 

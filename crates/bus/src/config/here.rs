@@ -4,12 +4,11 @@ use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use narrows_config::{Findings, quoted};
 use narrows_process::{Controller, Limits, SpawnError, Spec};
 use rustix::fs::Access;
 
-use super::item::shown;
 use super::mcp::McpTarget;
-use super::notes::Notes;
 use super::read::Needed;
 use super::{Placed, Pool};
 use crate::driver::{most_descriptors, needed_descriptors};
@@ -36,12 +35,12 @@ pub(super) struct Spots {
 }
 
 impl Here<'_> {
-    /// Notes what a bus would be refused for if it was started here and now. What may be otherwise elsewhere, or once the
+    /// Findings what a bus would be refused for if it was started here and now. What may be otherwise elsewhere, or once the
     /// bus is started by somebody else, is only warned of.
-    pub(super) fn look(self, notes: &Notes<'_>, placed: &Placed) {
+    pub(super) fn look(self, findings: &Findings<'_>, placed: &Placed) {
         for (pool, spots) in placed.config.pools.iter().zip(&placed.spots) {
-            self.programs(notes, pool, spots);
-            self.mcp_servers(notes, pool, spots);
+            self.programs(findings, pool, spots);
+            self.mcp_servers(findings, pool, spots);
             for (controller, at, set) in [
                 (Controller::Memory, spots.memory, pool.memory.is_some()),
                 (Controller::Pids, spots.pids, pool.pids.is_some()),
@@ -49,7 +48,7 @@ impl Here<'_> {
                 let Some(at) = at.filter(|_| set) else { continue };
                 if let Err(error) = Limits::check(controller) {
                     let why = error.why;
-                    notes.warning(
+                    findings.warning(
                         at,
                         format!("`{controller}` cannot be enforced here, so the bus would not start: {why}"),
                     );
@@ -60,19 +59,19 @@ impl Here<'_> {
             if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
                 let what = format!("{:?} exists and is not a socket", path.display().to_string());
                 let hint = "name another path, or remove that file yourself";
-                notes.mistake(*at, what, Some(hint.to_owned()));
+                findings.error(*at, what, Some(hint.to_owned()));
             } else if let Some(above) = impassable(path) {
                 let what = format!(
                     "no socket can be made there: {:?} is no directory in which this user may make something",
                     above.display().to_string()
                 );
-                notes.mistake(*at, what, Some("name a path in a directory of your own".to_owned()));
+                findings.error(*at, what, Some("name a path in a directory of your own".to_owned()));
             }
         }
         for Needed { path, at, hint } in &placed.files {
             if let Err(error) = std::fs::File::open(path) {
                 let what = format!("{:?} cannot be read: {error}", path.display().to_string());
-                notes.mistake(*at, what, Some((*hint).to_owned()));
+                findings.error(*at, what, Some((*hint).to_owned()));
             }
         }
         let (needed, most) = (needed_descriptors(&placed.config), most_descriptors());
@@ -81,17 +80,17 @@ impl Here<'_> {
             let what = format!(
                 "all workers need {needed} descriptors, and here there can be {most}, so the bus would not start"
             );
-            notes.warning(spots.instances.unwrap_or(spots.command), what);
+            findings.warning(spots.instances.unwrap_or(spots.command), what);
         }
     }
 
-    fn programs(self, notes: &Notes<'_>, pool: &Pool, spots: &Spots) {
+    fn programs(self, findings: &Findings<'_>, pool: &Pool, spots: &Spots) {
         let mut found = pool.program(self.environment);
         // One that could not be read is another mistake.
         let mut cwd_known = spots.cwd.is_none() || pool.cwd.is_some();
         if let Err(SpawnError::Cwd { path, source }) = &found {
             let what = format!("`cwd` cannot be used: {:?}: {source}", path.display().to_string());
-            notes.mistake(spots.cwd.unwrap_or(spots.command), what, None);
+            findings.error(spots.cwd.unwrap_or(spots.command), what, None);
             cwd_known = false;
             found = Pool { cwd: None, ..pool.clone() }.program(self.environment);
         }
@@ -107,16 +106,16 @@ impl Here<'_> {
             }
             _ => {
                 let words: Vec<_> =
-                    program.split_whitespace().map(|word| format!("\"{}\"", shown(word))).collect();
+                    program.split_whitespace().map(|word| format!("\"{}\"", quoted(word))).collect();
                 format!("each word stands by itself: command = [{}]", words.join(", "))
             }
         };
-        notes.mistake(spots.command, format!("`command` cannot be started: {error}"), Some(hint));
+        findings.error(spots.command, format!("`command` cannot be started: {error}"), Some(hint));
     }
 
     /// Warns of MCP servers whose program cannot be found. The bus starts without them: it is the agents that run them, maybe
     /// with another `PATH`. A relative path is meant from the directory of a session.
-    fn mcp_servers(self, notes: &Notes<'_>, pool: &Pool, spots: &Spots) {
+    fn mcp_servers(self, findings: &Findings<'_>, pool: &Pool, spots: &Spots) {
         for (server, at) in pool.mcp_servers.iter().zip(&spots.mcp_servers) {
             let (McpTarget::Command { words, env }, Some(at)) = (&server.target, at) else { continue };
             let Some(program) = words.first() else { continue };
@@ -128,8 +127,8 @@ impl Here<'_> {
             environment.extend(env);
             let spec = Spec { env: environment, ..Spec::new(program) };
             if let Err(error) = narrows_process::find(&spec) {
-                let name = shown(&server.name);
-                notes.warning(*at, format!("MCP server \"{name}\" cannot be started: {error}"));
+                let name = quoted(&server.name);
+                findings.warning(*at, format!("MCP server \"{name}\" cannot be started: {error}"));
             }
         }
     }
@@ -153,7 +152,7 @@ mod tests {
         let text = "[[pool]]\ncommand = ['a']\n\n[[pool]]\nname = 'b'\ncommand = ['b']\n";
         let commands = inspect(text, Path::new("bus.toml"), None).commands;
         let shown: Vec<String> = commands.iter().map(|(pool, place)| format!("{pool} {place}")).collect();
-        assert_eq!(shown, ["default bus.toml:2:11", "b bus.toml:6:11"]);
+        assert_eq!(shown, ["default 2:11", "b 6:11"]);
     }
 
     #[test]
@@ -168,7 +167,7 @@ mod tests {
             let mistakes = inspect(&text, &place.path().join("bus.toml"), Some(here)).mistakes;
             let told = mistakes
                 .iter()
-                .any(|mistake| mistake.place.line == 6 && mistake.what.contains("no socket can be made"));
+                .any(|mistake| mistake.pos.line == 6 && mistake.message.contains("no socket can be made"));
             assert_eq!((told, mistakes.len()), (expected, usize::from(expected)), "{socket} {mistakes:?}");
         };
         check("new/deep/admin.sock", false);
@@ -187,7 +186,7 @@ mod tests {
             let mistakes = inspect(&text, Path::new("bus.toml"), Some(here)).mistakes;
             assert_eq!(mistakes.len(), expected.len(), "{mistakes:?}");
             for (mistake, (line, words)) in mistakes.iter().zip(expected) {
-                assert_eq!(mistake.place.line, *line, "{mistake}");
+                assert_eq!(mistake.pos.line, *line, "{mistake}");
                 assert!(mistake.to_string().contains(words), "{mistake}");
             }
         }
@@ -222,7 +221,7 @@ mod tests {
             match (&*warnings, expected) {
                 ([], None) => {}
                 ([warning], Some((line, words))) => {
-                    assert_eq!(warning.place.line, line, "{warning}");
+                    assert_eq!(warning.pos.line, line, "{warning}");
                     assert!(warning.to_string().contains(words), "{warning}");
                     // The directories say much about a machine and help nobody.
                     assert!(!warning.to_string().contains("/usr/bin"), "{warning}");

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use narrows_config::{Finding, Findings, Node, SourcePos};
+
 use super::here::{Here, Spots};
-use super::mistake::{Mistake, Place, Warning};
-use super::notes::Notes;
-use super::{Config, json, settings, stdio_bus, tree};
+use super::{Config, settings, stdio_bus};
 
 /// A configuration, and where settings stand that depend on the machine.
 pub(super) struct Placed {
@@ -32,13 +32,13 @@ pub struct Inspected {
     /// What the file says, unless there are mistakes.
     pub config: Option<Config>,
     /// What must be put right, in the order of the file.
-    pub mistakes: Vec<Mistake>,
+    pub mistakes: Vec<Finding>,
     /// What its owner should know, in the order of the file.
-    pub warnings: Vec<Warning>,
+    pub warnings: Vec<Finding>,
     /// The files that a bus with it reads, and where they are named.
-    pub files: Vec<(PathBuf, Place)>,
+    pub files: Vec<(PathBuf, SourcePos)>,
     /// Where the command of each pool stands, by the name of the pool.
-    pub commands: Vec<(String, Place)>,
+    pub commands: Vec<(String, SourcePos)>,
 }
 
 /// Reads the text of the file at `path`: `bus.toml`, or the JSON of stdio Bus. Relative paths in a `bus.toml` are meant
@@ -46,7 +46,7 @@ pub struct Inspected {
 ///
 /// # Errors
 /// With all mistakes, in the order of the file.
-pub fn read(text: &str, path: &Path) -> Result<(Config, Vec<Warning>), Vec<Mistake>> {
+pub fn read(text: &str, path: &Path) -> Result<(Config, Vec<Finding>), Vec<Finding>> {
     let Inspected { config, mistakes, warnings, .. } = inspect(text, path, None);
     config.map(|config| (config, warnings)).ok_or(mistakes)
 }
@@ -54,24 +54,24 @@ pub fn read(text: &str, path: &Path) -> Result<(Config, Vec<Warning>), Vec<Mista
 /// The same, with all that is wrong and all that is strange at once, also with what is missing `here`.
 pub fn inspect(text: &str, path: &Path, here: Option<Here<'_>>) -> Inspected {
     let file = path.display().to_string();
-    let notes = Notes::new(&file, text);
+    let findings = Findings::new(&file, text);
     let start = text.trim_start_matches('\u{feff}').trim_start();
     // No TOML begins with a brace.
     let is_json = start.starts_with('{') || path.extension().is_some_and(|extension| extension == "json");
     let placed = if is_json {
-        json::json(&notes).and_then(|node| stdio_bus::read(&notes, &node))
+        Node::from_json(&findings).and_then(|node| stdio_bus::read(&findings, &node))
     } else {
         let base = path.parent().unwrap_or(Path::new(""));
-        tree::toml(&notes).and_then(|node| settings::read(&notes, &node, base))
+        Node::from_toml(&findings).and_then(|node| settings::read(&findings, &node, base))
     };
     if let (Some(placed), Some(here)) = (&placed, here) {
-        here.look(&notes, placed);
+        here.look(&findings, placed);
     }
     let named = placed.iter().flat_map(|placed| &placed.files);
-    let files = named.map(|file| (file.path.clone(), notes.place(file.at))).collect();
+    let files = named.map(|file| (file.path.clone(), findings.pos(file.at))).collect();
     let pools = placed.iter().flat_map(|placed| placed.config.pools.iter().zip(&placed.spots));
-    let commands = pools.map(|(pool, spots)| (pool.name.clone(), notes.place(spots.command))).collect();
-    let (mistakes, warnings) = notes.finish();
+    let commands = pools.map(|(pool, spots)| (pool.name.clone(), findings.pos(spots.command))).collect();
+    let (mistakes, warnings) = findings.into_errors_and_warnings();
     let config = placed.map(|placed| placed.config).filter(|_| mistakes.is_empty());
     Inspected { config, mistakes, warnings, files, commands }
 }

@@ -4,14 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use narrows_base::suggest::nearest;
-use narrows_base::units::{format_duration, format_size, parse_duration, parse_size};
+use narrows_base::units::{format_duration, format_size};
+use narrows_config::{Findings, Item, Kind, Node, Table, quoted};
 
 use super::address::{FOR_OPERATORS, is_same, loopback, plain, socket};
-use super::item::{Item, Table, shown};
 use super::read::Needed;
-use super::tree::{Kind, Node};
 use super::{Admin, Auth, Config, Door, LADDER, Limits, Listen, Pool, Protocol, Share};
-use super::{Notes, Placed, Spots};
+use super::{Placed, Spots};
 
 mod mcp;
 mod pool;
@@ -78,24 +77,21 @@ const ITSELF: u64 = 16 << 20;
 pub(super) const BUDGET: u64 = 1_000_000;
 
 /// Makes of a file what it says. Relative paths in it are meant from `base`.
-pub(super) fn read(notes: &Notes<'_>, node: &Node, base: &Path) -> Option<Placed> {
-    let table = Item { notes, name: "", node }.table()?;
+pub(super) fn read(findings: &Findings<'_>, node: &Node, base: &Path) -> Option<Placed> {
+    let table = node.as_table(findings)?;
     table.only(TOP, &[("share", POOL_FIRST), ("command", POOL_FIRST), ("url", "it belongs into [[listen]]")]);
-    let tables = |name: &str| table.get(name).map(tables).unwrap_or_default();
-    let (pools, spots): (Vec<_>, Vec<_>) =
-        tables("pool").into_iter().filter_map(|table| pool::read(table, base)).unzip();
+    let tables = |name: &str| table.get(name).and_then(Item::tables).into_iter().flatten();
+    let (pools, spots): (Vec<_>, Vec<_>) = tables("pool").filter_map(|table| pool::read(table, base)).unzip();
     let none = |key: &str| table.get(key).is_none_or(|item| item.node.kind == Kind::List(Vec::new()));
     if none("pool") {
-        table.fail(
-            "there is no pool, so nobody would do the work",
-            "write [[pool]] and command = [\"narrows\", \"acp\"]",
-        );
+        let hint = "write [[pool]] and command = [\"narrows\", \"acp\"]".to_owned();
+        findings.error(0, "there is no pool, so nobody would do the work", Some(hint));
     }
-    let pools = pool::unique(notes, pools);
+    let pools = pool::unique(findings, pools);
     let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
     let mut files = Vec::new();
     let listen: Vec<_> =
-        tables("listen").into_iter().filter_map(|table| listen(table, base, &names, &mut files)).collect();
+        tables("listen").filter_map(|table| listen(table, base, &names, &mut files)).collect();
     unique(&listen);
     let mut sockets: Vec<_> = listen
         .iter()
@@ -105,12 +101,12 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node, base: &Path) -> Option<Placed
         })
         .collect();
     let listen: Vec<Listen> = listen.into_iter().map(|(listen, _)| listen).collect();
-    turned_away(notes, &listen, pools.iter().zip(&spots));
+    turned_away(findings, &listen, pools.iter().zip(&spots));
     let taken = |port: &str| {
         listen.iter().any(|listen| listen.at.port().is_some_and(|address| is_same(address, port)))
     };
     if none("listen") {
-        notes.warning(0, "there is no [[listen]]: nobody can come in unless --listen says where");
+        findings.warning(0, "there is no [[listen]]: nobody can come in unless --listen says where");
     }
     let limits = table.get("limits").and_then(Item::table).map(limits).unwrap_or_default();
     let admin = table.get("admin").and_then(Item::table).map(|table| admin(table, base)).unwrap_or_default();
@@ -133,15 +129,6 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node, base: &Path) -> Option<Placed
 
 const POOL_FIRST: &str = "it belongs into [[pool]]";
 
-/// The tables of a list of them.
-fn tables(item: Item<'_>) -> Vec<Table<'_>> {
-    let hint = format!("write [[{}]], with two brackets", item.name);
-    match &item.node.kind {
-        Kind::List(_) => item.list(&hint).into_iter().flatten().filter_map(Item::table).collect(),
-        _ => item.expected("a list of tables", Some(&hint)).unwrap_or_default(),
-    }
-}
-
 /// A place to listen, and the value that names it.
 fn listen<'a>(
     table: Table<'a>,
@@ -157,8 +144,8 @@ fn listen<'a>(
     ];
     table.only(LISTEN, &usual);
     let Some(url) = table.get("url") else {
-        table.fail("`url` is missing", "write url = \"tcp://127.0.0.1:9000\", \"unix:/path\" or \"stdio:\"");
-        return None;
+        let hint = "write url = \"tcp://127.0.0.1:9000\", \"unix:/path\" or \"stdio:\"";
+        return table.error("`url` is missing", Some(hint));
     };
     let mut listen = url.parsed(Listen::parse)?;
     if let Door::Web(at) = &mut listen.at {
@@ -184,7 +171,7 @@ fn listen<'a>(
         let missing =
             |name: &&str| listen.pools.as_ref().is_some_and(|all| all.iter().all(|one| one != name));
         if let Some(name) = listen.pool.as_deref().filter(missing) {
-            item.fail(&format!("must contain the `pool` of this listener, \"{}\"", shown(name)), None);
+            item.fail(&format!("must contain the `pool` of this listener, \"{}\"", quoted(name)), None);
         }
     }
     Some((listen, url))
@@ -194,7 +181,7 @@ fn listen<'a>(
 fn known_pool(item: Item<'_>, name: &str, pools: &[&str]) {
     if !pools.contains(&name) {
         let hint = nearest(name, pools.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
-        item.fail(&format!("names a pool that there is not: \"{}\"", shown(name)), hint);
+        item.fail(&format!("names a pool that there is not: \"{}\"", quoted(name)), hint);
     }
 }
 
@@ -215,7 +202,7 @@ fn permitted_pools(item: Item<'_>, known: &[&str]) -> Option<Vec<String>> {
 
 /// Warns of gates that would let nobody in whom the bus knows by a token or a certificate.
 fn turned_away<'a>(
-    notes: &Notes<'_>,
+    findings: &Findings<'_>,
     listen: &[Listen],
     pools: impl Iterator<Item = (&'a Pool, &'a Spots)> + Clone,
 ) {
@@ -232,7 +219,7 @@ fn turned_away<'a>(
                 "`manifest` knows whoever comes in by {proof} as \"{name}\", and turns them away: write identities = \
                  \"identities.toml\" beside it, a file with [[identity]] and who = \"{name}\" for each"
             );
-            notes.warning(spots.command, what);
+            findings.warning(spots.command, what);
         }
     }
 }
@@ -257,11 +244,9 @@ fn limits(table: Table<'_>) -> Limits {
         ("unfinished_input_per_identity", UNFINISHED, &mut limits.unfinished_input_per_identity),
     ];
     for (key, (least, most), target) in sizes {
-        set(table, key, target, |item| {
-            bytes(item, least, most).and_then(|bytes| usize::try_from(bytes).ok())
-        });
+        set(table, key, target, |item| item.size(least, most).and_then(|bytes| usize::try_from(bytes).ok()));
     }
-    set(table, "memory", &mut limits.memory, |item| bytes(item, 0, u64::MAX));
+    set(table, "memory", &mut limits.memory, |item| item.size(0, u64::MAX));
     if let Some(item) = table.get("memory").filter(|_| (1..ITSELF).contains(&limits.memory)) {
         let needs = format_size(ITSELF);
         item.warn(&format!(
@@ -280,12 +265,10 @@ fn limits(table: Table<'_>) -> Limits {
         ("max_sessions_per_worker", 1_000_000, &mut limits.max_sessions_per_worker),
     ];
     for (key, most, target) in counts {
-        set(table, key, target, |item| item.count(1, most).and_then(|count| usize::try_from(count).ok()));
+        set(table, key, target, |item| item.count(1, most));
     }
     set(table, "max_rate_per_identity", &mut limits.max_rate_per_identity, |item| item.count(0, RATE));
-    set(table, "restart_budget", &mut limits.restart_budget, |item| {
-        item.count(1, BUDGET).and_then(|count| u32::try_from(count).ok())
-    });
+    set(table, "restart_budget", &mut limits.restart_budget, |item| item.count(1, BUDGET));
     let times = [
         ("stall_timeout", false, &mut limits.stall_timeout),
         ("initialize_timeout", false, &mut limits.initialize_timeout),
@@ -301,7 +284,7 @@ fn limits(table: Table<'_>) -> Limits {
         ("owner_expiry", false, &mut limits.owner_expiry),
     ];
     for (key, zero, target) in times {
-        set(table, key, target, |item| time(item, zero));
+        set(table, key, target, if zero { Item::duration } else { Item::positive_duration });
     }
     if let Some(item) = table.get("drain_timeout") {
         long_drain(item, limits.drain_timeout);
@@ -329,38 +312,10 @@ fn set<'a, T>(table: Table<'a>, key: &str, target: &mut T, reading: impl FnOnce(
     }
 }
 
-/// A size from `least` to `most`: a text with a unit, or a number of bytes.
-fn bytes(item: Item<'_>, least: u64, most: u64) -> Option<u64> {
-    let bytes = match item.node.kind {
-        Kind::Whole(number) if number >= 0 => u64::try_from(number).ok(),
-        Kind::Text(_) => Some(item.parsed(parse_size)?),
-        _ => return item.expected("a size such as \"64MiB\"", None),
-    };
-    let fits = bytes.filter(|bytes| (least..=most).contains(bytes));
-    if fits.is_none() {
-        let (least, most) = (format_size(least), format_size(most));
-        item.fail(&format!("must be from {least} to {most}"), None);
-    }
-    fits
-}
-
-/// A time; none at all only if `zero` says that it means something.
-fn time(item: Item<'_>, zero: bool) -> Option<Duration> {
-    if let Kind::Whole(number) = item.node.kind {
-        let hint = format!("write \"{number}s\" if seconds are meant");
-        return item.expected("a time in quotes", Some(&hint));
-    }
-    let time = item.parsed(parse_duration)?;
-    if time.is_zero() && !zero {
-        return item.expected("more than nothing", None);
-    }
-    Some(time)
-}
-
 fn admin(table: Table<'_>, base: &Path) -> Admin {
     table.only(ADMIN, &[("url", "write socket = \"/path\" or port = 9090")]);
     let port = |item: Item<'_>| match item.node.kind {
-        Kind::Whole(_) => item.count(0, u64::from(u16::MAX)).map(|port| format!("127.0.0.1:{port}")),
+        Kind::Whole(_) => item.count(0, u16::MAX).map(|port: u16| format!("127.0.0.1:{port}")),
         _ => item.parsed(|text| loopback(text, FOR_OPERATORS).map(|()| text.to_owned())),
     };
     Admin {

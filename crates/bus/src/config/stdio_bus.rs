@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::item::{Item, Table, shown};
+use narrows_config::{Findings, Item, Kind, Node, Table, quoted};
+
 use super::settings::{BUDGET, LINE, QUEUE, long_drain};
-use super::tree::{Kind, Node};
-use super::{Admin, Config, Door, Limits, Listen, Notes, Placed, Pool, Protocol, Share, Spots};
+use super::{Admin, Config, Door, Limits, Listen, Placed, Pool, Protocol, Share, Spots};
 
 /// What may stand in a pool.
 const POOL: &[&str] = &["id", "command", "args", "instances"];
@@ -31,15 +31,12 @@ const YEAR: u64 = 365 * 24 * 3600;
 
 /// Makes of a file what it means here. It does not say where to listen; stdio Bus takes its own stdin and stdout if
 /// its flags name nothing else.
-pub(super) fn read(notes: &Notes<'_>, node: &Node) -> Option<Placed> {
-    let table = Item { notes, name: "", node }.table()?;
+pub(super) fn read(findings: &Findings<'_>, node: &Node) -> Option<Placed> {
+    let table = node.as_table(findings)?;
     strangers(table, &["pools", "limits", "transport"]);
     let Some(item) = table.get("pools") else {
-        table.fail(
-            "there is no `pools`",
-            "this is JSON, so it is read as a configuration of stdio Bus; ours is TOML",
-        );
-        return None;
+        let hint = "this is JSON, so it is read as a configuration of stdio Bus; ours is TOML";
+        return table.error("there is no `pools`", Some(hint));
     };
     let mut pools: Vec<Pool> = Vec::new();
     let mut spots = Vec::new();
@@ -47,8 +44,8 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node) -> Option<Placed> {
         let Some(table) = item.table() else { continue };
         let Some((pool, command)) = pool(table) else { continue };
         if !pool.name.is_empty() && pools.iter().any(|other| other.name == pool.name) {
-            let what = format!("another pool has the id \"{}\" already", shown(&pool.name));
-            table.fail(what, "give each its own");
+            let what = format!("another pool has the id \"{}\" already", quoted(&pool.name));
+            findings.error(table.at, what, Some("give each its own".to_owned()));
         }
         pools.push(pool);
         spots.push(Spots { command, ..Spots::default() });
@@ -71,9 +68,9 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node) -> Option<Placed> {
 
 /// Warns of keys that are not known; stdio Bus ignores them without a word.
 fn strangers(table: Table<'_>, known: &'static [&'static str]) {
-    for (entry, near) in table.strangers(known) {
+    for (entry, near) in table.unknown(known) {
         let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-        table.notes.warning(entry.at, format!("`{}` is not known and ignored{near}", shown(&entry.key)));
+        table.findings.warning(entry.at, format!("`{}` is not known and ignored{near}", quoted(&entry.key)));
     }
 }
 
@@ -82,18 +79,13 @@ fn strangers(table: Table<'_>, known: &'static [&'static str]) {
 fn pool(table: Table<'_>) -> Option<(Pool, usize)> {
     strangers(table, POOL);
     let need = |key: &str| {
-        let item = table.get(key);
-        if item.is_none() {
-            table
-                .fail(format!("`{key}` is missing"), "a pool has an id, a command and a number of instances");
-        }
-        item
+        let hint = "a pool has an id, a command and a number of instances";
+        table.get(key).or_else(|| table.error(format!("`{key}` is missing"), Some(hint)))
     };
     let (id, command, instances) = (need("id"), need("command"), need("instances"));
     let id = id.and_then(Item::text);
     let program = command.and_then(Item::text);
-    let instances =
-        instances.and_then(|item| item.count(1, MOST)).and_then(|count| u32::try_from(count).ok());
+    let instances = instances.and_then(|item| item.count(1, MOST));
     let mut words: Vec<String> = program.map(str::to_owned).into_iter().collect();
     if let Some(args) = table.get("args").and_then(|item| item.list("write \"args\": [\"acp\"]")) {
         for item in args {
@@ -120,41 +112,37 @@ fn pool(table: Table<'_>) -> Option<(Pool, usize)> {
 fn limits(table: Table<'_>) -> Limits {
     strangers(table, LIMITS);
     let mut limits = Limits::default();
-    let number = |key: &str, least: u64, most: u64| {
-        let item = table.get(key)?;
-        if item.node.kind == Kind::Whole(0) {
-            item.warn("cannot be 0 here; the default is used");
-            return None;
-        }
-        item.count(least, most)
-    };
-    if let Some(bytes) =
-        number("max_input_buffer", LINE.0, LINE.1).and_then(|bytes| usize::try_from(bytes).ok())
-    {
-        limits.max_line = bytes;
-    }
-    if let Some(bytes) =
-        number("max_output_queue", QUEUE.0, QUEUE.1).and_then(|bytes| usize::try_from(bytes).ok())
-    {
-        limits.queue_bytes = bytes;
-    }
-    if let Some(count) = number("max_restarts", 1, BUDGET).and_then(|count| u32::try_from(count).ok()) {
-        limits.restart_budget = count;
-    }
+    set_number(table, "max_input_buffer", LINE, &mut limits.max_line);
+    set_number(table, "max_output_queue", QUEUE, &mut limits.queue_bytes);
+    set_number(table, "max_restarts", (1, BUDGET), &mut limits.restart_budget);
     let times = [
         ("restart_window_sec", &mut limits.restart_window),
         ("drain_timeout_sec", &mut limits.drain_timeout),
         ("backpressure_timeout_sec", &mut limits.stall_timeout),
     ];
     for (key, target) in times {
-        if let Some(seconds) = number(key, 1, YEAR) {
-            *target = Duration::from_secs(seconds);
-        }
+        let mut seconds = target.as_secs();
+        set_number(table, key, (1, YEAR), &mut seconds);
+        *target = Duration::from_secs(seconds);
     }
     if let Some(item) = table.get("drain_timeout_sec") {
         long_drain(item, limits.drain_timeout);
     }
     limits
+}
+
+/// Sets `target` to the number of `key`, if it is there and valid.
+fn set_number<N: TryFrom<i128> + Copy>(
+    table: Table<'_>,
+    key: &str,
+    (least, most): (u64, u64),
+    target: &mut N,
+) {
+    match table.get(key) {
+        Some(item) if item.node.kind == Kind::Whole(0) => item.warn("cannot be 0 here; the default is used"),
+        Some(item) => *target = item.count(least, most).unwrap_or(*target),
+        None => {}
+    }
 }
 
 /// Where to listen, as far as the file says it.

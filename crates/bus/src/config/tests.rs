@@ -382,7 +382,7 @@ fn programs_are_looked_for_where_they_are_named() {
         let nowhere = [("PATH".into(), "/nowhere".into())];
         let here = Here { environment: &nowhere, ours: "narrows" };
         let Inspected { mistakes, .. } = inspect(text, Path::new(path), Some(here));
-        mistakes.iter().map(|mistake| mistake.place.line).collect::<Vec<_>>()
+        mistakes.iter().map(|mistake| mistake.pos.line).collect::<Vec<_>>()
     };
     // The first program is ourselves, and without its `cwd` nobody knows where the second one is.
     assert_eq!(lines(WHOLE, "bus.toml"), [29]);
@@ -410,12 +410,12 @@ pids = 7
     bus.toml:4:7: `cwd` cannot be used: "/no/such/place": No such file or directory (os error 2)
     bus.toml:5:1: there is no setting `instancse` in [pool]; did you mean `instances`?
     "#);
-    assert!(warnings.remove(0).what.contains("no [[listen]]"));
+    assert!(warnings.remove(0).message.contains("no [[listen]]"));
     let cannot: Vec<usize> = [(Controller::Memory, 6), (Controller::Pids, 7)]
         .into_iter()
         .filter_map(|(controller, line)| narrows_process::Limits::check(controller).err().map(|_| line))
         .collect();
-    assert_eq!(warnings.iter().map(|warning| warning.place.line).collect::<Vec<_>>(), cannot);
+    assert_eq!(warnings.iter().map(|warning| warning.pos.line).collect::<Vec<_>>(), cannot);
 }
 
 #[test]
@@ -432,11 +432,11 @@ fn what_a_bus_has_no_room_for_is_told() {
     let here = Here { environment: &[], ours: "narrows" };
     let Inspected { mistakes, warnings, .. } = inspect(&text, &place.path().join("bus.toml"), Some(here));
     assert_eq!(mistakes.len(), 1, "{mistakes:?}");
-    assert_eq!(mistakes[0].place.line, 2);
-    assert!(mistakes[0].what.ends_with("exists and is not a socket"), "{mistakes:?}");
+    assert_eq!(mistakes[0].pos.line, 2);
+    assert!(mistakes[0].message.ends_with("exists and is not a socket"), "{mistakes:?}");
     let needed = 30 * 10_000 * 8;
     match rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum {
-        Some(most) if most < needed => assert!(warnings[0].what.contains("descriptors"), "{warnings:?}"),
+        Some(most) if most < needed => assert!(warnings[0].message.contains("descriptors"), "{warnings:?}"),
         _ => assert_eq!(warnings, []),
     }
 }
@@ -563,8 +563,8 @@ fn judge(text: &str, path: &str) -> Result<(), TestCaseError> {
     if let Some(config) = config {
         prop_assert!(!shown::toml(&config).is_empty());
     }
-    let places = mistakes.into_iter().map(|mistake| mistake.place);
-    for place in places.chain(warnings.into_iter().map(|warning| warning.place)) {
+    let places = mistakes.into_iter().map(|mistake| mistake.pos);
+    for place in places.chain(warnings.into_iter().map(|warning| warning.pos)) {
         prop_assert!((1..=lines).contains(&place.line), "{} of {}: {:?}", place, lines, text);
         let width = text.lines().nth(place.line - 1).unwrap_or_default().chars().count();
         prop_assert!((1..=width + 1).contains(&place.column), "{} of {}: {:?}", place, width, text);

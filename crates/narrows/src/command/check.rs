@@ -9,7 +9,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use narrows_base::text::multi_line;
-use narrows_bus::config::{self, Config, Here, Inspected, Mistake, Place, Pool, Warning};
+use narrows_bus::config::{self, Config, Here, Inspected, Pool};
+use narrows_config::{Finding, Severity};
 use serde_json::{Value, json};
 
 use crate::cli::{CheckFiles, CheckFormat};
@@ -54,7 +55,7 @@ pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
                 code = ExitStatus::Usage;
             }
         }
-        let outcome = outcome.map(with_file_findings);
+        let outcome = outcome.map(|inspected| with_file_findings(inspected, path));
         if !outcome.as_ref().is_ok_and(|inspected| is_usable(inspected, args.strict)) {
             code = ExitStatus::Usage;
         }
@@ -77,9 +78,9 @@ fn governed(outcome: &Result<Inspected, Failure>) -> impl Iterator<Item = &Pool>
 }
 
 /// Adds findings of files that a bus reads at its start.
-fn with_file_findings(mut inspected: Inspected) -> Inspected {
+fn with_file_findings(mut inspected: Inspected, path: &Path) -> Inspected {
     let Some(config) = &inspected.config else { return inspected };
-    let (mistakes, strange) = identity_files::bus_findings(config, &inspected.files);
+    let (mistakes, strange) = identity_files::bus_findings(config, path, &inspected.files);
     inspected.warnings.extend(strange);
     inspected.warnings.extend(identity_files::identity_warnings(config));
     if mistakes.is_empty() { inspected } else { Inspected { config: None, mistakes, ..inspected } }
@@ -115,9 +116,9 @@ fn print_problems(outcome: &Result<Inspected, Failure>) {
     }
 }
 
-fn print_findings(mistakes: &[Mistake], warnings: &[Warning]) {
+fn print_findings(mistakes: &[Finding], warnings: &[Finding]) {
     for mistake in mistakes {
-        output::write_stderr(&Failure::config_mistake(mistake).render(Color::for_stderr()));
+        output::write_stderr(&Failure::config_finding(mistake).render(Color::for_stderr()));
     }
     for warning in warnings {
         output::write_stderr(&format!("warning: {}\n", line(&warning.to_string())));
@@ -144,10 +145,9 @@ fn file_json(path: &Path, outcome: &Result<Inspected, Failure>, args: &CheckFile
         Ok(inspected) => inspected,
         Err(failure) => return unreadable_json(&file, failure),
     };
-    let warnings: Vec<Value> = inspected.warnings.iter().map(|it| warning_json(it, &file)).collect();
+    let warnings = findings_json(&inspected.warnings, &file);
     let Some(config) = &inspected.config else {
-        let mistakes: Vec<Value> =
-            inspected.mistakes.iter().map(|mistake| mistake_json(mistake, &file)).collect();
+        let mistakes = findings_json(&inspected.mistakes, &file);
         return json!({"file": file, "ok": false, "mistakes": mistakes, "warnings": warnings});
     };
     let mut object = json!({
@@ -170,19 +170,18 @@ fn unreadable_json(file: &str, failure: &Failure) -> Value {
     json!({"file": file, "ok": false, "mistakes": [mistake], "warnings": []})
 }
 
-fn warning_json(Warning { place, what }: &Warning, file: &str) -> Value {
-    with_file(json!({"line": place.line, "column": place.column, "message": what}), place, file)
-}
-
-fn mistake_json(Mistake { place, what, hint }: &Mistake, file: &str) -> Value {
-    let object = json!({"line": place.line, "column": place.column, "message": what, "hint": hint});
-    with_file(object, place, file)
-}
-
-/// Adds the file of a finding, if it is another one.
-fn with_file(mut object: Value, place: &Place, file: &str) -> Value {
-    if place.file != file {
-        object["file"] = json!(place.file);
-    }
-    object
+/// Returns findings about `file`. One about another file names it.
+fn findings_json(findings: &[Finding], file: &str) -> Value {
+    let object = |finding: &Finding| {
+        let Finding { pos, message, hint, .. } = finding;
+        let mut object = json!({"line": pos.line, "column": pos.column, "message": message});
+        if finding.severity == Severity::Error {
+            object["hint"] = json!(hint);
+        }
+        if finding.file != file {
+            object["file"] = json!(finding.file);
+        }
+        object
+    };
+    findings.iter().map(object).collect()
 }

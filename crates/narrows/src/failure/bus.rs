@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use narrows_base::suggest::nearest;
 use narrows_bus::admin::AskError;
-use narrows_bus::config::Place;
 use narrows_bus::config::{Door, Listen, Web};
 use narrows_bus::{ListenError, OwnersError, StartError};
 use narrows_process::SpawnError;
@@ -135,11 +134,11 @@ impl Failure {
     }
 
     /// A bus cannot be started or reloaded. `place` is the position of the affected pool's command in the file.
-    pub(crate) fn bus_start(error: &StartError, place: Option<&Place>) -> Self {
+    pub(crate) fn bus_start(error: &StartError, place: Option<&str>) -> Self {
         match error {
             StartError::Listen(error) => Self::listener(error),
             StartError::Program { pool, source } => {
-                let place = place.map(|place| format!("{}: ", line(&place.to_string()))).unwrap_or_default();
+                let place = place.map(|place| format!("{}: ", line(place))).unwrap_or_default();
                 let failure = Self::new(
                     ExitStatus::Start,
                     format!("{place}the agents of pool {pool:?} cannot be started"),

@@ -3,9 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use narrows_bus::config::Mistake;
 use narrows_client::{ClientError, Problem};
-use narrows_manifest::Finding;
+use narrows_config::Finding;
 use narrows_policy::RulesError;
 use narrows_process::SpawnError;
 
@@ -84,9 +83,8 @@ impl Failure {
     }
 
     /// An error in a configuration file, with the hint on a line of its own.
-    pub(crate) fn config_mistake(mistake: &Mistake) -> Self {
-        let Mistake { place, what, hint } = mistake;
-        let failure = Self::new(ExitStatus::Usage, line(&format!("{place}: {what}")));
+    pub(crate) fn config_finding(Finding { file, pos, message, hint, .. }: &Finding) -> Self {
+        let failure = Self::new(ExitStatus::Usage, line(&format!("{file}:{pos}: {message}")));
         match hint {
             Some(hint) => failure.with_hint(line(hint)),
             None => failure,
@@ -94,7 +92,7 @@ impl Failure {
     }
 
     /// An error in a manifest, with the hint on a line of its own.
-    pub(crate) fn manifest_finding(what: String, finding: &Finding) -> Self {
+    pub(crate) fn manifest_finding(what: String, finding: &narrows_manifest::Finding) -> Self {
         let failure = Self::new(ExitStatus::Usage, what);
         match &finding.hint {
             Some(hint) => failure.with_hint(line(hint)),

@@ -1,9 +1,11 @@
 //! `mcp`, `[[pool.mcp_server]]` and `client_meta`: what clients of a pool may have its workers start.
 
+use narrows_config::{Item, Table, quoted};
+
 use super::super::mcp::{McpAccess, McpServer, McpTarget};
 use super::super::{Pool, Protocol};
 use super::pool::{command, env};
-use super::{Item, Table, set, shown, tables};
+use super::set;
 
 /// What may stand in `[[pool.mcp_server]]`.
 const SERVER: &[&str] = &["name", "command", "url", "env"];
@@ -21,14 +23,14 @@ const MAX_NAME_BYTES: usize = 256;
 pub(super) fn read(table: Table<'_>, pool: &mut Pool) -> Vec<Option<usize>> {
     let choices = McpAccess::ALL.map(|access| (access.name(), access));
     set(table, "mcp", &mut pool.mcp, |item| item.one_of(&choices).map(Some));
-    let listed = table.get("mcp_server").map(tables).unwrap_or_default();
+    let listed = table.get("mcp_server").and_then(Item::tables);
     let mut commands = Vec::new();
-    for table in listed {
+    for table in listed.into_iter().flatten() {
         let Some((server, name)) = server(table) else { continue };
         if pool.mcp_servers.iter().any(|other| other.name == server.name) {
             let what =
-                format!("another server of this pool has the name \"{}\" already", shown(&server.name));
-            name.notes.mistake(name.node.at, what, Some("give each its own `name`".to_owned()));
+                format!("another server of this pool has the name \"{}\" already", quoted(&server.name));
+            name.findings.error(name.node.at, what, Some("give each its own `name`".to_owned()));
         }
         pool.mcp_servers.push(server);
         commands.push(table.get("command").map(|item| item.node.at));
@@ -97,8 +99,7 @@ fn meta_name(text: &str) -> Result<String, &'static str> {
 fn server(table: Table<'_>) -> Option<(McpServer, Item<'_>)> {
     table.only(SERVER, USUAL);
     let Some(name) = table.get("name") else {
-        table.fail("`name` is missing", "clients select the server by it: name = \"files\"");
-        return None;
+        return table.error("`name` is missing", Some("clients select the server by it: name = \"files\""));
     };
     let text = name.parsed(|text| match text.len() {
         ..=MAX_NAME_BYTES => Ok(text.to_owned()),
@@ -116,15 +117,11 @@ fn server(table: Table<'_>) -> Option<(McpServer, Item<'_>)> {
             McpTarget::Url(url(item)?)
         }
         (Some(_), Some(item)) => {
-            item.fail("stands beside `command`, and a server has one of them", None);
-            return None;
+            return item.error("`url` stands beside `command`, and a server has one of them", None);
         }
         (None, None) => {
-            table.fail(
-                "`command` is missing",
-                "write command = [\"PROGRAM\", \"ARG\"], or url = \"https://…\"",
-            );
-            return None;
+            let hint = "write command = [\"PROGRAM\", \"ARG\"], or url = \"https://…\"";
+            return table.error("`command` is missing", Some(hint));
         }
     };
     Some((McpServer { name: text, target }, name))

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use narrows_base::suggest::nearest;
+use narrows_config::{Findings, Item, Kind, Table, quoted};
 use serde_json::Value;
 
 use super::super::{Pool, Spots};
-use super::{Item, Kind, Notes, Protocol, Share, Table, bytes, mcp, nearest, plain, set, shown};
+use super::{Protocol, Share, mcp, plain, set};
 
 /// What may stand in `[[pool]]`.
 const POOL: &[&str] = &[
@@ -54,15 +56,11 @@ pub(super) fn read(table: Table<'_>, base: &Path) -> Option<(Named, Spots)> {
         (Some(item), None) => command(item).map(|words| (words, item.node.at)),
         (None, Some(item)) => Some((Vec::new(), item.node.at)),
         (Some(_), Some(item)) => {
-            item.fail("stands beside `command`, and a pool has one of them", None);
-            None
+            item.error("`manifest` stands beside `command`, and a pool has one of them", None)
         }
         (None, None) => {
-            table.fail(
-                "`command` is missing",
-                "write command = [\"narrows\", \"acp\"], or manifest = \"DIR/ACP.md\"",
-            );
-            None
+            let hint = "write command = [\"narrows\", \"acp\"], or manifest = \"DIR/ACP.md\"";
+            table.error("`command` is missing", Some(hint))
         }
     };
     let (words, command) = words.unwrap_or_default();
@@ -70,7 +68,7 @@ pub(super) fn read(table: Table<'_>, base: &Path) -> Option<(Named, Spots)> {
     pool = governed(table, pool, base);
     let directory = |item: Item<'_>| item.parsed(|text| plain(text).map(|path| Some(base.join(path))));
     set(table, "cwd", &mut pool.cwd, directory);
-    let count = |item: Item<'_>| item.count(1, MOST).and_then(|count| u32::try_from(count).ok());
+    let count = |item: Item<'_>| item.count(1, MOST);
     set(table, "instances", &mut pool.instances, count);
     set(table, "max_instances", &mut pool.max_instances, count);
     if pool.instances > pool.max_instances
@@ -86,12 +84,12 @@ pub(super) fn read(table: Table<'_>, base: &Path) -> Option<(Named, Spots)> {
     set(table, "pass_env", &mut pool.pass_env, |item| {
         Some(item.list("write pass_env = [\"OPENAI_*\"]")?.filter_map(|item| item.parsed(pattern)).collect())
     });
-    set(table, "client_capabilities", &mut pool.client_capabilities, |item| match item.node.value() {
+    set(table, "client_capabilities", &mut pool.client_capabilities, |item| match item.node.to_json() {
         Value::Object(object) => Some(Value::Object(object)),
         _ => item.expected("a table", None),
     });
     set(table, "mix_identities", &mut pool.mix_identities, Item::flag);
-    set(table, "memory", &mut pool.memory, |item| bytes(item, 1 << 20, u64::MAX).map(Some));
+    set(table, "memory", &mut pool.memory, |item| item.size(1 << 20, u64::MAX).map(Some));
     set(table, "pids", &mut pool.pids, |item| item.count(1, 1 << 22).map(Some));
     let mcp_servers = mcp::read(table, &mut pool);
     without_effect(table, &pool);
@@ -155,11 +153,11 @@ pub(super) struct Named {
 }
 
 /// The pools; complains about names that two of them have.
-pub(super) fn unique(notes: &Notes<'_>, pools: Vec<Named>) -> Vec<Pool> {
+pub(super) fn unique(findings: &Findings<'_>, pools: Vec<Named>) -> Vec<Pool> {
     for (index, Named { pool, at }) in pools.iter().enumerate() {
         if !pool.name.is_empty() && pools[..index].iter().any(|other| other.pool.name == pool.name) {
-            let what = format!("another pool has the name \"{}\" already", shown(&pool.name));
-            notes.mistake(*at, what, Some("give each its own `name`".to_owned()));
+            let what = format!("another pool has the name \"{}\" already", quoted(&pool.name));
+            findings.error(*at, what, Some("give each its own `name`".to_owned()));
         }
     }
     pools.into_iter().map(|named| named.pool).collect()
@@ -215,7 +213,8 @@ fn name(text: &str) -> Result<String, &'static str> {
 /// The program and its arguments.
 pub(super) fn command(item: Item<'_>) -> Option<Vec<String>> {
     if let Kind::Text(text) = &item.node.kind {
-        let words: Vec<String> = text.split_whitespace().map(|word| format!("\"{}\"", shown(word))).collect();
+        let words: Vec<String> =
+            text.split_whitespace().map(|word| format!("\"{}\"", quoted(word))).collect();
         let hint = format!("no shell sees it; write command = [{}]", words.join(", "));
         return item.expected("a list of texts", Some(&hint));
     }

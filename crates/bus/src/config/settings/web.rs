@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use narrows_config::{Item, Kind, Table};
+
 use super::super::read::Needed;
 use super::super::web::{Auth, MAKES_TOKENS, TAKES_PEM, Tls, Web, host, origin};
-use super::{Door, Item, Kind, Table, plain};
+use super::{Door, plain};
 
 /// What may stand in `tls`.
 const TLS: &[&str] = &["cert", "key", "client_ca"];
@@ -66,8 +68,7 @@ pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, base: &Path) 
             Some(item) => file(item, TAKES_PEM),
             None => {
                 let hint = "write tls = { cert = \"cert.pem\", key = \"key.pem\" }";
-                item.fail(format!("`{key}` is missing in `tls`"), hint);
-                None
+                item.error(format!("`{key}` is missing in `tls`"), Some(hint))
             }
         };
         let (cert, key) = (needed("cert").unwrap_or_default(), needed("key").unwrap_or_default());

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use narrows_bus::admin::Facts;
-use narrows_bus::config::{Admin, Config, LADDER, Protocol, Warning};
+use narrows_bus::config::{Admin, Config, LADDER, Protocol};
 use narrows_bus::core::Status;
 use narrows_bus::{Bus as Running, Ended, Handle, StartOptions};
+use narrows_config::Finding;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::http_server::NetworkListeners;
@@ -45,7 +46,7 @@ pub(super) fn run(args: &Bus) -> Result<ExitCode, Failure> {
     block_on(serve(args, config, environment))?
 }
 
-fn print_warnings(warnings: &[Warning]) {
+fn print_warnings(warnings: &[Finding]) {
     for warning in warnings {
         tracing::warn!("{}", line(&warning.to_string()));
     }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use narrows_bus::StartError;
-use narrows_bus::config::{self, Config, Door, Limits, Listen, Mistake, Pool, Warning};
+use narrows_bus::config::{self, Config, Door, Limits, Listen, Pool};
+use narrows_config::Finding;
 use narrows_manifest::Severity;
 
 use crate::cli::Bus;
@@ -14,7 +15,7 @@ use crate::terminal::Color;
 use crate::{output, terminal};
 
 pub(super) enum SettingsError {
-    Invalid(Vec<Mistake>),
+    Invalid(Vec<Finding>),
     Other(Failure),
 }
 
@@ -35,9 +36,9 @@ impl SettingsError {
         };
         let last = mistakes.pop();
         for mistake in &mistakes {
-            output::write_stderr(&Failure::config_mistake(mistake).render(Color::for_stderr()));
+            output::write_stderr(&Failure::config_finding(mistake).render(Color::for_stderr()));
         }
-        last.map_or_else(Failure::no_pool, |mistake| Failure::config_mistake(&mistake))
+        last.map_or_else(Failure::no_pool, |mistake| Failure::config_finding(&mistake))
     }
 }
 
@@ -45,12 +46,14 @@ impl SettingsError {
 pub(super) fn start_failure(args: &Bus, error: &StartError) -> Failure {
     let StartError::Program { pool, .. } = error else { return Failure::bus_start(error, None) };
     let text = args.config.as_ref().and_then(|path| Some((path, check::read(path).ok()?)));
-    let commands = text.map(|(path, text)| config::inspect(&text, path, None).commands);
-    let place = commands.into_iter().flatten().find(|(name, _)| name == pool);
-    Failure::bus_start(error, place.as_ref().map(|(_, place)| place))
+    let place = text.and_then(|(path, text)| {
+        let commands = config::inspect(&text, path, None).commands;
+        commands.iter().find(|(name, _)| name == pool).map(|(_, pos)| format!("{}:{pos}", path.display()))
+    });
+    Failure::bus_start(error, place.as_deref())
 }
 
-pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Warning>), SettingsError> {
+pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Finding>), SettingsError> {
     if !args.stray.is_empty() {
         return Err(SettingsError::Other(Failure::unexpected_words(&args.stray)));
     }
@@ -68,7 +71,7 @@ pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Warning>), SettingsError> 
         config.listen = flags;
         // The flags supply the missing listener.
         warnings.retain(|warning| {
-            !["unless --listen", "unless --tcp"].iter().any(|it| warning.what.contains(it))
+            !["unless --listen", "unless --tcp"].iter().any(|it| warning.message.contains(it))
         });
     }
     if config.listen.is_empty() {

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use narrows_base::suggest::nearest;
-use narrows_bus::config::{Config, Door, Mistake, Place, Warning, Web};
+use narrows_bus::config::{Config, Door, Web};
+use narrows_config::{Finding, SourcePos};
 use narrows_remote::tls::{self, TlsError};
 use narrows_remote::tokens::{self, Fault, Inspected, TokenError};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::command::serve::identities;
 use crate::command::web::tls_files;
@@ -47,8 +48,7 @@ impl IdentityFileKind {
         let ok = mistakes.is_empty() && (!strict || warnings.is_empty());
         let file = path.display().to_string();
         if json {
-            let mistakes: Vec<Value> = mistakes.iter().map(|it| super::mistake_json(it, &file)).collect();
-            let warnings: Vec<Value> = warnings.iter().map(|it| super::warning_json(it, &file)).collect();
+            let [mistakes, warnings] = [mistakes, warnings].map(|it| super::findings_json(&it, &file));
             let object = json!({"file": file, "ok": ok, "mistakes": mistakes, "warnings": warnings});
             output::print_json(object)?;
         } else {
@@ -62,8 +62,16 @@ impl IdentityFileKind {
 }
 
 /// Returns the findings of files that a bus reads at its start, as errors and warnings of these files. `named` has
-/// the positions that refer to them.
-pub(super) fn bus_findings(config: &Config, named: &[(PathBuf, Place)]) -> (Vec<Mistake>, Vec<Warning>) {
+/// the positions in the file of the bus that refer to them.
+pub(super) fn bus_findings(
+    config: &Config,
+    bus: &Path,
+    named: &[(PathBuf, SourcePos)],
+) -> (Vec<Finding>, Vec<Finding>) {
+    let asked = |path: &Path| {
+        let found = named.iter().find(|(other, _)| other == path);
+        found.map_or((display_path(path), SourcePos::START), |(_, pos)| (display_path(bus), *pos))
+    };
     let (mut mistakes, mut warnings) = (Vec::new(), Vec::new());
     let webs = config.listen.iter().filter_map(|listen| match &listen.at {
         Door::Web(web) => Some(web),
@@ -71,12 +79,12 @@ pub(super) fn bus_findings(config: &Config, named: &[(PathBuf, Place)]) -> (Vec<
     });
     for web in webs {
         if let Some(path) = &web.tokens {
-            let (wrong, strange) = token_findings(path, place_of(path, named));
+            let (wrong, strange) = token_findings(path, Some(asked(path)));
             mistakes.extend(wrong);
             warnings.extend(strange);
             warnings.extend(unknown_pools(path, config));
         }
-        mistakes.extend(unusable_tls(web, named));
+        mistakes.extend(unusable_tls(web, asked));
     }
     // Listeners may share a file.
     mistakes.dedup();
@@ -85,71 +93,66 @@ pub(super) fn bus_findings(config: &Config, named: &[(PathBuf, Place)]) -> (Vec<
 }
 
 /// Warns of pools in tokens that the bus does not have.
-fn unknown_pools(path: &Path, config: &Config) -> Vec<Warning> {
+fn unknown_pools(path: &Path, config: &Config) -> Vec<Finding> {
     let known = || config.pools.iter().map(|pool| pool.name.as_str());
     let pools = tokens::inspect(path).map(|inspected| inspected.pools).unwrap_or_default();
     let unknown = pools.into_iter().filter(|pool| known().all(|name| name != pool.what));
     let warning = |fault: Fault| {
         let near = nearest(&fault.what, known()).map(|near| format!("; did you mean {near:?}?"));
-        Warning {
-            place: Place { file: display_path(path), line: fault.line, column: fault.column },
-            what: format!("the bus has no pool {:?}{}", fault.what, near.unwrap_or_default()),
-        }
+        let what = format!("the bus has no pool {:?}{}", fault.what, near.unwrap_or_default());
+        Finding::warning(display_path(path), pos(&fault), what)
     };
     unknown.map(warning).collect()
 }
 
-/// Returns the position that refers to a file.
-fn place_of<'a>(path: &Path, named: &'a [(PathBuf, Place)]) -> Option<&'a Place> {
-    named.iter().find(|(other, _)| other == path).map(|(_, place)| place)
+fn pos(fault: &Fault) -> SourcePos {
+    SourcePos { line: fault.line, column: fault.column }
 }
 
 /// Warns of identities that never match: a bus names tokens and certificates differently.
-pub(super) fn identity_warnings(config: &Config) -> Vec<Warning> {
+pub(super) fn identity_warnings(config: &Config) -> Vec<Finding> {
     let files = config.pools.iter().filter(|pool| pool.manifest.is_some());
     let files = files.filter_map(|pool| pool.identities.as_deref());
     let never = files.flat_map(|path| {
-        let place = |line, column| Place { file: path.display().to_string(), line, column };
         let strange = identities::unknown_to_bus(path).into_iter();
-        strange.map(move |(who, line, column)| Warning {
-            place: place(line, column),
-            what: format!(
+        strange.map(move |(who, line, column)| {
+            let what = format!(
                 "who = {who:?} never comes over a bus: write \"bus:{who}\" for who shows it to the bus"
-            ),
+            );
+            Finding::warning(display_path(path), SourcePos { line, column }, what)
         })
     });
     never.collect()
 }
 
-/// Returns the findings of a tokens file. A file without tokens is reported where the bus refers to it.
-fn token_findings(path: &Path, asked: Option<&Place>) -> (Vec<Mistake>, Vec<Warning>) {
+/// Returns the findings of a tokens file. A file without tokens is reported at `asked`, where the bus refers to it.
+fn token_findings(path: &Path, asked: Option<(String, SourcePos)>) -> (Vec<Finding>, Vec<Finding>) {
     let Inspected { mistakes, warnings, tokens, .. } = match tokens::inspect(path) {
         Ok(inspected) => inspected,
         Err(error) => return (vec![unreadable(path, &error)], Vec::new()),
     };
-    let at = |fault: &Fault| Place { file: display_path(path), line: fault.line, column: fault.column };
     let wrong = |fault: &Fault| {
         let near = fault.stranger.as_ref().map(|(key, known)| match nearest(key, known.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("what may stand there: {}", known.join(", ")),
         });
-        Mistake { place: at(fault), what: fault.what.clone(), hint: near }
+        Finding { hint: near, ..Finding::error(display_path(path), pos(fault), &fault.what) }
     };
-    let mistakes: Vec<Mistake> = mistakes.iter().map(wrong).collect();
-    let strange = |fault: &Fault| Warning { place: at(fault), what: fault.what.clone() };
-    let mut warnings: Vec<Warning> = warnings.iter().map(strange).collect();
+    let mistakes: Vec<Finding> = mistakes.iter().map(wrong).collect();
+    let strange = |fault: &Fault| Finding::warning(display_path(path), pos(fault), &fault.what);
+    let mut warnings: Vec<Finding> = warnings.iter().map(strange).collect();
     if tokens == 0 && mistakes.is_empty() {
-        let place = asked.cloned().unwrap_or_else(|| Place { file: display_path(path), line: 1, column: 1 });
+        let (asked, pos) = asked.unwrap_or_else(|| (display_path(path), SourcePos::START));
         let file = path.display();
         let what = format!(
             "there is no token, so nobody can come in: `narrows token new NAME --file {file}` makes one"
         );
-        warnings.push(Warning { place, what });
+        warnings.push(Finding::warning(asked, pos, what));
     }
     (mistakes, warnings)
 }
 
-fn unreadable(path: &Path, error: &TokenError) -> Mistake {
+fn unreadable(path: &Path, error: &TokenError) -> Finding {
     let what = match error {
         TokenError::Io { error, .. } => format!("the tokens cannot be read: {error}"),
         error => {
@@ -159,31 +162,25 @@ fn unreadable(path: &Path, error: &TokenError) -> Mistake {
             what.strip_prefix(&named).unwrap_or(&what).to_owned()
         }
     };
-    mistake(path, (1, 1), what, token_hint(error))
+    Finding::error(display_path(path), SourcePos::START, what).with_hint(token_hint(error))
 }
 
-fn identity_finding(path: &Path) -> Option<Mistake> {
+fn identity_finding(path: &Path) -> Option<Finding> {
     let (line, column, what) = identities::fault(path)?;
-    Some(mistake(path, (line, column), what, IDENTITIES_HINT.to_owned()))
+    Some(Finding::error(display_path(path), SourcePos { line, column }, what).with_hint(IDENTITIES_HINT))
 }
 
 /// An error of one file is reported there, a mismatch of several where the bus refers to them.
-fn unusable_tls(web: &Web, named: &[(PathBuf, Place)]) -> Option<Mistake> {
+fn unusable_tls(web: &Web, asked: impl Fn(&Path) -> (String, SourcePos)) -> Option<Finding> {
     let files = tls_files(web)?;
     let error = tls::server_config(&files).err()?;
     let hint = tls_hint(&error);
-    let (path, what) = match &error {
-        TlsError::File { path, fault } => return Some(mistake(path, (1, 1), fault.to_string(), hint)),
-        TlsError::Strangers { key, .. } => (key, error.to_string()),
-        TlsError::Pair { .. } | TlsError::Unable(_) => (&files.cert, error.to_string()),
+    let ((file, pos), what) = match &error {
+        TlsError::File { path, fault } => ((display_path(path), SourcePos::START), fault.to_string()),
+        TlsError::Strangers { key, .. } => (asked(key), error.to_string()),
+        TlsError::Pair { .. } | TlsError::Unable(_) => (asked(&files.cert), error.to_string()),
     };
-    let place = place_of(path, named).cloned();
-    let place = place.unwrap_or_else(|| Place { file: display_path(path), line: 1, column: 1 });
-    Some(Mistake { place, what, hint: Some(hint) })
-}
-
-fn mistake(path: &Path, (line, column): (usize, usize), what: String, hint: String) -> Mistake {
-    Mistake { place: Place { file: display_path(path), line, column }, what, hint: Some(hint) }
+    Some(Finding::error(file, pos, what).with_hint(hint))
 }
 
 fn display_path(path: &Path) -> String {

@@ -1,28 +1,28 @@
-//! JSON read into a tree, and with the patience of stdio Bus: a comma too many and text behind the end are only warned of.
+//! JSON with positions. A trailing comma and text after the end are only warnings.
 
-use super::notes::Notes;
-use super::tree::{Entry, Kind, Node};
+use crate::finding::Findings;
+use crate::tree::{Entry, Kind, Node};
 
-/// How deep lists and objects may lie in each other.
-const DEEPEST: usize = 64;
+/// The most lists and objects in each other.
+const MAX_DEPTH: usize = 64;
 
-/// A mistake: the byte where it is, and what it is.
+/// An error: its byte and the message.
 type Read<T> = Result<T, (usize, &'static str)>;
 
-/// Reads the text as JSON. `None` is a mistake, which is noted.
-pub(super) fn json(notes: &Notes<'_>) -> Option<Node> {
-    let mut reader = Reader { notes, text: notes.text().as_bytes(), at: 0 };
-    match reader.document() {
-        Ok(node) => Some(node),
-        Err((at, what)) => {
-            notes.mistake(at, format!("this is no JSON: {what}"), None);
-            None
-        }
+impl Node {
+    /// Reads a whole JSON file. Returns `None` after an error.
+    #[must_use]
+    pub fn from_json(findings: &Findings<'_>) -> Option<Self> {
+        let mut reader = Reader { findings, text: findings.text().as_bytes(), at: 0 };
+        reader
+            .document()
+            .map_err(|(at, what)| findings.error(at, format!("this is no JSON: {what}"), None))
+            .ok()
     }
 }
 
 struct Reader<'a> {
-    notes: &'a Notes<'a>,
+    findings: &'a Findings<'a>,
     text: &'a [u8],
     at: usize,
 }
@@ -34,12 +34,12 @@ impl Reader<'_> {
         }
         let node = self.value(0)?;
         if self.peek().is_some() {
-            self.notes.warning(self.at, "what stands behind the end of the object is ignored");
+            self.findings.warning(self.at, "what stands behind the end of the object is ignored");
         }
         Ok(node)
     }
 
-    /// The next byte that is no space.
+    /// Returns the next byte that is not white space.
     fn peek(&mut self) -> Option<u8> {
         while matches!(self.text.get(self.at), Some(b' ' | b'\t' | b'\r' | b'\n')) {
             self.at += 1;
@@ -47,7 +47,7 @@ impl Reader<'_> {
         self.text.get(self.at).copied()
     }
 
-    /// Takes the next byte if it is this one.
+    /// Consumes the next byte if it is `wanted`.
     fn take(&mut self, wanted: u8) -> bool {
         let found = self.peek() == Some(wanted);
         self.at += usize::from(found);
@@ -57,7 +57,7 @@ impl Reader<'_> {
     fn value(&mut self, depth: usize) -> Read<Node> {
         let next = self.peek();
         let at = self.at;
-        if depth > DEEPEST {
+        if depth > MAX_DEPTH {
             return Err((at, "too many brackets in each other"));
         }
         let kind = match next {
@@ -87,7 +87,7 @@ impl Reader<'_> {
             if !self.take(b':') {
                 return Err((self.at, "a colon is expected here"));
             }
-            entries.push(Entry { at, key, node: self.value(depth + 1)? });
+            entries.push(Entry { at, key, name: None, node: self.value(depth + 1)? });
         }
         Ok(entries)
     }
@@ -101,7 +101,7 @@ impl Reader<'_> {
         Ok(nodes)
     }
 
-    /// Whether another entry follows; else the `end` is taken.
+    /// Returns `true` if another entry follows. Otherwise `end` is consumed.
     fn more(&mut self, end: u8, first: bool) -> Read<bool> {
         if self.peek().is_none() {
             return Err((self.at, "it ends too early"));
@@ -120,7 +120,7 @@ impl Reader<'_> {
             return Err((comma, what));
         }
         if self.take(end) {
-            self.notes.warning(comma, "nothing follows this comma");
+            self.findings.warning(comma, "nothing follows this comma");
             return Ok(false);
         }
         Ok(true)
@@ -162,7 +162,7 @@ impl Reader<'_> {
         match &self.text[start..self.at] {
             b"true" => Ok(Kind::Flag(true)),
             b"false" => Ok(Kind::Flag(false)),
-            b"null" => Ok(Kind::Nothing),
+            b"null" => Ok(Kind::Null),
             _ => Err((start, "a value is expected here; texts stand in double quotes")),
         }
     }
@@ -175,19 +175,19 @@ mod tests {
 
     use super::*;
 
-    /// The value and the number of warnings, or the place and the words of the mistake.
+    /// The value and the number of warnings, or the errors.
     fn read(text: &str) -> Result<(Value, usize), String> {
-        let notes = Notes::new("f", text);
-        let made = json(&notes).map(|node| node.value());
-        let (mistakes, warnings) = notes.finish();
-        match made.filter(|_| mistakes.is_empty()) {
+        let findings = Findings::new("f", text);
+        let made = Node::from_json(&findings).map(|node| node.to_json());
+        let (errors, warnings) = findings.into_errors_and_warnings();
+        match made.filter(|_| errors.is_empty()) {
             Some(value) => Ok((value, warnings.len())),
-            None => Err(mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
+            None => Err(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
         }
     }
 
     #[test]
-    fn a_little_disorder_is_forgiven() {
+    fn a_trailing_comma_and_text_after_the_end_are_warnings() {
         #[track_caller]
         fn check(text: &str, value: &str, warnings: usize) {
             assert_eq!(read(text), Ok((serde_json::from_str(value).unwrap(), warnings)), "{text}");
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_told_with_its_place() {
+    fn invalid_json_is_an_error_with_a_position() {
         #[track_caller]
         fn check(text: &str, expected: &str) {
             assert_eq!(read(text).unwrap_err(), format!("f:{expected}"), "{text}");
@@ -225,7 +225,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
         #[test]
-        fn whatever_is_json_is_read_as_such(text in r#"[\[\]{}:,"a1. \\ä-]{0,24}"#) {
+        fn any_json_is_read_as_serde_json_reads_it(text in r#"[\[\]{}:,"a1. \\ä-]{0,24}"#) {
             let Ok(value) = serde_json::from_str::<Value>(&text) else {
                 _ = read(&text);
                 return Ok(());
@@ -233,7 +233,7 @@ mod tests {
             if let Ok((found, warnings)) = read(&text) {
                 prop_assert_eq!((found, warnings), (value, 0));
             } else {
-                // Only a key that stands there twice.
+                // Only a duplicate key.
                 prop_assert!(read(&text).unwrap_err().contains("twice"), "{}", text);
             }
         }

@@ -1,0 +1,304 @@
+//! Typed access to values: what is expected of each, and the error if it is something else.
+
+use std::time::Duration;
+
+use narrows_base::suggest::nearest;
+use narrows_base::units::{format_size, parse_duration, parse_size};
+
+use crate::finding::Findings;
+use crate::tree::{Entry, Kind, Node};
+
+/// The longest text that an error quotes.
+const MAX_QUOTED_CHARS: usize = 40;
+
+/// A value, and the name that errors use. A method that returns `None` has recorded an error.
+#[derive(Clone, Copy)]
+pub struct Item<'a> {
+    /// Where findings are recorded.
+    pub findings: &'a Findings<'a>,
+    /// The key of the value. An entry of a list has that of the list.
+    pub name: &'a str,
+    /// The value.
+    pub node: &'a Node,
+}
+
+impl<'a> Item<'a> {
+    /// Records an error that begins with the name.
+    pub fn fail(self, what: &str, hint: Option<String>) {
+        self.findings.error(self.node.at, format!("`{}` {what}", self.name), hint);
+    }
+
+    /// Records a warning that begins with the name.
+    pub fn warn(self, what: &str) {
+        self.findings.warning(self.node.at, format!("`{}` {what}", self.name));
+    }
+
+    /// Records an error about the value.
+    pub fn error<T>(self, message: impl Into<String>, hint: Option<&str>) -> Option<T> {
+        self.findings.error(self.node.at, message, hint.map(str::to_owned));
+        None
+    }
+
+    /// Records that the value is not what was expected. The value itself may be a secret, and is quoted only if the
+    /// file has none.
+    pub fn expected<T>(self, wanted: &str, hint: Option<&str>) -> Option<T> {
+        let found = match &self.node.kind {
+            _ if !self.findings.shows_values => String::new(),
+            Kind::Text(text) => format!(", not \"{}\"", quoted(text)),
+            Kind::Whole(number) => format!(", not {number}"),
+            Kind::Fraction(number) => format!(", not {number:?}"),
+            Kind::Flag(flag) => format!(", not {flag}"),
+            Kind::List(_) => ", not a list".to_owned(),
+            Kind::Table(_) => ", not a table".to_owned(),
+            Kind::Null => ", not null".to_owned(),
+        };
+        self.fail(&format!("must be {wanted}{found}"), hint.map(str::to_owned));
+        None
+    }
+
+    /// Returns a text of any content.
+    #[must_use]
+    pub fn string(self) -> Option<&'a str> {
+        match &self.node.kind {
+            Kind::Text(text) => Some(text),
+            _ => self.expected("a text in quotes", None),
+        }
+    }
+
+    /// Returns a text that is not empty and that a system call accepts.
+    #[must_use]
+    pub fn text(self) -> Option<&'a str> {
+        match self.string()? {
+            text if text.contains('\0') => self.expected("a text without NUL", None),
+            text if text.trim().is_empty() => self.expected("a text that is not empty", None),
+            text => Some(text),
+        }
+    }
+
+    /// Returns what `parse` makes of a text.
+    pub fn parsed<T>(self, parse: impl FnOnce(&str) -> Result<T, &'static str>) -> Option<T> {
+        let text = self.text()?;
+        parse(text).map_err(|reason| self.refuse(text, reason)).ok()
+    }
+
+    /// Records that the value cannot be this text.
+    pub fn refuse(self, text: &str, reason: &str) {
+        self.fail(&format!("cannot be \"{}\": {reason}", quoted(text)), None);
+    }
+
+    /// Returns one of a few choices.
+    #[must_use]
+    pub fn one_of<T: Copy>(self, choices: &[(&'static str, T)]) -> Option<T> {
+        let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+        let choice = |text: &str| choices.iter().find(|(name, _)| *name == text).map(|(_, choice)| *choice);
+        self.named(choice, &names)
+    }
+
+    /// Returns the choice that `parse` knows by one of `names`.
+    pub fn named<T>(self, parse: impl FnOnce(&str) -> Option<T>, names: &[&str]) -> Option<T> {
+        let text = if let Kind::Text(text) = &self.node.kind { text } else { "" };
+        parse(text).or_else(|| {
+            let all: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
+            let hint = nearest(text, names).map(|near| format!("did you mean \"{near}\"?"));
+            self.expected(&format!("one of {}", all.join(", ")), hint.as_deref())
+        })
+    }
+
+    /// Returns `true` or `false`.
+    #[must_use]
+    pub fn flag(self) -> Option<bool> {
+        match self.node.kind {
+            Kind::Flag(flag) => Some(flag),
+            _ => self.expected("true or false", None),
+        }
+    }
+
+    /// Returns a whole number from `least` to `most`. `u64::MAX` and `i64::MAX` mean no upper bound.
+    pub fn count<N: TryFrom<i128>>(self, least: impl Into<i128>, most: impl Into<i128>) -> Option<N> {
+        let (least, most) = (least.into(), most.into());
+        match self.node.kind {
+            Kind::Whole(number) if (least..=most).contains(&number) => N::try_from(number).ok(),
+            _ => None,
+        }
+        .or_else(|| match most >= i64::MAX.into() {
+            true => self.expected(&format!("a whole number, {least} or more"), None),
+            false => self.expected(&format!("a whole number from {least} to {most}"), None),
+        })
+    }
+
+    /// Returns a number, with a fraction or without.
+    #[must_use]
+    pub fn number(self) -> Option<f64> {
+        match self.node.kind {
+            Kind::Fraction(number) if number.is_finite() => Some(number),
+            #[expect(clippy::cast_precision_loss, reason = "a number of that size has no exact meaning")]
+            Kind::Whole(number) => Some(number as f64),
+            _ => self.expected("a number", None),
+        }
+    }
+
+    /// Returns a duration.
+    #[must_use]
+    pub fn duration(self) -> Option<Duration> {
+        if let Kind::Whole(number) = self.node.kind {
+            let hint = format!("write \"{number}s\" if seconds are meant");
+            return self.expected("a time in quotes", Some(&hint));
+        }
+        self.parsed(parse_duration)
+    }
+
+    /// Returns a duration above zero.
+    #[must_use]
+    pub fn positive_duration(self) -> Option<Duration> {
+        let duration = self.duration()?;
+        Some(duration).filter(|it| !it.is_zero()).or_else(|| self.expected("more than nothing", None))
+    }
+
+    /// Returns a size in bytes from `least` to `most`: a text with a unit, or a number of bytes.
+    #[must_use]
+    pub fn size(self, least: u64, most: u64) -> Option<u64> {
+        let bytes = match self.node.kind {
+            Kind::Whole(number) if number >= 0 => u64::try_from(number).ok(),
+            Kind::Text(_) => Some(self.parsed(parse_size)?),
+            _ => return self.expected("a size such as \"64MiB\"", None),
+        };
+        bytes
+            .filter(|bytes| (least..=most).contains(bytes))
+            .or_else(|| self.expected(&format!("from {} to {}", format_size(least), format_size(most)), None))
+    }
+
+    /// Returns `true` if it is a text.
+    #[must_use]
+    pub fn is_text(self) -> bool {
+        matches!(self.node.kind, Kind::Text(_))
+    }
+
+    /// Returns `true` if it is a list.
+    #[must_use]
+    pub fn is_list(self) -> bool {
+        matches!(self.node.kind, Kind::List(_))
+    }
+
+    /// Returns `true` if it is a table.
+    #[must_use]
+    pub fn is_table(self) -> bool {
+        matches!(self.node.kind, Kind::Table(_))
+    }
+
+    /// Returns the entries of a list.
+    #[must_use]
+    pub fn list(self, hint: &str) -> Option<impl Iterator<Item = Item<'a>> + use<'a>> {
+        let hint = Some(hint).filter(|hint| !hint.is_empty());
+        let Kind::List(nodes) = &self.node.kind else { return self.expected("a list", hint) };
+        Some(nodes.iter().map(move |node| Item { node, ..self }))
+    }
+
+    /// Returns a table.
+    #[must_use]
+    pub fn table(self) -> Option<Table<'a>> {
+        let Kind::Table(entries) = &self.node.kind else { return self.expected("a table", None) };
+        Some(Table { findings: self.findings, name: self.name, at: self.node.at, entries })
+    }
+
+    /// Returns the tables of a list.
+    #[must_use]
+    pub fn tables(self) -> Option<impl Iterator<Item = Table<'a>> + use<'a>> {
+        if !self.is_list() {
+            let hint = format!("write [[{}]], with two brackets", self.name);
+            return self.expected("a list of tables", Some(&hint));
+        }
+        Some(self.list("")?.filter_map(Item::table))
+    }
+}
+
+/// The entries of a table, and the name that errors use. The name of the whole file is empty.
+#[derive(Clone, Copy)]
+pub struct Table<'a> {
+    /// Where findings are recorded.
+    pub findings: &'a Findings<'a>,
+    /// The key of the table.
+    pub name: &'a str,
+    /// The byte where it begins.
+    pub at: usize,
+    entries: &'a [Entry],
+}
+
+impl<'a> Table<'a> {
+    /// Returns the value of `key`, if there is one.
+    #[must_use]
+    pub fn get(self, key: &str) -> Option<Item<'a>> {
+        self.entries.iter().find(|entry| entry.key == key).map(|entry| self.item(entry))
+    }
+
+    /// Returns the value of `key`, which is required.
+    pub fn required<'h>(self, key: &str, hint: impl Into<Option<&'h str>>) -> Option<Item<'a>> {
+        self.get(key).or_else(|| self.error(format!("`{key}` is missing{}", self.place()), hint.into()))
+    }
+
+    /// Returns what `read` makes of the value of `key`, if there is one.
+    pub fn read<T>(self, key: &str, read: impl FnOnce(Item<'a>) -> Option<T>) -> Option<T> {
+        self.get(key).and_then(read)
+    }
+
+    /// Returns the text of `key`, if there is one.
+    #[must_use]
+    pub fn string(self, key: &str) -> Option<String> {
+        self.read(key, Item::string).map(str::to_owned)
+    }
+
+    /// Returns all keys and values, in the order of the file.
+    pub fn entries(self) -> impl Iterator<Item = (&'a str, Item<'a>)> {
+        self.entries.iter().map(move |entry| (entry.key.as_str(), self.item(entry)))
+    }
+
+    /// Returns all values, in the order of the file.
+    pub fn items(self) -> impl Iterator<Item = Item<'a>> {
+        self.entries().map(|(_, item)| item)
+    }
+
+    fn item(self, entry: &'a Entry) -> Item<'a> {
+        let name = entry.name.as_deref().unwrap_or(&entry.key);
+        Item { findings: self.findings, name, node: &entry.node }
+    }
+
+    /// Records an error about the table.
+    pub fn error<T>(self, message: impl Into<String>, hint: Option<&str>) -> Option<T> {
+        self.findings.error(self.at, message, hint.map(str::to_owned));
+        None
+    }
+
+    /// Returns the entries whose keys are not among `known`, each with the key that was probably meant.
+    pub fn unknown<'k>(
+        self,
+        known: &'k [&'k str],
+    ) -> impl Iterator<Item = (&'a Entry, Option<&'k str>)> + use<'a, 'k> {
+        let is_unknown = move |entry: &&Entry| !known.contains(&entry.key.as_str());
+        self.entries
+            .iter()
+            .filter(is_unknown)
+            .map(move |entry| (entry, nearest(&entry.key, known.iter().copied())))
+    }
+
+    /// Records an error for every key that is not among `known`. `usual` has hints for keys that are often tried.
+    pub fn only(self, known: &[&str], usual: &[(&str, &str)]) {
+        for (entry, near) in self.unknown(known) {
+            let usual = usual.iter().find(|(key, _)| *key == entry.key).map(|(_, hint)| (*hint).to_owned());
+            let near = || near.map(|near| format!("did you mean `{near}`?"));
+            let all = || format!("what may stand there: {}", known.join(", "));
+            let what = format!("there is no setting `{}`{}", quoted(&entry.key), self.place());
+            self.findings.error(entry.at, what, Some(usual.or_else(near).unwrap_or_else(all)));
+        }
+    }
+
+    /// Returns ` in [name]`, or nothing for the whole file.
+    #[must_use]
+    pub fn place(self) -> String {
+        if self.name.is_empty() { String::new() } else { format!(" in [{}]", self.name) }
+    }
+}
+
+/// Returns the beginning of a text from the file, safe to print.
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    narrows_base::text::quoted(text, MAX_QUOTED_CHARS)
+}
