@@ -242,7 +242,7 @@ impl Failure {
     }
 
     /// A rule file is invalid.
-    pub(crate) fn rules_invalid(error: &narrows_policy::RulesError) -> Self {
+    pub(crate) fn rules_invalid(error: &narrows_config::Finding) -> Self {
         Self::new(ExitStatus::Usage, error.to_string())
     }
 

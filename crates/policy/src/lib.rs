@@ -47,7 +47,7 @@ pub use protect::may_begin_protected;
 pub use repository::{
     DiskEntry, RepositoryDisk, git_file_target, has_repository_layout, is_unusual_repository,
 };
-pub use rules::{Header, Rules, RulesError};
+pub use rules::{Header, Rules};
 pub use scene::{Confined, Protection, Scene};
 pub use scope::{ScopeError, check_new_scope, check_scope};
 pub use unambiguous::UnambiguousJson;

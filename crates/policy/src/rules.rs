@@ -1,13 +1,12 @@
 //! Rules from a file: deny, ask or allow, by kind, tool, path, command, address or MCP server.
 
-mod error;
 mod example;
 mod matching;
-mod node;
 mod parse;
 
-pub use error::RulesError;
 pub(crate) use matching::{Field, Fit, fit_text};
+
+use narrows_config::Finding;
 
 use crate::access::Access;
 use crate::address::UrlPattern;
@@ -35,7 +34,7 @@ pub struct Rules {
 
 impl Rules {
     /// Reads a rule file; `file_name` is what errors call it. The examples in it are tried.
-    pub fn parse(text: &str, file_name: &str) -> Result<(Self, Header), RulesError> {
+    pub fn parse(text: &str, file_name: &str) -> Result<(Self, Header), Finding> {
         parse::file(text, file_name)
     }
 

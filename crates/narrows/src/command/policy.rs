@@ -70,8 +70,7 @@ fn confined(policy: &Rulebook, files: &ProtectedFiles, args: &Circumstances) -> 
 }
 
 fn rules(path: &Path) -> Result<(Rules, Header), Failure> {
-    Rules::parse(&text(path)?, &path.display().to_string())
-        .map_err(|error| Failure::rules_invalid_with_hint(&error))
+    Rules::parse(&text(path)?, &path.display().to_string()).map_err(|error| Failure::config_finding(&error))
 }
 
 fn text(path: &Path) -> Result<String, Failure> {

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use narrows_client::{ClientError, Problem};
 use narrows_config::Finding;
-use narrows_policy::RulesError;
 use narrows_process::SpawnError;
 
 use super::{ExitStatus, Failure};
@@ -69,16 +68,6 @@ impl Failure {
                 }
                 None => "the sessions it has: narrows sessions --all".to_owned(),
             }),
-        }
-    }
-
-    /// An invalid rule file, with the hint on a line of its own.
-    pub(crate) fn rules_invalid_with_hint(error: &RulesError) -> Self {
-        let RulesError { file, line, column, what, hint } = error;
-        let failure = Self::new(ExitStatus::Usage, format!("{file}:{line}:{column}: {what}"));
-        match hint {
-            Some(hint) => failure.with_hint(hint),
-            None => failure,
         }
     }
 

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::node::{Fields, Node, Read};
+use narrows_config::{Item, Table};
+
 use super::{Rule, parse};
 use crate::action::{Action, Command};
 use crate::command;
@@ -17,10 +18,10 @@ use crate::variable::Variable;
 const ROOT: &str = "/project";
 
 /// Tries `match` and `not_match`.
-pub(super) fn check(rule: &Rule, fields: Fields<'_>) -> Read<()> {
+pub(super) fn check(rule: &Rule, table: Table<'_>) -> Option<()> {
     for (key, expected) in [("match", true), ("not_match", false)] {
-        let Some(node) = fields.get(key) else { continue };
-        for example in node.list()? {
+        let Some(item) = table.get(key) else { continue };
+        for example in item.list("")? {
             if matches(rule, &action(rule, example)?) != expected {
                 let what = if expected {
                     "this rule does not match this example"
@@ -36,11 +37,11 @@ pub(super) fn check(rule: &Rule, fields: Fields<'_>) -> Read<()> {
                     }
                     _ => None,
                 };
-                return Err(example.fail(what, hint));
+                return example.error(what, hint);
             }
         }
     }
-    Ok(())
+    Some(())
 }
 
 /// Whether the rule says something about `action` in a usual place.
@@ -55,27 +56,26 @@ fn matches(rule: &Rule, action: &Action) -> bool {
 }
 
 /// What an example describes: a command line, or a table of fields.
-fn action(rule: &Rule, node: Node<'_>) -> Read<Action> {
-    if node.is_string() {
-        return Ok(Action::execute(Command::Shell(node.string()?.to_owned()), None));
+fn action(rule: &Rule, item: Item<'_>) -> Option<Action> {
+    if item.is_text() {
+        return Some(Action::execute(Command::Shell(item.string()?.to_owned()), None));
     }
-    let fields = node.table()?;
+    let table = item.table()?;
     let mut known = parse::CONDITIONS.to_vec();
     known.push("env");
-    fields.only(&known)?;
-    let paths = fields.get("path").map_or(Ok(Vec::new()), texts)?;
-    let urls = fields.get("url").map_or(Ok(Vec::new()), texts)?;
-    let env = fields.get("env").map_or(Ok(Vec::new()), texts)?;
-    let command = fields.get("command").map(example_command).transpose()?;
-    let kind = match fields.get("kind") {
-        Some(node) => parse::kind(node)?,
+    table.only(&known, &[]);
+    let [paths, urls, env] =
+        ["path", "url", "env"].map(|key| table.get(key).and_then(texts).unwrap_or_default());
+    let command = table.get("command").and_then(example_command);
+    let kind = match table.get("kind") {
+        Some(item) => parse::kind(item)?,
         None if command.is_some() => Kind::Execute,
         None if !urls.is_empty() => Kind::Fetch,
         None => rule.kinds.first().copied().unwrap_or(Kind::Read),
     };
-    Ok(Action {
-        tool: fields.string("tool")?,
-        server: fields.string("server")?,
+    Some(Action {
+        tool: table.string("tool"),
+        server: table.string("server"),
         paths: paths.into_iter().map(PathBuf::from).collect(),
         urls,
         command,
@@ -85,14 +85,14 @@ fn action(rule: &Rule, node: Node<'_>) -> Read<Action> {
 }
 
 /// A line for a shell, or a list of words.
-fn example_command(node: Node<'_>) -> Read<Command> {
-    if node.is_string() {
-        Ok(Command::Shell(node.string()?.to_owned()))
+fn example_command(item: Item<'_>) -> Option<Command> {
+    if item.is_text() {
+        Some(Command::Shell(item.string()?.to_owned()))
     } else {
-        parse::words(node).map(Command::Argv)
+        parse::words(item).map(Command::Argv)
     }
 }
 
-fn texts(node: Node<'_>) -> Read<Vec<String>> {
-    node.any_of()?.into_iter().map(|node| node.string().map(str::to_owned)).collect()
+fn texts(item: Item<'_>) -> Option<Vec<String>> {
+    parse::any_of(item)?.into_iter().map(|item| item.string().map(str::to_owned)).collect()
 }

@@ -1,132 +1,119 @@
 //! From TOML to rules.
 
-use narrows_base::suggest::nearest;
+use narrows_config::{Finding, Findings, Item, Node, Table};
 
-use super::node::{Fields, File, Node, Read};
 use super::{Header, Rule, Rules, example};
 use crate::access::Access;
 use crate::address::UrlPattern;
 use crate::command::{CommandPattern, split};
-use crate::decision::{RuleName, Verdict, shown};
+use crate::decision::{RuleName, Verdict};
 use crate::kind::Kind;
 use crate::path::PathPattern;
 
 /// Fields by which a rule matches.
 pub(super) const CONDITIONS: [&str; 6] = ["kind", "tool", "path", "command", "url", "server"];
 
-pub(super) fn file(text: &str, name: &str) -> Read<(Rules, Header)> {
-    File { name, text }.document(|fields| {
-        fields.only(&["access", "network", "web_search", "rule"])?;
+pub(super) fn file(text: &str, name: &str) -> Result<(Rules, Header), Finding> {
+    Node::read_toml(&Findings::new(name, text).showing_values(), |table| {
+        table.only(&["access", "network", "web_search", "rule"], &[]);
         let header = Header {
-            access: fields.get("access").map(access).transpose()?,
-            network: fields.get("network").map(Node::flag).transpose()?,
-            web_search: fields.get("web_search").map(Node::flag).transpose()?,
+            access: table.get("access").and_then(access),
+            network: table.get("network").and_then(Item::flag),
+            web_search: table.get("web_search").and_then(Item::flag),
         };
-        let list = fields.get("rule").map_or(Ok(Vec::new()), rules)?;
-        Ok((Rules { list }, header))
+        let rules = table.get("rule").and_then(Item::tables).into_iter().flatten().enumerate();
+        let list = rules.filter_map(|(index, table)| rule(table, index + 1)).collect();
+        Some((Rules { list }, header))
     })
 }
 
-fn access(node: Node<'_>) -> Read<Access> {
-    let text = node.string()?;
-    text.parse().map_err(|_| unknown(node, "access", text, &["low", "medium", "high"]))
+fn access(item: Item<'_>) -> Option<Access> {
+    item.named(|text| text.parse().ok(), &["low", "medium", "high"])
 }
 
-fn rules(node: Node<'_>) -> Read<Vec<Rule>> {
-    if !node.is_list() {
-        return Err(node.fail("`rule` must be a list of tables", Some("write [[rule]], with two brackets")));
-    }
-    node.list()?.into_iter().enumerate().map(|(index, node)| rule(node.table()?, index + 1)).collect()
-}
-
-fn rule(fields: Fields<'_>, number: usize) -> Read<Rule> {
+fn rule(table: Table<'_>, number: usize) -> Option<Rule> {
     let mut known = vec!["effect", "name", "because", "match", "not_match", "env"];
     known.extend(CONDITIONS);
-    fields.only(&known)?;
-    let effect = fields.need("effect", "write effect = \"deny\", \"ask\" or \"allow\"")?;
+    table.only(&known, &[]);
+    let effect = table.required("effect", "write effect = \"deny\", \"ask\" or \"allow\"")?;
     let rule = Rule {
         name: RuleName {
-            file: fields.file.name.to_owned(),
-            line: fields.line(),
+            file: table.findings.file().to_owned(),
+            line: table.findings.pos(table.at).line,
             number,
-            name: fields.string("name")?,
-            reason: fields.string("because")?,
+            name: table.string("name"),
+            reason: table.string("because"),
         },
-        effect: verdict(effect)?,
-        kinds: each(fields, "kind", kinds)?.into_iter().flatten().collect(),
-        tools: each(fields, "tool", name)?,
-        servers: each(fields, "server", name)?,
-        paths: each(fields, "path", |node| {
-            PathPattern::parse(node.string()?).map_err(|what| node.fail(what, None))
-        })?,
-        commands: each(fields, "command", command)?,
-        urls: each(fields, "url", |node| {
-            UrlPattern::parse(node.string()?).map_err(|what| node.fail(what, None))
-        })?,
-        env: each(fields, "env", name)?,
+        effect: effect.one_of(&[Verdict::Deny, Verdict::Ask, Verdict::Allow].map(|it| (it.name(), it)))?,
+        kinds: each(table, "kind", kinds).into_iter().flatten().collect(),
+        tools: each(table, "tool", name),
+        servers: each(table, "server", name),
+        paths: each(table, "path", |item| pattern(item, PathPattern::parse(item.string()?))),
+        commands: each(table, "command", command),
+        urls: each(table, "url", |item| pattern(item, UrlPattern::parse(item.string()?))),
+        env: each(table, "env", name),
     };
-    if let Some(env) = fields.get("env").filter(|_| rule.effect == Verdict::Deny) {
+    if let Some(env) = table.get("env").filter(|_| rule.effect == Verdict::Deny) {
         let hint = "leave it out: a deny rule matches whatever variables a command sets";
-        return Err(env.fail("`env` is for rules that allow or ask", Some(hint)));
+        return env.error("`env` is for rules that allow or ask", Some(hint));
     }
-    if CONDITIONS.iter().all(|field| fields.get(field).is_none()) {
+    if CONDITIONS.iter().all(|field| table.get(field).is_none()) {
         let hint = format!("give it one of {}, for instance kind = \"*\"", CONDITIONS.join(", "));
-        return Err(fields.fail("this rule would match everything", Some(&hint)));
+        return table.error("this rule would match everything", Some(&hint));
     }
-    example::check(&rule, fields)?;
-    Ok(rule)
+    example::check(&rule, table)?;
+    Some(rule)
 }
 
-/// The value of `key`, or each in its list, read by `reading`.
-fn each<'a, T>(fields: Fields<'a>, key: &str, reading: impl Fn(Node<'a>) -> Read<T>) -> Read<Vec<T>> {
-    let Some(node) = fields.get(key) else { return Ok(Vec::new()) };
-    node.any_of()?.into_iter().map(reading).collect()
+/// Reads the value of `key`, or each entry of its list.
+fn each<'a, T>(table: Table<'a>, key: &str, read: impl Fn(Item<'a>) -> Option<T>) -> Vec<T> {
+    table.get(key).and_then(any_of).into_iter().flatten().filter_map(read).collect()
 }
 
-fn verdict(node: Node<'_>) -> Read<Verdict> {
-    let text = node.string()?;
-    [Verdict::Deny, Verdict::Ask, Verdict::Allow]
-        .into_iter()
-        .find(|verdict| verdict.name() == text)
-        .ok_or_else(|| unknown(node, "effect", text, &["deny", "ask", "allow"]))
+/// Returns the value, or the entries of the list that it is; at least one.
+pub(super) fn any_of(item: Item<'_>) -> Option<Vec<Item<'_>>> {
+    if !item.is_list() {
+        return Some(vec![item]);
+    }
+    let list: Vec<_> = item.list("")?.collect();
+    if list.is_empty() {
+        return item.error(format!("`{}` must not be empty", item.name), Some("leave it out"));
+    }
+    Some(list)
+}
+
+/// Returns a pattern, or records why it is invalid.
+fn pattern<T>(item: Item<'_>, parsed: Result<T, impl Into<String>>) -> Option<T> {
+    parsed.map_or_else(|what| item.error(what, None), Some)
 }
 
 /// A kind, or all of them.
-fn kinds(node: Node<'_>) -> Read<Vec<Kind>> {
-    let text = node.string()?;
-    if text == "*" { Ok(Kind::ALL.to_vec()) } else { kind(node).map(|kind| vec![kind]) }
+fn kinds(item: Item<'_>) -> Option<Vec<Kind>> {
+    if item.string()? == "*" { Some(Kind::ALL.to_vec()) } else { kind(item).map(|kind| vec![kind]) }
 }
 
-pub(super) fn kind(node: Node<'_>) -> Read<Kind> {
-    let text = node.string()?;
-    let known = Kind::ALL.into_iter().find(|kind| kind.name() == text);
-    known.ok_or_else(|| unknown(node, "kind", text, &Kind::ALL.map(Kind::name)))
+pub(super) fn kind(item: Item<'_>) -> Option<Kind> {
+    item.string()?;
+    item.one_of(&Kind::ALL.map(|kind| (kind.name(), kind)))
 }
 
-fn name(node: Node<'_>) -> Read<String> {
-    let text = node.string()?;
+fn name(item: Item<'_>) -> Option<String> {
+    let text = item.string()?;
     if text.is_empty() {
-        return Err(node.fail("a name must not be empty", Some("write \"*\" for any")));
+        return item.error("a name must not be empty", Some("write \"*\" for any"));
     }
-    Ok(text.to_owned())
+    Some(text.to_owned())
 }
 
 /// One command: a line of words, or a list of them.
-fn command(node: Node<'_>) -> Read<CommandPattern> {
-    CommandPattern::new(words(node)?).map_err(|what| node.fail(what, None))
+fn command(item: Item<'_>) -> Option<CommandPattern> {
+    pattern(item, CommandPattern::new(words(item)?))
 }
 
-pub(super) fn words(node: Node<'_>) -> Read<Vec<String>> {
-    if node.is_string() {
-        split(node.string()?).map_err(|what| node.fail(what, None))
+pub(super) fn words(item: Item<'_>) -> Option<Vec<String>> {
+    if item.is_text() {
+        pattern(item, split(item.string()?))
     } else {
-        node.list()?.into_iter().map(|word| word.string().map(str::to_owned)).collect()
+        item.list("")?.map(|word| word.string().map(str::to_owned)).collect()
     }
-}
-
-/// The complaint that `text` is none of `known`.
-fn unknown(node: Node<'_>, field: &str, text: &str, known: &[&str]) -> super::RulesError {
-    let hint = nearest(text, known.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
-    let what = format!("`{field}` must be one of {}, not \"{}\"", known.join(", "), shown(text));
-    node.fail(what, hint.as_deref())
 }

@@ -335,7 +335,7 @@ proptest! {
     #[test]
     fn no_rule_file_is_too_strange(text in any::<String>()) {
         if let Err(error) = Rules::parse(&text, "p") {
-            prop_assert!(error.line >= 1 && error.column >= 1);
+            prop_assert!(error.pos.line >= 1 && error.pos.column >= 1);
         }
     }
 

@@ -43,15 +43,15 @@ pub(super) fn execute(args: &Check) -> Result<ExitCode, Failure> {
         Err(error) => {
             if args.json {
                 let error = json!({
-                    "line": error.line,
-                    "column": error.column,
-                    "message": error.what,
+                    "line": error.pos.line,
+                    "column": error.pos.column,
+                    "message": error.message,
                     "hint": error.hint,
                 });
                 let text = json!({"file": file, "ok": false, "error": error}).to_string();
                 output::print_json(text)?;
             }
-            Err(Failure::rules_invalid_with_hint(&error).into_reported())
+            Err(Failure::config_finding(&error).into_reported())
         }
     }
 }
