@@ -3,13 +3,13 @@
 mod action;
 mod fault;
 mod parse;
-mod read;
 pub(crate) mod step;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use narrows_acp::Versions;
+use narrows_config::Finding;
 
 use step::{Event, Step};
 
@@ -101,6 +101,13 @@ impl Default for Capabilities {
 pub struct ScriptError {
     line: usize,
     message: String,
+}
+
+impl From<Finding> for ScriptError {
+    fn from(Finding { pos, message, hint, .. }: Finding) -> Self {
+        let message = hint.map_or_else(|| message.clone(), |hint| format!("{message}; {hint}"));
+        Self { line: pos.line, message }
+    }
 }
 
 impl ScriptError {

@@ -68,21 +68,25 @@ fn a_wrong_step_is_refused_with_its_line_and_what_would_be_right() {
         "line 3: `words` cannot stand beside `pause`: nothing else may stand there",
     );
     check("{ say = 'a', think = 'b' }", "line 3: a step does one thing: make two of `say` and `think`");
-    check("{ pause = 5 }", "line 3: `pause` must be a duration such as \"100ms\", \"2s\" or \"1m\", not 5");
+    check(
+        "{ pause = 5 }",
+        "line 3: `pause` must be a time in quotes, not 5; write \"5s\" if seconds are meant",
+    );
     check(
         "{ giant_line = '80XB' }",
-        "line 3: `giant_line` must be a size such as 100, \"64KiB\" or \"80MiB\", not \"80XB\"",
+        "line 3: `giant_line` cannot be \"80XB\": the unit must be `B`, `KiB`, `MiB` or `GiB`, or `kB`, `MB` or `GB` by \
+         thousands",
     );
     check("{ hang = false }", "line 3: `hang` must be true, or left out, not false");
     check("{ exit = 256 }", "line 3: `exit` must be a whole number from 0 to 255, not 256");
-    check("{ tool = { id = 'a' } }", "line 3: `tool` needs `title`");
+    check("{ tool = { id = 'a' } }", "line 3: `title` is missing in [tool]");
     check(
         "{ tool_update = { id = 'a', status = 'done' } }",
-        "line 3: `status` must be one of pending, in_progress, completed, failed, not \"done\"",
+        "line 3: `status` must be one of \"pending\", \"in_progress\", \"completed\", \"failed\", not \"done\"",
     );
     check(
         "{ write = { path = 'a', contents = 'b' } }",
-        "line 3: `write` has no `contents` (did you mean `content`?); it takes path, content",
+        "line 3: there is no setting `contents` in [write]; did you mean `content`?",
     );
     check(
         "{ stop = 'done' }",
@@ -91,10 +95,10 @@ fn a_wrong_step_is_refused_with_its_line_and_what_would_be_right() {
     );
     check("{ terminal = { command = [] } }", "line 3: `command` must not be empty");
     check("{ ask = { title = 'a', options = [] } }", "line 3: `ask` needs at least one of `options`");
-    check("{ update = { a = 1 } }", "line 3: `update` needs `sessionUpdate`");
+    check("{ update = { a = 1 } }", "line 3: `sessionUpdate` is missing in [update]");
     check(
         "{ repeat = { times = -1, steps = [] } }",
-        &format!("line 3: `times` must be a whole number from 0 to {}, not -1", i64::MAX),
+        "line 3: `times` must be a whole number, 0 or more, not -1",
     );
 }
 
@@ -121,13 +125,9 @@ fn a_wrong_script_is_refused_with_its_line_and_what_would_be_right() {
     fn check(text: &str, expected: &str) {
         assert_eq!(refused(text), expected, "{text}");
     }
-    check(
-        "\nnames = 'x'",
-        "line 2: the script has no `names` (did you mean `name`?); it takes name, version, protocol, session_id, delay, \
-         modes, auth, capabilities, on, turn",
-    );
+    check("\nnames = 'x'", "line 2: there is no setting `names`; did you mean `name`?");
     check("[turn]\nsteps = []", "line 1: write [[turn]], with two brackets: there can be several");
-    check("[[turn]]\nwhen = 'x'", "line 1: `turn` needs `steps`");
+    check("[[turn]]\nwhen = 'x'", "line 1: `steps` is missing in [turn]");
     check("[[turn]]\nsteps = 'x'", "line 2: `steps` must be a list, not \"x\"");
     check("protocol = [3]", "line 1: `protocol` must be a whole number from 1 to 2, not 3");
     check("protocol = []", "line 1: `protocol` must be [1], [2] or [1, 2]");
@@ -136,7 +136,7 @@ fn a_wrong_script_is_refused_with_its_line_and_what_would_be_right() {
         "line 1: `session_id` must have {n} in it, or two sessions would have the same id",
     );
     check("[capabilities]\nload = 'yes'", "line 2: `load` must be true or false, not \"yes\"");
-    check("auth = { name = 'x' }", "line 1: `auth` needs `id`");
+    check("auth = { name = 'x' }", "line 1: `id` is missing in [auth]");
     check("on.start = [\n{ say = 'x' }]", "line 2: `say` needs a session, and there is none here");
     check(
         "on.start = [{ error = { message = 'x' } }]",
@@ -152,7 +152,7 @@ fn a_wrong_script_is_refused_with_its_line_and_what_would_be_right() {
             .starts_with("line 1: `on` has no `session_now` (did you mean `session_new`?)")
     );
     assert!(refused("name = 'a\n").starts_with("line 1: "));
-    assert!(refused("a = 1\na = 2").starts_with("line 2: duplicate key"));
+    assert!(refused("a = 1\na = 2").starts_with("line 2: this is no TOML: duplicate key"));
 }
 
 #[test]

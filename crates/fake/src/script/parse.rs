@@ -1,71 +1,73 @@
 //! Parses a script.
 
-use std::time::Duration;
-
 use narrows_acp::Versions;
+use narrows_base::suggest::nearest;
+use narrows_config::{Findings, Item, Node, Table};
 
 use super::action::{StepContext, steps};
-use super::read::{Fields, Node, Read, document, hint};
 use super::step::Event;
 use super::{Auth, Capabilities, Script, ScriptError, Turn};
 
 pub(super) fn script(text: &str) -> Result<Script, ScriptError> {
-    document(text, |fields| {
-        fields.only(&[
-            "name",
-            "version",
-            "protocol",
-            "session_id",
-            "delay",
-            "modes",
-            "auth",
-            "capabilities",
-            "on",
-            "turn",
-        ])?;
-        Ok(Script {
-            name: fields.string("name")?.unwrap_or_else(|| "narrows-fake".to_owned()),
-            version: fields.string("version")?.unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned()),
-            protocol: fields.get("protocol").map_or(Ok(Versions::Both), protocol)?,
-            session_id: fields.get("session_id").map_or(Ok("session-{n}".to_owned()), session_id)?,
-            delay: fields.get("delay").map_or(Ok(Duration::ZERO), Node::duration)?,
-            modes: fields.get("modes").map_or(Ok(Vec::new()), Node::strings)?,
-            auth: fields.get("auth").map(auth).transpose()?,
-            capabilities: fields.get("capabilities").map_or(Ok(Capabilities::default()), capabilities)?,
-            on: fields.get("on").map_or(Ok(Vec::new()), events)?.into_iter().collect(),
-            turns: fields.get("turn").map_or(Ok(Vec::new()), turns)?,
+    Ok(Node::read_toml(&Findings::new("", text).showing_values(), |fields| {
+        fields.only(
+            &[
+                "name",
+                "version",
+                "protocol",
+                "session_id",
+                "delay",
+                "modes",
+                "auth",
+                "capabilities",
+                "on",
+                "turn",
+            ],
+            &[],
+        );
+        Some(Script {
+            name: fields.string("name").unwrap_or_else(|| "narrows-fake".to_owned()),
+            version: fields.string("version").unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned()),
+            protocol: fields.get("protocol").and_then(protocol).unwrap_or(Versions::Both),
+            session_id: fields.get("session_id").and_then(session_id).unwrap_or("session-{n}".to_owned()),
+            delay: fields.get("delay").and_then(Item::duration).unwrap_or_default(),
+            modes: fields.get("modes").and_then(strings).unwrap_or_default(),
+            auth: fields.get("auth").and_then(auth),
+            capabilities: fields.get("capabilities").and_then(capabilities).unwrap_or_default(),
+            on: fields.get("on").and_then(events).unwrap_or_default().into_iter().collect(),
+            turns: fields.get("turn").and_then(turns).unwrap_or_default(),
         })
-    })
+    })?)
 }
 
-fn protocol(node: Node<'_>) -> Read<Versions> {
-    let numbers = node.list()?.map(|entry| entry.number(1, 2)).collect::<Read<Vec<_>>>()?;
+fn protocol(node: Item<'_>) -> Option<Versions> {
+    let numbers = node.list("")?.map(|entry| entry.count::<u8>(1, 2)).collect::<Option<Vec<_>>>()?;
     match numbers.as_slice() {
-        [1] => Ok(Versions::OnlyV1),
-        [2] => Ok(Versions::OnlyV2),
-        [1, 2] | [2, 1] => Ok(Versions::Both),
-        _ => Err(node.fail("`protocol` must be [1], [2] or [1, 2]")),
+        [1] => Some(Versions::OnlyV1),
+        [2] => Some(Versions::OnlyV2),
+        [1, 2] | [2, 1] => Some(Versions::Both),
+        _ => node.error("`protocol` must be [1], [2] or [1, 2]", None),
     }
 }
 
-fn session_id(node: Node<'_>) -> Read<String> {
+fn session_id(node: Item<'_>) -> Option<String> {
     let template = node.string()?;
     if template.contains("{n}") {
-        Ok(template.to_owned())
+        Some(template.to_owned())
     } else {
-        Err(node.fail("`session_id` must have {n} in it, or two sessions would have the same id"))
+        node.error("`session_id` must have {n} in it, or two sessions would have the same id", None)
     }
 }
 
-fn auth(node: Node<'_>) -> Read<Auth> {
+fn auth(node: Item<'_>) -> Option<Auth> {
     let fields = node.table()?;
-    fields.only(&["id", "name", "required"])?;
-    let id = fields.need("id")?.string()?.to_owned();
-    let name = fields.string("name")?.unwrap_or_else(|| id.clone());
-    Ok(Auth { id, name, required: fields.flag("required", true)? })
+    fields.only(&["id", "name", "required"], &[]);
+    let id = fields.required("id", None)?.string()?.to_owned();
+    let name = fields.string("name").unwrap_or_else(|| id.clone());
+    Some(Auth { id, name, required: fields.get("required").and_then(Item::flag).unwrap_or(true) })
 }
 
-fn capabilities(node: Node<'_>) -> Read<Capabilities> {
+fn capabilities(node: Item<'_>) -> Option<Capabilities> {
     let mut capabilities = Capabilities::default();
     let mut slots = [
         ("load", &mut capabilities.load),
@@ -81,39 +83,65 @@ fn capabilities(node: Node<'_>) -> Read<Capabilities> {
         ("mcp_acp", &mut capabilities.mcp_acp),
     ];
     let fields = node.table()?;
-    fields.only(&slots.each_ref().map(|(name, _)| *name))?;
+    fields.only(&slots.each_ref().map(|(name, _)| *name), &[]);
     for (name, slot) in &mut slots {
-        **slot = fields.flag(name, **slot)?;
+        **slot = fields.get(name).and_then(Item::flag).unwrap_or(**slot);
     }
-    Ok(capabilities)
+    Some(capabilities)
 }
 
-fn events(node: Node<'_>) -> Read<Vec<(Event, Vec<super::Step>)>> {
-    let names = || Event::ALL.iter().map(|(name, _)| *name);
+fn events(node: Item<'_>) -> Option<Vec<(Event, Vec<super::Step>)>> {
     let mut events = Vec::new();
-    for (name, node) in node.table()?.entries() {
+    for node in node.table()?.items() {
+        let name = node.name;
         let Some((_, event)) = Event::ALL.iter().find(|(known, _)| *known == name) else {
-            let known: Vec<&str> = names().collect();
-            let hint = hint(name, names());
-            return Err(node.fail(format!("`on` has no `{name}`{hint}; it takes {}", known.join(", "))));
+            let known: Vec<&str> = Event::ALL.iter().map(|(name, _)| *name).collect();
+            let hint = did_you_mean(name, &known);
+            return node.error(format!("`on` has no `{name}`{hint}; it takes {}", known.join(", ")), None);
         };
         events.push((*event, steps(node, StepContext::On(*event))?));
     }
-    Ok(events)
+    Some(events)
 }
 
-fn turns(node: Node<'_>) -> Read<Vec<Turn>> {
+fn turns(node: Item<'_>) -> Option<Vec<Turn>> {
     if node.is_table() {
-        return Err(node.fail("write [[turn]], with two brackets: there can be several"));
+        return node.error("write [[turn]], with two brackets: there can be several", None);
     }
-    node.list()?.map(|entry| turn(entry.table()?)).collect()
+    node.list("")?.map(|entry| turn(entry.table()?)).collect()
 }
 
-fn turn(fields: Fields<'_>) -> Read<Turn> {
-    fields.only(&["when", "delay", "steps"])?;
-    Ok(Turn {
-        when: fields.string("when")?,
-        delay: fields.get("delay").map(Node::duration).transpose()?,
-        steps: steps(fields.need("steps")?, StepContext::Turn)?,
+fn turn(fields: Table<'_>) -> Option<Turn> {
+    fields.only(&["when", "delay", "steps"], &[]);
+    Some(Turn {
+        when: fields.string("when"),
+        delay: fields.get("delay").and_then(Item::duration),
+        steps: steps(fields.required("steps", None)?, StepContext::Turn)?,
     })
+}
+
+/// Returns a text of which there are only a few.
+pub(super) fn word(item: Item<'_>, words: &[&'static str]) -> Option<&'static str> {
+    item.named(|text| words.iter().copied().find(|word| *word == text), words)
+}
+
+/// Returns a list of texts, with at least one.
+pub(super) fn strings(item: Item<'_>) -> Option<Vec<String>> {
+    let strings: Vec<_> =
+        item.list("")?.map(|entry| entry.string().map(str::to_owned)).collect::<Option<_>>()?;
+    if strings.is_empty() {
+        item.error(format!("`{}` must not be empty", item.name), None)
+    } else {
+        Some(strings)
+    }
+}
+
+/// Accepts `true` only: the alternative is to leave the key out.
+pub(super) fn only_true(item: Item<'_>) -> Option<()> {
+    if item.flag()? { Some(()) } else { item.expected("true, or left out", None) }
+}
+
+/// Returns ` (did you mean `…`?)` if one of `words` is close to `word`.
+pub(super) fn did_you_mean(word: &str, words: &[&str]) -> String {
+    nearest(word, words).map_or_else(String::new, |known| format!(" (did you mean `{known}`?)"))
 }
