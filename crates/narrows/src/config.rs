@@ -9,7 +9,6 @@ mod key;
 mod layer;
 mod place;
 mod proxy;
-mod read;
 mod resolve;
 mod settings;
 mod variables;

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use narrows_client::{CommandRunner, Counted};
+use narrows_config::{Item, Kind};
 use narrows_policy::Access;
 
 use super::error::{ConfigError, Origin};
-use super::file::Paths;
-use super::read::{Node, Read};
+use super::file::{Paths, string, texts};
 use crate::cli::{Protocol, value};
 
 /// What may stand in `[agents.NAME]`.
@@ -80,48 +80,49 @@ pub(crate) struct AgentEntry {
 }
 
 /// Reads one of them.
-pub(super) fn agent((name, node): (&str, Node<'_>), paths: Paths<'_>) -> Read<AgentEntry> {
+pub(super) fn agent((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<AgentEntry> {
     if name == BUILT_IN {
-        return Err(node.fail("is a name that is taken").hint("it is the agent of this program"));
+        node.fail("is a name that is taken", Some("it is the agent of this program".to_owned()));
     }
-    let missing = node.fail("has no `command`").hint("such as command = [\"opencode\", \"acp\"]");
     let table = node.table()?;
-    table.only(AGENT)?;
-    let Some(command) = table.get("command") else { return Err(missing) };
+    table.only(AGENT, &[]);
+    let Some(command) = table.get("command") else {
+        node.fail("has no `command`", Some("such as command = [\"opencode\", \"acp\"]".to_owned()));
+        return None;
+    };
     if let (Some(_), Some(second)) = (table.get("pass-env"), table.get("pass_env")) {
-        return Err(second.fail("is there already, as `pass-env`"));
+        second.fail("is there already, as `pass-env`", None);
     }
-    let patterns = |node: Node<'_>| node.list(|entry| entry.parsed(value::pattern));
-    let pass_env = table.read("pass-env", patterns)?.or(table.read("pass_env", patterns)?);
-    Ok(AgentEntry {
+    let patterns = |node: Item<'_>| node.list("")?.map(|entry| entry.parsed(value::pattern)).collect();
+    let pass_env: Option<Vec<_>> = table.read("pass-env", patterns).or(table.read("pass_env", patterns));
+    Some(AgentEntry {
         name: name.to_owned(),
-        origin: Some(table.origin()),
+        origin: Some(Origin::of_item(node)),
         command: command_of(command)?,
-        env: table.read("env", environment)?.unwrap_or_default(),
-        clean_env: table.read("clean-env", Node::flag)?.unwrap_or(pass_env.is_some()),
+        env: table.read("env", environment).unwrap_or_default(),
+        clean_env: table.read("clean-env", Item::flag).unwrap_or(pass_env.is_some()),
         pass_env: pass_env.unwrap_or_default(),
-        access: table
-            .read("access", |node| node.one_of(|name| name.parse().ok(), &["low", "medium", "high"]))?,
+        access: table.read("access", |node| node.named(|name| name.parse().ok(), &["low", "medium", "high"])),
         commands_run_by: table
-            .read("commands-run-by", |node| node.one_of(command_runner, &["agent", "client"]))?
+            .read("commands-run-by", |node| node.named(command_runner, &["agent", "client"]))
             .unwrap_or_default(),
-        policy: table.read("policy", |node| paths.read(node))?,
-        model: table.read("model", Node::string)?,
-        mode: table.read("mode", Node::string)?,
-        mcp: table.read("mcp", |node| paths.read(node))?,
+        policy: table.read("policy", |node| paths.read(node)),
+        model: table.read("model", string),
+        mode: table.read("mode", string),
+        mcp: table.read("mcp", |node| paths.read(node)),
         protocol: table.read("protocol", |node| {
-            let unknown = node.fail("is 1 or 2, without quotes");
-            match node.count().map_err(|_| unknown.clone())? {
-                1 => Ok(Protocol::One),
-                2 => Ok(Protocol::Two),
-                _ => Err(unknown),
+            match node.node.kind {
+                Kind::Whole(1) => return Some(Protocol::One),
+                Kind::Whole(2) => return Some(Protocol::Two),
+                _ => node.fail("is 1 or 2, without quotes", None),
             }
-        })?,
-        counted: table.read("usage", |node| node.one_of(counted, &["session", "turn"]))?.unwrap_or_default(),
-        initialize_timeout: table.read("initialize-timeout", Node::duration)?,
-        session_timeout: table.read("session-timeout", Node::duration)?,
-        cancel_grace: table.read("cancel-grace", Node::duration)?,
-        silence_timeout: table.read("silence-timeout", |node| node.parsed(value::pace))?,
+            None
+        }),
+        counted: table.read("usage", |node| node.named(counted, &["session", "turn"])).unwrap_or_default(),
+        initialize_timeout: table.read("initialize-timeout", Item::positive_duration),
+        session_timeout: table.read("session-timeout", Item::positive_duration),
+        cancel_grace: table.read("cancel-grace", Item::positive_duration),
+        silence_timeout: table.read("silence-timeout", Item::duration),
     })
 }
 
@@ -142,31 +143,33 @@ fn counted(name: &str) -> Option<Counted> {
 }
 
 /// Variables, by names that variables can have.
-fn environment(node: Node<'_>) -> Read<Vec<(String, String)>> {
-    let impossible = node.fail("has a name that no variable can have");
-    let variables = node.texts()?;
-    let is_possible = |name: &str| !name.is_empty() && !name.contains(['=', '\0']);
-    if variables.iter().all(|(name, _)| is_possible(name)) { Ok(variables) } else { Err(impossible) }
+fn environment(node: Item<'_>) -> Option<Vec<(String, String)>> {
+    let variables = texts(node)?;
+    if variables.iter().any(|(name, _)| name.is_empty() || name.contains(['=', '\0'])) {
+        node.fail("has a name that no variable can have", None);
+    }
+    Some(variables)
 }
 
 /// A command: a list of words, or one text in the quotes of a shell.
-fn command_of(node: Node<'_>) -> Read<Vec<String>> {
-    let empty = node.fail("names no program");
-    let remote = node.fail("is a URL, and must be a program and its arguments");
-    let words = if node.is_list() {
-        // An argument may be empty, which a setting may not.
-        node.list(|word| word.parsed(|word| Ok(word.to_owned())))?
+fn command_of(node: Item<'_>) -> Option<Vec<String>> {
+    let words: Vec<_> = if node.is_list() {
+        node.list("")?.map(|word| word.string().map(str::to_owned)).collect::<Option<_>>()?
     } else {
         let command = node.parsed(value::agent)?;
         std::iter::once(command.program).chain(command.args).collect()
     };
     match words.first() {
-        Some(url) if is_url(url) => Err(remote.hint(format!(
-            "write command = [\"narrows\", \"connect\", {url:?}], or use the URL in place of a name: --agent {url}"
-        ))),
-        Some(program) if !program.is_empty() => Ok(words),
-        _ => Err(empty),
+        Some(url) if is_url(url) => {
+            let hint = format!(
+                "write command = [\"narrows\", \"connect\", {url:?}], or use the URL in place of a name: --agent {url}"
+            );
+            node.fail("is a URL, and must be a program and its arguments", Some(hint));
+        }
+        Some(program) if !program.is_empty() => return Some(words),
+        _ => node.fail("names no program", None),
     }
+    None
 }
 
 /// Returns `true` if this is the address of a remote agent, as `--agent` takes it.

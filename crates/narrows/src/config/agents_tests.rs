@@ -136,8 +136,8 @@ fn what_is_wrong_is_refused_with_what_may_be_meant() {
     let all = format!("what may stand there: {}", AGENT.join(", "));
     check("[agents.a]\nspeed = 1", 2, "there is no setting `speed` in [agents.a]", Some(&all));
     for (setting, message) in [
-        ("command = ''", "command` cannot be \"\": there is no program in it"),
-        ("command = ' '", "command` cannot be \" \": there is no program in it"),
+        ("command = ''", "command` must be a text that is not empty"),
+        ("command = ' '", "command` must be a text that is not empty"),
         ("command = \"'' a\"", "command` cannot be \"'' a\": there is no program in it"),
         ("command = \"a 'b\"", "command` cannot be \"a 'b\": a quote is not closed"),
         ("command = []", "command` names no program"),
@@ -163,8 +163,7 @@ fn what_is_wrong_is_refused_with_what_may_be_meant() {
             "session-timeout = '5d'",
             "session-timeout` cannot be \"5d\": the unit must be `ms`, `s`, `m` or `h`",
         ),
-        ("session-timeout = 5", "session-timeout` must be a text in quotes"),
-        ("cancel-grace = '0s'", "cancel-grace` cannot be \"0s\": the duration must be more than 0"),
+        ("cancel-grace = '0s'", "cancel-grace` must be more than nothing"),
     ] {
         check(&format!("[agents.a]\ncommand = 'a'\n{setting}"), 3, &format!("`agents.a.{message}"), None);
     }
@@ -185,19 +184,19 @@ fn what_is_wrong_is_refused_with_what_may_be_meant() {
     check(
         "[agents.a]\ncommand = 'a'\naccess = 'hihg'",
         3,
-        "`agents.a.access` must be one of low, medium, high",
+        "`agents.a.access` must be one of \"low\", \"medium\", \"high\"",
         Some("did you mean \"high\"?"),
     );
     check(
         "[agents.a]\ncommand = 'a'\ncommands-run-by = 'cleint'",
         3,
-        "`agents.a.commands-run-by` must be one of agent, client",
+        "`agents.a.commands-run-by` must be one of \"agent\", \"client\"",
         Some("did you mean \"client\"?"),
     );
     check(
         "[agents.a]\ncommand = 'a'\nusage = 'sesion'",
         3,
-        "`agents.a.usage` must be one of session, turn",
+        "`agents.a.usage` must be one of \"session\", \"turn\"",
         Some("did you mean \"session\"?"),
     );
 }

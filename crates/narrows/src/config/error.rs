@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 
+use narrows_config::{Finding, Item};
+
 /// Where a setting stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -21,6 +23,12 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
+    /// The position of a value.
+    pub(super) fn of_item(item: Item<'_>) -> Self {
+        let line = item.findings.pos(item.node.at).line;
+        Self::File { path: item.findings.file().into(), line }
+    }
+
     /// In this variable.
     pub(crate) fn variable(name: impl Into<Cow<'static, str>>) -> Self {
         Self::Variable(name.into())
@@ -47,6 +55,12 @@ pub(crate) struct ConfigError {
     pub(crate) message: String,
     /// What to do about it.
     pub(crate) hint: Option<String>,
+}
+
+impl From<Finding> for ConfigError {
+    fn from(Finding { file, pos, message, hint, .. }: Finding) -> Self {
+        Self { origin: Origin::File { path: file.into(), line: pos.line }, message, hint }
+    }
 }
 
 impl ConfigError {

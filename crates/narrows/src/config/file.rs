@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use narrows_base::suggest::nearest;
+use narrows_config::{Findings, Item, Node, Table};
 use narrows_govern::Patience;
 use narrows_model::{Effort, Provider};
 use narrows_remote::client::Target;
@@ -11,7 +12,6 @@ use narrows_remote::client::Target;
 use super::agents::{AgentEntry, WrongAgents, agent};
 use super::error::{ConfigError, Origin};
 use super::layer::{Header, Hidden, Key, Layer, Proxy};
-use super::read::{Node, Read, Source, Table};
 use crate::cli::{Errors, NamedBy, RemoteArgs, target, value};
 
 /// The name of the endpoint that the variables form.
@@ -127,9 +127,15 @@ pub(crate) struct Limits {
 
 impl File {
     /// Reads the text of the file at `path`. Relative paths in it are meant from where it lies, `~` is `home`.
-    pub(crate) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Read<Self> {
+    pub(crate) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Result<Self, ConfigError> {
         let paths = Paths { base: path.parent().unwrap_or(Path::new("")), home };
-        Source { path, text }.document(|table| file(&table, paths))
+        let name = path.display().to_string();
+        let findings = Findings::new(&name, text);
+        let read = || {
+            let node = Node::from_toml(&findings)?.qualified();
+            file(node.as_table(&findings)?, paths)
+        };
+        Ok(findings.isolated(read)?)
     }
 
     /// The variables in which keys are to be found.
@@ -149,155 +155,169 @@ pub(super) struct Paths<'a> {
 }
 
 impl Paths<'_> {
-    pub(super) fn read(self, node: Node<'_>) -> Read<PathBuf> {
-        let path = node.string()?;
-        Ok(match (path.strip_prefix("~/"), self.home) {
+    pub(super) fn read(self, node: Item<'_>) -> Option<PathBuf> {
+        let path = node.text()?;
+        Some(match (path.strip_prefix("~/"), self.home) {
             (Some(rest), Some(home)) => home.join(rest),
             _ => self.base.join(path),
         })
     }
 }
 
-fn file(table: &Table<'_>, paths: Paths<'_>) -> Read<File> {
-    table.only(TOP)?;
-    let endpoints = table.read("endpoint", |node| endpoints(node, paths))?.unwrap_or_default();
-    let default = table.read("default", |node| chosen(node, &endpoints))?;
-    let (agents, wrong_agents) = table.read("agents", |node| agents(node, paths))?.unwrap_or_default();
-    Ok(File {
+fn file(table: Table<'_>, paths: Paths<'_>) -> Option<File> {
+    table.only(TOP, &[]);
+    let endpoints = table.read("endpoint", |node| endpoints(node, paths)).unwrap_or_default();
+    let default = table.read("default", |node| chosen(node, &endpoints));
+    let (agents, wrong_agents) = table.read("agents", |node| agents(node, paths)).unwrap_or_default();
+    Some(File {
         default,
-        system: table.read("system", Node::string)?,
-        errors: table.read("errors", |node| node.one_of(Errors::from_name, &Errors::NAMES))?,
-        data_dir: table.read("data-dir", |node| paths.read(node))?,
-        store: table.read("store", Node::flag)?,
-        pace: table.read("pace", |node| node.parsed(value::pace))?,
-        limits: table.read("limits", limits)?.unwrap_or_default(),
-        deadlines: table.read("deadlines", deadlines)?.unwrap_or_default(),
+        system: table.read("system", string),
+        errors: table.read("errors", |node| node.named(Errors::from_name, &Errors::NAMES)),
+        data_dir: table.read("data-dir", |node| paths.read(node)),
+        store: table.read("store", Item::flag),
+        pace: table.read("pace", Item::duration),
+        limits: table.read("limits", limits).unwrap_or_default(),
+        deadlines: table.read("deadlines", deadlines).unwrap_or_default(),
         agents,
         wrong_agents,
-        acp: table.read("acp", |node| acp(node, paths))?.unwrap_or_default(),
+        acp: table.read("acp", |node| acp(node, paths)).unwrap_or_default(),
         endpoints,
     })
 }
 
-fn endpoints(node: Node<'_>, paths: Paths<'_>) -> Read<Vec<Entry>> {
-    let read = |(name, node)| {
-        endpoint((name, node), paths).unwrap_or_else(|error| Entry {
-            name: name.to_owned(),
-            origin: error.origin.clone(),
-            layer: Layer::default(),
-            wrong: Some(error),
-        })
+fn endpoints(node: Item<'_>, paths: Paths<'_>) -> Option<Vec<Entry>> {
+    let read = |(name, item): (&str, Item<'_>)| {
+        item.findings.isolated(|| endpoint((name, item), paths)).map_err(ConfigError::from).unwrap_or_else(
+            |error| Entry {
+                name: name.to_owned(),
+                origin: error.origin.clone(),
+                layer: Layer::default(),
+                wrong: Some(error),
+            },
+        )
     };
-    Ok(node.table()?.entries().into_iter().map(read).collect())
+    Some(node.table()?.entries().map(read).collect())
 }
 
 /// The name of one of the endpoints.
-fn chosen(node: Node<'_>, endpoints: &[Entry]) -> Read<String> {
-    let unknown = node.fail("names no endpoint of this file");
-    let name = node.string()?;
+fn chosen(node: Item<'_>, endpoints: &[Entry]) -> Option<String> {
+    let name = node.text()?;
     let names = || endpoints.iter().map(|entry| entry.name.as_str());
     if names().any(|known| known == name) {
-        return Ok(name);
+        return Some(name.to_owned());
     }
-    Err(match nearest(&name, names()) {
-        Some(near) => unknown.hint(format!("did you mean \"{near}\"?")),
-        None => unknown.hint(format!("an endpoint is a table: [endpoint.{name}]")),
-    })
+    let hint = match nearest(name, names()) {
+        Some(near) => format!("did you mean \"{near}\"?"),
+        None => format!("an endpoint is a table: [endpoint.{name}]"),
+    };
+    node.fail("names no endpoint of this file", Some(hint));
+    None
 }
 
-fn endpoint((name, node): (&str, Node<'_>), paths: Paths<'_>) -> Read<Entry> {
+fn endpoint((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<Entry> {
     if [ENV, FLAGS].contains(&name) {
-        return Err(node
-            .fail("is a name that is taken")
-            .hint("`env` is what the OPENAI_ variables form, `flags` what --base-url does"));
+        let hint = "`env` is what the OPENAI_ variables form, `flags` what --base-url does";
+        node.fail("is a name that is taken", Some(hint.to_owned()));
     }
     let table = node.table()?;
-    table.only(ENDPOINT)?;
+    table.only(ENDPOINT, &[]);
     let keys = ["key", "key-env", "key-file"].map(|key| table.get(key));
     if let [_, Some(second), ..] | [.., Some(second)] = &keys
         && keys.iter().flatten().count() > 1
     {
-        return Err(second.fail("is one key too many: an endpoint has `key-env`, `key-file` or `key`"));
+        second.fail("is one key too many: an endpoint has `key-env`, `key-file` or `key`", None);
     }
     let [key, key_env, key_file] = keys;
     let key = match (key, key_env, key_file) {
-        (Some(node), ..) => Some(Key::Here(Hidden::from(node.string()?))),
+        (Some(node), ..) => Some(Key::Here(Hidden::from(node.text()?.to_owned()))),
         (_, Some(node), _) => Some(Key::Variable(node.parsed(value::variable_name)?)),
         (.., Some(node)) => Some(Key::File(paths.read(node)?)),
         _ => None,
     };
-    let headers = table.read("headers", Node::texts)?.unwrap_or_default();
+    let headers = table.read("headers", texts).unwrap_or_default();
     let header = |(name, value): (String, String)| Header { name, value: value.into() };
     let layer = Layer {
-        base_url: table.read("base-url", Node::string)?,
+        base_url: table.read("base-url", string),
         key,
-        model: table.read("model", Node::model)?,
+        model: table.read("model", |item| item.parsed(value::model)),
         headers: headers.into_iter().map(header).collect(),
-        query: table.read("query", Node::texts)?.unwrap_or_default(),
-        provider: table.read("provider", |node| node.one_of(Provider::from_name, &value::providers()))?,
-        context_window: table.read("context-window", Node::count)?,
-        ca_file: table.read("ca-file", |node| paths.read(node))?,
-        proxy: table.read("proxy", Node::string)?.map(Proxy::from),
-        max_tokens: table.read("max-tokens", Node::count)?,
-        temperature: table.read("temperature", Node::temperature)?,
-        effort: table.read("effort", |node| node.one_of(Effort::from_name, &value::efforts()))?,
-        connect_timeout: table.read("connect-timeout", Node::duration)?,
-        first_timeout: table.read("first-timeout", Node::duration)?,
-        idle_timeout: table.read("idle-timeout", Node::duration)?,
-        total_timeout: table.read("total-timeout", Node::duration)?,
+        query: table.read("query", texts).unwrap_or_default(),
+        provider: table.read("provider", |node| node.named(Provider::from_name, &value::providers())),
+        context_window: table.read("context-window", |item| item.count(1, u64::MAX)),
+        ca_file: table.read("ca-file", |node| paths.read(node)),
+        proxy: table.read("proxy", string).map(Proxy::from),
+        max_tokens: table.read("max-tokens", |item| item.count(1, u64::MAX)),
+        temperature: table.read("temperature", temperature),
+        effort: table.read("effort", |node| node.named(Effort::from_name, &value::efforts())),
+        connect_timeout: table.read("connect-timeout", Item::positive_duration),
+        first_timeout: table.read("first-timeout", Item::positive_duration),
+        idle_timeout: table.read("idle-timeout", Item::positive_duration),
+        total_timeout: table.read("total-timeout", Item::positive_duration),
     };
-    Ok(Entry { name: name.to_owned(), origin: table.origin(), layer, wrong: None })
+    Some(Entry { name: name.to_owned(), origin: Origin::of_item(node), layer, wrong: None })
 }
 
 /// The agents, and those that are wrong: one of them must not stop commands that have nothing to do with it.
-fn agents(node: Node<'_>, paths: Paths<'_>) -> Read<(Vec<AgentEntry>, WrongAgents)> {
+fn agents(node: Item<'_>, paths: Paths<'_>) -> Option<(Vec<AgentEntry>, WrongAgents)> {
     let (mut right, mut wrong) = (Vec::new(), Vec::new());
-    for (name, node) in node.table()?.entries() {
-        match agent((name, node), paths) {
+    for (name, item) in node.table()?.entries() {
+        match item.findings.isolated(|| agent((name, item), paths)) {
             Ok(entry) => right.push(entry),
-            Err(error) => wrong.push((name.to_owned(), error)),
+            Err(error) => wrong.push((name.to_owned(), error.into())),
         }
     }
-    Ok((right, wrong))
+    Some((right, wrong))
 }
 
-fn deadlines(node: Node<'_>) -> Read<Vec<(&'static str, Duration)>> {
+fn deadlines(node: Item<'_>) -> Option<Vec<(&'static str, Duration)>> {
     let table = node.table()?;
-    table.only(&Patience::NAMES)?;
-    let named = |name| Ok(table.read(name, Node::duration)?.map(|time| (name, time)));
-    Patience::NAMES.into_iter().filter_map(|name| named(name).transpose()).collect()
+    table.only(&Patience::NAMES, &[]);
+    let named = |name| Some((name, table.read(name, Item::positive_duration)?));
+    Some(Patience::NAMES.into_iter().filter_map(named).collect())
 }
 
-fn acp(node: Node<'_>, paths: Paths<'_>) -> Read<Acp> {
+fn acp(node: Item<'_>, paths: Paths<'_>) -> Option<Acp> {
     let table = node.table()?;
-    table.only(ACP)?;
+    table.only(ACP, &[]);
     let connect = table.read("connect", |node| {
-        let wrong = node.fail("is no URL of an agent");
-        let text = node.string()?;
-        target(&text).map_err(|reason| wrong.hint(reason))
-    })?;
+        let refused = |reason: String| node.fail("is no URL of an agent", Some(reason));
+        target(node.text()?).map_err(refused).ok()
+    });
     let remote = RemoteArgs {
-        token_file: table.read("token-file", |node| paths.read(node))?,
+        token_file: table.read("token-file", |node| paths.read(node)),
         token_by: NamedBy::Setting,
-        ca: table.read("ca", |node| paths.read(node))?,
-        cert: table.read("cert", |node| paths.read(node))?,
-        key: table.read("key", |node| paths.read(node))?,
-        grace: table.read("grace", Node::duration)?,
+        ca: table.read("ca", |node| paths.read(node)),
+        cert: table.read("cert", |node| paths.read(node)),
+        key: table.read("key", |node| paths.read(node)),
+        grace: table.read("grace", Item::positive_duration),
     };
-    Ok(Acp { connect, remote })
+    Some(Acp { connect, remote })
 }
 
-fn limits(node: Node<'_>) -> Read<Limits> {
+fn limits(node: Item<'_>) -> Option<Limits> {
     let table = node.table()?;
-    table.only(LIMITS)?;
-    Ok(Limits {
-        requests_per_turn: table.read("requests-per-turn", |node| {
-            let too_many = node.fail("is more than anybody wants");
-            u32::try_from(node.count()?).map_err(|_| too_many)
-        })?,
-        tool: table.read("tool-timeout", Node::duration)?,
-        server_start: table.read("server-start-timeout", Node::duration)?,
+    table.only(LIMITS, &[]);
+    Some(Limits {
+        requests_per_turn: table.read("requests-per-turn", |item| item.count(1, u32::MAX)),
+        tool: table.read("tool-timeout", Item::positive_duration),
+        server_start: table.read("server-start-timeout", Item::positive_duration),
     })
+}
+
+/// A text that is not empty.
+pub(super) fn string(item: Item<'_>) -> Option<String> {
+    item.text().map(str::to_owned)
+}
+
+/// A table of texts, in the order of the file.
+pub(super) fn texts(item: Item<'_>) -> Option<Vec<(String, String)>> {
+    let text = |(key, item): (&str, Item<'_>)| Some((key.to_owned(), item.string()?.to_owned()));
+    item.table()?.entries().map(text).collect()
+}
+
+fn temperature(item: Item<'_>) -> Option<f64> {
+    let number = item.number()?;
+    Some(number).filter(|number| *number >= 0.0).or_else(|| item.expected("a number, 0 or above", None))
 }
 
 #[cfg(test)]
