@@ -15,7 +15,7 @@ mod location;
 mod remove;
 
 pub use add::{add, add_for_pools};
-pub use inspect::{Fault, Inspected, inspect};
+pub use inspect::{Inspected, inspect};
 pub use remove::remove;
 
 use std::os::unix::fs::MetadataExt;
@@ -24,12 +24,11 @@ use std::{fs, io};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use narrows_policy::{ScopeError, check_scope};
+use narrows_config::{Finding, Findings, Node};
+use narrows_policy::ScopeError;
 use ring::digest::{SHA256, digest};
-use serde::Deserialize;
-use toml::Spanned;
 
-use crate::identity::{Identity, Proof, is_name};
+use crate::identity::{Identity, is_name};
 
 /// The longest file of tokens that is read.
 const MAX_FILE: u64 = 1 << 20;
@@ -163,44 +162,16 @@ impl Tokens {
 
     /// Reads the text of `path`.
     fn parse(path: &Path, text: &str) -> Result<Self, TokenError> {
-        let wrong = |at: usize, error: String| {
-            let (line, column) = place_of(text, at);
-            TokenError::Syntax { path: path.to_owned(), line, column, error }
+        let file = path.display().to_string();
+        let read = Node::read_toml(&Findings::new(&file, text), |table| Some(inspect::read(table)));
+        // Without the hint, which would show the line: a token may stand there.
+        let failed = |Finding { pos, message: error, .. }: Finding| TokenError::Syntax {
+            path: path.to_owned(),
+            line: pos.line,
+            column: pos.column,
+            error,
         };
-        let file: File = toml::from_str(text).map_err(|error| {
-            // The whole message would show the line, and somebody may have put a token there.
-            wrong(error.span().map_or(0, |span| span.start), error.message().to_owned())
-        })?;
-        let mut tokens = Self::default();
-        for Entry { name, hash, scopes, pools, created } in file.token {
-            let (at, name) = (name.span().start, name.into_inner());
-            let doubled = tokens.identities().any(|identity| identity.name == name);
-            if doubled {
-                return Err(wrong(at, TokenError::Taken(name).to_string()));
-            }
-            if !is_name(&name) {
-                return Err(wrong(at, TokenError::Name(name).to_string()));
-            }
-            let Some(digest) = Digest::parse(hash.get_ref()) else {
-                let error = format!("the hash of {name:?} is not a SHA-256 in base64url");
-                return Err(wrong(hash.span().start, error));
-            };
-            if let Some((at, error)) = scopes.iter().flatten().find_map(unusable) {
-                return Err(wrong(at, error.to_string()));
-            }
-            let scopes = scopes.map(|scopes| scopes.into_iter().map(Spanned::into_inner).collect());
-            let created = created.map(|created| match created {
-                toml::Value::String(text) => text,
-                other => other.to_string(),
-            });
-            if let Some(error) = pools.as_ref().and_then(|pools| unusable_pools(pools.get_ref())) {
-                return Err(wrong(pools.map_or(0, |pools| pools.span().start), error.to_string()));
-            }
-            let pools = pools.map(Spanned::into_inner);
-            let identity = Identity { proof: Proof::Token, name, scopes, pools };
-            tokens.known.push(Known { digest, identity, created });
-        }
-        Ok(tokens)
+        read.map(|file| Self { known: file.known }).map_err(failed)
     }
 
     /// Whose it is. Every token is compared, in constant time.
@@ -226,18 +197,6 @@ impl Tokens {
     }
 }
 
-/// The line and the column of a byte, from 1.
-fn place_of(text: &str, at: usize) -> (usize, usize) {
-    let before = text.get(..at).unwrap_or(text);
-    let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
-    (line, before.rsplit('\n').next().unwrap_or_default().chars().count() + 1)
-}
-
-/// Where a scope stands that means no tool, and why it means none.
-fn unusable(scope: &Spanned<String>) -> Option<(usize, ScopeError)> {
-    Some((scope.span().start, check_scope(scope.get_ref()).err()?))
-}
-
 /// Why a token cannot be kept to these pools.
 fn unusable_pools(pools: &[String]) -> Option<TokenError> {
     if pools.is_empty() {
@@ -256,23 +215,6 @@ fn text(path: &Path) -> Result<String, TokenError> {
         return Err(TokenError::TooLong(path.to_owned()));
     }
     fs::read_to_string(path).map_err(failed)
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    #[serde(default)]
-    token: Vec<Entry>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Entry {
-    name: Spanned<String>,
-    hash: Spanned<String>,
-    scopes: Option<Vec<Spanned<String>>>,
-    pools: Option<Spanned<Vec<String>>>,
-    created: Option<toml::Value>,
 }
 
 #[cfg(test)]
@@ -308,8 +250,8 @@ mod tests {
         check(&entry("a", "created = \"2026-11-16T12:00:00Z\""), Ok(&["a"]));
         check(&format!("{0}{0}", entry("a", "")), Err("there is a token of the name \"a\" already"));
         check(&entry("a b", ""), Err("not a name"));
-        check("[[token]]\nname = \"a\"\nhash = \"short\"", Err("hash of \"a\""));
-        check(&entry("a", "token = \"secret\""), Err("unknown field `token`"));
+        check("[[token]]\nname = \"a\"\nhash = \"short\"", Err("the hash is not"));
+        check(&entry("a", "token = \"secret\""), Err("there is no setting `token` in [token]"));
         check(&entry("a", "scopes = [\"kind:read\", \"notes/*\"]"), Ok(&["a"]));
         check(
             &entry("a", "scopes = [\"kind:read\", \"kind:exec\"]"),

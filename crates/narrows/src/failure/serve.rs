@@ -111,10 +111,6 @@ impl Failure {
         Self::new(ExitStatus::Usage, line(&message)).with_hint("keep the file of --identities elsewhere")
     }
 
-    pub(crate) fn identities_invalid(path: &Path, error: &dyn std::error::Error) -> Self {
-        Self::new(ExitStatus::Usage, line(&format!("{}:{error}", path.display()))).with_hint(IDENTITIES_HINT)
-    }
-
     pub(crate) fn serve_web_listener(error: &BindError) -> Self {
         match error {
             BindError::Address { address, error } if error.kind() == io::ErrorKind::AddrInUse => {

@@ -1,198 +1,135 @@
-//! All that is wrong with a file of tokens and all that is strange in it, for whoever looks before it is used.
+//! The file of tokens as it is read, with all findings about it.
 //!
-//! No text of the file is told but names, keys and scopes: somebody may have put a token there.
+//! Findings quote names, keys and scopes only: a token may stand anywhere else.
 
-use std::borrow::Cow;
 use std::path::Path;
 
+use narrows_config::{Finding, Findings, Item, Kind, Node, SourcePos, Table};
 use narrows_policy::{check_new_scope, check_scope};
-use toml::Spanned;
-use toml::de::{DeArray, DeTable, DeValue};
 
-use super::{Digest, TokenError, Tokens, place_of, text};
-use crate::identity::is_name;
+use super::{Digest, Known, TokenError, text};
+use crate::identity::{Identity, Proof, is_name};
 
-/// What may stand outside of any table.
-const TOP: &[&str] = &["token"];
-
-/// What may stand in `[[token]]`.
+/// The keys of `[[token]]`.
 const ENTRY: &[&str] = &["name", "hash", "scopes", "pools", "created"];
 
-/// Something that is wrong or strange, and where.
+/// All findings about a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// The line, from 1.
-    pub line: usize,
-    /// The column, in characters from 1.
-    pub column: usize,
-    /// What.
-    pub what: String,
-    /// A key that there is not, and those there are.
-    pub stranger: Option<(String, &'static [&'static str])>,
-}
-
-/// All that can be said about a file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspected {
-    /// Nobody is let in by it before these are put right.
-    pub mistakes: Vec<Fault>,
-    /// It can be used, but this is perhaps not meant.
-    pub warnings: Vec<Fault>,
-    /// The pools that tokens are kept to, each as `what`: whether a bus has them shows only with its settings.
-    pub pools: Vec<Fault>,
-    /// How many tokens there are.
+    /// Errors: no client is admitted by the file before they are fixed.
+    pub mistakes: Vec<Finding>,
+    /// The file can be used, but may not mean what its author intended.
+    pub warnings: Vec<Finding>,
+    /// The pools of tokens. Only the settings of a bus tell whether it has them.
+    pub pools: Vec<(String, SourcePos)>,
+    /// The number of tokens.
     pub tokens: usize,
 }
 
-/// Looks at the file at `path`.
+/// Inspects the file at `path`.
 ///
 /// # Errors
 /// When it cannot be read at all, or everybody can write it.
 pub fn inspect(path: &Path) -> Result<Inspected, TokenError> {
-    Ok(of_text(path, &text(path)?))
+    Ok(inspect_text(path, &text(path)?))
 }
 
-fn of_text(path: &Path, text: &str) -> Inspected {
-    let mut seen = Seen { text, names: Vec::new(), found: Inspected::default() };
-    match DeTable::parse(text) {
-        Ok(table) => seen.file(table.get_ref()),
-        Err(error) => seen.wrong(error.span().map_or(0, |span| span.start), error.message().to_owned()),
-    }
-    let mut found = seen.found;
-    // Whatever else it is refused for.
-    if found.mistakes.is_empty()
-        && let Err(error) = Tokens::parse(path, text)
-    {
-        let (line, column, what) = match error {
-            TokenError::Syntax { line, column, error, .. } => (line, column, error),
-            error => (1, 1, error.to_string()),
-        };
-        found.mistakes.push(Fault { line, column, what, stranger: None });
-    }
-    found.mistakes.sort_by_key(|fault| (fault.line, fault.column));
-    found.warnings.sort_by_key(|fault| (fault.line, fault.column));
-    found
+fn inspect_text(path: &Path, text: &str) -> Inspected {
+    let file = path.display().to_string();
+    let findings = Findings::new(&file, text);
+    let node = Node::from_toml(&findings);
+    let table = node.as_ref().and_then(|node| node.as_table(&findings));
+    let TokenFile { known, pools } = table.map(read).unwrap_or_default();
+    let pools = pools.into_iter().map(|(name, at)| (name, findings.pos(at))).collect();
+    let (mistakes, warnings) = findings.into_errors_and_warnings();
+    Inspected { mistakes, warnings, pools, tokens: known.len() }
 }
 
-/// What has been seen of a file.
-struct Seen<'a> {
-    text: &'a str,
-    names: Vec<String>,
-    found: Inspected,
+/// The content of a file.
+#[derive(Default)]
+pub(super) struct TokenFile {
+    pub(super) known: Vec<Known>,
+    /// The names of pools, and where they stand.
+    pools: Vec<(String, usize)>,
 }
 
-impl Seen<'_> {
-    fn fault(&self, at: usize, what: String) -> Fault {
-        let (line, column) = place_of(self.text, at);
-        Fault { line, column, what, stranger: None }
-    }
-
-    fn wrong(&mut self, at: usize, what: String) {
-        let fault = self.fault(at, what);
-        self.found.mistakes.push(fault);
-    }
-
-    fn stranger(&mut self, key: &Spanned<Cow<'_, str>>, known: &'static [&'static str], place: &str) {
-        let name = key.get_ref();
-        let fault = self.fault(key.span().start, format!("there is no setting {name:?}{place}"));
-        self.found.mistakes.push(Fault { stranger: Some((name.to_string(), known)), ..fault });
-    }
-
-    fn file(&mut self, table: &DeTable<'_>) {
-        for (key, value) in table.iter() {
-            let at = value.span().start;
-            match (&**key.get_ref(), value.get_ref()) {
-                ("token", DeValue::Array(entries)) => entries.iter().for_each(|entry| self.entry(entry)),
-                ("token", _) => self.wrong(at, "`token` must be a list of tables: [[token]]".to_owned()),
-                _ => self.stranger(key, TOP, ""),
-            }
+/// Reads all tokens without an error.
+pub(super) fn read(table: Table<'_>) -> TokenFile {
+    table.only(&["token"], &[]);
+    let mut file = TokenFile::default();
+    let mut names = Vec::new();
+    for table in table.read("token", Item::tables).into_iter().flatten() {
+        if let Some(known) = read_token(table, &mut names, &mut file.pools) {
+            file.known.push(known);
         }
     }
+    file
+}
 
-    fn entry(&mut self, entry: &Spanned<DeValue<'_>>) {
-        self.found.tokens += 1;
-        let at = entry.span().start;
-        let DeValue::Table(table) = entry.get_ref() else {
-            return self.wrong(at, "a token must be a table".to_owned());
-        };
-        for needed in ["name", "hash"] {
-            if !table.contains_key(needed) {
-                self.wrong(at, format!("`{needed}` is missing in [[token]]"));
-            }
+fn read_token<'a>(
+    table: Table<'a>,
+    names: &mut Vec<&'a str>,
+    all_pools: &mut Vec<(String, usize)>,
+) -> Option<Known> {
+    table.only(ENTRY, &[]);
+    let name = table.required("name", None).and_then(|item| {
+        let name = item.string()?;
+        let is_taken = names.contains(&name);
+        names.push(name);
+        match () {
+            () if is_taken => item.error(TokenError::Taken(name.to_owned()).to_string(), None),
+            () if !is_name(name) => item.error(TokenError::Name(name.to_owned()).to_string(), None),
+            () => Some(name.to_owned()),
         }
-        for (key, value) in table.iter() {
-            let at = value.span().start;
-            match (&**key.get_ref(), value.get_ref()) {
-                ("name", DeValue::String(name)) => self.name(at, name),
-                ("hash", DeValue::String(hash)) if Digest::parse(hash).is_some() => {}
-                ("hash", DeValue::String(_)) => {
-                    self.wrong(at, "the hash is not a SHA-256 in base64url".to_owned());
-                }
-                ("scopes", DeValue::Array(scopes)) => scopes.iter().for_each(|scope| self.scope(scope)),
-                ("pools", DeValue::Array(pools)) => self.pools(at, pools),
-                ("created", _) => {}
-                (key @ ("name" | "hash"), _) => self.wrong(at, format!("`{key}` must be a text in quotes")),
-                (key @ ("scopes" | "pools"), _) => self.wrong(at, format!("`{key}` must be a list")),
-                _ => self.stranger(key, ENTRY, " in [[token]]"),
-            }
-        }
-    }
-
-    fn name(&mut self, at: usize, name: &str) {
-        if self.names.iter().any(|other| other == name) {
-            self.wrong(at, TokenError::Taken(name.to_owned()).to_string());
-        } else if !is_name(name) {
-            self.wrong(at, TokenError::Name(name.to_owned()).to_string());
-        }
-        self.names.push(name.to_owned());
-    }
-
-    fn pools(&mut self, at: usize, pools: &DeArray<'_>) {
+    });
+    let digest = table.required("hash", None).and_then(|item| {
+        Digest::parse(item.string()?).or_else(|| item.error("the hash is not a SHA-256 in base64url", None))
+    });
+    let scopes = table.read("scopes", |item| Some(item.list("")?.filter_map(scope).collect()));
+    let pools = table.read("pools", |item| {
+        let pools: Vec<_> = item.list("")?.collect();
         if pools.is_empty() {
-            self.wrong(at, TokenError::NoPools.to_string());
+            return item.error(TokenError::NoPools.to_string(), None);
         }
-        for pool in pools.iter() {
-            match pool.get_ref() {
-                DeValue::String(name) if is_name(name) => {
-                    let fault = self.fault(pool.span().start, name.to_string());
-                    self.found.pools.push(fault);
-                }
-                DeValue::String(name) => {
-                    self.wrong(pool.span().start, TokenError::Pool(name.to_string()).to_string());
-                }
-                _ => self.wrong(pool.span().start, "a pool must be a text in quotes".to_owned()),
-            }
-        }
-    }
+        let pools: Vec<_> = pools.into_iter().filter_map(|item| Some((pool(item)?, item.node.at))).collect();
+        all_pools.extend(pools.iter().cloned());
+        Some(pools.into_iter().map(|(name, _)| name).collect())
+    });
+    let created = table.get("created").map(|item| match &item.node.kind {
+        Kind::Text(text) => text.clone(),
+        _ => item.node.to_json().to_string(),
+    });
+    let identity = Identity { proof: Proof::Token, name: name?, scopes, pools };
+    Some(Known { digest: digest?, identity, created })
+}
 
-    fn scope(&mut self, scope: &Spanned<DeValue<'_>>) {
-        let at = scope.span().start;
-        let DeValue::String(scope) = scope.get_ref() else {
-            return self.wrong(at, "a scope must be a text in quotes".to_owned());
-        };
-        match (check_scope(scope), check_new_scope(scope)) {
-            (Err(error), _) => self.wrong(at, error.to_string()),
-            (Ok(()), Err(error)) => {
-                let fault = self.fault(at, error.to_string());
-                self.found.warnings.push(fault);
-            }
-            (Ok(()), Ok(())) => {}
-        }
+fn pool(item: Item<'_>) -> Option<String> {
+    let name = item.string()?.to_owned();
+    if is_name(&name) { Some(name) } else { item.error(TokenError::Pool(name).to_string(), None) }
+}
+
+fn scope(item: Item<'_>) -> Option<String> {
+    let scope = item.string()?;
+    match (check_scope(scope), check_new_scope(scope)) {
+        (Err(error), _) => return item.error(error.to_string(), None),
+        (Ok(()), Err(error)) => item.findings.warning(item.node.at, error.to_string()),
+        (Ok(()), Ok(())) => {}
     }
+    Some(scope.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::Tokens;
     use super::*;
 
     fn told(text: &str) -> String {
-        let Inspected { mistakes, warnings, .. } = of_text(Path::new("t"), text);
-        let line =
-            |kind: &str, fault: &Fault| format!("{kind}{}:{}: {}\n", fault.line, fault.column, fault.what);
-        let mistakes = mistakes.iter().map(|fault| line("", fault));
-        mistakes.chain(warnings.iter().map(|fault| line("warning ", fault))).collect()
+        let Inspected { mistakes, warnings, .. } = inspect_text(Path::new("t"), text);
+        let line = |kind: &str, finding: &Finding| format!("{kind}{}: {}\n", finding.pos, finding.message);
+        let mistakes = mistakes.iter().map(|finding| line("", finding));
+        mistakes.chain(warnings.iter().map(|finding| line("warning ", finding))).collect()
     }
 
     #[test]
@@ -206,15 +143,15 @@ mod tests {
         );
         assert_eq!(
             told(&bad),
-            "5:1: `hash` is missing in [[token]]\n\
+            "5:1: `hash` is missing in [token]\n\
              6:8: there is a token of the name \"a\" already\n\
-             7:1: there is no setting \"hsah\" in [[token]]\n\
+             7:1: there is no setting `hsah` in [token]\n\
              8:11: no tool is of the kind `exec`; did you mean kind:execute?\n\
-             8:35: a scope must be a text in quotes\n\
+             8:35: `scopes` must be a text in quotes\n\
              10:8: \"b c\" is not a name for a token\n\
              11:8: the hash is not a SHA-256 in base64url\n\
              12:10: `scopes` must be a list\n\
-             13:2: there is no setting \"tokn\"\n\
+             13:2: there is no setting `tokn`\n\
              warning 8:24: `foo bar` names no tool; write the name of a tool, SERVER/TOOL, SERVER/* or kind:read\n"
         );
         assert!(told("x = secret").starts_with("1:5: ") && !told("x = secret").contains("secret"));
@@ -232,7 +169,7 @@ mod tests {
             ),
         ) {
             let text = lines.join("\n");
-            let mistakes = of_text(Path::new("t"), &text).mistakes;
+            let mistakes = inspect_text(Path::new("t"), &text).mistakes;
             prop_assert_eq!(mistakes.is_empty(), Tokens::parse(Path::new("t"), &text).is_ok(), "{:?}", mistakes);
         }
     }

@@ -6,12 +6,12 @@ use narrows_base::suggest::nearest;
 use narrows_bus::config::{Config, Door, Web};
 use narrows_config::{Finding, SourcePos};
 use narrows_remote::tls::{self, TlsError};
-use narrows_remote::tokens::{self, Fault, Inspected, TokenError};
+use narrows_remote::tokens::{self, Inspected, TokenError};
 use serde_json::json;
 
 use crate::command::serve::identities;
 use crate::command::web::tls_files;
-use crate::failure::{Failure, IDENTITIES_HINT, tls_hint, token_hint};
+use crate::failure::{Failure, tls_hint, token_hint};
 use crate::output;
 use crate::terminal::line;
 
@@ -43,7 +43,7 @@ impl IdentityFileKind {
     pub(super) fn check(self, path: &Path, strict: bool, json: bool) -> Result<bool, Failure> {
         let (mistakes, warnings) = match self {
             Self::Tokens => token_findings(path, None),
-            Self::Identities => (identity_finding(path).into_iter().collect(), Vec::new()),
+            Self::Identities => (identities::first_error(path).into_iter().collect(), Vec::new()),
         };
         let ok = mistakes.is_empty() && (!strict || warnings.is_empty());
         let file = path.display().to_string();
@@ -96,17 +96,13 @@ pub(super) fn bus_findings(
 fn unknown_pools(path: &Path, config: &Config) -> Vec<Finding> {
     let known = || config.pools.iter().map(|pool| pool.name.as_str());
     let pools = tokens::inspect(path).map(|inspected| inspected.pools).unwrap_or_default();
-    let unknown = pools.into_iter().filter(|pool| known().all(|name| name != pool.what));
-    let warning = |fault: Fault| {
-        let near = nearest(&fault.what, known()).map(|near| format!("; did you mean {near:?}?"));
-        let what = format!("the bus has no pool {:?}{}", fault.what, near.unwrap_or_default());
-        Finding::warning(display_path(path), pos(&fault), what)
+    let unknown = pools.into_iter().filter(|(pool, _)| known().all(|name| name != pool));
+    let warning = |(pool, pos): (String, SourcePos)| {
+        let near = nearest(&pool, known()).map(|near| format!("; did you mean {near:?}?"));
+        let what = format!("the bus has no pool {pool:?}{}", near.unwrap_or_default());
+        Finding::warning(display_path(path), pos, what)
     };
     unknown.map(warning).collect()
-}
-
-fn pos(fault: &Fault) -> SourcePos {
-    SourcePos { line: fault.line, column: fault.column }
 }
 
 /// Warns of identities that never match: a bus names tokens and certificates differently.
@@ -115,11 +111,11 @@ pub(super) fn identity_warnings(config: &Config) -> Vec<Finding> {
     let files = files.filter_map(|pool| pool.identities.as_deref());
     let never = files.flat_map(|path| {
         let strange = identities::unknown_to_bus(path).into_iter();
-        strange.map(move |(who, line, column)| {
+        strange.map(move |(who, pos)| {
             let what = format!(
                 "who = {who:?} never comes over a bus: write \"bus:{who}\" for who shows it to the bus"
             );
-            Finding::warning(display_path(path), SourcePos { line, column }, what)
+            Finding::warning(display_path(path), pos, what)
         })
     });
     never.collect()
@@ -127,20 +123,10 @@ pub(super) fn identity_warnings(config: &Config) -> Vec<Finding> {
 
 /// Returns the findings of a tokens file. A file without tokens is reported at `asked`, where the bus refers to it.
 fn token_findings(path: &Path, asked: Option<(String, SourcePos)>) -> (Vec<Finding>, Vec<Finding>) {
-    let Inspected { mistakes, warnings, tokens, .. } = match tokens::inspect(path) {
+    let Inspected { mistakes, mut warnings, tokens, .. } = match tokens::inspect(path) {
         Ok(inspected) => inspected,
         Err(error) => return (vec![unreadable(path, &error)], Vec::new()),
     };
-    let wrong = |fault: &Fault| {
-        let near = fault.stranger.as_ref().map(|(key, known)| match nearest(key, known.iter().copied()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("what may stand there: {}", known.join(", ")),
-        });
-        Finding { hint: near, ..Finding::error(display_path(path), pos(fault), &fault.what) }
-    };
-    let mistakes: Vec<Finding> = mistakes.iter().map(wrong).collect();
-    let strange = |fault: &Fault| Finding::warning(display_path(path), pos(fault), &fault.what);
-    let mut warnings: Vec<Finding> = warnings.iter().map(strange).collect();
     if tokens == 0 && mistakes.is_empty() {
         let (asked, pos) = asked.unwrap_or_else(|| (display_path(path), SourcePos::START));
         let file = path.display();
@@ -163,11 +149,6 @@ fn unreadable(path: &Path, error: &TokenError) -> Finding {
         }
     };
     Finding::error(display_path(path), SourcePos::START, what).with_hint(token_hint(error))
-}
-
-fn identity_finding(path: &Path) -> Option<Finding> {
-    let (line, column, what) = identities::fault(path)?;
-    Some(Finding::error(display_path(path), SourcePos { line, column }, what).with_hint(IDENTITIES_HINT))
 }
 
 /// An error of one file is reported there, a mismatch of several where the bus refers to them.

@@ -7,20 +7,19 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use narrows_config::{Finding, Findings, Item, Node, SourcePos, Table};
 use narrows_govern::{Lobby, Method, Principal};
 use narrows_link::{Link, Options};
 use narrows_manifest::types::governance::Approver;
-use narrows_policy::{ScopeError, check_scope};
-use serde::Deserialize;
+use narrows_policy::check_scope;
 use tokio::time::{sleep, timeout};
-use toml::Spanned;
 
 use super::manifest::LoadedManifest;
 use super::os_users::{approver_roles, read_passwd, user_id, user_name};
 use super::parent_process;
 use super::run_gate;
 use crate::command::check;
-use crate::failure::Failure;
+use crate::failure::{Failure, IDENTITIES_HINT};
 
 /// A local client that cannot be identified.
 const ANY_LOOPBACK_CLIENT: &str = "tcp:loopback";
@@ -42,51 +41,11 @@ pub(super) const UNAUTHENTICATED_OPTIONS: Options = Options {
 /// written.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The identities file.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Names {
-    #[serde(default)]
-    identity: Vec<Entry>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Entry {
-    who: Spanned<String>,
-    #[serde(default)]
-    scopes: Option<Vec<Spanned<String>>>,
-}
-
-/// An error in the identities file, with its position.
-#[derive(Debug, thiserror::Error)]
-#[error("{line}:{column}: {fault}")]
-pub(crate) struct IdentitiesError {
-    line: usize,
-    column: usize,
-    fault: Fault,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum Fault {
-    #[error("{0}")]
-    Form(String),
-    #[error(
-        "who = {0:?} is neither user:NAME nor uid:NUMBER nor token:NAME nor cert:NAME nor bus:token:NAME nor bus:cert:NAME \
-         nor {ANY_LOOPBACK_CLIENT}"
-    )]
-    Who(String),
-    #[error("who = {0:?} stands there twice")]
-    Twice(String),
-    #[error(transparent)]
-    Scope(#[from] ScopeError),
-}
-
 /// An entry of the file.
 #[derive(Clone, Debug)]
 struct Named {
     who: String,
-    at: (usize, usize),
+    pos: SourcePos,
     scopes: Option<Vec<String>>,
 }
 
@@ -285,22 +244,23 @@ pub(in crate::command) fn check_file(path: &Path) -> Result<(), Failure> {
     read(path).map(drop)
 }
 
-/// Returns the first error of an identities file: line, column and message.
-pub(in crate::command) fn fault(path: &Path) -> Option<(usize, usize, String)> {
-    let text = match check::read(path) {
-        Ok(text) => text,
-        Err(error) => return Some((1, 1, format!("the identities cannot be read: {error}"))),
-    };
-    let IdentitiesError { line, column, fault } = parse(&text).err()?;
-    Some((line, column, fault.to_string()))
+/// Returns the first error of an identities file.
+pub(in crate::command) fn first_error(path: &Path) -> Option<Finding> {
+    let file = path.display().to_string();
+    match check::read(path) {
+        Ok(text) => parse(&Findings::new(&file, &text)).err(),
+        Err(error) => {
+            let message = format!("the identities cannot be read: {error}");
+            Some(Finding::error(file, SourcePos::START, message).with_hint(IDENTITIES_HINT))
+        }
+    }
 }
 
-/// Returns entries that never match behind a bus, which names tokens and certificates itself: name, line and column.
-pub(in crate::command) fn unknown_to_bus(path: &Path) -> Vec<(String, usize, usize)> {
+/// Returns entries that never match behind a bus, which names tokens and certificates itself.
+pub(in crate::command) fn unknown_to_bus(path: &Path) -> Vec<(String, SourcePos)> {
     // An unreadable file is reported separately.
     let named = read(path).unwrap_or_default();
-    let shown = named.into_iter().filter(|named| is_proven(&named.who));
-    shown.map(|Named { who, at: (line, column), .. }| (who, line, column)).collect()
+    named.into_iter().filter(|named| is_proven(&named.who)).map(|named| (named.who, named.pos)).collect()
 }
 
 /// Returns `true` for tokens and certificates that are proved to this server and not to a bus.
@@ -310,48 +270,56 @@ fn is_proven(who: &str) -> bool {
 
 fn read(path: &Path) -> Result<Vec<Named>, Failure> {
     let text = check::read(path).map_err(|error| Failure::file_unreadable("identities", path, &error))?;
-    parse(&text).map_err(|error| Failure::identities_invalid(path, &error))
+    let file = path.display().to_string();
+    parse(&Findings::new(&file, &text)).map_err(|error| Failure::config_finding(&error))
 }
 
 fn matches_entry(who: &str, user: Option<u32>, id: &str) -> bool {
     who == id || user.is_some_and(|uid| who.strip_prefix("uid:") == Some(&uid.to_string()))
 }
 
-fn parse(text: &str) -> Result<Vec<Named>, IdentitiesError> {
-    let wrong = |at: usize, fault: Fault| {
-        let before = text.get(..at).unwrap_or(text);
-        let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
-        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        IdentitiesError { line, column, fault }
-    };
-    let Names { identity: entries } = toml::from_str(text).map_err(|error| {
-        wrong(error.span().map_or(0, |span| span.start), Fault::Form(error.message().to_owned()))
-    })?;
-    let mut named: Vec<Named> = Vec::new();
-    for Entry { who, scopes } in entries {
-        let (at, who) = (who.span().start, who.into_inner());
-        let is_form = match who.split_once(':') {
-            Some(("user" | "token" | "cert", name)) => !name.is_empty(),
-            Some(("bus", known)) => {
-                matches!(known.split_once(':'), Some(("token" | "cert", name)) if !name.is_empty())
+fn parse(findings: &Findings<'_>) -> Result<Vec<Named>, Finding> {
+    Node::read_toml(findings, |table| {
+        table.only(&["identity"], &[]);
+        let mut all: Vec<Named> = Vec::new();
+        for table in table.read("identity", Item::tables).into_iter().flatten() {
+            let entry = named(table)?;
+            if all.iter().any(|other| other.who == entry.who) {
+                let message = format!("who = {:?} stands there twice", entry.who);
+                return table.get("who").and_then(|item| item.error(message, None));
             }
-            Some(("uid", number)) => number.parse::<u32>().is_ok_and(|uid| uid.to_string() == number),
-            _ => who == ANY_LOOPBACK_CLIENT,
-        };
-        if !is_form {
-            return Err(wrong(at, Fault::Who(who)));
+            all.push(entry);
         }
-        if named.iter().any(|other| other.who == who) {
-            return Err(wrong(at, Fault::Twice(who)));
+        Some(all)
+    })
+    .map_err(|error| Finding { hint: error.hint.or_else(|| Some(IDENTITIES_HINT.to_owned())), ..error })
+}
+
+fn named(table: Table<'_>) -> Option<Named> {
+    table.only(&["who", "scopes"], &[]);
+    let item = table.required("who", None)?;
+    let who = item.string()?;
+    let is_form = match who.split_once(':') {
+        Some(("user" | "token" | "cert", name)) => !name.is_empty(),
+        Some(("bus", known)) => {
+            matches!(known.split_once(':'), Some(("token" | "cert", name)) if !name.is_empty())
         }
-        for scope in scopes.iter().flatten() {
-            check_scope(scope.get_ref()).map_err(|error| wrong(scope.span().start, error.into()))?;
-        }
-        let scopes = scopes.map(|scopes| scopes.into_iter().map(Spanned::into_inner).collect());
-        let IdentitiesError { line, column, .. } = wrong(at, Fault::Form(String::new()));
-        named.push(Named { who, at: (line, column), scopes });
+        Some(("uid", number)) => number.parse::<u32>().is_ok_and(|uid| uid.to_string() == number),
+        _ => who == ANY_LOOPBACK_CLIENT,
+    };
+    if !is_form {
+        let message = format!(
+            "who = {who:?} is neither user:NAME nor uid:NUMBER nor token:NAME nor cert:NAME nor bus:token:NAME nor \
+             bus:cert:NAME nor {ANY_LOOPBACK_CLIENT}"
+        );
+        return item.error(message, None);
     }
-    Ok(named)
+    let scope = |item: Item<'_>| match check_scope(item.string()?) {
+        Ok(()) => item.string().map(str::to_owned),
+        Err(error) => item.error(error.to_string(), None),
+    };
+    let scopes = table.read("scopes", |item| Some(item.list("")?.filter_map(scope).collect()));
+    Some(Named { who: who.to_owned(), pos: item.findings.pos(item.node.at), scopes })
 }
 
 #[cfg(test)]
@@ -362,7 +330,7 @@ mod tests {
 
     fn identities(text: &str) -> Identities {
         let users = "root:x:0:0::/:/\nada:x:1000:1::/:/\nbob:x:1001:1::/:/\n".to_owned();
-        let named = parse(text).expect("a file");
+        let named = parse(&Findings::new("f", text)).expect("a file");
         Identities { own_uid: 1000, users, file: None, named, approvers: Vec::new() }
     }
 
@@ -510,10 +478,10 @@ mod tests {
                 "3:24: no tool is of the kind `exec`",
             ),
             ("[[identity]]\nwho = 'user:a'\nscopes = ['kind:exec']\n", "did you mean kind:execute?"),
-            ("[[identity]]\nwho = 'user:a'\nscope = ['x']\n", "unknown field"),
-            ("[[identities]]\nwho = 'user:a'\n", "unknown field"),
+            ("[[identity]]\nwho = 'user:a'\nscope = ['x']\n", "there is no setting `scope` in [identity]"),
+            ("[[identities]]\nwho = 'user:a'\n", "there is no setting `identities`"),
         ] {
-            let error = parse(text).expect_err(text).to_string();
+            let error = parse(&Findings::new("f", text)).expect_err(text).to_string();
             assert!(error.contains(words), "{text}: {error}");
         }
     }
@@ -521,8 +489,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_parsed_without_a_panic(text in "\\PC{0,60}", who in "(user:|uid:|tcp:)?[a-z0-9]{0,8}") {
-            let _ = parse(&text);
-            let _ = parse(&format!("[[identity]]\nwho = '{who}'\n"));
+            let _ = parse(&Findings::new("f", &text));
+            let _ = parse(&Findings::new("f", &format!("[[identity]]\nwho = '{who}'\n")));
         }
     }
 }
