@@ -4,20 +4,27 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use narrows_policy::{Policy, Protection, may_begin_protected};
+use narrows_policy::{Policy, Protection, has_repository_layout, may_begin_protected};
 use narrows_process::is_missing;
 
 use super::{ProtectedFiles, real};
 use crate::host::links;
 use crate::host::repository::{self, Extent, LookupBudget, Named, Settings};
 
-/// Directories of what was installed or built. Their contents come and go as wholes, and what runs in them is no
-/// better protected than the rest of them.
-const MADE: [&str; 7] =
+/// Directories of installed packages and build results. Only repositories are searched for in them: package managers replace
+/// the rest as a whole, and the programs in them are not protected either. git in a directory above runs what the settings of a
+/// repository in them name.
+const INSTALLED: [&str; 7] =
     ["node_modules", "bower_components", "vendor", "target", ".venv", "venv", "__pypackages__"];
+
+/// The most entries of such directories that are searched for repositories. The nearest come first.
+pub(super) const MAX_INSTALLED_ENTRIES: usize = 20_000;
 
 /// Directories in a `.git` that only git writes and that name nothing that is run.
 const GIT_DATA: [&str; 3] = ["objects", "refs", "logs"];
+
+/// Names of entries by which a directory is known as a work tree or a repository.
+const REPOSITORY_NAMES: [&str; 5] = [".git", "HEAD", "commondir", "objects", "refs"];
 
 /// A protected name, or the beginning of one, by which a file is meant that lies elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,6 +101,8 @@ enum Area {
     Begun,
     /// Links that lead out of it: it is protected as a whole.
     Protected,
+    /// Repositories, each of which is then searched like any other directory.
+    Installed,
 }
 
 /// A directory that is to be searched, by its name in a root.
@@ -111,6 +120,8 @@ struct Search<'a> {
     open: VecDeque<Open<'a>>,
     /// Protected directories, which come last.
     protected: VecDeque<Open<'a>>,
+    /// Directories of installed packages and build results, which come after those.
+    installed: VecDeque<Open<'a>>,
     /// Where those are that were opened, without links: links can lead round in circles.
     seen: BTreeSet<PathBuf>,
     found: Found,
@@ -119,8 +130,8 @@ struct Search<'a> {
 /// Searches at most `most` directory entries for protected paths.
 ///
 /// Whatever can be told of a directory only with permissions that it does not give closes it: a command that owns it could
-/// change its mode, and write what was not found. No name or layout that files of a workspace can have ends the search, but for
-/// [`MADE`].
+/// change its mode, and write what was not found. No name or layout that files of a workspace can have ends the search. In
+/// directories of the names [`INSTALLED`] it finds repositories only.
 pub(super) fn search(files: &ProtectedFiles, most: usize) -> Found {
     let mut search = Search {
         policy: files.policy(),
@@ -129,6 +140,7 @@ pub(super) fn search(files: &ProtectedFiles, most: usize) -> Found {
         budget: LookupBudget::new(),
         open: VecDeque::new(),
         protected: VecDeque::new(),
+        installed: VecDeque::new(),
         seen: BTreeSet::new(),
         found: Found {
             paths: BTreeSet::new(),
@@ -152,12 +164,47 @@ impl<'a> Search<'a> {
             self.add_named_above(root);
             self.open.push_back(Open { root: root.as_path(), inside: PathBuf::new(), area: Area::Plain });
         }
-        while let Some(next) = self.open.pop_front().or_else(|| self.protected.pop_front()) {
-            if !self.look_through(&next, &mut most) {
-                tracing::debug!(roots = ?self.roots, "search for protected paths incomplete");
-                self.found.is_complete = false;
-                return;
+        let mut most_installed = MAX_INSTALLED_ENTRIES;
+        loop {
+            while let Some(next) = self.open.pop_front().or_else(|| self.protected.pop_front()) {
+                if !self.look_through(&next, &mut most) {
+                    tracing::debug!(roots = ?self.roots, "search for protected paths incomplete");
+                    self.found.is_complete = false;
+                    return;
+                }
             }
+            let Some(next) = self.installed.pop_front().filter(|_| most_installed > 0) else { return };
+            self.find_repository(next, &mut most_installed);
+        }
+    }
+
+    /// Opens a directory of installed packages if it is a work tree or a repository, and otherwise the directories in it.
+    /// Only names are compared: there are many such directories, and most have no repository.
+    fn find_repository(&mut self, open: Open<'a>, most: &mut usize) {
+        let directory = open.root.join(&open.inside);
+        let entries = match directory.read_dir() {
+            Ok(entries) => entries,
+            Err(error) if is_missing(&error) => return,
+            Err(_) => return self.close(directory, open.area),
+        };
+        let mut names = BTreeSet::new();
+        let mut directories = Vec::new();
+        for entry in entries.flatten() {
+            if *most == 0 {
+                break;
+            }
+            *most -= 1;
+            let name = entry.file_name();
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                directories.push(open.inside.join(&name));
+            }
+            names.extend(REPOSITORY_NAMES.into_iter().find(|known| name == *known));
+        }
+        if names.contains(".git") || has_repository_layout(|name| names.contains(name)) {
+            self.open.push_back(Open { area: Area::Plain, ..open });
+        } else {
+            let open = |inside| Open { root: open.root, inside, area: Area::Installed };
+            self.installed.extend(directories.into_iter().map(open));
         }
     }
 
@@ -201,7 +248,9 @@ impl<'a> Search<'a> {
                 }
             };
             let is_git_data = is_in_git && GIT_DATA.iter().any(|data| name == *data);
-            let is_searched = kind.is_dir() && !is_git_data && !MADE.iter().any(|made| name == *made);
+            let is_installed = kind.is_dir() && INSTALLED.iter().any(|installed| name == *installed);
+            // A `.git/modules` has directories that are called like the submodules.
+            let is_searched = kind.is_dir() && !is_git_data && (is_in_git || !is_installed);
             if area == Area::Protected {
                 if kind.is_symlink() {
                     if !real(&root.join(&path)).is_some_and(|real| self.is_kept(&real)) {
@@ -228,6 +277,8 @@ impl<'a> Search<'a> {
             } else if kind.is_symlink() && may_begin_protected(&path) {
                 self.add_link(root, &path);
                 self.open.push_back(Open { root, inside: path, area: Area::Begun });
+            } else if is_installed && area == Area::Plain {
+                self.installed.push_back(Open { root, inside: path, area: Area::Installed });
             } else if is_searched && (area == Area::Plain || may_begin_protected(&path)) {
                 self.open.push_back(Open { root, inside: path, area });
             }
@@ -239,7 +290,7 @@ impl<'a> Search<'a> {
     fn close(&mut self, directory: PathBuf, area: Area) {
         match area {
             Area::Protected => self.found.is_complete = false,
-            Area::Plain | Area::Begun => self.found.closed.push(directory),
+            Area::Plain | Area::Begun | Area::Installed => self.found.closed.push(directory),
         }
     }
 

@@ -83,6 +83,58 @@ fn no_layout_of_a_directory_hides_what_lies_in_it() {
 }
 
 #[test]
+fn repositories_among_installed_packages_are_protected_like_any_other() {
+    let root = tree(&[
+        ".git/HEAD",
+        ".git/modules/vendor/sub/hooks/x",
+        ".venv/src/package/.git/config",
+        "node_modules/@scope/a/node_modules/b/.git/hooks/post-checkout",
+        "node_modules/plain/.envrc",
+        "node_modules/plain/.git.js",
+        "scripts/push",
+        "target/AGENTS.md",
+        "target/cache/bare/HEAD",
+        "target/cache/bare/config",
+        "target/cache/bare/objects/x",
+        "target/cache/bare/refs/x",
+        "vendor/AGENTS.md",
+        "vendor/group/copy/.envrc",
+        "vendor/group/copy/.git/hooks/x",
+        "vendor/group/copy/src/main.c",
+        "vendor/group/copy/vendor/deep/.git/config",
+        "vendor/sub/.vscode/tasks.json",
+    ]);
+    let top = root.path().canonicalize().unwrap();
+    fs::write(top.join("vendor/sub/.git"), "gitdir: ../../.git/modules/vendor/sub\n").unwrap();
+    symlink("../../../../../scripts/push", top.join(".git/modules/vendor/sub/hooks/pre-push")).unwrap();
+    let all = [
+        ".git/modules",
+        ".git/modules/vendor/sub/hooks/pre-push",
+        ".venv/src/package/.git/config",
+        "node_modules/@scope/a/node_modules/b/.git/hooks",
+        "scripts/push",
+        "target/cache/bare/config",
+        "vendor/group/copy/.envrc",
+        "vendor/group/copy/.git/hooks",
+        "vendor/group/copy/vendor/deep/.git/config",
+        "vendor/sub/.git",
+        "vendor/sub/.vscode",
+    ];
+    check(&top, "", usize::MAX, &all);
+}
+
+#[test]
+fn the_nearest_installed_packages_are_searched_for_repositories_and_more_are_no_reason_to_ask() {
+    let root = tree(&["vendor/a/b/.git/config", "AGENTS.md"]);
+    let top = root.path().canonicalize().unwrap();
+    for number in 0..=search::MAX_INSTALLED_ENTRIES {
+        fs::write(top.join("vendor").join(number.to_string()), "").unwrap();
+    }
+    let found = protected_files(medium(), &top).search(100);
+    assert_eq!((found.paths, found.is_complete), (BTreeSet::from([top.join("AGENTS.md")]), true));
+}
+
+#[test]
 fn hooks_that_are_links_are_protected_where_they_lead() {
     let root =
         tree(&[".git/HEAD", ".git/hooks/x", "scripts/pre-commit", "hk/x", "tools/push", "tools/other"]);
