@@ -8,6 +8,7 @@ mod homoglyph;
 mod layout;
 mod line;
 mod link;
+mod markup;
 mod name;
 mod object;
 mod pair;
@@ -315,10 +316,9 @@ impl Redaction {
                 is_hidden |= hide_all(value);
                 continue;
             }
-            let label = label.filter(|label| {
-                object::is_value_key(key)
-                    && value.as_str().map_or(*label == Label::Secret, |text| label.accepts(text))
-            });
+            let label = label
+                .and_then(|label| object::label_of(key, label))
+                .filter(|label| value.as_str().map_or(*label == Label::Secret, |text| label.accepts(text)));
             let named = if label.is_some() { Some(Named::Secret) } else { self.names.classify_key(key) };
             is_hidden |= match (value, named) {
                 (Value::Null | Value::Bool(_), _) => false,

@@ -9,7 +9,7 @@ use super::program::{
     settings_of,
 };
 use super::token_patterns;
-use super::value::{Quotes, closing, is_given, word_end};
+use super::value::{Quotes, closing, is_given, literal_of, word_end};
 
 /// Options that a login follows, for any program.
 const LOGIN_OPTIONS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
@@ -39,8 +39,8 @@ pub(super) struct ArgumentReader {
 }
 
 /// Words that some options must follow.
-const OPTION_CONTEXT_WORDS: [&str; 9] =
-    ["login", "auth", "enc", "secret", "secrets", "put-parameter", "put", "patch", "write"];
+const OPTION_CONTEXT_WORDS: [&str; 10] =
+    ["login", "auth", "AUTH", "secret", "secrets", "put-parameter", "put", "patch", "write", "publish"];
 
 /// The flag that marks a value as a secret.
 pub(super) const SECRET_FLAG: &str = "--secret";
@@ -105,9 +105,10 @@ impl ArgumentReader {
         if std::mem::take(&mut self.is_name_next) {
             self.is_named = named(name::end_of(word)).is_some_and(Named::is_secret);
         }
-        if !word.starts_with('-')
-            && let Some(found) = self.argument(word)
-        {
+        if word.starts_with('-') {
+            self.is_share = false;
+            self.count_flag(word);
+        } else if let Some(found) = self.argument(word) {
             return Some(found);
         }
         if let Some(found) = self.cluster(word) {
@@ -187,11 +188,20 @@ impl ArgumentReader {
         OPTION_CONTEXT_WORDS.iter().zip(self.after).any(|(after, seen)| *after == word && seen)
     }
 
+    /// Counts a flag that stands for an argument as one.
+    fn count_flag(&mut self, word: &str) {
+        let is_it = |flag: &str| !word.starts_with("--") && word.contains(flag);
+        let options = self.options.unwrap_or_default().iter();
+        if options.into_iter().any(|(flag, place, _)| *place == SecretPlace::CountedFlag && is_it(flag)) {
+            self.words = self.words.saturating_add(1);
+        }
+    }
+
     /// Returns the secret of an argument that is not an option, by its position.
     fn argument(&mut self, word: &str) -> Option<(usize, Takes)> {
         self.words = self.words.saturating_add(1);
         let is_second = self.second_of.is_some_and(|words| words.saturating_add(2) == self.words);
-        let is_share = std::mem::replace(&mut self.is_share, word.contains('\\'));
+        let is_share = std::mem::replace(&mut self.is_share, word.contains('\\') || word.starts_with("//"));
         if is_share && word.starts_with('/') {
             self.is_share = true;
         }
@@ -199,6 +209,7 @@ impl ArgumentReader {
             SecretPlace::Second(_) if is_second && !word.contains('=') => Some((0, *takes)),
             SecretPlace::SecondIfSecret(_) if is_second && self.has_secret_flag => Some((0, *takes)),
             SecretPlace::AfterShare if is_share && !word.starts_with(['/', '*']) => Some((0, *takes)),
+            SecretPlace::Behind(after) if self.is_behind(after) => Some((0, *takes)),
             SecretPlace::Word(number) if *number == self.words => Some((0, *takes)),
             SecretPlace::Assigned(after) if self.is_behind(after) => {
                 word.find('=').map(|at| (at + 1, *takes))
@@ -313,6 +324,8 @@ pub(super) fn may_be_in(text: &str) -> bool {
         " patch ",
         " write ",
         "authtoken",
+        " auth ",
+        " AUTH ",
         "net use",
         "secrets ",
         "-Item",
@@ -401,6 +414,12 @@ fn place(bytes: &[u8], begin: usize, takes: Takes, quotes: Quotes) -> Option<Ran
     let quote = bytes.get(begin).copied().filter(|byte| matches!(byte, b'"' | b'\''));
     let escapes = bytes[..begin].iter().rev().take_while(|byte| **byte == b'\\').take(8).count();
     let start = begin + usize::from(quote.is_some());
+    if quote != Some(b'\'')
+        && matches!(takes, Takes::Value | Takes::Named | Takes::Mixed)
+        && let Some(place) = literal_of(bytes, start)
+    {
+        return Some(place);
+    }
     let whole = word_end(bytes, begin, quotes);
     let end = match quote.and_then(|quote| closing(bytes, start, quote, escapes)) {
         // More may be joined to what is quoted.

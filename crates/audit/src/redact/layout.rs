@@ -1,5 +1,5 @@
 //! Joins what file formats allow to be apart: comments and line breaks around a sign, tags and anchors of YAML, explicit keys, continued
-//! lines, folded headers, and blanks and signs that are escaped for a shell. A name and its value are then recognized like those on one line.
+//! lines, folded headers, signs and blanks of other scripts, and blanks and signs that are escaped for a shell. A name and its value are then recognized like those on one line.
 //!
 //! Positions are mapped back, so the text that is shown keeps its layout. Each step reads its text once.
 
@@ -45,7 +45,8 @@ pub(super) fn find_joined(
 ) -> Vec<Range<usize>> {
     let mut edits = continued_lines(text);
     edits.extend(shell_escapes(text));
-    // Neither kind has a part of the other: what is escaped is in front of the end of its line.
+    edits.extend(wide_signs(text));
+    // No kind has a part of another: what is escaped is in front of the end of its line, and is ASCII.
     edits.sort_unstable_by_key(|(place, _)| place.start);
     let lines = apply(text, &edits);
     let source = lines.as_ref().map_or(text, |lines| &lines.text);
@@ -169,6 +170,21 @@ fn shell_escapes(text: &str) -> Vec<Edit> {
         }
     }
     edits
+}
+
+/// Replaces the signs and blanks of other scripts by those of ASCII: `password：…`.
+fn wide_signs(text: &str) -> Vec<Edit> {
+    if text.is_ascii() {
+        return Vec::new();
+    }
+    let instead = |letter: char| match letter {
+        '：' | '﹕' | '︓' | '꞉' | '∶' => Some(":"),
+        '＝' | '﹦' | '꞊' => Some("="),
+        letter if !letter.is_ascii() && letter.is_whitespace() => Some(" "),
+        _ => None,
+    };
+    let edit = |(at, letter): (usize, char)| Some((at..at + letter.len_utf8(), instead(letter)?));
+    text.char_indices().filter_map(edit).collect()
 }
 
 /// Returns `true` if a line is a header with a credential, or the beginning of one. `next` is what follows on the next line.

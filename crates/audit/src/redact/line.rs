@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use super::markup;
 use super::name::{self, Named};
 use super::token_patterns;
 use super::value::is_given;
@@ -11,7 +12,14 @@ use super::value::is_given;
 const PASSWORD_DIRECTIVES: [&str; 2] = ["requirepass", "masterauth"];
 
 /// Options that make a command read a secret from its input.
-const INPUT_OPTIONS: [&str; 4] = ["--password-stdin", "--with-token", "--stdin", "--token-stdin"];
+const INPUT_OPTIONS: [&str; 6] =
+    ["--password-stdin", "--with-token", "--stdin", "--token-stdin", "--passphrase-fd", "--pinentry-fd"];
+
+/// Programs that read a password from their input if that is no terminal.
+const INPUT_PROGRAMS: [&str; 2] = ["cryptsetup", "kinit"];
+
+/// What stands between a name and its value in a sentence.
+const LINKS: [&str; 9] = [" is ", " is: ", " was ", " was: ", " - ", " – ", " — ", " -> ", " → "];
 
 /// Subcommands that store a secret from their input: `gh secret set NAME`.
 const STORING: [&str; 4] = ["set", "put", "create", "add"];
@@ -25,9 +33,12 @@ pub(super) fn lines(text: &str, named: impl Fn(&str) -> Option<Named>, found: &m
     let may_have_input =
         text.contains("<<<") || (text.contains('|') && (text.contains("echo") || text.contains("printf")));
     let mut begin = 0;
+    markup::tables(text, &named, found);
     for line in text.split('\n') {
         directive(line, begin, &named, found);
         sentence(line, begin, &named, found);
+        in_parentheses(line, begin, &named, found);
+        markup::marked_names(line, begin, &named, found);
         if may_have_headers {
             header(line, begin, &named, found);
         }
@@ -84,18 +95,62 @@ fn directive(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, fo
     }
 }
 
+/// The last two words in front of a position.
+fn name_before(line: &str, at: usize) -> &str {
+    let before = &line[..at];
+    let from = before.rfind(' ').map_or(0, |last| before[..last].rfind(' ').map_or(0, |first| first + 1));
+    name::end_of(&before[from..])
+}
+
+/// Finds the secret in parentheses behind its name: `the password (…)`. A remark has fewer signs and digits.
+fn in_parentheses(
+    line: &str,
+    begin: usize,
+    named: impl Fn(&str) -> Option<Named>,
+    found: &mut Vec<Range<usize>>,
+) {
+    for (at, open) in line.match_indices(" (") {
+        let from = at + open.len();
+        let Some(length) =
+            line[from..].find([')', ' ']).filter(|length| line[from + length..].starts_with(')'))
+        else {
+            continue;
+        };
+        let place = inner((begin + from, &line[from..from + length]));
+        let value = &line[place.start - begin..place.end - begin];
+        let is_name = || named(name_before(line, at)).is_some_and(Named::is_secret);
+        if is_random(value) && name::is_token_like(value) && is_given(value.as_bytes()) && is_name() {
+            found.push(place);
+        }
+    }
+}
+
+/// Returns `true` if letters and digits alternate as they do in no name of a method or a standard, or other signs are among them.
+fn is_random(value: &str) -> bool {
+    let kinds: Vec<bool> =
+        value.bytes().filter(u8::is_ascii_alphanumeric).map(|byte| byte.is_ascii_digit()).collect();
+    let changes = kinds.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    changes > 2 || value.contains(['!', '#', '$', '%', '&', '@'])
+}
+
 /// Finds the secret of a sentence that names it: `the private key is …`. The name may be two words.
 fn sentence(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
-    for (at, is) in line.match_indices(" is ") {
-        let before = &line[..at];
-        let from = before.rfind(' ').map_or(0, |last| before[..last].rfind(' ').map_or(0, |first| first + 1));
-        let Some((start, word)) = words(&line[at + is.len()..], begin + at + is.len()).next() else {
+    for (at, _) in line.match_indices(' ') {
+        let Some(link) = LINKS.iter().find(|link| line[at..].starts_with(**link)) else { continue };
+        let Some((start, word)) = words(&line[at + link.len()..], begin + at + link.len()).next() else {
             continue;
         };
         let place = inner((start, word.trim_end_matches(['.', ',', '!', '?'])));
         let value = &line[place.start - begin..place.end - begin];
-        let is_name = named(name::end_of(&before[from..])).is_some_and(Named::is_secret);
-        if is_name && name::is_token_like(value) && is_secret_word(value) && is_given(value.as_bytes()) {
+        let is_name = named(name_before(line, at)).is_some_and(Named::is_secret);
+        // Behind an arrow or a dash a path is that of a file.
+        let is_value = link.contains('s') || !value.contains('/');
+        if is_name
+            && is_value
+            && name::is_token_like(value)
+            && is_secret_word(value)
+            && is_given(value.as_bytes())
+        {
             found.push(place);
         }
     }
@@ -167,7 +222,7 @@ fn is_shown(line: &str, begin: usize, place: &Range<usize>) -> bool {
 }
 
 /// The output of `echo` and `printf`: all arguments except options, and for `printf` except the format.
-fn printed(command: &str, begin: usize) -> Option<Range<usize>> {
+pub(super) fn printed(command: &str, begin: usize) -> Option<Range<usize>> {
     let mut words = words(command, begin)
         .skip_while(|(_, word)| !is_program(word, "echo") && !is_program(word, "printf"));
     let (_, program) = words.next()?;
@@ -192,8 +247,10 @@ fn reads_secret(command: &str) -> bool {
     let (mut is_sudo, mut is_store) = (false, false);
     words(command, 0).any(|(_, word)| {
         let is_flag = word.starts_with('-') && !word.starts_with("--") && word.contains('S');
-        let found =
-            INPUT_OPTIONS.contains(&word) || is_sudo && is_flag || is_store && STORING.contains(&word);
+        let found = INPUT_OPTIONS.contains(&word.split('=').next().unwrap_or(word))
+            || INPUT_PROGRAMS.iter().any(|program| is_program(word, program))
+            || is_sudo && is_flag
+            || is_store && STORING.contains(&word);
         is_sudo |= is_program(word, "sudo");
         is_store |= matches!(word, "secret" | "secrets");
         found

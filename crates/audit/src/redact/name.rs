@@ -82,7 +82,7 @@ impl Default for Names {
             names.last |= word.bytes().next_back().map_or(0, bit);
         }
         // `STRIPE_KEY`, `GITHUB_PAT`, `AUTH_SALT`.
-        names.last |= bit(b'y') | bit(b't');
+        names.last |= bit(b'y') | bit(b't') | bit(b'd');
         for word in DOUBTFUL.iter().chain(&TOKEN_ENDS) {
             names.last |= word.bytes().next_back().map_or(0, bit);
         }
@@ -146,7 +146,8 @@ impl Names {
         if DOUBTFUL.iter().any(|known| word.eq_ignore_ascii_case(known)) {
             return Some(if name == "PASS" { Named::Secret } else { Named::Doubtful });
         }
-        if TOKEN_ENDS.iter().any(|end| has_end(name, end)) {
+        // In small letters it is a cookie, and in others the name of any session.
+        if TOKEN_ENDS.iter().any(|end| has_end(name, end)) || name.ends_with("sessionid") {
             return Some(Named::TokenLike);
         }
         let one = name.strip_suffix(['s', 'S'])?;

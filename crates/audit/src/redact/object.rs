@@ -23,6 +23,8 @@ const FIELDS: [&str; 9] =
     ["arialabel", "css", "element", "locator", "placeholder", "ref", "selector", "testid", "xpath"];
 /// Members that have the value.
 const VALUES: [&str; 5] = ["data", "text", "v", "val", "value"];
+/// Members that have it if it is one word: they have texts for people too.
+const WORD_VALUES: [&str; 5] = ["answer", "content", "default", "example", "input"];
 
 /// Words of a description that say nothing about what is in a field.
 const FIELD_WORDS: [&str; 14] = [
@@ -82,7 +84,16 @@ impl Label {
 
 /// Returns `true` if a member may have the value that another member names.
 pub(super) fn is_value_key(key: &str) -> bool {
-    VALUES.iter().any(|known| key.eq_ignore_ascii_case(known)) || ends_with(key, "value")
+    VALUES.iter().any(|known| key.eq_ignore_ascii_case(known)) || ends_with(key, "value") || is_word_key(key)
+}
+
+fn is_word_key(key: &str) -> bool {
+    WORD_VALUES.iter().any(|known| key.eq_ignore_ascii_case(known))
+}
+
+/// Returns what a label says of a member. `None` if the member may not have the value.
+pub(super) fn label_of(key: &str, label: Label) -> Option<Label> {
+    is_value_key(key).then(|| if is_word_key(key) { label.min(Label::Word) } else { label })
 }
 
 /// Returns `true` if a member may name the value of another one.
@@ -131,12 +142,12 @@ enum Key<'a> {
     None,
     /// It may be a label.
     Label(&'a str),
-    Value,
+    Value(&'a str),
 }
 
 impl<'a> Key<'a> {
     fn new(key: &'a str) -> Self {
-        if is_value_key(key) { Self::Value } else { Self::Label(key) }
+        if is_value_key(key) { Self::Value(key) } else { Self::Label(key) }
     }
 }
 
@@ -146,8 +157,8 @@ struct Scope<'a> {
     is_list: bool,
     key: Key<'a>,
     label: Option<Label>,
-    /// Where values are that a label may name, and whether they are in quotes.
-    values: Vec<(Range<usize>, bool)>,
+    /// Values that a label may name: their members, where they are, and whether they are in quotes.
+    values: Vec<(&'a str, Range<usize>, bool)>,
 }
 
 /// Finds the values in objects that have labels of secrets beside them. Quoted texts are read as such only within braces.
@@ -267,7 +278,7 @@ fn add(
 ) {
     match scope.key {
         Key::Label(key) if !scope.is_list => scope.label = scope.label.max(Label::new(key, text, named)),
-        Key::Value => scope.values.push((place, is_quoted)),
+        Key::Value(key) => scope.values.push((key, place, is_quoted)),
         _ => {}
     }
 }
@@ -275,7 +286,8 @@ fn add(
 /// Finds the secrets of an object that ends.
 fn settle(text: &str, offset: usize, scope: &Scope<'_>, found: &mut Vec<Range<usize>>) {
     let Some(label) = scope.label else { return };
-    for (place, is_quoted) in &scope.values {
+    for (key, place, is_quoted) in &scope.values {
+        let Some(label) = label_of(key, label) else { continue };
         let Some(shown) = text.get(place.clone()) else { continue };
         let is_long = match is_quoted {
             true => shown.len() >= token_patterns::MIN_QUOTED_BYTES,

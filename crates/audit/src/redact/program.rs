@@ -42,6 +42,10 @@ pub(super) enum SecretPlace {
     Follows(&'static str),
     /// Every `NAME=…` behind this word.
     Assigned(&'static str),
+    /// Every argument behind this word that is no option.
+    Behind(&'static str),
+    /// A flag of this letter stands for an argument that is not given.
+    CountedFlag,
     /// The argument of this number that is no option.
     Word(u8),
     /// The second argument behind this word that is no option.
@@ -74,18 +78,30 @@ pub(super) const CURL_FLAGS: &str = "sSfLkivgGIjJNOqna0123469#";
 /// `mysql -p NAME` asks for the password; the name is that of a database.
 const ATTACHED: SecretOptions =
     &[("-p", SecretPlace::Attached, Takes::Value), ("-hp", SecretPlace::Attached, Takes::Value)];
+const MYSQL_ADMIN: SecretOptions =
+    &[("-p", SecretPlace::Attached, Takes::Value), ("", SecretPlace::Follows("password"), Takes::Named)];
 const SMALL: SecretOptions = &[("-p", SecretPlace::Either, Takes::Value)];
 const CAPITAL: SecretOptions = &[("-P", SecretPlace::Either, Takes::Value)];
 const PLINK: SecretOptions = &[("-pw", SecretPlace::Next, Takes::Value)];
-const REDIS: SecretOptions = &[("-a", SecretPlace::Either, Takes::Value)];
-const REGISTRY: SecretOptions = &[("-p", SecretPlace::After("login"), Takes::Value)];
+const REDIS: SecretOptions = &[
+    ("-a", SecretPlace::Either, Takes::Value),
+    ("", SecretPlace::Behind("AUTH"), Takes::Value),
+    ("", SecretPlace::Behind("auth"), Takes::Value),
+];
+const REGISTRY: SecretOptions = &[
+    ("-p", SecretPlace::After("login"), Takes::Value),
+    ("--creds", SecretPlace::Either, Takes::Login),
+    ("--src-creds", SecretPlace::Either, Takes::Login),
+    ("--dest-creds", SecretPlace::Either, Takes::Login),
+];
 const AZURE: SecretOptions = &[
     ("-p", SecretPlace::After("login"), Takes::Value),
     ("--value", SecretPlace::After("secret"), Takes::Value),
 ];
 const AWS: SecretOptions = &[("--value", SecretPlace::After("put-parameter"), Takes::Value)];
 const LDAP: SecretOptions = &[("-w", SecretPlace::Either, Takes::Value)];
-const SAMBA: SecretOptions = &[("-U", SecretPlace::Either, Takes::Percent)];
+const SAMBA: SecretOptions =
+    &[("-U", SecretPlace::Either, Takes::Percent), ("", SecretPlace::AfterShare, Takes::Value)];
 const LFTP: SecretOptions = &[("-u", SecretPlace::Either, Takes::Comma)];
 const SNMP: SecretOptions =
     &[("-A", SecretPlace::Either, Takes::Value), ("-X", SecretPlace::Either, Takes::Value)];
@@ -94,8 +110,8 @@ const OPENSSL: SecretOptions = &[
     ("-passin", SecretPlace::Next, Takes::Pass),
     ("-passout", SecretPlace::Next, Takes::Pass),
     ("-pass", SecretPlace::Next, Takes::Pass),
-    ("-k", SecretPlace::After("enc"), Takes::Value),
-    ("-K", SecretPlace::After("enc"), Takes::Value),
+    ("-k", SecretPlace::Next, Takes::Value),
+    ("-K", SecretPlace::Next, Takes::Value),
 ];
 const SSH_KEYGEN: SecretOptions =
     &[("-N", SecretPlace::Either, Takes::Value), ("-P", SecretPlace::Either, Takes::Value)];
@@ -131,7 +147,21 @@ const KUBERNETES: SecretOptions = &[
     ("-p", SecretPlace::After("login"), Takes::Value),
 ];
 const SQLPLUS: SecretOptions = &[("", SecretPlace::Word(1), Takes::Slash)];
-const HTPASSWD: SecretOptions = &[("", SecretPlace::Word(3), Takes::Value)];
+const HTPASSWD: SecretOptions =
+    &[("", SecretPlace::Word(3), Takes::Value), ("n", SecretPlace::CountedFlag, Takes::Value)];
+const RABBITMQ: SecretOptions = &[("", SecretPlace::Word(3), Takes::Value)];
+const PUBLISH: SecretOptions = &[
+    ("-p", SecretPlace::After("publish"), Takes::Value),
+    ("-t", SecretPlace::After("publish"), Takes::Value),
+    ("-a", SecretPlace::After("publish"), Takes::Value),
+];
+const SHORT_TOKEN: SecretOptions = &[("-t", SecretPlace::Next, Takes::Value)];
+/// The option names a stored key, or is one.
+const GEM: SecretOptions =
+    &[("--key", SecretPlace::Either, Takes::Token), ("-k", SecretPlace::Next, Takes::Token)];
+/// Without an option behind the subcommand, or with some in front of it.
+const TOKEN_ARGUMENT: SecretOptions =
+    &[("", SecretPlace::Behind("login"), Takes::Token), ("", SecretPlace::Behind("auth"), Takes::Token)];
 const WPA: SecretOptions = &[("", SecretPlace::Word(2), Takes::Value)];
 const WINDOWS: SecretOptions = &[
     ("/p:", SecretPlace::Attached, Takes::Value),
@@ -146,9 +176,9 @@ pub(super) fn options(program: &str) -> Option<SecretOptions> {
         "curl" => CURL,
         "wget" | "ab" | "siege" | "etcdctl" => LOGIN,
         "http" | "https" | "xh" | "xhs" | "httpie" => HTTPIE,
-        "mysql" | "mysqldump" | "mysqladmin" | "mysqlimport" | "mysqlshow" | "mysqlcheck" | "mysqlsh"
-        | "mariadb" | "mariadb-dump" | "mariadb-admin" | "mycli" | "7z" | "7za" | "7zr" | "7zz" | "rar"
-        | "unrar" => ATTACHED,
+        "mysqladmin" | "mariadb-admin" => MYSQL_ADMIN,
+        "mysql" | "mysqldump" | "mysqlimport" | "mysqlshow" | "mysqlcheck" | "mysqlsh" | "mariadb"
+        | "mariadb-dump" | "mycli" | "7z" | "7za" | "7zr" | "7zz" | "rar" | "unrar" => ATTACHED,
         "sshpass" | "mongo" | "mongosh" | "mongodump" | "mongorestore" | "mongoexport" | "mongoimport"
         | "mongostat" | "cqlsh" | "rdesktop" | "psexec" | "useradd" | "usermod" | "smbmap" | "ncftp"
         | "ncftpput" | "ncftpget" | "twine" => SMALL,
@@ -171,19 +201,24 @@ pub(super) fn options(program: &str) -> Option<SecretOptions> {
         "gh" => GITHUB,
         "fly" | "flyctl" => SECRETS,
         "sqlplus" => SQLPLUS,
-        "htpasswd" | "rabbitmqctl" => HTPASSWD,
+        "htpasswd" => HTPASSWD,
+        "rabbitmqctl" => RABBITMQ,
+        "poetry" | "uv" | "hatch" => PUBLISH,
+        "vercel" | "codecov" | "codecovcli" => SHORT_TOKEN,
+        "gem" => GEM,
+        "wandb" | "snyk" => TOKEN_ARGUMENT,
         "wpa_passphrase" => WPA,
         "ldapsearch" | "ldapmodify" | "ldapadd" | "ldapdelete" | "ldappasswd" | "ldapwhoami"
         | "ldapcompare" => LDAP,
         "smbclient" | "rpcclient" | "smbget" | "wmic" | "winexe" => SAMBA,
         "lftp" => LFTP,
         "snmpget" | "snmpset" | "snmpwalk" | "snmpbulkwalk" | "snmptrap" => SNMP,
-        "doctl" => TOKEN,
+        "doctl" | "glab" => TOKEN,
         "openssl" => OPENSSL,
         "xfreerdp" | "xfreerdp3" | "wfreerdp" | "cmdkey" | "schtasks" => WINDOWS,
         // Their settings are judged by name.
-        "consul" | "rclone" | "wg" | "npm" | "pnpm" | "yarn" | "git" | "pip" | "pip3" | "gcloud" | "glab"
-        | "poetry" | "composer" | "conda" | "bundle" | "vercel" | "heroku" | "firebase" => &[],
+        "consul" | "rclone" | "wg" | "npm" | "pnpm" | "yarn" | "git" | "pip" | "pip3" | "gcloud"
+        | "composer" | "conda" | "bundle" | "heroku" | "firebase" => &[],
         // So are their arguments.
         _ if settings_of(program).is_some() => &[],
         // The secret is its first argument.

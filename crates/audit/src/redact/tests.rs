@@ -1,6 +1,7 @@
 //! What is taken out, and what stays.
 
 mod documented_formats;
+mod documents;
 mod forms;
 mod hostile;
 mod keys;

@@ -297,7 +297,8 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
         let dotted = || {
             let before = text[..start].strip_suffix(['.', ' '])?;
             let from = behind_last(before, |letter| !is_name_letter(letter));
-            let is_part = from < before.len() && name.eq_ignore_ascii_case("key");
+            let is_known = ["key", "login"].iter().any(|known| name.eq_ignore_ascii_case(known));
+            let is_part = from < before.len() && is_known;
             is_part.then(|| named(name::end_of(&text[from..start + name.len()])))?
         };
         let (kind, at_least) = match named(name).or_else(dotted) {
@@ -342,6 +343,13 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
         let is_name_next = at.checked_sub(1).is_some_and(|before| is_name_byte(bytes[before]));
         let is_tight = matches!(byte, b'=' | b'>') && !is_arrow && begin == from && is_name_next;
         let Some(value) = value_of(bytes, begin, &Sign { byte, start, is_tight, quotes }) else { continue };
+        if kind.is_secret()
+            && let Some(place) = value.literal(bytes)
+        {
+            done = place.end;
+            found.push(place);
+            continue;
+        }
         let place = match value.form {
             Form::Tuple => pair::second_text(bytes, value.place.start).unwrap_or(begin..begin),
             _ => value.place.clone(),

@@ -2,10 +2,14 @@
 
 use std::ops::Range;
 
+use super::line;
 use super::token_patterns::{MAX_TAG_TEXT_BYTES, PLACEHOLDER_BYTES, tag_text, words};
 
 /// How long a list of values is at most.
 const MAX_LIST_BYTES: usize = 1024;
+
+/// How long an expansion of a shell with a literal text is at most.
+const MAX_EXPANSION_BYTES: usize = 256;
 
 /// What stands around a text in XML that is taken as it is.
 const CDATA: &[u8] = b"<![CDATA[";
@@ -85,6 +89,47 @@ impl Value {
             rest => is_name(rest),
         }
     }
+}
+
+impl Value {
+    /// The literal text that a shell makes of all of it.
+    pub(super) fn literal(&self, bytes: &[u8]) -> Option<Range<usize>> {
+        if self.is_literal { None } else { literal_of(bytes, self.place.start) }
+    }
+}
+
+/// The literal text that a shell makes of what begins here: that of `$(echo …)`, and the default of `${NAME:-…}`.
+pub(super) fn literal_of(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
+    let rest = bytes.get(begin..)?;
+    let (open, close) = match rest {
+        [b'$', b'(', ..] => (2, b')'),
+        [b'`', ..] => (1, b'`'),
+        [b'$', b'{', ..] => (2, b'}'),
+        _ => return None,
+    };
+    let from = begin + open;
+    let length =
+        bytes[from..].iter().take(MAX_EXPANSION_BYTES).position(|byte| *byte == close || *byte == b'\n')?;
+    let inner =
+        std::str::from_utf8(&bytes[from..from + length]).ok().filter(|_| bytes[from + length] == close)?;
+    let place = match close {
+        b'}' => {
+            let name = inner.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')?;
+            let sign = [":-", ":=", "-", "="].into_iter().find(|sign| inner[name..].starts_with(sign))?;
+            from + name + sign.len()..from + length
+        }
+        _ => {
+            let command = inner.split(['|', ';', '&', '<', '>']).next()?;
+            let is_print =
+                command.trim_start().starts_with("echo ") || command.trim_start().starts_with("printf ");
+            line::printed(command, from).filter(|_| is_print)?
+        }
+    };
+    let quoted = |byte: &u8| matches!(byte, b'"' | b'\'');
+    let start = place.start + bytes[place.clone()].iter().take_while(|byte| quoted(byte)).count();
+    let tail = bytes[start..place.end.max(start)].iter().rev().take_while(|byte| quoted(byte)).count();
+    let place = start..place.end.max(start) - tail;
+    (!place.is_empty() && is_given(&bytes[place.clone()])).then_some(place)
 }
 
 /// The value that begins here.

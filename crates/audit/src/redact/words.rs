@@ -70,7 +70,7 @@ pub(super) const ENDS: &[&str] = &[
 pub(super) const PUBLIC_ENDS: [&str; 1] = ["publickeydata"];
 
 /// The same of names whose values are secrets if they look like generated tokens. They may also be paths and public keys.
-pub(super) const TOKEN_ENDS: [&str; 3] = ["codeverifier", "sshkey", "tlskey"];
+pub(super) const TOKEN_ENDS: [&str; 4] = ["codeverifier", "sonarlogin", "sshkey", "tlskey"];
 
 /// Last words of names, in lower case. Within longer words they mean something else.
 pub(super) const WORDS: [&str; 8] = ["bearer", "jwt", "otp", "psk", "pw", "pwd", "totp", "userpw"];

@@ -1,0 +1,121 @@
+//! Finds secrets in documents: behind marked names such as `**password**: …`, and in tables.
+
+use std::ops::Range;
+
+use super::name::{self, Named};
+use super::pair::behind_last;
+use super::token_patterns;
+use super::value::is_given;
+
+/// Marks around a name or a value in Markdown.
+const MARKS: [char; 3] = ['*', '`', '~'];
+
+/// Finds the secrets of a line behind names with marks: `` `password`: … ``, `**password:** …`.
+pub(super) fn marked_names(
+    line: &str,
+    begin: usize,
+    named: impl Fn(&str) -> Option<Named>,
+    found: &mut Vec<Range<usize>>,
+) {
+    for (at, sign) in line.match_indices(':') {
+        let (before, after) = (&line[..at], &line[at + sign.len()..]);
+        let name = before.trim_end_matches(MARKS);
+        let rest = after.trim_start_matches(['*', '`', '~', '_']);
+        let is_marked = name.len() < before.len() || rest.len() < after.len();
+        if !is_marked || !rest.starts_with(' ') {
+            continue;
+        }
+        let name = name::end_of(name);
+        let name = &name[behind_last(name, |letter| MARKS.contains(&letter))..];
+        let rest = rest.trim_start_matches(' ');
+        if let Some(named) = classify(name, &named) {
+            let value = &rest[..rest.find(char::is_whitespace).unwrap_or(rest.len())];
+            find_value(value, begin + line.len() - rest.len(), Some(named), found);
+        }
+    }
+}
+
+/// Finds the secrets of tables: cells behind the name of a secret, and those of a column with such a name.
+pub(super) fn tables(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
+    if !text.contains('|') {
+        return;
+    }
+    let (mut header, mut columns): (&str, Vec<Option<Named>>) = ("", Vec::new());
+    let mut begin = 0;
+    for line in text.split('\n') {
+        let start = begin;
+        begin += line.len() + 1;
+        let is_ruler = line.contains('-')
+            && line.chars().all(|letter| letter.is_whitespace() || matches!(letter, '|' | '+' | '-' | ':'));
+        if is_ruler {
+            // A table of a terminal may have one below it, and around its header.
+            columns = cells(header, 0).map(|(_, cell)| classify(cell, &named)).collect();
+            header = "";
+            continue;
+        }
+        header = line;
+        if columns.iter().any(Option::is_some) {
+            match cells(line, start).count() == columns.len() {
+                true => cells(line, start)
+                    .zip(&columns)
+                    .for_each(|((at, cell), column)| find_cell(cell, at, *column, found)),
+                false => columns.clear(),
+            }
+        }
+        // What has no bar in front may be commands that are joined.
+        if line.trim_start().starts_with('|') {
+            let mut cells = cells(line, start);
+            let mut name = cells.next().and_then(|(_, cell)| classify(cell, &named));
+            for (at, cell) in cells {
+                find_value(cell, at, name, found);
+                name = classify(cell, &named);
+            }
+        }
+    }
+}
+
+/// The cells of a line of a table without blanks around them, and their positions in the text.
+fn cells(line: &str, begin: usize) -> impl Iterator<Item = (usize, &str)> {
+    let inner = line.trim();
+    let inner = inner.strip_prefix('|').unwrap_or(inner);
+    let inner = inner.strip_suffix('|').unwrap_or(inner);
+    let mut at = begin + inner.as_ptr().addr() - line.as_ptr().addr();
+    inner.split('|').map(move |cell| {
+        let start = at + cell.len() - cell.trim_start().len();
+        at += cell.len() + 1;
+        (start, cell.trim())
+    })
+}
+
+fn classify(name: &str, named: impl Fn(&str) -> Option<Named>) -> Option<Named> {
+    named(name::end_of(name)).filter(|named| named.is_secret() || *named == Named::TokenLike)
+}
+
+/// Finds the secret in a value that only its name speaks for: without marks it may be a word of a sentence.
+fn find_value(value: &str, begin: usize, named: Option<Named>, found: &mut Vec<Range<usize>>) {
+    let (offset, shown) = inner(value);
+    if offset > 0 || name::is_token_like(shown) {
+        find_cell(value, begin, named, found);
+    }
+}
+
+/// Finds the secret of a cell that can be nothing but a value.
+fn find_cell(cell: &str, begin: usize, named: Option<Named>, found: &mut Vec<Range<usize>>) {
+    let (offset, shown) = inner(cell);
+    let is_secret = named.is_some_and(|named| named.accepts(shown))
+        && Named::UnlessPattern.accepts(shown)
+        && token_patterns::can_be_value(shown.as_bytes(), usize::MAX)
+        && !shown.contains("://")
+        && is_given(shown.as_bytes());
+    if is_secret {
+        found.push(begin + offset..begin + offset + shown.len());
+    }
+}
+
+/// A value without marks, quotes and the end of a sentence, and where it begins.
+fn inner(value: &str) -> (usize, &str) {
+    let is_around = |letter: char| MARKS.contains(&letter) || matches!(letter, '"' | '\'');
+    let shown = value.trim_start_matches(is_around);
+    let end = |letter: char| is_around(letter) || matches!(letter, '.' | ',' | ';');
+    (value.len() - shown.len(), shown.trim_end_matches(end))
+}
