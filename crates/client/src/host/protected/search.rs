@@ -17,8 +17,11 @@ use crate::host::repository::{self, Extent, LookupBudget, Named, Settings};
 const INSTALLED: [&str; 7] =
     ["node_modules", "bower_components", "vendor", "target", ".venv", "venv", "__pypackages__"];
 
-/// The most entries of such directories that are searched for repositories. The nearest come first.
-pub(super) const MAX_INSTALLED_ENTRIES: usize = 20_000;
+/// The most entries of one such directory that are searched for repositories. The nearest come first. This takes about 5 ms.
+pub(super) const MAX_INSTALLED_ENTRIES: usize = 5_000;
+
+/// The most entries of all such directories.
+const MAX_ALL_INSTALLED_ENTRIES: usize = 20_000;
 
 /// Directories in a `.git` that only git writes and that name nothing that is run.
 const GIT_DATA: [&str; 3] = ["objects", "refs", "logs"];
@@ -164,7 +167,7 @@ impl<'a> Search<'a> {
             self.add_named_above(root);
             self.open.push_back(Open { root: root.as_path(), inside: PathBuf::new(), area: Area::Plain });
         }
-        let mut most_installed = MAX_INSTALLED_ENTRIES;
+        let mut most_installed = MAX_ALL_INSTALLED_ENTRIES;
         loop {
             while let Some(next) = self.open.pop_front().or_else(|| self.protected.pop_front()) {
                 if !self.look_through(&next, &mut most) {
@@ -174,38 +177,44 @@ impl<'a> Search<'a> {
                 }
             }
             let Some(next) = self.installed.pop_front().filter(|_| most_installed > 0) else { return };
-            self.find_repository(next, &mut most_installed);
+            self.find_repositories(next, &mut most_installed);
         }
     }
 
-    /// Opens a directory of installed packages if it is a work tree or a repository, and otherwise the directories in it.
-    /// Only names are compared: there are many such directories, and most have no repository.
-    fn find_repository(&mut self, open: Open<'a>, most: &mut usize) {
-        let directory = open.root.join(&open.inside);
-        let entries = match directory.read_dir() {
-            Ok(entries) => entries,
-            Err(error) if is_missing(&error) => return,
-            Err(_) => return self.close(directory, open.area),
-        };
-        let mut names = BTreeSet::new();
-        let mut directories = Vec::new();
-        for entry in entries.flatten() {
-            if *most == 0 {
-                break;
+    /// Opens the work trees and repositories in a directory of installed packages, and takes the entries that were read from
+    /// `left`. Only names are compared: there are many directories, and most have no repository.
+    fn find_repositories(&mut self, top: Open<'a>, left: &mut usize) {
+        let mut most = MAX_INSTALLED_ENTRIES.min(*left);
+        *left -= most;
+        let mut queue = VecDeque::from([top]);
+        while let Some(open) = queue.pop_front().filter(|_| most > 0) {
+            let directory = open.root.join(&open.inside);
+            let entries = match directory.read_dir() {
+                Ok(entries) => entries,
+                Err(error) if is_missing(&error) => continue,
+                Err(_) => {
+                    self.close(directory, open.area);
+                    continue;
+                }
+            };
+            let mut names = BTreeSet::new();
+            let mut directories = Vec::new();
+            for entry in entries.flatten().take(most) {
+                most -= 1;
+                let name = entry.file_name();
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    directories.push(open.inside.join(&name));
+                }
+                names.extend(REPOSITORY_NAMES.into_iter().find(|known| name == *known));
             }
-            *most -= 1;
-            let name = entry.file_name();
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                directories.push(open.inside.join(&name));
+            if names.contains(".git") || has_repository_layout(|name| names.contains(name)) {
+                self.open.push_back(Open { area: Area::Plain, ..open });
+            } else {
+                let open = |inside| Open { root: open.root, inside, area: Area::Installed };
+                queue.extend(directories.into_iter().map(open));
             }
-            names.extend(REPOSITORY_NAMES.into_iter().find(|known| name == *known));
         }
-        if names.contains(".git") || has_repository_layout(|name| names.contains(name)) {
-            self.open.push_back(Open { area: Area::Plain, ..open });
-        } else {
-            let open = |inside| Open { root: open.root, inside, area: Area::Installed };
-            self.installed.extend(directories.into_iter().map(open));
-        }
+        *left += most;
     }
 
     /// Returns `false` if no entries are left to look at.
