@@ -17,8 +17,8 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::deadline::Deadlines;
+use crate::early_requests::unknown_method;
 use crate::error::{ClientError, Login, LoginKind, Problem, Seen, Stage};
-use crate::lobby::unknown_method;
 use crate::peer_json;
 use crate::usage::Counted;
 
@@ -125,7 +125,7 @@ enum Opening {
 pub(crate) struct Running {
     pub(crate) peer: Peer,
     pub(crate) inbox: Inbox,
-    /// None if somebody else has started it.
+    /// `None` if another program has started it.
     pub(crate) process: Option<Process>,
     pub(crate) known: Introduced,
 }
@@ -158,7 +158,7 @@ pub(crate) async fn start(agent: &Agent, offer: Offer) -> Result<Running, Client
     }
 }
 
-/// Begins the conversation with an agent that somebody else has started.
+/// Begins the conversation with a running agent.
 pub(crate) async fn greet(link: Link, agent: &Agent, offer: Offer) -> Result<Running, ClientError> {
     let (peer, mut inbox) = narrows_rpc::start(link, Options::client(hears));
     let failed = |problem| ClientError::new(Stage::Initialize, problem);
@@ -172,7 +172,7 @@ pub(crate) async fn greet(link: Link, agent: &Agent, offer: Offer) -> Result<Run
     }
 }
 
-/// Everything is heard: what nobody here knows is refused, but told as an event first.
+/// All requests are received: an unknown one is reported as an event and refused.
 fn hears(_: &str) -> bool {
     true
 }

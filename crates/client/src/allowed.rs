@@ -11,14 +11,14 @@ use narrows_policy::{Command, Variable};
 use serde_json::Value;
 
 use crate::host::links;
-use crate::question::FileChange;
+use crate::permission_request::FileChange;
 
 /// How many are remembered; the oldest is forgotten first.
 const MAX_ALLOWED: usize = 16;
 
 /// What was allowed, as it would be done here.
 #[derive(Clone, Debug)]
-pub(crate) enum Deed {
+pub(crate) enum ClientAction {
     /// A command, where it runs and with which variables.
     Run { command: Command, cwd: PathBuf, env: Vec<Variable> },
     /// A file that is read, or a part of it.
@@ -29,7 +29,7 @@ pub(crate) enum Deed {
     Mcp { server: String, tool: String, arguments: Value },
 }
 
-impl Deed {
+impl ClientAction {
     /// A command. The order of its variables means nothing.
     pub(crate) fn run(command: Command, cwd: PathBuf, mut env: Vec<Variable>) -> Self {
         env.sort();
@@ -78,7 +78,7 @@ pub(crate) enum Holds {
 
 #[derive(Debug)]
 struct Entry {
-    deed: Deed,
+    client_action: ClientAction,
     /// Where the path of the deed led when it was allowed, without links.
     real: Option<PathBuf>,
     holds: Holds,
@@ -95,26 +95,27 @@ impl Allowed {
         lock(&self.list)
     }
 
-    /// Remembers that a person has allowed `deed`, for what its path leads to now. Looks at the disk.
-    pub(crate) fn remember(&self, deed: Deed, holds: Holds) {
-        let real = deed.place().and_then(|path| links::real(path).ok().flatten());
+    /// Remembers that a person has allowed `client_action`, for what its path leads to now. Looks at the disk.
+    pub(crate) fn remember(&self, client_action: ClientAction, holds: Holds) {
+        let real = client_action.place().and_then(|path| links::real(path).ok().flatten());
         let mut list = self.list();
         if list.len() >= MAX_ALLOWED {
             list.remove(0);
         }
-        list.push(Entry { deed, real, holds });
+        list.push(Entry { client_action, real, holds });
     }
 
-    /// Returns `true` if a person has allowed `deed`, done to what is at `real`; if it was for once, it is used up with
+    /// Returns `true` if a person has allowed `client_action`, done to what is at `real`; if it was for once, it is used up with
     /// that. `real` is where the path of the deed leads, without links. If a link was changed since the answer, it is
-    /// something else that nobody has allowed.
-    pub(crate) fn take(&self, deed: &Deed, real: Option<&Path>) -> bool {
+    /// something else that was not allowed.
+    pub(crate) fn take(&self, client_action: &ClientAction, real: Option<&Path>) -> bool {
         let mut list = self.list();
         // A gate in between asks by the name that the agent has, and has it done where that leads.
         let is_there = |entry: &Entry| {
-            entry.real.as_deref() == real && (real.is_some() || entry.deed.place() == deed.place())
+            entry.real.as_deref() == real
+                && (real.is_some() || entry.client_action.place() == client_action.place())
         };
-        let is_same = |entry: &Entry| entry.deed.is_same(deed) && is_there(entry);
+        let is_same = |entry: &Entry| entry.client_action.is_same(client_action) && is_there(entry);
         let Some(at) = list.iter().position(is_same) else { return false };
         if list[at].holds == Holds::Once {
             list.remove(at);
@@ -132,15 +133,15 @@ impl Allowed {
 mod tests {
     use super::*;
 
-    fn run(words: &[&str], cwd: &str, env: &[(&str, &str)]) -> Deed {
+    fn run(words: &[&str], cwd: &str, env: &[(&str, &str)]) -> ClientAction {
         let words = words.iter().map(|word| (*word).to_owned()).collect();
         let env = env.iter().map(|(name, value)| Variable::new(*name, *value)).collect();
-        Deed::run(Command::Argv(words), cwd.into(), env)
+        ClientAction::run(Command::Argv(words), cwd.into(), env)
     }
 
     /// Takes what leads to where its path says, through no links.
-    fn take(allowed: &Allowed, deed: &Deed) -> bool {
-        allowed.take(deed, deed.place())
+    fn take(allowed: &Allowed, client_action: &ClientAction) -> bool {
+        allowed.take(client_action, client_action.place())
     }
 
     #[test]
@@ -150,15 +151,18 @@ mod tests {
         let [one, two, link] = ["one", "two", "link"].map(|name| top.join(name));
         std::fs::create_dir(&one).unwrap();
         std::os::unix::fs::symlink("one", &link).unwrap();
-        for deed in [
-            Deed::Read { path: link.clone() },
-            Deed::Write { path: link.clone(), text: "x".into() },
+        for client_action in [
+            ClientAction::Read { path: link.clone() },
+            ClientAction::Write { path: link.clone(), text: "x".into() },
             run(&["ls"], link.to_str().unwrap(), &[]),
         ] {
             let allowed = Allowed::default();
-            allowed.remember(deed.clone(), Holds::Once);
-            assert!(!allowed.take(&deed, Some(&two)) && !allowed.take(&deed, Some(&link)), "{deed:?}");
-            assert!(allowed.take(&deed, Some(&one)), "{deed:?}");
+            allowed.remember(client_action.clone(), Holds::Once);
+            assert!(
+                !allowed.take(&client_action, Some(&two)) && !allowed.take(&client_action, Some(&link)),
+                "{client_action:?}"
+            );
+            assert!(allowed.take(&client_action, Some(&one)), "{client_action:?}");
         }
     }
 
@@ -170,8 +174,8 @@ mod tests {
         std::os::unix::fs::symlink("one", top.join("link")).unwrap();
         let (named, real) = (top.join("link/file"), top.join("one/file"));
         let allowed = Allowed::default();
-        allowed.remember(Deed::Write { path: named, text: "x".into() }, Holds::Once);
-        let write = |text: &str| Deed::Write { path: real.clone(), text: text.to_owned() };
+        allowed.remember(ClientAction::Write { path: named, text: "x".into() }, Holds::Once);
+        let write = |text: &str| ClientAction::Write { path: real.clone(), text: text.to_owned() };
         assert!(!take(&allowed, &write("y")));
         assert!(take(&allowed, &write("x")) && !take(&allowed, &write("x")));
     }
@@ -185,7 +189,7 @@ mod tests {
             run(&["ls", "-l"], "/v", &[("A", "1"), ("B", "2")]),
             run(&["ls", "-l"], "/w", &[("A", "1")]),
             run(&["ls", "-l"], "/w", &[("A", "1"), ("B", "3")]),
-            Deed::Write { path: "/w".into(), text: String::new() },
+            ClientAction::Write { path: "/w".into(), text: String::new() },
         ] {
             assert!(!take(&allowed, &other), "{other:?}");
         }
@@ -206,9 +210,9 @@ mod tests {
     #[test]
     fn a_write_is_the_same_with_the_same_text_only() {
         let allowed = Allowed::default();
-        let write = |text: &str| Deed::Write { path: "/w/a".into(), text: text.to_owned() };
+        let write = |text: &str| ClientAction::Write { path: "/w/a".into(), text: text.to_owned() };
         allowed.remember(write("x"), Holds::Once);
-        assert!(!take(&allowed, &Deed::Read { path: "/w/a".into() }));
+        assert!(!take(&allowed, &ClientAction::Read { path: "/w/a".into() }));
         assert!(!take(&allowed, &write("y")) && take(&allowed, &write("x")));
     }
 

@@ -8,7 +8,7 @@ use narrows_policy::Policy;
 use narrows_process::Environment;
 
 use crate::mcp::ServerConfig;
-use crate::question::Decide;
+use crate::permission_request::PermissionHandler;
 
 /// How a session works: where, with what, and what it may do.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ pub struct SessionConfig {
     /// What the agent may do.
     pub policy: Arc<Policy>,
     /// Who decides what the policy leaves open; without anybody it is refused.
-    pub on_permission: Option<Arc<dyn Decide>>,
+    pub on_permission: Option<Arc<dyn PermissionHandler>>,
     /// MCP servers for the agent.
     pub mcp_servers: Vec<ServerConfig>,
     /// The environment of commands that the agent runs here.
@@ -46,12 +46,12 @@ pub struct SessionConfig {
     pub sandbox: bool,
     /// Whether its directories are on another machine: then none of this one belongs to it.
     pub elsewhere: bool,
-    /// Whether to log in by variables that are set, if the agent wants somebody to.
+    /// Whether to log in by variables that are set, if the agent requires a login.
     pub log_in: bool,
 }
 
 impl SessionConfig {
-    /// A session in `cwd` under `policy`, with the agent's own model and nobody to ask.
+    /// Creates the settings of a session in `cwd` under `policy`, with the agent's default model and no permission handler.
     #[must_use]
     pub fn new(cwd: PathBuf, policy: Arc<Policy>) -> Self {
         Self {

@@ -25,7 +25,7 @@ pub struct Deadlines {
     pub close: Duration,
     /// To say anything at all during a turn; zero means as long as it takes.
     pub silence: Duration,
-    /// For a person to answer a question; what nobody answers is refused.
+    /// For a person to answer a permission request. Without an answer it is denied.
     pub permission: Duration,
 }
 

@@ -209,7 +209,7 @@ impl From<CallError> for Problem {
     }
 }
 
-/// Whether an agent says by `error` that somebody must log in first.
+/// Returns `true` if `error` says that a login is required.
 pub(crate) fn wants_login(error: &CallError) -> bool {
     matches!(error, CallError::Refused(error) if error.is(Code::AuthRequired))
 }

@@ -30,7 +30,7 @@ pub struct RuntimeEvent {
     pub session_id: Option<Arc<str>>,
     /// What happened.
     pub body: EventBody,
-    /// The message of the agent that it was read from, unless the body has all of it or nobody wants it.
+    /// The message of the agent that it was read from. `None` if the body has all of it or it is not wanted.
     pub raw: Option<Json>,
 }
 

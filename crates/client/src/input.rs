@@ -99,7 +99,7 @@ pub(crate) fn blocks(inputs: &[Input], cwd: &Path, takes_images: bool) -> Result
 /// goes out.
 fn image(path: &Path) -> Result<Block, InputError> {
     let unreadable = |error| InputError::Unreadable { path: path.to_owned(), error };
-    // Looked at first: opening a pipe would wait for somebody at its other end.
+    // The kind is checked first: opening a pipe would wait for a writer.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(InputError::NoImage(path.to_owned()));
     }

@@ -5,22 +5,22 @@
 
 mod agent;
 mod allowed;
-mod authority;
-mod choose;
 mod config;
 mod deadline;
-mod docket;
+mod early_requests;
 mod error;
 mod event;
-mod feed;
+mod event_queue;
 mod host;
 mod input;
-mod lobby;
-mod losses;
 pub mod map;
 mod mcp;
+mod message_loss;
+mod option_choice;
 mod peer_json;
-mod question;
+mod pending_permissions;
+mod permission_request;
+mod permissions;
 mod run;
 mod runtime;
 mod services;
@@ -31,7 +31,6 @@ mod turn;
 mod usage;
 
 pub use agent::{Agent, CommandRunner, Info, Introduced, Offer};
-pub use choose::PermissionOption;
 pub use config::SessionConfig;
 pub use deadline::Deadlines;
 pub use error::{ClientError, Login, LoginKind, Problem, Seen, Stage};
@@ -43,10 +42,13 @@ pub use host::confinement::Confinement;
 pub use host::links::{Unfollowed, follow_links};
 pub use host::protected::ProtectedFiles;
 pub use input::Input;
-pub use losses::Losses;
 pub use map::Fault;
 pub use mcp::{ConfigError, ServerConfig, Transport};
-pub use question::{Approval, Decide, FileChange, Pending, Question, Reply, RequestProblem};
+pub use message_loss::MessageLoss;
+pub use option_choice::PermissionOption;
+pub use permission_request::{
+    Approval, FileChange, Pending, PermissionHandler, PermissionReply, PermissionRequest, RequestProblem,
+};
 pub use run::{Canceller, Events, RunError, RunHandle, RunRequest, RunResult};
 pub use runtime::{Listed, Runtime};
 pub use session::{Rejection, Session};

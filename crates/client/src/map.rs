@@ -12,9 +12,9 @@ mod effects;
 mod end;
 mod fault;
 mod gate;
+mod message_assembler;
 mod read;
-mod speech;
-pub(crate) mod surrogate;
+pub(crate) mod surrogates;
 #[cfg(test)]
 mod tests;
 mod update;
@@ -31,7 +31,7 @@ pub use self::end::{End, Outcome};
 pub use self::fault::Fault;
 
 use self::calls::Calls;
-use self::speech::{Ended, Speech};
+use self::message_assembler::{Ended, MessageAssembler};
 use crate::event::{EventBody, Json, Message, Payload, Role, RuntimeEvent};
 
 /// How a mapper maps.
@@ -60,8 +60,8 @@ pub struct Mapper {
     /// When the run began: no event of it has an earlier time, though clocks may be set back.
     started_ms: u64,
     replaying: bool,
-    said: Speech,
-    thought: Speech,
+    said: MessageAssembler,
+    thought: MessageAssembler,
     calls: Calls,
     fault: Option<Fault>,
     /// The MCP servers of the user that run here.
@@ -79,8 +79,8 @@ impl Mapper {
             run_id: None,
             started_ms: 0,
             replaying: false,
-            said: Speech::default(),
-            thought: Speech::default(),
+            said: MessageAssembler::default(),
+            thought: MessageAssembler::default(),
             calls: Calls::default(),
             fault: None,
             servers: Vec::new(),

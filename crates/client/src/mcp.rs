@@ -9,19 +9,19 @@
 //!                            └───── HostServer ── FileService, CommandService
 //! ```
 
+mod config;
+#[cfg(test)]
+mod fixture;
 mod gate;
-mod given;
 mod host_server;
 mod hosted;
 mod message;
 mod plan;
 mod relay;
-#[cfg(test)]
-mod scene;
 mod service;
 
+pub use config::{ConfigError, ServerConfig, Transport};
 pub(crate) use gate::{Asked, Gate, Refusal};
-pub use given::{ConfigError, ServerConfig, Transport};
 pub(crate) use host_server::{HostServer, Offer, ToolCall};
 pub(crate) use hosted::{Hosted, Hosting, Limits};
 pub(crate) use plan::{Housed, Resident, plan};

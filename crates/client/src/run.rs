@@ -1,4 +1,4 @@
-//! One turn, as whoever asked for it sees it.
+//! One turn, as its caller sees it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::event::{EventBody, Json, Payload, RuntimeEvent, Status};
-use crate::feed::{Fed, Reader};
+use crate::event_queue::{QueueItem, Reader};
 use crate::input::Input;
 use crate::map::Fault;
 use crate::usage::Usage;
@@ -79,7 +79,7 @@ impl RunHandle {
         &self.run_id
     }
 
-    /// What happens next; `None` after `run.completed`. Whoever reads slowly slows the agent down.
+    /// Returns the next event; `None` after `run.completed`. A slow reader slows the agent down.
     pub async fn next(&mut self) -> Option<RuntimeEvent> {
         self.events.next().await
     }
@@ -102,7 +102,7 @@ impl RunHandle {
     }
 }
 
-/// How a run ended, also if whoever was to tell has gone.
+/// The result of a run, also if its session has gone.
 pub(crate) async fn settled(result: oneshot::Receiver<RunResult>) -> RunResult {
     result.await.unwrap_or_else(|_| RunResult {
         status: Status::Error,
@@ -165,7 +165,7 @@ impl Canceller {
     }
 }
 
-impl Fed for RuntimeEvent {
+impl QueueItem for RuntimeEvent {
     fn is_vital(&self) -> bool {
         matches!(
             self.body,

@@ -20,10 +20,10 @@ use tokio::sync::OnceCell;
 
 use crate::agent::{self, Agent, Introduced, Offer, Running};
 use crate::config::SessionConfig;
+use crate::early_requests::{self, EarlyRequests};
 use crate::error::{ClientError, LoginKind, Problem, Seen, Stage, wants_login};
-use crate::lobby::{self, Lobby};
-use crate::losses::Losses;
 use crate::mcp::{Hosted, Limits as McpLimits};
+use crate::message_loss::MessageLoss;
 use crate::peer_json;
 use crate::session::{self, Session};
 
@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     pub(crate) known: Introduced,
     pub(crate) offer: Offer,
     pub(crate) peer: Peer,
-    pub(crate) lobby: Arc<Lobby>,
+    pub(crate) early_requests: Arc<EarlyRequests>,
     pub(crate) mcp: Hosted,
     /// What this machine can confine commands with, once that was looked for.
     support: Arc<OnceCell<Support>>,
@@ -84,7 +84,7 @@ impl Runtime {
         Ok(Self::of(agent, offer, running))
     }
 
-    /// The same for an agent that somebody else has started, at the other end of `link`. Its `spec` is not used, but for
+    /// Like [`start`](Self::start), for a running agent at the other end of `link`. Its `spec` is not used, but for
     /// the environment that it is said to have.
     ///
     /// # Errors
@@ -95,15 +95,15 @@ impl Runtime {
     }
 
     fn of(agent: Agent, offer: Offer, running: Running) -> Self {
-        let lobby = Arc::new(Lobby::default());
+        let early_requests = Arc::new(EarlyRequests::default());
         let mcp = Hosted::new(McpLimits::default());
         let (peer, known) = (running.peer, running.known);
         let elsewhere = (mcp.clone(), peer.clone());
         let other = move |request: Request| other(&elsewhere.0, &elsewhere.1, request);
-        tokio::spawn(lobby::read(Arc::clone(&lobby), running.inbox, other));
+        tokio::spawn(early_requests::read(Arc::clone(&early_requests), running.inbox, other));
         let process = StdMutex::new(running.process);
         let support = Arc::default();
-        Self { shared: Arc::new(Shared { agent, known, offer, peer, lobby, mcp, support, process }) }
+        Self { shared: Arc::new(Shared { agent, known, offer, peer, early_requests, mcp, support, process }) }
     }
 
     /// What the user calls the agent.
@@ -198,8 +198,8 @@ impl Runtime {
 
     /// What of the agent's messages was not taken until now.
     #[must_use]
-    pub fn losses(&self) -> Losses {
-        self.shared.losses()
+    pub fn message_loss(&self) -> MessageLoss {
+        self.shared.message_loss()
     }
 }
 
@@ -235,9 +235,9 @@ impl Shared {
     }
 
     /// What of the agent's messages was not taken until now.
-    pub(crate) fn losses(&self) -> Losses {
+    pub(crate) fn message_loss(&self) -> MessageLoss {
         let (stats, link) = (self.peer.stats(), self.peer.link_stats());
-        Losses {
+        MessageLoss {
             too_long: link.too_long,
             unclaimed: stats.unclaimed,
             nameless: stats.nameless,
@@ -245,7 +245,7 @@ impl Shared {
         }
     }
 
-    /// What this machine can confine commands with, once somebody has looked.
+    /// The sandboxes of this machine, once they were determined.
     pub(crate) fn support(&self) -> Arc<OnceCell<Support>> {
         Arc::clone(&self.support)
     }
@@ -277,7 +277,7 @@ impl Shared {
         answer.and_then(read).map_err(|error| self.explained(stage, error))
     }
 
-    /// What an error in answer to a request means: perhaps that somebody must log in.
+    /// Returns the error that an error response stands for. It may require a login.
     pub(crate) fn explained(&self, stage: Stage, error: CallError) -> ClientError {
         let problem = match error {
             error if wants_login(&error) => Problem::LoginNeeded(self.known.logins.clone()),
@@ -286,7 +286,7 @@ impl Shared {
         self.failed(stage, problem)
     }
 
-    /// Logs in by the first way that needs nobody: variables that are set. Whether there was one.
+    /// Logs in by the first method that needs no person: variables that are set. Returns `true` if there is one.
     pub(crate) async fn log_in(&self) -> Result<bool, ClientError> {
         let is_set = |how: &LoginKind| matches!(how, LoginKind::Environment { variables, missing } if missing.is_empty() && !variables.is_empty());
         let Some(login) = self.known.logins.iter().find(|login| is_set(&login.how)) else { return Ok(false) };

@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use crate::allowed::Deed;
-use crate::authority::{About, Authority, DeedAt, Denied, TurnId};
+use crate::allowed::ClientAction;
 use crate::host::confinement::Confinement;
 use crate::host::files::{FileError, FileErrorKind, Files, Found, PathLinks};
 use crate::host::links;
 use crate::host::terminal::{Create, Terminals};
 use crate::mcp::{CommandService, FileService, Gate, Pending, Ran, Refusal, Run, ServiceError};
+use crate::permissions::{ClientActionAt, Denied, PermissionService, RequestSubject, TurnId};
 
 /// How often a file is looked for that is replaced just then.
 const TRIES: usize = 8;
@@ -31,7 +31,7 @@ const OUTPUT: usize = 1 << 20;
 
 /// The files and commands of one session.
 pub(crate) struct Services {
-    pub(crate) authority: Arc<Authority>,
+    pub(crate) permissions: Arc<PermissionService>,
     pub(crate) files: Files,
     pub(crate) terminals: Terminals,
     pub(crate) environment: Environment,
@@ -151,17 +151,20 @@ impl Services {
         line: Option<u32>,
         limit: Option<u32>,
     ) -> Result<Slotted<String>, Unserved> {
-        let deed = Deed::Read { path: path.clone() };
-        let about = |found: &Path| About {
+        let client_action = ClientAction::Read { path: path.clone() };
+        let about = |found: &Path| RequestSubject {
             turn,
             method: FS_READ_TEXT_FILE,
             title: format!("Read {}", path.display()),
             kind: "read",
             input: json!({"path": path}),
             paths: vec![found.to_owned()],
-            ..About::default()
+            ..RequestSubject::default()
         };
-        self.with(Kind::Read, (&path, links), about, Some(deed), move |found| found.read(line, limit)).await
+        self.with(Kind::Read, (&path, links), about, Some(client_action), move |found| {
+            found.read(line, limit)
+        })
+        .await
     }
 
     /// Replaces a file, or makes it.
@@ -171,20 +174,20 @@ impl Services {
         (path, links): (PathBuf, PathLinks),
         text: String,
     ) -> Result<Slotted<()>, Unserved> {
-        let deed = Deed::Write { path: path.clone(), text: text.clone() };
+        let client_action = ClientAction::Write { path: path.clone(), text: text.clone() };
         let text: Arc<str> = text.into();
         let length = text.len();
         let confinement = self.confinement.clone();
-        let about = |found: &Path| About {
+        let about = |found: &Path| RequestSubject {
             turn,
             method: FS_WRITE_TEXT_FILE,
             title: format!("Write {}", path.display()),
             kind: "edit",
             input: json!({"path": path, "bytes": length}),
             paths: vec![found.to_owned()],
-            ..About::default()
+            ..RequestSubject::default()
         };
-        self.with(Kind::Edit, (&path, links), about, Some(deed), move |found| {
+        self.with(Kind::Edit, (&path, links), about, Some(client_action), move |found| {
             found.write(&text, confinement.write_mode(found.path()))
         })
         .await
@@ -196,8 +199,8 @@ impl Services {
         self: &Arc<Self>,
         kind: Kind,
         (path, links): (&Path, PathLinks),
-        about: impl Fn(&Path) -> About,
-        deed: Option<Deed>,
+        about: impl Fn(&Path) -> RequestSubject,
+        client_action: Option<ClientAction>,
         act: impl Fn(&Found) -> Result<T, FileError> + Clone + Send + 'static,
     ) -> Result<Slotted<T>, Unserved> {
         let mut permitted: Option<PathBuf> = None;
@@ -210,15 +213,16 @@ impl Services {
             };
             let found = match blocking(find).await {
                 Err(error) if *error.kind() == FileErrorKind::Outside => {
-                    self.authority.out_of_reach(&about(path), &error.to_string()).await;
+                    self.permissions.out_of_reach(&about(path), &error.to_string()).await;
                     return Err(error.into());
                 }
                 found => found?,
             };
             if permitted.as_deref() != Some(found.path()) {
                 let action = self.file_action(kind, path, found.path()).await;
-                let deed = deed.as_ref().map(|deed| (deed, Some(found.path())));
-                self.authority.permit(&action, about(found.path()), deed).await?;
+                let client_action =
+                    client_action.as_ref().map(|client_action| (client_action, Some(found.path())));
+                self.permissions.permit(&action, about(found.path()), client_action).await?;
                 permitted = Some(found.path().to_owned());
             }
             let act = act.clone();
@@ -235,7 +239,7 @@ impl Services {
     /// Returns the action on the file `found`, which was asked for by the name `asked`.
     async fn file_action(&self, kind: Kind, asked: &Path, found: &Path) -> Action {
         let (asked, found) = (asked.to_owned(), found.to_owned());
-        let files = self.authority.files().clone();
+        let files = self.permissions.files().clone();
         let reading = move || Ok::<_, Infallible>(links::file_action(kind, &asked, &found, &files));
         let Ok(action) = blocking(reading).await;
         action
@@ -270,16 +274,16 @@ impl Services {
             ..Action::execute(Command::Argv(argv.clone()), Some(named.clone()))
         };
         let action = self.followed(action, cwd.clone()).await;
-        let about = About {
+        let about = RequestSubject {
             turn,
             method: TERMINAL_CREATE,
             title: title(&variables, &argv),
             kind: "execute",
             input: input(&program, &args, &asked, &variables),
-            ..About::default()
+            ..RequestSubject::default()
         };
-        let deed = Deed::run(Command::Argv(argv), asked, variables);
-        let sandbox = self.permit_command(&action, &about, (&deed, Some(&cwd))).await?;
+        let client_action = ClientAction::run(Command::Argv(argv), asked, variables);
+        let sandbox = self.permit_command(&action, &about, (&client_action, Some(&cwd))).await?;
         let program = self.program(program, &env, &cwd)?;
         let mut environment = self.environment.clone();
         for (name, value) in env {
@@ -290,7 +294,7 @@ impl Services {
             args: args.into_iter().map(Into::into).collect(),
             env: environment,
             cwd,
-            cwd_links: match self.authority.here() {
+            cwd_links: match self.permissions.here() {
                 None if !refuses_links => CwdLinks::Follow,
                 _ => CwdLinks::Refuse,
             },
@@ -302,10 +306,10 @@ impl Services {
 
     /// `action` with where the words of its command lead, which runs in `directory`. What cannot be followed may be anything.
     async fn followed(&self, action: Action, directory: PathBuf) -> Action {
-        if self.authority.here().is_none() {
+        if self.permissions.here().is_none() {
             return action;
         }
-        let files = self.authority.files().clone();
+        let files = self.permissions.files().clone();
         let mut followed = action.clone();
         let is_followed =
             blocking(move || links::follow_links_in(&mut followed, &directory, &files).map(|()| followed))
@@ -319,13 +323,13 @@ impl Services {
     async fn permit_command(
         &self,
         action: &Action,
-        about: &About,
-        deed: DeedAt<'_>,
+        about: &RequestSubject,
+        client_action: ClientActionAt<'_>,
     ) -> Result<Option<Sandbox>, Unserved> {
         let (mut sandbox, mut confined) = self.confinement.now().await;
         for _ in 0..TRIES {
-            let waits = self.authority.judge_in(about.turn, confined, action).verdict == Verdict::Ask;
-            self.authority.permit_in(confined, action, about.clone(), Some(deed)).await?;
+            let waits = self.permissions.judge_in(about.turn, confined, action).verdict == Verdict::Ask;
+            self.permissions.permit_in(confined, action, about.clone(), Some(client_action)).await?;
             if !waits {
                 return Ok(sandbox);
             }
@@ -341,7 +345,7 @@ impl Services {
     /// A directory by its name, and where that leads: there the command runs. The directory of the session is known by
     /// where it leads alone.
     async fn directory(&self, asked: &Path) -> Result<(PathBuf, PathBuf), Unserved> {
-        if self.authority.here().is_none() {
+        if self.permissions.here().is_none() {
             return Ok((asked.to_owned(), asked.to_owned()));
         }
         let path = asked.to_owned();
@@ -410,7 +414,7 @@ impl FileService for ThroughMcp {
         limit: Option<u32>,
     ) -> Pending<'_, Result<String, ServiceError>> {
         let path = self.0.cwd.join(path);
-        let turn = self.0.authority.turn();
+        let turn = self.0.permissions.turn();
         Box::pin(async move {
             self.0
                 .read(turn, (path, PathLinks::Follow), line, limit)
@@ -422,7 +426,7 @@ impl FileService for ThroughMcp {
 
     fn write(&self, path: PathBuf, text: String) -> Pending<'_, Result<(), ServiceError>> {
         let path = self.0.cwd.join(path);
-        let turn = self.0.authority.turn();
+        let turn = self.0.permissions.turn();
         Box::pin(async move {
             self.0
                 .write(turn, (path, PathLinks::Follow), text)
@@ -450,7 +454,7 @@ impl Drop for Release {
 
 impl CommandService for ThroughMcp {
     fn run(&self, run: Run) -> Pending<'_, Result<Ran, ServiceError>> {
-        let turn = self.0.authority.turn();
+        let turn = self.0.permissions.turn();
         Box::pin(async move {
             let Run { program, args, env, cwd, time_limit, output_limit } = run;
             let cwd = cwd.map(|cwd| self.0.cwd.join(cwd));
@@ -485,7 +489,7 @@ impl CommandService for ThroughMcp {
 }
 
 /// Decides about calls of MCP servers that run here.
-pub(crate) struct McpGate(pub(crate) Arc<Authority>);
+pub(crate) struct McpGate(pub(crate) Arc<PermissionService>);
 
 impl Gate for McpGate {
     fn may(&self, asked: crate::mcp::Asked) -> Pending<'_, Result<(), Refusal>> {
@@ -495,8 +499,12 @@ impl Gate for McpGate {
             let arguments = Value::Object(arguments);
             let name = tool.unwrap_or_else(|| method.clone());
             let action = self.0.followed(Action::mcp(&server, &name, &arguments)).await;
-            let deed = Deed::Mcp { server: server.clone(), tool: name.clone(), arguments: arguments.clone() };
-            let about = About {
+            let client_action = ClientAction::Mcp {
+                server: server.clone(),
+                tool: name.clone(),
+                arguments: arguments.clone(),
+            };
+            let about = RequestSubject {
                 turn,
                 method: "mcp/message",
                 title: format!("Use {name} of {server}"),
@@ -504,10 +512,10 @@ impl Gate for McpGate {
                 tool: Some(format!("{server}.{name}")),
                 mcp: Some((server, name)),
                 input: arguments,
-                ..About::default()
+                ..RequestSubject::default()
             };
             self.0
-                .permit(&action, about, Some((&deed, None)))
+                .permit(&action, about, Some((&client_action, None)))
                 .await
                 .map_err(|denied| Refusal(denied.to_string()))
         })

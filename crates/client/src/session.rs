@@ -2,15 +2,15 @@
 
 mod active;
 mod actor;
-mod course;
 mod mode_guard;
 mod open;
 mod own_commands;
-mod patience;
 mod permission;
 mod restrict;
+mod run_lifecycle;
 mod serve;
 mod set;
+mod timeouts;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -22,7 +22,7 @@ use narrows_base::sync::lock;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::{ClientError, Problem, Stage};
-use crate::feed::Reader;
+use crate::event_queue::Reader;
 use crate::mcp::Hosted;
 use crate::run::{Events, RunHandle, RunRequest};
 use crate::runtime::Shared;
@@ -147,7 +147,7 @@ impl Session {
     pub(crate) async fn tell_rejection(&self, rejection: &Rejection) {
         let Rejection { option, value, reason } = rejection.clone();
         let (told, telling) = oneshot::channel();
-        // A session that has ended has nobody to tell.
+        // The session may have ended.
         if self.commands.send(Command::Rejected { option, value, reason, told }).await.is_ok() {
             let _ = telling.await;
         }

@@ -1,7 +1,7 @@
 //! What is known of a session: what it is called, what it can be told, and what can be set.
 //!
 //! Agents differ most in how they let one choose a model. What is read here is read loosely, from the text of answers
-//! and updates, so that no agent is lost for a field that nobody needs.
+//! and updates, so that an invalid field that is not needed fails no session.
 
 use serde::Serialize;
 use serde_json::Value;

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 /// The member that holds what is not an object itself.
 const MEMBER: &str = "value";
 
-/// How many problems are told: whoever repairs the first few mostly repairs the rest.
+/// The most problems that are reported. Who fixes the first few mostly fixes the rest.
 const PROBLEMS: usize = 10;
 
 /// How many characters of a problem are told.
@@ -91,7 +91,7 @@ impl Form {
     /// The value in `text`, the last message of a turn.
     ///
     /// # Errors
-    /// What is wrong with it, in sentences for whoever wrote it.
+    /// Problems, as sentences for the model.
     pub(crate) fn read(&self, text: &str) -> Result<Value, Vec<String>> {
         let Some(found) = find::last(text, self.wrapped) else {
             return Err(vec!["there is no JSON object in the message".to_owned()]);

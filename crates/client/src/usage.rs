@@ -373,7 +373,7 @@ impl Cost {
         }
         let base = before.filter(|before| before.currency == self.currency && before.amount <= self.amount);
         let spent = self.amount - base.map_or(0.0, |before| before.amount);
-        // Differences of decimal amounts have a tail that nobody was billed.
+        // Differences of decimal amounts have rounding errors.
         Some((spent * 1e9).round() / 1e9)
     }
 }

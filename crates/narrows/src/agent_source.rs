@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use narrows_acp::Version;
 use narrows_agent::ModelRoute;
-use narrows_client::{Agent, Decide, Offer, Runtime, ServerConfig, SessionConfig};
+use narrows_client::{Agent, Offer, PermissionHandler, Runtime, ServerConfig, SessionConfig};
 use narrows_policy::Access;
 use narrows_process::{AllowList, Spec};
 use narrows_remote::client::Target;
@@ -259,7 +259,7 @@ pub(crate) fn from_command(
 pub(crate) fn session_request(
     args: &SessionArgs,
     selected: &mut SelectedAgent,
-    asks: Option<Arc<dyn Decide>>,
+    asks: Option<Arc<dyn PermissionHandler>>,
 ) -> Result<SessionRequest, Failure> {
     let defaults = &selected.defaults;
     let policy = policy::policy(args, defaults)?;

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use narrows_client::{PermissionOption, Question, Reply};
+use narrows_client::{PermissionOption, PermissionReply, PermissionRequest};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::termios::{QueueSelector, tcflush, tcgetwinsize};
 use tokio::sync::oneshot;
@@ -45,7 +45,7 @@ pub(crate) fn is_possible(output: Output) -> bool {
 
 /// A prompt on the terminal. Dropping it withdraws the prompt.
 pub(crate) struct PermissionPrompt {
-    answered: oneshot::Receiver<Reply>,
+    answered: oneshot::Receiver<PermissionReply>,
     stage: PromptStage,
     /// A byte lets the thread accept answers. Closing it tells the thread that the answer is no longer needed.
     control: PipeWriter,
@@ -63,14 +63,18 @@ enum PromptStage {
 
 impl PermissionPrompt {
     /// Starts the prompt in a thread of its own: it blocks until the user answers.
-    pub(crate) fn start(question: Arc<Question>, source: ApprovalSource, color: Color) -> io::Result<Self> {
+    pub(crate) fn start(
+        question: Arc<PermissionRequest>,
+        source: ApprovalSource,
+        color: Color,
+    ) -> io::Result<Self> {
         Self::start_at(terminal, question, source, color)
     }
 
     /// Starts the prompt at the terminal that `terminal` opens.
     pub(crate) fn start_at(
         terminal: impl FnOnce() -> io::Result<File> + Send + 'static,
-        question: Arc<Question>,
+        question: Arc<PermissionRequest>,
         source: ApprovalSource,
         color: Color,
     ) -> io::Result<Self> {
@@ -87,13 +91,13 @@ impl PermissionPrompt {
                 run_prompt(&mut terminal, &question, &rendered, &controlled)
             };
             // A receiver that is gone needs no answer.
-            let _ = answer.send(asked().unwrap_or(Reply::Nobody));
+            let _ = answer.send(asked().unwrap_or(PermissionReply::Nobody));
         })?;
         Ok(Self { answered, stage: PromptStage::Writing(writing), control })
     }
 
     /// Waits for the answer. Cancel-safe.
-    pub(crate) async fn reply(&mut self) -> Reply {
+    pub(crate) async fn reply(&mut self) -> PermissionReply {
         loop {
             match &mut self.stage {
                 // A thread that fails before it has written still sends an answer.
@@ -107,7 +111,9 @@ impl PermissionPrompt {
                     let _ = self.control.write_all(b"\n");
                     self.stage = PromptStage::Answering;
                 }
-                PromptStage::Answering => return (&mut self.answered).await.unwrap_or(Reply::Nobody),
+                PromptStage::Answering => {
+                    return (&mut self.answered).await.unwrap_or(PermissionReply::Nobody);
+                }
             }
         }
     }
@@ -154,25 +160,25 @@ fn size(terminal: &File) -> Size {
 /// `control` is closed.
 fn run_prompt(
     terminal: &mut File,
-    question: &Question,
+    question: &PermissionRequest,
     rendered: &Rendered,
     mut control: &PipeReader,
-) -> io::Result<Reply> {
+) -> io::Result<PermissionReply> {
     let is_wanted = control.read(&mut [0])? > 0;
     if is_wanted && let Some(reply) = read_answer(terminal, question, rendered, control)? {
         return Ok(reply);
     }
     terminal.write_all(b"\n  The question was taken back.\n")?;
-    Ok(Reply::Reject)
+    Ok(PermissionReply::Reject)
 }
 
 /// Shows the keys until one of them answers. Returns `None` if `control` is closed first.
 fn read_answer(
     terminal: &mut File,
-    question: &Question,
+    question: &PermissionRequest,
     rendered: &Rendered,
     control: &PipeReader,
-) -> io::Result<Option<Reply>> {
+) -> io::Result<Option<PermissionReply>> {
     // Discards keys pressed before the prompt was readable.
     tcflush(&*terminal, QueueSelector::IFlush)?;
     let _shown = Echo::on(terminal);
@@ -187,7 +193,7 @@ fn read_answer(
         let length = terminal.read(&mut answer)?;
         let answer = String::from_utf8_lossy(&answer[..length]);
         match parse_answer(&question.options, answer.trim()) {
-            Some(Reply::Reject) => return Ok(Some(Reply::Reject)),
+            Some(PermissionReply::Reject) => return Ok(Some(PermissionReply::Reject)),
             Some(reply) if rendered.is_whole => return Ok(Some(reply)),
             invalid => {
                 terminal.write_all(rendered.question.as_bytes())?;
@@ -212,14 +218,14 @@ fn valid_answers(options: &[PermissionOption], is_partial: bool) -> String {
 }
 
 /// Parses an answer. `None` if it is invalid.
-fn parse_answer(options: &[PermissionOption], answer: &str) -> Option<Reply> {
+fn parse_answer(options: &[PermissionOption], answer: &str) -> Option<PermissionReply> {
     match answer.to_ascii_lowercase().as_str() {
-        "y" | "yes" => Some(Reply::Allow),
-        "n" | "no" | "" => Some(Reply::Reject),
+        "y" | "yes" => Some(PermissionReply::Allow),
+        "n" | "no" | "" => Some(PermissionReply::Reject),
         number => {
             let offered = &options[..options.len().min(MAX_OPTIONS)];
             let option = offered.get(number.parse::<usize>().ok()?.checked_sub(1)?)?;
-            Some(Reply::Select(option.option_id.clone()))
+            Some(PermissionReply::Select(option.option_id.clone()))
         }
     }
 }
@@ -238,9 +244,9 @@ mod tests {
     }
 
     /// A request without details.
-    pub(super) fn question() -> Question {
+    pub(super) fn question() -> PermissionRequest {
         let because = Because::Preset { access: Access::Medium, kind: Kind::Delete, why: "asks about it" };
-        Question {
+        PermissionRequest {
             id: "perm_1".to_owned(),
             session_id: "s".to_owned(),
             run_id: None,
@@ -303,7 +309,7 @@ mod tests {
             person.write_all(b"n\n").expect("keys");
             (person, output_thread)
         });
-        assert_eq!(asking.reply().await, Reply::Reject);
+        assert_eq!(asking.reply().await, PermissionReply::Reject);
         assert!(before.elapsed() >= READING_DELAY);
         drop(answers.join());
     }
@@ -329,11 +335,11 @@ mod tests {
     fn invalid_answers_are_asked_for_again() {
         let options = [option("a", "allow_once"), option("b", "allow_once")];
         for (answer, expected) in [
-            ("y", Some(Reply::Allow)),
-            ("YES", Some(Reply::Allow)),
-            ("", Some(Reply::Reject)),
-            ("no", Some(Reply::Reject)),
-            ("2", Some(Reply::Select("b".to_owned()))),
+            ("y", Some(PermissionReply::Allow)),
+            ("YES", Some(PermissionReply::Allow)),
+            ("", Some(PermissionReply::Reject)),
+            ("no", Some(PermissionReply::Reject)),
+            ("2", Some(PermissionReply::Select("b".to_owned()))),
             ("3", None),
             ("0", None),
             ("maybe", None),

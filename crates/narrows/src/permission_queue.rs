@@ -4,7 +4,9 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use narrows_client::{Decide, EventBody, Payload, Pending, Question, Reply, RuntimeEvent};
+use narrows_client::{
+    EventBody, Payload, Pending, PermissionHandler, PermissionReply, PermissionRequest, RuntimeEvent,
+};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
@@ -26,9 +28,9 @@ const WITHDRAWAL_PAUSE: Duration = Duration::from_secs(1);
 
 /// A permission request and its reply channel.
 pub(crate) struct QueuedRequest {
-    pub(crate) question: Arc<Question>,
+    pub(crate) question: Arc<PermissionRequest>,
     source: ApprovalSource,
-    pub(crate) reply: oneshot::Sender<Reply>,
+    pub(crate) reply: oneshot::Sender<PermissionReply>,
 }
 
 /// The handler of a session's permission requests.
@@ -45,12 +47,12 @@ impl PermissionQueue {
     }
 }
 
-impl Decide for PermissionQueue {
-    fn decide(&self, question: Arc<Question>) -> Pending {
+impl PermissionHandler for PermissionQueue {
+    fn decide(&self, question: Arc<PermissionRequest>) -> Pending {
         let (reply, answer) = oneshot::channel();
         // A full queue drops the request, which denies it.
         let _ = self.questions.try_send(QueuedRequest { question, source: self.source, reply });
-        Box::pin(async move { answer.await.unwrap_or(Reply::Nobody) })
+        Box::pin(async move { answer.await.unwrap_or(PermissionReply::Nobody) })
     }
 }
 
@@ -130,7 +132,7 @@ impl<'a> PromptQueue<'a> {
     pub(crate) async fn withdraw_all(&mut self) {
         for (request, _) in self.waiting.drain(..) {
             // A receiver that is gone needs no reply.
-            let _ = request.reply.send(Reply::Cancel);
+            let _ = request.reply.send(PermissionReply::Cancel);
         }
         self.withdraw().await;
     }
@@ -139,7 +141,7 @@ impl<'a> PromptQueue<'a> {
     pub(crate) async fn withdraw(&mut self) {
         let Some((request, prompt)) = self.prompt.take() else { return };
         // A receiver that is gone needs no reply.
-        let _ = request.reply.send(Reply::Cancel);
+        let _ = request.reply.send(PermissionReply::Cancel);
         self.not_before = Some(Instant::now() + WITHDRAWAL_PAUSE);
         prompt.withdraw().await;
     }
@@ -175,7 +177,7 @@ impl<'a> PromptQueue<'a> {
 }
 
 /// Waits for the answer to the prompt. `None` if it is no longer needed.
-async fn prompt_reply(prompt: &mut Option<(QueuedRequest, PermissionPrompt)>) -> Option<Reply> {
+async fn prompt_reply(prompt: &mut Option<(QueuedRequest, PermissionPrompt)>) -> Option<PermissionReply> {
     let Some((request, prompt)) = prompt else { return std::future::pending().await };
     tokio::select! {
         biased;
@@ -200,9 +202,9 @@ mod tests {
 
     use super::*;
 
-    fn question(id: &str) -> Arc<Question> {
+    fn question(id: &str) -> Arc<PermissionRequest> {
         let because = Because::Preset { access: Access::Medium, kind: Kind::Other, why: "asks" };
-        Arc::new(Question {
+        Arc::new(PermissionRequest {
             id: id.to_owned(),
             session_id: "s".to_owned(),
             run_id: None,
@@ -290,10 +292,10 @@ mod tests {
         questions.record_event(&announcement("2"));
         assert!(questions.is_ready());
         questions.withdraw_all().await;
-        assert_eq!(second.await, Reply::Cancel);
+        assert_eq!(second.await, PermissionReply::Cancel);
         drop(questions);
         let third = queue.decide(question("3"));
         drop(request);
-        assert_eq!(third.await, Reply::Nobody);
+        assert_eq!(third.await, PermissionReply::Nobody);
     }
 }

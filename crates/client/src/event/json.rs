@@ -34,7 +34,7 @@ impl Json {
     /// peer is a string with the text.
     pub fn value(&self) -> Value {
         let text = self.text();
-        let mended = || crate::map::surrogate::mended(text.as_bytes());
+        let mended = || crate::map::surrogates::mended(text.as_bytes());
         match peer_json::read(text.as_bytes()) {
             Ok(value) => Some(value),
             Err(PeerJsonError::TooManyValues) => None,
@@ -62,7 +62,7 @@ impl Json {
             return true;
         }
         let text = self.text().as_bytes();
-        let mended = || crate::map::surrogate::mended(text);
+        let mended = || crate::map::surrogates::mended(text);
         UnambiguousJson::read(text).or_else(|| UnambiguousJson::read(&mended()?)).is_none()
     }
 

@@ -153,7 +153,7 @@ pub struct PermissionResolved {
     /// What choosing it means.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub option_kind: Option<String>,
-    /// Why: the decision, as whoever decided writes it.
+    /// The decision with its reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decision: Option<Json>,
 }

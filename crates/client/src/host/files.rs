@@ -2,7 +2,7 @@
 //!
 //! A path of an agent is untrusted, and so is what lies on the disk while it is followed: another process may put a
 //! link where a directory was. So nothing is decided by a path and then done by the same path. [`Files::find`]
-//! holds the descriptor of the directory that the file lies in, found beneath a root; whoever judges looks at
+//! holds the descriptor of the directory that the file lies in, found beneath a root; the judge looks at
 //! [`Found::path`], which has no links in it, and reading and writing go through that descriptor and one name that
 //! must not be a link. Everything here blocks: it is for threads that may.
 

@@ -74,7 +74,7 @@ pub(crate) struct Output {
     pub(crate) exit: Option<Exit>,
 }
 
-/// How a command ended. Neither is known if somebody killed its guardian.
+/// The end of a command. Neither is known if its guardian was killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Exit {
     /// Its exit status, if it exited.
@@ -213,7 +213,7 @@ fn unknown(id: &str) -> TerminalError {
     TerminalError::Unknown { id: id.to_owned() }
 }
 
-/// Kills terminals side by side, each in a task of its own: whoever asked for it may not stay until the end.
+/// Kills terminals concurrently, each in its own task: the caller may be dropped before the end.
 async fn end(terminals: impl IntoIterator<Item = Arc<Terminal>>) {
     let ending: Vec<_> =
         terminals.into_iter().map(|terminal| tokio::spawn(async move { terminal.kill().await })).collect();
@@ -255,7 +255,7 @@ impl Terminal {
         let mut exit = self.exit.clone();
         match exit.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(exit)) => exit.clone(),
-            // The runtime is ending, and there is nobody to tell.
+            // The runtime is ending, and the result is not needed.
             _ => Exit { code: None, signal: None },
         }
     }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::call::{Call, Patch};
 use super::read::{Fields, Problem, check_unambiguous, list, object, string};
-use super::{Emit, Mapper, surrogate};
+use super::{Emit, Mapper, surrogates};
 use crate::Approval;
 use crate::event::{EventBody, Json, Payload, PermissionRequested, PermissionResolved, RuntimeEvent};
 use crate::peer_json::{self, PeerJsonError};
@@ -38,7 +38,7 @@ pub struct OtherCall {
     pub mcp: Option<(String, String)>,
 }
 
-/// What an agent asks for, as far as it can be read. Whoever decides knows no more than this.
+/// A request of an agent, as far as it can be read. Decisions are based on this alone.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Asked {
     /// The tool call it is about, as far as the agent has told of it. One that is nowhere named has an empty id.
@@ -211,7 +211,7 @@ impl Mapper {
         now_ms: u64,
         out: &mut Vec<RuntimeEvent>,
     ) -> Asked {
-        let mended = surrogate::mended(params);
+        let mended = surrogates::mended(params);
         let text = std::str::from_utf8(mended.as_deref().unwrap_or(params)).unwrap_or("null");
         let checked =
             std::str::from_utf8(params).ok().filter(|text| serde_json::from_str::<&RawValue>(text).is_ok());

@@ -16,9 +16,9 @@ use crate::event::{Json, ToolOutput};
 use crate::peer_json;
 
 /// How much is kept of the content of one call, and of its output.
-const MOST: usize = 4 << 20;
+const MAX_CONTENT_BYTES: usize = 4 << 20;
 /// How much is kept of a title or a name.
-const LONGEST_WORDS: usize = 16 << 10;
+const MAX_LABEL_BYTES: usize = 16 << 10;
 
 /// A tool call as far as the agent has told of it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -234,7 +234,7 @@ impl Call {
         let held = self.content.iter().map(Json::len).sum::<usize>();
         let length = item.get().len();
         // What follows a gap is not kept, or it would look as if there were none.
-        if self.lost.content || held + length > MOST || self.bytes() + length > room {
+        if self.lost.content || held + length > MAX_CONTENT_BYTES || self.bytes() + length > room {
             self.lost.content = true;
         } else {
             self.content.push(item.into());
@@ -274,7 +274,7 @@ impl<'a> Patch<'a> {
     pub(super) fn merge(self, call: &mut Call, version: Version, room: usize) {
         let clears = version == Version::V2;
         let words = |kept: &mut Option<String>, new: Option<Option<Cow<'_, str>>>| match new {
-            Some(Some(new)) => *kept = Some(head(&new, LONGEST_WORDS).to_owned()),
+            Some(Some(new)) => *kept = Some(head(&new, MAX_LABEL_BYTES).to_owned()),
             Some(None) if clears => *kept = None,
             _ => {}
         };
@@ -285,7 +285,7 @@ impl<'a> Patch<'a> {
         words(&mut call.status, self.status);
         let known_as = known_names(self.fields.meta);
         if !known_as.is_empty() {
-            call.known_as = known_as.iter().map(|name| head(name, LONGEST_WORDS).to_owned()).collect();
+            call.known_as = known_as.iter().map(|name| head(name, MAX_LABEL_BYTES).to_owned()).collect();
         }
         let others = call.bytes();
         let json = |kept: &mut Option<Json>, lost: &mut bool, new: Option<&RawValue>, most: usize| {
@@ -300,8 +300,8 @@ impl<'a> Patch<'a> {
             }
         };
         json(&mut call.raw_input, &mut call.lost.input, self.fields.raw_input, usize::MAX);
-        json(&mut call.raw_output, &mut call.lost.output, self.fields.raw_output, MOST);
-        json(&mut call.locations, &mut call.lost.locations, self.fields.locations, MOST);
+        json(&mut call.raw_output, &mut call.lost.output, self.fields.raw_output, MAX_CONTENT_BYTES);
+        json(&mut call.locations, &mut call.lost.locations, self.fields.locations, MAX_CONTENT_BYTES);
         let is_null = self.fields.content.is_some_and(|content| content.get() == "null");
         if let Some(items) = self.content
             && (clears || !is_null)

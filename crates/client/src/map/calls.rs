@@ -7,15 +7,15 @@ use super::call::{Call, Stage};
 use super::read::Problem;
 
 /// How many calls may be open at once.
-const MOST_OPEN: usize = 4096;
+const MAX_OPEN_CALLS: usize = 4096;
 /// How much of all open calls together is kept, unless told otherwise.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_CALLS_BYTES: usize = 64 << 20;
 /// How many calls that are over are remembered, so that none has two results.
 const REMEMBERED: usize = 4096;
 /// How many calls from outside of runs are kept when one begins.
-const MOST_FOREIGN: usize = 256;
+const MAX_FOREIGN_CALLS: usize = 256;
 /// How long an id may be.
-const LONGEST_ID: usize = 512;
+const MAX_ID_BYTES: usize = 512;
 
 /// The tool calls of a session.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ struct Numbered {
 impl Default for Calls {
     fn default() -> Self {
         Self {
-            room: MOST_BYTES,
+            room: MAX_CALLS_BYTES,
             open: HashMap::new(),
             count: 0,
             bytes: 0,
@@ -57,10 +57,10 @@ impl Default for Calls {
 impl Calls {
     /// Whether a call with this id may be kept.
     pub(super) fn check(&self, id: &str) -> Result<(), Problem> {
-        if id.is_empty() || id.len() > LONGEST_ID {
-            Err(format!("a tool call's id must have 1 to {LONGEST_ID} bytes"))
-        } else if self.open.len() >= MOST_OPEN && !self.open.contains_key(id) {
-            Err(format!("more than {MOST_OPEN} tool calls are open"))
+        if id.is_empty() || id.len() > MAX_ID_BYTES {
+            Err(format!("a tool call's id must have 1 to {MAX_ID_BYTES} bytes"))
+        } else if self.open.len() >= MAX_OPEN_CALLS && !self.open.contains_key(id) {
+            Err(format!("more than {MAX_OPEN_CALLS} tool calls are open"))
         } else {
             Ok(())
         }
@@ -75,7 +75,7 @@ impl Calls {
     pub(super) fn next_run(&mut self) {
         self.run += 1;
         let mut numbers: Vec<u64> = self.open.values().map(|open| open.number).collect();
-        if let Some(too_many) = numbers.len().checked_sub(MOST_FOREIGN + 1) {
+        if let Some(too_many) = numbers.len().checked_sub(MAX_FOREIGN_CALLS + 1) {
             numbers.sort_unstable();
             let newest_gone = numbers[too_many];
             self.open.retain(|_, open| open.number > newest_gone);

@@ -1,4 +1,4 @@
-//! What an update means for whoever drives the session, beside the events it becomes.
+//! Effects of an update on the session, beside its events.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use narrows_acp::stop::StopReason;
 use super::fault::Fault;
 use crate::event::Json;
 
-/// What an update means for whoever drives the session.
+/// An effect of an update on the session.
 #[derive(Debug, Default, PartialEq)]
 pub struct Effects {
     /// What the agent does now (v2).
@@ -36,11 +36,11 @@ pub enum AgentState {
     },
     /// It works.
     Running,
-    /// It waits for somebody.
+    /// The agent waits for a person.
     RequiresAction,
     /// It has stopped, for this reason if it gave one.
     Idle(Option<StopReason>),
-    /// A state nobody knows, which is not idle.
+    /// An unknown state, which is not idle.
     Other(String),
 }
 

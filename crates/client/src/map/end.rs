@@ -74,8 +74,8 @@ impl Mapper {
             Completed { status, final_text: self.said.last_ended(), structured_output: structured, usage };
         self.tell(emit, EventBody::RunCompleted(Box::new(completed)));
         self.run_id = None;
-        self.said = super::Speech::default();
-        self.thought = super::Speech::default();
+        self.said = super::MessageAssembler::default();
+        self.thought = super::MessageAssembler::default();
         Some(status)
     }
 
@@ -95,7 +95,7 @@ fn verdict(end: End, cancelling: bool, fault: Option<Fault>, version: Version, l
     let stopped = match end {
         End::Cancelled | End::Stopped(Some(StopReason::Cancelled)) => return (Status::Cancelled, None),
         End::Failed { message, code } => return failed(message, code),
-        // Whoever was told to stop may say so in any way.
+        // A cancelled agent may answer in any way.
         End::Stopped(_) if cancelling && fault.is_some() => return (Status::Cancelled, None),
         End::Stopped(reason) => reason,
     };

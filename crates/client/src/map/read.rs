@@ -77,7 +77,7 @@ pub(super) struct TextParams<'a> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct TextUpdate<'a> {
-    pub(super) session_update: Voice,
+    pub(super) session_update: Speaker,
     #[serde(borrow, default)]
     pub(super) message_id: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -88,7 +88,7 @@ pub(super) struct TextUpdate<'a> {
 
 /// Who speaks. Whatever else an update may be ends the reading of it as text at once.
 #[derive(Clone, Copy, Deserialize)]
-pub(super) enum Voice {
+pub(super) enum Speaker {
     #[serde(rename = "agent_message_chunk")]
     Said,
     #[serde(rename = "agent_thought_chunk")]

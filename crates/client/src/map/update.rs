@@ -11,17 +11,17 @@ use serde_json::value::RawValue;
 use super::call::{Patch, Progress, Stage};
 use super::effects::{AgentState, Effects, SessionChange, UsageReport};
 use super::fault::Marks;
+use super::message_assembler::Upsert;
 use super::read::{
-    Child, Chunk, ContentItem, Fields, Head, Object, Params, Problem, TextParams, TextUpdate, Voice, Whole,
+    Child, Chunk, ContentItem, Fields, Head, Object, Params, Problem, Speaker, TextParams, TextUpdate, Whole,
     head, list, object, string, text_of,
 };
-use super::speech::Upsert;
-use super::{Emit, Mapper, gate, surrogate};
+use super::{Emit, Mapper, gate, surrogates};
 use crate::event::{EventBody, Json, Payload, Role, RuntimeEvent};
 use crate::peer_json;
 
 /// How long the id of a message or of a child session may be.
-const LONGEST_ID: usize = 512;
+const MAX_ID_BYTES: usize = 512;
 
 /// What an update has become so far.
 type Done = Result<Told, Problem>;
@@ -66,22 +66,22 @@ impl Mapper {
         }
         let id = update.message_id.as_deref();
         let text = update.content.0.text;
-        if text.is_empty() || id.is_some_and(|id| id.len() > LONGEST_ID) {
+        if text.is_empty() || id.is_some_and(|id| id.len() > MAX_ID_BYTES) {
             return false;
         }
         self.say(update.session_update, id, text, emit);
         true
     }
 
-    fn say(&mut self, voice: Voice, id: Option<&str>, text: Cow<'_, str>, emit: &mut Emit<'_>) {
-        match voice {
-            Voice::Said => {
+    fn say(&mut self, speaker: Speaker, id: Option<&str>, text: Cow<'_, str>, emit: &mut Emit<'_>) {
+        match speaker {
+            Speaker::Said => {
                 self.end_thought(emit);
                 let ended = self.said.piece(id, &text);
                 self.tell_message(emit, Role::Assistant, ended);
                 self.tell_read(emit, EventBody::AssistantDelta { text_delta: text.into_owned() });
             }
-            Voice::Thought => {
+            Speaker::Thought => {
                 let ended = self.thought.piece(id, &text);
                 self.tell_message(emit, Role::Reasoning, ended);
                 self.tell_read(emit, EventBody::ReasoningDelta { text_delta: text.into_owned() });
@@ -114,7 +114,7 @@ impl Mapper {
         let mut done = read(update.get(), self, &mut effects, emit);
         // Nothing has happened yet when reading fails, so that it can be tried again.
         if done.is_err()
-            && let Some(mended) = surrogate::mended(update.get().as_bytes())
+            && let Some(mended) = surrogates::mended(update.get().as_bytes())
             && let Ok(mended) = std::str::from_utf8(&mended)
         {
             done = read(mended, self, &mut effects, emit);
@@ -151,8 +151,8 @@ impl Mapper {
         let whole = || Json::from(update);
         let v2 = self.version == Version::V2;
         match &*head.session_update {
-            "agent_message_chunk" => return self.chunk(Voice::Said, head, text, effects, emit),
-            "agent_thought_chunk" => return self.chunk(Voice::Thought, head, text, effects, emit),
+            "agent_message_chunk" => return self.chunk(Speaker::Said, head, text, effects, emit),
+            "agent_thought_chunk" => return self.chunk(Speaker::Thought, head, text, effects, emit),
             "agent_message" if v2 => return self.whole(Role::Assistant, head, text, effects, emit),
             "agent_thought" if v2 => return self.whole(Role::Reasoning, head, text, effects, emit),
             "user_message_chunk" if v2 => {
@@ -201,7 +201,7 @@ impl Mapper {
     /// A piece of a message that is not plain text, or not of a run.
     fn chunk(
         &mut self,
-        voice: Voice,
+        speaker: Speaker,
         head: &Head<'_>,
         text: &str,
         effects: &mut Effects,
@@ -221,7 +221,7 @@ impl Mapper {
         }
         effects.usage = marks.usage().map(|usage| UsageReport::Call(usage.into()));
         match block {
-            Some(text) if !text.is_empty() => self.say(voice, id, text, emit),
+            Some(text) if !text.is_empty() => self.say(speaker, id, text, emit),
             _ => return Ok(Told::No),
         }
         Ok(Told::Yes)
@@ -248,8 +248,8 @@ impl Mapper {
         let Some(texts) = texts else { return Ok(Told::No) };
         let only_text = texts.iter().all(Option::is_some);
         let text: String = texts.into_iter().flatten().collect();
-        let speech = if role == Role::Assistant { &mut self.said } else { &mut self.thought };
-        let (ended, body) = match speech.whole(&message_id, &text) {
+        let message_assembler = if role == Role::Assistant { &mut self.said } else { &mut self.thought };
+        let (ended, body) = match message_assembler.whole(&message_id, &text) {
             Upsert::Same => return Ok(Told::No),
             Upsert::More { ended, rest } => {
                 let text_delta = rest.to_owned();
@@ -382,7 +382,7 @@ impl Mapper {
 
 fn check_id(id: Option<&str>) -> Result<(), Problem> {
     match id {
-        Some(id) if id.len() > LONGEST_ID => Err(format!("an id has more than {LONGEST_ID} bytes")),
+        Some(id) if id.len() > MAX_ID_BYTES => Err(format!("an id has more than {MAX_ID_BYTES} bytes")),
         _ => Ok(()),
     }
 }

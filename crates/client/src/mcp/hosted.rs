@@ -81,7 +81,7 @@ enum Kind {
     Host(HostServer),
 }
 
-/// The servers of one session. Each request holds it open; whoever ends it waits for them.
+/// The servers of one session. Each request keeps it open; its end waits for them.
 type Building = Arc<RwLock<Option<Servers>>>;
 
 /// The servers of one session. Dropping it ends them, in the background.
@@ -123,7 +123,7 @@ impl Hosted {
             guests.push((id, Arc::new(Guest { name, kind, ended: end.subscribe() })));
         }
         let started = Servers::start(configs, options, None);
-        // Nobody else has it yet.
+        // No other owner exists yet.
         if let Ok(mut servers) = servers.try_write() {
             *servers = Some(started);
         }
@@ -261,7 +261,7 @@ impl Guest {
         let mut end = self.ended.clone();
         tokio::select! {
             biased;
-            // Whoever could end it being gone is an end, too.
+            // A dropped sender ends it too.
             _ = end.wait_for(|end| *end) => Err(ended()),
             result = work => result,
         }
@@ -361,7 +361,7 @@ impl Hosting {
         }
     }
 
-    /// Nobody finds them any more, and who is there is sent away.
+    /// Removes them, so that they are not found, and disconnects their clients.
     fn leave(&mut self) {
         let mut table = self.shared.table();
         for id in self.ids.drain(..) {

@@ -69,7 +69,7 @@ pub(crate) fn plan(
         plan.house(version, host_server::NAME, Resident::Host(host));
     }
     for server in servers {
-        // Over SSE we reach nobody ourselves.
+        // This client does not speak SSE.
         if can.mcp_acp && !matches!(server.transport, Transport::Sse { .. }) {
             plan.house(version, &server.name, Resident::Server(server.clone()));
         } else {

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::event::{EventBody, RuntimeEvent, Status};
-use crate::feed::Feed;
+use crate::event_queue::EventQueue;
 use crate::map::{End, Fault};
 use crate::run::{RunError, RunResult};
 use crate::structured::Form;
@@ -17,7 +17,7 @@ use crate::turn::Turn;
 /// Why a run is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// Somebody wants it.
+    /// The caller asked for it.
     Asked,
     /// It took too long.
     Timeout(Duration),
@@ -63,7 +63,7 @@ pub(super) struct GivingUp {
 /// The run that is active.
 pub(super) struct Active {
     pub(super) run_id: Arc<str>,
-    pub(super) feed: Feed<RuntimeEvent>,
+    pub(super) event_queue: EventQueue<RuntimeEvent>,
     pub(super) result: Option<oneshot::Sender<RunResult>>,
     pub(super) turn: Turn,
     pub(super) form: Option<Form>,
@@ -123,9 +123,9 @@ impl Active {
                 _ => {}
             }
         }
-        self.feed.put(events);
+        self.event_queue.put(events);
         if let Some(waiting) = self.result.take() {
-            // Whoever has gone need not know.
+            // The caller may have gone.
             let _ = waiting.send(result);
         }
     }

@@ -15,18 +15,18 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::active::{Active, Why};
-use super::course::Greeting;
 use super::mode_guard::ModeGuard;
 use super::own_commands::OwnCommands;
 use super::permission::{Held, Settled};
+use super::run_lifecycle::Greeting;
 use super::{Command, locked};
-use crate::authority::Note;
 use crate::event::{Payload, RuntimeEvent};
-use crate::feed::Feed;
-use crate::losses::Losses;
+use crate::event_queue::EventQueue;
 use crate::map::{AgentState, Effects, End, Mapper, SessionChange, UsageReport};
 use crate::mcp::Hosting;
+use crate::message_loss::MessageLoss;
 use crate::peer_json;
+use crate::permissions::PermissionNotice;
 use crate::runtime::Shared;
 use crate::services::Services;
 use crate::snapshot::Snapshot;
@@ -36,11 +36,11 @@ use crate::usage::Meter;
 const AT_ONCE: usize = 256;
 
 /// What the task hears beside the agent.
-pub(super) struct Ears {
+pub(super) struct ActorInputs {
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) cancels: mpsc::Receiver<Arc<str>>,
-    pub(super) notes: mpsc::Receiver<Note>,
-    /// Requests that came before the session was known, and what names no session and is known to nobody.
+    pub(super) notes: mpsc::Receiver<PermissionNotice>,
+    /// Requests that arrived before the session was known, and unknown ones without a session id.
     pub(super) strays: mpsc::Receiver<Item>,
 }
 
@@ -55,12 +55,12 @@ pub(super) struct Actor {
     pub(super) snapshot: Arc<Mutex<Snapshot>>,
     pub(super) mode_guard: Arc<ModeGuard>,
     /// Where events go that belong to no run.
-    listener: Feed<RuntimeEvent>,
-    pub(super) ears: Ears,
+    listener: EventQueue<RuntimeEvent>,
+    pub(super) inputs: ActorInputs,
     pub(super) cancels: mpsc::Sender<Arc<str>>,
     pub(super) hosting: Option<Hosting>,
     /// What was lost of the agent's messages, as far as it was told.
-    pub(super) losses: Losses,
+    pub(super) message_loss: MessageLoss,
     pub(super) run: Option<Active>,
     /// `None` once the first prompt is sent.
     pub(super) greeting: Option<Greeting>,
@@ -96,7 +96,7 @@ enum Happened {
     Item(Option<Item>),
     Command(Option<Command>),
     Cancel(Arc<str>),
-    Note(Note),
+    PermissionNotice(PermissionNotice),
     Answered(Option<TaskOutcome>),
     Deadline,
     Room,
@@ -112,11 +112,11 @@ impl Actor {
         services: Arc<Services>,
         snapshot: Arc<Mutex<Snapshot>>,
         mode_guard: Arc<ModeGuard>,
-        listener: Feed<RuntimeEvent>,
-        ears: Ears,
+        listener: EventQueue<RuntimeEvent>,
+        inputs: ActorInputs,
         cancels: mpsc::Sender<Arc<str>>,
         hosting: Option<Hosting>,
-        losses: Losses,
+        message_loss: MessageLoss,
         greeting: Greeting,
     ) -> Self {
         let name = shared.known.info.as_ref().map_or("", |info| info.name.as_str());
@@ -131,10 +131,10 @@ impl Actor {
             snapshot,
             mode_guard,
             listener,
-            ears,
+            inputs,
             cancels,
             hosting,
-            losses,
+            message_loss,
             run: None,
             greeting: Some(greeting),
             tasks: JoinSet::new(),
@@ -155,13 +155,13 @@ impl Actor {
         let closing = loop {
             self.flush();
             match self.happens().await {
-                Happened::Room => self.hear(),
+                Happened::Room => self.reset_silence_timer(),
                 Happened::Item(None) => {
                     self.lost().await;
                     break None;
                 }
                 Happened::Item(Some(item)) => self.take(item),
-                Happened::Note(note) => self.note(note),
+                Happened::PermissionNotice(note) => self.note(note),
                 Happened::Answered(None) => {}
                 Happened::Answered(Some(outcome)) => self.task_ended(outcome),
                 Happened::Cancel(run_id) => {
@@ -170,7 +170,7 @@ impl Actor {
                     }
                 }
                 Happened::Deadline => {
-                    if self.late().await {
+                    if self.handle_deadline().await {
                         break None;
                     }
                 }
@@ -179,11 +179,11 @@ impl Actor {
                     let payload = Payload::ConfigRejected { option, value, reason };
                     self.mapper.provider_event(payload, now_ms(), &mut self.events);
                     self.flush();
-                    // Whoever has gone need not know.
+                    // The caller may have gone.
                     let _ = told.send(());
                 }
                 Happened::Command(Some(Command::Close { reply })) => break Some(reply),
-                // Nobody holds the session any more. What runs still comes to its end.
+                // The session has no owner any more. An active run still comes to its end.
                 Happened::Command(None) if self.run.is_none() => break None,
                 Happened::Command(None) => {}
             }
@@ -191,21 +191,21 @@ impl Actor {
         self.close(closing).await;
     }
 
-    /// What happens next. Nothing is read from the agent while nobody takes its events.
+    /// Waits for the next input. Nothing is read from the agent while its events are not read.
     async fn happens(&mut self) -> Happened {
-        let feed = self.run.as_ref().map_or(&self.listener, |run| &run.feed);
-        let has_room = feed.has_room();
+        let event_queue = self.run.as_ref().map_or(&self.listener, |run| &run.event_queue);
+        let has_room = event_queue.has_room();
         let deadline = self.deadline(has_room);
-        let commands_end = self.ears.commands.is_closed() && self.run.is_some();
+        let commands_end = self.inputs.commands.is_closed() && self.run.is_some();
         tokio::select! {
             biased;
-            command = self.ears.commands.recv(), if !commands_end => Happened::Command(command),
-            Some(run_id) = self.ears.cancels.recv() => Happened::Cancel(run_id),
-            Some(note) = self.ears.notes.recv() => Happened::Note(note),
+            command = self.inputs.commands.recv(), if !commands_end => Happened::Command(command),
+            Some(run_id) = self.inputs.cancels.recv() => Happened::Cancel(run_id),
+            Some(note) = self.inputs.notes.recv() => Happened::PermissionNotice(note),
             Some(answered) = self.tasks.join_next() => Happened::Answered(answered.unwrap_or_default()),
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => Happened::Deadline,
-            () = feed.room(), if !has_room => Happened::Room,
-            Some(stray) = self.ears.strays.recv(), if has_room => Happened::Item(Some(stray)),
+            () = event_queue.room(), if !has_room => Happened::Room,
+            Some(stray) = self.inputs.strays.recv(), if has_room => Happened::Item(Some(stray)),
             item = self.inbox.recv(), if has_room => Happened::Item(item),
         }
     }
@@ -225,8 +225,8 @@ impl Actor {
 
     /// Hands out the events there are.
     pub(super) fn flush(&mut self) {
-        let feed = self.run.as_ref().map_or(&self.listener, |run| &run.feed);
-        feed.put(&mut self.events);
+        let event_queue = self.run.as_ref().map_or(&self.listener, |run| &run.event_queue);
+        event_queue.put(&mut self.events);
     }
 
     /// Takes a message and those that have come behind it.
@@ -318,7 +318,7 @@ impl Actor {
         }
         self.settle_all();
         self.flush();
-        self.shared.lobby.leave(&self.id);
+        self.shared.early_requests.leave(&self.id);
         self.tasks.shutdown().await;
         self.services.terminals.release_all().await;
         if let Some(hosting) = self.hosting.take() {
@@ -334,7 +334,7 @@ impl Actor {
             }
         }
         if let Some(closing) = closing {
-            // Whoever has gone does not wait.
+            // The caller may have gone.
             let _ = closing.send(());
         }
     }

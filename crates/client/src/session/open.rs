@@ -13,29 +13,29 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use super::actor::Actor;
-use super::course::Greeting;
 use super::mode_guard::ModeGuard;
 use super::restrict::restrict;
+use super::run_lifecycle::Greeting;
 use super::{Rejection, Session};
-use crate::authority::Authority;
 use crate::config::SessionConfig;
+use crate::early_requests::EARLY_REQUEST_TIMEOUT;
 use crate::error::{ClientError, Problem, Stage, wants_login};
 use crate::event::RuntimeEvent;
-use crate::feed::feed;
+use crate::event_queue::event_queue;
 use crate::host::confinement::Confinement;
 use crate::host::files::{Files, Limits as FileLimits, Roots};
 use crate::host::protected::ProtectedFiles;
 use crate::host::terminal::{Limits as TerminalLimits, Terminals};
-use crate::lobby::PATIENCE;
 use crate::map::{Mapper, Settings};
 use crate::mcp::{self, Gate, HostServer, Hosting, Resident};
 use crate::peer_json;
+use crate::permissions::PermissionService;
 use crate::runtime::{Beginning, Shared};
 use crate::services::{McpGate, RequestBudget, Services, ThroughMcp};
 use crate::snapshot::Snapshot;
 
 /// How many commands, and how many things to tell, may wait.
-const QUEUE: usize = 16;
+const MAX_QUEUED_REQUESTS: usize = 16;
 
 /// Begins a session.
 pub(crate) async fn begin(
@@ -64,8 +64,8 @@ pub(crate) async fn begin(
     let confining = confinement.clone();
     let looking =
         (shared.known.version == Version::V2).then(|| tokio::spawn(async move { confining.now().await.1 }));
-    let (notes, told) = mpsc::channel(QUEUE);
-    let authority = Arc::new(Authority::new(
+    let (notes, told) = mpsc::channel(MAX_QUEUED_REQUESTS);
+    let permissions = Arc::new(PermissionService::new(
         Arc::clone(&config.policy),
         paths,
         files,
@@ -74,7 +74,7 @@ pub(crate) async fn begin(
         notes,
     ));
     let services = Arc::new(Services {
-        authority: Arc::clone(&authority),
+        permissions: Arc::clone(&permissions),
         files: Files::new(Arc::new(roots), FileLimits::default()),
         terminals: Terminals::new(TerminalLimits::default()),
         environment: config.environment.clone(),
@@ -85,8 +85,8 @@ pub(crate) async fn begin(
     });
     let Given { descriptors, names, hosting } = servers(&shared, &config, &services).map_err(failed)?;
     let params = params(&config, &beginning, descriptors, &shared);
-    let opening = shared.lobby.opening();
-    let losses = shared.losses();
+    let opening = shared.early_requests.opening();
+    let message_loss = shared.message_loss();
     let mut mapper = Mapper::new(
         shared.known.version,
         &shared.agent.name,
@@ -146,19 +146,19 @@ pub(crate) async fn begin(
     };
     // History may follow the answer; the actor says when it is over.
     let greeting = Greeting::new(asked_at.elapsed());
-    let strays = shared.lobby.enter(&id);
+    let strays = shared.early_requests.enter(&id);
     drop(opening);
     let id: Arc<str> = id.into();
-    authority.set_session(&id);
+    permissions.set_session(&id);
     if let Some(looking) = looking {
         // It fails only if the runtime ends.
-        authority.set_confined(looking.await.unwrap_or_default());
+        permissions.set_confined(looking.await.unwrap_or_default());
     }
     let snapshot = Arc::new(Mutex::new(snapshot));
     let mode_guard = Arc::new(ModeGuard::default());
-    let (commands, commanded) = mpsc::channel(QUEUE);
-    let (cancels, cancelled) = mpsc::channel(QUEUE);
-    let (listener, events) = feed::<RuntimeEvent>(false);
+    let (commands, commanded) = mpsc::channel(MAX_QUEUED_REQUESTS);
+    let (cancels, cancelled) = mpsc::channel(MAX_QUEUED_REQUESTS);
+    let (listener, events) = event_queue::<RuntimeEvent>(false);
     listener.put(&mut early);
     let actor = Actor::new(
         Arc::clone(&shared),
@@ -169,10 +169,10 @@ pub(crate) async fn begin(
         Arc::clone(&snapshot),
         Arc::clone(&mode_guard),
         listener,
-        super::actor::Ears { commands: commanded, cancels: cancelled, notes: told, strays },
+        super::actor::ActorInputs { commands: commanded, cancels: cancelled, notes: told, strays },
         cancels.clone(),
         hosting,
-        losses,
+        message_loss,
         greeting,
     );
     tokio::spawn(actor.run(requests));
@@ -210,7 +210,7 @@ fn servers(shared: &Arc<Shared>, config: &SessionConfig, services: &Arc<Services
         Resident::Host(_) => None,
     });
     let names = names.collect();
-    let gate: Arc<dyn Gate> = Arc::new(McpGate(Arc::clone(&services.authority)));
+    let gate: Arc<dyn Gate> = Arc::new(McpGate(Arc::clone(&services.permissions)));
     let options = narrows_mcp::Options::new(&config.cwd, config.environment.clone());
     Ok(Given { descriptors, names, hosting: Some(shared.mcp.host(plan.housed, options, &gate)) })
 }
@@ -264,7 +264,7 @@ struct Replay<'a> {
 /// the prompt from being sent.
 pub(super) const HELD: usize = 65_536;
 
-/// How many replayed events are kept for whoever wants to see them.
+/// The most replayed events that are kept for the caller.
 const REPLAYED: usize = 2048;
 
 impl Replay<'_> {
@@ -300,10 +300,10 @@ impl Replay<'_> {
         let asking = timeout_at(until, self.shared.peer.call_in(inbox, method, params)).await;
         let id = asking.map_err(|_| late())?.map_err(|error| self.shared.failed(stage, error))?;
         // When what the agent asks is refused, which it may wait for.
-        let mut patience = None;
+        let mut early_deadline = None;
         loop {
-            let Ok(item) = timeout_at(patience.unwrap_or(until).min(until), inbox.recv()).await else {
-                if patience.take().is_some_and(|patience| patience < until) {
+            let Ok(item) = timeout_at(early_deadline.unwrap_or(until).min(until), inbox.recv()).await else {
+                if early_deadline.take().is_some_and(|early_deadline| early_deadline < until) {
                     self.refuse();
                     continue;
                 }
@@ -314,7 +314,7 @@ impl Replay<'_> {
                 Some(Item::Notification(frame)) => self.update(&frame),
                 Some(Item::Request(request)) => {
                     self.requests.push(request);
-                    patience.get_or_insert_with(|| Instant::now() + PATIENCE);
+                    early_deadline.get_or_insert_with(|| Instant::now() + EARLY_REQUEST_TIMEOUT);
                 }
                 Some(Item::Answer(answer)) if answer.id == id => {
                     let read = |response: Response| {

@@ -12,18 +12,20 @@ use narrows_rpc::{Request, Responder};
 use tokio::sync::OwnedSemaphorePermit;
 
 use self::change::{ShownChange, compare_with_disk};
-use self::subject::{OwnTools, Subject, all_changes, deed, input, locations, shown_actions, subjects, title};
+use self::subject::{
+    OwnTools, Subject, all_changes, client_action, input, locations, shown_actions, subjects, title,
+};
 
 use super::actor::{Actor, TaskOutcome, now_ms};
 use crate::agent::{CommandRunner, Offer};
-use crate::allowed::{Deed, Holds};
-use crate::authority::{Authority, By, Note, TurnId, explained};
-use crate::choose::{self, Answer, PermissionOption};
+use crate::allowed::{ClientAction, Holds};
 use crate::event::{Payload, PermissionResolved};
 use crate::host::links::{Unfollowed, follow_links};
 use crate::map::Call;
 use crate::mcp;
-use crate::question::{Approval, Question, Reply, RequestProblem};
+use crate::option_choice::{self, Answer, PermissionOption};
+use crate::permission_request::{Approval, PermissionReply, PermissionRequest, RequestProblem};
+use crate::permissions::{DecidedBy, PermissionNotice, PermissionService, TurnId, explained};
 
 /// The reason why a call is not known in whole.
 const TOO_LARGE: &str = "the tool call has more input, locations or content than is kept";
@@ -40,7 +42,7 @@ pub(super) struct Held {
     /// The agent wants to change its mode.
     switches_mode: bool,
     /// What it is if the client does it for the agent.
-    deed: Option<Deed>,
+    client_action: Option<ClientAction>,
     /// Its part of the bytes of open requests.
     _permit: OwnedSemaphorePermit,
 }
@@ -48,8 +50,8 @@ pub(super) struct Held {
 /// How a request was settled.
 pub(super) struct Settled {
     id: String,
-    reply: Reply,
-    by: By,
+    reply: PermissionReply,
+    by: DecidedBy,
     /// What the policy said once links were followed; `None`: what it said before.
     decision: Option<Decision>,
     /// How much of the changed files the question has shown.
@@ -57,7 +59,7 @@ pub(super) struct Settled {
 }
 
 impl Settled {
-    fn at_once(id: String, (reply, by): (Reply, By)) -> Self {
+    fn at_once(id: String, (reply, by): (PermissionReply, DecidedBy)) -> Self {
         Self { id, reply, by, decision: None, shown: ShownChange::Whole }
     }
 }
@@ -74,19 +76,19 @@ struct Matter {
 
 impl Matter {
     /// What the policy says of it.
-    fn judge(&self, authority: &Authority, turn: TurnId) -> Decision {
-        let decisions = self.subjects.iter().map(|subject| subject.judge(authority, turn));
+    fn judge(&self, permissions: &PermissionService, turn: TurnId) -> Decision {
+        let decisions = self.subjects.iter().map(|subject| subject.judge(permissions, turn));
         let strictest = decisions.reduce(Decision::stricter);
-        let mut decision = strictest.unwrap_or_else(|| authority.judge(turn, &Action::default(), false));
+        let mut decision = strictest.unwrap_or_else(|| permissions.judge(turn, &Action::default(), false));
         if self.is_partial {
-            // What cannot be read in whole cannot be judged: somebody may look at it, but no rule lets it pass.
+            // A request that cannot be read in whole cannot be judged: a person may look at it, but no rule allows it.
             decision.verdict = decision.verdict.max(Verdict::Ask);
         }
         if let Some(approval) = &self.approval
             && matches!(decision.because, Because::Preset { .. })
             && decision.verdict <= Verdict::Ask
         {
-            // An approval is somebody's word, or that of a rule somebody wrote for it; a preset is neither.
+            // An approval comes from a person or a rule. A preset is neither.
             decision.verdict = Verdict::Ask;
             decision.because = Because::Approval { reason: approval.reason.clone() };
         }
@@ -105,9 +107,9 @@ impl Matter {
     }
 
     /// The same with where its paths lead. One that cannot be followed may lead anywhere.
-    async fn followed(mut self, authority: &Authority) -> Self {
-        let Some(here) = authority.here().map(Path::to_owned) else { return self };
-        let files = authority.files().clone();
+    async fn followed(mut self, permissions: &PermissionService) -> Self {
+        let Some(here) = permissions.here().map(Path::to_owned) else { return self };
+        let files = permissions.files().clone();
         let mut subjects = self.subjects.clone();
         let following = tokio::task::spawn_blocking(move || {
             let mut actions = subjects.iter_mut().map(|subject| &mut subject.action);
@@ -127,9 +129,9 @@ impl Actor {
     /// The agent asks whether it may.
     pub(super) fn permission(&mut self, request: Request, method: &str, permit: OwnedSemaphorePermit) {
         let params = request.frame.params().unwrap_or(b"{}");
-        let authority = Arc::clone(&self.services.authority);
-        let turn = authority.turn();
-        let id = authority.number();
+        let permissions = Arc::clone(&self.services.permissions);
+        let turn = permissions.turn();
+        let id = permissions.number();
         let asked = self.mapper.permission_requested(&id, method, params, now_ms(), &mut self.events);
         // Only version 2 has our tools as such, and only an agent that takes servers from its client has them at all.
         let known = &self.shared.known;
@@ -140,7 +142,7 @@ impl Actor {
         let agent = &self.shared.agent;
         let is_trusted = !agent.acts_through_client && agent.commands_run_by == CommandRunner::Client;
         let runs_commands = (agent.acts_through_client || is_trusted) && self.shared.offer.run_commands;
-        // An MCP server runs a command in no sandbox, whoever has started it.
+        // An MCP server runs a command in no sandbox.
         let is_held = |Subject { action, runs_here }: &Subject| {
             !runs_here && action.command.is_some() && action.server.is_none()
         };
@@ -161,9 +163,10 @@ impl Actor {
         let problem = reason.map(|reason| RequestProblem::new(reason, params));
         let is_partial = problem.is_some() || asked.is_bare;
         let matter = Matter { subjects, is_partial, approval: asked.approval.clone() };
-        let decision = matter.judge(&authority, turn);
+        let decision = matter.judge(&permissions, turn);
         // What a person cannot be shown in whole is not allowed for another request.
-        let deed = deed(&matter.subjects, &asked, &self.services.cwd).filter(|_| !is_partial);
+        let client_action =
+            client_action(&matter.subjects, &asked, &self.services.cwd).filter(|_| !is_partial);
         let options: Vec<PermissionOption> = asked
             .options
             .iter()
@@ -174,7 +177,7 @@ impl Actor {
             })
             .collect();
         let call_id = (!asked.call.id.is_empty()).then(|| Arc::clone(&asked.call.id));
-        let question = Question {
+        let permission_request = PermissionRequest {
             id: id.clone(),
             session_id: self.id.to_string(),
             run_id: self.run_id(),
@@ -193,13 +196,13 @@ impl Actor {
             problem,
         };
         // For good only where nothing less is to be had and everything is allowed anyway.
-        let may_always = authority.access() == Access::High;
+        let may_always = permissions.access() == Access::High;
         let responder = request.responder;
         let given_up = responder.cancelled();
         let cwd = self.services.cwd.clone();
         // A refusal stays one wherever the paths lead.
         let is_final = decision.verdict == Verdict::Deny || matter.names_nothing() && confinement.is_none();
-        let at_once = authority.settled(&decision).filter(|_| is_final);
+        let at_once = permissions.settled(&decision).filter(|_| is_final);
         self.held.insert(
             id.clone(),
             Held {
@@ -210,7 +213,7 @@ impl Actor {
                 may_always,
                 is_trusted,
                 switches_mode,
-                deed,
+                client_action,
                 _permit: permit,
             },
         );
@@ -220,25 +223,26 @@ impl Actor {
         self.tasks.spawn(async move {
             let settling = async {
                 if let Some(confinement) = confinement {
-                    authority.set_confined(confinement.now().await.1);
+                    permissions.set_confined(confinement.now().await.1);
                 }
                 let named: Vec<usize> = matter.actions().map(|action| action.paths.len()).collect();
-                let matter = matter.followed(&authority).await;
-                let decision = matter.judge(&authority, turn);
-                let mut question = Question { decision: decision.clone(), ..question };
+                let matter = matter.followed(&permissions).await;
+                let decision = matter.judge(&permissions, turn);
+                let mut permission_request =
+                    PermissionRequest { decision: decision.clone(), ..permission_request };
                 for (action, named) in matter.actions().zip(named) {
-                    question.locations.extend(action.paths.iter().skip(named).cloned());
+                    permission_request.locations.extend(action.paths.iter().skip(named).cloned());
                 }
-                question.subjects = shown_actions(matter.subjects, &cwd);
-                let (changes, shown) = compare_with_disk(question.changes, cwd).await;
-                question.changes = changes;
-                let (reply, by) = authority.settle(turn, question).await;
+                permission_request.subjects = shown_actions(matter.subjects, &cwd);
+                let (changes, shown) = compare_with_disk(permission_request.changes, cwd).await;
+                permission_request.changes = changes;
+                let (reply, by) = permissions.settle(turn, permission_request).await;
                 (reply, by, Some(decision), shown)
             };
             let (reply, by, decision, shown) = tokio::select! {
                 biased;
                 settled = settling => settled,
-                () = given_up => (Reply::Cancel, By::Cancelled, None, ShownChange::Whole),
+                () = given_up => (PermissionReply::Cancel, DecidedBy::Cancelled, None, ShownChange::Whole),
             };
             Some(TaskOutcome::Settled(Settled { id, reply, by, decision, shown }))
         });
@@ -257,19 +261,19 @@ impl Actor {
             may_always,
             is_trusted,
             switches_mode,
-            deed,
+            client_action,
             _permit,
         } = held;
         let decision = followed.unwrap_or(decision);
         let answer = answer(&options, &reply, may_always);
         let chosen = answer.option_id().and_then(|id| options.iter().find(|option| option.option_id == id));
         // What was shown as a part of a file says nothing about the rest of it.
-        let deed = deed.filter(|_| shown == ShownChange::Whole);
-        if let (By::Person, Some(deed), Some(option)) = (by, deed, chosen) {
-            let allowed = &self.services.authority.allowed;
+        let client_action = client_action.filter(|_| shown == ShownChange::Whole);
+        if let (DecidedBy::Person, Some(client_action), Some(option)) = (by, client_action, chosen) {
+            let allowed = &self.services.permissions.allowed;
             match option.kind.as_str() {
-                "allow_once" => allowed.remember(deed, Holds::Once),
-                "allow_always" => allowed.remember(deed, Holds::Always),
+                "allow_once" => allowed.remember(client_action, Holds::Once),
+                "allow_always" => allowed.remember(client_action, Holds::Always),
                 _ => {}
             }
         }
@@ -288,17 +292,21 @@ impl Actor {
             option_kind: chosen.map(|option| option.kind.clone()),
             decision: Some(explained(&decision, by)),
         };
-        // Whoever asked may write down who said so.
-        let answer = if matches!(by, By::Nobody | By::Deadline) { answer.unasked(by.name()) } else { answer };
+        // A gate may log who decided.
+        let answer = if matches!(by, DecidedBy::Nobody | DecidedBy::Deadline) {
+            answer.unasked(by.name())
+        } else {
+            answer
+        };
         responder.respond(&answer);
         self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
-        // The time in which somebody thought is not the agent's.
-        self.hear();
+        // The time that a person took to answer is not silence of the agent.
+        self.reset_silence_timer();
     }
 
     /// Answers and tells everything that the agent has asked: what comes later belongs to no turn.
     pub(super) fn settle_all(&mut self) {
-        self.services.authority.cancel();
+        self.services.permissions.cancel();
         while let Some(answered) = self.tasks.try_join_next() {
             if let Some(outcome) = answered.unwrap_or_default() {
                 self.task_ended(outcome);
@@ -306,9 +314,9 @@ impl Actor {
         }
         let held: Vec<String> = self.held.keys().cloned().collect();
         for id in held {
-            self.settled(Settled::at_once(id, (Reply::Cancel, By::Cancelled)));
+            self.settled(Settled::at_once(id, (PermissionReply::Cancel, DecidedBy::Cancelled)));
         }
-        while let Ok(note) = self.ears.notes.try_recv() {
+        while let Ok(note) = self.inputs.notes.try_recv() {
             self.note(note);
         }
         for id in std::mem::take(&mut self.noted) {
@@ -317,44 +325,46 @@ impl Actor {
     }
 
     /// Takes news of what the agent wants of this machine.
-    pub(super) fn note(&mut self, note: Note) {
+    pub(super) fn note(&mut self, note: PermissionNotice) {
         match note {
-            Note::Requested(requested) => {
+            PermissionNotice::Requested(requested) => {
                 self.noted.insert(requested.request_id.clone());
                 let payload = Payload::PermissionRequested(requested);
                 self.mapper.provider_event(payload, now_ms(), &mut self.events);
             }
-            Note::Resolved(resolved) => {
+            PermissionNotice::Resolved(resolved) => {
                 self.noted.remove(&resolved.request_id);
-                if self.services.authority.docket.tell(&resolved.request_id) {
+                if self.services.permissions.pending_permissions.mark_reported(&resolved.request_id) {
                     self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
                 }
-                self.hear();
+                self.reset_silence_timer();
             }
-            Note::GivenUp(id) => {
+            PermissionNotice::GivenUp(id) => {
                 self.noted.remove(&id);
                 self.given_up(&id);
             }
         }
     }
 
-    /// Tells what became of a request that nobody waits for.
+    /// Reports the decision about a request that is no longer waited for.
     fn given_up(&mut self, id: &str) {
-        if let Some(resolved) = self.services.authority.docket.give_up(id) {
+        if let Some(resolved) = self.services.permissions.pending_permissions.give_up(id) {
             self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
         }
     }
 }
 
 /// The answer in the agent's own options.
-fn answer(options: &[PermissionOption], reply: &Reply, may_always: bool) -> Answer {
+fn answer(options: &[PermissionOption], reply: &PermissionReply, may_always: bool) -> Answer {
     match reply {
-        Reply::Allow => choose::allow(options, may_always).unwrap_or_else(|| choose::reject(options)),
-        Reply::Reject | Reply::Nobody => choose::reject(options),
-        Reply::Select(id) => choose::exactly(options, id).unwrap_or_else(|| {
+        PermissionReply::Allow => {
+            option_choice::allow(options, may_always).unwrap_or_else(|| option_choice::reject(options))
+        }
+        PermissionReply::Reject | PermissionReply::Nobody => option_choice::reject(options),
+        PermissionReply::Select(id) => option_choice::exactly(options, id).unwrap_or_else(|| {
             tracing::warn!("the answer names an option that was not offered, so it is a refusal");
-            choose::reject(options)
+            option_choice::reject(options)
         }),
-        Reply::Cancel => Answer::CANCELLED,
+        PermissionReply::Cancel => Answer::CANCELLED,
     }
 }

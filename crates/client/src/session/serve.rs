@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::actor::{Actor, now_ms};
-use crate::authority::{By, TurnId};
+use crate::early_requests::{unknown_method, unknown_session};
 use crate::event::{Json, Payload, PermissionRequested, PermissionResolved};
 use crate::host::files::PathLinks;
 use crate::host::terminal::{Exit, TerminalError};
-use crate::lobby::{unknown_method, unknown_session};
 use crate::mcp::Hosted;
 use crate::peer_json;
+use crate::permissions::{DecidedBy, TurnId};
 use crate::services::{Services, Unserved, Wanted};
 
 #[derive(Deserialize)]
@@ -98,7 +98,7 @@ impl Actor {
                 }
                 let services = Arc::clone(&self.services);
                 // The task may run when another turn has begun.
-                let turn = services.authority.turn();
+                let turn = services.permissions.turn();
                 let Request { frame, responder } = request;
                 self.tasks.spawn(async move {
                     let _permit = permit;
@@ -122,7 +122,7 @@ impl Actor {
         }
     }
 
-    /// Refuses a request of a session that nobody has opened. If it is a child session of this one, that is told as of a
+    /// Refuses a request of an unknown session. If it is a child session of this one, that is reported as of a
     /// request that is denied.
     fn refuse_other(&mut self, request: Request, method: &str, other: &str) {
         // The announcement came before the request, but not on the same way.
@@ -131,9 +131,9 @@ impl Actor {
             self.take(item);
         }
         if !self.children.contains(other) {
-            return self.shared.lobby.turn_down(other, request);
+            return self.shared.early_requests.turn_down(other, request);
         }
-        let request_id = self.services.authority.number();
+        let request_id = self.services.permissions.number();
         let params: Value = peer_json::read(request.frame.params().unwrap_or(b"{}")).unwrap_or_default();
         let places = ["/title", "/toolCall/title", "/subject/toolCall/title", "/path", "/command"];
         let wanted = places.iter().find_map(|place| params.pointer(place)?.as_str()).unwrap_or(method);
@@ -144,7 +144,7 @@ impl Actor {
             ..PermissionRequested::default()
         };
         let words = "requests of child sessions are not served";
-        let decision = json!({"verdict": Verdict::Deny, "words": words, "by": By::Policy.name()});
+        let decision = json!({"verdict": Verdict::Deny, "words": words, "by": DecidedBy::Policy.name()});
         let resolved = PermissionResolved {
             request_id,
             outcome: "refused".to_owned(),
@@ -157,7 +157,7 @@ impl Actor {
         self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
     }
 
-    /// Refuses what nobody here does, and tells of it.
+    /// Refuses an unsupported request, and reports it.
     fn refuse(&mut self, request: Request, error: &RpcError) {
         let data = Json::of_bytes(request.frame.bytes());
         let payload = Payload::Other { name: "request.refused".to_owned(), data };
@@ -176,10 +176,10 @@ impl Actor {
             }
     }
 
-    /// The agent wants the user to fill in something, which nobody here can.
+    /// Refuses a request for input of the user, which is not supported.
     fn decline(&mut self, request: Request, method: &str) {
         let params = request.frame.params().unwrap_or(b"{}");
-        let id = self.services.authority.number();
+        let id = self.services.permissions.number();
         let now = now_ms();
         self.mapper.permission_requested(&id, method, params, now, &mut self.events);
         request.responder.respond(&json!({"action": "decline"}));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use narrows_acp::Version;
-use narrows_client::{Reply, RunRequest, RuntimeEvent};
+use narrows_client::{PermissionReply, RunRequest, RuntimeEvent};
 use narrows_link::{Link, memory};
 use narrows_policy::Access;
 use narrows_rpc::{Item, Peer, Request};
@@ -209,7 +209,7 @@ async fn nothing_is_done_for_an_agent_before_the_first_prompt() {
 /// Opens a session with [`hasty`], and prompts it at once or once it has its answers.
 async fn check_hasty(access: Access, when: When, waits: bool) {
     let told = format!("{access:?} {when:?} {waits}");
-    let stage = Stage::new(Version::V1, access).asking(async |_| Reply::Allow);
+    let stage = Stage::new(Version::V1, access).asking(async |_| PermissionReply::Allow);
     let place = stage.config.cwd.clone();
     std::fs::write(place.join("there"), "x").expect("a file");
     let (link, far) = memory::pair(&narrows_link::Options::default());

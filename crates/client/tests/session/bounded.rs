@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use narrows_acp::Version;
-use narrows_client::{Question, Reply, RunRequest};
+use narrows_client::{PermissionReply, PermissionRequest, RunRequest};
 use narrows_link::{Link, memory};
 use narrows_policy::{Access, Narrowing, Policy, Rules};
 use narrows_wire::message;
@@ -50,7 +50,7 @@ fn requests(method: &str, count: usize, params: &Value) -> Vec<Value> {
 async fn requests_that_wait_for_a_person_are_bounded_in_bytes() {
     let (rules, _) = Rules::parse("[[rule]]\neffect = 'ask'\nkind = 'edit'\n", "p.toml").expect("rules");
     let mut stage = Stage::new(Version::V1, Access::Medium)
-        .asking(|_: Arc<Question>| async { std::future::pending::<Reply>().await });
+        .asking(|_: Arc<PermissionRequest>| async { std::future::pending::<PermissionReply>().await });
     stage.config.policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules));
     let params =
         json!({"sessionId": "s", "path": stage.config.cwd.join("a"), "content": "x".repeat(MEBIBYTE)});

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use narrows_acp::Version;
-use narrows_client::{CommandRunner, Question, Reply, RunRequest};
+use narrows_client::{CommandRunner, PermissionReply, PermissionRequest, RunRequest};
 use narrows_policy::{Access, Narrowing, Policy, Rules};
 use serde_json::Value;
 
@@ -27,13 +27,14 @@ fn turn(tool: &str, more: &str) -> String {
 }
 
 /// An agent whose commands are run by `runner`, and the questions that a person who allows everything is asked.
-fn stage(runner: CommandRunner, access: Access) -> (Stage, Arc<Mutex<Vec<Question>>>) {
-    let asked: Arc<Mutex<Vec<Question>>> = Arc::default();
+fn stage(runner: CommandRunner, access: Access) -> (Stage, Arc<Mutex<Vec<PermissionRequest>>>) {
+    let asked: Arc<Mutex<Vec<PermissionRequest>>> = Arc::default();
     let heard = Arc::clone(&asked);
-    let mut stage = Stage::new(Version::V1, access).asking(move |question: Arc<Question>| {
-        heard.lock().expect("no panic").push((*question).clone());
-        async { Reply::Allow }
-    });
+    let mut stage =
+        Stage::new(Version::V1, access).asking(move |permission_request: Arc<PermissionRequest>| {
+            heard.lock().expect("no panic").push((*permission_request).clone());
+            async { PermissionReply::Allow }
+        });
     stage.agent.commands_run_by = runner;
     stage.config.sandbox = true;
     (stage, asked)

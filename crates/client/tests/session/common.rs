@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use narrows_acp::Version;
-use narrows_client::{Agent, Decide, Offer, RunHandle, Runtime, RuntimeEvent, Session, SessionConfig};
+use narrows_client::{
+    Agent, Offer, PermissionHandler, RunHandle, Runtime, RuntimeEvent, Session, SessionConfig,
+};
 use narrows_link::Link;
 use narrows_policy::{Access, Narrowing, Policy};
 use narrows_process::Spec;
@@ -58,7 +60,7 @@ impl Stage {
     }
 
     /// With somebody who can be asked.
-    pub(crate) fn asking(mut self, decide: impl Decide + 'static) -> Self {
+    pub(crate) fn asking(mut self, decide: impl PermissionHandler + 'static) -> Self {
         self.config.on_permission = Some(Arc::new(decide));
         self
     }

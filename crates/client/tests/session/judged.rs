@@ -5,19 +5,19 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use narrows_acp::Version;
-use narrows_client::{Question, Reply, RunRequest};
+use narrows_client::{PermissionReply, PermissionRequest, RunRequest};
 use narrows_policy::{Access, Narrowing, Policy, Rules};
 use serde_json::{Value, json};
 
 use crate::common::{Driven, Stage, VERSIONS, all, payloads};
 
 /// A person who says yes to everything, and all that was asked.
-fn agreeable(stage: Stage) -> (Stage, Arc<Mutex<Vec<Question>>>) {
-    let asked: Arc<Mutex<Vec<Question>>> = Arc::default();
+fn agreeable(stage: Stage) -> (Stage, Arc<Mutex<Vec<PermissionRequest>>>) {
+    let asked: Arc<Mutex<Vec<PermissionRequest>>> = Arc::default();
     let heard = Arc::clone(&asked);
-    let stage = stage.asking(move |question: Arc<Question>| {
-        heard.lock().expect("no panic").push((*question).clone());
-        async { Reply::Allow }
+    let stage = stage.asking(move |permission_request: Arc<PermissionRequest>| {
+        heard.lock().expect("no panic").push((*permission_request).clone());
+        async { PermissionReply::Allow }
     });
     (stage, asked)
 }
@@ -69,10 +69,10 @@ fn hesitating(stage: Stage, meanwhile: impl Fn(&Path) + Send + Sync + 'static) -
     let count: Arc<Mutex<usize>> = Arc::default();
     let counted = Arc::clone(&count);
     let root = stage.config.cwd.clone();
-    let stage = stage.asking(move |_: Arc<Question>| {
+    let stage = stage.asking(move |_: Arc<PermissionRequest>| {
         *counted.lock().expect("no panic") += 1;
         meanwhile(&root);
-        async { Reply::Allow }
+        async { PermissionReply::Allow }
     });
     (stage, count)
 }
@@ -331,12 +331,14 @@ async fn variables_of_a_command_are_shown_and_judged() {
         (json!([{"name": "XDG_CONFIG_HOME", "value": "x"}]), Some("Run XDG_CONFIG_HOME=x git --version")),
         (json!([{"name": "LD_PRELOAD", "value": "./x.so"}]), Some("Run LD_PRELOAD=./x.so git --version")),
     ] {
-        let asked: Arc<Mutex<Vec<Question>>> = Arc::default();
+        let asked: Arc<Mutex<Vec<PermissionRequest>>> = Arc::default();
         let heard = Arc::clone(&asked);
-        let mut stage = Stage::new(Version::V1, Access::Medium).asking(move |question: Arc<Question>| {
-            heard.lock().expect("no panic").push((*question).clone());
-            async { Reply::Reject }
-        });
+        let mut stage = Stage::new(Version::V1, Access::Medium).asking(
+            move |permission_request: Arc<PermissionRequest>| {
+                heard.lock().expect("no panic").push((*permission_request).clone());
+                async { PermissionReply::Reject }
+            },
+        );
         stage.config.policy = Arc::clone(&policy);
         let params = json!({"command": "git", "args": ["--version"], "env": env});
         let script = format!(
@@ -346,7 +348,11 @@ async fn variables_of_a_command_are_shown_and_judged() {
         let driven = stage.open(&script).await;
         let (_, resolved) = played(&driven).await;
         let asked = asked.lock().expect("no panic").clone();
-        assert_eq!(asked.first().map(|question| question.title.as_str()), expected, "{env}");
+        assert_eq!(
+            asked.first().map(|permission_request| permission_request.title.as_str()),
+            expected,
+            "{env}"
+        );
         assert_eq!(resolved[0]["outcome"], if expected.is_some() { "refused" } else { "allowed" }, "{env}");
         if expected.is_some() {
             assert_eq!(asked[0].input["env"], env);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use narrows_acp::Version;
-use narrows_client::{Question, Reply, RunRequest, ServerConfig, Transport};
+use narrows_client::{PermissionReply, PermissionRequest, RunRequest, ServerConfig, Transport};
 use narrows_link::Link;
 use narrows_policy::{Access, Narrowing, Policy, Rules};
 use narrows_rpc::{CallError, Item, Peer, Request};
@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::common::{Stage, all, payloads};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A server with one tool that repeats what it gets.
 async fn server() -> SocketAddr {
@@ -121,7 +121,7 @@ async fn is_allowed(peer: &Peer) -> bool {
     let options = json!([{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]);
     let params = json!({"sessionId": "s", "toolCall": call, "options": options});
     let answer: Value =
-        peer.request("session/request_permission", &params, PATIENCE).await.expect("an answer");
+        peer.request("session/request_permission", &params, TEST_TIMEOUT).await.expect("an answer");
     answer["outcome"]["optionId"] == "yes"
 }
 
@@ -135,7 +135,7 @@ async fn current(peer: &Peer, given: &Value) -> Result<Value, CallError> {
     let message = |id: &str, method: &str, params: Value| {
         let params =
             json!({"serverId": given["serverId"], "requestId": id, "method": method, "params": params});
-        async move { peer.request::<_, Value>("mcp/message", &params, PATIENCE).await }
+        async move { peer.request::<_, Value>("mcp/message", &params, TEST_TIMEOUT).await }
     };
     let page = message("1", "tools/list", json!({})).await?;
     assert_eq!(page["result"]["tools"][0]["name"], "echo");
@@ -144,10 +144,10 @@ async fn current(peer: &Peer, given: &Value) -> Result<Value, CallError> {
 
 async fn older(peer: &Peer, given: &Value) -> Result<Value, CallError> {
     let acp_id = json!({"acpId": given["id"]});
-    let connected: Value = peer.request("mcp/connect", &acp_id, PATIENCE).await?;
+    let connected: Value = peer.request("mcp/connect", &acp_id, TEST_TIMEOUT).await?;
     let message = |method: &str, params: Value| {
         let params = json!({"connectionId": connected["connectionId"], "method": method, "params": params});
-        async move { peer.request::<_, Value>("mcp/message", &params, PATIENCE).await }
+        async move { peer.request::<_, Value>("mcp/message", &params, TEST_TIMEOUT).await }
     };
     let hello = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}});
     assert!(message("initialize", hello).await?["serverInfo"]["name"].is_string());
@@ -155,7 +155,7 @@ async fn older(peer: &Peer, given: &Value) -> Result<Value, CallError> {
     assert_eq!(message("tools/list", json!({})).await?["tools"][0]["name"], "echo");
     let result = message("tools/call", call()).await?;
     let left = json!({"connectionId": connected["connectionId"]});
-    peer.request::<_, Value>("mcp/disconnect", &left, PATIENCE).await?;
+    peer.request::<_, Value>("mcp/disconnect", &left, TEST_TIMEOUT).await?;
     Ok(result)
 }
 
@@ -192,17 +192,19 @@ async fn a_server_over_http_is_used_under_the_policy() {
 async fn a_tool_that_an_agent_asks_about_first_is_known_by_its_server_and_asked_about_once() {
     let allow = "[[rule]]\neffect = 'allow'\nserver = 'web'\ntool = 'echo'\n";
     let deny = "[[rule]]\neffect = 'deny'\ntool = 'mcp__web__*'\n";
-    for (rules, questions, outcomes) in [
+    for (rules, permission_requests, outcomes) in [
         ("", 1, &["selected", "allowed"][..]),
         (allow, 0, &["selected", "allowed"]),
         (deny, 0, &["cancelled"]),
     ] {
-        let asked: Arc<Mutex<Vec<Question>>> = Arc::default();
+        let asked: Arc<Mutex<Vec<PermissionRequest>>> = Arc::default();
         let heard = Arc::clone(&asked);
-        let mut stage = Stage::new(Version::V1, Access::Medium).asking(move |question: Arc<Question>| {
-            heard.lock().expect("no panic").push((*question).clone());
-            async { Reply::Allow }
-        });
+        let mut stage = Stage::new(Version::V1, Access::Medium).asking(
+            move |permission_request: Arc<PermissionRequest>| {
+                heard.lock().expect("no panic").push((*permission_request).clone());
+                async { PermissionReply::Allow }
+            },
+        );
         let (rules, _) = Rules::parse(rules, "p.toml").expect("rules");
         stage.config.policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules));
         let url = format!("http://{}/mcp", server().await);
@@ -215,7 +217,7 @@ async fn a_tool_that_an_agent_asks_about_first_is_known_by_its_server_and_asked_
         let resolved = payloads(&events, "permission.resolved");
         let told: Vec<&str> = resolved.iter().filter_map(|resolved| resolved["outcome"].as_str()).collect();
         assert_eq!(told, outcomes, "{resolved:?}");
-        assert_eq!(asked.lock().expect("no panic").len(), questions, "{resolved:?}");
+        assert_eq!(asked.lock().expect("no panic").len(), permission_requests, "{resolved:?}");
         let requested = payloads(&events, "permission.requested");
         assert!(
             requested.iter().all(|it| it["server"] == "web" && it["serverTool"] == "echo"),

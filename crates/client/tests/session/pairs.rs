@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use narrows_acp::Version;
-use narrows_client::{Question, Reply, RunRequest, RuntimeEvent};
+use narrows_client::{PermissionReply, PermissionRequest, RunRequest, RuntimeEvent};
 use narrows_policy::{Access, Narrowing, Policy, Rules};
 use serde_json::Value;
 use tokio::sync::Notify;
 
 use crate::common::{Stage, VERSIONS, all, payloads};
 
-fn unanswered(_: Arc<Question>) -> std::future::Pending<Reply> {
+fn unanswered(_: Arc<PermissionRequest>) -> std::future::Pending<PermissionReply> {
     std::future::pending()
 }
 
@@ -71,15 +71,15 @@ fn undecided() -> Stage {
     let rules = "[[rule]]\neffect = \"ask\"\nkind = \"read\"\n";
     let (rules, _) = Rules::parse(rules, "rules.toml").expect("rules");
     let read = Arc::new(Notify::new());
-    let decide = move |question: Arc<Question>| {
+    let decide = move |permission_request: Arc<PermissionRequest>| {
         let read = Arc::clone(&read);
         async move {
-            if question.kind == "read" {
+            if permission_request.kind == "read" {
                 read.notify_one();
                 std::future::pending::<()>().await;
             }
             read.notified().await;
-            Reply::Allow
+            PermissionReply::Allow
         }
     };
     let mut stage = Stage::new(Version::V1, Access::Medium).asking(decide);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use narrows_acp::Version;
-use narrows_client::{Question, Reply, RunRequest, Status};
+use narrows_client::{PermissionReply, PermissionRequest, RunRequest, Status};
 use narrows_policy::Access;
 
 use crate::common::{Stage, VERSIONS, all, payloads};
@@ -50,13 +50,13 @@ const OPEN: &str = r#"
 
 #[tokio::test(start_paused = true)]
 async fn what_the_policy_leaves_open_is_asked() {
-    let never = |_: Arc<Question>| std::future::pending::<Reply>();
+    let never = |_: Arc<PermissionRequest>| std::future::pending::<PermissionReply>();
     let answers: [(&str, Stage, &str, &str); 6] = [
         ("nobody", Stage::new(Version::V1, Access::Medium), "Refused.", "nobody to ask"),
-        ("yes", stage(Reply::Allow), "Allowed.", "answer"),
-        ("no", stage(Reply::Reject), "Refused.", "answer"),
-        ("by name", stage(Reply::Select("allow_once".to_owned())), "Allowed.", "answer"),
-        ("invented", stage(Reply::Select("root".to_owned())), "Refused.", "answer"),
+        ("yes", stage(PermissionReply::Allow), "Allowed.", "answer"),
+        ("no", stage(PermissionReply::Reject), "Refused.", "answer"),
+        ("by name", stage(PermissionReply::Select("allow_once".to_owned())), "Allowed.", "answer"),
+        ("invented", stage(PermissionReply::Select("root".to_owned())), "Refused.", "answer"),
         ("too late", Stage::new(Version::V1, Access::Medium).asking(never), "Refused.", "timed out"),
     ];
     for (who, stage, said, by) in answers {
@@ -70,9 +70,9 @@ async fn what_the_policy_leaves_open_is_asked() {
     }
 }
 
-fn stage(reply: Reply) -> Stage {
-    let decide = move |question: Arc<Question>| {
-        assert_eq!(question.title, "Leave plan mode?");
+fn stage(reply: PermissionReply) -> Stage {
+    let decide = move |permission_request: Arc<PermissionRequest>| {
+        assert_eq!(permission_request.title, "Leave plan mode?");
         let reply = reply.clone();
         async move { reply }
     };
@@ -81,8 +81,8 @@ fn stage(reply: Reply) -> Stage {
 
 #[tokio::test(start_paused = true)]
 async fn a_question_holds_the_silence_up_and_ends_with_the_turn() {
-    let mut stage =
-        Stage::new(Version::V1, Access::Medium).asking(|_: Arc<Question>| std::future::pending::<Reply>());
+    let mut stage = Stage::new(Version::V1, Access::Medium)
+        .asking(|_: Arc<PermissionRequest>| std::future::pending::<PermissionReply>());
     stage.agent.deadlines.silence = Duration::from_secs(10);
     stage.agent.deadlines.permission = Duration::from_secs(3600);
     let driven = stage.open(OPEN).await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use narrows_acp::Version;
-use narrows_client::{Question, Reply, RunRequest, Status};
+use narrows_client::{PermissionReply, PermissionRequest, RunRequest, Status};
 use narrows_policy::Access;
 use narrows_testkit::sdk::agent_on_link;
 
@@ -34,8 +34,10 @@ async fn a_turn_from_its_beginning_to_its_end() {
 #[tokio::test]
 async fn it_is_told_what_it_may() {
     for version in VERSIONS {
-        for (reply, status) in [(Reply::Allow, Status::Success), (Reply::Reject, Status::Error)] {
-            let decide = move |_: Arc<Question>| std::future::ready(reply.clone());
+        for (reply, status) in
+            [(PermissionReply::Allow, Status::Success), (PermissionReply::Reject, Status::Error)]
+        {
+            let decide = move |_: Arc<PermissionRequest>| std::future::ready(reply.clone());
             let driven = open(Stage::new(version, Access::Medium).asking(decide)).await;
             let mut run = driven.session.run(RunRequest::text("with permission")).await.expect("a run");
             let events = all(&mut run).await;

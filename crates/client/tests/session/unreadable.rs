@@ -3,17 +3,17 @@
 use std::sync::{Arc, Mutex};
 
 use narrows_acp::Version;
-use narrows_client::{Question, Reply, RunRequest};
+use narrows_client::{PermissionReply, PermissionRequest, RunRequest};
 use narrows_policy::Access;
 use serde_json::Value;
 
 use crate::common::{Stage, all, payloads};
 
 /// How a request was answered, and the question about it.
-type Answered = (Value, Question);
+type Answered = (Value, PermissionRequest);
 
 /// An agent sends a request with each of these members to a person who answers with `reply`.
-async fn answered(version: Version, requests: &[&str], reply: Reply) -> Vec<Answered> {
+async fn answered(version: Version, requests: &[&str], reply: PermissionReply) -> Vec<Answered> {
     let options = r#"[{"optionId":"y","name":"Yes","kind":"allow_once"},{"optionId":"n","name":"No","kind":"reject_once"}]"#;
     let send = |(number, members): (usize, &&str)| {
         let params = format!(r#"{{"sessionId":"session-1",{members},"options":{options}}}"#);
@@ -24,13 +24,14 @@ async fn answered(version: Version, requests: &[&str], reply: Reply) -> Vec<Answ
     let steps: Vec<String> = requests.iter().enumerate().map(send).collect();
     // Nobody waits for the answers, and what is not answered when the turn ends is cancelled.
     let script = format!("[[turn]]\nsteps = [{}, {{ wait_cancel = true }}]", steps.join(", "));
-    let asked: Arc<Mutex<Vec<Question>>> = Arc::default();
+    let asked: Arc<Mutex<Vec<PermissionRequest>>> = Arc::default();
     let heard = Arc::clone(&asked);
-    let stage = Stage::new(version, Access::Medium).asking(move |question: Arc<Question>| {
-        heard.lock().expect("no panic").push((*question).clone());
-        let reply = reply.clone();
-        async move { reply }
-    });
+    let stage =
+        Stage::new(version, Access::Medium).asking(move |permission_request: Arc<PermissionRequest>| {
+            heard.lock().expect("no panic").push((*permission_request).clone());
+            let reply = reply.clone();
+            async move { reply }
+        });
     let driven = stage.open(&script).await;
     let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
     let mut resolved = Vec::new();
@@ -42,7 +43,8 @@ async fn answered(version: Version, requests: &[&str], reply: Reply) -> Vec<Answ
     all(&mut run).await;
     driven.leave().await;
     let asked = std::mem::take(&mut *asked.lock().expect("no panic"));
-    let question = |id: &Value| asked.iter().find(|question| *id == question.id.as_str()).cloned();
+    let permission_request =
+        |id: &Value| asked.iter().find(|permission_request| *id == permission_request.id.as_str()).cloned();
     let number = |resolved: &Value| {
         let id = resolved["requestId"].as_str().unwrap_or_default();
         id.trim_start_matches("perm_").parse::<usize>().expect("a number")
@@ -51,8 +53,8 @@ async fn answered(version: Version, requests: &[&str], reply: Reply) -> Vec<Answ
     resolved
         .into_iter()
         .map(|resolved| {
-            let question = question(&resolved["requestId"]).expect("a question");
-            (resolved, question)
+            let permission_request = permission_request(&resolved["requestId"]).expect("a question");
+            (resolved, permission_request)
         })
         .collect()
 }
@@ -76,23 +78,23 @@ const UNREADABLE: [&str; 14] = [
 
 #[tokio::test]
 async fn a_request_that_cannot_be_read_for_certain_is_shown_and_cannot_be_allowed() {
-    for reply in [Reply::Allow, Reply::Select("y".to_owned())] {
+    for reply in [PermissionReply::Allow, PermissionReply::Select("y".to_owned())] {
         let all = answered(Version::V1, &UNREADABLE, reply).await;
-        for (members, (resolved, question)) in UNREADABLE.into_iter().zip(all) {
+        for (members, (resolved, permission_request)) in UNREADABLE.into_iter().zip(all) {
             assert_ne!(resolved["optionId"], "y", "{members}: {resolved}");
             // Of a request that is no object of unique keys not even the options are known.
-            let is_offered = !question.options.is_empty();
+            let is_offered = !permission_request.options.is_empty();
             assert!(!is_offered || resolved["decision"]["by"] == "not readable", "{members}: {resolved}");
-            let problem = question.problem.expect(members);
+            let problem = permission_request.problem.expect(members);
             assert!(problem.request.contains(members) && !problem.reason.is_empty(), "{problem:?}");
         }
     }
-    for (resolved, _) in answered(Version::V1, &UNREADABLE, Reply::Select("n".to_owned())).await {
+    for (resolved, _) in answered(Version::V1, &UNREADABLE, PermissionReply::Select("n".to_owned())).await {
         assert_eq!(resolved["decision"]["by"], "answer", "{resolved}");
     }
     let subject =
         r#""title":"May I?","subject":{"type":"command","command":"ls","cwd":"/","x":[{"a":1,"a":2}]}"#;
-    for (resolved, _) in answered(Version::V2, &[subject], Reply::Allow).await {
+    for (resolved, _) in answered(Version::V2, &[subject], PermissionReply::Allow).await {
         assert_eq!(resolved["optionKind"], "reject_once", "{resolved}");
     }
 }
@@ -108,9 +110,9 @@ async fn a_request_that_can_be_read_can_be_allowed() {
         (Version::V2, r#""title":"May I?""#),
         (Version::V2, r#""title":"May I?","subject":{"type":"command","command":"ls","cwd":"/"}"#),
     ] {
-        for (resolved, question) in answered(version, &[members], Reply::Allow).await {
+        for (resolved, permission_request) in answered(version, &[members], PermissionReply::Allow).await {
             assert_eq!(resolved["optionKind"], "allow_once", "{members}: {resolved}");
-            assert_eq!(question.problem, None, "{members}");
+            assert_eq!(permission_request.problem, None, "{members}");
         }
     }
 }
@@ -119,8 +121,8 @@ async fn a_request_that_can_be_read_can_be_allowed() {
 async fn the_text_of_a_request_that_cannot_be_read_is_bounded() {
     let long = "x".repeat(100_000);
     let members = format!(r#""toolCall":{{"toolCallId":"c","kind":"a","kind":"{long}"}}"#);
-    for (_, question) in answered(Version::V1, &[&members], Reply::Allow).await {
-        let problem = question.problem.expect("a problem");
+    for (_, permission_request) in answered(Version::V1, &[&members], PermissionReply::Allow).await {
+        let problem = permission_request.problem.expect("a problem");
         assert!(problem.request.len() < 3100, "{}", problem.request.len());
         assert!(problem.request.ends_with(" more characters]"), "{}", problem.request);
     }

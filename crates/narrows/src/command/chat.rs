@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use narrows_base::sync::lock;
-use narrows_client::{Decide, Reply, Runtime, RuntimeEvent};
+use narrows_client::{PermissionHandler, PermissionReply, Runtime, RuntimeEvent};
 use narrows_process::Ladder;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -45,7 +45,7 @@ const AGENT_GONE_NOTICE: &str = "the agent has ended; /restart starts it again, 
 pub(super) fn execute(args: &Chat) -> Result<ExitCode, Failure> {
     let mut chosen = agent_source::select(&args.agent, Output::Text)?;
     let (desk, questions) = PermissionQueue::open(ApprovalSource::Unproven);
-    let asks = std::io::stdin().is_terminal().then(|| Arc::new(desk) as Arc<dyn Decide>);
+    let asks = std::io::stdin().is_terminal().then(|| Arc::new(desk) as Arc<dyn PermissionHandler>);
     let mut wanted = agent_source::session_request(&args.session, &mut chosen, asks)?;
     // A user wants to see earlier messages.
     wanted.config.replay = true;
@@ -200,7 +200,7 @@ impl Conversation {
                     let wanted = line(&asked.question.title);
                     self.print_dim(&format!("refused: {wanted} (the agent asks while no turn runs)"));
                     // A receiver that is gone needs no reply.
-                    let _ = asked.reply.send(Reply::Reject);
+                    let _ = asked.reply.send(PermissionReply::Reject);
                     None
                 }
                 PromptInput::Event(event) => {

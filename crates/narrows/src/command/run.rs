@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use narrows_base::text::one_line;
-use narrows_client::{Decide, Runtime, Session};
+use narrows_client::{PermissionHandler, Runtime, Session};
 use narrows_link::Link;
 use narrows_process::Ladder;
 use tokio::sync::mpsc;
@@ -47,7 +47,7 @@ pub(super) fn execute(args: &Run) -> Result<ExitCode, Failure> {
     let mut chosen = agent_source::select(&args.agent, args.output)?;
     let answers = (args.input == Some(InputFormat::Events)).then(|| Arc::new(StdinAnswers::default()));
     let (desk, questions) = PermissionQueue::open(ApprovalSource::Unproven);
-    let asks: Option<Arc<dyn Decide>> = match &answers {
+    let asks: Option<Arc<dyn PermissionHandler>> = match &answers {
         Some(answers) => Some(Arc::clone(answers) as _),
         None => permission_prompt::is_possible(args.output).then(|| Arc::new(desk) as _),
     };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use narrows_client::{Losses, RunError, RunResult, Status};
+use narrows_client::{MessageLoss, RunError, RunResult, Status};
 use narrows_wire::{Code as RpcCode, RpcError};
 use serde_json::Value;
 
@@ -141,8 +141,8 @@ impl Failure {
     }
 
     /// Returns a failure if parts of a finished answer were lost.
-    pub(crate) fn incomplete_answer(losses: Losses, unreadable: u64) -> Result<(), Self> {
-        let Losses { too_long, unclaimed, nameless: _, nameless_answers } = losses;
+    pub(crate) fn incomplete_answer(message_loss: MessageLoss, unreadable: u64) -> Result<(), Self> {
+        let MessageLoss { too_long, unclaimed, nameless: _, nameless_answers } = message_loss;
         let unreadable = unreadable + nameless_answers;
         let all = [(too_long, "too long"), (unclaimed, "too early to be kept"), (unreadable, "unreadable")];
         let lost: Vec<String> = all

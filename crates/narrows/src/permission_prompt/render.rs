@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use narrows_client::{Approval, FileChange, PermissionOption, Question, RequestProblem};
+use narrows_client::{Approval, FileChange, PermissionOption, PermissionRequest, RequestProblem};
 use narrows_policy::{Action, Because, Command, Kind, Variable};
 use serde_json::{Map, Value};
 
@@ -46,7 +46,12 @@ pub(super) struct Rendered {
     pub(super) is_whole: bool,
 }
 
-pub(super) fn render(question: &Question, source: ApprovalSource, color: Color, size: Size) -> Rendered {
+pub(super) fn render(
+    question: &PermissionRequest,
+    source: ApprovalSource,
+    color: Color,
+    size: Size,
+) -> Rendered {
     let mut page = Page { rows: Rows::new(size.columns), color };
     page.rows.add("", 0, "");
     let heading = "The agent asks for permission:";
@@ -107,7 +112,7 @@ impl Page {
     }
 
     /// Adds the agent's text besides the title.
-    fn agent_claims(&mut self, question: &Question, source: ApprovalSource) {
+    fn agent_claims(&mut self, question: &PermissionRequest, source: ApprovalSource) {
         let Some(Approval { id, reason }) = &question.approval else {
             if let Some(description) = &question.description {
                 self.row("it says", &quoted(description, MAX_DESCRIPTION_CHARS));
@@ -164,7 +169,7 @@ fn quoted(text: &str, max_chars: usize) -> String {
 }
 
 /// Returns the reason for the request. A reason given by the agent does not count.
-fn reason_text(question: &Question, source: ApprovalSource) -> String {
+fn reason_text(question: &PermissionRequest, source: ApprovalSource) -> String {
     match (&question.approval, &question.decision.because) {
         _ if question.problem.is_some() => {
             "the request cannot be read for certain, so no rule can allow it".to_owned()
@@ -184,7 +189,7 @@ struct Facts {
 }
 
 impl Facts {
-    fn new(question: &Question) -> Self {
+    fn new(question: &PermissionRequest) -> Self {
         let mut rows = Vec::new();
         let mut paths: Vec<String> = Vec::new();
         for (number, action) in question.subjects.iter().enumerate() {
@@ -250,7 +255,7 @@ fn shell_quoted(word: &str) -> String {
 
 /// Returns the input without what the rows of a command show. Everything else is shown, understood or not; arguments
 /// of MCP tools always are.
-fn remaining_input(question: &Question) -> String {
+fn remaining_input(question: &PermissionRequest) -> String {
     let input = &question.input;
     let (Some(fields), [Action { server: None, command: Some(command), cwd, env, .. }]) =
         (input.as_object(), &question.subjects[..])
@@ -275,7 +280,12 @@ fn remaining_input(question: &Question) -> String {
 }
 
 /// Explains the keys by the kinds of the options, because option names come from the agent.
-fn key_help(question: &Question, incomplete: Option<IncompleteReason>, size: Size, above: usize) -> String {
+fn key_help(
+    question: &PermissionRequest,
+    incomplete: Option<IncompleteReason>,
+    size: Size,
+    above: usize,
+) -> String {
     let mut rows = Rows::new(size.columns);
     match incomplete {
         Some(IncompleteReason::TooLong) => {

@@ -6,20 +6,20 @@ use super::*;
 
 const SIZE: Size = Size { rows: 24, columns: 80 };
 
-fn render_all(question: &Question, source: ApprovalSource) -> String {
+fn render_all(question: &PermissionRequest, source: ApprovalSource) -> String {
     let Rendered { question, keys, .. } = render(question, source, Color::off(), SIZE);
     question + &keys
 }
 
 /// A request of an agent for one tool call.
-fn question(kind: &str, input: Value, locations: &[&str]) -> Question {
+fn question(kind: &str, input: Value, locations: &[&str]) -> PermissionRequest {
     let locations: Vec<std::path::PathBuf> = locations.iter().map(Into::into).collect();
     let subjects = vec![Action::read(Some(kind), None, &input, &locations)];
-    Question { input, locations, subjects, ..plain_question() }
+    PermissionRequest { input, locations, subjects, ..plain_question() }
 }
 
 #[track_caller]
-fn check(question: &Question, rows: &str) {
+fn check(question: &PermissionRequest, rows: &str) {
     let expected = format!(
         "\nThe agent asks for permission: \"Clean up\"\n  why asked: no rule matches, and medium access asks about it\n{rows}  \
          [1] allow once: \"A\"\n  [2] allow always: \"B\"\n  [y] yes, this once  [n] no, or Enter\nAllow it? "
@@ -57,7 +57,7 @@ fn every_judged_fact_is_a_row() {
     let arguments = json!({"command": "ls -l", "repo": "prod"});
     let action = Action::mcp("github", "delete_repo", &arguments);
     check(
-        &Question { subjects: vec![action], ..question("execute", arguments, &[]) },
+        &PermissionRequest { subjects: vec![action], ..question("execute", arguments, &[]) },
         "  input: {\"command\":\"ls -l\",\"repo\":\"prod\"}\n  MCP server: github\n  tool: delete_repo\n  \
          what: execute, other\n  command: ls -l⟨\\n⟩repo: \"prod\"\n",
     );
@@ -79,12 +79,15 @@ fn every_judged_fact_is_a_row() {
         ..Action::execute(Command::Shell("bash -c ls".to_owned()), Some("/w".into()))
     };
     check(
-        &Question { subjects: vec![steered], ..question("execute", json!({"command": "bash -c ls"}), &[]) },
+        &PermissionRequest {
+            subjects: vec![steered],
+            ..question("execute", json!({"command": "bash -c ls"}), &[])
+        },
         "  what: execute\n  variable: BASH_ENV=/w/evil.sh\n  command: bash -c ls\n  in: /w\n  which is: /real\n",
     );
     let both = vec![Action::file(Kind::Read, "/a"), Action::execute(Command::Shell("rm x".to_owned()), None)];
     check(
-        &Question { subjects: both, ..plain_question() },
+        &PermissionRequest { subjects: both, ..plain_question() },
         "  what: read\n  file: /a\n  and: another subject of the same request\n  what: execute\n  command: rm x\n",
     );
 }
@@ -98,7 +101,7 @@ fn file_changes_are_shown_and_truncation_is_marked() {
     };
     let rendered = |changes: Vec<FileChange>| {
         render_all(
-            &Question { changes, ..question("edit", json!(null), &["/w/Makefile"]) },
+            &PermissionRequest { changes, ..question("edit", json!(null), &["/w/Makefile"]) },
             ApprovalSource::Unproven,
         )
     };
@@ -129,7 +132,7 @@ fn agent_text_neither_hides_nor_imitates_the_facts() {
         for width in [40, 79, 80, 81] {
             let text = format!("{}{}", filler.repeat(1500), fake(width));
             let input = json!({"command": real, "note": &text});
-            let asked = Question {
+            let asked = PermissionRequest {
                 title: text.clone(),
                 description: Some(text.clone()),
                 options: vec![
@@ -182,7 +185,7 @@ fn ambiguous_input_is_shown_verbatim_and_cannot_be_allowed() {
     let request = r#"{"toolCall":{"kind":"execute","kind":"read"}}"#;
     for request in [request.to_owned(), "x\u{202e}".repeat(MAX_SHOWN_CHARS)] {
         let problem = RequestProblem { reason: "a key appears twice".to_owned(), request: request.clone() };
-        let asked = Question { problem: Some(problem), ..question("read", json!(null), &[]) };
+        let asked = PermissionRequest { problem: Some(problem), ..question("read", json!(null), &[]) };
         let Rendered { question, keys, is_whole } =
             render(&asked, ApprovalSource::Unproven, Color::off(), SIZE);
         assert!(!is_whole);
@@ -193,7 +196,7 @@ fn ambiguous_input_is_shown_verbatim_and_cannot_be_allowed() {
         assert!(keys.ends_with("[n] no, or Enter\nReject it? ") && !keys.contains("allow"), "{keys}");
     }
     let problem = RequestProblem { reason: "a key appears twice".to_owned(), request: request.to_owned() };
-    let asked = Question { problem: Some(problem), ..question("read", json!(null), &[]) };
+    let asked = PermissionRequest { problem: Some(problem), ..question("read", json!(null), &[]) };
     assert!(render_all(&asked, ApprovalSource::Unproven).contains(&format!("  request: {request}\n")));
 }
 
@@ -223,7 +226,7 @@ fn options_are_named_by_their_kind() {
 fn an_approval_is_attributed_to_the_gate_only_if_it_is_our_own() {
     let reason = "require-approval: policy `removing` says so".to_owned();
     let approval = Approval { id: "n-1".to_owned(), reason: reason.clone() };
-    let asked = Question { approval: Some(approval), ..question("delete", json!(null), &["/a"]) };
+    let asked = PermissionRequest { approval: Some(approval), ..question("delete", json!(null), &["/a"]) };
     let own = render_all(&asked, ApprovalSource::OwnGate).replace("\n  │ ", "");
     let row = "  approval: n-1; with a key that the governance names it can be given elsewhere: `narrows approve n-1 --key FILE`\n";
     assert!(own.contains(row), "{own}");
@@ -236,8 +239,10 @@ fn an_approval_is_attributed_to_the_gate_only_if_it_is_our_own() {
     // Only the id of an approval is offered for copying into a shell.
     let approval = Approval { id: "n-1; rm -rf ~".to_owned(), reason: reason.clone() };
     let decision = Decision { because: Because::Approval { reason }, ..asked.decision.clone() };
-    let text =
-        render_all(&Question { approval: Some(approval), decision, ..asked }, ApprovalSource::Unproven);
+    let text = render_all(
+        &PermissionRequest { approval: Some(approval), decision, ..asked },
+        ApprovalSource::Unproven,
+    );
     assert!(!text.contains("narrows approve"), "{text}");
     assert!(text.contains("  why asked: the agent says that it needs an approval\n"), "{text}");
 }

@@ -53,7 +53,7 @@ pub(crate) enum FileErrorKind {
     /// Its links go on and on.
     #[error("there are too many symbolic links in this path")]
     Links,
-    /// Somebody else put something in its place.
+    /// Another process replaced it.
     #[error("this was changed by somebody else at the same time")]
     Changed,
     /// The system does not let us.

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::walk::MAX_LINKS;
 
 /// The absolute `path` with its links followed, as far as it exists. A guess: by the time it is used it may be wrong,
-/// so whoever uses it walks it beneath a root.
+/// so a caller has to walk it beneath a root.
 pub(crate) fn guess(path: &Path) -> Result<PathBuf, Errno> {
     let mut real = PathBuf::from("/");
     let mut steps: Vec<OsString> = Vec::new();

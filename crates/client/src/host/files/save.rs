@@ -67,7 +67,7 @@ pub(super) fn overwrite(file: &OwnedFd, content: &[u8], durable: bool) -> Result
     let mut writer = std::fs::File::from(file.try_clone().map_err(|error| errno(&error))?);
     writer.write_all(content).map_err(|error| errno(&error))?;
     ftruncate(file, length)?;
-    // Rights to become somebody else do not pass to a new content.
+    // Set-user-id and set-group-id bits are not kept for a new content.
     let old = fstat(file)?;
     if old.st_mode & 0o7000 != 0 {
         fchmod(file, Mode::from_raw_mode(old.st_mode & 0o777))?;
@@ -95,7 +95,7 @@ fn reserve(_: &OwnedFd, _: u64) -> Result<(), Errno> {
 
 /// Gives `file` the owner and the mode of the old one.
 fn inherit(file: &OwnedFd, old: &Stat) -> Result<(), Errno> {
-    // Rights to become somebody else do not pass to a new content.
+    // Set-user-id and set-group-id bits are not kept for a new content.
     let mut mode = old.st_mode & 0o777;
     let new = fstat(file)?;
     if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid) {

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn shell(script: &str) -> Create {
     let mut env = Environment::empty();
@@ -24,7 +24,7 @@ fn terminals() -> Terminals {
 }
 
 async fn wait(terminals: &Terminals, id: &str) -> Exit {
-    timeout(PATIENCE, terminals.wait(id)).await.unwrap().unwrap()
+    timeout(TEST_TIMEOUT, terminals.wait(id)).await.unwrap().unwrap()
 }
 
 /// Looks again until the output is as it should be.
@@ -39,7 +39,7 @@ async fn until(terminals: &Terminals, id: &str, right: impl Fn(&str) -> bool) ->
             tokio::time::sleep(Duration::from_millis(2)).await; // sleep: a process writes when it writes
         }
     };
-    timeout(PATIENCE, look).await.unwrap()
+    timeout(TEST_TIMEOUT, look).await.unwrap()
 }
 
 /// Whether a process runs; one that is dead and not yet collected does not.
@@ -54,7 +54,7 @@ async fn until_dead(pids: &[String]) {
             tokio::time::sleep(Duration::from_millis(2)).await; // sleep: the process table is watched by looking again
         }
     };
-    timeout(PATIENCE, look).await.unwrap();
+    timeout(TEST_TIMEOUT, look).await.unwrap();
 }
 
 fn exited(code: u32) -> Exit {
@@ -158,7 +158,7 @@ async fn a_flood_is_taken_and_its_end_kept() {
     // And one that never ends does not wait for us either.
     let endless = terminals.create(shell("echo begin; exec yes")).await.unwrap();
     until(&terminals, &endless, |text| !text.contains("begin") && !text.is_empty()).await;
-    timeout(PATIENCE, terminals.release(&endless)).await.unwrap().unwrap();
+    timeout(TEST_TIMEOUT, terminals.release(&endless)).await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -174,7 +174,7 @@ async fn kill_ends_the_whole_tree_and_keeps_the_terminal() {
     let text = until(&terminals, &id, |text| text.lines().count() == 4).await;
     let pids: Vec<String> = text.lines().map(str::to_owned).collect();
     assert!(pids.iter().all(|pid| runs(pid)), "{pids:?}");
-    timeout(PATIENCE, terminals.kill(&id)).await.unwrap().unwrap();
+    timeout(TEST_TIMEOUT, terminals.kill(&id)).await.unwrap().unwrap();
     // At once: nothing here waits.
     assert!(!pids.iter().any(|pid| runs(pid)), "{pids:?}");
     let output = terminals.output(&id).unwrap();
@@ -214,7 +214,7 @@ async fn a_hundred_may_wait() {
     // Even if the terminal is forgotten meanwhile.
     terminals.release(&id).await.unwrap();
     for each in waiting {
-        assert_eq!(timeout(PATIENCE, each).await.unwrap().unwrap().unwrap(), killed("SIGTERM"));
+        assert_eq!(timeout(TEST_TIMEOUT, each).await.unwrap().unwrap().unwrap(), killed("SIGTERM"));
     }
     is_unknown(&terminals.wait(&id).await);
 }

@@ -1,4 +1,4 @@
-//! Every variant of the official types, what nobody knows, and what is broken.
+//! Every variant of the official types, unknown variants, and invalid ones.
 
 use std::sync::Mutex;
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::mcp::scene::Host;
+use crate::mcp::fixture::Host;
 
 fn server(offer: Offer) -> (HostServer, Arc<Host>) {
     let host = Arc::new(Host::default());

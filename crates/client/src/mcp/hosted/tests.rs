@@ -6,7 +6,7 @@ use serde_json::Map;
 
 use super::*;
 use crate::mcp::Asked;
-use crate::mcp::scene::{PATIENCE, Scene, Verdict};
+use crate::mcp::fixture::{Fixture, TEST_TIMEOUT, Verdict};
 
 mod ends;
 mod legacy;
@@ -16,35 +16,35 @@ impl Hosting {
     /// Waits until every server is ready or has failed. Messages do that by themselves.
     async fn settled(&self) {
         if let Some(servers) = &*self.servers.read().await {
-            servers.wait_until_settled(PATIENCE).await;
+            servers.wait_until_settled(TEST_TIMEOUT).await;
         }
     }
 }
 
 #[tokio::test]
 async fn lists_are_the_servers_own() {
-    let scene = Scene::new();
-    let hosting = scene.host("");
-    let page = scene.message("s", "tools/list", json!({})).await.expect("it lists");
+    let fixture = Fixture::new();
+    let hosting = fixture.host("");
+    let page = fixture.message("s", "tools/list", json!({})).await.expect("it lists");
     let first = json!({
         "name": "echo", "description": "a tool", "inputSchema": {"type": "object"},
         "annotations": {"readOnlyHint": true},
     });
     assert_eq!(page, json!({"result": {"tools": [first, {"name": 7}], "nextCursor": "second"}}));
-    let page = scene.message("s", "tools/list", json!({"cursor": "second"})).await.expect("it lists");
+    let page = fixture.message("s", "tools/list", json!({"cursor": "second"})).await.expect("it lists");
     assert_eq!(page["result"]["tools"][0]["name"], "more");
     // It has none, and says so itself.
-    let none = scene.message("s", "resources/list", json!({})).await;
+    let none = fixture.message("s", "resources/list", json!({})).await;
     assert_eq!(none, Ok(json!({"error": {"code": -32601, "message": "there is no such method"}})));
-    assert_eq!(scene.gate.asked(), [], "lists are not for the gate");
+    assert_eq!(fixture.gate.asked(), [], "lists are not for the gate");
     hosting.close().await;
 }
 
 #[tokio::test]
 async fn calls_pass_the_gate() {
-    let scene = Scene::new();
-    let hosting = scene.host("");
-    let answer = scene.call("s", "echo", json!({"a": 1})).await.expect("it echoes");
+    let fixture = Fixture::new();
+    let hosting = fixture.host("");
+    let answer = fixture.call("s", "echo", json!({"a": 1})).await.expect("it echoes");
     assert_eq!(answer["result"]["structuredContent"], json!({"a": 1}));
     let asked = Asked {
         server: "files".into(),
@@ -52,35 +52,35 @@ async fn calls_pass_the_gate() {
         tool: Some("echo".into()),
         arguments: Map::from_iter([("a".to_owned(), json!(1))]),
     };
-    assert_eq!(scene.gate.asked(), [asked]);
-    let strange = scene.call("s", "future", json!({})).await.expect("it answers");
+    assert_eq!(fixture.gate.asked(), [asked]);
+    let strange = fixture.call("s", "future", json!({})).await.expect("it answers");
     assert_eq!(
         strange,
         json!({"result": {"content": [], "future": {"n": 1.5, "b": 1, "a": []}, "isError": false}})
     );
-    let refused = scene.call("s", "refuse", json!({})).await;
+    let refused = fixture.call("s", "refuse", json!({})).await;
     assert_eq!(refused, Ok(json!({"error": {"code": -32602, "message": "no\nsuch tool"}})));
-    let failed = scene.call("s", "fail", json!({})).await.expect("it answers");
+    let failed = fixture.call("s", "fail", json!({})).await.expect("it answers");
     assert_eq!(failed["result"]["isError"], true);
     hosting.close().await;
 }
 
 #[tokio::test]
 async fn what_the_gate_refuses_reaches_no_server() {
-    let scene = Scene::new();
-    let hosting = scene.host("");
-    scene.gate.says(Verdict::No);
-    let refused = scene.call("s", "slow", json!({})).await;
+    let fixture = Fixture::new();
+    let hosting = fixture.host("");
+    fixture.gate.says(Verdict::No);
+    let refused = fixture.call("s", "slow", json!({})).await;
     let content = json!([{"type": "text", "text": "the rule book forbids it"}]);
     assert_eq!(refused, Ok(json!({"result": {"content": content, "isError": true}})));
     for (method, params) in [
         ("resources/read", json!({"uri": "file:///etc/passwd"})),
         ("prompts/get", json!({"name": "p", "arguments": {"x": "y"}})),
     ] {
-        let refused = scene.message("s", method, params).await.expect("it is an answer");
+        let refused = fixture.message("s", method, params).await.expect("it is an answer");
         assert_eq!(refused["error"]["code"], -32015, "{refused}");
     }
-    let asked: Vec<_> = scene.gate.asked().into_iter().map(|asked| (asked.method, asked.tool)).collect();
+    let asked: Vec<_> = fixture.gate.asked().into_iter().map(|asked| (asked.method, asked.tool)).collect();
     let tool = Some("slow".to_owned());
     assert_eq!(
         asked,
@@ -90,21 +90,21 @@ async fn what_the_gate_refuses_reaches_no_server() {
             ("prompts/get".to_owned(), None)
         ]
     );
-    assert_eq!(scene.noted(), "", "the server knows of nothing");
+    assert_eq!(fixture.noted(), "", "the server knows of nothing");
     hosting.close().await;
 }
 
 #[tokio::test]
 async fn what_is_no_list_and_no_call_is_not_passed_on() {
-    let scene = Scene::new();
-    let hosting = scene.host("modern");
+    let fixture = Fixture::new();
+    let hosting = fixture.host("modern");
     for method in
         ["subscriptions/listen", "resources/subscribe", "sampling/createMessage", "tasks/get", "", "no/such"]
     {
         // A first instance that was only asked about itself may still be leaving.
-        let heard = || scene.noted().replace("end of input\n", "");
+        let heard = || fixture.noted().replace("end of input\n", "");
         let before = heard();
-        let refused = scene.message("s", method, json!({})).await.expect("it is an answer");
+        let refused = fixture.message("s", method, json!({})).await.expect("it is an answer");
         assert_eq!(refused["error"]["code"], -32601, "{method}");
         assert_eq!(heard(), before);
     }
@@ -114,20 +114,20 @@ async fn what_is_no_list_and_no_call_is_not_passed_on() {
         ("tools/call", json!({"name": "echo", "arguments": [1]})),
         ("resources/read", json!({"uri": {}})),
     ] {
-        let refused = scene.message("s", method, params).await.expect("it is an answer");
+        let refused = fixture.message("s", method, params).await.expect("it is an answer");
         assert_eq!(refused["error"]["code"], -32602, "{method}");
     }
-    assert_eq!(scene.gate.asked(), [], "nobody is asked about nonsense");
-    assert_eq!(scene.message("s", "ping", json!({})).await, Ok(json!({"result": {}})));
-    assert_eq!(scene.message("s", "notifications/initialized", json!({})).await, Ok(json!({"result": {}})));
+    assert_eq!(fixture.gate.asked(), [], "nobody is asked about nonsense");
+    assert_eq!(fixture.message("s", "ping", json!({})).await, Ok(json!({"result": {}})));
+    assert_eq!(fixture.message("s", "notifications/initialized", json!({})).await, Ok(json!({"result": {}})));
     hosting.close().await;
 }
 
 #[tokio::test]
 async fn servers_get_nothing_of_the_agent() {
-    let scene = Scene::new();
-    let hosting = scene.host("");
-    let answer = scene.call("s", "ask", json!({})).await.expect("it answers");
+    let fixture = Fixture::new();
+    let hosting = fixture.host("");
+    let answer = fixture.call("s", "ask", json!({})).await.expect("it answers");
     let text = answer["result"]["content"][0]["text"].as_str().expect("a text");
     assert_eq!(text, r#"-32601 -32601 {"action":"decline"} {} -32601"#);
     hosting.close().await;
@@ -136,14 +136,14 @@ async fn servers_get_nothing_of_the_agent() {
 #[tokio::test]
 async fn handshakes_end_here() {
     for (fault, version) in [("", "2025-11-25"), ("modern", "2025-11-25")] {
-        let scene = Scene::new();
-        let hosting = scene.host(fault);
+        let fixture = Fixture::new();
+        let hosting = fixture.host(fault);
         let params = json!({"protocolVersion": "2025-06-18", "capabilities": {"sampling": {}}});
-        let answer = scene.message("s", "initialize", params).await.expect("it answers");
+        let answer = fixture.message("s", "initialize", params).await.expect("it answers");
         assert_eq!(answer["result"]["protocolVersion"], version);
         assert_eq!(answer["result"]["capabilities"], json!({"tools": {}}), "no changes are promised");
         assert!(answer["result"]["serverInfo"]["name"].is_string());
-        let found = scene.message("s", "server/discover", json!({})).await.expect("it answers");
+        let found = fixture.message("s", "server/discover", json!({})).await.expect("it answers");
         assert_eq!(found["result"]["supportedVersions"], json!(["2026-07-28"]));
         hosting.close().await;
     }
@@ -151,8 +151,8 @@ async fn handshakes_end_here() {
 
 #[tokio::test]
 async fn messages_that_make_no_sense_are_refused() {
-    let scene = Scene::new();
-    let hosting = scene.host("");
+    let fixture = Fixture::new();
+    let hosting = fixture.host("");
     for (message, code) in [
         (json!({}), -32602),
         (json!({"method": "ping"}), -32602),
@@ -162,64 +162,64 @@ async fn messages_that_make_no_sense_are_refused() {
         (json!({"serverId": "files", "requestId": "r", "method": "ping"}), -33001),
         (json!({"connectionId": "s", "method": "ping"}), -32602),
     ] {
-        assert_eq!(scene.ask(MCP_MESSAGE, message.clone()).await, Err(code), "{message}");
+        assert_eq!(fixture.ask(MCP_MESSAGE, message.clone()).await, Err(code), "{message}");
     }
     hosting.close().await;
 }
 
 #[tokio::test]
 async fn a_request_id_is_one_requests_own() {
-    let scene = Scene::new();
-    let hosting = scene.host("");
+    let fixture = Fixture::new();
+    let hosting = fixture.host("");
     let message = |server: &str, tool: &str| json!({"serverId": server, "requestId": "r", "method": "tools/call", "params": {"name": tool}});
-    let slow = scene.agent.call(MCP_MESSAGE, &message("s", "slow")).await.expect("it is sent");
-    assert!(scene.notes_hold("working on").await);
-    assert_eq!(scene.ask(MCP_MESSAGE, message("s", "echo")).await, Err(-32602));
-    assert!(scene.ask(MCP_MESSAGE, message("host", "no")).await.is_ok(), "at another server it is free");
+    let slow = fixture.agent.call(MCP_MESSAGE, &message("s", "slow")).await.expect("it is sent");
+    assert!(fixture.notes_hold("working on").await);
+    assert_eq!(fixture.ask(MCP_MESSAGE, message("s", "echo")).await, Err(-32602));
+    assert!(fixture.ask(MCP_MESSAGE, message("host", "no")).await.is_ok(), "at another server it is free");
     drop(slow);
-    assert!(scene.notes_hold("cancelled").await, "the server is told");
-    let open = || scene.hosted.shared.table().open.len();
-    assert!(narrows_testkit::wait::wait_until(PATIENCE, || open() == 0).await);
-    assert!(scene.ask(MCP_MESSAGE, message("s", "echo")).await.is_ok(), "it is free again");
+    assert!(fixture.notes_hold("cancelled").await, "the server is told");
+    let open = || fixture.hosted.shared.table().open.len();
+    assert!(narrows_testkit::wait::wait_until(TEST_TIMEOUT, || open() == 0).await);
+    assert!(fixture.ask(MCP_MESSAGE, message("s", "echo")).await.is_ok(), "it is free again");
     hosting.close().await;
 }
 
 #[tokio::test]
 async fn more_than_the_limit_is_refused_at_once() {
-    let scene = Scene::with(Limits { requests: 2, connections: 1, ..Limits::default() });
-    let hosting = scene.host("");
+    let fixture = Fixture::with(Limits { requests: 2, connections: 1, ..Limits::default() });
+    let hosting = fixture.host("");
     let slow = json!({"name": "slow"});
     let message =
         |request| json!({"serverId": "s", "requestId": request, "method": "tools/call", "params": slow});
-    let one = scene.agent.call(MCP_MESSAGE, &message("a")).await.expect("it is sent");
-    let two = scene.agent.call(MCP_MESSAGE, &message("b")).await.expect("it is sent");
-    assert_eq!(scene.message("s", "ping", json!({})).await, Err(-33000));
+    let one = fixture.agent.call(MCP_MESSAGE, &message("a")).await.expect("it is sent");
+    let two = fixture.agent.call(MCP_MESSAGE, &message("b")).await.expect("it is sent");
+    assert_eq!(fixture.message("s", "ping", json!({})).await, Err(-33000));
     drop((one, two));
-    let free = || scene.hosted.shared.requests.available_permits();
-    assert!(narrows_testkit::wait::wait_until(PATIENCE, || free() == 2).await);
-    assert!(scene.message("s", "ping", json!({})).await.is_ok());
-    assert!(scene.ask(MCP_CONNECT, json!({"acpId": "s"})).await.is_ok());
-    assert_eq!(scene.ask(MCP_CONNECT, json!({"acpId": "s"})).await, Err(-33000));
+    let free = || fixture.hosted.shared.requests.available_permits();
+    assert!(narrows_testkit::wait::wait_until(TEST_TIMEOUT, || free() == 2).await);
+    assert!(fixture.message("s", "ping", json!({})).await.is_ok());
+    assert!(fixture.ask(MCP_CONNECT, json!({"acpId": "s"})).await.is_ok());
+    assert_eq!(fixture.ask(MCP_CONNECT, json!({"acpId": "s"})).await, Err(-33000));
     hosting.close().await;
 }
 
 /// Version 2 names no session in these requests, so the budget of the session does not hold for them.
 #[tokio::test]
 async fn open_requests_have_no_more_bytes_together_than_the_limit() {
-    let scene = Scene::with(Limits { request_bytes: 2000, ..Limits::default() });
-    let hosting = scene.host("");
-    scene.gate.says(Verdict::Never);
+    let fixture = Fixture::with(Limits { request_bytes: 2000, ..Limits::default() });
+    let hosting = fixture.host("");
+    fixture.gate.says(Verdict::Never);
     let params = json!({"name": "echo", "arguments": {"text": "x".repeat(1000)}});
     let message =
         |request| json!({"serverId": "s", "requestId": request, "method": "tools/call", "params": params});
-    let open = scene.agent.call(MCP_MESSAGE, &message("a")).await.expect("it is sent");
-    assert!(narrows_testkit::wait::wait_until(PATIENCE, || !scene.gate.asked().is_empty()).await);
-    assert_eq!(scene.ask(MCP_MESSAGE, message("b")).await, Err(-33000));
+    let open = fixture.agent.call(MCP_MESSAGE, &message("a")).await.expect("it is sent");
+    assert!(narrows_testkit::wait::wait_until(TEST_TIMEOUT, || !fixture.gate.asked().is_empty()).await);
+    assert_eq!(fixture.ask(MCP_MESSAGE, message("b")).await, Err(-33000));
     drop(open);
-    scene.gate.says(Verdict::Yes);
-    let free = || scene.hosted.shared.requests.available_permits() == Limits::default().requests;
-    assert!(narrows_testkit::wait::wait_until(PATIENCE, free).await);
-    assert!(scene.ask(MCP_MESSAGE, message("c")).await.is_ok());
+    fixture.gate.says(Verdict::Yes);
+    let free = || fixture.hosted.shared.requests.available_permits() == Limits::default().requests;
+    assert!(narrows_testkit::wait::wait_until(TEST_TIMEOUT, free).await);
+    assert!(fixture.ask(MCP_MESSAGE, message("c")).await.is_ok());
     hosting.close().await;
 }
 
@@ -230,49 +230,49 @@ async fn the_bytes_of_a_request_are_held_until_it_is_answered() {
     let (client, mut requests) = narrows_rpc::start(near, narrows_rpc::Options::client(Hosted::takes));
     let (agent, _inbox) =
         narrows_rpc::start(far, narrows_rpc::Options::agent(|method| method == MCP_MESSAGE));
-    let scene = Scene::new();
-    let hosting = scene.host("");
-    scene.gate.says(Verdict::Never);
+    let fixture = Fixture::new();
+    let hosting = fixture.host("");
+    fixture.gate.says(Verdict::Never);
     let message =
         json!({"serverId": "s", "requestId": "r", "method": "tools/call", "params": {"name": "echo"}});
     let call = agent.call(MCP_MESSAGE, &message).await.expect("it is sent");
     let Some(narrows_rpc::Item::Request(request)) = requests.recv().await else { panic!("it is a request") };
     let budget = Arc::new(Semaphore::new(1));
     let bytes = Arc::clone(&budget).try_acquire_owned().expect("it is free");
-    scene.hosted.serve(request, &client, Some(bytes));
-    assert!(narrows_testkit::wait::wait_until(PATIENCE, || !scene.gate.asked().is_empty()).await);
+    fixture.hosted.serve(request, &client, Some(bytes));
+    assert!(narrows_testkit::wait::wait_until(TEST_TIMEOUT, || !fixture.gate.asked().is_empty()).await);
     assert_eq!(budget.available_permits(), 0);
     hosting.close().await;
     assert!(call.response().await.is_err());
-    assert!(narrows_testkit::wait::wait_until(PATIENCE, || budget.available_permits() == 1).await);
+    assert!(narrows_testkit::wait::wait_until(TEST_TIMEOUT, || budget.available_permits() == 1).await);
 }
 
 #[tokio::test]
 async fn cancelling_is_answered_and_passed_on() {
-    let scene = Scene::new();
-    let hosting = scene.host("");
+    let fixture = Fixture::new();
+    let hosting = fixture.host("");
     let params =
         json!({"serverId": "s", "requestId": "r", "method": "tools/call", "params": {"name": "slow"}});
-    let call = scene.agent.call(MCP_MESSAGE, &params).await.expect("it is sent");
-    assert!(scene.notes_hold("working on").await);
-    scene.agent.cancel(call.id());
+    let call = fixture.agent.call(MCP_MESSAGE, &params).await.expect("it is sent");
+    assert!(fixture.notes_hold("working on").await);
+    fixture.agent.cancel(call.id());
     let answer = call.response().await;
     let refused = matches!(&answer, Err(narrows_rpc::CallError::Refused(error)) if error.code == -32800);
     assert!(refused, "{answer:?}");
-    assert!(scene.notes_hold("cancelled").await);
+    assert!(fixture.notes_hold("cancelled").await);
     hosting.close().await;
 }
 
 #[tokio::test]
 async fn progress_goes_to_the_request_that_wants_it() {
-    let mut scene = Scene::new();
-    let hosting = scene.host("");
+    let mut fixture = Fixture::new();
+    let hosting = fixture.host("");
     // This one does not want to know.
-    scene.call("s", "progress", json!({})).await.expect("it answers");
+    fixture.call("s", "progress", json!({})).await.expect("it answers");
     let params = json!({"name": "progress", "_meta": {"progressToken": "mine"}});
     let message = json!({"serverId": "s", "requestId": "r", "method": "tools/call", "params": params});
-    assert_eq!(scene.ask(MCP_MESSAGE, message).await, Ok(json!({"result": {"content": []}})));
-    let Some(narrows_rpc::Item::Notification(frame)) = scene.inbox.recv().await else {
+    assert_eq!(fixture.ask(MCP_MESSAGE, message).await, Ok(json!({"result": {"content": []}})));
+    let Some(narrows_rpc::Item::Notification(frame)) = fixture.inbox.recv().await else {
         panic!("nothing was told")
     };
     let told: Value = frame.read_params().expect("it is JSON");
@@ -285,13 +285,13 @@ async fn progress_goes_to_the_request_that_wants_it() {
 
 #[tokio::test]
 async fn slow_starts_are_waited_for_but_not_for_ever() {
-    let scene = Scene::new();
-    let mut options = scene.options();
+    let fixture = Fixture::new();
+    let mut options = fixture.options();
     options.start_timeout = Duration::from_millis(300);
     let started = Instant::now();
-    let hosting = scene.host_with("silent", options);
-    assert_eq!(scene.message("s", "tools/list", json!({})).await, Err(-33001));
-    assert_eq!(scene.ask(MCP_CONNECT, json!({"acpId": "s"})).await, Err(-33001));
+    let hosting = fixture.host_with("silent", options);
+    assert_eq!(fixture.message("s", "tools/list", json!({})).await, Err(-33001));
+    assert_eq!(fixture.ask(MCP_CONNECT, json!({"acpId": "s"})).await, Err(-33001));
     assert!(started.elapsed() >= Duration::from_millis(300));
     hosting.settled().await;
     let failures = hosting.failures();

@@ -3,7 +3,7 @@
 use narrows_acp::{v1, v2};
 
 use super::*;
-use crate::mcp::scene::host_server;
+use crate::mcp::fixture::host_server;
 
 fn servers() -> Vec<ServerConfig> {
     let text = r#"{"mcpServers":{

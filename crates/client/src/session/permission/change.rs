@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::question::FileChange;
+use crate::permission_request::FileChange;
 
 /// Files over this size are not compared. Their new text is shown as a whole.
 const MAX_COMPARED_BYTES: u64 = 10 << 20;

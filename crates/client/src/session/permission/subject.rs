@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use narrows_policy::{Access, Action, Because, Command, Decision, Kind, Variable, Verdict};
 use serde_json::{Value, json};
 
-use crate::allowed::Deed;
-use crate::authority::{Authority, TurnId};
+use crate::allowed::ClientAction;
 use crate::event::Json;
 use crate::map::{Asked, Call};
 use crate::mcp::{self, Run, ToolCall};
-use crate::question::FileChange;
+use crate::permission_request::FileChange;
+use crate::permissions::{PermissionService, TurnId};
 
 /// The reason for a question about a command that is not known to run here.
 const MAY_RUN_ITSELF: &str = "asks before a command that the agent may run itself, in no sandbox";
@@ -29,8 +29,8 @@ pub(super) struct Subject {
 
 impl Subject {
     /// What the policy says of it.
-    pub(super) fn judge(&self, authority: &Authority, turn: TurnId) -> Decision {
-        let mut decision = authority.judge(turn, &self.action, self.runs_here);
+    pub(super) fn judge(&self, permissions: &PermissionService, turn: TurnId) -> Decision {
+        let mut decision = permissions.judge(turn, &self.action, self.runs_here);
         if let Because::Preset { access: Access::Medium, kind: Kind::Execute, why } = &mut decision.because
             && !self.runs_here
             && decision.verdict == Verdict::Ask
@@ -181,7 +181,7 @@ pub(super) fn locations(asked: &Asked) -> Vec<PathBuf> {
 }
 
 /// What the last of `subjects` is if the agent has the client do it.
-pub(super) fn deed(subjects: &[Subject], asked: &Asked, here: &Path) -> Option<Deed> {
+pub(super) fn client_action(subjects: &[Subject], asked: &Asked, here: &Path) -> Option<ClientAction> {
     let call = &asked.call;
     let action = &subjects.last()?.action;
     // What can be read in several ways was not seen in each of them.
@@ -190,18 +190,18 @@ pub(super) fn deed(subjects: &[Subject], asked: &Asked, here: &Path) -> Option<D
     }
     if let Some((server, tool)) = asked.mcp.clone().filter(|_| asked.command.is_none()) {
         let arguments = call.raw_input.as_ref()?.value();
-        return Some(Deed::Mcp { server, tool, arguments });
+        return Some(ClientAction::Mcp { server, tool, arguments });
     }
     if let Some(command) = &action.command {
         let cwd = action.cwd.as_ref().map_or_else(|| here.to_owned(), |cwd| here.join(cwd));
-        return Some(Deed::run(command.clone(), cwd, action.env.clone()));
+        return Some(ClientAction::run(command.clone(), cwd, action.env.clone()));
     }
-    // One file with one new text: what else it may do nobody has seen.
+    // One file with one new text: nothing else was shown.
     if let [content] = call.content() {
         let diff = content.value();
         let text = |key: &str| diff.get(key).and_then(Value::as_str);
         if let (Some("diff"), Some(path), Some(new)) = (text("type"), text("path"), text("newText")) {
-            return Some(Deed::Write { path: here.join(path), text: new.to_owned() });
+            return Some(ClientAction::Write { path: here.join(path), text: new.to_owned() });
         }
     }
     if call.content_values().iter().any(Action::is_change) {
@@ -212,10 +212,10 @@ pub(super) fn deed(subjects: &[Subject], asked: &Asked, here: &Path) -> Option<D
     let [path] = <[PathBuf; 1]>::try_from(paths).ok()?;
     let input = call.raw_input.as_ref().map(Json::value).unwrap_or_default();
     match action.kinds()[..] {
-        [Kind::Read] => Some(Deed::Read { path }),
+        [Kind::Read] => Some(ClientAction::Read { path }),
         [Kind::Edit] if is_whole_text(&input) => {
             let text = input.get("content")?.as_str()?.to_owned();
-            Some(Deed::Write { path, text })
+            Some(ClientAction::Write { path, text })
         }
         _ => None,
     }
@@ -300,21 +300,21 @@ mod tests {
     /// Version 2 has these in place of files and terminals.
     #[test]
     fn a_call_of_our_own_tool_is_known_as_what_the_client_then_does() {
-        let deed = |name: &str, input: Value| {
+        let client_action = |name: &str, input: Value| {
             let asked = asked(call(name, &input));
             let subjects = all(&asked);
             assert!(subjects[0].runs_here, "{name}");
-            deed(&subjects, &asked, Path::new(HERE))
+            client_action(&subjects, &asked, Path::new(HERE))
         };
-        let write = deed("mcp__narrows__write_text_file", json!({"path": "a", "content": "x"}));
+        let write = client_action("mcp__narrows__write_text_file", json!({"path": "a", "content": "x"}));
         assert!(
-            matches!(&write, Some(Deed::Write { path, text }) if path == Path::new("/w/a") && text == "x"),
+            matches!(&write, Some(ClientAction::Write { path, text }) if path == Path::new("/w/a") && text == "x"),
             "{write:?}"
         );
-        let read = deed("narrows__read_text_file", json!({"path": "/v/a", "line": 2}));
-        assert!(matches!(&read, Some(Deed::Read { path }) if path == Path::new("/v/a")), "{read:?}");
-        let run = deed("narrows__run_command", json!({"command": "ls", "args": []}));
-        assert!(matches!(&run, Some(Deed::Run { .. })), "{run:?}");
+        let read = client_action("narrows__read_text_file", json!({"path": "/v/a", "line": 2}));
+        assert!(matches!(&read, Some(ClientAction::Read { path }) if path == Path::new("/v/a")), "{read:?}");
+        let run = client_action("narrows__run_command", json!({"command": "ls", "args": []}));
+        assert!(matches!(&run, Some(ClientAction::Run { .. })), "{run:?}");
     }
 
     #[test]
@@ -430,19 +430,19 @@ mod tests {
             (asked(call("narrows__read_text_file", &json!({"path": "a"}))), "a file"),
         ] {
             let subjects = all(&asked);
-            let held = deed(&subjects, &asked, here).expect(what);
+            let held = client_action(&subjects, &asked, here).expect(what);
             let (actions, changes, shown) =
                 (shown_actions(subjects, here), all_changes(&asked), input(&asked));
             let is_shown = match &held {
-                Deed::Mcp { server, tool, arguments } => actions.iter().any(|action| {
+                ClientAction::Mcp { server, tool, arguments } => actions.iter().any(|action| {
                     (action.server.as_ref(), action.tool.as_ref(), &shown)
                         == (Some(server), Some(tool), arguments)
                 }),
-                Deed::Run { command, cwd, env } => actions.iter().any(|action| {
+                ClientAction::Run { command, cwd, env } => actions.iter().any(|action| {
                     (action.command.as_ref(), action.cwd.as_ref(), &action.env)
                         == (Some(command), Some(cwd), env)
                 }),
-                Deed::Write { path, text } => {
+                ClientAction::Write { path, text } => {
                     let is_change = |change: &FileChange| {
                         change.path.as_ref().is_some_and(|named| here.join(named) == *path)
                             && change.new_text == *text
@@ -450,7 +450,7 @@ mod tests {
                     changes.iter().any(is_change)
                         || shown["content"] == text.as_str() && actions[0].paths.contains(path)
                 }
-                Deed::Read { path } => actions.iter().any(|action| action.paths.contains(path)),
+                ClientAction::Read { path } => actions.iter().any(|action| action.paths.contains(path)),
             };
             assert!(is_shown, "{what}: {held:?} of {actions:?}");
         }
@@ -461,8 +461,8 @@ mod tests {
     fn an_approval_of_a_command_holds_for_no_variable_of_another_call() {
         let mut asked = asked(call("Bash", &json!({"env": {"BASH_ENV": "/w/evil.sh"}})));
         asked.command = Some("bash -c ls".to_owned());
-        let held = deed(&all(&asked), &asked, Path::new(HERE));
-        assert!(matches!(&held, Some(Deed::Run { env, .. }) if env.is_empty()), "{held:?}");
+        let held = client_action(&all(&asked), &asked, Path::new(HERE));
+        assert!(matches!(&held, Some(ClientAction::Run { env, .. }) if env.is_empty()), "{held:?}");
     }
 
     #[test]
@@ -477,7 +477,7 @@ mod tests {
         let found = all(&asked);
         assert_eq!(input(&asked), json!({"input": {"path": "a"}, "unknown": [{"argv": ["rm", "a"]}]}));
         assert_eq!(found[0].action.kinds(), [Kind::Execute, Kind::Other]);
-        assert!(deed(&found, &asked, Path::new(HERE)).is_none());
+        assert!(client_action(&found, &asked, Path::new(HERE)).is_none());
         // Our own tool does not take them.
         asked.call = call("narrows__read_text_file", &json!({"path": "a"}));
         assert!(!all(&asked)[0].runs_here);
@@ -494,7 +494,7 @@ mod tests {
         let found = subjects(&asked, None);
         assert_eq!(found[1].action.command, Some(Command::Shell("rm x".to_owned())));
         assert_eq!(input(&asked), json!({"inputs": [{"path": "a"}, {"command": "rm x"}]}));
-        assert!(deed(&found, &asked, Path::new(HERE)).is_none());
+        assert!(client_action(&found, &asked, Path::new(HERE)).is_none());
     }
 
     #[test]

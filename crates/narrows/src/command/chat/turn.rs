@@ -98,7 +98,7 @@ impl<'a> ChatTurn<'a> {
         session: &Session,
         text: String,
     ) -> Result<TurnOutcome, TurnAbort> {
-        let losses = runtime.losses();
+        let message_loss = runtime.message_loss();
         let started = match self.interrupts.unless_signal(session.run(RunRequest::text(text))).await {
             Ok(started) => started,
             Err(signal) => {
@@ -158,8 +158,8 @@ impl<'a> ChatTurn<'a> {
                 (outcome, is_agent_lost)
             }
         };
-        let losses = runtime.losses().since(losses);
-        let outcome = outcome.and_then(|()| Failure::incomplete_answer(losses, unreadable));
+        let message_loss = runtime.message_loss().since(message_loss);
+        let outcome = outcome.and_then(|()| Failure::incomplete_answer(message_loss, unreadable));
         Ok(TurnOutcome { outcome, denied, is_agent_lost, leave })
     }
 

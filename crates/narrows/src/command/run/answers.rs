@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use narrows_base::sync::lock;
-use narrows_client::{Canceller, Decide, EventBody, Payload, Pending, Question, Reply, RuntimeEvent};
+use narrows_client::{
+    Canceller, EventBody, Payload, Pending, PermissionHandler, PermissionReply, PermissionRequest,
+    RuntimeEvent,
+};
 use serde::Deserialize;
 use tokio::sync::oneshot;
 
@@ -33,17 +36,17 @@ enum Line {
 
 #[derive(Default)]
 struct State {
-    waiting: HashMap<String, oneshot::Sender<Reply>>,
+    waiting: HashMap<String, oneshot::Sender<PermissionReply>>,
     /// Requests that were told and are not settled, each with its answer if that came before the question.
-    told: HashMap<String, Option<Reply>>,
+    told: HashMap<String, Option<PermissionReply>>,
     /// Answers to requests that were not told, or are settled.
-    early: VecDeque<(String, Reply)>,
+    early: VecDeque<(String, PermissionReply)>,
     /// Stdin has ended.
     ended: bool,
 }
 
 impl State {
-    fn take_early(&mut self, id: &str) -> Option<Reply> {
+    fn take_early(&mut self, id: &str) -> Option<PermissionReply> {
         let at = self.early.iter().position(|(known, _)| known == id)?;
         self.early.remove(at).map(|(_, reply)| reply)
     }
@@ -126,9 +129,9 @@ impl StdinAnswers {
             }
             Ok(Line::Answer { request_id, option_id, allow }) => {
                 let reply = match (option_id, allow) {
-                    (Some(id), _) => Reply::Select(id),
-                    (None, Some(true)) => Reply::Allow,
-                    (None, _) => Reply::Reject,
+                    (Some(id), _) => PermissionReply::Select(id),
+                    (None, Some(true)) => PermissionReply::Allow,
+                    (None, _) => PermissionReply::Reject,
                 };
                 self.answer(request_id, reply);
             }
@@ -136,7 +139,7 @@ impl StdinAnswers {
         }
     }
 
-    fn answer(&self, id: String, reply: Reply) {
+    fn answer(&self, id: String, reply: PermissionReply) {
         let mut state = self.state();
         if let Some(waiting) = state.waiting.remove(&id) {
             // A question that no longer waits has had its answer.
@@ -161,16 +164,16 @@ impl StdinAnswers {
             return Box::pin(async move { reply });
         }
         if state.ended {
-            return Box::pin(async { Reply::Nobody });
+            return Box::pin(async { PermissionReply::Nobody });
         }
         let (answer, waiting) = oneshot::channel();
         state.waiting.insert(id.to_owned(), answer);
-        Box::pin(async move { waiting.await.unwrap_or(Reply::Nobody) })
+        Box::pin(async move { waiting.await.unwrap_or(PermissionReply::Nobody) })
     }
 }
 
-impl Decide for StdinAnswers {
-    fn decide(&self, question: Arc<Question>) -> Pending {
+impl PermissionHandler for StdinAnswers {
+    fn decide(&self, question: Arc<PermissionRequest>) -> Pending {
         self.reply_to(&question.id)
     }
 }
@@ -185,20 +188,20 @@ mod tests {
         let name = |number: usize| format!("perm_{number}");
         for number in 0..1000 {
             answers.open_request(&name(number));
-            answers.answer(name(number), Reply::Allow);
+            answers.answer(name(number), PermissionReply::Allow);
         }
         for number in 1..1000 {
             answers.settle_request(&name(number));
             // A program may be slower than the policy.
-            answers.answer(name(number), Reply::Allow);
+            answers.answer(name(number), PermissionReply::Allow);
         }
         // Its question is asked last.
-        assert_eq!(answers.reply_to(&name(0)).await, Reply::Allow);
+        assert_eq!(answers.reply_to(&name(0)).await, PermissionReply::Allow);
         answers.settle_request(&name(0));
         // One that comes before its request is told.
-        answers.answer("next".to_owned(), Reply::Allow);
+        answers.answer("next".to_owned(), PermissionReply::Allow);
         answers.open_request("next");
-        assert_eq!(answers.reply_to("next").await, Reply::Allow);
+        assert_eq!(answers.reply_to("next").await, PermissionReply::Allow);
         let state = answers.state();
         assert!(state.early.len() <= MAX_EARLY_ANSWERS && state.told.len() == 1);
     }

@@ -68,7 +68,7 @@ impl Conversation {
         self.summary.session_id = Some(session.id().to_owned());
         let outside = session.events();
         // Losses before the prompt are not part of the answer.
-        let losses = runtime.losses();
+        let message_loss = runtime.message_loss();
         let has_form = request.output_schema.is_some();
         let format = self.renderer.format();
         let limit = request.timeout;
@@ -122,7 +122,10 @@ impl Conversation {
                 Err(Failure::cancelled(why).with_unstopped_agent(&result, limits))
             }
             _ => Failure::from_run(&result, limits).and_then(|()| {
-                Failure::incomplete_answer(runtime.losses().since(losses), self.renderer.unreadable())
+                Failure::incomplete_answer(
+                    runtime.message_loss().since(message_loss),
+                    self.renderer.unreadable(),
+                )
             }),
         };
         let formless = has_form && result.structured_output.is_none();

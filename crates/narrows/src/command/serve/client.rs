@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use narrows_client::{Agent, Decide, Offer, Pending, Question, Reply, RunRequest, SessionConfig};
+use narrows_client::{
+    Agent, Offer, Pending, PermissionHandler, PermissionReply, PermissionRequest, RunRequest, SessionConfig,
+};
 use narrows_govern::{Ended, Inquiry};
 use narrows_link::memory;
 use narrows_policy::{Access, Narrowing, Policy, Rules};
@@ -27,18 +29,18 @@ const ASK_POLICY: &str = "[[rule]]\nname = \"the gate asks\"\neffect = \"ask\"\n
 
 /// Allows what the gate let pass, and forwards its permission requests to the user, if there is one.
 struct GatedDecider {
-    user_prompt: Option<Arc<dyn Decide>>,
+    user_prompt: Option<Arc<dyn PermissionHandler>>,
 }
 
-impl Decide for GatedDecider {
-    fn decide(&self, question: Arc<Question>) -> Pending {
+impl PermissionHandler for GatedDecider {
+    fn decide(&self, question: Arc<PermissionRequest>) -> Pending {
         // Requests for files and commands have no options, and were decided by the gate.
         if question.options.is_empty() {
-            return Box::pin(std::future::ready(Reply::Allow));
+            return Box::pin(std::future::ready(PermissionReply::Allow));
         }
         match &self.user_prompt {
             Some(user_prompt) => user_prompt.decide(question),
-            None => Box::pin(std::future::ready(Reply::Nobody)),
+            None => Box::pin(std::future::ready(PermissionReply::Nobody)),
         }
     }
 }
@@ -56,7 +58,8 @@ async fn run_turn(run: ClientRun, request: RunRequest, policy: Policy) -> Result
     let (behind, process) =
         agent::prepare(&manifest, log.as_ref()).await?.start(&manifest, &options, log.as_ref(), &who).await?;
     let (desk, questions) = PermissionQueue::open(ApprovalSource::OwnGate);
-    let user_prompt = permission_prompt::is_possible(Output::Text).then(|| Arc::new(desk) as Arc<dyn Decide>);
+    let user_prompt =
+        permission_prompt::is_possible(Output::Text).then(|| Arc::new(desk) as Arc<dyn PermissionHandler>);
     let mut config = SessionConfig::new(manifest.root.clone(), Arc::new(policy));
     config.on_permission = Some(Arc::new(GatedDecider { user_prompt }));
     config.environment = Environment::filtered(environment::variables(), &AllowList::default());

@@ -1,4 +1,4 @@
-//! Somebody swaps directories and links while files are read and written, and gets nothing out.
+//! Swaps directories and links while files are read and written: no access leaves the roots.
 
 use std::fs;
 use std::os::unix::fs::symlink;

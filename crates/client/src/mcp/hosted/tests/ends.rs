@@ -6,73 +6,77 @@ use super::*;
 
 #[tokio::test]
 async fn dead_servers_are_told_as_dead() {
-    let scene = Scene::new();
-    let hosting = scene.host("");
+    let fixture = Fixture::new();
+    let hosting = fixture.host("");
     let message =
         json!({"serverId": "s", "requestId": "r", "method": "tools/call", "params": {"name": "die"}});
-    let answer = scene.agent.request::<_, Value>(MCP_MESSAGE, &message, PATIENCE).await;
+    let answer = fixture.agent.request::<_, Value>(MCP_MESSAGE, &message, TEST_TIMEOUT).await;
     let Err(narrows_rpc::CallError::Refused(error)) = answer else { panic!("{answer:?}") };
     assert_eq!(error.code, -33001);
     assert!(error.message.contains("out of luck"), "{error}");
     assert_eq!(error.data.as_ref().map(|data| &data["effects"]), Some(&json!("possible")));
-    assert_eq!(scene.message("s", "tools/list", json!({})).await, Err(-33001));
-    assert!(scene.message("host", "tools/list", json!({})).await.is_ok(), "the others live");
+    assert_eq!(fixture.message("s", "tools/list", json!({})).await, Err(-33001));
+    assert!(fixture.message("host", "tools/list", json!({})).await.is_ok(), "the others live");
     hosting.close().await;
 }
 
 #[tokio::test]
 async fn servers_that_never_start_are_told_as_dead() {
     for fault in ["exit", "only-garbage"] {
-        let scene = Scene::new();
-        let mut options = scene.options();
+        let fixture = Fixture::new();
+        let mut options = fixture.options();
         options.start_timeout = Duration::from_secs(2);
-        let hosting = scene.host_with(fault, options);
-        assert_eq!(scene.call("s", "echo", json!({})).await, Err(-33001), "{fault}");
+        let hosting = fixture.host_with(fault, options);
+        assert_eq!(fixture.call("s", "echo", json!({})).await, Err(-33001), "{fault}");
         hosting.close().await;
     }
 }
 
 #[tokio::test]
 async fn slow_calls_end_at_the_deadline() {
-    let scene = Scene::new();
-    let mut options = scene.options();
+    let fixture = Fixture::new();
+    let mut options = fixture.options();
     options.call_timeout = Duration::from_millis(300);
-    let hosting = scene.host_with("", options);
+    let hosting = fixture.host_with("", options);
     hosting.settled().await;
-    assert_eq!(scene.call("s", "slow", json!({})).await, Err(-33002));
-    assert!(scene.notes_hold("cancelled").await, "the server is told");
-    assert_eq!(scene.call("s", "wrong-id", json!({})).await, Err(-33002));
-    assert!(scene.call("s", "echo", json!({})).await.is_ok());
-    assert_eq!(scene.call("s", "deaf", json!({})).await, Err(-33002));
-    assert_eq!(scene.call("s", "echo", json!({})).await, Err(-33002), "it is there, but it does not listen");
+    assert_eq!(fixture.call("s", "slow", json!({})).await, Err(-33002));
+    assert!(fixture.notes_hold("cancelled").await, "the server is told");
+    assert_eq!(fixture.call("s", "wrong-id", json!({})).await, Err(-33002));
+    assert!(fixture.call("s", "echo", json!({})).await.is_ok());
+    assert_eq!(fixture.call("s", "deaf", json!({})).await, Err(-33002));
+    assert_eq!(
+        fixture.call("s", "echo", json!({})).await,
+        Err(-33002),
+        "it is there, but it does not listen"
+    );
     hosting.close().await;
-    assert_eq!(scene.alive(), [0; 0]);
+    assert_eq!(fixture.alive(), [0; 0]);
 }
 
 #[tokio::test]
 async fn long_answers_are_errors() {
-    let scene = Scene::new();
-    let hosting = scene.host("");
-    let long = scene.call("s", "long", json!({"bytes": 17 << 20})).await.expect("it is an answer");
+    let fixture = Fixture::new();
+    let hosting = fixture.host("");
+    let long = fixture.call("s", "long", json!({"bytes": 17 << 20})).await.expect("it is an answer");
     assert_eq!(long["error"]["code"], -32603);
-    let fits = scene.call("s", "long", json!({"bytes": 1 << 20})).await.expect("it is an answer");
+    let fits = fixture.call("s", "long", json!({"bytes": 1 << 20})).await.expect("it is an answer");
     assert_eq!(fits["result"]["content"][0]["text"].as_str().map(str::len), Some(1 << 20));
     hosting.close().await;
 }
 
 #[tokio::test]
 async fn floods_hold_up_nobody_else() {
-    let scene = Scene::new();
-    let mut options = scene.options();
+    let fixture = Fixture::new();
+    let mut options = fixture.options();
     options.start_timeout = Duration::from_secs(1);
-    let hosting = scene.host_with("flood", options);
+    let hosting = fixture.host_with("flood", options);
     let mut others = 0;
-    let flooded = scene.call("s", "echo", json!({}));
+    let flooded = fixture.call("s", "echo", json!({}));
     tokio::pin!(flooded);
     let answer = loop {
         tokio::select! {
             answer = &mut flooded => break answer,
-            other = scene.message("host", "ping", json!({})) => {
+            other = fixture.message("host", "ping", json!({})) => {
                 assert!(other.is_ok());
                 others += 1;
             }
@@ -81,50 +85,50 @@ async fn floods_hold_up_nobody_else() {
     assert_eq!(answer, Err(-33001));
     assert!(others > 0);
     hosting.close().await;
-    assert_eq!(scene.alive(), [0; 0]);
+    assert_eq!(fixture.alive(), [0; 0]);
 }
 
 #[tokio::test]
 async fn the_end_of_a_session_answers_and_leaves_nothing() {
     for verdict in [Verdict::Yes, Verdict::Never] {
-        let scene = Scene::new();
-        let hosting = scene.host("daemon");
-        scene.gate.says(verdict);
+        let fixture = Fixture::new();
+        let hosting = fixture.host("daemon");
+        fixture.gate.says(verdict);
         let params = json!({"name": "slow"});
         let message = json!({"serverId": "s", "requestId": "r", "method": "tools/call", "params": params});
-        let call = scene.agent.call(MCP_MESSAGE, &message).await.expect("it is sent");
-        assert!(wait_until(PATIENCE, || !scene.gate.asked().is_empty()).await);
-        assert!(verdict == Verdict::Never || scene.notes_hold("working on").await);
+        let call = fixture.agent.call(MCP_MESSAGE, &message).await.expect("it is sent");
+        assert!(wait_until(TEST_TIMEOUT, || !fixture.gate.asked().is_empty()).await);
+        assert!(verdict == Verdict::Never || fixture.notes_hold("working on").await);
         hosting.settled().await;
-        assert!(!scene.alive().is_empty());
+        assert!(!fixture.alive().is_empty());
         hosting.close().await;
-        assert_eq!(scene.alive(), [0; 0], "{verdict:?}");
+        assert_eq!(fixture.alive(), [0; 0], "{verdict:?}");
         let answer = call.response().await;
         let ended = matches!(&answer, Err(narrows_rpc::CallError::Refused(error)) if error.code == -33001);
         assert!(ended, "{answer:?}");
-        assert_eq!(scene.message("s", "ping", json!({})).await, Err(-33001), "nobody finds it any more");
-        assert_eq!(scene.message("host", "ping", json!({})).await, Err(-33001));
+        assert_eq!(fixture.message("s", "ping", json!({})).await, Err(-33001), "nobody finds it any more");
+        assert_eq!(fixture.message("host", "ping", json!({})).await, Err(-33001));
     }
 }
 
 #[tokio::test]
 async fn dropping_ends_them_too() {
-    let scene = Scene::new();
-    let hosting = scene.host("daemon");
+    let fixture = Fixture::new();
+    let hosting = fixture.host("daemon");
     hosting.settled().await;
     drop(hosting);
-    assert!(wait_until(PATIENCE, || scene.alive().is_empty()).await, "{:?}", scene.alive());
-    assert_eq!(scene.message("s", "ping", json!({})).await, Err(-33001));
+    assert!(wait_until(TEST_TIMEOUT, || fixture.alive().is_empty()).await, "{:?}", fixture.alive());
+    assert_eq!(fixture.message("s", "ping", json!({})).await, Err(-33001));
 }
 
 #[tokio::test]
 async fn an_agent_that_goes_leaves_no_request() {
-    let Scene { agent, inbox, hosted, gate, .. } = {
-        let scene = Scene::new();
-        scene.gate.says(Verdict::Never);
-        scene
+    let Fixture { agent, inbox, hosted, gate, .. } = {
+        let fixture = Fixture::new();
+        fixture.gate.says(Verdict::Never);
+        fixture
     };
-    let own = crate::mcp::scene::host_server();
+    let own = crate::mcp::fixture::host_server();
     let gate: Arc<dyn Gate> = gate;
     let housed = vec![Housed { id: "host".into(), resident: Resident::Host(own) }];
     let hosting = hosted.host(housed, Options::new("/", narrows_process::Environment::empty()), &gate);
@@ -132,9 +136,9 @@ async fn an_agent_that_goes_leaves_no_request() {
     let message = json!({"serverId": "host", "requestId": "r", "method": "tools/call", "params": params});
     let call = agent.call(MCP_MESSAGE, &message).await.expect("it is sent");
     let open = || hosted.shared.table().open.len();
-    assert!(wait_until(PATIENCE, || open() == 1).await);
+    assert!(wait_until(TEST_TIMEOUT, || open() == 1).await);
     agent.close();
     drop((call, agent, inbox));
-    assert!(wait_until(PATIENCE, || open() == 0).await);
+    assert!(wait_until(TEST_TIMEOUT, || open() == 0).await);
     hosting.close().await;
 }

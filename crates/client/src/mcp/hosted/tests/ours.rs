@@ -13,7 +13,7 @@ impl Bridge for Carrier {
         Box::pin(async move {
             let message =
                 json!({"serverId": server, "requestId": request, "method": method, "params": params});
-            peer.request(MCP_MESSAGE, &message, PATIENCE).await.map_err(|error| match error {
+            peer.request(MCP_MESSAGE, &message, TEST_TIMEOUT).await.map_err(|error| match error {
                 narrows_rpc::CallError::Refused(error) => {
                     BridgeError { code: error.code, message: error.message.into_owned() }
                 }
@@ -25,12 +25,12 @@ impl Bridge for Carrier {
 
 #[tokio::test]
 async fn our_agent_gets_along_with_it() {
-    let scene = Scene::new();
-    let hosting = scene.host("");
+    let fixture = Fixture::new();
+    let hosting = fixture.host("");
     let servers = ["s", "host"].map(|id| Server::Acp { name: id.into(), id: id.into(), authorizes: false });
-    let bridge: Arc<dyn Bridge> = Arc::new(Carrier(scene.agent.clone()));
-    let servers = Servers::start(servers.into(), scene.options(), Some(bridge));
-    servers.wait_until_settled(PATIENCE).await;
+    let bridge: Arc<dyn Bridge> = Arc::new(Carrier(fixture.agent.clone()));
+    let servers = Servers::start(servers.into(), fixture.options(), Some(bridge));
+    servers.wait_until_settled(TEST_TIMEOUT).await;
     assert_eq!(servers.failures(), []);
     let tools: Vec<String> =
         servers.tools().into_iter().map(|tool| format!("{}/{}", tool.server, tool.name)).collect();
@@ -43,11 +43,11 @@ async fn our_agent_gets_along_with_it() {
     assert_eq!(echoed.content, [Content::Text(r#"{"path":"/a"}"#.into())]);
     let failed = servers.call("s", "fail", Map::new(), |_| {}).await.expect("it has an outcome");
     assert!(failed.failed);
-    scene.gate.says(Verdict::No);
+    fixture.gate.says(Verdict::No);
     let refused = servers.call("s", "echo", Map::new(), |_| {}).await.expect("it has an outcome");
     assert_eq!(refused.content, [Content::Text("the rule book forbids it".into())]);
     assert!(refused.failed);
-    assert_eq!(scene.host.asked(), ["read /a None None"]);
+    assert_eq!(fixture.host.asked(), ["read /a None None"]);
     servers.close().await;
     hosting.close().await;
 }

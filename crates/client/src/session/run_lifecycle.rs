@@ -1,4 +1,4 @@
-//! The course of a run: how it begins, what the agent answers, and how it ends.
+//! The lifecycle of a run: its start, the answer of the agent, and its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use super::actor::{Actor, now_ms};
 use super::open::HELD;
 use crate::error::{ClientError, Problem, Stage, wants_login};
 use crate::event::{Json, Payload};
-use crate::feed::feed;
+use crate::event_queue::event_queue;
 use crate::input::{self, Block};
 use crate::map::{End, Fault, Outcome};
 use crate::mcp::Hosting;
@@ -64,7 +64,7 @@ impl Actor {
         reply: oneshot::Sender<Result<RunHandle, ClientError>>,
     ) {
         let outcome = self.try_begin(request).await;
-        // Whoever has gone has no use for it; the run goes on all the same.
+        // The caller may have gone; the run goes on all the same.
         let _ = reply.send(outcome);
     }
 
@@ -88,17 +88,17 @@ impl Actor {
         };
         // What the agent has sent by now is no answer to this prompt.
         self.take_earlier().await;
-        self.services.authority.renew();
+        self.services.permissions.renew();
         // An agent that reads nothing would hold up everything else that is wanted of the session.
         let limit = self.shared.agent.deadlines.open;
         let prompt = match timeout(limit, self.prompt(&blocks)).await {
             Ok(Ok(prompt)) => prompt,
             Ok(Err(error)) => {
-                self.services.authority.cancel();
+                self.services.permissions.cancel();
                 return Err(self.shared.explained(Stage::Turn, error));
             }
             Err(_) => {
-                self.services.authority.cancel();
+                self.services.permissions.cancel();
                 return failed(&self.shared, Problem::Deadline(limit));
             }
         };
@@ -109,12 +109,12 @@ impl Actor {
         self.meter.begin();
         self.tell_failures();
         self.tell_losses();
-        let (feed, reader) = feed(true);
+        let (event_queue, reader) = event_queue(true);
         let (settle, result) = oneshot::channel();
         let now = Instant::now();
         self.run = Some(Active {
             run_id: Arc::clone(&run_id),
-            feed,
+            event_queue,
             result: Some(settle),
             turn: Turn::new(self.shared.known.version, prompt),
             form,
@@ -128,7 +128,7 @@ impl Actor {
             stop_reason: None,
             data: None,
         });
-        self.hear();
+        self.reset_silence_timer();
         self.mode_guard.begin_turn();
         self.check_mode();
         let cancel = Canceller { run_id: Arc::clone(&run_id), cancels: self.cancels.clone() };
@@ -144,7 +144,7 @@ impl Actor {
         self.greeted().await;
         let now = now_ms();
         let mut items: Vec<Item> = std::iter::from_fn(|| self.inbox.try_recv()).take(HELD).collect();
-        items.extend(std::iter::from_fn(|| self.ears.strays.try_recv().ok()).take(HELD));
+        items.extend(std::iter::from_fn(|| self.inputs.strays.try_recv().ok()).take(HELD));
         for item in items {
             match item {
                 Item::Notification(frame) => self.notification(&frame, now),
@@ -188,11 +188,11 @@ impl Actor {
 
     /// Tells what was lost of the agent's messages since it was told last.
     fn tell_losses(&mut self) {
-        let losses = self.shared.losses();
-        if let Some(payload) = losses.since(self.losses).told() {
+        let message_loss = self.shared.message_loss();
+        if let Some(payload) = message_loss.since(self.message_loss).to_payload() {
             self.mapper.provider_event(payload, now_ms(), &mut self.events);
         }
-        self.losses = losses;
+        self.message_loss = message_loss;
     }
 
     fn prompt_params(&self, blocks: &[Block]) -> Value {
@@ -267,7 +267,7 @@ impl Actor {
     fn refused(&mut self, error: &CallError) {
         let Some(run) = &mut self.run else { return };
         let end = match error {
-            // Whoever was told to stop may say so in any way.
+            // A cancelled agent may answer in any way.
             CallError::Refused(refused) if run.giving_up.is_some() || refused.is(Code::Cancelled) => {
                 return self.stopped(Some(StopReason::Cancelled));
             }
@@ -310,7 +310,7 @@ impl Actor {
             }
         }
         let end = match run.giving_up {
-            // Whoever gave up for a reason of ours hears that reason, whatever the agent says.
+            // The reason of the cancellation is reported, whatever the agent answers.
             Some(GivingUp { why: why @ (Why::Timeout(_) | Why::Silence(_) | Why::ModeLeft), .. }) => {
                 why.end()
             }

@@ -1,4 +1,4 @@
-//! How long an agent is waited for, and what is done when it takes longer.
+//! Timeouts of a run: cancels it, then ends the agent.
 
 use std::time::Duration;
 
@@ -10,25 +10,25 @@ use tokio::time::Instant;
 use super::active::{GivingUp, Rung, Why};
 use super::actor::Actor;
 
-/// How long an agent may take once its terminals have been killed.
-const AFTER_KILL: Duration = Duration::from_millis(500);
+/// How long an agent has to end its turn after its terminals were killed.
+const KILL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How an agent is ended that did not stop when it was asked to: it has had its time already.
-const LADDER: Ladder =
+/// Grace periods for an agent that did not end a cancelled turn. They are short: it had `cancel` to end the turn.
+const STOP_LADDER: Ladder =
     Ladder { eof_grace: Duration::from_millis(500), term_grace: Duration::from_millis(500) };
 
 impl Actor {
-    /// When something is to be done though nothing comes.
+    /// Returns the next deadline of the run.
     pub(super) fn deadline(&self, has_room: bool) -> Option<Instant> {
         let run = self.run.as_ref()?;
         let silence = self.shared.agent.deadlines.silence;
-        // While nobody takes its events it is not the agent that is silent.
+        // While the reader takes no events, the agent cannot send any.
         let counts = !silence.is_zero() && run.giving_up.is_none() && has_room;
         let quiet = counts.then_some(self.silence.1);
         run.next_deadline().into_iter().chain(quiet).min()
     }
 
-    /// Asks the agent to stop.
+    /// Cancels the run.
     pub(super) fn give_up(&mut self, why: Why) {
         let Some(run) = &mut self.run else { return };
         if run.giving_up.is_some() {
@@ -45,11 +45,11 @@ impl Actor {
         if let Err(error) = self.shared.peer.notify_now(SESSION_CANCEL, &params) {
             tracing::debug!(%error, "the turn could not be cancelled");
         }
-        self.services.authority.cancel();
+        self.services.permissions.cancel();
     }
 
-    /// A deadline has passed. Whether the agent was ended for it.
-    pub(super) async fn late(&mut self) -> bool {
+    /// Handles a deadline that has passed. Returns `true` if the agent was ended.
+    pub(super) async fn handle_deadline(&mut self) -> bool {
         let now = Instant::now();
         let Some(run) = &mut self.run else { return false };
         if let Some(giving_up) = &mut run.giving_up {
@@ -58,13 +58,13 @@ impl Actor {
             }
             if giving_up.rung == Rung::Asked {
                 giving_up.rung = Rung::Killed;
-                giving_up.until = now + AFTER_KILL;
+                giving_up.until = now + KILL_TIMEOUT;
                 self.services.terminals.release_all().await;
                 return false;
             }
             let why = giving_up.why;
             tracing::info!("the agent does not stop, so it is ended");
-            let seen = self.shared.end(LADDER).await;
+            let seen = self.shared.end(STOP_LADDER).await;
             if let Some(run) = &mut self.run {
                 run.data = Some(
                     json!({"stderr": seen.stderr, "strayLines": seen.stray_lines, "strays": seen.strays}),
@@ -82,17 +82,17 @@ impl Actor {
         let frames = self.shared.peer.link_stats().frames_in;
         let silence = self.shared.agent.deadlines.silence;
         if now >= self.silence.1 {
-            if frames == self.silence.0 && !self.services.authority.is_asking() {
+            if frames == self.silence.0 && !self.services.permissions.is_asking() {
                 self.give_up(Why::Silence(silence));
             } else {
-                self.hear();
+                self.reset_silence_timer();
             }
         }
         false
     }
 
-    /// Silence is measured anew from here.
-    pub(super) fn hear(&mut self) {
+    /// Restarts the measurement of silence.
+    pub(super) fn reset_silence_timer(&mut self) {
         let until = Instant::now() + self.shared.agent.deadlines.silence;
         self.silence = (self.shared.peer.link_stats().frames_in, until);
     }

@@ -1,4 +1,4 @@
-//! For tests: an agent by hand, the servers it reaches, and everything around them.
+//! Test fixture: a scripted agent, MCP servers, and the services between them.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ use super::{
 };
 
 /// Longer than anything here takes on a loaded machine.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `examples/mcp_server.rs` of the crate `mcp`, which cargo builds beside the tests.
 fn program() -> String {
@@ -29,7 +29,7 @@ fn program() -> String {
 }
 
 /// Everything, with one server `s` that is a process and our own.
-pub(super) struct Scene {
+pub(super) struct Fixture {
     pub(super) agent: Peer,
     pub(super) inbox: Inbox,
     pub(super) hosted: Hosted,
@@ -136,7 +136,7 @@ pub(super) fn host_server() -> HostServer {
     HostServer::new(Offer { read: true, write: true, run: true }, host.clone(), host)
 }
 
-impl Scene {
+impl Fixture {
     pub(super) fn new() -> Self {
         Self::with(Limits::default())
     }
@@ -190,7 +190,7 @@ impl Scene {
     }
 
     pub(super) async fn notes_hold(&self, text: &str) -> bool {
-        wait_until(PATIENCE, || self.noted().contains(text)).await
+        wait_until(TEST_TIMEOUT, || self.noted().contains(text)).await
     }
 
     /// The processes of the server.
@@ -207,7 +207,7 @@ impl Scene {
 
     /// One request of any method.
     pub(super) async fn ask(&self, method: &str, params: Value) -> Result<Value, i64> {
-        match self.agent.request(method, &params, PATIENCE).await {
+        match self.agent.request(method, &params, TEST_TIMEOUT).await {
             Ok(result) => Ok(result),
             Err(CallError::Refused(error)) => Err(error.code),
             Err(error) => panic!("{method} {params}: {error}"),

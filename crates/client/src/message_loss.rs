@@ -1,24 +1,24 @@
-//! What of an agent's messages was not taken, and how that is told.
+//! Counts messages of an agent that were dropped, and reports them.
 
 use serde_json::json;
 
 use crate::event::{Json, Payload};
 
-/// How much of what an agent sent was not taken.
+/// Numbers of messages of an agent that were dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Losses {
-    /// Lines that were too long.
+pub struct MessageLoss {
+    /// Lines over the limit.
     pub too_long: u64,
-    /// What came for sessions that nobody had opened yet, and was too much to keep.
+    /// Messages for sessions that were not open yet, over the limit of what is kept.
     pub unclaimed: u64,
-    /// Updates that named no session.
+    /// Updates without a session id.
     pub nameless: u64,
-    /// Those of them that may be a piece of the answer.
+    /// Updates without a session id that may be a part of the answer.
     pub nameless_answers: u64,
 }
 
-impl Losses {
-    /// What was lost since it was no more than `before`.
+impl MessageLoss {
+    /// Returns the messages lost since `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -29,9 +29,9 @@ impl Losses {
         }
     }
 
-    /// How this is told, if it is anything. An agent has one output for all of its sessions, so nobody knows whose
-    /// the messages were: it is no error of a run.
-    pub(crate) fn told(self) -> Option<Payload> {
+    /// Returns the event that reports the loss. `None` if nothing was lost. An agent has one output for all of its sessions, so
+    /// the session of a lost message is unknown, and the loss is not an error of a run.
+    pub(crate) fn to_payload(self) -> Option<Payload> {
         let Self { too_long, unclaimed, nameless, nameless_answers: _ } = self;
         let count = too_long.saturating_add(unclaimed).saturating_add(nameless);
         let reasons = [
@@ -53,13 +53,13 @@ mod tests {
 
     #[track_caller]
     fn check(now: [u64; 3], before: [u64; 3], expected: &[(&str, u64)]) {
-        let losses = |[too_long, unclaimed, nameless]: [u64; 3]| Losses {
+        let message_loss = |[too_long, unclaimed, nameless]: [u64; 3]| MessageLoss {
             too_long,
             unclaimed,
             nameless,
             nameless_answers: nameless,
         };
-        let told = losses(now).since(losses(before)).told();
+        let told = message_loss(now).since(message_loss(before)).to_payload();
         let told = told.map(|told| serde_json::to_value(told).expect("plain data")["data"].clone());
         let reasons = expected.iter().map(|(reason, count)| json!({"reason": reason, "count": count}));
         let count: u64 = expected.iter().map(|(_, count)| count).sum();
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_new_is_told() {
+    fn only_new_losses_are_reported() {
         check([0, 0, 0], [0, 0, 0], &[]);
         check([3, 1, 2], [3, 1, 2], &[]);
         check([3, 0, 0], [1, 0, 0], &[("too long", 2)]);

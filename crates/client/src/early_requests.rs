@@ -1,4 +1,4 @@
-//! What comes outside the sessions: requests of sessions that are just being opened, and MCP servers.
+//! Requests outside open sessions: of sessions that are being opened, and for MCP servers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,52 +14,52 @@ use tokio::time::Instant;
 
 use crate::session::serves;
 
-/// How many requests may wait for a session that is being opened.
-const WAITING: usize = 32;
+/// The most requests that wait for sessions that are being opened.
+const MAX_EARLY_REQUESTS: usize = 32;
 
-/// How long they may wait. The name of the session is a breath behind, or it is not theirs.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a request waits. The answer that names its session follows at once, or the request belongs to no session.
+pub(crate) const EARLY_REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How many requests may wait for a session to take them.
-pub(crate) const QUEUE: usize = 64;
+/// The most requests that wait in the queue of one session.
+pub(crate) const MAX_QUEUED_REQUESTS: usize = 64;
 
 #[derive(Default)]
 struct State {
-    /// The sessions that are open, and where their requests go.
+    /// Queues of open sessions, by session id.
     open: HashMap<String, mpsc::Sender<Item>>,
-    /// Requests of sessions that nobody knows yet.
+    /// Requests of unknown sessions: session id, request, time of arrival.
     waiting: Vec<(String, Request, Instant)>,
 }
 
-/// Where requests wait that came before their session was known.
+/// Holds requests that arrive before their session is known.
 ///
-/// An agent may ask for a file in the breath in which it names the session. What comes then belongs to a session that
-/// this side has not opened yet, and must not be refused for it.
+/// An agent may ask for a file right after it has named a new session. This side has not opened the session yet then, and must not
+/// refuse the request for it.
 #[derive(Default)]
-pub(crate) struct Lobby {
+pub(crate) struct EarlyRequests {
     state: Mutex<State>,
-    /// How many sessions are being opened.
+    /// Number of sessions that are being opened.
     opening: AtomicUsize,
-    /// A request was turned away, and that was said.
+    /// A request was refused, and that was logged.
     has_refused: AtomicBool,
 }
 
-/// A session is being opened as long as this lives.
+/// Marks a session as being opened, until it is dropped.
 pub(crate) struct Opening {
-    lobby: Arc<Lobby>,
+    early_requests: Arc<EarlyRequests>,
 }
 
 impl Drop for Opening {
     fn drop(&mut self) {
-        if self.lobby.opening.fetch_sub(1, Ordering::Relaxed) == 1 {
-            // Nobody will come for these.
-            let left = std::mem::take(&mut self.lobby.state().waiting);
-            left.into_iter().for_each(|(session, request, _)| self.lobby.refuse(&session, request));
+        if self.early_requests.opening.fetch_sub(1, Ordering::Relaxed) == 1 {
+            // No session will take these.
+            let left = std::mem::take(&mut self.early_requests.state().waiting);
+            left.into_iter().for_each(|(session, request, _)| self.early_requests.refuse(&session, request));
         }
     }
 }
 
-impl Lobby {
+impl EarlyRequests {
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -67,12 +67,12 @@ impl Lobby {
     /// From here on requests of unknown sessions wait.
     pub(crate) fn opening(self: &Arc<Self>) -> Opening {
         self.opening.fetch_add(1, Ordering::Relaxed);
-        Opening { lobby: Arc::clone(self) }
+        Opening { early_requests: Arc::clone(self) }
     }
 
     /// The session `id` is open: its requests go to what is returned.
     pub(crate) fn enter(&self, id: &str) -> mpsc::Receiver<Item> {
-        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (sender, receiver) = mpsc::channel(MAX_QUEUED_REQUESTS);
         let mut state = self.state();
         let (ours, others) =
             std::mem::take(&mut state.waiting).into_iter().partition(|(session, ..)| session == id);
@@ -104,13 +104,13 @@ impl Lobby {
             }
             return;
         }
-        if self.opening.load(Ordering::Relaxed) > 0 && state.waiting.len() < WAITING {
+        if self.opening.load(Ordering::Relaxed) > 0 && state.waiting.len() < MAX_EARLY_REQUESTS {
             state.waiting.push((id, request, Instant::now()));
             drop(state);
-            let lobby = Arc::clone(self);
+            let early_requests = Arc::clone(self);
             tokio::spawn(async move {
-                tokio::time::sleep(PATIENCE).await;
-                lobby.turn_away();
+                tokio::time::sleep(EARLY_REQUEST_TIMEOUT).await;
+                early_requests.turn_away();
             });
             return;
         }
@@ -119,11 +119,11 @@ impl Lobby {
     }
 }
 
-impl Lobby {
+impl EarlyRequests {
     /// Refuses what has waited for long: an agent may be waiting for the answer before it names the session.
     fn turn_away(&self) {
         let mut state = self.state();
-        let is_late = |since: &Instant| since.elapsed() >= PATIENCE;
+        let is_late = |since: &Instant| since.elapsed() >= EARLY_REQUEST_TIMEOUT;
         let (late, others) =
             std::mem::take(&mut state.waiting).into_iter().partition(|waiting| is_late(&waiting.2));
         state.waiting = others;
@@ -132,7 +132,7 @@ impl Lobby {
         late.into_iter().for_each(|(session, request, _)| self.refuse(&session, request));
     }
 
-    /// Refuses a request of a session that nobody has opened. If only one session is open, it does that: it may be one of its
+    /// Refuses a request of an unknown session. If only one session is open, it does that: it may be one of its
     /// child sessions.
     fn refuse(&self, session: &str, request: Request) {
         let state = self.state();
@@ -151,7 +151,7 @@ impl Lobby {
         self.turn_down(session, request);
     }
 
-    /// Refuses a request of a session that nobody knows.
+    /// Refuses a request of an unknown session.
     pub(crate) fn turn_down(&self, session: &str, request: Request) {
         // Once is enough: an agent may never stop asking.
         if !self.has_refused.swap(true, Ordering::Relaxed) {
@@ -161,7 +161,7 @@ impl Lobby {
         request.responder.fail(&unknown_session(session));
     }
 
-    /// Hands what nobody here knows to the session it names, or else to the only one there is, to be told as an event.
+    /// Hands an unknown message to the session it names, or else to the only open one, which reports it as an event.
     fn pass_on(&self, session: Option<&str>, item: Item) {
         let state = self.state();
         let open = match session {
@@ -190,21 +190,21 @@ pub(crate) fn unknown_session(session: &str) -> RpcError {
     error.with("sessionId", session.chars().take(100).collect::<String>().into())
 }
 
-/// What an agent is told that asks for what nobody here knows.
+/// Returns the error for an unknown method.
 pub(crate) fn unknown_method() -> RpcError {
     RpcError::new(Code::MethodNotFound, "there is no such method here")
 }
 
 /// Reads what comes outside the sessions until the conversation is over; `other` takes requests that name no session.
-pub(crate) async fn read(lobby: Arc<Lobby>, mut inbox: Inbox, other: impl Fn(Request)) {
+pub(crate) async fn read(early_requests: Arc<EarlyRequests>, mut inbox: Inbox, other: impl Fn(Request)) {
     while let Some(item) = inbox.recv().await {
         match item {
             Item::Request(request) => {
                 let session = request.frame.session().map(std::borrow::Cow::into_owned);
                 if !serves(&request.frame.method().unwrap_or_default()) {
-                    lobby.pass_on(session.as_deref(), Item::Request(request));
+                    early_requests.pass_on(session.as_deref(), Item::Request(request));
                 } else if let Some(session) = session {
-                    lobby.take(session, request);
+                    early_requests.take(session, request);
                 } else {
                     other(request);
                 }
@@ -214,7 +214,7 @@ pub(crate) async fn read(lobby: Arc<Lobby>, mut inbox: Inbox, other: impl Fn(Req
             }
             Item::Notification(frame) => {
                 let session = frame.session().map(std::borrow::Cow::into_owned);
-                lobby.pass_on(session.as_deref(), Item::Notification(frame));
+                early_requests.pass_on(session.as_deref(), Item::Notification(frame));
             }
             Item::Answer(_) => {}
         }

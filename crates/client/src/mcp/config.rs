@@ -1,4 +1,4 @@
-//! The MCP servers that a user gives us: the JSON file that other clients have, too.
+//! MCP servers configured by a user, in the JSON format that other clients use too.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -1,53 +1,53 @@
-//! What one of the agent's voices has said: pieces become messages.
+//! Assembles messages of one speaker (answer or thought) from their chunks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::read::head;
 
-/// How much of one message is kept.
-pub(super) const LONGEST: usize = 4 << 20;
-/// How many messages that seem to be over are remembered, in case they go on or are sent again as a whole.
+/// The most bytes of one message that are kept.
+pub(super) const MAX_MESSAGE_BYTES: usize = 4 << 20;
+/// The most finished messages that are kept, in case they continue or are sent again as a whole.
 const REMEMBERED: usize = 32;
-/// How many bytes those may have together.
+/// The most bytes of finished messages together.
 const REMEMBERED_BYTES: usize = 16 << 20;
 
-/// The messages of one voice in one run.
+/// The messages of one speaker in one run.
 #[derive(Debug, Default)]
-pub(super) struct Speech {
-    open: Option<Told>,
-    past: VecDeque<Told>,
+pub(super) struct MessageAssembler {
+    open: Option<AssembledMessage>,
+    past: VecDeque<AssembledMessage>,
     past_bytes: usize,
     last: Option<Arc<str>>,
 }
 
-/// A message that is over.
+/// A finished message.
 #[derive(Debug, PartialEq)]
 pub(super) struct Ended {
-    /// What is kept of its text.
+    /// Text, as far as it is kept.
     pub(super) text: Arc<str>,
-    /// How long all of it was.
+    /// Bytes of the whole text.
     pub(super) length: usize,
 }
 
-/// A message as far as it is known.
+/// A message that is being received.
 #[derive(Debug, Default)]
-struct Told {
+struct AssembledMessage {
     id: Option<Arc<str>>,
-    /// The beginning of the text.
+    /// Text, as far as it is kept.
     text: String,
-    /// The length of all of it.
+    /// Bytes of the whole text.
     length: usize,
 }
 
-impl Told {
+impl AssembledMessage {
     fn new(id: Option<&str>) -> Self {
         Self { id: id.map(Arc::from), ..Self::default() }
     }
 
     fn push(&mut self, text: &str) {
         // What follows a gap is not kept, or it would look as if there were none.
-        let room = if self.truncated() { 0 } else { LONGEST - self.text.len() };
+        let room = if self.truncated() { 0 } else { MAX_MESSAGE_BYTES - self.text.len() };
         self.text.push_str(head(text, room));
         self.length += text.len();
     }
@@ -85,7 +85,7 @@ pub(super) enum Upsert<'a> {
     },
 }
 
-impl Speech {
+impl MessageAssembler {
     /// Takes a piece of a message, and returns the message that ends by it.
     pub(super) fn piece(&mut self, id: Option<&str>, text: &str) -> Option<Ended> {
         match &mut self.open {
@@ -96,7 +96,7 @@ impl Speech {
             }
             _ => {
                 let ended = self.turn_to(id);
-                self.open.get_or_insert_with(|| Told::new(id)).push(text);
+                self.open.get_or_insert_with(|| AssembledMessage::new(id)).push(text);
                 ended
             }
         }
@@ -109,12 +109,12 @@ impl Speech {
             Some("") => Upsert::Same,
             Some(rest) => {
                 let ended = self.turn_to(Some(id));
-                self.open.get_or_insert_with(|| Told::new(Some(id))).push(rest);
+                self.open.get_or_insert_with(|| AssembledMessage::new(Some(id))).push(rest);
                 Upsert::More { ended, rest }
             }
             None => {
                 let ended = self.turn_to(Some(id));
-                let mut told = Told::new(Some(id));
+                let mut told = AssembledMessage::new(Some(id));
                 told.push(text);
                 let (id, text) = (told.id.clone().unwrap_or_default(), told.text.as_str().into());
                 self.open = Some(told);

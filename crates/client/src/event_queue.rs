@@ -1,7 +1,7 @@
-//! Events on their way to whoever reads them.
+//! The queue of events between a session and their reader.
 //!
-//! A reader that is slow slows the agent down. One that does not read at all must not: then the oldest events go, but
-//! how a run ended always comes through, and how much went is told.
+//! A slow reader slows the agent down. A reader that has stopped reading must not: then the oldest events are dropped. The result
+//! of a run is never dropped, and the number of dropped events is reported.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,45 +11,45 @@ use narrows_base::sync::lock;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// How many events wait at most.
-const ROOM: usize = 2048;
+/// The most events that wait.
+const MAX_QUEUED_EVENTS: usize = 2048;
 
-/// How many bytes wait at most; a larger event may wait alone.
-const BYTES: usize = 16 << 20;
+/// The most bytes that wait. A larger event may wait alone.
+const MAX_QUEUED_BYTES: usize = 16 << 20;
 
-/// How long a reader may take for the next event before it counts as one that does not read.
-const STALLED: Duration = Duration::from_secs(60);
+/// How long a reader may leave a full queue unread before events are dropped.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What can be fed.
-pub(crate) trait Fed {
-    /// Whether it must come through.
+/// An event that can wait in the queue.
+pub(crate) trait QueueItem {
+    /// Returns `true` if the event must not be dropped.
     fn is_vital(&self) -> bool;
 
-    /// How many bytes it holds, roughly.
+    /// Returns its approximate size in bytes.
     fn weight(&self) -> usize;
 
-    /// What tells that `count` are missing, beside `next`, before which they stood.
+    /// Returns an event that reports `count` dropped events in front of `next`.
     fn missing(count: u64, next: &Self) -> Self;
 }
 
 struct State<T> {
     waiting: VecDeque<T>,
-    /// How many bytes wait.
+    /// Bytes that wait.
     bytes: usize,
-    /// How many went since the last that was read.
+    /// Events dropped since the last one that was read.
     dropped: u64,
-    /// Somebody reads, or is about to.
+    /// There is a reader, or will be.
     reads: bool,
-    /// Since when nothing was taken of what fills it.
+    /// Since when the queue is full and nothing is read.
     full_since: Option<Instant>,
     ended: bool,
 }
 
 struct Shared<T> {
     state: Mutex<State<T>>,
-    /// Something has come, or nothing will any more.
+    /// An event was added, or the queue has ended.
     come: Notify,
-    /// Something was taken, or nobody reads any more.
+    /// An event was read, or the reader has gone.
     taken: Notify,
 }
 
@@ -60,7 +60,7 @@ impl<T> Shared<T> {
 }
 
 /// Where events go in. When it is dropped the reader comes to the end.
-pub(crate) struct Feed<T> {
+pub(crate) struct EventQueue<T> {
     shared: Arc<Shared<T>>,
 }
 
@@ -69,8 +69,8 @@ pub(crate) struct Reader<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// Both ends. Where somebody is `expected` to read, they are waited for from the beginning.
-pub(crate) fn feed<T: Fed>(expected: bool) -> (Feed<T>, Reader<T>) {
+/// Creates both ends. If a reader is `expected`, it is waited for from the beginning.
+pub(crate) fn event_queue<T: QueueItem>(expected: bool) -> (EventQueue<T>, Reader<T>) {
     let state = State {
         waiting: VecDeque::new(),
         bytes: 0,
@@ -80,11 +80,11 @@ pub(crate) fn feed<T: Fed>(expected: bool) -> (Feed<T>, Reader<T>) {
         ended: false,
     };
     let shared = Arc::new(Shared { state: Mutex::new(state), come: Notify::new(), taken: Notify::new() });
-    (Feed { shared: Arc::clone(&shared) }, Reader { shared })
+    (EventQueue { shared: Arc::clone(&shared) }, Reader { shared })
 }
 
-impl<T: Fed> Feed<T> {
-    /// Puts in what stands in `events`, however many they are; see [`Feed::room`].
+impl<T: QueueItem> EventQueue<T> {
+    /// Puts in what stands in `events`, however many they are; see [`EventQueue::room`].
     pub(crate) fn put(&self, events: &mut Vec<T>) {
         if events.is_empty() {
             return;
@@ -99,7 +99,7 @@ impl<T: Fed> Feed<T> {
         self.shared.come.notify_one();
     }
 
-    /// Waits until there is room again. Whoever does not read in time counts as not reading, however often this is
+    /// Waits until there is room again. A reader that does not read in time counts as stopped, however often this is
     /// begun anew.
     pub(crate) async fn room(&self) {
         loop {
@@ -113,7 +113,7 @@ impl<T: Fed> Feed<T> {
                 if !state.is_full() {
                     return;
                 }
-                until = *state.full_since.get_or_insert_with(Instant::now) + STALLED;
+                until = *state.full_since.get_or_insert_with(Instant::now) + STALL_TIMEOUT;
             }
             if timeout_at(until, taken).await.is_err() {
                 self.shared.state().reads = false;
@@ -128,20 +128,20 @@ impl<T: Fed> Feed<T> {
     }
 }
 
-impl<T: Fed> State<T> {
+impl<T: QueueItem> State<T> {
     fn is_full(&self) -> bool {
-        self.waiting.len() >= ROOM || self.bytes >= BYTES
+        self.waiting.len() >= MAX_QUEUED_EVENTS || self.bytes >= MAX_QUEUED_BYTES
     }
 
     /// Lets the oldest go that need not come through.
     fn shed(&mut self) {
         let Self { waiting, bytes, dropped, .. } = self;
         let mut count = waiting.len();
-        if count <= ROOM && *bytes <= BYTES {
+        if count <= MAX_QUEUED_EVENTS && *bytes <= MAX_QUEUED_BYTES {
             return;
         }
         waiting.retain(|event| {
-            let goes = (count > ROOM || *bytes > BYTES) && !event.is_vital();
+            let goes = (count > MAX_QUEUED_EVENTS || *bytes > MAX_QUEUED_BYTES) && !event.is_vital();
             if goes {
                 count -= 1;
                 *bytes -= event.weight();
@@ -152,14 +152,14 @@ impl<T: Fed> State<T> {
     }
 }
 
-impl<T> Drop for Feed<T> {
+impl<T> Drop for EventQueue<T> {
     fn drop(&mut self) {
         self.shared.state().ended = true;
         self.shared.come.notify_one();
     }
 }
 
-impl<T: Fed> Reader<T> {
+impl<T: QueueItem> Reader<T> {
     /// What comes next; `None` at the end. Safe to cancel.
     pub(crate) async fn next(&mut self) -> Option<T> {
         loop {
@@ -198,7 +198,7 @@ impl<T: Fed> Reader<T> {
     }
 }
 
-impl<T: Fed> State<T> {
+impl<T: QueueItem> State<T> {
     fn take(&mut self) -> Option<T> {
         self.full_since = None;
         let next = self.waiting.front()?;
@@ -232,7 +232,7 @@ mod tests {
         Missing(u64),
     }
 
-    impl Fed for Event {
+    impl QueueItem for Event {
         fn is_vital(&self) -> bool {
             matches!(self, Self::Vital(_))
         }
@@ -248,15 +248,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_nobody_reads_goes_but_what_is_vital_stays() {
-        let (feed, mut reader) = feed(false);
-        feed.put(&mut vec![Event::Vital(0)]);
+        let (event_queue, mut reader) = event_queue(false);
+        event_queue.put(&mut vec![Event::Vital(0)]);
         for number in 1..=5000 {
-            feed.put(&mut vec![Event::Plain(number)]);
-            feed.room().await;
+            event_queue.put(&mut vec![Event::Plain(number)]);
+            event_queue.room().await;
         }
-        feed.put(&mut vec![Event::Vital(5001)]);
-        drop(feed);
-        assert_eq!(reader.next().await, Some(Event::Missing(5002 - ROOM as u64)));
+        event_queue.put(&mut vec![Event::Vital(5001)]);
+        drop(event_queue);
+        assert_eq!(reader.next().await, Some(Event::Missing(5002 - MAX_QUEUED_EVENTS as u64)));
         assert_eq!(reader.next().await, Some(Event::Vital(0)));
         let mut last = None;
         let mut count = 0;
@@ -264,16 +264,16 @@ mod tests {
             last = Some(event);
             count += 1;
         }
-        assert_eq!((last, count), (Some(Event::Vital(5001)), ROOM - 1));
+        assert_eq!((last, count), (Some(Event::Vital(5001)), MAX_QUEUED_EVENTS - 1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_reader_gets_everything() {
-        let (feed, mut reader) = feed(true);
+        let (event_queue, mut reader) = event_queue(true);
         let feeding = async move {
             for number in 0..10_000 {
-                feed.put(&mut vec![Event::Plain(number)]);
-                feed.room().await;
+                event_queue.put(&mut vec![Event::Plain(number)]);
+                event_queue.room().await;
             }
         };
         let reading = async {
@@ -281,7 +281,7 @@ mod tests {
                 assert_eq!(reader.next().await, Some(Event::Plain(number)));
                 if number % 1000 == 0 {
                     // sleep: on a paused clock; the reader is slow, and not gone
-                    tokio::time::sleep(STALLED / 2).await;
+                    tokio::time::sleep(STALL_TIMEOUT / 2).await;
                 }
             }
             assert_eq!(reader.next().await, None);
@@ -291,16 +291,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_stops_reading_holds_nobody_up_for_ever() {
-        let (feed, mut reader) = feed(true);
-        feed.put(&mut vec![Event::Plain(0)]);
+        let (event_queue, mut reader) = event_queue(true);
+        event_queue.put(&mut vec![Event::Plain(0)]);
         assert_eq!(reader.next().await, Some(Event::Plain(0)));
-        feed.put(&mut (1..=ROOM).map(Event::Plain).collect());
-        assert!(!feed.has_room());
+        event_queue.put(&mut (1..=MAX_QUEUED_EVENTS).map(Event::Plain).collect());
+        assert!(!event_queue.has_room());
         let before = Instant::now();
-        feed.room().await;
-        assert_eq!(before.elapsed(), STALLED);
-        feed.put(&mut vec![Event::Vital(1)]);
-        feed.room().await;
+        event_queue.room().await;
+        assert_eq!(before.elapsed(), STALL_TIMEOUT);
+        event_queue.put(&mut vec![Event::Vital(1)]);
+        event_queue.room().await;
         let mut all = Vec::new();
         assert!(reader.take_all(&mut all));
         assert_eq!(all.first(), Some(&Event::Missing(1)));
@@ -309,10 +309,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn waiting_anew_does_not_make_it_longer() {
-        let (feed, _reader) = feed(true);
-        feed.put(&mut (0..ROOM).map(Event::Plain).collect());
+        let (event_queue, _reader) = event_queue(true);
+        event_queue.put(&mut (0..MAX_QUEUED_EVENTS).map(Event::Plain).collect());
         let before = Instant::now();
-        while timeout_at(Instant::now() + STALLED / 7, feed.room()).await.is_err() {}
-        assert_eq!(before.elapsed(), STALLED);
+        while timeout_at(Instant::now() + STALL_TIMEOUT / 7, event_queue.room()).await.is_err() {}
+        assert_eq!(before.elapsed(), STALL_TIMEOUT);
     }
 }

@@ -1,4 +1,4 @@
-//! Which of the options of a permission request is taken: by their kinds, never by place, label or invention.
+//! Chooses an option of a permission request: by its kind, never by position or label.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionOption {
-    /// Its id.
+    /// Id.
     pub option_id: String,
-    /// What a person is shown.
+    /// Text for people.
     #[serde(default)]
     pub name: String,
-    /// What it means: `allow_once`, `allow_always`, `reject_once`, `reject_always`, or something unknown.
+    /// Kind: `allow_once`, `allow_always`, `reject_once`, `reject_always`, or something unknown.
     pub kind: String,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Answer {
     meta: Option<Meta>,
 }
 
-/// What a gate in front of the agent cannot know otherwise.
+/// What only this client knows, for a gate in front of the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Meta {
     #[serde(rename = "narrows/by")]
@@ -41,19 +41,19 @@ enum Outcome {
 }
 
 impl Answer {
-    /// Nothing is chosen.
+    /// No option.
     pub(crate) const CANCELLED: Self = Self { outcome: Outcome::Cancelled, meta: None };
 
     fn selected(option: &PermissionOption) -> Self {
         Self { outcome: Outcome::Selected { option_id: option.option_id.clone() }, meta: None }
     }
 
-    /// The same, which says that it was nobody's word.
+    /// Returns this answer, marked as not given by a person.
     pub(crate) fn unasked(self, by: &'static str) -> Self {
         Self { meta: Some(Meta { by }), ..self }
     }
 
-    /// The option that was chosen.
+    /// Returns the id of the chosen option.
     pub(crate) fn option_id(&self) -> Option<&str> {
         match &self.outcome {
             Outcome::Selected { option_id } => Some(option_id),

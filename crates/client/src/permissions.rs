@@ -1,4 +1,4 @@
-//! Who decides: the policy, and where it leaves something open, whoever can be asked.
+//! Decides about requests for files, commands and MCP calls: by the policy, and where the policy asks, by the permission handler.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,42 +10,41 @@ use narrows_policy::{Action, Because, Confined, Decision, Kind, Policy, Scene, V
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
-use crate::allowed::{Allowed, Deed};
-use crate::docket::Docket;
+use crate::allowed::{Allowed, ClientAction};
 use crate::event::{Json, PermissionRequested, PermissionResolved};
 use crate::host::links;
 use crate::host::protected::ProtectedFiles;
-use crate::question::{Decide, Question, Reply};
+use crate::pending_permissions::PendingPermissions;
+use crate::permission_request::{PermissionHandler, PermissionReply, PermissionRequest};
 
-/// Something to be told as an event, by whoever is not the session itself.
+/// A change of a permission request that the session has to report as an event.
 #[derive(Debug)]
-pub(crate) enum Note {
+pub(crate) enum PermissionNotice {
     Requested(Box<PermissionRequested>),
     Resolved(PermissionResolved),
-    /// Whoever asked does not wait for the answer any more.
+    /// The requester no longer waits for the answer.
     GivenUp(String),
 }
 
-/// How a question was settled.
+/// What decided a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
-    /// By the policy alone.
+pub(crate) enum DecidedBy {
     Policy,
-    /// By who was asked.
+    /// The answer of a person.
     Person,
-    /// By nobody: there is none to ask.
+    /// Denied, because there is no permission handler.
     Nobody,
-    /// By nobody: time ran out.
+    /// Denied at the deadline for an answer.
     Deadline,
-    /// By nobody: a path leads elsewhere than when the person was asked.
+    /// Denied, because a path leads elsewhere than when the person was asked.
     Changed,
-    /// By nobody: it cannot be read for certain, so nobody can allow it.
+    /// Denied, because the request cannot be read in one certain way.
     Unreadable,
-    /// By the end of the turn, or because there is none.
+    /// Denied, because the turn has ended or there is none.
     Cancelled,
 }
 
-impl By {
+impl DecidedBy {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Policy => "policy",
@@ -59,7 +58,7 @@ impl By {
     }
 }
 
-/// Why something is not done.
+/// The reason why an action is denied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Denied(pub(crate) String);
@@ -68,9 +67,9 @@ pub(crate) struct Denied(pub(crate) String);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TurnId(u64);
 
-/// What a request is about, for events and for people.
+/// The subject of a request, for events and for people.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct About {
+pub(crate) struct RequestSubject {
     pub(crate) turn: TurnId,
     pub(crate) method: &'static str,
     pub(crate) title: String,
@@ -82,7 +81,7 @@ pub(crate) struct About {
     pub(crate) paths: Vec<PathBuf>,
 }
 
-impl About {
+impl RequestSubject {
     /// The request as an event has it.
     fn requested(&self, id: &str) -> PermissionRequested {
         PermissionRequested {
@@ -100,11 +99,11 @@ impl About {
     }
 }
 
-/// What is to be done, and where its path leads without links.
-pub(crate) type DeedAt<'a> = (&'a Deed, Option<&'a Path>);
+/// An action, and its path without links.
+pub(crate) type ClientActionAt<'a> = (&'a ClientAction, Option<&'a Path>);
 
-/// Decides about one session.
-pub(crate) struct Authority {
+/// Decides about the requests of one session.
+pub(crate) struct PermissionService {
     /// Known once the session is open; MCP servers may ask before.
     session: OnceLock<Arc<str>>,
     policy: Arc<Policy>,
@@ -112,29 +111,29 @@ pub(crate) struct Authority {
     files: ProtectedFiles,
     /// What held for the last command that ran here, or would have when the session was opened.
     confined: Mutex<Confined>,
-    decider: Option<Arc<dyn Decide>>,
-    patience: Duration,
-    notes: mpsc::Sender<Note>,
+    decider: Option<Arc<dyn PermissionHandler>>,
+    answer_timeout: Duration,
+    notes: mpsc::Sender<PermissionNotice>,
     asked: AtomicU64,
-    /// How many questions wait for somebody.
+    /// Number of requests that wait for an answer.
     waiting: AtomicUsize,
     /// Odd while a turn is active, even before the first turn, between turns and once a turn is cancelled. Each turn has
     /// another number, so that a request of one turn is not decided as one of the next.
     turn: AtomicU64,
     cancelled: Notify,
-    pub(crate) docket: Docket,
+    pub(crate) pending_permissions: PendingPermissions,
     /// What a person has allowed and may come once more.
     pub(crate) allowed: Allowed,
 }
 
-impl Authority {
+impl PermissionService {
     pub(crate) fn new(
         policy: Arc<Policy>,
         roots: Vec<PathBuf>,
         files: ProtectedFiles,
-        decider: Option<Arc<dyn Decide>>,
-        patience: Duration,
-        notes: mpsc::Sender<Note>,
+        decider: Option<Arc<dyn PermissionHandler>>,
+        answer_timeout: Duration,
+        notes: mpsc::Sender<PermissionNotice>,
     ) -> Self {
         Self {
             session: OnceLock::new(),
@@ -143,13 +142,13 @@ impl Authority {
             files,
             confined: Mutex::default(),
             decider,
-            patience,
+            answer_timeout,
             notes,
             asked: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             turn: AtomicU64::new(0),
             cancelled: Notify::new(),
-            docket: Docket::default(),
+            pending_permissions: PendingPermissions::default(),
             allowed: Allowed::default(),
         }
     }
@@ -180,12 +179,12 @@ impl Authority {
         self.policy.access()
     }
 
-    /// Whether somebody is being asked.
+    /// Returns `true` if a request waits for an answer.
     pub(crate) fn is_asking(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// From here on everything is refused, and whoever was asked need not answer any more.
+    /// Refuses all requests from now on, those that wait for an answer too.
     pub(crate) fn cancel(&self) {
         self.set_turn(|turn| turn.next_multiple_of(2));
         self.cancelled.notify_waiters();
@@ -234,14 +233,14 @@ impl Authority {
     }
 
     /// How a question is settled without asking anybody, if it is.
-    pub(crate) fn settled(&self, decision: &Decision) -> Option<(Reply, By)> {
+    pub(crate) fn settled(&self, decision: &Decision) -> Option<(PermissionReply, DecidedBy)> {
         if decision.because == Because::Cancelling {
-            return Some((Reply::Cancel, By::Cancelled));
+            return Some((PermissionReply::Cancel, DecidedBy::Cancelled));
         }
         match decision.verdict {
-            Verdict::Allow => Some((Reply::Allow, By::Policy)),
-            Verdict::Deny => Some((Reply::Reject, By::Policy)),
-            Verdict::Ask => self.decider.is_none().then_some((Reply::Reject, By::Nobody)),
+            Verdict::Allow => Some((PermissionReply::Allow, DecidedBy::Policy)),
+            Verdict::Deny => Some((PermissionReply::Reject, DecidedBy::Policy)),
+            Verdict::Ask => self.decider.is_none().then_some((PermissionReply::Reject, DecidedBy::Nobody)),
         }
     }
 
@@ -250,37 +249,46 @@ impl Authority {
     }
 
     /// Settles a question: by what the policy says, or by asking.
-    pub(crate) async fn settle(&self, turn: TurnId, question: Question) -> (Reply, By) {
-        if let Some(settled) = self.settled(&question.decision) {
+    pub(crate) async fn settle(
+        &self,
+        turn: TurnId,
+        permission_request: PermissionRequest,
+    ) -> (PermissionReply, DecidedBy) {
+        if let Some(settled) = self.settled(&permission_request.decision) {
             return settled;
         }
-        let Some(decider) = &self.decider else { return (Reply::Reject, By::Nobody) };
+        let Some(decider) = &self.decider else { return (PermissionReply::Reject, DecidedBy::Nobody) };
         let cancelled = self.cancelled.notified();
         tokio::pin!(cancelled);
         cancelled.as_mut().enable();
         if self.is_over(turn) {
-            return (Reply::Cancel, By::Cancelled);
+            return (PermissionReply::Cancel, DecidedBy::Cancelled);
         }
         let _waiting = Waiting::new(&self.waiting);
-        let subject = Action::read(Some(&question.kind), None, &question.input, &question.locations);
+        let subject = Action::read(
+            Some(&permission_request.kind),
+            None,
+            &permission_request.input,
+            &permission_request.locations,
+        );
         let shown = self.follow(&subject).await;
-        let question = Arc::new(question);
+        let permission_request = Arc::new(permission_request);
         let (reply, by) = tokio::select! {
             biased;
-            () = cancelled => (Reply::Cancel, By::Cancelled),
-            reply = timeout(self.patience, decider.decide(Arc::clone(&question))) => match reply {
-                Ok(Reply::Nobody) => (Reply::Reject, By::Nobody),
-                Ok(reply) => (reply, By::Person),
-                Err(_) => (Reply::Reject, By::Deadline),
+            () = cancelled => (PermissionReply::Cancel, DecidedBy::Cancelled),
+            reply = timeout(self.answer_timeout, decider.decide(Arc::clone(&permission_request))) => match reply {
+                Ok(PermissionReply::Nobody) => (PermissionReply::Reject, DecidedBy::Nobody),
+                Ok(reply) => (reply, DecidedBy::Person),
+                Err(_) => (PermissionReply::Reject, DecidedBy::Deadline),
             },
         };
-        if question.problem.is_some() && !question.is_rejected_by(&reply) {
-            return (Reply::Reject, By::Unreadable);
+        if permission_request.problem.is_some() && !permission_request.is_rejected_by(&reply) {
+            return (PermissionReply::Reject, DecidedBy::Unreadable);
         }
-        let may_allow = matches!(reply, Reply::Allow | Reply::Select(_));
+        let may_allow = matches!(reply, PermissionReply::Allow | PermissionReply::Select(_));
         // The answer is about the files that the person was shown.
         if may_allow && self.follow(&subject).await != shown {
-            return (Reply::Reject, By::Changed);
+            return (PermissionReply::Reject, DecidedBy::Changed);
         }
         (reply, by)
     }
@@ -311,10 +319,10 @@ impl Authority {
     pub(crate) async fn permit(
         &self,
         action: &Action,
-        about: About,
-        deed: Option<DeedAt<'_>>,
+        about: RequestSubject,
+        client_action: Option<ClientActionAt<'_>>,
     ) -> Result<(), Denied> {
-        self.told(self.judge(about.turn, action, true), action, about, deed).await
+        self.told(self.judge(about.turn, action, true), action, about, client_action).await
     }
 
     /// The same for a command that is held by this.
@@ -322,23 +330,23 @@ impl Authority {
         &self,
         confined: Confined,
         action: &Action,
-        about: About,
-        deed: Option<DeedAt<'_>>,
+        about: RequestSubject,
+        client_action: Option<ClientActionAt<'_>>,
     ) -> Result<(), Denied> {
         self.set_confined(confined);
-        self.told(self.judge_in(about.turn, confined, action), action, about, deed).await
+        self.told(self.judge_in(about.turn, confined, action), action, about, client_action).await
     }
 
     async fn told(
         &self,
         decision: Decision,
         action: &Action,
-        about: About,
-        deed: Option<DeedAt<'_>>,
+        about: RequestSubject,
+        client_action: Option<ClientActionAt<'_>>,
     ) -> Result<(), Denied> {
         let open = Open::new(self, &about).await;
-        let About { turn, method: _, title, kind, tool, mcp: _, input, paths } = about;
-        let question = Question {
+        let RequestSubject { turn, method: _, title, kind, tool, mcp: _, input, paths } = about;
+        let permission_request = PermissionRequest {
             id: open.id.clone(),
             session_id: self.session(),
             run_id: None,
@@ -350,7 +358,10 @@ impl Authority {
             input,
             locations: paths,
             subjects: vec![action.clone()],
-            changes: deed.and_then(|(deed, _)| deed.change()).into_iter().collect(),
+            changes: client_action
+                .and_then(|(client_action, _)| client_action.change())
+                .into_iter()
+                .collect(),
             options: Vec::new(),
             decision: decision.clone(),
             approval: None,
@@ -358,34 +369,35 @@ impl Authority {
         };
         // Who has just allowed the very same is not asked again.
         let is_allowed = decision.verdict == Verdict::Ask
-            && deed.is_some_and(|(deed, real)| self.allowed.take(deed, real));
+            && client_action.is_some_and(|(client_action, real)| self.allowed.take(client_action, real));
         let (reply, by) = match is_allowed {
-            true => (Reply::Allow, By::Person),
-            false => self.settle(turn, question).await,
+            true => (PermissionReply::Allow, DecidedBy::Person),
+            false => self.settle(turn, permission_request).await,
         };
-        let allowed = reply == Reply::Allow;
+        let allowed = reply == PermissionReply::Allow;
         let outcome = if allowed { "allowed" } else { "refused" };
         if !open.decide(outcome, explained(&decision, by)).await {
-            return Err(denied(&decision, By::Cancelled));
+            return Err(denied(&decision, DecidedBy::Cancelled));
         }
         if allowed { Ok(()) } else { Err(denied(&decision, by)) }
     }
 
     /// Tells of something that cannot be done, whatever the policy says, because it lies out of reach.
-    pub(crate) async fn out_of_reach(&self, about: &About, words: &str) {
+    pub(crate) async fn out_of_reach(&self, about: &RequestSubject, words: &str) {
         let open = Open::new(self, about).await;
-        let decision = serde_json::json!({"verdict": Verdict::Deny, "words": words, "by": By::Policy.name()});
+        let decision =
+            serde_json::json!({"verdict": Verdict::Deny, "words": words, "by": DecidedBy::Policy.name()});
         open.decide("refused", Json::write(&decision)).await;
     }
 
-    async fn note(&self, note: Note) {
-        // Without a session there is nobody to be told.
+    async fn note(&self, note: PermissionNotice) {
+        // Without a session there are no events.
         let _ = self.notes.send(note).await;
     }
 }
 
 /// A decision as events have it: what the policy said, and who settled it.
-pub(crate) fn explained(decision: &Decision, by: By) -> Json {
+pub(crate) fn explained(decision: &Decision, by: DecidedBy) -> Json {
     Json::write(&serde_json::json!({
         "verdict": decision.verdict,
         "because": decision.because,
@@ -395,23 +407,23 @@ pub(crate) fn explained(decision: &Decision, by: By) -> Json {
 }
 
 /// Why something is not done, in words for the agent.
-pub(crate) fn denied(decision: &Decision, by: By) -> Denied {
+pub(crate) fn denied(decision: &Decision, by: DecidedBy) -> Denied {
     Denied(match by {
-        By::Policy => decision.because.to_string(),
-        By::Person => "the user refused it".to_owned(),
-        By::Nobody => {
+        DecidedBy::Policy => decision.because.to_string(),
+        DecidedBy::Person => "the user refused it".to_owned(),
+        DecidedBy::Nobody => {
             format!("somebody would have to allow it, and there is nobody to ask: {}", decision.because)
         }
-        By::Deadline => "nobody answered in time whether it is allowed".to_owned(),
-        By::Changed => "a link in its path was changed while the user was asked; ask again".to_owned(),
-        By::Unreadable => "the request cannot be read for certain, so nobody can allow it".to_owned(),
-        By::Cancelled => "no turn is active: it was cancelled, has ended or has not begun".to_owned(),
+        DecidedBy::Deadline => "nobody answered in time whether it is allowed".to_owned(),
+        DecidedBy::Changed => "a link in its path was changed while the user was asked; ask again".to_owned(),
+        DecidedBy::Unreadable => "the request cannot be read for certain, so nobody can allow it".to_owned(),
+        DecidedBy::Cancelled => "no turn is active: it was cancelled, has ended or has not begun".to_owned(),
     })
 }
 
-/// A request that is being decided. If whoever wanted it goes before, that is told.
+/// A request that is being decided. If its requester goes before, that is reported.
 struct Open<'a> {
-    authority: &'a Authority,
+    permissions: &'a PermissionService,
     id: String,
     /// It was told that it was made.
     requested: bool,
@@ -421,11 +433,11 @@ struct Open<'a> {
 
 impl<'a> Open<'a> {
     /// Makes the request, and tells of it.
-    async fn new(authority: &'a Authority, about: &About) -> Self {
-        let id = authority.number();
-        authority.docket.enter(&id);
-        let mut open = Self { authority, id, requested: false, resolved: false };
-        authority.note(Note::Requested(Box::new(about.requested(&open.id)))).await;
+    async fn new(permissions: &'a PermissionService, about: &RequestSubject) -> Self {
+        let id = permissions.number();
+        permissions.pending_permissions.insert(&id);
+        let mut open = Self { permissions, id, requested: false, resolved: false };
+        permissions.note(PermissionNotice::Requested(Box::new(about.requested(&open.id)))).await;
         open.requested = true;
         open
     }
@@ -438,9 +450,9 @@ impl<'a> Open<'a> {
             decision: Some(decision),
             ..PermissionResolved::default()
         };
-        let stands = self.authority.docket.decide(&resolved);
+        let stands = self.permissions.pending_permissions.decide(&resolved);
         if stands {
-            self.authority.note(Note::Resolved(resolved)).await;
+            self.permissions.note(PermissionNotice::Resolved(resolved)).await;
         }
         self.resolved = true;
         stands
@@ -451,10 +463,10 @@ impl Drop for Open<'_> {
     fn drop(&mut self) {
         let id = std::mem::take(&mut self.id);
         if !self.requested {
-            self.authority.docket.tell(&id);
+            self.permissions.pending_permissions.mark_reported(&id);
         } else if !self.resolved {
             // If there is no room it is told at the end of the turn.
-            let _ = self.authority.notes.try_send(Note::GivenUp(id));
+            let _ = self.permissions.notes.try_send(PermissionNotice::GivenUp(id));
         }
     }
 }

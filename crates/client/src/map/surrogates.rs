@@ -1,6 +1,6 @@
-//! Halves of characters, which JSON can write and text cannot hold.
+//! Replaces unpaired surrogates, which JSON can contain and UTF-8 cannot.
 
-/// The same JSON with U+FFFD in place of every `\\u` escape that is half a character, if there is one.
+/// Returns the JSON with U+FFFD in place of each escaped unpaired surrogate. `None` if there is none.
 pub(crate) fn mended(json: &[u8]) -> Option<Vec<u8>> {
     let mut mended = None;
     let mut at = 0;
@@ -20,7 +20,7 @@ pub(crate) fn mended(json: &[u8]) -> Option<Vec<u8>> {
     mended
 }
 
-/// The number of the `\\u` escape at `at`, if there is one.
+/// Returns the number of the `\\u` escape at `at`.
 fn escaped(json: &[u8], at: usize) -> Option<u16> {
     let digits = json.get(at..at + 6)?.strip_prefix(b"\\u")?;
     u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()

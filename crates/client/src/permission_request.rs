@@ -1,4 +1,4 @@
-//! Questions that the rules leave to somebody, and how they are answered.
+//! Permission requests that the policy leaves to a person or a program, and their answers.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -8,50 +8,50 @@ use narrows_policy::{Action, Decision};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::choose::PermissionOption;
+use crate::option_choice::PermissionOption;
 
-/// Something an agent wants to do, about which somebody is to decide.
+/// An action of an agent that needs a decision.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Question {
-    /// Names it among the questions of the session.
+pub struct PermissionRequest {
+    /// Id of the request, unique in its session.
     pub id: String,
-    /// The session.
+    /// Id of the session.
     pub session_id: String,
-    /// The run it belongs to, if one is active.
+    /// Id of the active run. `None` between runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
-    /// The agent's words for it.
+    /// Title, as the agent wrote it.
     pub title: String,
-    /// More of them.
+    /// Description, as the agent wrote it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The call it belongs to.
+    /// Id of the tool call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// The tool, if it has a name.
+    /// Name of the tool. `None` if the agent does not name it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// What kind of thing it is, in the agent's words.
+    /// Kind of the tool, as the agent wrote it.
     pub kind: String,
-    /// What goes into it.
+    /// Input of the tool.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub input: Value,
-    /// The files it is about.
+    /// Files that the action touches.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub locations: Vec<PathBuf>,
-    /// Everything it is about, as it was judged: a request can have several subjects. This, `input` and `changes` are all
-    /// that an approval holds for, so a person has to be shown all of it.
+    /// All actions of the request, as the policy judged them. An approval holds for these, `input` and `changes` only, so a person
+    /// has to be shown all of them.
     #[serde(skip)]
     pub subjects: Vec<Action>,
-    /// The new texts of files.
+    /// Changes of files.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<FileChange>,
-    /// What the agent offers as answers; none for what it asks of the files and terminals here.
+    /// Answers that the agent offers. Empty for requests for files and terminals.
     pub options: Vec<PermissionOption>,
-    /// What the rules say.
+    /// Decision of the policy.
     pub decision: Decision,
-    /// The approval that it is, if a gate in front of the agent asks for one.
+    /// The approval, if a gate in front of the agent asks for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approval>,
     /// Why the request cannot be read for certain. It can only be rejected then: any other answer counts as a rejection.
@@ -59,13 +59,13 @@ pub struct Question {
     pub problem: Option<RequestProblem>,
 }
 
-impl Question {
+impl PermissionRequest {
     /// Returns `true` if `reply` certainly allows nothing: it rejects, or takes an option that does.
-    pub(crate) fn is_rejected_by(&self, reply: &Reply) -> bool {
+    pub(crate) fn is_rejected_by(&self, reply: &PermissionReply) -> bool {
         match reply {
-            Reply::Allow => false,
-            Reply::Reject | Reply::Nobody | Reply::Cancel => true,
-            Reply::Select(id) => self
+            PermissionReply::Allow => false,
+            PermissionReply::Reject | PermissionReply::Nobody | PermissionReply::Cancel => true,
+            PermissionReply::Select(id) => self
                 .options
                 .iter()
                 .filter(|option| option.option_id == *id)
@@ -152,38 +152,38 @@ pub struct Approval {
     pub reason: String,
 }
 
-/// The answer to a question.
+/// The answer to a permission request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
-    /// Let it, this once.
+pub enum PermissionReply {
+    /// Allows the action once.
     Allow,
-    /// Do not let it.
+    /// Denies the action.
     Reject,
-    /// Nobody could be asked, which does not let it either.
+    /// Denies the action, because there was no person to ask.
     Nobody,
-    /// Take this option, by its id. One that was not offered counts as a rejection.
+    /// Selects an option by its id. An id that was not offered counts as a rejection.
     Select(String),
-    /// Neither: the turn is given up.
+    /// Cancels the turn.
     Cancel,
 }
 
-/// What becomes a reply in time.
-pub type Pending = Pin<Box<dyn Future<Output = Reply> + Send>>;
+/// A future reply.
+pub type Pending = Pin<Box<dyn Future<Output = PermissionReply> + Send>>;
 
-/// Somebody who can be asked.
-pub trait Decide: Send + Sync {
-    /// Answers `question`. It is dropped at the deadline and when the turn is cancelled; the question counts as
+/// Answers permission requests.
+pub trait PermissionHandler: Send + Sync {
+    /// Answers `permission_request`. It is dropped at the deadline and when the turn is cancelled; the question counts as
     /// rejected then.
-    fn decide(&self, question: Arc<Question>) -> Pending;
+    fn decide(&self, permission_request: Arc<PermissionRequest>) -> Pending;
 }
 
-impl<F, R> Decide for F
+impl<F, R> PermissionHandler for F
 where
-    F: Fn(Arc<Question>) -> R + Send + Sync,
-    R: Future<Output = Reply> + Send + 'static,
+    F: Fn(Arc<PermissionRequest>) -> R + Send + Sync,
+    R: Future<Output = PermissionReply> + Send + 'static,
 {
-    fn decide(&self, question: Arc<Question>) -> Pending {
-        Box::pin(self(question))
+    fn decide(&self, permission_request: Arc<PermissionRequest>) -> Pending {
+        Box::pin(self(permission_request))
     }
 }
 
