@@ -17,8 +17,8 @@ use crate::path::Ground;
 use crate::target::Target;
 use clause::Deed;
 
-/// The level at which a charter that names none stands.
-const USUAL_LEVEL: u8 = 2;
+/// The level of a governance that names none.
+const DEFAULT_LEVEL: u8 = 2;
 
 /// What holds where no clause matches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -116,7 +116,7 @@ impl Charter {
 
     fn effective(&self, clause: &Clause, ledger: &Ledger<'_>) -> (Class, Reason) {
         let slug = || clause.slug.clone();
-        let level = self.level.unwrap_or(USUAL_LEVEL);
+        let level = self.level.unwrap_or(DEFAULT_LEVEL);
         if clause.class < Class::Escalate && level > clause.ceiling {
             let reason = Reason::Autonomy { clause: slug(), level, ceiling: clause.ceiling };
             return (Class::Escalate, reason);

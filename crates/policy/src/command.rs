@@ -15,7 +15,7 @@ mod network;
 mod obey;
 mod pattern;
 mod programs;
-mod reading;
+mod read_only;
 mod reduce;
 mod strict;
 mod subcommands;
@@ -25,7 +25,7 @@ mod words;
 pub(crate) use git_files::git_files;
 pub(crate) use network::uses_network;
 pub(crate) use pattern::CommandPattern;
-pub(crate) use reading::{
+pub(crate) use read_only::{
     Depth, Descent, Search, changed_below, depends_on_directory, descent, is_read_only, leaves_files, looks,
     search,
 };

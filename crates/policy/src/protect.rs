@@ -140,8 +140,8 @@ const PROGRAMS: &[(&str, &str)] = &[(
      .local/share/fnm .nix-profile",
 )];
 
-/// How many names the longest row has.
-const LONGEST: usize = 5;
+/// The most names of a row.
+const MAX_ROW_NAMES: usize = 5;
 
 /// Ends of names that only look like secrets.
 const HARMLESS: &[&str] =
@@ -302,7 +302,7 @@ pub fn may_begin_protected(path: &Path) -> bool {
 fn last_names(path: &Path) -> Vec<Name> {
     let name = |component: Component<'_>| Shape::exact(&component.as_os_str().to_string_lossy());
     let mut names: Vec<Name> =
-        path.components().rev().take(LONGEST).map(|part| Name::of(&Step::Name(name(part)))).collect();
+        path.components().rev().take(MAX_ROW_NAMES).map(|part| Name::of(&Step::Name(name(part)))).collect();
     names.reverse();
     names
 }
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn no_row_is_longer_than_the_longest() {
-        assert_eq!(TABLE.entries.iter().map(|entry| entry.names.len()).max(), Some(LONGEST));
+        assert_eq!(TABLE.entries.iter().map(|entry| entry.names.len()).max(), Some(MAX_ROW_NAMES));
         let open = TABLE.open.iter().map(|at| TABLE.entries[*at].names.len());
         assert_eq!(open.max(), Some(1), "what begins with a pattern is one name");
     }

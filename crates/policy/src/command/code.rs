@@ -3,16 +3,16 @@
 use super::Word;
 use super::git_commands::option_texts;
 use super::programs::{GIT_EXEC, LOCATIONS, has_code};
-use super::reduce::{MOST_BEHIND, assigned, listed};
+use super::reduce::{MAX_PREFIXED_WORDS, assigned, listed};
 
-/// How many words of code are looked at in one part.
-pub(super) const MOST_MENTIONS: usize = 2000;
+/// The most words of code that are examined in one part.
+pub(super) const MAX_MENTIONS: usize = 2000;
 
 /// Adds the words of a code.
 pub(super) fn mention(code: &str, mentions: &mut Vec<Word>) {
     let is_part = |letter: char| letter.is_alphanumeric() || "_./+-".contains(letter);
     let words = code.split(|letter| !is_part(letter)).filter(|word| !word.is_empty());
-    mentions.extend(words.take(MOST_MENTIONS + 1).map(Word::known));
+    mentions.extend(words.take(MAX_MENTIONS + 1).map(Word::known));
 }
 
 /// Adds what `sed` may run: behind the command `e`, and in what `s` with the flag `e` puts in.
@@ -104,7 +104,7 @@ pub(super) fn mention_code(words: &[Word], starts: &[usize], git: bool, mentions
     let signs =
         |text: &str| text.contains(|letter: char| !letter.is_alphanumeric() && !"_./+-@%".contains(letter));
     // No list of variables that name commands is complete.
-    let given = words.iter().take(MOST_BEHIND).filter_map(assigned);
+    let given = words.iter().take(MAX_PREFIXED_WORDS).filter_map(assigned);
     for (_, value) in given.filter(|(name, _)| !listed(LOCATIONS, name)) {
         mention(value, mentions);
     }

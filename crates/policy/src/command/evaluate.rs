@@ -4,7 +4,7 @@
 //! stand. So where a name or a number is expected, whatever is not certainly one may run anything.
 
 use super::lexer::{DECLARERS, is_assignment, is_name};
-use super::reading::takes_texts;
+use super::read_only::takes_texts;
 use super::variables::{Value, Variables};
 use super::{Part, Word, listed};
 

@@ -141,9 +141,9 @@ impl Frame {
     /// Whether the shell's own words count where the next word ends.
     fn at_command(&self) -> bool {
         const LEADS: &str = "! { if then else elif do while until time -p coproc";
-        const MOST: usize = 16;
+        const MAX_LEADING_WORDS: usize = 16;
         let leads = |word: &Word| word.open.is_none() && super::listed(LEADS, &word.text);
-        self.raw.words.len() <= MOST
+        self.raw.words.len() <= MAX_LEADING_WORDS
             && self.raw.words.iter().all(leads)
             && self.raw.writes.is_empty()
             && self.raw.reads.is_empty()
@@ -175,8 +175,8 @@ struct Building {
     fillings: Vec<Filling>,
 }
 
-/// How deep a text may stand in a text, such as backticks in backticks.
-const MOST_DEPTH: usize = 8;
+/// How deep texts may be nested, such as backticks in backticks.
+const MAX_DEPTH: usize = 8;
 
 /// How many parentheses, quotes, braces and documents may be open at once. Work at the end of a text, and for each that
 /// is opened, is in proportion to it.
@@ -188,7 +188,7 @@ pub(super) fn lex(text: &str) -> Lexed {
 }
 
 fn lex_within(text: &str, depth: usize) -> Lexed {
-    if depth > MOST_DEPTH {
+    if depth > MAX_DEPTH {
         return Lexed { broken: true, ..Lexed::default() };
     }
     let text = text.trim_matches([' ', '\t', '\n']);
@@ -264,7 +264,7 @@ impl Lexer {
 
     /// What is put into a document, in which quotes mean nothing.
     fn expansions(text: &str, depth: usize) -> (Lexed, Vec<Shape>) {
-        if depth > MOST_DEPTH {
+        if depth > MAX_DEPTH {
             return (Lexed { broken: true, ..Lexed::default() }, Vec::new());
         }
         let mut lexer = Self::new(text, depth);

@@ -1,6 +1,6 @@
 //! From a command to the programs that run: prefixes, shells in shells, and commands among arguments.
 
-use super::code::{MOST_MENTIONS, git_texts, mention, mention_code};
+use super::code::{MAX_MENTIONS, git_texts, mention, mention_code};
 use super::evaluate::evaluates;
 use super::git_commands::runner_starts;
 use super::lexer::{self, Document, Lexed, Raw, is_assignment, is_name};
@@ -18,39 +18,39 @@ use super::{Literal, Part, Script, Word};
 use crate::action::Command;
 use crate::shape::{Case, Shape};
 
-/// How deep a shell may stand in a shell.
-const MOST_DEPTH: usize = 8;
+/// How deep shells may be nested.
+const MAX_DEPTH: usize = 8;
 
-/// How many bytes are read in all, everything that is read twice included. Linux gives no program a longer word than
+/// The most bytes that are read, with everything that is read twice. Linux gives no program a longer word than
 /// half of it.
-const MOST_BYTES: usize = 256 << 10;
+const MAX_READ_BYTES: usize = 256 << 10;
 
 /// How long the text of a command may be: Linux gives no program, and so no shell, a longer word.
 const MAX_TEXT_BYTES: usize = 128 << 10;
 
-/// How many words may follow a prefix.
-pub(super) const MOST_BEHIND: usize = 512;
+/// The most words behind a prefix.
+pub(super) const MAX_PREFIXED_WORDS: usize = 512;
 
 /// How many pairs of a word at which a program may start and a word behind it there may be in all.
-const MAX_BEHIND_PAIRS: usize = 2 * MOST_BEHIND * MOST_BEHIND;
+const MAX_BEHIND_PAIRS: usize = 2 * MAX_PREFIXED_WORDS * MAX_PREFIXED_WORDS;
 
 /// How many words of code are looked at in all parts.
-const MAX_ALL_MENTIONS: usize = 4 * MOST_MENTIONS;
+const MAX_ALL_MENTIONS: usize = 4 * MAX_MENTIONS;
 
-/// How many programs may run.
-const MOST_PARTS: usize = 500;
+/// The most programs of one command.
+const MAX_PARTS: usize = 500;
 
-/// How many words there may be in all.
-const MOST_WORDS: usize = 10_000;
+/// The most words of one command.
+const MAX_WORDS: usize = 10_000;
 
 /// How many files may be redirected to and from in all.
 const MAX_REDIRECTIONS: usize = 1000;
 
-/// How many words may be left to the shell.
-const MOST_OPEN: usize = 2000;
+/// The most words that only the shell can complete.
+const MAX_OPEN_WORDS: usize = 2000;
 
-/// How often the directory may change.
-const MOST_DIRECTORIES: usize = 8;
+/// The most changes of the directory.
+const MAX_DIRECTORY_CHANGES: usize = 8;
 
 /// Programs behind which another may start.
 pub(super) const RUNNERS: [&str; 3] = [PREFIXES, SHELLS, OTHER_SHELLS];
@@ -67,7 +67,7 @@ pub(crate) fn listed(list: &str, word: &str) -> bool {
 pub(crate) fn read(command: &Command) -> Script {
     let mut reader = Reader {
         script: Script { plain: true, ..Script::default() },
-        left: MOST_BYTES,
+        left: MAX_READ_BYTES,
         mentions_left: MAX_ALL_MENTIONS,
         behind_left: MAX_BEHIND_PAIRS,
         ..Reader::default()
@@ -88,7 +88,7 @@ pub(crate) fn read(command: &Command) -> Script {
     let mut script = reader.script;
     let parts = || script.parts.iter().filter(|part| !part.wraps);
     let open = parts().flat_map(|part| &part.words).filter(|word| word.open.is_some()).count();
-    if open > MOST_OPEN || !follow_directories(&mut script.parts) {
+    if open > MAX_OPEN_WORDS || !follow_directories(&mut script.parts) {
         return unreadable();
     }
     let parts = || script.parts.iter().filter(|part| !part.wraps);
@@ -150,7 +150,7 @@ impl Reader {
 
     /// Reads a text for a shell; `depth` shells stand around it.
     fn shell(&mut self, text: &str, depth: usize) {
-        if self.script.lost || depth > MOST_DEPTH || text.len() > self.left.min(MAX_TEXT_BYTES) {
+        if self.script.lost || depth > MAX_DEPTH || text.len() > self.left.min(MAX_TEXT_BYTES) {
             self.script.lost = true;
             return;
         }
@@ -198,7 +198,7 @@ impl Reader {
             let coded = |part: &&mut Part| part.programs().any(|name| has_code(&name));
             for part in self.script.parts.iter_mut().filter(coded) {
                 // What does not fit is not known.
-                if code.len() > self.mentions_left.min(MOST_MENTIONS) {
+                if code.len() > self.mentions_left.min(MAX_MENTIONS) {
                     part.run_anything();
                 } else {
                     self.mentions_left -= code.len();
@@ -242,9 +242,9 @@ impl Reader {
         let part = Part { input, ..part };
         self.words += words.len();
         self.redirections += writes.len() + reads.len();
-        self.script.lost |= self.words > MOST_WORDS
+        self.script.lost |= self.words > MAX_WORDS
             || self.redirections > MAX_REDIRECTIONS
-            || self.script.parts.len() >= MOST_PARTS;
+            || self.script.parts.len() >= MAX_PARTS;
         if self.script.lost {
             return;
         }
@@ -336,7 +336,7 @@ impl Reader {
         starts.sort_unstable();
         starts.dedup();
         let pairs = starts.iter().map(|start| words.len().saturating_sub(*start)).sum::<usize>();
-        self.script.lost |= starts.len() > MOST_BEHIND || starts.len() > 1 && pairs > self.behind_left;
+        self.script.lost |= starts.len() > MAX_PREFIXED_WORDS || starts.len() > 1 && pairs > self.behind_left;
         if self.script.lost {
             return;
         }
@@ -375,7 +375,7 @@ impl Reader {
         let mut mentions = part.mentions.clone();
         mention_code(&words, &starts, runs_git, &mut mentions);
         // What does not fit is not known.
-        if mentions.len() > self.mentions_left.min(MOST_MENTIONS) {
+        if mentions.len() > self.mentions_left.min(MAX_MENTIONS) {
             wild = true;
             mentions.clear();
         }
@@ -568,7 +568,7 @@ fn transparent(words: &[Word]) -> usize {
 fn follow_directories(parts: &mut [Part]) -> bool {
     let mut after: Vec<Word> = Vec::new();
     for part in parts {
-        if after.len() > MOST_DIRECTORIES {
+        if after.len() > MAX_DIRECTORY_CHANGES {
             return false;
         }
         part.after.clone_from(&after);
@@ -579,8 +579,8 @@ fn follow_directories(parts: &mut [Part]) -> bool {
         };
         let goes_to = |at: &usize| part.words.iter().skip(at + 1).find(|word| !word.is_option());
         after.extend(
-            part.starts.iter().filter(changes).filter_map(goes_to).take(MOST_DIRECTORIES + 1).cloned(),
+            part.starts.iter().filter(changes).filter_map(goes_to).take(MAX_DIRECTORY_CHANGES + 1).cloned(),
         );
     }
-    after.len() <= MOST_DIRECTORIES
+    after.len() <= MAX_DIRECTORY_CHANGES
 }

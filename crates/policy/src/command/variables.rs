@@ -47,8 +47,8 @@ pub(super) struct Variables {
     values: HashMap<String, Value>,
 }
 
-/// How often everything is looked at until nothing changes.
-const MOST_ROUNDS: usize = 8;
+/// The most passes until nothing changes.
+const MAX_ROUNDS: usize = 8;
 
 impl Variables {
     /// Finds out what is assigned in these parts, to the `assigned` and in the `sums`.
@@ -67,7 +67,7 @@ impl Variables {
         for (name, _) in &given {
             variables.values.entry(name.clone()).or_insert(Value::Number);
         }
-        for round in 0..=MOST_ROUNDS {
+        for round in 0..=MAX_ROUNDS {
             let mut changed = false;
             for (name, value) in &given {
                 let mut value = match value {
@@ -75,7 +75,7 @@ impl Variables {
                     Some(word) => variables.value(word),
                     None => Value::Unknown,
                 };
-                if round == MOST_ROUNDS {
+                if round == MAX_ROUNDS {
                     value = Value::Unknown;
                 }
                 let held = variables.values.entry(name.clone()).or_insert(value);

@@ -15,8 +15,8 @@ use crate::path::{Step, Steps, resolve};
 use crate::protect::may_hold_protected;
 use crate::shape::{Shape, Unit};
 
-/// How many different paths may be named in one command.
-const MOST_PIECES: usize = 10_000;
+/// The most different paths that one command may name.
+const MAX_PIECES: usize = 10_000;
 
 /// How many directories with protected paths in them may be named in one command.
 const MAX_ENTERED: usize = 16;
@@ -24,8 +24,8 @@ const MAX_ENTERED: usize = 16;
 /// How many letters of options may stand before a path in one word, at least.
 const MAX_OPTION_LETTERS: usize = 32;
 
-/// Longer words are no paths.
-const LONGEST: usize = 4096;
+/// Longer words cannot be paths.
+const MAX_PATH_BYTES: usize = 4096;
 
 /// Programs that open none of their words.
 const SPEAKERS: &str = "echo printf true false";
@@ -138,11 +138,11 @@ pub(super) fn touches(
         }));
     }
     let mut known = HashSet::new();
-    for word in part.words.iter().filter(|word| code || word.text.len() <= LONGEST) {
+    for word in part.words.iter().filter(|word| code || word.text.len() <= MAX_PATH_BYTES) {
         let written: Rc<str> = word.text.as_str().into();
         let files = if any("sed gsed") { sed_files(word) } else { Vec::new() };
         for (piece, guarded) in pieces(word, code).into_iter().chain(files) {
-            if known.len() > MOST_PIECES {
+            if known.len() > MAX_PIECES {
                 return None;
             }
             if !known.insert((piece.clone(), guarded, word.is_option())) {
@@ -238,7 +238,7 @@ fn sed_files(word: &Word) -> Vec<(Shape, bool)> {
         let file: Vec<Unit> = units[at + 1..].iter().copied().take_while(|unit| !is_end(unit)).collect();
         (Shape(file), true)
     });
-    files.filter(|(file, _)| !file.0.is_empty() && file.0.len() <= LONGEST).collect()
+    files.filter(|(file, _)| !file.0.is_empty() && file.0.len() <= MAX_PATH_BYTES).collect()
 }
 
 /// Returns `true` if `printf` gives a variable what it would print.
@@ -254,7 +254,7 @@ fn literal_touches(part: &Part, bases: &[Steps], place: Place<'_>) -> Option<Vec
     for Literal { word, is_code } in &part.literals {
         let written: Rc<str> = word.text.as_str().into();
         for (piece, guarded) in pieces(word, *is_code) {
-            if known.len() > MOST_PIECES {
+            if known.len() > MAX_PIECES {
                 return None;
             }
             if !known.insert((piece.clone(), guarded)) {
@@ -328,7 +328,7 @@ fn fills_directories(part: &Part, names: &[String]) -> bool {
 pub(super) fn urls(part: &Part) -> Vec<String> {
     let bare = part.programs().any(|name| listed(DOWNLOADERS, &name));
     let mut urls = hosts::addresses(part);
-    let words = part.words.iter().enumerate().filter(|(_, word)| word.text.len() <= LONGEST);
+    let words = part.words.iter().enumerate().filter(|(_, word)| word.text.len() <= MAX_PATH_BYTES);
     let literals = part.literals.iter().map(|literal| (1, literal.word.clone()));
     let others = |(at, word): (usize, &Word)| {
         let others: Vec<Word> = word.others.iter().cloned().map(Word::from_shape).collect();
@@ -430,12 +430,12 @@ fn pieces_of(word: &Word, whole: Shape, code: bool) -> Vec<(Shape, bool)> {
         pieces.extend(whole.0.split(separates).map(|units| (Shape(units.to_vec()), true)));
     }
     pieces.extend(glued(&whole.0).map(|units| (Shape(units.to_vec()), true)));
-    if word.text.len() <= LONGEST {
+    if word.text.len() <= MAX_PATH_BYTES {
         let alone = pieces.is_empty();
         pieces.push((whole, alone));
     }
     let is_path = |shape: &Shape| {
-        shape.0.len() <= LONGEST
+        shape.0.len() <= MAX_PATH_BYTES
             && shape.0.iter().any(|unit| matches!(unit, Unit::Char(letter) if *letter != '/'))
     };
     pieces.retain(|(piece, _)| is_path(piece));
@@ -463,7 +463,9 @@ fn is_left_out(word: &Word) -> bool {
 /// as `-C` or `--chdir=`, or as an operand of a program that goes into it. `None` if there are too many.
 fn entered(part: &Part, code: bool, bases: &[Steps], place: Place<'_>) -> Option<Vec<Steps>> {
     let mut found: Vec<Steps> = Vec::new();
-    for word in part.words.iter().skip(1).filter(|word| word.text.len() <= LONGEST && !is_left_out(word)) {
+    for word in
+        part.words.iter().skip(1).filter(|word| word.text.len() <= MAX_PATH_BYTES && !is_left_out(word))
+    {
         for (piece, _) in pieces(word, code) {
             for path in resolved(&piece, bases, place)? {
                 if may_hold_protected(&path) && !found.contains(&path) {

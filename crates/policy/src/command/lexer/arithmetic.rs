@@ -38,7 +38,7 @@ impl Lexer {
         }
         // Other shells read a list of commands in it.
         let inner = lex_within(&text, self.depth + 1);
-        self.broken |= inner.broken && self.depth == super::MOST_DEPTH;
+        self.broken |= inner.broken && self.depth == super::MAX_DEPTH;
         self.done.take(super::Lexed { broken: false, ..inner });
         self.frame().raw.sure = false;
         self.end_part();
@@ -56,9 +56,9 @@ impl Lexer {
 
     /// How long the sum is that begins `skip` characters on and ends with two parentheses, if nothing in it is hard to read.
     fn simple_sum(&self, skip: usize, several: bool) -> Option<usize> {
-        const LONGEST: usize = 1024;
+        const MAX_SUM_CHARS: usize = 1024;
         let rest = self.chars.get(self.at + skip..)?;
-        let rest = &rest[..rest.len().min(LONGEST)];
+        let rest = &rest[..rest.len().min(MAX_SUM_CHARS)];
         let (mut depth, mut at) = (0_usize, 0);
         while let Some(letter) = rest.get(at) {
             let next = rest.get(at + 1).copied();

@@ -122,12 +122,12 @@ impl Lexer {
 
     /// The values of an array, behind `name=`.
     fn open_array(&mut self) {
-        const MOST: usize = 64;
+        const MAX_WORDS_BEFORE: usize = 64;
         let declares = |word: &Word| listed(DECLARERS, &word.text);
-        self.broken |= self.frame().raw.words.len() > MOST;
+        self.broken |= self.frame().raw.words.len() > MAX_WORDS_BEFORE;
         let frame = self.frame();
-        let assigned = frame.raw.words.iter().take(MOST).all(|word| is_assignment(&word.text));
-        let declared = frame.raw.words.iter().take(MOST).any(declares);
+        let assigned = frame.raw.words.iter().take(MAX_WORDS_BEFORE).all(|word| is_assignment(&word.text));
+        let declared = frame.raw.words.iter().take(MAX_WORDS_BEFORE).any(declares);
         let whole = frame.word.as_ref().is_some_and(|word| is_assignment(&word.text) && !word.quoted);
         self.broken |= !whole || !(assigned || declared);
         self.unknown(Unit::Many, "(…)", false);
