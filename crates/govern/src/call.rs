@@ -16,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 
 use self::content::{blocks, change_blocks, is_empty};
 use self::request::shown;
+use crate::gate::value_bytes;
 use crate::once::Once;
 use crate::reach::OTHERS;
 
@@ -87,6 +88,19 @@ impl Said<'_> {
     ) -> Said<'static> {
         let (kind, raw_input) = (Some(Cow::Borrowed(kind)), input.map(Once));
         Said { kind, raw_input, status, raw_output: output, ..Said::default() }
+    }
+
+    /// Estimates the memory that a call takes for it at most.
+    pub(crate) fn retained_bytes(&self) -> usize {
+        let texts = [&self.tool_call_id, &self.name, &self.kind].into_iter().flatten();
+        let values = [&self.raw_input, &self.raw_output, &self.content, &self.meta].into_iter().flatten();
+        let locations = self.locations.iter().flatten().map(|location| {
+            let unusual = location.unusual.as_ref().map_or(0, value_bytes);
+            size_of::<Location>() + location.path.as_os_str().len() + unusual
+        });
+        texts.map(|text| text.len()).sum::<usize>()
+            + values.map(|Once(value)| value_bytes(value)).sum::<usize>()
+            + locations.sum::<usize>()
     }
 
     /// The ids of the terminals that its content shows.
@@ -202,6 +216,19 @@ impl Call {
     /// The same call, of which an agent will tell by this name.
     pub(crate) fn told_as(self, name: String) -> Self {
         Self { told_as: Some(name), ..self }
+    }
+
+    /// Estimates the memory that it takes.
+    pub(crate) fn retained_bytes(&self) -> usize {
+        let texts = [&self.name, &self.posed, &self.kind, &self.server, &self.told_as].into_iter().flatten();
+        let lists = [&self.unusual_locations, &self.changes].into_iter().chain(&self.reported).flatten();
+        let values =
+            [&self.input, &self.output].into_iter().chain(&self.asked).chain(&self.beside).chain(lists);
+        let paths = self.locations.iter().chain(&self.real);
+        size_of::<Self>()
+            + texts.map(String::len).sum::<usize>()
+            + values.map(value_bytes).sum::<usize>()
+            + paths.map(|path| size_of::<PathBuf>() + path.as_os_str().len()).sum::<usize>()
     }
 
     /// Takes in what is said about it. Tells whether that changes what is to be decided.

@@ -26,6 +26,7 @@ mod ours;
 mod permission;
 mod prompt;
 mod refusals;
+mod retained;
 mod service;
 mod session;
 mod terminal;
@@ -52,12 +53,15 @@ use crate::roots::Ground;
 use crate::till::Till;
 
 pub use api::{
-    Ballot, BallotError, Open, Out, Request, Setting, SignatureValidity, Ticket, Time, VoteSignature,
+    Ballot, BallotError, Open, Out, Request, SessionSlot, SessionSlots, Setting, SignatureValidity, Ticket,
+    Time, VoteSignature,
 };
 pub use hearing::is_signer;
+pub(crate) use retained::value_bytes;
 
 use hearing::Hearing;
 use lane::{Lane, Otherwise, Way};
+use retained::{Charge, ChargedMap, RetainedBytes};
 use session::{Asked, Owed, Served, Session};
 
 /// Raw JSON that waits in a table: an id.
@@ -81,6 +85,8 @@ pub struct Gate {
     ground: Box<dyn Ground>,
     /// Whose sessions are; if nobody keeps that, all are the client's.
     owners: Option<Arc<dyn Owners>>,
+    /// Limits the sessions of all gates together. `None`: only those of this gate are limited.
+    session_slots: Option<Arc<dyn SessionSlots>>,
     cursors: ours::Cursors,
     mark: Mark,
     setting: Setting,
@@ -98,18 +104,20 @@ pub struct Gate {
     /// Sessions that were open, the oldest first.
     closed: VecDeque<children::Closed>,
     /// What the agent said in sessions that are not open yet.
-    early: Vec<Bytes>,
+    early: Vec<(Bytes, Charge)>,
     /// The agent is being ended because of what it did between turns.
     is_ending: bool,
     /// Requests of the client that the agent has not answered, of those that matter here.
-    asked: HashMap<Raw, Owed>,
+    asked: ChargedMap<Raw, Owed>,
     /// Requests of the agent that the client has not answered, of those that matter here.
-    served: HashMap<Raw, Served>,
+    served: ChargedMap<Raw, Served>,
     /// Connections to MCP servers in the client, and the ids of those.
-    connections: HashMap<String, String>,
+    connections: ChargedMap<String, String>,
     /// Names of unknown notifications of the agent that are in the log.
     recorded_names: BTreeSet<Box<str>>,
     refusals: refusals::RefusalLog,
+    /// The byte budget of the tables.
+    retained: RetainedBytes,
     /// What waits for an approval.
     hearings: BTreeMap<u64, Hearing>,
     to_client: Lane,
@@ -148,6 +156,7 @@ impl Gate {
             desk: Desk::new(policy, &setting.nonce),
             ground,
             owners: None,
+            session_slots: None,
             cursors: ours::Cursors::default(),
             mark,
             setting,
@@ -160,11 +169,12 @@ impl Gate {
             closed: VecDeque::new(),
             early: Vec::new(),
             is_ending: false,
-            asked: HashMap::new(),
-            served: HashMap::new(),
-            connections: HashMap::new(),
+            asked: ChargedMap::default(),
+            served: ChargedMap::default(),
+            connections: ChargedMap::default(),
             recorded_names: BTreeSet::new(),
             refusals: refusals::RefusalLog::default(),
+            retained: RetainedBytes::default(),
             hearings: BTreeMap::new(),
             to_client: Lane::default(),
             to_agent: Lane::default(),
@@ -180,6 +190,12 @@ impl Gate {
     #[must_use]
     pub fn with_owners(self, owners: Arc<dyn Owners>) -> Self {
         Self { owners: Some(owners), ..self }
+    }
+
+    /// Sets the limit of the sessions of all gates together.
+    #[must_use]
+    pub fn with_session_slots(self, slots: Arc<dyn SessionSlots>) -> Self {
+        Self { session_slots: Some(slots), ..self }
     }
 
     /// The same, which shares its budgets with others that this tells of.

@@ -116,8 +116,8 @@ mod till;
 pub use chain::join;
 pub use desk::foresee;
 pub use gate::{
-    Ballot, BallotError, Gate, Open, Out, Request, Setting, SignatureValidity, Ticket, Time, VoteSignature,
-    is_signer,
+    Ballot, BallotError, Gate, Open, Out, Request, SessionSlot, SessionSlots, Setting, SignatureValidity,
+    Ticket, Time, VoteSignature, is_signer,
 };
 pub use guard::{Ended, Inquiry, stand};
 pub use identity::{Method, Owners, Principal};

@@ -14,6 +14,8 @@ use crate::till::Spent;
 
 /// The longest input or output that is logged as it is.
 const LONGEST: usize = 256 << 10;
+/// The action of an entry about a decision.
+pub(crate) const DECISION: &str = "policy.resolved";
 /// The name of the policy of what no clause decides.
 const UNNAMED: &str = "default";
 
@@ -148,7 +150,7 @@ impl Parties<'_> {
             input: Some(bounded(call.input.clone())),
             policy: Some(PolicyRef { reference: named(ruling), decision: Some(decision) }),
             signatures: approval.signatures(),
-            ..self.event("policy.resolved", tool(call.tool), about)
+            ..self.event(DECISION, tool(call.tool), about)
         }
     }
 

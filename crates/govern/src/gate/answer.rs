@@ -48,6 +48,7 @@ impl<O: Out> Pass<'_, O> {
                 session.settle(place);
                 session.is_admitted = true;
                 session.lineage = None;
+                self.gate.charge_session(&name);
                 if let Err(error) = self.enter(&name) {
                     return self.unowned(id, &name, &error);
                 }

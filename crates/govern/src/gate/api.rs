@@ -65,6 +65,15 @@ pub struct Request {
     pub arguments: Value,
 }
 
+/// Released when dropped.
+pub type SessionSlot = Box<dyn Debug + Send + Sync>;
+
+/// Limits the open sessions of all gates that share it.
+pub trait SessionSlots: Debug + Send + Sync {
+    /// Takes a slot for a session of this identity. Returns `None` if a limit is reached.
+    fn take(&self, identity: &str) -> Option<SessionSlot>;
+}
+
 /// Something that waits for an approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Open {

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::api::{Out, Ticket};
 use super::lane::Otherwise;
+use super::retained::Charge;
 use super::session::{Asked, Session};
 use super::{Gate, Pass};
 use crate::call::{Progress, Said};
@@ -45,6 +46,7 @@ pub(super) struct Lineage {
 pub(super) struct Closed {
     name: Box<str>,
     is_child: bool,
+    _charge: Charge,
 }
 
 impl Gate {
@@ -105,7 +107,12 @@ impl Gate {
         if self.closed.len() >= MAX_CLOSED {
             self.closed.pop_front();
         }
-        self.closed.push_back(Closed { name: name.into(), is_child });
+        let bytes = size_of::<Closed>() + name.len();
+        // What is not remembered counts as a session that was never open.
+        if self.make_room(bytes) {
+            let charge = self.retained.charge(bytes);
+            self.closed.push_back(Closed { name: name.into(), is_child, _charge: charge });
+        }
     }
 
     /// Forgets that a session was closed: it is opened again.
@@ -170,17 +177,19 @@ impl<O: Out> Pass<'_, O> {
     }
 
     fn hold_early(&mut self, message: View<'_>) -> bool {
-        let held: usize = self.gate.early.iter().map(Bytes::len).sum();
-        let has_room = held + message.bytes().len() <= MAX_EARLY_BYTES;
+        let held: usize = self.gate.early.iter().map(|(line, _)| line.len()).sum();
+        let bytes = size_of::<Bytes>() + message.bytes().len();
+        let has_room = held + bytes <= MAX_EARLY_BYTES && self.gate.make_room(bytes);
         if has_room {
-            self.gate.early.push(Bytes::copy_from_slice(message.bytes()));
+            let charge = self.gate.retained.charge(bytes);
+            self.gate.early.push((Bytes::copy_from_slice(message.bytes()), charge));
         }
         has_room
     }
 
     /// Deals with what was said in sessions that were not open yet.
     pub(super) fn release_early(&mut self) {
-        for line in std::mem::take(&mut self.gate.early) {
+        for (line, _) in std::mem::take(&mut self.gate.early) {
             self.agent(View::parse(&line));
         }
     }
@@ -281,8 +290,12 @@ impl<O: Out> Pass<'_, O> {
         let Some(above) = self.gate.sessions.get(parent) else { return false };
         let lineage = Some(Lineage { parent: parent.into(), root });
         let session = Session { lineage, roots: above.roots.clone(), ..Session::default() };
+        if !self.has_room_for(parent, child.len() + session.retained_bytes()) {
+            return false;
+        }
         self.gate.forget_closed(child);
         self.gate.sessions.insert(child.into(), session);
+        self.gate.charge_session(child);
         true
     }
 
@@ -328,6 +341,7 @@ impl<O: Out> Pass<'_, O> {
         if let Some(session) = self.gate.sessions.get_mut(child) {
             session.roots = cwd.into_iter().chain(above).collect();
         }
+        self.gate.charge_session(child);
         Ok(())
     }
 

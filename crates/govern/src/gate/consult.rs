@@ -1,6 +1,7 @@
 //! Questions of an agent of our own: whether it may call a tool, before it tells of the call or makes it.
 
 use super::api::{Out, Request, Ticket};
+use super::retained::Charge;
 use super::session::{Case, Origin, key_of};
 use super::{Pass, REPLAYING, UNRECORDED};
 use crate::call::Call;
@@ -31,6 +32,9 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn consult(&mut self, number: u64, request: Request) {
         let Request { session: name, call: id, server, tool, name: told_as, arguments } = request;
         let key = key_of(&id);
+        let kind = if server.is_none() { kind_of(&tool) } else { "other" };
+        let call = Call::known(server, &tool, kind, arguments).told_as(told_as);
+        let bytes = call.retained_bytes();
         let (is_stopping, is_replaying) = (self.gate.is_stopping(&name), self.gate.is_replaying(&name));
         let Some(session) = self.session(&name) else {
             return self.out.advise(number, Some("there is no such session".to_owned()));
@@ -41,12 +45,12 @@ impl<O: Out> Pass<'_, O> {
         if session.calls.contains_key(&key) {
             return self.out.advise(number, Some("another call has this id".to_owned()));
         }
-        if is_stopping || !session.has_room_for(&key) {
+        if is_stopping || !self.has_room_for_call(&name, &key, bytes) {
             return self.out.advise(number, Some("the turn is to end".to_owned()));
         }
-        let kind = if server.is_none() { kind_of(&tool) } else { "other" };
-        let call = Call::known(server, &tool, kind, arguments).told_as(told_as);
-        session.calls.insert(key.clone(), Case { call, ..Case::default() }.into());
+        if let Some(session) = self.gate.sessions.get_mut(&*name) {
+            session.add_call(&self.gate.retained, &key, Case { call, ..Case::default() });
+        }
         let ticket = self.judge(&name, &key);
         let (Some(ticket), Some(case)) = (ticket, self.case(&name, &key)) else { return };
         match case.approved.clone() {
@@ -62,14 +66,18 @@ impl<O: Out> Pass<'_, O> {
             _ => None,
         };
         if let Some(session) = self.gate.sessions.get_mut(name)
-            && let Some(mut case) = session.calls.remove(key)
+            && let Some((mut case, charge)) = session.calls.remove_charged(key)
             && refusal.is_none()
         {
             case.leads_on = true;
-            session.decided.push((key.into(), *case));
+            session.decided.push((key.into(), *case, charge));
             if session.decided.len() > MOST_DECIDED {
                 session.decided.remove(0);
             }
+        }
+        // A refusal that is only counted is waited for by nothing.
+        if after == Ticket::UNRECORDED && refusal.is_some() {
+            return self.out.advise(number, refusal);
         }
         self.gate.advice.push_back(Advice { after, number, refusal });
     }
@@ -78,13 +86,13 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn adopt_decided(&mut self, name: &str, id: &str) -> bool {
         let Some(session) = self.gate.sessions.get_mut(name) else { return false };
         let Some(case) = session.calls.get(id) else { return false };
-        let is_it = |(decided_id, decided): &(Box<str>, Case)| {
+        let is_it = |(decided_id, decided, _): &(Box<str>, Case, Charge)| {
             **decided_id == *id
                 && decided.call.input == case.call.input
                 && decided.call.is_named_like(&case.call)
         };
         let Some(at) = session.decided.iter().position(is_it) else { return false };
-        let (_, decided) = session.decided.remove(at);
+        let (_, decided, _) = session.decided.remove(at);
         let Some(session) = self.gate.sessions.get(name) else { return false };
         let is_unmoved = decided.leads == Some(self.followed(session, &decided.call).leads);
         let Some(session) = self.gate.sessions.get_mut(name) else { return false };

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::api::{Out, Time};
 use super::hearing::name_of;
 use super::lane::{Otherwise, Way};
+use super::retained::ChargedMap;
 use super::session::{Asked, Halt, Owed, Served};
 use super::{Gate, Pass, Raw};
 use crate::record::Approved;
@@ -176,7 +177,7 @@ impl<O: Out> Pass<'_, O> {
     /// The client has not done in time what it was asked: the agent is told.
     fn client_is_late(&mut self, id: &[u8]) {
         let Some(Served::Service { session: name, call, .. }) = self.gate.served.remove(id) else { return };
-        self.gate.served.insert(id.into(), Served::Late { session: name.clone() });
+        self.gate.add_served(id, Served::Late { session: name.clone() });
         let case = self.gate.sessions.get_mut(&*name).and_then(|session| session.calls.remove(&*call));
         let waited = words(self.gate.mandate.patience.service);
         let why = format!("the client did not answer within {waited}");
@@ -248,7 +249,7 @@ pub(super) fn late(why: &str) -> RpcError {
 }
 
 /// The ids of those that are so, in an order that does not depend on chance.
-fn ids<T>(table: &std::collections::HashMap<Raw, T>, so: impl Fn(&T) -> bool) -> Vec<Raw> {
+fn ids<T>(table: &ChargedMap<Raw, T>, so: impl Fn(&T) -> bool) -> Vec<Raw> {
     let mut found: Vec<Raw> = table.iter().filter(|(_, it)| so(it)).map(|(id, _)| id.clone()).collect();
     found.sort_unstable();
     found

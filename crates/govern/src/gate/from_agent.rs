@@ -4,12 +4,12 @@ use narrows_acp::method;
 use narrows_wire::{Code, Kind, RpcError, View, message};
 use serde_json::{Value, json};
 
-use super::Pass;
 use super::api::Out;
 use super::lane::{Otherwise, Way};
 use super::opening::{UNDECLARED, unrecorded};
 use super::service::ambiguous;
 use super::session::{Served, key_of, request_key};
+use super::{Gate, Pass};
 use crate::ids::comparable_id;
 use crate::once;
 
@@ -114,15 +114,17 @@ impl<O: Out> Pass<'_, O> {
 
     /// Passes a request on as it is, and remembers that it may be answered. Not if there are too many.
     pub(super) fn show_request(&mut self, id: &[u8], served: Served, message: View<'_>) {
-        if self.has_room_to_serve(id) {
-            self.gate.served.insert(id.into(), served);
+        if self.has_room_to_serve(id, &served, message) {
+            self.gate.add_served(id, served);
             self.show(message);
         }
     }
 
     /// Returns `true` if another request may wait for the client. Else the agent is told.
-    pub(super) fn has_room_to_serve(&mut self, id: &[u8]) -> bool {
-        let has_room = self.gate.served.len() < super::MOST_OPEN;
+    pub(super) fn has_room_to_serve(&mut self, id: &[u8], served: &Served, message: View<'_>) -> bool {
+        let session = message.session().unwrap_or_default();
+        let bytes = id.len() + served.retained_bytes();
+        let has_room = self.gate.served.len() < super::MOST_OPEN && self.has_room_for(&session, bytes);
         if !has_room {
             let error = RpcError::new(Code::Backpressure, "too many requests are unanswered");
             self.refuse_agent(id, &error);
@@ -177,6 +179,14 @@ impl<O: Out> Pass<'_, O> {
     /// Passes a message on as it is.
     pub(super) fn show(&mut self, message: View<'_>) {
         self.send(Way::ToClient, &[message.bytes()], None, Otherwise::Nothing);
+    }
+}
+
+impl Gate {
+    /// Remembers a request at the client.
+    pub(super) fn add_served(&mut self, id: &[u8], served: Served) {
+        let bytes = id.len() + served.retained_bytes();
+        self.served.insert(&self.retained, id.into(), served, bytes);
     }
 }
 

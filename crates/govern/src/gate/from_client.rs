@@ -15,6 +15,9 @@ use super::session::{Asked, Owed, Served};
 use crate::ids::comparable_id;
 use crate::record::Sender;
 
+/// Memory of a request that is accepted although the byte budget is used up.
+const MAX_CLOSE_BYTES: usize = 4096;
+
 impl<O: Out> Pass<'_, O> {
     pub(super) fn client(&mut self, message: View<'_>) {
         if self.is_unclear_of_client(message) {
@@ -91,18 +94,25 @@ impl<O: Out> Pass<'_, O> {
 
     /// Remembers what an answer will be about. Not if there are too many, or another of this id is open.
     pub(super) fn await_answer(&mut self, id: &[u8], message: View<'_>, what: Asked) -> bool {
+        let method = message.method().unwrap_or_default();
+        let session = message.session().unwrap_or_default();
+        // A prompt has its id in its session, too.
+        let bytes = 2 * id.len() + method.len() + what.retained_bytes();
+        // Closing a session releases what it retains.
+        let is_close = matches!(what, Asked::Close { .. }) && bytes <= MAX_CLOSE_BYTES;
         let error = if self.gate.asked.contains_key(id) {
             RpcError::new(Code::DuplicateId, "a request with this id is still unanswered")
-        } else if self.gate.asked.len() >= super::MOST_OPEN {
+        } else if self.gate.asked.len() >= super::MOST_OPEN
+            || !is_close && !self.has_room_for(&session, bytes)
+        {
             RpcError::new(Code::Backpressure, "too many requests are unanswered")
         } else {
-            let method = message.method().unwrap_or_default();
             let due = self.gate.mandate.patience.of(&method).map(|patience| self.now + patience);
             if let Some(due) = due {
                 self.gate.arm(due);
             }
             let owed = Owed { what, method: (&*method).into(), due, is_late: false };
-            self.gate.asked.insert(id.into(), owed);
+            self.gate.asked.insert(&self.gate.retained, id.into(), owed, bytes);
             return true;
         };
         self.refuse_client(id, &error);

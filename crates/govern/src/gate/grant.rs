@@ -28,8 +28,9 @@ impl<O: Out> Pass<'_, O> {
         let is_it = |source: &Case| {
             holds(source, verdict, approvers) && leads_to(source, &case.call, session, ground)
         };
-        let mut sources = session.calls.iter().filter(|(_, source)| is_it(source)).map(|(id, _)| id);
-        let source = sources.find(|id| !self.leads_elsewhere(name, id))?.clone();
+        let sources: Vec<_> =
+            session.calls.iter().filter(|(_, source)| is_it(source)).map(|(id, _)| id.clone()).collect();
+        let source = sources.into_iter().find(|id| !self.leads_elsewhere(name, id))?;
         let session = self.gate.sessions.get_mut(name)?;
         let source = session.calls.get_mut(&source)?;
         // Once: whoever wants it again asks again.
@@ -52,7 +53,7 @@ impl<O: Out> Pass<'_, O> {
         let Some(session) = self.gate.sessions.get(name) else { return };
         let is_edit = |source: &Case| source.leads_on && source.call.parts() == (Some("edit_file"), None);
         if !session.calls.values().any(|case| is_edit(case))
-            && !session.decided.iter().any(|(_, case)| is_edit(case))
+            && !session.decided.iter().any(|(_, case, _)| is_edit(case))
         {
             return;
         }
@@ -67,14 +68,14 @@ impl<O: Out> Pass<'_, O> {
         };
         let told: Vec<_> =
             session.calls.iter().filter_map(|(id, case)| Some((id.clone(), makes(case)?))).collect();
-        let decided: Vec<_> = session.decided.iter().map(|(_, case)| makes(case)).collect();
+        let decided: Vec<_> = session.decided.iter().map(|(_, case, _)| makes(case)).collect();
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
         for (id, made) in told {
             if let Some(case) = session.calls.get_mut(&id) {
                 case.makes = Some(made);
             }
         }
-        for ((_, case), made) in session.decided.iter_mut().zip(decided) {
+        for ((_, case, _), made) in session.decided.iter_mut().zip(decided) {
             case.makes = made.or(case.makes);
         }
     }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::api::{Ballot, BallotError, Open, Out, Setting, Ticket, Time, VoteSignature};
 use super::lane::{Otherwise, Way};
 use super::opening::{read, unrecorded};
+use super::retained::{Charge, value_bytes};
 use super::service::MOVED;
 use super::session::{Origin, Served};
 use super::turn::CANCELLED;
@@ -29,6 +30,9 @@ const MAX_NAMED_FILES: usize = 8;
 
 /// Why what was asked about is not done once it has become something else.
 const CHANGED: &str = "the call was changed while it waited";
+
+/// Why it is not done if there is no room for it.
+const NO_ROOM: &str = "too much waits for an approval";
 
 /// Something that waits for an approval.
 #[derive(Debug)]
@@ -56,6 +60,7 @@ pub(super) struct Hearing {
     /// The client is told what becomes of it: it cannot say so by itself.
     pub(super) told: bool,
     pub(super) due: Time,
+    charge: Charge,
 }
 
 impl Hearing {
@@ -76,6 +81,13 @@ impl Hearing {
             until: setting.began + self.due.as_secs(),
             asked: self.question.is_some(),
         }
+    }
+
+    /// Estimates the memory that it takes.
+    fn retained_bytes(&self) -> usize {
+        let texts = self.session.len() + self.call.len() + self.tool.len() + self.reason.len();
+        let values = value_bytes(&self.input) + value_bytes(&self.content);
+        size_of::<Self>() + texts + values + self.origin.retained_bytes()
     }
 
     /// The session it is about something in.
@@ -276,6 +288,7 @@ impl<O: Out> Pass<'_, O> {
         };
         let Some(verdict) = &case.verdict else { return };
         let needs = needs(&verdict.ruling, &self.gate.mandate.approvers);
+        let tool_call = case.call.question(call);
         let mut hearing = Hearing {
             session: name.into(),
             call: call.into(),
@@ -293,8 +306,11 @@ impl<O: Out> Pass<'_, O> {
             question: None,
             told: false,
             due,
+            charge: Charge::default(),
         };
-        let tool_call = case.call.question(call);
+        let bytes = hearing.retained_bytes();
+        let has_room = self.has_room_for(name, bytes);
+        hearing.charge = self.gate.retained.charge(bytes);
         let asks = hearing.counts(&self.gate.who);
         let hopeless = hearing.is_hopeless();
         hearing.told = hopeless || !settle(&hearing.needs, &[&self.gate.who]);
@@ -314,11 +330,19 @@ impl<O: Out> Pass<'_, O> {
         ]);
         params["_meta"] = json!({"aip44": {"approval": approval, "reason": hearing.reason}});
         let is_unannounced = hearing.origin.is_unannounced();
+        // The decision about this call may have been one too many.
+        let is_stopped = hearing.origin.is_of_agent() && self.gate.is_stopping(name);
         self.gate.hearings.insert(number, hearing);
         self.gate.arm(due);
         let ticket = self.step(name, Life::Suspended, Some(&approval)).or(after);
         if hopeless {
             return self.decide(number, Approved::Refused("nobody may approve it".to_owned()));
+        }
+        if !has_room {
+            return self.decide(number, Approved::Refused(NO_ROOM.to_owned()));
+        }
+        if is_stopped {
+            return self.decide(number, Approved::Refused("the turn is to end".to_owned()));
         }
         if let Some(refused) = self.unaskable().filter(|_| asks) {
             return self.decide(number, refused);
@@ -331,7 +355,7 @@ impl<O: Out> Pass<'_, O> {
         if let Ok(line) = line
             && asks
         {
-            self.gate.served.insert(id.as_bytes().into(), Served::Question(number));
+            self.gate.add_served(id.as_bytes(), Served::Question(number));
             if let Some(hearing) = self.gate.hearings.get_mut(&number) {
                 hearing.question = Some(id.as_bytes().into());
             }

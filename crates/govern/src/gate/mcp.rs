@@ -186,8 +186,10 @@ impl<O: Out> Pass<'_, O> {
         let result = read(message.result());
         if let Some(connection) = result["connectionId"].as_str()
             && self.gate.connections.len() < super::MOST_OPEN
+            && self.has_room_for("", connection.len() + server.len())
         {
-            self.gate.connections.insert(connection.to_owned(), server);
+            let bytes = connection.len() + server.len();
+            self.gate.connections.insert(&self.gate.retained, connection.to_owned(), server, bytes);
         }
         self.forward(message);
     }

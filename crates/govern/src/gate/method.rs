@@ -244,10 +244,11 @@ impl<O: Out> Pass<'_, O> {
             let otherwise = Otherwise::Say(Way::ToAgent, unrecorded(id));
             return self.send(Way::ToAgent, &[&line], Some(ticket), otherwise);
         }
-        if !self.has_room_to_serve(id) {
+        let served = Served::Shown { method: method.into() };
+        if !self.has_room_to_serve(id, &served, message) {
             return;
         }
-        self.gate.served.insert(id.into(), Served::Shown { method: method.into() });
+        self.gate.add_served(id, served);
         let ticket = self.record_method(Sender::Agent, method, message, None);
         let otherwise = Otherwise::Unserved(unrecorded(id), id.into());
         self.send(Way::ToClient, &[message.bytes()], Some(ticket), otherwise);

@@ -9,7 +9,7 @@ use narrows_manifest::Capabilities;
 use narrows_wire::{Code, Effects, RpcError, View, message};
 use serde_json::{Value, json};
 
-use super::api::Out;
+use super::api::{Out, SessionSlot};
 use super::lane::{Otherwise, Way};
 use super::session::{Asked, Owed, Place, Session};
 use super::{Gate, Pass};
@@ -153,12 +153,16 @@ impl<O: Out> Pass<'_, O> {
                 }
                 // Version 2 has no history unless it is asked for.
                 let replays = !is_busy && (is_replay_asked || !self.gate.is_v2);
+                if !self.has_room_for(&name, name.len() + place.retained_bytes()) {
+                    return self.refuse_client(id, &crowded());
+                }
                 if self.await_answer(id, message, Asked::Open { session: (&*name).into(), replays }) {
                     self.gate.forget_closed(&name);
                     let session = self.gate.sessions.entry((&*name).into()).or_default();
                     session.replays += u32::from(replays);
                     session.is_admitted = true;
                     session.settle(place);
+                    self.gate.charge_session(&name);
                     self.forward_opening(id, message);
                 }
             }
@@ -234,7 +238,20 @@ impl<O: Out> Pass<'_, O> {
         if roots.is_empty() {
             roots.clone_from(&mandate.roots);
         }
-        Ok(Place { roots, servers: self.in_client(servers, name)? })
+        let servers = self.in_client(servers, name)?;
+        Ok(Place { roots, servers, slot: self.take_slot(name)? })
+    }
+
+    /// Takes a slot for a session that is not open, or is a child and has none. The last of the checks.
+    fn take_slot(&self, name: Option<&str>) -> Result<Option<SessionSlot>, Refusal> {
+        let Some(slots) = &self.gate.session_slots else { return Ok(None) };
+        let session = name.and_then(|name| self.gate.sessions.get(name));
+        if session.is_some_and(|session| session.slot.is_some()) {
+            return Ok(None);
+        }
+        let slot = slots.take(&self.gate.who.id);
+        let words = "session limit of this identity reached";
+        slot.map(Some).ok_or_else(|| Refusal::new(Code::Backpressure, words, "session_limit"))
     }
 
     /// Whether a client may name this MCP server.
@@ -312,9 +329,13 @@ impl<O: Out> Pass<'_, O> {
             if self.gate.sessions.len() >= super::MOST_OPEN {
                 return None;
             }
-            let roots = self.gate.mandate.roots.clone();
+            let session = Session { roots: self.gate.mandate.roots.clone(), ..Session::default() };
+            if !self.gate.make_room(name.len() + session.retained_bytes()) {
+                return None;
+            }
             self.gate.forget_closed(name);
-            self.gate.sessions.insert(name.into(), Session { roots, ..Session::default() });
+            self.gate.sessions.insert(name.into(), session);
+            self.gate.charge_session(name);
         }
         self.gate.sessions.get_mut(name)
     }

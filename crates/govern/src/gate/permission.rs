@@ -8,6 +8,7 @@ use super::Pass;
 use super::api::{Out, Ticket};
 use super::lane::{Otherwise, Way};
 use super::opening::read;
+use super::retained::value_bytes;
 use super::session::{Case, Options, Origin, key_of, request_key};
 use crate::call::{Progress, Said};
 use crate::record::{Approved, digest};
@@ -33,11 +34,11 @@ impl<O: Out> Pass<'_, O> {
         let call = said.tool_call_id.as_deref().map_or_else(|| request_key(id), key_of);
         // Of history nothing is run, and of a turn that is to end neither.
         let is_over = self.gate.is_stopping(&name) || self.gate.is_replaying(&name);
-        let Some(session) = self.session(&name) else { return self.answer_permission(id, &name, None, None) };
-        if is_over || !session.has_room_for(&call) {
+        let bytes = said.retained_bytes() + command.as_ref().map_or(0, value_bytes);
+        if is_over || !self.has_room_for_call(&name, &call, bytes) {
             return self.answer_permission(id, &name, None, None);
         }
-        let case = session.calls.entry(call.clone()).or_default();
+        let Some(case) = self.gate.case_or_new(&name, &call) else { return };
         if said.tool_call_id.is_none() {
             // What has no id is what this request says, and nothing that was said before.
             **case = Case::default();
@@ -54,6 +55,7 @@ impl<O: Out> Pass<'_, O> {
         let mut changed = case.call.hear(said);
         changed |= command.is_some_and(|command| case.call.ask_command(command));
         let is_new = case.verdict.is_none();
+        self.charge_call(&name, &call);
         let ticket = match is_new && self.adopt_decided(&name, &call) {
             false if changed || is_new || needs_judging => self.judge(&name, &call),
             // It was judged when it was told of. Each answer is recorded, that of an approver when it is given.

@@ -1,17 +1,28 @@
 //! Limits how many refusals of one connection are recorded, so that neither end can fill the log with messages that have no
-//! effect. Beyond the rate they are counted, and one entry for each action says how many there were.
+//! effect. Beyond the rate they are counted, and one entry for each action says how many there were. A turn whose agent goes
+//! on with calls that are not allowed is stopped.
+//!
+//! Whatever takes effect is recorded by itself, always.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use narrows_audit::Event;
+use narrows_audit::{Decision, Event};
 use serde_json::json;
 
 use super::Pass;
 use super::api::{Out, Time};
+use super::retained::value_bytes;
+use crate::record::DECISION;
 
 /// Refusals that are recorded one by one within an interval.
 const MAX_RECORDED: u32 = 100;
+
+/// Their inputs in that interval. One input has at most 256 KiB.
+const MAX_RECORDED_BYTES: usize = 4 << 20;
+
+/// Decisions within an interval that do not allow a call. Beyond it the turn is stopped.
+const MAX_CALLS_NOT_ALLOWED: u32 = 1_000;
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -23,8 +34,11 @@ const COUNT: &str = "count";
 pub(super) struct RefusalLog {
     /// When the interval of the last refusal ends.
     until: Option<Time>,
-    /// Refusals that were recorded in it.
+    /// Refusals that were recorded in it, and the bytes of their inputs.
     recorded: u32,
+    recorded_bytes: usize,
+    /// Decisions in it that do not allow a call.
+    calls_not_allowed: u32,
     /// What was left out, by its action: the first of it, and how many there were.
     omitted: BTreeMap<String, (Event, u64)>,
 }
@@ -41,13 +55,16 @@ impl RefusalLog {
         let until = match self.until {
             Some(until) if now < until => until,
             _ => {
-                self.recorded = 0;
+                (self.recorded, self.recorded_bytes, self.calls_not_allowed) = (0, 0, 0);
                 now + INTERVAL
             }
         };
         self.until = Some(until);
-        if self.recorded < MAX_RECORDED {
+        self.calls_not_allowed += u32::from(event.action == DECISION);
+        let bytes = event.input.as_ref().map_or(0, value_bytes);
+        if self.recorded < MAX_RECORDED && self.recorded_bytes + bytes <= MAX_RECORDED_BYTES {
             self.recorded += 1;
+            self.recorded_bytes += bytes;
             return Ok(event);
         }
         match self.omitted.get_mut(&event.action) {
@@ -57,6 +74,11 @@ impl RefusalLog {
             }
         }
         Err(until)
+    }
+
+    /// Returns `true` if too many calls were decided about that may not be made.
+    pub(super) fn has_too_many_calls(&self) -> bool {
+        self.calls_not_allowed > MAX_CALLS_NOT_ALLOWED
     }
 
     /// When counts are to be recorded.
@@ -73,9 +95,13 @@ impl RefusalLog {
     }
 }
 
-/// Returns `true` for what a client or an agent can cause without any effect, as often as it likes.
+/// Returns `true` for what a client or an agent can cause without any effect, as often as it likes. A decision that waits for
+/// an approval is one: what becomes of it is a decision of its own.
 fn is_refusal(event: &Event) -> bool {
-    event.action.ends_with(".refused") || event.action == "agent.violation"
+    let decision = event.policy.as_ref().and_then(|policy| policy.decision);
+    event.action.ends_with(".refused")
+        || event.action == "agent.violation"
+        || event.action == DECISION && decision != Some(Decision::Allow)
 }
 
 impl<O: Out> Pass<'_, O> {
@@ -114,5 +140,14 @@ mod tests {
         assert_eq!(log.due(), None);
         assert!(log.admit(start, event("method.refused")).is_err(), "the interval goes on");
         assert!(log.admit(start + INTERVAL, event("method.refused")).is_ok());
+    }
+
+    #[test]
+    fn long_inputs_of_refusals_are_counted_sooner() {
+        let mut log = RefusalLog::default();
+        let long = || Event { input: Some(json!("x".repeat(1 << 20))), ..event("tool.refused") };
+        let recorded = (0..10).filter(|_| log.admit(Time::ZERO, long()).is_ok()).count();
+        assert_eq!(recorded, 3);
+        assert!(log.admit(Time::ZERO, event("tool.refused")).is_ok(), "a short one is recorded");
     }
 }

@@ -140,8 +140,12 @@ impl<O: Out> Pass<'_, O> {
         self.heard(name);
         let is_full = self.gate.served.len() >= super::MOST_OPEN;
         let (is_stopping, is_replaying) = (self.gate.is_stopping(name), self.gate.is_replaying(name));
-        let Some(session) = self.session(name) else { return };
-        if is_stopping || !session.has_room_for(&key) || is_full {
+        if self.session(name).is_none() {
+            return;
+        }
+        // The call is in both tables.
+        let bytes = call.retained_bytes() + 2 * id.len();
+        if is_stopping || is_full || !self.has_room_for_call(name, &key, bytes) {
             let error = RpcError::new(Code::Cancelled, "the turn is to end");
             return self.refuse_agent(id, &error);
         }
@@ -152,7 +156,9 @@ impl<O: Out> Pass<'_, O> {
             let error = RpcError::new(Code::PolicyDenied, REPLAYING).with("code", json!("replay"));
             return self.fail_service(id, name, &error, Some(ticket));
         }
-        session.calls.insert(key.clone(), Case { call, ..Case::default() }.into());
+        if let Some(session) = self.gate.sessions.get_mut(name) {
+            session.add_call(&self.gate.retained, &key, Case { call, ..Case::default() });
+        }
         let mut ticket = self.judge(name, &key);
         ticket = self.cover(name, &key).or(ticket);
         let Some(case) = self.case(name, &key) else { return };
@@ -172,7 +178,7 @@ impl<O: Out> Pass<'_, O> {
         self.gate.arm(due);
         let method = View::parse(line).method().unwrap_or_default().as_ref().into();
         let served = Served::Service { session: name.into(), call: key.into(), method, due };
-        self.gate.served.insert(id.into(), served);
+        self.gate.add_served(id, served);
         if let Some(case) = self.case(name, key) {
             case.call.progress = Progress::Running;
         }

@@ -1,16 +1,16 @@
 //! What is known of each session, each call, and each request that matters here.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::api::{Ticket, Time};
+use super::api::{SessionSlot, Ticket, Time};
 use super::children::Lineage;
 use super::mcp::List;
+use super::retained::{Charge, ChargedMap, RetainedBytes};
 use super::terminal::CallTerminal;
-use super::{MOST_OPEN, Raw};
+use super::{Gate, MOST_OPEN, Raw};
 use crate::call::{Call, Digest};
 use crate::desk::{Counted, Verdict};
 use crate::identity::Principal;
@@ -18,7 +18,7 @@ use crate::life::Life;
 use crate::record::Approved;
 
 /// How much of what is said about a call is kept until it is decided.
-const MOST_HELD: usize = 1 << 20;
+pub(super) const MAX_HELD_BYTES: usize = 1 << 20;
 
 /// How the keys of calls begin that nobody tells of, and of those that are told of by ids which begin so.
 const RESERVED: [&str; 5] = ["request ", "turn ", "change ", "call ", "terminal "];
@@ -52,13 +52,13 @@ pub(super) struct Session {
     /// How many requests replay its history just now.
     pub(super) replays: u32,
     /// Each in a place of its own: there may be many, and they are large.
-    pub(super) calls: HashMap<Box<str>, Box<Case>>,
+    pub(super) calls: ChargedMap<Box<str>, Box<Case>>,
     /// The terminals that are parts of calls, by their ids.
-    pub(super) terminals: HashMap<Box<str>, CallTerminal>,
+    pub(super) terminals: ChargedMap<Box<str>, CallTerminal>,
     /// Its MCP servers in the client: their ids and their names.
     pub(super) servers: Vec<(String, String)>,
     /// Calls that were decided before they are told of, by their ids.
-    pub(super) decided: Vec<(Box<str>, Case)>,
+    pub(super) decided: Vec<(Box<str>, Case, Charge)>,
     /// Why its turn was stopped by us, if it was.
     pub(super) halted: Option<Halt>,
     /// What records that.
@@ -69,6 +69,10 @@ pub(super) struct Session {
     pub(super) heard: Option<Time>,
     /// How many requests of its agent were refused: each may let one call fail.
     pub(super) refusals: u32,
+    /// For its name, directories and servers.
+    pub(super) charge: Charge,
+    /// `None`: the sessions of all gates together are not limited, or it is a child.
+    pub(super) slot: Option<SessionSlot>,
 }
 
 /// Why a turn was stopped.
@@ -166,10 +170,17 @@ impl Case {
         }
     }
 
+    /// Estimates the memory that it takes.
+    pub(super) fn retained_bytes(&self) -> usize {
+        let held: usize = self.held.iter().map(|line| size_of::<Bytes>() + line.len()).sum();
+        let terminal = self.terminal.as_ref().map_or(0, |terminal| terminal.len());
+        size_of::<Self>() + self.call.retained_bytes() + held + terminal
+    }
+
     /// Keeps what was said about it until it is decided. Tells whether there was room for it.
     pub(super) fn hold(&mut self, line: &[u8]) -> bool {
         let held: usize = self.held.iter().map(Bytes::len).sum();
-        if held + line.len() > MOST_HELD {
+        if held + line.len() > MAX_HELD_BYTES {
             return false;
         }
         self.held.push(Bytes::copy_from_slice(line));
@@ -182,6 +193,21 @@ impl Case {
 pub(super) struct Place {
     pub(super) roots: Vec<PathBuf>,
     pub(super) servers: Vec<(String, String)>,
+    /// `None` if the session has one, or needs none.
+    pub(super) slot: Option<SessionSlot>,
+}
+
+impl Place {
+    /// Estimates the memory that it takes.
+    pub(super) fn retained_bytes(&self) -> usize {
+        place_bytes(&self.roots, &self.servers)
+    }
+}
+
+fn place_bytes(roots: &[PathBuf], servers: &[(String, String)]) -> usize {
+    let roots: usize = roots.iter().map(|root| size_of::<PathBuf>() + root.as_os_str().len()).sum();
+    let servers = servers.iter().map(|(id, name)| size_of::<(String, String)>() + id.len() + name.len());
+    roots + servers.sum::<usize>()
 }
 
 /// A request of the client's at the agent.
@@ -210,6 +236,12 @@ pub(super) enum Asked {
 }
 
 impl Asked {
+    /// Estimates the memory that it takes.
+    pub(super) fn retained_bytes(&self) -> usize {
+        let place = if let Self::Create { place } = self { place.retained_bytes() } else { 0 };
+        size_of::<Owed>() + place + self.session().map_or(0, str::len)
+    }
+
     /// The session it is about, if that has a name.
     pub(super) fn session(&self) -> Option<&str> {
         match self {
@@ -236,6 +268,21 @@ pub(super) enum Served {
     Listed { session: Option<Box<str>>, server: String, list: &'static List },
     /// Anything else that was shown: its answer is passed back.
     Shown { method: Box<str> },
+}
+
+impl Served {
+    /// Estimates the memory that it takes.
+    pub(super) fn retained_bytes(&self) -> usize {
+        let text = match self {
+            Self::Service { session, call, method, .. } => session.len() + call.len() + method.len(),
+            Self::Wait { session } | Self::Late { session } => session.len(),
+            Self::Question(_) => 0,
+            Self::Connect { server } => server.len(),
+            Self::Listed { session, server, .. } => session.as_ref().map_or(0, |it| it.len()) + server.len(),
+            Self::Shown { method } => method.len(),
+        };
+        size_of::<Self>() + text
+    }
 }
 
 /// The options of a permission request that can be chosen here.
@@ -276,9 +323,40 @@ pub(super) enum Origin {
 }
 
 impl Origin {
+    /// Estimates the memory of the message that it keeps.
+    pub(super) fn retained_bytes(&self) -> usize {
+        match self {
+            Self::Permission { id, options } => {
+                let options = [&options.allow, &options.reject].into_iter().flatten();
+                id.len() + options.map(String::len).sum::<usize>()
+            }
+            Self::Service { line, id } | Self::Turn { line, id } | Self::Change { line, id } => {
+                line.len() + id.len()
+            }
+            Self::Consult { .. } => 0,
+        }
+    }
+
+    /// Returns `true` if the agent has asked.
+    pub(super) fn is_of_agent(&self) -> bool {
+        matches!(self, Self::Permission { .. } | Self::Service { .. } | Self::Consult { .. })
+    }
+
     /// Whether the agent does not know that somebody is asked.
     pub(super) fn is_unannounced(&self) -> bool {
         matches!(self, Self::Service { .. } | Self::Consult { .. })
+    }
+}
+
+impl Gate {
+    /// Returns the call of this key in a session, which is new if it was not known. The caller has made sure that there is
+    /// room for it, and charges it once it has content.
+    pub(super) fn case_or_new(&mut self, session: &str, key: &str) -> Option<&mut Box<Case>> {
+        let session = self.sessions.get_mut(session)?;
+        if !session.calls.contains_key(key) {
+            session.add_call(&self.retained, key, Case::default());
+        }
+        session.calls.get_mut(key)
     }
 }
 
@@ -286,6 +364,7 @@ impl Session {
     pub(super) fn settle(&mut self, place: Place) {
         self.roots = place.roots;
         self.servers = place.servers;
+        self.slot = place.slot.or(self.slot.take());
     }
 
     /// Whether there is room for a call of this id: those that are over give way.
@@ -293,8 +372,24 @@ impl Session {
         if self.calls.len() < MOST_OPEN || self.calls.contains_key(id) {
             return true;
         }
-        self.calls.retain(|_, case| !case.is_over());
+        self.forget_calls_over();
         self.calls.len() < MOST_OPEN
+    }
+
+    /// Forgets calls that have ended or were refused.
+    pub(super) fn forget_calls_over(&mut self) {
+        self.calls.retain(|_, case| !case.is_over());
+    }
+
+    /// Adds a call. The caller has made sure that there is room for it.
+    pub(super) fn add_call(&mut self, budget: &RetainedBytes, key: &str, case: Case) {
+        let bytes = key.len() + case.retained_bytes();
+        self.calls.insert(budget, key.into(), case.into(), bytes);
+    }
+
+    /// Estimates the memory of its directories and servers.
+    pub(super) fn retained_bytes(&self) -> usize {
+        size_of::<Self>() + place_bytes(&self.roots, &self.servers)
     }
 
     /// Whether a turn is under way.

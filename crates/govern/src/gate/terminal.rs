@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::Pass;
 use super::api::Out;
 use super::lane::Otherwise;
+use super::retained::RetainedBytes;
 use super::session::{Case, Session, key_of};
 use crate::call::{Call, Progress, Said};
 use crate::once::Once;
@@ -100,7 +101,7 @@ impl<O: Out> Pass<'_, O> {
         let own_key = terminal_key(&told.terminal_id);
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
         if let Some(input) = told.input() {
-            session.join_allowed_call(&told.terminal_id, &input);
+            session.join_allowed_call(&self.gate.retained, &told.terminal_id, &input);
             if session.runs_as_joined(&told.terminal_id, &input, told.progress()) {
                 session.advance(&told.terminal_id, told.progress());
                 return self.send_marked(message, None, Otherwise::Nothing);
@@ -122,7 +123,7 @@ impl<O: Out> Pass<'_, O> {
         let Some(id) = said.tool_call_id.as_deref() else { return };
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
         for terminal in said.terminals() {
-            session.join(&terminal, &key_of(id));
+            session.join(&self.gate.retained, &terminal, &key_of(id));
         }
     }
 }
@@ -130,7 +131,7 @@ impl<O: Out> Pass<'_, O> {
 impl Session {
     /// Makes a terminal a part of a call, unless the call has ended or has another one. Of a terminal with many calls all that
     /// count are the first ones.
-    pub(super) fn join(&mut self, terminal: &str, call: &str) {
+    pub(super) fn join(&mut self, budget: &RetainedBytes, terminal: &str, call: &str) {
         let calls = &self.calls;
         let is_open = |call: &str| calls.get(call).is_some_and(|case| !case.is_closed);
         if !is_open(call) {
@@ -146,7 +147,10 @@ impl Session {
         if **case.terminal.get_or_insert_with(|| terminal.into()) != *terminal {
             return;
         }
-        let joined = self.terminals.entry(terminal.into()).or_default();
+        if !self.terminals.contains_key(terminal) {
+            self.terminals.insert(budget, terminal.into(), CallTerminal::default(), terminal.len());
+        }
+        let Some(joined) = self.terminals.get_mut(terminal) else { return };
         if joined.calls.iter().any(|known| **known == *call) {
             return;
         }
@@ -157,6 +161,8 @@ impl Session {
         if joined.calls.len() < MAX_CALLS {
             joined.calls.push(call.into());
         }
+        let bytes = terminal.len() + joined.calls.iter().map(|call| call.len()).sum::<usize>();
+        self.terminals.resize(terminal, bytes);
     }
 
     /// Forgets the terminals of earlier turns that do not run any more: what they do now is no part of a call.
@@ -180,7 +186,7 @@ impl Session {
     }
 
     /// Makes a terminal a part of an allowed call that runs just this and has no terminal yet, if there is one.
-    fn join_allowed_call(&mut self, terminal: &str, input: &Value) {
+    fn join_allowed_call(&mut self, budget: &RetainedBytes, terminal: &str, input: &Value) {
         let has_ended = self.terminals.get(terminal).is_some_and(|joined| joined.stage == Stage::Ended);
         if !has_ended && self.joined(terminal).any(|case| !case.is_closed) {
             return;
@@ -195,7 +201,7 @@ impl Session {
         if let Some(key) = found.map(|(key, _)| key.clone()) {
             // What it ran for another call has nothing to do with this one.
             self.terminals.remove(terminal);
-            self.join(terminal, &key);
+            self.join(budget, terminal, &key);
         }
     }
 

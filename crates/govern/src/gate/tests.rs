@@ -16,6 +16,7 @@ mod members;
 mod methods;
 mod openings;
 mod ownership;
+mod retained;
 mod second;
 mod servers;
 mod terminals;

@@ -13,7 +13,8 @@ use super::api::{Out, Ticket};
 use super::deadline::late;
 use super::lane::{Otherwise, Way};
 use super::opening::read;
-use super::session::{Case, Halt, Session, key_of};
+use super::retained::NO_ROOM;
+use super::session::{Case, Halt, MAX_HELD_BYTES, Session, key_of};
 use super::turn::{failure, failure_sentence};
 use crate::call::{Call, Progress, Said};
 use crate::desk::{Judged, Verdict};
@@ -180,15 +181,24 @@ impl<O: Out> Pass<'_, O> {
         if !session.has_room_for(id) {
             return self.halt(name, "it has too many tool calls open");
         }
-        let case = session.calls.entry(id.into()).or_default();
+        // The line may be kept beside the call.
+        if !self.has_room_for_call(
+            name,
+            id,
+            said.retained_bytes() + message.bytes().len().min(MAX_HELD_BYTES),
+        ) {
+            return self.halt(name, NO_ROOM);
+        }
+        let Some(case) = self.gate.case_or_new(name, id) else { return };
         if case.is_closed
             && let Some(call) = case.call.again(&said)
         {
             **case = Case { call, ..Case::default() };
         }
         // Before this update closes it.
+        let Some(session) = self.gate.sessions.get_mut(name) else { return };
         for terminal in said.terminals() {
-            session.join(&terminal, id);
+            session.join(&self.gate.retained, &terminal, id);
         }
         let Some(case) = session.calls.get_mut(id) else { return };
         // An output that comes after the end is recorded as well.
@@ -196,12 +206,15 @@ impl<O: Out> Pass<'_, O> {
         let changed = case.call.hear(said);
         let mut ticket = None;
         if case.verdict.is_none() && case.call.is_bare() {
-            if !case.hold(message.bytes()) {
+            let has_room = case.hold(message.bytes());
+            self.charge_call(name, id);
+            if !has_room {
                 self.halt(name, "it says too much about a tool call before it says what that is");
             }
             return;
         }
         let is_new = case.verdict.is_none();
+        self.charge_call(name, id);
         if is_new && self.adopt_decided(name, id) {
             // It was recorded when it was decided.
         } else if changed || is_new {
@@ -293,8 +306,13 @@ impl<O: Out> Pass<'_, O> {
             case.approved = approved;
         }
         case.call.set_allowed(case.approved.is_given());
+        let is_of_client = case.call.is_wish();
         let event = self.resolved(name, id, spent.as_ref())?;
-        Some(self.record(event))
+        let ticket = self.record(event);
+        if self.gate.refusals.has_too_many_calls() && !is_of_client {
+            self.halt(name, "too many of its tool calls were not allowed");
+        }
+        Some(ticket)
     }
 
     /// Returns what a call in a session does, with where its paths lead just now.
@@ -357,6 +375,7 @@ impl<O: Out> Pass<'_, O> {
         let output = if case.call.progress == Progress::Failed { json!({"error": output}) } else { output };
         let case = self.gate.sessions.get(name)?.calls.get(id)?;
         let event = self.called(name, id, case, output)?;
+        self.charge_call(name, id);
         Some(self.record(event))
     }
 }

@@ -90,13 +90,15 @@ impl<O: Out> Pass<'_, O> {
     /// Notes what the client wants and has to be decided. Not twice by the same id, and not if there is no room for it.
     pub(super) fn open_wish(&mut self, id: &[u8], name: &str, key: &str, call: Call) -> bool {
         let is_asked = self.gate.asked.contains_key(id);
-        let Some(session) = self.gate.sessions.get_mut(name) else { return false };
+        let Some(session) = self.gate.sessions.get(name) else { return false };
         let error = if is_asked || session.calls.contains_key(key) {
             RpcError::new(Code::DuplicateId, "a request with this id is still unanswered")
-        } else if !session.has_room_for(key) {
+        } else if !self.has_room_for_call(name, key, call.retained_bytes()) {
             RpcError::new(Code::Backpressure, "too many requests are unanswered")
         } else {
-            session.calls.insert(key.into(), Case { call, ..Case::default() }.into());
+            if let Some(session) = self.gate.sessions.get_mut(name) {
+                session.add_call(&self.gate.retained, key, Case { call, ..Case::default() });
+            }
             return true;
         };
         self.refuse_client(id, &error);
