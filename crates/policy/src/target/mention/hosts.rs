@@ -35,12 +35,12 @@ pub(super) fn addresses(part: &Part) -> Vec<String> {
     let mut ports: Vec<&str> = Vec::new();
     let mut sockets: Vec<String> = Vec::new();
     let files = part.reads.iter().chain(&part.writes);
-    for word in part.words.iter().chain(files).filter(|word| word.text.len() <= super::LONGEST) {
+    for word in part.words.iter().chain(files).filter(|word| word.text.len() <= super::MAX_PATH_BYTES) {
         sockets.extend(socket_addresses(&word.text));
     }
     for (at, word) in part.words.iter().enumerate().skip(1).filter(|_| takes_hosts || copies) {
         let text = value(word);
-        if word.text.len() > super::LONGEST || text.starts_with(['/', '.', '~']) {
+        if word.text.len() > super::MAX_PATH_BYTES || text.starts_with(['/', '.', '~']) {
             continue;
         }
         if takes_hosts || part.words[at - 1].text == "-J" {
