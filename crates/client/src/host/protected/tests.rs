@@ -109,6 +109,7 @@ fn repositories_among_installed_packages_are_protected_like_any_other() {
     symlink("../../../../../scripts/push", top.join(".git/modules/vendor/sub/hooks/pre-push")).unwrap();
     let all = [
         ".git/modules",
+        ".git/modules/vendor/sub/hooks",
         ".git/modules/vendor/sub/hooks/pre-push",
         ".venv/src/package/.git/config",
         "node_modules/@scope/a/node_modules/b/.git/hooks",
@@ -117,6 +118,7 @@ fn repositories_among_installed_packages_are_protected_like_any_other() {
         "vendor/group/copy/.envrc",
         "vendor/group/copy/.git/hooks",
         "vendor/group/copy/vendor/deep/.git/config",
+        "vendor/sub/../../.git/modules/vendor/sub/hooks/pre-push",
         "vendor/sub/.git",
         "vendor/sub/.vscode",
     ];
