@@ -53,7 +53,7 @@ pub enum NegotiationError {
         spoken: Versions,
     },
     /// The answer is malformed.
-    #[error("the agent's answer to initialize cannot be read: {0}")]
+    #[error("the agent's response to initialize is invalid: {0}")]
     Answer(#[from] ReadError),
     /// The agent refused for another reason.
     #[error("the agent refused initialize with error {code}")]

@@ -109,7 +109,7 @@ pub async fn run(peer: Peer, mut inbox: Inbox, settings: Settings) -> Result<(),
 /// Logs a panic of a task. It costs only its own request, which is answered when its responder is dropped.
 fn log_task_failure(outcome: Result<(), tokio::task::JoinError>) {
     if let Err(error) = outcome {
-        tracing::error!(%error, "a task has failed");
+        tracing::error!(%error, "task failed");
     }
 }
 
@@ -214,11 +214,11 @@ impl Agent {
         if !method::knows(Side::Agent, version, &method) {
             let named = Value::from(&*method);
             return Err(
-                RpcError::new(Code::MethodNotFound, "there is no such method here").with("method", named)
+                RpcError::new(Code::MethodNotFound, "method not found").with("method", named)
             );
         }
         let params: Map<String, Value> = frame.read_params().map_err(|error| {
-            RpcError::new(Code::InvalidParams, format!("the params cannot be read: {error}"))
+            RpcError::new(Code::InvalidParams, format!("invalid params: {error}"))
         })?;
         let tag = frame.tag().map(<[u8]>::to_vec);
         Ok(CheckedRequest::Handle(ClientRequest { method: method.into_owned(), version, params, tag }))
@@ -230,7 +230,7 @@ impl Agent {
         let agreed = connection.handshake.initialize(params).map_err(|refusal| match refusal {
             // The only required field, and the one that clients get wrong.
             Refusal::Params(_) if !has_valid_version(frame) => {
-                invalid("protocolVersion", "must be a whole number from 0 to 65535")
+                invalid("protocolVersion", "must be an integer from 0 to 65535")
             }
             refusal => handshake_error(&refusal),
         })?;

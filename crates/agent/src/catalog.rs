@@ -216,11 +216,11 @@ impl Entry {
                 (pair.take(MAX_MODELS).collect(), LIST_TTL)
             }
             Ok(Err(error)) => {
-                tracing::info!(endpoint = self.route.endpoint.name, %error, "no list of models");
+                tracing::info!(endpoint = self.route.endpoint.name, %error, "model list unavailable");
                 (Vec::new(), LIST_RETRY_DELAY)
             }
             Err(_) => {
-                tracing::info!(endpoint = self.route.endpoint.name, "no list of models in time");
+                tracing::info!(endpoint = self.route.endpoint.name, "model list timed out");
                 (Vec::new(), LIST_RETRY_DELAY)
             }
         };

@@ -173,7 +173,7 @@ impl Turn {
                 if message.text.trim().is_empty() { Err(None) } else { Ok(message.text) }
             }
             Err(error) => {
-                tracing::warn!(%error, "no summary could be had");
+                tracing::warn!(%error, "summary failed");
                 Err(Some(error))
             }
         })
@@ -188,7 +188,7 @@ impl Turn {
             && let Err(error) = self.session.store.replace_history(&claim, summary.number, stored).await
         {
             // The whole history is still stored, and is summarized again after it is loaded.
-            tracing::warn!(%error, "a summary could not be stored");
+            tracing::warn!(%error, "summary not stored");
         }
     }
 }

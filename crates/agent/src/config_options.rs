@@ -166,7 +166,7 @@ pub(crate) fn set(
     match id {
         MODEL_OPTION => {
             let offer = offers.iter().find(|offer| offer.id == *value);
-            let offer = offer.ok_or_else(|| invalid(field, "names a model that is not offered"))?;
+            let offer = offer.ok_or_else(|| invalid(field, "is not an offered model"))?;
             Ok(catalog.choose(offer, choice.effort))
         }
         THOUGHT_OPTION => {
@@ -175,11 +175,11 @@ pub(crate) fn set(
                 name => {
                     let known = Effort::from_name(name);
                     let effort = known.filter(|effort| catalog.traits(choice).efforts.contains(effort));
-                    Some(effort.ok_or_else(|| invalid(field, "names a level that is not offered"))?)
+                    Some(effort.ok_or_else(|| invalid(field, "is not an offered level"))?)
                 }
             };
             Ok(Choice { effort, ..choice.clone() })
         }
-        _ => Err(invalid("configId", "names an option that is not offered")),
+        _ => Err(invalid("configId", "is not an offered option")),
     }
 }

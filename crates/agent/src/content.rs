@@ -72,7 +72,7 @@ fn parse_block(field: &str, block: &mut Value) -> Result<Block, RpcError> {
         }
         Some(kind) => {
             let kind: String = kind.chars().take(40).collect();
-            Err(invalid(&at("type"), &format!("names a kind of block that is not supported: {kind:?}")))
+            Err(invalid(&at("type"), &format!("is an unsupported block type: {kind:?}")))
         }
         None => Err(invalid(&at("type"), "is missing")),
     }

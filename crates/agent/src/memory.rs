@@ -8,7 +8,7 @@ pub type MemoryFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The memory was tampered with or cannot be verified.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("what is remembered cannot be trusted: {0}")]
+#[error("the memory file failed verification: {0}")]
 pub struct MemoryUntrusted(pub String);
 
 /// Keeps what outlives a session.

@@ -112,7 +112,7 @@ impl<'a> Params<'a> {
             return Err(invalid(field, "must be an absolute path"));
         }
         let absolute = normalize(&working_dir.join(text));
-        tracing::warn!(field, path = text, taken_as = %absolute.display(), "a relative path is taken from our own directory");
+        tracing::warn!(field, path = text, taken_as = %absolute.display(), "relative path resolved against the working directory");
         Ok(absolute.to_string_lossy().into_owned())
     }
 

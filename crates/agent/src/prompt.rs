@@ -204,7 +204,7 @@ async fn run_turn(agent: &Arc<Agent>, started: StartedTurn) -> (TurnOutcome, Tur
 }
 
 async fn send_failure(agent: &Agent, version: Version, error: &Error, updates: &mut UpdateWriter) {
-    tracing::warn!(%error, "the endpoint failed");
+    tracing::warn!(%error, "endpoint failed");
     if version == Version::V2 || agent.errors == FailureFormat::Text {
         // Fails only if the client has disconnected.
         let _ = updates.send_unrecorded_text(&failure::text(error), &failure::meta(error)).await;
@@ -233,7 +233,7 @@ async fn append_to_history(
         Ok(number) => (number, None),
         Err(NotStored::Pending { error, number }) => {
             tracing::error!(%error, session = %session.id, "turn not stored yet");
-            let when = "it is tried again until the session is closed";
+            let when = "storing is retried until the session is closed";
             (number, Some(format!("This turn could not be stored yet ({error}); {when}")))
         }
         Err(NotStored::Lost(error)) => {

@@ -100,7 +100,7 @@ fn cancel_call(agent: &Agent, params: &Params<'_>) -> Result<Value, RpcError> {
     if session.cancel_call(tool_call_id) {
         return Ok(json!({}));
     }
-    Err(invalid("toolCallId", "names no call that can be cancelled"))
+    Err(invalid("toolCallId", "is not a call that can be cancelled"))
 }
 
 async fn handle_async(agent: &Arc<Agent>, request: &ClientRequest) -> Result<Response, RpcError> {
@@ -143,7 +143,7 @@ async fn handle_async(agent: &Arc<Agent>, request: &ClientRequest) -> Result<Res
             let after = FollowUp { session, updates: vec![update], when_idle: false };
             Ok(Response { result: json!({}), after: Some(after) })
         }
-        _ => Err(RpcError::new(Code::MethodNotFound, "there is no such method here")
+        _ => Err(RpcError::new(Code::MethodNotFound, "method not found")
             .with("method", Value::from(request.method.as_str()))),
     }
 }
@@ -160,7 +160,7 @@ async fn set_option(
     let session = find_session(agent, params)?;
     record_tag(&session, request);
     let Some(current) = session.state().choice.clone() else {
-        return Err(invalid(field, "cannot be chosen: no model endpoint is configured"));
+        return Err(invalid(field, "cannot be set: no model endpoint is configured"));
     };
     let offers = agent.catalog.offers(&current).await;
     let chosen = config_options::set(&agent.catalog, &current, &offers, id, value, field)?;
@@ -169,7 +169,7 @@ async fn set_option(
     session.state().choice = Some(chosen);
     if let Err(error) = session.change(Change::Settings(stored)).await {
         // The choice is in force all the same, until the session is closed.
-        tracing::warn!(%error, "a choice could not be stored");
+        tracing::warn!(%error, "choice not stored");
     }
     Ok((session, options))
 }
@@ -183,7 +183,7 @@ pub(crate) fn check_schema<T: DeserializeOwned>(request: &ClientRequest) -> Resu
     parsed.map(drop).map_err(|error| {
         let field = field_in_error(&error.to_string());
         let refused =
-            RpcError::new(Code::InvalidParams, format!("the params are not those of the schema: {error}"));
+            RpcError::new(Code::InvalidParams, format!("the params do not match the schema: {error}"));
         match field {
             Some(field) => refused.with("field", Value::from(field)),
             None => refused,

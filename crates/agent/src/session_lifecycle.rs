@@ -109,7 +109,7 @@ pub(crate) async fn resume(
     let from = if request.version == Version::V2 { params.get("replayFrom") } else { None };
     match from.map(|from| from["type"].as_str()) {
         None | Some(Some("start")) => {}
-        Some(_) => return Err(invalid("replayFrom", "names a place that is not known")),
+        Some(_) => return Err(invalid("replayFrom", "is an unknown position")),
     }
     let (session, history) = reopen(agent, request, params).await?;
     if from.is_some() {
@@ -153,7 +153,7 @@ pub(crate) async fn list(agent: &Agent, params: &Params<'_>) -> Result<Value, Rp
     let cwd = params.optional_text("cwd")?;
     let cursor = params.optional_text("cursor")?.filter(|cursor| !cursor.is_empty());
     let page = agent.store.list(cwd, cursor, LIST_PAGE_SIZE).await.map_err(|error| match error {
-        StoreError::BadCursor => invalid("cursor", "is none that was given out"),
+        StoreError::BadCursor => invalid("cursor", "is invalid"),
         error => store_error(&error, None),
     })?;
     let sessions: Vec<Value> = page
@@ -185,7 +185,7 @@ pub(crate) async fn close(agent: &Agent, params: &Params<'_>) -> Result<Value, R
     Ok(json!({}))
 }
 
-/// `session/delete`. Succeeds if there is no such session.
+/// `session/delete`. Succeeds if session not found.
 pub(crate) async fn delete(agent: &Agent, params: &Params<'_>) -> Result<Value, RpcError> {
     let id = params.text("sessionId")?;
     close_session(agent, id).await;
@@ -216,7 +216,7 @@ fn check_session_limit(agent: &Agent) -> Result<(), RpcError> {
     if agent.session_count() < MAX_OPEN_SESSIONS {
         return Ok(());
     }
-    Err(RpcError::new(Code::Backpressure, format!("{MAX_OPEN_SESSIONS} sessions are open; close some")))
+    Err(RpcError::new(Code::Backpressure, format!("{MAX_OPEN_SESSIONS} sessions are open, close some first")))
 }
 
 /// Returns what a new session knows of earlier ones. A session is not opened with a memory that cannot be trusted.
@@ -307,14 +307,14 @@ async fn store_dirs(session: &Session, was: &SessionDirs, now: SessionDirs) {
     }
     let SessionDirs { cwd, roots } = now;
     if let Err(error) = session.change(Change::Place { cwd, roots }).await {
-        tracing::warn!(%error, "where a session works could not be stored");
+        tracing::warn!(%error, "working directory not stored");
     }
 }
 
 /// In version 2 a session keeps its directory; in version 1 it may change.
 fn check_cwd(version: Version, is: &str, wanted: &str) -> Result<(), RpcError> {
     if version == Version::V2 && is != wanted {
-        return Err(invalid("cwd", "must be the one the session was created with"));
+        return Err(invalid("cwd", "must equal the session's working directory"));
     }
     Ok(())
 }
@@ -340,7 +340,7 @@ fn parse_messages(texts: &[String]) -> Vec<Message> {
         Ok(message) => Some(message),
         Err(error) => {
             // The error text would quote the message.
-            tracing::error!(column = error.column(), "a stored message cannot be read and is left out");
+            tracing::error!(column = error.column(), "stored message unreadable, skipped");
             None
         }
     };
@@ -353,7 +353,7 @@ async fn send_replay(agent: &Agent, version: Version, session: &Session, history
         match serde_json::from_str::<TranscriptItem>(text) {
             Ok(shown) => send_updates(agent, session, encode::replay(version, &shown)).await,
             Err(error) => {
-                tracing::error!(column = error.column(), "something that was shown cannot be read");
+                tracing::error!(column = error.column(), "stored update unreadable, skipped");
             }
         }
     }
@@ -395,15 +395,15 @@ async fn opened_response(agent: &Agent, request: &ClientRequest, session: Arc<Se
 fn store_error(error: &StoreError, id: Option<&str>) -> RpcError {
     match (error, id) {
         (StoreError::NotFound | StoreError::BadId, Some(id)) => session_not_found(id),
-        (StoreError::InUse { .. }, _) => RpcError::new(Code::InvalidParams, "the session is open elsewhere")
+        (StoreError::InUse { .. }, _) => RpcError::new(Code::InvalidParams, "the session is open in another process")
             .with("condition", "session_in_use".into())
             .with("field", "sessionId".into())
             .with("sessionId", id.unwrap_or_default().into()),
         (error, _) => {
-            tracing::error!(%error, "the store of sessions cannot be used");
+            tracing::error!(%error, "session store unavailable");
             // Another process uses the file, or the disk is full: both may pass.
             let passes = matches!(error, StoreError::Busy | StoreError::Full);
-            RpcError::new(Code::Internal, format!("the store of sessions cannot be used: {error}"))
+            RpcError::new(Code::Internal, format!("the session store is unavailable: {error}"))
                 .with("condition", "store_unavailable".into())
                 .with("retryable", passes.into())
         }

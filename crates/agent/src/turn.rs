@@ -343,7 +343,7 @@ impl Turn {
             match event {
                 Some(ReplyEvent::Text(text)) => self.updates.send_text(&text).await?,
                 Some(ReplyEvent::Thought(text)) => self.updates.send_thought(&text).await?,
-                Some(ReplyEvent::Calling { name }) => tracing::debug!(name, "the model writes a call"),
+                Some(ReplyEvent::Calling { name }) => tracing::debug!(name, "model emits a tool call"),
                 Some(ReplyEvent::Note(note)) => self.handle_note(&note).await?,
                 None => break,
             }

@@ -121,7 +121,7 @@ impl Session {
     pub(crate) async fn store_rest(&self) -> Vec<Turn> {
         let mut unstored = self.unstored.lock().await;
         if let Err(error) = self.store_waiting(&mut unstored).await {
-            tracing::error!(%error, turns = unstored.turns.len(), session = %self.id, "turns could not be stored yet");
+            tracing::error!(%error, turns = unstored.turns.len(), session = %self.id, "turns not stored yet");
         }
         unstored.turns.iter().map(|waiting| Turn::clone(&waiting.turn)).collect()
     }
@@ -132,7 +132,7 @@ impl Session {
             let claim = self.store.create(record.clone()).await?;
             self.set_claim(claim);
             unstored.record = None;
-            tracing::info!(session = %self.id, "session is stored");
+            tracing::info!(session = %self.id, "session stored");
         }
         let mut stored = 0;
         while let Some(first) = unstored.turns.front() {
@@ -141,16 +141,16 @@ impl Session {
                 Err(error) if error.may_pass() => return Err(error),
                 // The session was deleted, or the file replaced: the turn can never be stored.
                 Err(error) => {
-                    tracing::error!(%error, session = %self.id, "a turn that waited could not be stored");
+                    tracing::error!(%error, session = %self.id, "queued turn not stored");
                 }
             }
             unstored.bytes = unstored.bytes.saturating_sub(first.bytes);
             unstored.turns.pop_front();
         }
         if stored > 0 {
-            tracing::info!(turns = stored, session = %self.id, "turns that waited are stored");
+            tracing::info!(turns = stored, session = %self.id, "queued turns stored");
             let turns = if stored == 1 { "turn is" } else { "turns are" };
-            self.state().warnings.push(format!("{stored} {turns} stored now that could not be before"));
+            self.state().warnings.push(format!("{stored} {turns} stored after earlier failures"));
         }
         Ok(())
     }

@@ -121,7 +121,7 @@ impl FromStr for Decision {
 
 /// The decision does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is none of allow, deny, require-approval, escalate")]
+#[error("it is not one of allow, deny, require-approval, escalate")]
 pub struct UnknownDecision;
 
 /// Why an event cannot be logged.
@@ -131,7 +131,7 @@ pub enum EventError {
     #[error("`{0}` is empty")]
     Empty(&'static str),
     /// A field is too long.
-    #[error("`{field}` has {length} characters, and at most {limit} are allowed")]
+    #[error("`{field}` has {length} characters, at most {limit} are allowed")]
     TooLong {
         /// The field.
         field: &'static str,
@@ -152,7 +152,7 @@ pub enum EventError {
     #[error("`{0}` is nested more than {MAX_DEPTH} levels deep")]
     TooDeep(&'static str),
     /// The whole line is too long.
-    #[error("the event takes {bytes} bytes, and at most {limit} are allowed")]
+    #[error("the event takes {bytes} bytes, at most {limit} are allowed")]
     TooLarge {
         /// Its length.
         bytes: usize,

@@ -54,13 +54,13 @@ pub struct Signature {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// The system has no random numbers.
-    #[error("the system has no random numbers")]
+    #[error("the system provides no random numbers")]
     Random,
     /// It is not a private key.
-    #[error("it is no Ed25519 private key in PEM")]
+    #[error("it is not an Ed25519 private key in PEM format")]
     Private,
     /// It is not a public key.
-    #[error("it is no Ed25519 public key: a `did:key:z6Mk…`, or PEM")]
+    #[error("it is not an Ed25519 public key (`did:key:z6Mk…`, or PEM)")]
     Public,
 }
 
@@ -71,7 +71,7 @@ pub enum SignatureError {
     #[error("it was signed with another key")]
     OtherKey,
     /// It covers other content, or is damaged.
-    #[error("the signature is not one of this content")]
+    #[error("the signature does not match the content")]
     Wrong,
 }
 

@@ -58,7 +58,7 @@ pub enum ReadError {
         source: io::Error,
     },
     /// A line is not an entry.
-    #[error("{segment}:{line}: this is no entry: {source}")]
+    #[error("{segment}:{line}: invalid entry: {source}")]
     Line {
         /// The file.
         segment: String,

@@ -19,13 +19,13 @@ pub(crate) enum ProxyRequest {
 /// Why a head is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeadError {
-    #[error("this is no request to a proxy")]
+    #[error("not a proxy request")]
     Malformed,
-    #[error("this is not the address of a host")]
+    #[error("invalid host address")]
     Target,
-    #[error("only http addresses and CONNECT can be asked for")]
+    #[error("only http URLs and CONNECT are supported")]
     Scheme,
-    #[error("a body needs its length")]
+    #[error("a request body needs a Content-Length")]
     Length,
 }
 

@@ -15,7 +15,7 @@ pub enum Host {
 
 /// The text is not a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("this is not the name of a host")]
+#[error("invalid host name")]
 pub struct HostError;
 
 impl FromStr for Host {

@@ -30,7 +30,7 @@ enum HostPattern {
 
 /// The entry is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a host that can be reached")]
+#[error("{0:?} is not a valid host pattern")]
 pub struct EntryError(pub String);
 
 impl HostAllowList {

@@ -76,19 +76,19 @@ pub struct Denial {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Reason {
     /// The host is not listed.
-    #[error("it is not in the list of hosts that may be reached")]
+    #[error("the host is not on the allow list")]
     Unlisted,
     /// The name resolves to this machine or a private network.
-    #[error("its name leads to an address of this machine or of a private network")]
+    #[error("the host resolves to a local or private address")]
     Private,
     /// The request is malformed.
-    #[error("what was asked is no request to a proxy")]
+    #[error("not a proxy request")]
     Malformed,
     /// The head is too long.
-    #[error("the head of the request is too long")]
+    #[error("the request head is too long")]
     TooLong,
     /// The head took too long.
-    #[error("the head of the request took too long")]
+    #[error("the request head timed out")]
     TooSlow,
 }
 
@@ -156,7 +156,7 @@ impl ConnectionHandler {
             Ok(()) | Err(ConnectionError::Gone) => return,
             Err(ConnectionError::Denied(denial)) => {
                 let target = denial.target.as_ref().map(ToString::to_string).unwrap_or_default();
-                tracing::warn!(target, reason = %denial.reason, "a sandbox wanted out");
+                tracing::warn!(target, reason = %denial.reason, "egress denied");
                 let status = match denial.reason {
                     Reason::Unlisted | Reason::Private => "403 Forbidden",
                     Reason::Malformed => "400 Bad Request",
@@ -216,7 +216,7 @@ impl ConnectionHandler {
                 return Err(ConnectionError::Unreachable(target.clone(), io::ErrorKind::TimedOut.into()));
             }
         };
-        tracing::debug!(%target, "a sandbox is let out");
+        tracing::debug!(%target, "egress allowed");
         let gone = |_| ConnectionError::Gone;
         match &ask {
             ProxyRequest::Tunnel(_) => {

@@ -102,7 +102,7 @@ impl StepRunner {
             let released: Result<Value, CallError> =
                 self.agent.peer.request(method::TERMINAL_RELEASE, &params, RELEASE_TIMEOUT).await;
             if let Err(error) = released {
-                tracing::debug!(%error, "the client did not release a terminal");
+                tracing::debug!(%error, "terminal not released by the client");
             }
         }
     }

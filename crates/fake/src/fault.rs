@@ -60,7 +60,7 @@ impl StepRunner {
             Fault::IgnoreSigterm => {
                 // Once a handler is installed, the signal never has its default effect again.
                 if let Err(error) = signal(SignalKind::terminate()) {
-                    tracing::warn!(%error, "SIGTERM cannot be ignored");
+                    tracing::warn!(%error, "ignoring SIGTERM failed");
                 }
                 Ok(())
             }
@@ -151,6 +151,6 @@ fn orphan(command: &[String]) {
         .process_group(0)
         .spawn();
     if let Err(error) = started {
-        tracing::warn!(%error, program, "the orphan could not be started");
+        tracing::warn!(%error, program, "starting the orphan failed");
     }
 }

@@ -83,6 +83,6 @@ impl Drop for OwedResponse {
 
 /// Never responds: dropping a responder would send an error.
 fn forget(responder: Responder) {
-    tracing::debug!(id = ?RawId::copy(responder.id().as_bytes()), "never answered, as the script says");
+    tracing::debug!(id = ?RawId::copy(responder.id().as_bytes()), "request left unanswered by the script");
     std::mem::forget(responder);
 }

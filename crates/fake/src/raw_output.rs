@@ -52,7 +52,7 @@ impl RawOutput {
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return tracing::debug!(%error, "writing what is no message failed"),
+                Err(error) => return tracing::debug!(%error, "writing raw output failed"),
             }
         }
     }

@@ -134,7 +134,7 @@ pub(crate) fn check_request(agent: &Agent, method: &str) -> Result<Version, RpcE
         return Ok(version);
     }
     let named = Value::from(method);
-    Err(RpcError::new(Code::MethodNotFound, "there is no such method here").with("method", named))
+    Err(RpcError::new(Code::MethodNotFound, "method not found").with("method", named))
 }
 
 fn plan_request(agent: &Arc<Agent>, frame: &Frame, method: &str) -> Result<Plan, RpcError> {
@@ -144,7 +144,7 @@ fn plan_request(agent: &Arc<Agent>, frame: &Frame, method: &str) -> Result<Plan,
         method::AUTHENTICATE | method::AUTH_LOGIN => {
             let known = agent.script.auth.as_ref().is_some_and(|auth| params["methodId"] == *auth.id);
             if !known {
-                return Err(invalid("there is no such way to log in"));
+                return Err(invalid("unknown authentication method"));
             }
             agent.connection().logged_in = true;
             Ok(Plan::new(json!({}), Event::Authenticate))
@@ -180,7 +180,7 @@ fn plan_request(agent: &Arc<Agent>, frame: &Frame, method: &str) -> Result<Plan,
         method::SESSION_SET_CONFIG_OPTION => {
             let session = open_session(agent, &params)?;
             if params["configId"] != "mode" {
-                return Err(invalid("there is no such option"));
+                return Err(invalid("unknown configuration option"));
             }
             let mut updates = set_mode(agent, version, &session, &params["value"])?;
             // The response contains the options, but not the modes of version 1.
@@ -195,7 +195,7 @@ fn plan_request(agent: &Arc<Agent>, frame: &Frame, method: &str) -> Result<Plan,
             turn::cancel(agent, &session);
             Ok(Plan { event: None, ..Plan::new(json!({}), Event::SessionClose) })
         }
-        _ => Err(invalid("this cannot be cancelled")),
+        _ => Err(invalid("this request cannot be cancelled")),
     }
 }
 
@@ -207,7 +207,7 @@ fn new_session(agent: &Agent, version: Version, params: &Value) -> Result<Plan, 
     let number = {
         let mut connection = agent.connection();
         if agent.script.auth.as_ref().is_some_and(|auth| auth.required) && !connection.logged_in {
-            return Err(RpcError::new(Code::AuthRequired, "log in first"));
+            return Err(RpcError::new(Code::AuthRequired, "authentication required"));
         }
         connection.last_session += 1;
         connection.last_session
@@ -264,7 +264,7 @@ fn resume(agent: &Arc<Agent>, version: Version, frame: &Frame, params: &Value) -
             let replay = match request.replay_from {
                 None => false,
                 Some(v2::ReplayFrom::Start(_)) => true,
-                Some(_) => return Err(invalid("there is nothing to replay from there")),
+                Some(_) => return Err(invalid("cannot replay from this position")),
             };
             let session = reopen(agent, params)?;
             if replay {
@@ -300,7 +300,7 @@ fn set_mode(
 ) -> Result<Vec<Value>, RpcError> {
     let modes = &agent.script.modes;
     let known =
-        modes.iter().find(|known| *mode == **known).ok_or_else(|| invalid("there is no such mode"))?;
+        modes.iter().find(|known| *mode == **known).ok_or_else(|| invalid("unknown mode"))?;
     session.set_mode(known);
     Ok(encode::mode_changed(version, modes, known))
 }
@@ -319,7 +319,7 @@ pub(crate) fn open_session(agent: &Agent, params: &Value) -> Result<Arc<Session>
 fn reopen(agent: &Agent, params: &Value) -> Result<Arc<Session>, RpcError> {
     let session = named_session(agent, params)?;
     if params["cwd"] != *session.cwd {
-        return Err(invalid("the session has another `cwd`"));
+        return Err(invalid("the session has a different `cwd`"));
     }
     session.set_closed(false);
     Ok(session)
@@ -327,7 +327,7 @@ fn reopen(agent: &Agent, params: &Value) -> Result<Arc<Session>, RpcError> {
 
 /// Returns the error for a missing session.
 pub(crate) fn session_not_found(id: &str) -> RpcError {
-    RpcError::new(Code::NotFound, "there is no such session").with("sessionId", json!(id))
+    RpcError::new(Code::NotFound, "session not found").with("sessionId", json!(id))
 }
 
 /// Returns the error for invalid params.

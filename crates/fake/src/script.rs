@@ -131,8 +131,8 @@ const BUILTIN: &[(&str, &str, &str)] = &[
         "greets, thinks, calls a tool and streams a few sentences",
         include_str!("../scripts/hello.toml"),
     ),
-    ("echo", "says what it was told, word by word", include_str!("../scripts/echo.toml")),
-    ("ask", "asks for permission and does as it is told", include_str!("../scripts/ask.toml")),
+    ("echo", "repeats the prompt word by word", include_str!("../scripts/echo.toml")),
+    ("ask", "asks for permission and follows the answer", include_str!("../scripts/ask.toml")),
     (
         "files",
         "writes and reads a file and runs a command, all through the client",

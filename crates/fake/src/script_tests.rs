@@ -65,7 +65,7 @@ fn a_wrong_step_is_refused_with_its_line_and_what_would_be_right() {
     );
     check(
         "{ pause = '1s', words = true }",
-        "line 3: `words` cannot stand beside `pause`: nothing else may stand there",
+        "line 3: `words` cannot stand beside `pause`: it takes no other keys",
     );
     check("{ say = 'a', think = 'b' }", "line 3: a step does one thing: make two of `say` and `think`");
     check(
@@ -126,18 +126,18 @@ fn a_wrong_script_is_refused_with_its_line_and_what_would_be_right() {
         assert_eq!(refused(text), expected, "{text}");
     }
     check("\nnames = 'x'", "line 2: there is no setting `names`; did you mean `name`?");
-    check("[turn]\nsteps = []", "line 1: write [[turn]], with two brackets: there can be several");
+    check("[turn]\nsteps = []", "line 1: write [[turn]] with two brackets: it is a list");
     check("[[turn]]\nwhen = 'x'", "line 1: `steps` is missing in [turn]");
     check("[[turn]]\nsteps = 'x'", "line 2: `steps` must be a list, not \"x\"");
     check("protocol = [3]", "line 1: `protocol` must be a whole number from 1 to 2, not 3");
     check("protocol = []", "line 1: `protocol` must be [1], [2] or [1, 2]");
     check(
         "session_id = 'x'",
-        "line 1: `session_id` must have {n} in it, or two sessions would have the same id",
+        "line 1: `session_id` must contain {n}, so that ids are unique",
     );
     check("[capabilities]\nload = 'yes'", "line 2: `load` must be true or false, not \"yes\"");
     check("auth = { name = 'x' }", "line 1: `id` is missing in [auth]");
-    check("on.start = [\n{ say = 'x' }]", "line 2: `say` needs a session, and there is none here");
+    check("on.start = [\n{ say = 'x' }]", "line 2: `say` needs a session, but none exists here");
     check(
         "on.start = [{ error = { message = 'x' } }]",
         "line 1: `error` is about an answer, and `start` has none",
@@ -145,7 +145,7 @@ fn a_wrong_script_is_refused_with_its_line_and_what_would_be_right() {
     check("on.session_new = [{ stop = 'refusal' }]", "line 1: `stop` is for turns only");
     check(
         "on.start = [{ repeat = { times = 1, steps = [\n{ say = 'x' }] } }]",
-        "line 2: `say` needs a session, and there is none here",
+        "line 2: `say` needs a session, but none exists here",
     );
     assert!(
         refused("on.session_now = []")

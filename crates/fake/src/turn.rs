@@ -58,7 +58,7 @@ pub(crate) fn cancel(agent: &Agent, session: &Session) {
 }
 
 fn reject_cancelled(prompt: Prompt) {
-    prompt.owed.fail(&RpcError::new(Code::Cancelled, "the prompt was cancelled before its turn came"));
+    prompt.owed.fail(&RpcError::new(Code::Cancelled, "the prompt was cancelled while it was queued"));
 }
 
 fn parse_prompt(agent: &Agent, frame: &Frame) -> Result<(Version, Arc<Session>, Vec<Value>), RpcError> {
@@ -77,7 +77,7 @@ fn parse_prompt(agent: &Agent, frame: &Frame) -> Result<(Version, Arc<Session>, 
     }
     match blocks.iter().find(|block| !accepts_block(&agent.script.capabilities, block)) {
         Some(block) => {
-            Err(invalid("this kind of content is not taken here").with("type", block["type"].clone()))
+            Err(invalid("content type not supported").with("type", block["type"].clone()))
         }
         None => Ok((version, session, blocks)),
     }

@@ -12,7 +12,7 @@ pub enum CloseReason {
     #[error("the peer closed the connection")]
     Eof,
     /// The peer no longer reads.
-    #[error("the peer no longer reads")]
+    #[error("the peer stopped reading")]
     NotReading,
     /// The child process exited.
     #[error("the process ended: {exit}")]

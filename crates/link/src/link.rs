@@ -97,14 +97,14 @@ impl Shared {
 
     /// Records that writing failed.
     pub(crate) fn close_writing(&self, error: std::io::Error) {
-        tracing::debug!(%error, "writing to the peer failed");
+        tracing::debug!(%error, "write to peer failed");
         match error.into() {
             CloseReason::NotReading | CloseReason::Eof => self.mark_not_reading(),
             reason => self.close(reason),
         }
     }
 
-    /// Records that the peer no longer reads. The reading side may still learn how the peer ended.
+    /// Records that the peer stopped reading. The reading side may still learn how the peer ended.
     pub(crate) fn mark_not_reading(&self) {
         self.not_reading.store(true, Ordering::Relaxed);
     }

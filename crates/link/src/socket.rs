@@ -180,7 +180,7 @@ impl Listener {
                 if user == rustix::process::geteuid().as_raw() || user == 0 {
                     return Ok(unix(peer, &self.options));
                 }
-                tracing::warn!(user, "refused a connection by another user");
+                tracing::warn!(user, "connection of another user refused");
             },
         }
     }

@@ -40,7 +40,7 @@ where
 pub(crate) struct PeerSignals<F, D, H> {
     /// Returns the close reason at the end of the stream, such as how a process ended.
     pub(crate) why: F,
-    /// Completes when the peer no longer reads; otherwise only the next write shows it.
+    /// Completes when the peer stopped reading; otherwise only the next write shows it.
     pub(crate) reader_gone: D,
     /// Completes when the peer has closed its end; otherwise only the end of the stream shows it. Polled only while
     /// reading must wait.
@@ -208,7 +208,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     }
 }
 
-/// Writes queued lines until the senders are dropped or the peer no longer reads.
+/// Writes queued lines until the senders are dropped or the peer stopped reading.
 async fn write<W: AsyncWrite + Unpin>(
     mut writer: W,
     mut queue: queue::Receiver<Outgoing>,
@@ -229,7 +229,7 @@ async fn write<W: AsyncWrite + Unpin>(
         },
         () = overdue => {}
         () = reader_gone => {
-            tracing::debug!("the peer no longer reads");
+            tracing::debug!("the peer stopped reading");
             shared.mark_not_reading();
         }
     }

@@ -30,10 +30,10 @@ pub enum LaunchError {
     #[error("the agent speaks MCP, which cannot be driven over ACP")]
     Mcp,
     /// It speaks its own protocol.
-    #[error("the agent needs the adapter `{0}`, which cannot be loaded here")]
+    #[error("the agent needs the adapter `{0}`, which is not supported")]
     Proprietary(String),
     /// The mode does not exist.
-    #[error("there is no mode `{name}`; there are: {known}")]
+    #[error("unknown mode `{name}`; modes are: {known}")]
     UnknownMode {
         /// The requested mode.
         name: String,
@@ -41,7 +41,7 @@ pub enum LaunchError {
         known: String,
     },
     /// The option does not exist.
-    #[error("there is no option `{name}`; there are: {known}")]
+    #[error("unknown option `{name}`; options are: {known}")]
     UnknownOption {
         /// The requested option.
         name: String,
@@ -49,7 +49,7 @@ pub enum LaunchError {
         known: String,
     },
     /// The option does not accept this value.
-    #[error("the option `{name}` does not take this: {why}")]
+    #[error("invalid value for option `{name}`: {why}")]
     Value {
         /// The option.
         name: String,
@@ -147,11 +147,11 @@ pub(crate) fn accepts(option: &Choice, value: &Value) -> Result<String, String> 
     let text = match (option.r#type, value) {
         (ChoiceType::Boolean, Value::Bool(value)) => value.to_string(),
         (ChoiceType::Integer, Value::Number(number)) => {
-            let value = number.as_i64().ok_or("a whole number belongs here")?;
+            let value = number.as_i64().ok_or("expected an integer")?;
             let least = option.min.unwrap_or(i64::MIN);
             let most = option.max.unwrap_or(i64::MAX);
             if value < least || value > most {
-                return Err(format!("{value} is not within {least} and {most}"));
+                return Err(format!("{value} is not between {least} and {most}"));
             }
             value.to_string()
         }
@@ -164,11 +164,11 @@ pub(crate) fn accepts(option: &Choice, value: &Value) -> Result<String, String> 
             }
             text.clone()
         }
-        (ChoiceType::Boolean, _) => return Err("true or false belongs here".into()),
-        (ChoiceType::Integer, _) => return Err("a whole number belongs here".into()),
-        (ChoiceType::String | ChoiceType::Enum, _) => return Err("a text belongs here".into()),
+        (ChoiceType::Boolean, _) => return Err("expected true or false".into()),
+        (ChoiceType::Integer, _) => return Err("expected an integer".into()),
+        (ChoiceType::String | ChoiceType::Enum, _) => return Err("expected a string".into()),
     };
-    if text.contains('\0') { Err("no argument can hold this".into()) } else { Ok(text) }
+    if text.contains('\0') { Err("an argument cannot contain a NUL character".into()) } else { Ok(text) }
 }
 
 fn continuation(cli: &AgentCli, config: &RuntimeConfig) -> Result<Option<Continuing>, LaunchError> {
@@ -260,27 +260,27 @@ mod tests {
 
     #[test]
     fn what_is_not_declared_is_refused() {
-        refused(json!({"mode": "act"}), "there is no mode `act`; there are: plan");
-        refused(json!({"options": {"x": 1}}), "there is no option `x`; there are: model, turns, auto, tag");
+        refused(json!({"mode": "act"}), "unknown mode `act`; modes are: plan");
+        refused(json!({"options": {"x": 1}}), "unknown option `x`; options are: model, turns, auto, tag");
         refused(
             json!({"options": {"model": "c"}}),
-            "the option `model` does not take this: `c` is not one of a, b",
+            "invalid value for option `model`: `c` is not one of a, b",
         );
         refused(
             json!({"options": {"turns": 10}}),
-            "the option `turns` does not take this: 10 is not within 1 and 9",
+            "invalid value for option `turns`: 10 is not between 1 and 9",
         );
         refused(
             json!({"options": {"turns": "3"}}),
-            "the option `turns` does not take this: a whole number belongs here",
+            "invalid value for option `turns`: expected an integer",
         );
         refused(
             json!({"options": {"auto": "yes"}}),
-            "the option `auto` does not take this: true or false belongs here",
+            "invalid value for option `auto`: expected true or false",
         );
         refused(
             json!({"options": {"tag": "a\u{0}"}}),
-            "the option `tag` does not take this: no argument can hold this",
+            "invalid value for option `tag`: an argument cannot contain a NUL character",
         );
         refused(
             json!({"continuation": "native-resume"}),

@@ -109,7 +109,7 @@ pub(crate) fn check_in(root: Option<&OsStr>, kind: Kind, path: &Path, bytes: &[u
 fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -> Option<Document<T>> {
     if bytes.len() as u64 > MAX_MANIFEST_BYTES {
         let message = format!("the file is longer than {} KiB", MAX_MANIFEST_BYTES >> 10);
-        drafts.push(Draft::error(Code::TooLong, SourcePos::START, message).hint("no manifest needs that"));
+        drafts.push(Draft::error(Code::TooLong, SourcePos::START, message).hint("make the file smaller"));
         return None;
     }
     let text = match std::str::from_utf8(bytes) {
@@ -118,7 +118,7 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
             let before = &bytes[..error.valid_up_to()];
             let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
             let at = SourcePos { line, column: 1 };
-            drafts.push(Draft::error(Code::Encoding, at, "this is not UTF-8").hint("save the file as UTF-8"));
+            drafts.push(Draft::error(Code::Encoding, at, "invalid UTF-8").hint("save the file as UTF-8"));
             return None;
         }
     };
@@ -134,7 +134,7 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
     let Some(node) = node else {
         if drafts.is_empty() {
             let draft = Draft::error(Code::FrontMatter, SourcePos::START, "the front matter is empty");
-            drafts.push(draft.hint("write the keys between the two lines of `---`"));
+            drafts.push(draft.hint("put the keys between the two lines `---`"));
         }
         return None;
     };
@@ -163,9 +163,9 @@ fn unwrapped(mut node: Node, drafts: &mut Vec<Draft>) -> Node {
             if matches!(key.text.as_str(), "runner" | "runtime") && !inner.entries().is_empty() =>
         {
             if key.text == "runtime" {
-                let message = "`runtime` is what a runner was called earlier";
+                let message = "`runtime` is the former name of `runner`";
                 let draft = Draft::warning(Code::Legacy, key.at, message).key("runtime");
-                drafts.push(draft.hint("write runner, or put its keys at the top"));
+                drafts.push(draft.hint("rename it to runner, or move its keys to the top level"));
             }
         }
         _ => return node,

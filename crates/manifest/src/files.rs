@@ -15,13 +15,13 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FilesError {
     /// It does not exist.
-    #[error("there is no such file")]
+    #[error("no such file")]
     NotFound,
     /// It is outside, by itself or through a link.
-    #[error("it lies outside the workspace")]
+    #[error("it is outside the workspace")]
     Outside,
     /// It exceeds the limit.
-    #[error("it is too long")]
+    #[error("it is too large")]
     TooLong,
     /// It is not a readable file.
     #[error("it cannot be read: {0}")]

@@ -28,7 +28,7 @@ pub enum Kind {
 
 /// The kind does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no kind of manifest; there are {list}", list = Kind::names())]
+#[error("`{0}` is not a kind of manifest; kinds are {list}", list = Kind::names())]
 pub struct UnknownKind(pub String);
 
 impl Kind {

@@ -43,7 +43,7 @@ fn named(path: &Path, kind: Kind, key: &str, node: &Node, found: &mut Vec<Draft>
     let (Some(name), Some(expected)) = (given.text(), expected_name(path, kind)) else { return };
     if name != expected {
         let expected = narrows_base::text::quoted(&expected, 80);
-        let message = format!("the name is not that of the place it lies in, `{expected}`");
+        let message = format!("the name differs from its directory or file, `{expected}`");
         let draft = Draft::warning(Code::Name, given.at, message).key(key).value(name);
         found.push(draft.hint(format!("write {key}: {expected}, or move the file")));
     }

@@ -48,11 +48,11 @@ pub fn load(path: &Path, root: Option<&Path>) -> Result<Bundle, Findings> {
     };
     let whole = std::path::absolute(path).map_err(unreadable)?;
     let name =
-        whole.file_name().ok_or_else(|| broken(Code::NotFound, "this is not the path of a file".into()))?;
+        whole.file_name().ok_or_else(|| broken(Code::NotFound, "not a file path".into()))?;
     let directory = whole.parent().unwrap_or(Path::new("/")).canonicalize().map_err(unreadable)?;
     let workspace = Workspace::open(root.unwrap_or(&directory)).map_err(unreadable)?;
     let Ok(inside) = directory.strip_prefix(workspace.root()) else {
-        return Err(broken(Code::Outside, "the manifest lies outside the workspace".into()));
+        return Err(broken(Code::Outside, "the manifest is outside the workspace".into()));
     };
     resolve(&workspace, &inside.join(name))
 }
@@ -129,9 +129,9 @@ fn contradictions(
     let at = acp.place(&["metadata", "aip44", "tier"]);
     let governed = operator.is_some_and(|operator| operator.front.governance.is_some());
     if tier == Tier::Basic && governed {
-        let message = "the tier is basic, and the operator is governed";
+        let message = "the tier is basic, but the operator has a governance";
         let draft = Draft::error(Code::Contradiction, at, message).key("metadata.aip44.tier").value("basic");
-        reader.find(acp, draft.hint("write governance-aware, or take the governance out of the operator"));
+        reader.find(acp, draft.hint("write governance-aware, or remove the governance from the operator"));
     }
     // If a governance is missing, that was already reported.
     let aip44 = &acp.front.metadata.aip44;
@@ -141,7 +141,7 @@ fn contradictions(
         .any(|finding| FileKind::from_path(&finding.file) == Some(FileKind::Governance));
     let sought = aip44.governance.is_none() && aip44.operator.is_some() == operator.is_some() && !invalid;
     if tier > Tier::Basic && acp.front.kind != Role::Client && governance.is_none() && sought {
-        let message = "the tier demands a governance, and there is none";
+        let message = "the tier requires a governance, but none is declared";
         let draft = Draft::error(Code::Unbound, at, message).key("metadata.aip44.tier").value(tier.name());
         reader.find(
             acp,

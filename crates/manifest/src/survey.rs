@@ -115,7 +115,7 @@ fn manifests(root: &Path) -> io::Result<Vec<(PathBuf, Kind)>> {
             if names > MAX_NAMES || found.len() > MAX_MANIFESTS {
                 return Err(io::Error::new(
                     io::ErrorKind::QuotaExceeded,
-                    "there is too much in it to be looked at",
+                    "the directory has too many files",
                 ));
             }
             let (name, kind) = (entry.file_name(), entry.file_type()?);

@@ -13,13 +13,13 @@ use crate::types::cli::VersionCheck;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum VersionError {
     /// The pattern is invalid.
-    #[error("the pattern cannot be used: {0}")]
+    #[error("invalid pattern: {0}")]
     Pattern(String),
     /// The range is invalid.
-    #[error("`{0}` is not a range of versions")]
+    #[error("`{0}` is not a version range")]
     Range(String),
     /// The output contains no version.
-    #[error("no version was found in what the program printed: `{0}`")]
+    #[error("no version in the output of the program: `{0}`")]
     NotFound(String),
     /// The match is not a version.
     #[error("`{0}` is not a version")]

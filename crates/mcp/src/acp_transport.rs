@@ -49,7 +49,7 @@ impl PendingRequests {
                 // A full queue loses notifications: they must not delay the client's messages.
                 _ = self.deliver.try_send(message);
             }
-            _ => tracing::debug!(request, method, "a notification belongs to nothing that is open"),
+            _ => tracing::debug!(request, method, "notification for an unknown request"),
         }
     }
 
@@ -150,10 +150,10 @@ fn parse_answer(answer: Result<Value, BridgeError>, id: RequestId) -> ServerJson
             (None, Some(Value::Object(mut error))) => {
                 let code = error.get("code").and_then(Value::as_i64);
                 let text = error.get("message").and_then(Value::as_str);
-                let text = text.unwrap_or("it gives no reason").to_owned();
+                let text = text.unwrap_or("it gave no reason").to_owned();
                 error_data(code.unwrap_or(i64::from(ErrorCode::INTERNAL_ERROR.0)), text, error.remove("data"))
             }
-            _ => ErrorData::internal_error("the answer has neither a result nor an error", None),
+            _ => ErrorData::internal_error("the response has neither a result nor an error", None),
         },
         Ok(_) => ErrorData::internal_error("the answer is not an object", None),
     };
@@ -197,9 +197,9 @@ mod tests {
         check(Ok(json!({"result": null})), Ok(json!(null)));
         check(Ok(json!({"result": {"x": 1}, "error": {"code": 1, "message": "no"}})), Ok(json!({"x": 1})));
         check(Ok(json!({"error": {"code": -32601, "message": "no"}})), Err((-32601, "no")));
-        check(Ok(json!({"error": {}})), Err((-32603, "it gives no reason")));
-        check(Ok(json!({"error": "no"})), Err((-32603, "the answer has neither a result nor an error")));
-        check(Ok(json!({})), Err((-32603, "the answer has neither a result nor an error")));
+        check(Ok(json!({"error": {}})), Err((-32603, "it gave no reason")));
+        check(Ok(json!({"error": "no"})), Err((-32603, "the response has neither a result nor an error")));
+        check(Ok(json!({})), Err((-32603, "the response has neither a result nor an error")));
         check(Ok(json!([])), Err((-32603, "the answer is not an object")));
         let outer = |code| Err(BridgeError { code, message: "gone".into() });
         check(outer(-33001), Err((-33001, "gone")));

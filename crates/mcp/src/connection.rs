@@ -43,9 +43,9 @@ pub(crate) enum StartError {
     Http(#[from] http::HttpError),
     #[error("{}", handshake_error(.0))]
     Initialize(Box<ClientInitializeError>),
-    #[error("the client has no way to its servers")]
+    #[error("the client does not support MCP over ACP")]
     NoBridge,
-    #[error("it does not list its tools: {}", service_error_text(.0))]
+    #[error("listing its tools failed: {}", service_error_text(.0))]
     List(ServiceError),
 }
 
@@ -139,7 +139,7 @@ impl Process {
         self.stdin.close().await;
         let exit = self.child.stop(ladder).await;
         if exit.survivors > 0 {
-            tracing::warn!(%exit, "not all of an MCP server could be ended");
+            tracing::warn!(%exit, "processes of an MCP server did not exit");
         }
     }
 
@@ -153,7 +153,7 @@ impl Process {
             None => one_line(reason),
         };
         if let Some(stray) = self.stray.first() {
-            text.push_str("; its stdout has what is no message: ");
+            text.push_str("; its stdout contains text that is not a message: ");
             text.push_str(&stray);
         }
         let tail = self.stderr().tail(MAX_STDERR_LINES);
@@ -272,7 +272,7 @@ impl Connection {
 /// Describes a failed handshake.
 fn handshake_error(error: &ClientInitializeError) -> String {
     match error {
-        ClientInitializeError::ConnectionClosed(_) => "it hung up during the handshake".to_owned(),
+        ClientInitializeError::ConnectionClosed(_) => "it closed the connection during the handshake".to_owned(),
         ClientInitializeError::TransportError { error, .. } => http::error_text(error.error.as_ref()),
         ClientInitializeError::JsonRpcError(error) => {
             one_line(&format!("it refuses the handshake: {} ({})", error.message, error.code.0))
@@ -286,7 +286,7 @@ pub(crate) fn service_error_text(error: &ServiceError) -> String {
     match error {
         ServiceError::McpError(error) => one_line(&format!("{} ({})", error.message, error.code.0)),
         ServiceError::TransportSend(error) => http::error_text(error.error.as_ref()),
-        ServiceError::TransportClosed => "it hung up".to_owned(),
+        ServiceError::TransportClosed => "it closed the connection".to_owned(),
         error => error_chain(error),
     }
 }

@@ -23,19 +23,19 @@ impl fmt::Display for ServerFailure {
 #[non_exhaustive]
 pub enum CallError {
     /// The session has no server of this name.
-    #[error("there is no MCP server of this name")]
+    #[error("unknown MCP server")]
     NoServer,
     /// The server did not start, or has ended. If it ended during the call, the tool may have had effects.
-    #[error("the MCP server is gone: {0}")]
+    #[error("the MCP server is not running: {0}")]
     Gone(String),
     /// No answer in time. The call was cancelled, but the tool may have had effects.
     #[error("the MCP server did not answer within {0:?}")]
     Deadline(Duration),
     /// The call or its answer was lost, but the server may still be running. The tool may have had effects.
-    #[error("the call to the MCP server got lost: {0}")]
+    #[error("the call to the MCP server was lost: {0}")]
     Lost(String),
     /// The server answered with an error.
-    #[error("the MCP server refused: {message} ({code})")]
+    #[error("the MCP server returned an error: {message} ({code})")]
     Refused {
         /// JSON-RPC code.
         code: i64,
@@ -46,6 +46,6 @@ pub enum CallError {
     #[error("the MCP server wants {0}, which is not supported")]
     Unsupported(&'static str),
     /// The answer is not the result of a call.
-    #[error("the MCP server's answer makes no sense: {0}")]
+    #[error("the MCP server's response is invalid: {0}")]
     InvalidResult(String),
 }

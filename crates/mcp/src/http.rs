@@ -39,9 +39,9 @@ const MAX_REOPEN_DELAY: Duration = Duration::from_secs(30);
 /// Why an endpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HttpError {
-    #[error("its address is not one of HTTP")]
+    #[error("its URL is not an HTTP URL")]
     Address,
-    #[error("the header {0:?} cannot be sent")]
+    #[error("invalid header {0:?}")]
     Header(String),
     #[error("{0}")]
     Client(String),
@@ -84,7 +84,7 @@ fn allowed_headers(headers: &[(String, String)]) -> Result<HashMap<HeaderName, H
         let mut value = HeaderValue::from_str(value).map_err(|_| refused())?;
         value.set_sensitive(true);
         if TRANSPORT_HEADERS.contains(&key.as_str()) {
-            tracing::debug!(header = %key, "a header of an MCP server is the transport's own and was left out");
+            tracing::debug!(header = %key, "reserved header of an MCP server ignored");
             continue;
         }
         map.insert(key, value);
@@ -145,7 +145,7 @@ fn proxies(env: &Environment) -> Vec<Proxy> {
     for proxy in given.into_iter().flatten() {
         match proxy {
             Ok(proxy) => proxies.push(proxy.no_proxy(except.clone())),
-            Err(_) => tracing::warn!("a proxy variable has no address of a proxy"),
+            Err(_) => tracing::warn!("invalid URL in a proxy variable"),
         }
     }
     proxies
@@ -308,7 +308,7 @@ async fn read_response(
     match message {
         Some(message) => Ok(StreamableHttpPostResponse::Json(message, session)),
         None if !asked => Ok(StreamableHttpPostResponse::Accepted),
-        None if kind.starts_with(JSON_MIME_TYPE) => Err(unexpected("its answer cannot be read")),
+        None if kind.starts_with(JSON_MIME_TYPE) => Err(unexpected("its response cannot be read")),
         None => Err(StreamableHttpError::UnexpectedContentType(Some(clipped(&kind, MAX_REFUSAL_CHARS)))),
     }
 }
@@ -329,7 +329,7 @@ async fn read_body(mut response: reqwest::Response, limit: usize) -> Result<Vec<
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(reqwest::Error::without_url)? {
         if body.len() + chunk.len() > limit {
-            return Err(unexpected(format!("its answer has more than {limit} bytes")));
+            return Err(unexpected(format!("its response exceeds {limit} bytes")));
         }
         body.extend_from_slice(&chunk);
     }
@@ -345,7 +345,7 @@ fn limit_stream(
     stream.scan(meter, |state, chunk| {
         let Some(meter) = state else { return future::ready(None) };
         let item = chunk.map_err(io::Error::other).and_then(|chunk| {
-            if meter.fits(&chunk) { Ok(chunk) } else { Err(io::Error::other("an event is too long")) }
+            if meter.fits(&chunk) { Ok(chunk) } else { Err(io::Error::other("event too long")) }
         });
         if item.is_err() {
             *state = None;

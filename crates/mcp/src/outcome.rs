@@ -74,7 +74,7 @@ pub(crate) fn parse_result(result: Value, limit: usize) -> Result<CallOutcome, C
         None | Some("complete") => {}
         Some("input_required") => return Err(CallError::Unsupported("input from the user")),
         Some("task") => return Err(CallError::Unsupported("to answer later")),
-        Some(_) => return Err(CallError::Unsupported("a kind of result we do not know")),
+        Some(_) => return Err(CallError::Unsupported("an unknown kind of result")),
     }
     let pieces = match result.remove("content") {
         Some(Value::Array(pieces)) => pieces,
@@ -214,7 +214,7 @@ mod tests {
             (json!({"content": "x"}), CallError::InvalidResult("the content is not a list".into())),
             (json!({"resultType": "input_required"}), CallError::Unsupported("input from the user")),
             (json!({"resultType": "task"}), CallError::Unsupported("to answer later")),
-            (json!({"resultType": "?"}), CallError::Unsupported("a kind of result we do not know")),
+            (json!({"resultType": "?"}), CallError::Unsupported("an unknown kind of result")),
         ] {
             assert_eq!(parse_result(result, 10), Err(expected));
         }

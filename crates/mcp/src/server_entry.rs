@@ -83,7 +83,7 @@ impl ServerEntry {
     /// Marks the server as gone and reports the failure.
     pub(crate) fn fail(&self, reason: &str) {
         let reason = reason.to_owned();
-        tracing::warn!(server = ?self.server.name(), reason, "an MCP server is gone");
+        tracing::warn!(server = ?self.server.name(), reason, "MCP server lost");
         let failure = ServerFailure { server: self.server.name().to_owned(), reason: reason.clone() };
         lock(&self.failures).push(failure);
         self.state.send_replace(ServerState::Gone(reason));
@@ -118,7 +118,7 @@ impl ServerEntry {
             tokio::select! {
                 () = wait_for_stop(&mut stop) => {}
                 () = self.refresh_tools(&connection, &options) => {
-                    self.fail(&slot.explain("it hung up", true).await);
+                    self.fail(&slot.explain("it closed the connection", true).await);
                 }
             }
             // The process sees the end of its input, so there is no need to wait for rmcp first.
@@ -212,10 +212,10 @@ impl ServerEntry {
                 match timeout(options.start_timeout, connection.list(&self.server, options)).await {
                     Ok(Ok(tools)) => self.set_ready(connection, tools),
                     Ok(Err(error)) => {
-                        tracing::warn!(server = ?self.server.name(), %error, "the tools of an MCP server are old");
+                        tracing::warn!(server = ?self.server.name(), %error, "tool list not refreshed");
                     }
                     Err(_) => {
-                        tracing::warn!(server = ?self.server.name(), "the tools of an MCP server are old");
+                        tracing::warn!(server = ?self.server.name(), "tool list not refreshed");
                     }
                 }
             }

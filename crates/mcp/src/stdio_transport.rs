@@ -124,7 +124,7 @@ impl Transport<RoleClient> for StdioTransport {
                     return Some(JsonRpcMessage::error(ErrorData::internal_error(text, None), Some(id)));
                 }
                 Some(Line::Long { id: None, length }) => {
-                    tracing::warn!(length, "a message of an MCP server is too long and was skipped");
+                    tracing::warn!(length, "message of an MCP server too long, skipped");
                 }
                 None => match self.reader.read_buf(&mut self.lines.buffer).await {
                     Ok(0) => return None,
@@ -244,7 +244,7 @@ fn parse_message(line: &[u8]) -> Parsed {
     let repaired = serde_json::from_value::<ServerJsonRpcMessage>(Value::Object(object));
     Parsed::Message(Box::new(match repaired {
         Ok(message @ (JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_))) => message,
-        _ => JsonRpcMessage::error(ErrorData::internal_error("its answer cannot be read", None), Some(id)),
+        _ => JsonRpcMessage::error(ErrorData::internal_error("its response cannot be read", None), Some(id)),
     }))
 }
 

@@ -60,20 +60,20 @@ impl ToolList {
         let before = self.tools.len();
         for tool in tools {
             if self.tools.len() >= self.limit {
-                tracing::warn!(server = ?self.server, limit = self.limit, "an MCP server has more tools than are kept");
+                tracing::warn!(server = ?self.server, limit = self.limit, "tools over the limit ignored");
                 return None;
             }
             match parse_tool(&self.server, tool) {
                 Some(tool) if self.names.insert(tool.name.clone()) => self.tools.push(tool),
                 Some(tool) => {
-                    tracing::warn!(server = ?self.server, tool = ?tool.name, "a tool is listed twice");
+                    tracing::warn!(server = ?self.server, tool = ?tool.name, "duplicate tool ignored");
                 }
-                None => tracing::warn!(server = ?self.server, "a tool that cannot be used was left out"),
+                None => tracing::warn!(server = ?self.server, "invalid tool ignored"),
             }
         }
         let Some(Value::String(cursor)) = page.remove("nextCursor") else { return None };
         if self.tools.len() == before || !self.cursors.insert(cursor.clone()) {
-            tracing::warn!(server = ?self.server, "an MCP server lists its tools for ever");
+            tracing::warn!(server = ?self.server, "tool list does not end");
             return None;
         }
         Some(cursor)

@@ -198,7 +198,7 @@ async fn one_bad_server_does_not_hold_up_the_others() {
         ("flood", "not ready within 5s"),
         ("good", "another server of this name"),
         ("missing", "program \"no-such-program\" not found"),
-        ("only-garbage", "not ready within 5s; its stdout has what is no message: Welcome to the server!"),
+        ("only-garbage", "not ready within 5s; its stdout contains text that is not a message: Welcome to the server!"),
         ("silent", "not ready within 5s"),
     ];
     assert_eq!(failed.len(), expected.len(), "{failed:#?}");
@@ -411,6 +411,6 @@ async fn a_server_behind_a_bridge_needs_one() {
     let server = Server::Acp { name: "s".into(), id: "1".into(), authorizes: false };
     let servers = Servers::start(vec![server], Options::new("/", Environment::empty()), None);
     servers.wait_until_settled(PATIENCE).await;
-    assert_eq!(reason(&servers), "the client has no way to its servers");
+    assert_eq!(reason(&servers), "the client does not support MCP over ACP");
     servers.close().await;
 }

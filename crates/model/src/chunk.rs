@@ -135,7 +135,7 @@ impl Assembly {
         let has_ended = self.done || (self.blanks.is_last && self.blanks.count == 1);
         let told = self.finish.or(has_ended.then_some(Finish::Stop));
         let Some(told) = told else {
-            return Err(ErrorResponse::new(ErrorKind::Cut, "the answer stopped without an end", true));
+            return Err(ErrorResponse::new(ErrorKind::Cut, "the response ended early", true));
         };
         if self.is_empty_answer() {
             return Err(ErrorResponse::new(

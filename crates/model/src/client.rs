@@ -131,7 +131,7 @@ impl Client {
     pub async fn learn(&self, model: &str, deadline: Duration) {
         // All requests share the deadline.
         if timeout(deadline, self.learn_from(model, deadline)).await.is_err() {
-            tracing::debug!(endpoint = self.inner.endpoint.name, model, "no word about the model in time");
+            tracing::debug!(endpoint = self.inner.endpoint.name, model, "model query timed out");
         }
     }
 
@@ -164,7 +164,7 @@ impl Client {
 
     async fn learn_list(&self, url: Url, model: &str, deadline: Duration) -> Result<(), Error> {
         let models = self.fetch_list(url, deadline).await.inspect_err(|error| {
-            tracing::debug!(endpoint = self.inner.endpoint.name, model, %error, "no word about the model");
+            tracing::debug!(endpoint = self.inner.endpoint.name, model, %error, "model query failed");
         })?;
         for info in &models {
             self.remember_info(info);
@@ -199,7 +199,7 @@ impl Client {
             let broken = |error: reqwest::Error| fail(ErrorKind::Cut, &http::causes(&error.without_url()));
             while let Some(bytes) = response.chunk().await.map_err(broken)? {
                 if body.len() + bytes.len() > MAX_LIST_BYTES {
-                    return Err(fail(ErrorKind::Garbage, "the answer is too long"));
+                    return Err(fail(ErrorKind::Garbage, "the response is too long"));
                 }
                 body.extend_from_slice(&bytes);
             }
@@ -207,7 +207,7 @@ impl Client {
         };
         let answer = timeout(deadline, answer).await;
         answer
-            .unwrap_or_else(|_| Err(fail(ErrorKind::Timeout, "no answer in time")))
+            .unwrap_or_else(|_| Err(fail(ErrorKind::Timeout, "no response in time")))
             .map_err(|error| self.without_secrets(error))
     }
 

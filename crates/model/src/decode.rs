@@ -92,7 +92,7 @@ impl Decoder {
         let taken = self.assembly.take(&data, out)?;
         if matches!(taken, ChunkOutcome::Skipped) {
             // Its content may be part of the conversation, which no log may contain.
-            tracing::warn!(bytes = data.len(), "skipped a line of the answer that is no chunk");
+            tracing::warn!(bytes = data.len(), "skipped an invalid line of the response");
         }
         Ok(Some(taken))
     }

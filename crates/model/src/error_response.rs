@@ -63,9 +63,9 @@ impl ErrorResponse {
     pub(crate) fn from_page(body: &[u8]) -> Self {
         let words = ErrorText::from_body(body);
         let message = if words.message.is_empty() {
-            "a web page came in the place of an answer".to_owned()
+            "the endpoint returned a web page".to_owned()
         } else {
-            format!("a web page came in the place of an answer: {}", words.message)
+            format!("the endpoint returned a web page: {}", words.message)
         };
         Self::new(ErrorKind::Garbage, &message, false)
     }

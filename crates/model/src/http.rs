@@ -97,7 +97,7 @@ fn authorities(endpoint: &Endpoint) -> Result<Vec<CertificateDer<'static>>, Endp
         all.push(certificate);
     }
     if all.is_empty() {
-        return Err(fail("has no certificate in PEM form".to_owned()));
+        return Err(fail("contains no certificate in PEM format".to_owned()));
     }
     Ok(all)
 }

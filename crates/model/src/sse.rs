@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes, BytesMut};
 
 /// A line or an event exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a line or event of more than {limit} bytes")]
+#[error("a line or event exceeds {limit} bytes")]
 pub(crate) struct TooLong {
     pub(crate) limit: usize,
 }

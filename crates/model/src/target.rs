@@ -55,14 +55,14 @@ impl Target {
             return Err(EndpointError::new("base_url", "must begin with http:// or https://"));
         }
         if !base.username().is_empty() || base.password().is_some() {
-            return Err(EndpointError::new("base_url", "holds a user or password: give the key as `key`"));
+            return Err(EndpointError::new("base_url", "contains a user or password: set the key as `key`"));
         }
         if let Some(note) = move_bedrock(&mut base) {
             notes.push(note);
         }
         let provider = endpoint.provider.unwrap_or_else(|| Provider::from_url(&base));
         if provider == Provider::Demo {
-            return Err(EndpointError::new("provider", format!("is the demo, which only {DEMO_URL} is")));
+            return Err(EndpointError::new("provider", format!("is the demo provider, which needs the URL {DEMO_URL}")));
         }
         let query = query(endpoint, &base, provider);
         base.set_query(None);
@@ -155,7 +155,7 @@ fn headers(endpoint: &Endpoint, provider: Provider) -> Result<HeaderMap, Endpoin
     for (name, value) in &endpoint.headers {
         let setting = || format!("headers.{}", quoted(name, 64));
         let Ok(header) = HeaderName::from_bytes(name.trim().as_bytes()) else {
-            return Err(EndpointError::new(setting(), "is no name for a header"));
+            return Err(EndpointError::new(setting(), "is not a valid header name"));
         };
         if header == AUTHORIZATION || header == API_KEY {
             headers.remove(AUTHORIZATION);

@@ -112,7 +112,7 @@ fn settings_that_cannot_work_are_named() {
     check(&Endpoint::new("test", "builtin:other"), "base_url: must begin with http:// or https://");
     check(
         &Endpoint::new("test", "https://me:pw@localhost/v1"),
-        "base_url: holds a user or password: give the key as `key`",
+        "base_url: contains a user or password: set the key as `key`",
     );
     let local = Endpoint::new("test", "http://localhost:9/v1");
     check(
@@ -121,7 +121,7 @@ fn settings_that_cannot_work_are_named() {
     );
     check(
         &Endpoint { headers: vec![("X Y".into(), "z".into())], ..local.clone() },
-        "headers.X Y: is no name for a header",
+        "headers.X Y: is not a valid header name",
     );
     check(
         &Endpoint { headers: vec![("X-Y".into(), "a\rb".into())], ..local.clone() },

@@ -42,7 +42,7 @@ pub enum SpawnError {
         source: io::Error,
     },
     /// A program name, argument or environment variable that a process cannot have.
-    #[error("{what} contains a character that cannot be passed to a program")]
+    #[error("{what} contains a NUL character")]
     Invalid {
         /// The part of the specification.
         what: &'static str,
@@ -62,7 +62,7 @@ pub enum SpawnError {
         why: String,
     },
     /// A path that the sandbox must show is missing or cannot be shown.
-    #[error("the sandbox cannot have {}", path.display())]
+    #[error("the sandbox cannot mount {}", path.display())]
     SandboxPlace {
         /// The path.
         path: PathBuf,
@@ -89,7 +89,7 @@ pub enum SpawnError {
         source: io::Error,
     },
     /// The guardian or the worker was killed before the program ran.
-    #[error("the process was killed while it was being started")]
+    #[error("the process was killed during its start")]
     Guardian,
 }
 

@@ -66,7 +66,7 @@ impl Guardian {
         if state.reaped {
             return;
         }
-        tracing::warn!(guardian = self.pid, "a guardian does not answer; ending it and its tree");
+        tracing::warn!(guardian = self.pid, "guardian unresponsive, killing it and its tree");
         if let Ok(proc) = tree::open_proc() {
             let mut members = vec![Member { pid: 0, parent: 0 }; FORCED_KILL_MEMBERS];
             let mut tree = Tree::new(proc.as_fd(), self.pid, &mut members);
@@ -150,7 +150,7 @@ impl Watcher {
         let Some(inner) = &mut self.inner else { return };
         if let Err(error) = inner.follow().await {
             // Dropping leaves the rest to a thread.
-            tracing::debug!(%error, "a guardian is watched by a thread");
+            tracing::debug!(%error, "watching a guardian with a thread");
             return;
         }
         let exit = inner.reap();
@@ -179,7 +179,7 @@ impl Drop for Watcher {
             inner.publish(exit);
         });
         if let Err(error) = started {
-            tracing::warn!(%error, "no thread to reap a guardian");
+            tracing::warn!(%error, "starting a thread to reap a guardian failed");
         }
     }
 }
@@ -229,7 +229,7 @@ impl WatcherState {
                 tracing::warn!(
                     alive,
                     guardian = self.guardian.pid,
-                    "processes of a worker's tree do not die"
+                    "processes of a worker did not exit"
                 );
                 self.publish(Exit { swept, survivors: alive, ..worker });
             }
@@ -261,7 +261,7 @@ impl WatcherState {
             wait(WaitIdOptions::NOWAIT);
             tracing::warn!(
                 guardian = self.guardian.pid,
-                "a guardian vanished; killing what is left of its session"
+                "guardian died, killing the rest of its session"
             );
             tree::kill_session(self.guardian.pid);
             let orphans = orphans::end_orphans();

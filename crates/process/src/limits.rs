@@ -48,7 +48,7 @@ impl fmt::Display for Controller {
 
 /// A limit that cannot be enforced.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the {controller} controller cannot be used: {why}")]
+#[error("the {controller} controller is unavailable: {why}")]
 pub struct Unenforceable {
     /// The resource.
     pub controller: Controller,

@@ -402,7 +402,7 @@ impl Sandbox {
     /// Makes sure that the program and its directory are visible, and sets its home.
     fn ensure_visible(&self, pieces: &[Mount], start: &mut WorkerCommand) -> Result<(), SpawnError> {
         if !self.writable.is_empty() {
-            return Err(setup("show a part of this machine")(io::Error::other(
+            return Err(setup("create the sandbox's root")(io::Error::other(
                 "its mounts say what is writable",
             )));
         }
@@ -416,7 +416,7 @@ impl Sandbox {
             }
         }
         if start.cwd.is_none() {
-            return Err(setup("show a part of this machine")(io::Error::other("it starts nowhere in it")));
+            return Err(setup("create the sandbox's root")(io::Error::other("its working directory is not in it")));
         }
         start.env.set("HOME", PRIVATE_HOME);
         Ok(())

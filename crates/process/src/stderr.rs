@@ -124,7 +124,7 @@ impl StderrTail {
                 Ok(0) => return,
                 Ok(read) => self.push(&chunk[..read]),
                 Err(error) => {
-                    tracing::debug!(%error, "reading a worker's stderr failed");
+                    tracing::debug!(%error, "reading worker stderr failed");
                     return;
                 }
             }

@@ -51,7 +51,7 @@ async fn run(dispatch: Dispatch, mut receiver: Receiver) {
         () = dispatch.read(&mut receiver) => {}
         () = wait_silent(&shared.sender) => {}
         () = wait_stuck(&shared.sender) => {
-            tracing::warn!("the peer has hung up and reads nothing; what it was answered last is lost");
+            tracing::warn!("peer stopped reading, last responses lost");
             // Senders that wait for room need not wait any longer.
             shared.sender.abandon();
         }
@@ -110,7 +110,7 @@ impl Dispatch {
 
     /// Handles one line.
     async fn accept(&self, frame: Frame) {
-        tracing::trace!(?frame, "came");
+        tracing::trace!(?frame, "frame received");
         match frame.kind() {
             Kind::Batch => self.batch(&frame).await,
             Kind::Invalid(fault) => self.refuse(&frame, fault),
@@ -141,7 +141,7 @@ impl Dispatch {
                 }
                 self.deliver(Item::Notification(frame.clone()), &frame).await;
             } else {
-                tracing::debug!(?frame, "passed over: not served here");
+                tracing::debug!(?frame, "message ignored: not supported");
                 count(&self.shared.counters.ignored);
             }
             return None;
@@ -154,7 +154,7 @@ impl Dispatch {
                 Some(progress)
             }
             Err(error) => {
-                tracing::debug!(?frame, %error, "refused");
+                tracing::debug!(?frame, %error, "request refused");
                 reply.send(&self.shared, message::error(frame.id().unwrap_or(b"null"), &error));
                 None
             }
@@ -172,7 +172,7 @@ impl Dispatch {
         if !known {
             let named = serde_json::Value::from(method.chars().take(100).collect::<String>());
             return Err(
-                RpcError::new(Code::MethodNotFound, "there is no such method here").with("method", named)
+                RpcError::new(Code::MethodNotFound, "method not found").with("method", named)
             );
         }
         if !has_named_params(frame) {
@@ -215,7 +215,7 @@ impl Dispatch {
             InboxRoute::Main => self.main.send(item, size).await.is_err(),
             InboxRoute::Held(inbox) => inbox.push(item, size).is_err(),
             InboxRoute::Full => {
-                tracing::debug!(?frame, "dropped: too much is held for sessions that nobody has claimed");
+                tracing::debug!(?frame, "message dropped: unclaimed sessions exceed their limit");
                 count(&self.shared.counters.unclaimed);
                 false
             }
@@ -227,7 +227,7 @@ impl Dispatch {
             }
         };
         if undelivered {
-            tracing::debug!(?frame, "passed over: nobody reads the inbox it belongs to");
+            tracing::debug!(?frame, "message ignored: inbox closed");
             count(&self.shared.counters.ignored);
         }
     }
@@ -235,7 +235,7 @@ impl Dispatch {
     fn response(&self, frame: &Frame) {
         let outcome = Response::read_from(frame.clone());
         if self.shared.settle(frame, outcome).is_none() {
-            tracing::debug!(?frame, "dropped: nobody asked for this answer");
+            tracing::debug!(?frame, "response dropped: unknown id");
             count(&self.shared.counters.unasked);
         }
     }
@@ -260,7 +260,7 @@ impl Dispatch {
         let shown =
             if frame.bytes().starts_with(b"{") { 0 } else { frame.bytes().len().min(MAX_LOGGED_BYTES) };
         let head = frame.bytes()[..shown].escape_ascii().to_string();
-        tracing::debug!(%fault, bytes = frame.bytes().len(), %head, "no valid message");
+        tracing::debug!(%fault, bytes = frame.bytes().len(), %head, "invalid message received");
         if noise && shown > 0 {
             self.shared.keep_stray_line(&head);
         }
@@ -316,7 +316,7 @@ impl Dispatch {
     /// Refuses the requests among the remaining entries, because too many batches are waiting.
     fn refuse_rest(&self, steps: std::vec::IntoIter<BatchStep>, reply: &ReplyTo) {
         let error =
-            RpcError::new(Code::Backpressure, "too many batches are waiting for one of their entries");
+            RpcError::new(Code::Backpressure, "too many incomplete batches");
         for step in steps {
             match step {
                 BatchStep::Answer { answer, entry } => {

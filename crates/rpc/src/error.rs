@@ -13,10 +13,10 @@ pub enum CallError {
     #[error("{0}")]
     Refused(RpcError),
     /// The answer is malformed or not of the expected type.
-    #[error("the answer is malformed: {0}")]
+    #[error("malformed response: {0}")]
     Malformed(String),
     /// The request timed out and was cancelled.
-    #[error("no answer within {0:?}")]
+    #[error("no response within {0:?}")]
     Deadline(Duration),
     /// The peer was lost first.
     #[error("{reason}")]
@@ -27,7 +27,7 @@ pub enum CallError {
         effects: Effects,
     },
     /// The parameters could not be serialized.
-    #[error("the parameters cannot be written as JSON: {0}")]
+    #[error("the parameters cannot be serialized: {0}")]
     Unwritable(String),
 }
 

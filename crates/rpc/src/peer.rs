@@ -160,7 +160,7 @@ impl Peer {
         self.shared().stop.raise();
     }
 
-    /// Ends the conversation and waits until everything sent is written, or the peer no longer reads. A program that
+    /// Ends the conversation and waits until everything sent is written, or the peer stopped reading. A program that
     /// exits without it may lose its last answers.
     pub async fn finish(&self) {
         self.close();

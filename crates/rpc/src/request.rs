@@ -88,10 +88,10 @@ impl Responder {
     /// Answers with a result.
     pub fn respond<R: Serialize + ?Sized>(self, result: &R) {
         let line = message::response(self.id.as_bytes(), result).unwrap_or_else(|error| {
-            tracing::error!(%error, "a result cannot be written as JSON");
+            tracing::error!(%error, "result cannot be serialized");
             message::error(
                 self.id.as_bytes(),
-                &RpcError::new(Code::Internal, "the result cannot be written as JSON"),
+                &RpcError::new(Code::Internal, "the result cannot be serialized"),
             )
         });
         self.finish(line);
@@ -138,7 +138,7 @@ impl Responder {
 impl Drop for Responder {
     fn drop(&mut self) {
         if !self.answered {
-            let error = RpcError::new(Code::Internal, "the request was dropped without an answer");
+            let error = RpcError::new(Code::Internal, "the request was dropped without a response");
             self.answer(message::error(self.id.as_bytes(), &error));
         }
     }

@@ -17,7 +17,7 @@ const MAX_CLOSED_SESSIONS: usize = 1024;
 
 /// The inbox of this session is already claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the session has been claimed already")]
+#[error("the session is already claimed")]
 pub struct AlreadyClaimed;
 
 /// The destination of a message.

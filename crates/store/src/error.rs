@@ -10,13 +10,13 @@ use rusqlite::{ErrorCode, ffi};
 #[non_exhaustive]
 pub enum StoreError {
     /// No session has this id.
-    #[error("there is no such session")]
+    #[error("session not found")]
     NotFound,
     /// A session with this id exists.
-    #[error("a session with this id exists")]
+    #[error("a session with this id already exists")]
     Exists,
     /// The id is empty or longer than 64 bytes.
-    #[error("a session id has 1 to 64 bytes")]
+    #[error("a session id must have 1 to 64 bytes")]
     BadId,
     /// The session is open.
     #[error("the session is open {}", if *.by_us { "already" } else { "in another process" })]
@@ -28,7 +28,7 @@ pub enum StoreError {
     #[error("the claim belongs to another store")]
     NotClaimed,
     /// The cursor is not from [`Store::list`](crate::Store::list).
-    #[error("the cursor is not valid")]
+    #[error("invalid cursor")]
     BadCursor,
     /// A summary covers turns that do not exist, or fewer than the one before.
     #[error("a summary can cover the turns up to one of {least} to {last}, not up to {through}")]
@@ -44,10 +44,10 @@ pub enum StoreError {
     #[error("the disk is full")]
     Full,
     /// Another process has been writing for longer than the timeout.
-    #[error("another process keeps the sessions locked")]
+    #[error("another process has locked the session store")]
     Busy,
     /// The file is damaged, or not a session file. It was not changed.
-    #[error("{} cannot be read as sessions: {reason}", file.display())]
+    #[error("{} is not a session store: {reason}", file.display())]
     Corrupt {
         /// The file.
         file: PathBuf,
@@ -55,7 +55,7 @@ pub enum StoreError {
         reason: String,
     },
     /// A newer program has written the file. It was not changed.
-    #[error("{} has version {found}, and this program knows versions up to {known}", file.display())]
+    #[error("{} has version {found}, the newest supported version is {known}", file.display())]
     NewerSchema {
         /// The file.
         file: PathBuf,
@@ -73,10 +73,10 @@ pub enum StoreError {
         reason: String,
     },
     /// Any other error of SQLite.
-    #[error("the sessions could not be used: {0}")]
+    #[error("the session store failed: {0}")]
     Sqlite(String),
     /// The writer thread has ended, which is a defect.
-    #[error("the store has stopped working")]
+    #[error("the session store has stopped")]
     Stopped,
 }
 

@@ -52,11 +52,11 @@ impl Drop for Lock {
         let removed = is_same_file(&self.file, &self.path)
             .and_then(|ours| if ours { fs::remove_file(&self.path) } else { Ok(()) });
         if let Err(error) = removed {
-            tracing::debug!(file = %self.path.display(), %error, "a lock file stays");
+            tracing::debug!(file = %self.path.display(), %error, "lock file not removed");
         }
         // Closing is not enough: a process forked meanwhile shares the open file.
         if let Err(error) = self.file.unlock() {
-            tracing::debug!(file = %self.path.display(), %error, "a lock stays until its file is closed");
+            tracing::debug!(file = %self.path.display(), %error, "lock kept until its file is closed");
         }
     }
 }

@@ -18,12 +18,12 @@ impl Database {
     pub(crate) fn tidy(&mut self, directory: &Path) {
         let locks = schema::locks(directory);
         if let Err(error) = lock::remove_stale(&locks) {
-            tracing::warn!(file = %locks.display(), %error, "lock files could not be swept");
+            tracing::warn!(file = %locks.display(), %error, "removing old lock files failed");
         }
         match self.prune() {
             Ok(0) => {}
-            Ok(count) => tracing::debug!(count, "sessions without any turn removed"),
-            Err(error) => tracing::warn!(%error, "sessions without any turn could not be removed"),
+            Ok(count) => tracing::debug!(count, "empty sessions removed"),
+            Err(error) => tracing::warn!(%error, "removing empty sessions failed"),
         }
     }
 

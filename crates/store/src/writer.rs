@@ -60,7 +60,7 @@ where
         drop(work);
         let result = outcome.and_then(|()| value.ok_or(StoreError::Stopped));
         if sender.send(result).is_err() {
-            tracing::debug!("nobody waits for the result");
+            tracing::debug!("result dropped: caller gone");
         }
     }
 }
@@ -84,7 +84,7 @@ impl DbThread {
         job: impl FnOnce(&mut Database) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         if let Some(database) = self.database.take_if(|database| !database.is_in_place()) {
-            tracing::warn!("the file of the sessions has been removed or replaced");
+            tracing::warn!("session store file removed or replaced");
             drop(database);
         }
         if let Some(database) = &mut self.database {
@@ -165,7 +165,7 @@ impl Writer {
             // What the job holds is dropped before the caller gets the result.
             let result = db_thread.run(job);
             if sender.send(result).is_err() {
-                tracing::debug!("nobody waits for the result");
+                tracing::debug!("result dropped: caller gone");
             }
         });
         self.send(Job::Alone(alone)).await?;

@@ -6,7 +6,7 @@ use crate::lookalike::Letters;
 
 /// A key occurs twice: two readers may choose different values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a key stands there twice")]
+#[error("duplicate key")]
 pub struct DuplicateKey;
 
 /// Returns the position of the value of `key` in `text`, which must be valid JSON. Returns `None` if `text` is not an

@@ -9,13 +9,13 @@ pub enum Violation {
     #[error("not WebSocket")]
     Protocol,
     /// It sent a binary message; only text is accepted.
-    #[error("binary messages are not taken")]
+    #[error("binary messages are not supported")]
     Binary,
     /// It sent text that is not UTF-8.
     #[error("not UTF-8")]
     Utf8,
     /// It sent a message over the limit.
-    #[error("the message is too long")]
+    #[error("message too long")]
     TooLong,
 }
 

@@ -213,7 +213,7 @@ impl Turn {
                 let parts = vec![Part::text("The plan is shown.")];
                 Ok(ToolOutcome { content: None, parts, output: Value::Null, failed: false })
             }
-            Err(error) => Ok(ToolOutcome::failed(format!("The plan cannot be read: {error}"))),
+            Err(error) => Ok(ToolOutcome::failed(format!("The plan is invalid: {error}"))),
         }
     }
 
@@ -237,7 +237,7 @@ impl Turn {
                 arguments,
             )),
             // A plan is handled in `try_call`.
-            ToolAction::UpdatePlan => Err("A plan is not run.".to_owned()),
+            ToolAction::UpdatePlan => Err("A plan cannot be executed.".to_owned()),
         }
     }
 
@@ -405,7 +405,7 @@ pub(super) fn number_argument(arguments: &Map<String, Value>, name: &str) -> Res
         None | Some(Value::Null) => Ok(None),
         Some(value) => match value.as_u64() {
             Some(number @ 1..=0xffff_ffff) => Ok(Some(number)),
-            _ => Err(format!("The argument `{name}` must be a whole number from 1 on.")),
+            _ => Err(format!("The argument `{name}` must be a positive integer.")),
         },
     }
 }

@@ -84,7 +84,7 @@ impl Turn {
                     Ok(path) if is_file(&uri) => match self.read_file(&path, None, None).await {
                         Ok(text) => Block::Resource { uri, text: cut_middle(&text, MAX_LINKED_BYTES) },
                         Err(error) => {
-                            tracing::debug!(%error, "a linked file is left a link");
+                            tracing::debug!(%error, "link not replaced by content");
                             Block::Link { uri, name }
                         }
                     },

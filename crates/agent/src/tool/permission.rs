@@ -70,7 +70,7 @@ impl Turn {
             },
             Err(CallError::Lost { .. }) => return Err(Disconnected),
             Err(error) => {
-                tracing::warn!(%error, "a permission could not be asked for");
+                tracing::warn!(%error, "permission request failed");
                 None
             }
         };

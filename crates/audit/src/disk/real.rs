@@ -76,7 +76,7 @@ impl Disk for Directory {
     fn open(&mut self, name: &str) -> io::Result<Box<dyn Handle>> {
         let file = options().append(true).open(self.path.join(name))?;
         if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
         }
         Ok(Box::new(file))
     }

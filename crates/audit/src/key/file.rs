@@ -18,7 +18,7 @@ pub enum KeyFileError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Other users can read it.
-    #[error("others can read it: its mode is {mode:o}, and must be 600")]
+    #[error("other users can read it: its mode is {mode:o}, expected 600")]
     Exposed {
         /// The mode of the file.
         mode: u32,

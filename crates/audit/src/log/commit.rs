@@ -183,7 +183,7 @@ impl Committer {
         let sealed = self.names.sealed(self.first);
         match self.disk.status(&sealed)? {
             None => Ok(sealed),
-            Some(_) => Err(self.damaged(sealed, "there is another file of this name")),
+            Some(_) => Err(self.damaged(sealed, "another file has this name")),
         }
     }
 

@@ -33,7 +33,7 @@ pub enum AppendError {
     #[error("the audit log cannot be written: {0}")]
     Write(#[source] Arc<io::Error>),
     /// The event may not be on disk.
-    #[error("the audit log may not be on the disk: {0}")]
+    #[error("the audit log is possibly not on disk: {0}")]
     Sync(#[source] Arc<io::Error>),
     /// Another process keeps writing.
     #[error("the audit log is locked by another process")]

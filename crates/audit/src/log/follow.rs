@@ -63,7 +63,7 @@ impl Committer {
         let Some(first) = parts.first() else {
             return match self.place.seq {
                 0 => Ok(()),
-                _ => Err(self.damaged(self.names.current().to_owned(), "the log is gone")),
+                _ => Err(self.damaged(self.names.current().to_owned(), "the log was removed")),
             };
         };
         // The known end is in the first of them, if it is still the same file.

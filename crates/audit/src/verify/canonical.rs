@@ -204,7 +204,7 @@ impl Reader<'_> {
             let rest = &self.text[self.at..];
             let Some(length) = rest.iter().position(|&byte| byte == b'"' || byte == b'\\' || byte < b' ')
             else {
-                return Err(self.broken("a text does not end"));
+                return Err(self.broken("unterminated string"));
             };
             self.at += length;
             match rest[length] {
@@ -213,7 +213,7 @@ impl Reader<'_> {
                     return Ok(start..self.at - 1);
                 }
                 b'\\' => self.escape()?,
-                _ => return Err(self.broken("there is a control character in a text")),
+                _ => return Err(self.broken("control character in a string")),
             }
         }
     }

@@ -71,13 +71,13 @@ pub(super) fn check(bytes: &[u8], form: Form, wanted: &[u64]) -> Checked {
 /// Checks that a line has the required position.
 pub(super) fn follows(facts: &Facts<'_>, seq: u64, prev: &[u8], ts: i128) -> Result<(), Flaw> {
     if facts.seq != seq {
-        return Err(Flaw::new(Why::Gap, format!("its number is {}, and {seq} is next", facts.seq)));
+        return Err(Flaw::new(Why::Gap, format!("its number is {}, expected {seq}", facts.seq)));
     }
     if facts.prev != prev {
-        return Err(Flaw::new(Why::Broken, "it does not follow from the line in front of it"));
+        return Err(Flaw::new(Why::Broken, "its hash does not continue the previous line"));
     }
     if facts.ts < ts {
-        return Err(Flaw::new(Why::Clock, "its time is before that of the line in front of it"));
+        return Err(Flaw::new(Why::Clock, "its time is before that of the previous line"));
     }
     Ok(())
 }

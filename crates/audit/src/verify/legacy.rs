@@ -60,7 +60,7 @@ impl Legacy {
             ));
         }
         if previous != self.previous {
-            return Err(broken("it does not follow from the line in front of it".into()));
+            return Err(broken("its hash does not continue the previous line".into()));
         }
         Ok(signature)
     }

@@ -88,7 +88,7 @@ fn canonical_form(line: &[u8]) -> Result<Vec<u8>, Flaw> {
 fn facts<'a>(line: &'a [u8], members: &[Member]) -> Result<Facts<'a>, Flaw> {
     let broken = |detail: String| Flaw::new(Why::Broken, detail);
     if line.first() != Some(&b'{') {
-        return Err(broken("it is no object".into()));
+        return Err(broken("it is not an object".into()));
     }
     let (mut schema, mut doctype, mut actor, mut action, mut subject) = (false, false, false, false, false);
     let (mut seq, mut ts, mut prev, mut hash, mut algorithm) = (None, None, None, None, &digest::SHA256);
@@ -103,10 +103,10 @@ fn facts<'a>(line: &'a [u8], members: &[Member]) -> Result<Facts<'a>, Flaw> {
             _ if members.iter().any(|member| &line[member.key.clone()] == b"prevSignature") => {
                 return Err(keyed());
             }
-            _ => return Err(broken(format!("it has a field `{}`, which an entry has not", shown(name)))),
+            _ => return Err(broken(format!("unknown field `{}`", shown(name)))),
         };
         if !is(text, &kind) {
-            return Err(broken(format!("its `{}` is not what it must be", shown(name))));
+            return Err(broken(format!("invalid `{}`", shown(name))));
         }
         let inner = || &text[1..text.len() - 1];
         match name {
@@ -142,9 +142,9 @@ fn facts<'a>(line: &'a [u8], members: &[Member]) -> Result<Facts<'a>, Flaw> {
         ("subject", subject),
     ];
     if let Some((name, _)) = there.iter().find(|(_, there)| !there) {
-        return Err(broken(format!("its `{name}` is missing or wrong")));
+        return Err(broken(format!("`{name}` is missing or invalid")));
     }
-    let missing = |name: &str| broken(format!("its `{name}` is missing or wrong"));
+    let missing = |name: &str| broken(format!("`{name}` is missing or invalid"));
     let (hash, place) = hash.ok_or_else(|| missing("hash"))?;
     let facts = Facts {
         seq: seq.ok_or_else(|| missing("seq"))?,
@@ -153,13 +153,13 @@ fn facts<'a>(line: &'a [u8], members: &[Member]) -> Result<Facts<'a>, Flaw> {
         hash,
     };
     if !matches(line, place, algorithm, hash) {
-        return Err(Flaw::new(Why::Tampered, "its hash is not that of its content"));
+        return Err(Flaw::new(Why::Tampered, "its hash does not match its content"));
     }
     // Last, so that a changed line is reported as changed.
     for Member { key, value } in members {
         let name = &line[key.clone()];
         if !shape::is_valid_field(name, &line[value.clone()]) {
-            return Err(broken(format!("its `{}` is not what it must be", shown(name))));
+            return Err(broken(format!("invalid `{}`", shown(name))));
         }
     }
     Ok(facts)

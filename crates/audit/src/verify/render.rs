@@ -144,7 +144,7 @@ impl<'de> Visitor<'de> for TreeVisitor {
         let mut all = BTreeMap::new();
         while let Some((key, value)) = members.next_entry::<String, Tree>()? {
             if all.insert(units(&key), (key, value)).is_some() {
-                return Err(A::Error::custom("a key stands twice in it"));
+                return Err(A::Error::custom("duplicate key"));
             }
         }
         Ok(Tree::Object(all))

@@ -57,7 +57,7 @@ fn a_good_log_is_good() {
 
 #[test]
 fn the_first_bad_line_is_named() {
-    check(&changed(2, "tool.call", "tool.cull"), "log:3: tampered: its hash is not that of its content");
+    check(&changed(2, "tool.call", "tool.cull"), "log:3: tampered: its hash does not match its content");
     check(
         &changed(2, "\"action\":", "\"action\": "),
         "log:3: not canonical: there is space between its parts (byte 42)",
@@ -75,7 +75,7 @@ fn the_first_bad_line_is_named() {
         &changed(2, "tool.call", "tool\u{0}call"),
         "log:3: broken: there is a control character in a text (byte 47)",
     );
-    check(&changed(0, "GENESIS", "GENESES"), "log:1: tampered: its hash is not that of its content");
+    check(&changed(0, "GENESIS", "GENESES"), "log:1: tampered: its hash does not match its content");
 
     let without = |at: usize| {
         let mut lines = lines(4);
@@ -135,7 +135,7 @@ fn lines_of_another_log_do_not_follow() {
         Algorithm::Sha256,
         &mut mixed[0],
     );
-    check(&mixed, "log:2: broken: it does not follow from the line in front of it");
+    check(&mixed, "log:2: broken: its hash does not continue the previous line");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn time_does_not_go_back() {
     );
     let place = LogPosition { seq: 1, prev: Some(hash) };
     let _ = draft("a.c").put(&place, "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut other);
-    check(&[one, other], "log:2: clock: its time is before that of the line in front of it");
+    check(&[one, other], "log:2: clock: its time is before that of the previous line");
 }
 
 #[test]

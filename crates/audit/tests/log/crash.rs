@@ -53,7 +53,7 @@ fn anything_else_is_an_error() {
     };
     check(
         &whole.replacen("\"number\":1", "\"number\":2", 1),
-        "audit-log.jsonl:2: tampered: its hash is not that of its content",
+        "audit-log.jsonl:2: tampered: its hash does not match its content",
     );
     let second = whole.lines().nth(1).expect("a line");
     check(

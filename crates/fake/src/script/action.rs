@@ -74,16 +74,16 @@ fn step(node: Item<'_>, place: StepContext) -> Option<Step> {
     let Some((action, value)) = found.next() else { return unknown(fields) };
     if let Some((second, _)) = found.next() {
         let both = (action.name, second.name);
-        return node.error(format!("a step does one thing: make two of `{}` and `{}`", both.0, both.1), None);
+        return node.error(format!("a step has one action: split `{}` and `{}` into two steps", both.0, both.1), None);
     }
     let mut keys = fields.items().map(|item| item.name);
     if let Some(key) = keys.find(|key| *key != action.name && !action.beside.contains(key)) {
         let takes = if action.beside.is_empty() {
-            "nothing else may stand there".to_owned()
+            "it takes no other keys".to_owned()
         } else {
-            format!("only {} may", action.beside.join(", "))
+            format!("it takes only {}", action.beside.join(", "))
         };
-        return node.error(format!("`{key}` cannot stand beside `{}`: {takes}", action.name), None);
+        return node.error(format!("`{key}` cannot be combined with `{}`: {takes}", action.name), None);
     }
     let step = (action.read)(value, fields, place)?;
     fits(&step, place).map_or(Some(step), |reason| node.error(format!("`{}` {reason}", action.name), None))
@@ -95,7 +95,7 @@ fn fits(step: &Step, place: StepContext) -> Option<&'static str> {
     if step.needs_turn() {
         Some("is for turns only")
     } else if step.needs_session() && !event.has_session() {
-        Some("needs a session, and there is none here")
+        Some("needs a session, but none exists here")
     } else if step.needs_request() && event == Event::Start {
         Some("is about an answer, and `start` has none")
     } else {

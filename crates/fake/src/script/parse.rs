@@ -55,7 +55,7 @@ fn session_id(node: Item<'_>) -> Option<String> {
     if template.contains("{n}") {
         Some(template.to_owned())
     } else {
-        node.error("`session_id` must have {n} in it, or two sessions would have the same id", None)
+        node.error("`session_id` must contain {n}, so that ids are unique", None)
     }
 }
 
@@ -106,7 +106,7 @@ fn events(node: Item<'_>) -> Option<Vec<(Event, Vec<super::Step>)>> {
 
 fn turns(node: Item<'_>) -> Option<Vec<Turn>> {
     if node.is_table() {
-        return node.error("write [[turn]], with two brackets: there can be several", None);
+        return node.error("write [[turn]] with two brackets: it is a list", None);
     }
     node.list("")?.map(|entry| turn(entry.table()?)).collect()
 }

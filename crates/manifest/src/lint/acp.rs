@@ -33,7 +33,7 @@ fn misspelt(node: &Node, above: &str, known: &[&str], found: &mut Vec<Draft>) {
     for (key, _) in node.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
         let absent = known.iter().copied().filter(|known| node.get(known).is_none());
         if let Some(near) = nearest(&key.text, absent) {
-            let message = format!("`{}` means nothing to us", quoted(&key.text, 64));
+            let message = format!("`{}` is not a known setting", quoted(&key.text, 64));
             let place = format!("{above}{}", quoted(&key.text, 64));
             let draft = Draft::warning(Code::Misspelt, key.at, message).key(place);
             found.push(draft.value(&key.text).hint(format!("did you mean {near}?")));
@@ -122,9 +122,9 @@ fn methods(node: &Node, found: &mut Vec<Draft>) {
         for (at, item) in listed.items().iter().enumerate() {
             let Some(name) = item.text().filter(|name| !is_listable(key, name)) else { continue };
             let message =
-                format!("listing `{}` has no effect: the gate decides about it by itself", quoted(name, 64));
+                format!("listing `{}` has no effect: the gate handles this method itself", quoted(name, 64));
             let draft = Draft::warning(Code::Ignored, item.at, message).value(name);
-            found.push(draft.key(format!("metadata.narrows.{key}[{at}]")).hint("take it out"));
+            found.push(draft.key(format!("metadata.narrows.{key}[{at}]")).hint("remove it"));
         }
     }
 }
@@ -135,7 +135,7 @@ fn unknown(aip44: &Node, found: &mut Vec<Draft>) {
     known.sort_unstable();
     for (key, _) in aip44.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
         let shown = quoted(&key.text, 64);
-        let message = format!("`{shown}` means nothing below aip44");
+        let message = format!("`{shown}` is not a key of aip44");
         let absent = known.iter().copied().filter(|known| aip44.get(known).is_none());
         // A near miss of a known key was meant to be that key, and its setting would be ignored silently.
         let draft = match nearest(&key.text, absent) {
@@ -143,7 +143,7 @@ fn unknown(aip44: &Node, found: &mut Vec<Draft>) {
                 Draft::blocking(Code::UnknownAip44, key.at, message).hint(format!("did you mean {near}?"))
             }
             None => Draft::warning(Code::UnknownAip44, key.at, message)
-                .hint(format!("take it out, or move it beside aip44; there are {}", known.join(", "))),
+                .hint(format!("remove it, or move it out of aip44; keys of aip44 are {}", known.join(", "))),
         };
         found.push(draft.key(format!("metadata.aip44.{shown}")).value(&key.text));
     }
@@ -153,8 +153,8 @@ fn revision(aip44: &Node, found: &mut Vec<Draft>) {
     let Some(node) = aip44.get("acp_rev") else { return };
     let Some(text) = node.text().filter(|text| revision::is_revision(text)) else { return };
     if revision::protocol_version(text).is_none() {
-        let message = "this revision of the protocol is none that we know";
-        let hint = "the version is agreed on when connecting; to be sure, write the commit of a release";
+        let message = "unknown revision of the protocol";
+        let hint = "the version is negotiated on connection; to pin it, set the commit of a release";
         let draft = Draft::warning(Code::UnknownRevision, node.at, message);
         found.push(draft.key("metadata.aip44.acp_rev").value(text).hint(hint));
     }
@@ -166,11 +166,11 @@ fn bound(node: &Node, aip44: &Node, found: &mut Vec<Draft>) {
     let has = |key: &str| aip44.get(key).is_some();
     let (message, hint) = match kind.text() {
         Some("server") if !has("operator") => (
-            "a server without an operator describes somebody else's, and cannot be served",
+            "a server without an operator describes an external agent and cannot be served",
             "to serve it, add metadata.aip44.operator: ./OPERATOR.md",
         ),
         Some("bridge") if !has("operator") && !has("governance") => (
-            "a bridge without an operator and without a governance has nothing to decide by",
+            "a bridge needs a governance or an operator",
             "add metadata.aip44.governance: ./GOVERNANCE.md, or an operator",
         ),
         _ => return,
@@ -187,26 +187,26 @@ fn contradictions(aip44: &Node, found: &mut Vec<Draft>) {
     };
     let load = flag(&["capabilities", "agent", "loadSession"]);
     if let (true, Some((false, at))) = (tier != "basic", load) {
-        let message = format!("the tier {tier} implies loadSession, and here it is false");
+        let message = format!("the tier {tier} implies loadSession, but it is false");
         let draft = Draft::error(Code::Contradiction, at, message).value("false");
         let key = "metadata.aip44.capabilities.agent.loadSession";
-        found.push(draft.key(key).hint("write true, leave it out, or take the tier basic"));
+        found.push(draft.key(key).hint("set it to true, remove it, or use the tier basic"));
     }
     let terminal = flag(&["capabilities", "client", "terminal"]);
     if let ("sandboxed", Some((true, at))) = (tier, terminal) {
         let message =
-            "commands would run in the client and not in the sandbox, so the tier sandboxed has no terminal";
+            "the tier sandboxed has no terminal: commands would run in the client, outside the sandbox";
         let draft = Draft::blocking(Code::Unenforceable, at, message).value("true");
         let key = "metadata.aip44.capabilities.client.terminal";
-        found.push(draft.key(key).hint("take it out, or take the tier governance-aware"));
+        found.push(draft.key(key).hint("remove it, or use the tier governance-aware"));
     }
     let http = flag(&["capabilities", "agent", "mcpCapabilities", "http"]);
     let sse = flag(&["capabilities", "agent", "mcpCapabilities", "sse"]);
     if let ("sandboxed", Some((false, at)), None | Some((false, _))) = (tier, http, sse) {
-        let message = "the tier sandboxed implies MCP servers, and here all of them are false";
+        let message = "the tier sandboxed implies MCP servers, but all transports are false";
         let draft = Draft::error(Code::Contradiction, at, message).value("false");
         let key = "metadata.aip44.capabilities.agent.mcpCapabilities";
-        found.push(draft.key(key).hint("write http: true, or take the tier governance-aware"));
+        found.push(draft.key(key).hint("set http: true, or use the tier governance-aware"));
     }
 }
 
@@ -217,12 +217,12 @@ fn audit(aip44: &Node, found: &mut Vec<Draft>) {
     let tier = aip44.get("tier").and_then(Node::text);
     match kind.text() {
         Some("off") if matches!(tier, Some("governance-aware" | "sandboxed")) => {
-            let message = "the tier demands that tool calls are recorded, and the audit is off";
+            let message = "the tier requires an audit log, but the audit is off";
             let draft = Draft::blocking(Code::AuditOff, kind.at, message).key("metadata.aip44.audit.kind");
-            found.push(draft.value("off").hint("write governance or external, or take the tier basic"));
+            found.push(draft.value("off").hint("write governance or external, or use the tier basic"));
         }
         Some("external") if audit.get("ref").is_none() => {
-            let message = "the audit is kept elsewhere, and nobody says where";
+            let message = "the audit is external, but no reference to it is given";
             let draft = Draft::blocking(Code::AuditRef, kind.at, message).key("metadata.aip44.audit");
             found.push(draft.value("external").hint("add ref: ./audit/audit-log.jsonl"));
         }

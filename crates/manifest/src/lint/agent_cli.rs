@@ -30,12 +30,12 @@ fn protocol(node: &Node, found: &mut Vec<Draft>) {
     let (code, name, message) = match protocol.text() {
         Some("mcp") => (Code::ProtocolMcp, "mcp", "an agent that speaks MCP cannot be driven over ACP"),
         Some("proprietary") => {
-            (Code::ProtocolProprietary, "proprietary", "an agent that needs an adapter cannot be driven here")
+            (Code::ProtocolProprietary, "proprietary", "agents that need an adapter are not supported")
         }
         _ => return,
     };
     let draft = Draft::blocking(code, protocol.at, message).key("protocol").value(name);
-    found.push(draft.hint("take an agent, or a wrapper of it, that speaks acp"));
+    found.push(draft.hint("use an agent, or a wrapper, that speaks ACP"));
 }
 
 fn version_check(node: &Node, found: &mut Vec<Draft>) {
@@ -47,12 +47,12 @@ fn version_check(node: &Node, found: &mut Vec<Draft>) {
     if let Some((node, text)) = text("parse")
         && let Err(error) = version::pattern(text)
     {
-        unusable("parse", node, text, error.to_string(), "write one with a group around the version");
+        unusable("parse", node, text, error.to_string(), "write a pattern with a group around the version");
     }
     if let Some((node, text)) = text("range")
         && let Err(error) = text.parse::<version::Range>()
     {
-        unusable("range", node, text, error.to_string(), "write one such as \">=1.2.0 <2.0.0\"");
+        unusable("range", node, text, error.to_string(), "write a range such as \">=1.2.0 <2.0.0\"");
     }
     if let Some((node, text)) = text("cmd")
         && argv::split_words(text).is_none()
@@ -87,8 +87,8 @@ fn inline(node: &Node, kind: Kind, found: &mut Vec<Draft>) {
 fn unwrapped<'a>(block: &'a Node, prefix: &str, found: &mut Vec<Draft>) -> (&'a Node, String) {
     match block.entries() {
         [(key, inner)] if key.text == "runtime" => {
-            let draft = Draft::warning(Code::Legacy, key.at, "`runtime` is what a runner was called earlier");
-            found.push(draft.key(prefix).hint("put its keys directly below runner"));
+            let draft = Draft::warning(Code::Legacy, key.at, "`runtime` is the former name of `runner`");
+            found.push(draft.key(prefix).hint("move its keys directly below runner"));
             (inner, format!("{prefix}.runtime"))
         }
         _ => (block, prefix.to_owned()),
@@ -103,7 +103,7 @@ fn options(node: &Node, found: &mut Vec<Draft>) {
         {
             let draft = Draft::blocking(Code::Config, key.at, format!("this default is not allowed: {why}"));
             let draft = draft.key(format!("options[{number}].default"));
-            found.push(draft.value(given.raw().unwrap_or_default()).hint("write a value the option takes"));
+            found.push(draft.value(given.raw().unwrap_or_default()).hint("write a value that the option accepts"));
         }
     }
 }
@@ -116,8 +116,8 @@ fn continuation(node: &Node, found: &mut Vec<Draft>) {
     };
     let Some(name) = default.text() else { return };
     if !supported.items().iter().any(|item| item.text() == Some(name)) {
-        let message = format!("`{}` is not among those supported", narrows_base::text::quoted(name, 64));
+        let message = format!("`{}` is not in supported", narrows_base::text::quoted(name, 64));
         let draft = Draft::blocking(Code::Config, default.at, message).key("continuation.default");
-        found.push(draft.value(name).hint("add it to supported, or write one that is there"));
+        found.push(draft.value(name).hint("add it to supported, or choose one of that list"));
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn operator(node: &Node, found: &mut Vec<Draft>) {
     if let Some(kind) = kind.filter(|kind| kind.text() == Some("external"))
         && node.find(&["memory", "external"]).is_none()
     {
-        let message = "memories live outside, and nobody says where";
+        let message = "memory is external, but no reference to it is given";
         let draft =
             Draft::blocking(Code::Contradiction, kind.at, message).key("memory.kind").value("external");
         found.push(draft.hint("add external: {uri: …} below memory"));
@@ -27,17 +27,17 @@ pub(super) fn operator(node: &Node, found: &mut Vec<Draft>) {
 
 pub(super) fn lint(node: &Node, found: &mut Vec<Draft>) {
     if let Some(hash) = node.find(&["audit", "hashAlgo"]).filter(|hash| hash.text() == Some("blake3")) {
-        let draft = Draft::blocking(Code::Hash, hash.at, "a log is not chained by BLAKE3 here");
+        let draft = Draft::blocking(Code::Hash, hash.at, "BLAKE3 is not supported for the audit log");
         found.push(draft.key("audit.hashAlgo").value("blake3").hint("write sha256"));
     }
     if let Some(hash) = node.find(&["audit", "hashAlgo"]).filter(|hash| hash.text() == Some("sha512")) {
-        let draft = Draft::blocking(Code::Hash, hash.at, "a log is not chained by SHA-512 here");
+        let draft = Draft::blocking(Code::Hash, hash.at, "SHA-512 is not supported for the audit log");
         found.push(draft.key("audit.hashAlgo").value("sha512").hint("write sha256"));
     }
     if let Some(algo) = node.find(&["signing", "algo"])
         && let Some(name @ ("ecdsa-p256" | "rsa-pss-sha256")) = algo.text()
     {
-        let draft = Draft::blocking(Code::Algorithm, algo.at, "nothing is signed this way here");
+        let draft = Draft::blocking(Code::Algorithm, algo.at, "this signature algorithm is not supported");
         found.push(draft.key("signing.algo").value(name).hint("write ed25519"));
     }
     for (number, policy) in node.get("policies").map(Node::items).unwrap_or_default().iter().enumerate() {
@@ -57,9 +57,9 @@ pub(super) fn duplicates(list: Option<&Node>, id: &str, key: &str, found: &mut V
     for (number, node) in ids.iter().enumerate() {
         let Some(text) = node.text() else { continue };
         if ids[..number].iter().any(|earlier| earlier.text() == Some(text)) {
-            let message = format!("`{}` comes twice in this list", narrows_base::text::quoted(text, 64));
+            let message = format!("`{}` is listed twice", narrows_base::text::quoted(text, 64));
             let draft = Draft::blocking(Code::Duplicate, node.at, message).key(key).value(text);
-            found.push(draft.hint("give one of them another id"));
+            found.push(draft.hint("give one of them a different id"));
         }
     }
 }
@@ -69,7 +69,7 @@ fn kind_of_tool(node: &Node, key: &str, found: &mut Vec<Draft>) {
     let Some(text) = node.text() else { return };
     let Some(kind) = text.strip_prefix("kind:") else { return };
     let Some(hint) = narrows_policy::Kind::correction(kind) else { return };
-    let message = format!("no tool is of the kind `{}`", narrows_base::text::quoted(kind, 64));
+    let message = format!("no tool has the kind `{}`", narrows_base::text::quoted(kind, 64));
     found.push(Draft::blocking(Code::Enum, node.at, message).key(key).value(text).hint(hint));
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn foreign(at: SourcePos, action: &str, denies: bool) -> Option<Draft
     }
     let actions = narrows_policy::ACTIONS.join(", ");
     let hint =
-        format!("write one of {actions}, or a pattern of them; for others than this program it may stay");
+        format!("write one of {actions}, or a pattern of them; keep it if it is for another program");
     unasked(at, action, denies).map(|draft| draft.value(action).hint(hint))
 }
 
@@ -101,12 +101,12 @@ fn unasked(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
         return None;
     }
     let effect = if denies {
-        "denies nothing: whatever it was to stop is not stopped by it"
+        "denies nothing"
     } else {
         "decides nothing"
     };
     let shown = narrows_base::text::quoted(action, 64);
-    let message = format!("nothing here is ever asked for as `{shown}`, so this policy {effect}");
+    let message = format!("no action matches `{shown}`, so this policy {effect}");
     Some(Draft::warning(Code::Action, at, message))
 }
 
@@ -125,15 +125,15 @@ pub(super) fn policy(path: &Path, node: &Node, found: &mut Vec<Draft>) {
         && let (Some("allow"), Content::Number(Some(number), _)) = (decision, &autonomy.content)
         && number.as_u64() == Some(0)
     {
-        let message = "it allows, and at no level of autonomy";
+        let message = "it allows, but at no autonomy level";
         let draft =
             Draft::blocking(Code::AllowWithoutAutonomy, autonomy.at, message).key("autonomy").value("0");
-        found.push(draft.hint("write a level of 1 to 4, or decision: require-approval"));
+        found.push(draft.hint("set a level from 1 to 4, or decision: require-approval"));
     }
     if let (Some("require-approval"), Some((key, signers))) = (decision, node.entry("signers"))
         && matches!(&signers.content, Content::List(list) if list.is_empty())
     {
-        let draft = Draft::blocking(Code::Signers, key.at, "an approval is required that nobody can give");
+        let draft = Draft::blocking(Code::Signers, key.at, "an approval is required, but there are no signers");
         found.push(draft.key("signers").hint("name a role or a userId, or write decision: deny"));
     }
 }
@@ -178,7 +178,7 @@ mod tests {
         let told = |action: &str, hint: &str| {
             format!(
                 "p/POLICY.md:3:11: warning[action-unmatched]: match.action: nothing here is ever asked for as `{action}`, so this policy \
-                 denies nothing: whatever it was to stop is not stopped by it; {hint}"
+                 denies nothing; {hint}"
             )
         };
         for (typo, near) in [
@@ -195,7 +195,7 @@ mod tests {
         // Actions of other programs are reported when the policy is run.
         judge("payment.send", "deny", None);
         let mild = told("tool.cal", "did you mean tool.call?")
-            .replace("denies nothing: whatever it was to stop is not stopped by it", "decides nothing");
+            .replace("denies nothing", "decides nothing");
         judge("tool.cal", "allow", Some(&mild));
         for fine in narrows_policy::ACTIONS.into_iter().chain(["*", "tool.*", "workspace.*", "*.write"]) {
             judge(fine, "deny", None);

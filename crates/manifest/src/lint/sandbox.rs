@@ -17,15 +17,15 @@ pub(super) fn lint(node: &Node, prefix: &str, found: &mut Vec<Draft>) {
         && let Some(name) = provider.text().filter(|name| *name != "local")
     {
         let message = match REMOTE_PROVIDERS.contains(&name) {
-            true => "this provider makes sandboxes elsewhere, and only local ones can be had here",
-            false => "nobody knows this provider of sandboxes",
+            true => "this provider creates remote sandboxes, and only local ones are supported",
+            false => "unknown sandbox provider",
         };
         let draft = Draft::blocking(Code::Provider, provider.at, message).key(below(prefix, "provider"));
         found.push(draft.value(name).hint("write provider: local"));
     }
     for host in node.find(&["network", "egress"]).map(Node::items).unwrap_or_default() {
         if let Some(text) = host.text().filter(|text| !is_host(text)) {
-            let draft = Draft::blocking(Code::Unusable, host.at, "this is not the name of a host");
+            let draft = Draft::blocking(Code::Unusable, host.at, "invalid host name");
             let draft = draft.key(below(prefix, "network.egress")).value(text);
             found.push(
                 draft.hint("write a name such as api.example.com, *.example.com or api.example.com:8443"),
@@ -37,42 +37,42 @@ pub(super) fn lint(node: &Node, prefix: &str, found: &mut Vec<Draft>) {
         let path: Vec<&str> = key.split('.').collect();
         for name in node.find(&path).map(Node::items).unwrap_or_default() {
             if let Some(text) = name.text().filter(|text| !is_variable(text)) {
-                let message = "this is not the name of a variable";
+                let message = "invalid variable name";
                 let draft = Draft::blocking(Code::Unusable, name.at, message).key(below(prefix, key));
                 found.push(
-                    draft.value(text).hint("write names only, never values: the value is taken from outside"),
+                    draft.value(text).hint("write names only; values come from the environment of narrows"),
                 );
             }
         }
     }
     if let Some((key, _)) = node.entry("policy") {
-        let message = "who may use a sandbox is not enforced here";
+        let message = "access to a sandbox is not enforced";
         let draft = Draft::blocking(Code::Unusable, key.at, message).key(below(prefix, "policy"));
-        found.push(draft.hint("take it out, and write a POLICY.md of the governance"));
+        found.push(draft.hint("remove it, and use a POLICY.md of the governance"));
     }
     if let Some((key, _)) = node.entry("lifecycle") {
-        let message = "a local sandbox ends with the session, whatever stands here";
+        let message = "a local sandbox ends with its session; this setting has no effect";
         let draft = Draft::warning(Code::Ignored, key.at, message).key(below(prefix, "lifecycle"));
-        found.push(draft.hint("take it out"));
+        found.push(draft.hint("remove it"));
     }
     if let Some(cwd) = node.find(&["config", "cwd"])
         && cwd.text().is_none()
     {
-        let draft = Draft::blocking(Code::Unusable, cwd.at, "a directory is a text");
+        let draft = Draft::blocking(Code::Unusable, cwd.at, "a directory must be a string");
         found.push(draft.key(below(prefix, "config.cwd")).hint("write a path"));
     }
 }
 
 pub(super) fn runner(node: &Node, prefix: &str, found: &mut Vec<Draft>) {
     if let Some(engine) = node.get("engine").filter(|engine| engine.text() == Some("in-process")) {
-        let message = "nothing of others runs in our process; it gets one of its own";
+        let message = "this engine is not supported; the agent runs in a process of its own";
         let draft = Draft::warning(Code::Downgraded, engine.at, message).key(below(prefix, "engine"));
         found.push(draft.value("in-process").hint("write engine: subprocess"));
     }
     if let Some((key, image)) = node.entry("image")
         && !matches!(image.content, Content::Null(_))
     {
-        let message = "there are no images here: a local sandbox shows the files of this machine";
+        let message = "images are not supported: a local sandbox shows the files of this machine";
         let draft = Draft::blocking(Code::Unusable, key.at, message).key(below(prefix, "image"));
         found.push(draft.value(image.raw().unwrap_or_default()).hint("leave it out"));
     }

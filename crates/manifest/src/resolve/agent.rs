@@ -102,7 +102,7 @@ pub(super) fn load(
 fn missing(reader: &mut ManifestReader<'_>, acp: &Loaded<Acp>) {
     let at = acp.place(&["kind"]);
     let kind = acp.front.kind.name();
-    let draft = Draft::error(Code::AgentCli, at, format!("a {kind} needs an agent, and there is none"));
+    let draft = Draft::error(Code::AgentCli, at, format!("a {kind} needs an agent, but none is declared"));
     let hint = "put an AGENT-CLI.md beside this file, or name one in the operator's runtime.ref";
     reader.find(acp, draft.key("kind").value(kind).hint(hint));
 }
@@ -120,7 +120,7 @@ fn launch(
             if error.code() == Code::Config.name() {
                 let draft = |at| {
                     let draft = Draft::error(Code::Config, at, error.to_string()).key("runtime.config");
-                    draft.hint("write what the AGENT-CLI.md declares")
+                    draft.hint("use a value that the AGENT-CLI.md declares")
                 };
                 match operator {
                     Some(operator) => reader.find(operator, draft(operator.place(&["runtime", "config"]))),
@@ -138,11 +138,11 @@ fn described(reader: &mut ManifestReader<'_>, cli: &Loaded<AgentCli>) -> Option<
     let at = cli.place(&["acp"]);
     let doubt = |reader: &mut ManifestReader<'_>, message: String| {
         let draft = Draft::warning(Code::AgentCli, at, message).key("acp").value(reference);
-        reader.find(cli, draft.hint("the agent is taken for one of the tier basic"));
+        reader.find(cli, draft.hint("the agent is treated as tier basic"));
     };
     match reader.bytes_at(cli, reference) {
         Err(error) => {
-            doubt(reader, format!("how the agent speaks cannot be read: {error}"));
+            doubt(reader, format!("the agent's protocol description cannot be read: {error}"));
             None
         }
         Ok((path, bytes)) => {
@@ -153,7 +153,7 @@ fn described(reader: &mut ManifestReader<'_>, cli: &Loaded<AgentCli>) -> Option<
                     let count = read.findings.len();
                     doubt(
                         reader,
-                        format!("how the agent speaks is not described validly ({count} findings)"),
+                        format!("the agent's protocol description is invalid ({count} findings)"),
                     );
                     None
                 }

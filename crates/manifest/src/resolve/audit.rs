@@ -56,7 +56,7 @@ pub(super) fn target(
     if let Some(operator) = operator {
         let at = operator.place(&["governance", "audit_log"]);
         let draft =
-            Draft::error(Code::Outside, at, "this is not the name of a log").key("governance.audit_log");
+            Draft::error(Code::Outside, at, "invalid log name").key("governance.audit_log");
         reader.find(operator, draft.value(slug).hint("write audit:default, or audit: and a name"));
     }
     None
@@ -66,13 +66,13 @@ fn external(reader: &mut ManifestReader<'_>, acp: &Loaded<Acp>, reference: &str)
     let path = reference.strip_prefix("file://").unwrap_or(reference);
     let at = acp.place(&["metadata", "aip44", "audit", "ref"]);
     if path.contains("://") {
-        let draft = Draft::error(Code::AuditRef, at, "a log is a file here").key("metadata.aip44.audit.ref");
+        let draft = Draft::error(Code::AuditRef, at, "an audit log must be a file").key("metadata.aip44.audit.ref");
         reader.find(acp, draft.value(reference).hint("write a path such as ./audit/audit-log.jsonl"));
         return None;
     }
     let found = join(&acp.directory(), path);
     if found.is_none() {
-        let message = "the log would lie outside the workspace";
+        let message = "the log is outside the workspace";
         let draft = Draft::error(Code::Outside, at, message).key("metadata.aip44.audit.ref");
         reader.find(acp, draft.value(reference).hint("write a path in it such as ./audit/audit-log.jsonl"));
     }

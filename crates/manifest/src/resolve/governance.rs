@@ -90,7 +90,7 @@ fn keyrings(reader: &mut ManifestReader<'_>, sources: &[Loaded<Governance>]) {
         if let Some(keyring) = keyring.filter(|keyring| join(&source.directory(), keyring).is_none()) {
             let at = source.place(&["signing", "keyring"]);
             let draft =
-                Draft::error(Code::Outside, at, "the keys lie outside the workspace").key("signing.keyring");
+                Draft::error(Code::Outside, at, "the keyring is outside the workspace").key("signing.keyring");
             reader.find(
                 source,
                 draft.value(keyring).hint("write a path in it such as ./.well-known/governance-keys.json"),
@@ -113,9 +113,9 @@ fn applies(reader: &mut ManifestReader<'_>, first: &Loaded<Governance>, operator
         };
         if !found {
             let at = first.place(&["appliesTo"]);
-            let message = "it is for somebody who does not exist here";
+            let message = "the addressee does not exist in this workspace";
             let draft = Draft::error(Code::AppliesTo, at, message).key("appliesTo").value(reference);
-            reader.find(first, draft.hint("write the operator of this manifest, or take it out"));
+            reader.find(first, draft.hint("name the operator of this manifest, or remove it"));
         }
     }
 }
@@ -133,30 +133,30 @@ fn chain(reader: &mut ManifestReader<'_>, first: Loaded<Governance>) -> Vec<Load
         };
         let mut stop = |message: String| {
             let draft = Draft::warning(Code::Extends, last.place(&["extends"]), message).key("extends");
-            let draft = draft.value(&reference).hint("until this is put right, nothing is inherited from it");
+            let draft = draft.value(&reference).hint("nothing is inherited from it until this is fixed");
             reader.findings.push(draft.into_finding(&last.path));
         };
         let (path, bytes) = match found {
             Ok(found) => found,
             Err(error) => {
-                stop(format!("what it goes on from cannot be had: {error}"));
+                stop(format!("the parent governance cannot be read: {error}"));
                 break;
             }
         };
         if chain.iter().any(|known| known.path == path) {
-            stop("it goes on from itself".into());
+            stop("it inherits from itself".into());
             break;
         }
         if chain.len() == MAX_PARENTS {
-            stop(format!("more than {MAX_PARENTS} stand above one another"));
+            stop(format!("more than {MAX_PARENTS} levels of inheritance"));
             break;
         }
         match reader.parse::<Governance>(&path, &bytes) {
             Some(parent) => chain.push(parent),
             None => {
-                let message = "what it goes on from is not valid";
+                let message = "the parent governance is invalid";
                 let draft = Draft::error(Code::Workspace, last.place(&["extends"]), message).key("extends");
-                reader.find(&last, draft.value(&reference).hint("put that file right first"));
+                reader.find(&last, draft.value(&reference).hint("fix that file first"));
                 break;
             }
         }
@@ -174,7 +174,7 @@ fn merged(reader: &mut ManifestReader<'_>, chain: &[Loaded<Governance>]) -> Opti
         let child_audit = child.front.audit.as_ref().and_then(|audit| audit.append_only);
         if locked(audit) && child_audit == Some(false) {
             let at = child.place(&["audit", "appendOnly"]);
-            let message = "the log was append-only above, and must stay so";
+            let message = "the parent governance requires an append-only log";
             let draft = Draft::error(Code::AppendOnly, at, message).key("audit.appendOnly").value("false");
             reader.find(child, draft.hint("leave it out"));
         }
@@ -182,7 +182,7 @@ fn merged(reader: &mut ManifestReader<'_>, chain: &[Loaded<Governance>]) -> Opti
         let child_signing = child.front.signing.as_ref().and_then(|signing| signing.required);
         if locked(signing) && child_signing == Some(false) {
             let at = child.place(&["signing", "required"]);
-            let message = "signatures were required above, and must stay so";
+            let message = "the parent governance requires signatures";
             let draft = Draft::error(Code::Signing, at, message).key("signing.required").value("false");
             reader.find(child, draft.hint("leave it out"));
         }

@@ -144,7 +144,7 @@ fn skill(
         }
     }
     .map_err(|error| error.to_string())?;
-    let front = front_matter(&bytes).ok_or("its front matter cannot be read")?;
+    let front = front_matter(&bytes).ok_or("its front matter is invalid")?;
     let text = |key: &str| front.get(key).and_then(Value::as_str).filter(|text| !text.trim().is_empty());
     let description = text("description").ok_or("it has no description")?.to_owned();
     text("name").ok_or("it has no name")?;

@@ -84,7 +84,7 @@ fn named(
                 let shown = narrows_base::text::quoted(name, 64);
                 let (message, hint) = match unusable {
                     None => (
-                        format!("nobody knows the policy `{shown}`"),
+                        format!("unknown policy `{shown}`"),
                         format!("add it to the governance, or put it into policies/{shown}/POLICY.md"),
                     ),
                     Some(path) => (
@@ -190,7 +190,7 @@ fn unknown_default(reader: &mut ManifestReader<'_>, governance: Option<&Effectiv
     if let Some(source) = governance.and_then(|governance| governance.sources.iter().find(says)).cloned() {
         let at = source.place(&["autonomy", "defaultApproval"]);
         let draft =
-            Draft::error(Code::Policy, at, "nobody knows this policy").key("autonomy.defaultApproval");
+            Draft::error(Code::Policy, at, "unknown policy").key("autonomy.defaultApproval");
         reader
             .find(&source, draft.value(value).hint("add it to policies, or write auto, always or on-mutate"));
     }

@@ -40,7 +40,7 @@ impl<'a> ManifestReader<'a> {
             return Ok(bytes.clone());
         }
         if self.cache.len() == MAX_FILES {
-            return Err(FilesError::Other(format!("more than {MAX_FILES} files belong to this manifest")));
+            return Err(FilesError::Other(format!("more than {MAX_FILES} files are referenced by this manifest")));
         }
         let bytes = self.files.read(path, MAX_MANIFEST_BYTES)?;
         let mut sha256 = String::with_capacity(64);
@@ -94,11 +94,11 @@ impl<'a> ManifestReader<'a> {
             Ok((path, bytes)) => self.parse(&path, &bytes),
             Err(error) => {
                 let code = code.unwrap_or(code_of(&error));
-                let message = format!("the file `{}` cannot be had: {error}", quoted(reference, 200));
+                let message = format!("the file `{}` cannot be read: {error}", quoted(reference, 200));
                 let draft = Draft::error(code, at, message).key(key);
                 let hint = match error {
                     FilesError::Outside => "keep it below the root of the workspace, or name a wider root",
-                    _ => "write a path from the directory of this file on, such as ./FILE.md",
+                    _ => "write a path relative to this file, such as ./FILE.md",
                 };
                 self.find(from, draft.value(reference).hint(hint));
                 None

@@ -122,7 +122,7 @@ fn plan<T>(
             }
             None => {
                 complete = false;
-                let message = "what is to be mounted is not a directory of this workspace";
+                let message = "the mount source is not a directory in this workspace";
                 let draft = Draft::error(Code::Sandbox, place("mounts"), message).key(key("mounts"));
                 reader.find(
                     from,
@@ -132,8 +132,8 @@ fn plan<T>(
         }
         if mount.at.split('/').any(|part| part == ".." || part.contains('\0')) {
             complete = false;
-            let draft = Draft::error(Code::Sandbox, place("mounts"), "a place must not have `..` in it");
-            reader.find(from, draft.key(key("mounts")).value(&mount.at).hint("write it in full"));
+            let draft = Draft::error(Code::Sandbox, place("mounts"), "a mount path must not contain `..`");
+            reader.find(from, draft.key(key("mounts")).value(&mount.at).hint("write the full path"));
         }
     }
     let cwd = match sandbox.config.get("cwd").and_then(Value::as_str) {
@@ -142,7 +142,7 @@ fn plan<T>(
             Some(path) => Some(path),
             None => {
                 complete = false;
-                let draft = Draft::error(Code::Outside, place("config"), "it starts outside the workspace");
+                let draft = Draft::error(Code::Outside, place("config"), "the working directory is outside the workspace");
                 reader.find(from, draft.key(key("config.cwd")).value(cwd).hint("write a path in it"));
                 None
             }
@@ -216,7 +216,7 @@ pub(super) fn runner<T>(
     match serde_json::from_value::<Runner>(inner.unwrap_or(value).clone()) {
         Ok(runner) => Some(RunnerPlan::new(&runner)),
         Err(_) => {
-            let draft = Draft::error(Code::Runner, at, "this is not a runner").key(key);
+            let draft = Draft::error(Code::Runner, at, "invalid runner").key(key);
             reader.find(from, draft.hint("write a path, {ref: path}, or engine and limits"));
             None
         }

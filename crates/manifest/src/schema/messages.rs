@@ -63,9 +63,9 @@ fn type_name(wanted: &str) -> &'static str {
     match wanted {
         "object" => "a map",
         "array" => "a list",
-        "string" => "a text",
+        "string" => "a string",
         "boolean" => "true or false",
-        "integer" => "a whole number",
+        "integer" => "an integer",
         "number" => "a number",
         _ => "something else",
     }
@@ -81,10 +81,10 @@ pub(super) fn wrong_type(
     let spot = at_value(spot);
     let empty = matches!(&spot.node.content, Content::Null(raw) if raw.is_empty());
     if empty {
-        let message = format!("nothing stands here, where {} belongs", type_name(wanted));
+        let message = format!("missing value, expected {}", type_name(wanted));
         return draft(Code::Type, spot, message).hint(match expected(spot) {
-            Some(expected) => format!("{expected}; or leave the key out if it may be missing"),
-            None => "write it, or leave the key out if it may be missing".to_owned(),
+            Some(expected) => format!("{expected}; or remove the key if it is optional"),
+            None => "add a value, or remove the key if it is optional".to_owned(),
         });
     }
     if let Some(words) = allowed.and_then(Value::as_array) {
@@ -95,16 +95,16 @@ pub(super) fn wrong_type(
         let name = spot.path.rsplit('.').next().unwrap_or(spot.path);
         let lacks = expected(spot).filter(|_| !fits(raw)).map(|expected| format!("; {expected}"));
         let raw = quoted(raw, 80);
-        let message = format!("`{raw}` without quotes is {}, and a text belongs here", spot.node.is_a());
+        let message = format!("`{raw}` without quotes is {}, and expected a string", spot.node.is_a());
         let quoted = if name.ends_with(']') { format!("\"{raw}\"") } else { format!("{name}: \"{raw}\"") };
         // Quotes alone would only lead to the next error.
         let hint = match lacks {
-            Some(lacks) => format!("quote it, in its whole form{lacks}"),
+            Some(lacks) => format!("quote it, in its complete form{lacks}"),
             None => format!("quote it: {quoted}"),
         };
         return draft(Code::QuoteIt, spot, message).hint(hint);
     }
-    let message = format!("this is {}, and {} belongs here", spot.node.is_a(), type_name(wanted));
+    let message = format!("this is {}, expected {}", spot.node.is_a(), type_name(wanted));
     with_expected(draft(Code::Type, spot, message), spot)
 }
 
@@ -130,9 +130,9 @@ pub(super) fn not_one_of(allowed: &[Value], spot: Spot<'_>) -> Draft {
 pub(super) fn length(length: u64, least: u64, most: u64, spot: Spot<'_>) -> Draft {
     let spot = at_value(spot);
     let message = match length {
-        0 => "the text is empty".to_owned(),
-        _ if length < least => format!("the text has {length} characters, fewer than {least}"),
-        _ => format!("the text has {length} characters, more than {most}"),
+        0 => "the string is empty".to_owned(),
+        _ if length < least => format!("the string has {length} characters, fewer than {least}"),
+        _ => format!("the string has {length} characters, more than {most}"),
     };
     with_expected(draft(Code::Length, spot, message), spot)
 }
@@ -140,23 +140,23 @@ pub(super) fn length(length: u64, least: u64, most: u64, spot: Spot<'_>) -> Draf
 pub(super) fn pattern(pattern: &str, spot: Spot<'_>) -> Draft {
     let spot = at_value(spot);
     let draft =
-        draft(Code::Pattern, spot, format!("{} does not have the form it needs", quoted_node(spot.node)));
+        draft(Code::Pattern, spot, format!("{} has the wrong form", quoted_node(spot.node)));
     match expected(spot) {
         Some(hint) => draft.hint(hint),
-        None => draft.hint(format!("it has to match {pattern}")),
+        None => draft.hint(format!("it must match {pattern}")),
     }
 }
 
 /// A word that must be written as the id of something.
 pub(super) fn write_id(text: &str, spot: Spot<'_>) -> Draft {
     let spot = at_value(spot);
-    let message = format!("{} cannot stand here by itself", quoted_node(spot.node));
+    let message = format!("{} is not allowed here without a key", quoted_node(spot.node));
     let id = match text.contains([':', '#', '{', '[', '*', '&', '!', '|', '>', '\'', '"', '%', '@', '`']) {
         true => format!("'{}'", quoted(&text.replace('\'', "''"), 80)),
         false => quoted(text, 80),
     };
     let hint = format!(
-        "write `- id: {id}`; only names of small letters, digits and hyphens can stand by themselves"
+        "write `- id: {id}`; only names of lower-case letters, digits and hyphens are allowed without a key"
     );
     draft(Code::Pattern, spot, message).hint(hint)
 }
@@ -169,17 +169,17 @@ pub(super) fn range(least: Option<f64>, most: Option<f64>, spot: Spot<'_>) -> Dr
         (None, Some(most)) => format!("{most} or less"),
         (None, None) => String::new(),
     };
-    let message = format!("{} is out of bounds", quoted_node(spot.node));
-    draft(Code::Range, spot, message).hint(format!("write a number of {bounds}"))
+    let message = format!("{} is out of range", quoted_node(spot.node));
+    draft(Code::Range, spot, message).hint(format!("write a number {bounds}"))
 }
 
 pub(super) fn too_few(least: u64, spot: Spot<'_>) -> Draft {
-    with_expected(draft(Code::Few, spot, format!("the list needs at least {least}")), spot)
+    with_expected(draft(Code::Few, spot, format!("the list needs at least {least} items")), spot)
 }
 
 pub(super) fn twice(first: usize, spot: Spot<'_>) -> Draft {
-    let message = format!("{} stands in the list already, as number {}", quoted_node(spot.node), first + 1);
-    draft(Code::Twice, spot, message).hint("take one of them out")
+    let message = format!("{} is listed twice, first as number {}", quoted_node(spot.node), first + 1);
+    draft(Code::Twice, spot, message).hint("remove one of them")
 }
 
 pub(super) fn missing<'a>(
@@ -193,7 +193,7 @@ pub(super) fn missing<'a>(
     let slip = nearest(wanted, strangers.filter(|key| !known.contains(key)));
     let message = format!("`{wanted}` is missing");
     let hint = match (slip, about) {
-        (Some(slip), _) => format!("did you mean it by `{}`?", quoted(slip, 64)),
+        (Some(slip), _) => format!("did you mean `{}`?", quoted(slip, 64)),
         (None, Some(about)) => format!("add it: {}", within(about)),
         (None, None) => "add it".to_owned(),
     };
@@ -206,10 +206,10 @@ pub(super) fn unknown<'a>(given: &str, known: impl IntoIterator<Item = &'a str>,
     let hint = match (undeclarable(spot.path), nearest(given, known.iter().copied())) {
         (Some(hint), _) => hint.to_owned(),
         (None, Some(near)) => format!("did you mean {near}?"),
-        (None, None) if known.is_empty() => "take it out".to_owned(),
-        (None, None) => format!("take it out; there are {}", known.join(", ")),
+        (None, None) if known.is_empty() => "remove it".to_owned(),
+        (None, None) => format!("remove it; valid keys are {}", known.join(", ")),
     };
-    Draft::error(Code::Unknown, spot.at, format!("nobody knows the key `{}`", key(given)))
+    Draft::error(Code::Unknown, spot.at, format!("unknown key `{}`", key(given)))
         .key(spot.path)
         .value(given)
         .hint(hint)
@@ -219,22 +219,22 @@ pub(super) fn unknown<'a>(given: &str, known: impl IntoIterator<Item = &'a str>,
 fn undeclarable(path: &str) -> Option<&'static str> {
     match path {
         "metadata.aip44.capabilities.agent.mcpCapabilities.acp" => {
-            Some("take it out: MCP over ACP cannot be declared, and is there wherever http or sse is")
+            Some("remove it: MCP over ACP is implied by http or sse")
         }
         "metadata.aip44.capabilities.agent.sessionCapabilities" => {
-            Some("take it out: closing, resuming and listing sessions cannot be declared")
+            Some("remove it: closing, resuming and listing sessions cannot be declared")
         }
         _ => None,
     }
 }
 
 pub(super) fn form(spot: Spot<'_>) -> Draft {
-    let message = format!("{} has none of the forms allowed here", quoted_node(spot.node));
+    let message = format!("{} has a form that is not allowed here", quoted_node(spot.node));
     with_expected(draft(Code::Form, at_value(spot), message), spot)
 }
 
 pub(super) fn several(spot: Spot<'_>) -> Draft {
-    let message = "only one of these keys may be there".to_owned();
+    let message = "these keys exclude each other".to_owned();
     with_expected(draft(Code::Form, spot, message), spot)
 }
 

@@ -8,43 +8,43 @@ use super::{OneOrMany, Open};
 /// The front matter of an ACP.md.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Acp {
-    /// What it is called: the name of its directory, up to 80 characters.
+    /// Display name: the name of its directory, up to 80 characters.
     #[schemars(length(min = 1, max = 80))]
     pub name: String,
-    /// What others refer to it by: 2 to 64 small letters, digits and hyphens.
+    /// Id for references: 2 to 64 lower-case letters, digits and hyphens.
     #[schemars(regex(pattern = r"^[a-z0-9][a-z0-9-]{1,63}$"))]
     pub id: String,
-    /// What it is for, in up to 2000 characters.
+    /// Description of up to 2000 characters.
     #[schemars(length(min = 1, max = 2000))]
     pub description: String,
-    /// The version of this file: three numbers such as "1.0.0".
+    /// Version of this file: three numbers such as "1.0.0".
     #[schemars(regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+(?:[-+][A-Za-z0-9_.-]+)?$"))]
     pub version: String,
-    /// Which side it is on.
+    /// Role in the protocol: client, server or bridge.
     pub kind: Kind,
-    /// How it is reached: stdio, websocket, or a list of both.
+    /// Transport: stdio, websocket, or a list of both.
     #[schemars(with = "Transports")]
     pub transport: OneOrMany<Transport>,
-    /// What goes beyond the protocol; `aip44` and `narrows` are ours, the rest is anybody's.
+    /// Extensions: `aip44` and `narrows` are defined here, other keys are free.
     pub metadata: Metadata,
-    /// Words to find it by: small letters, digits and hyphens, each once.
+    /// Tags: lower-case letters, digits and hyphens, without duplicates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(regex(pattern = r"^[a-z0-9][a-z0-9-]{0,63}$")), extend("uniqueItems" = true))]
     pub tags: Vec<String>,
-    /// Everything else.
+    /// Other keys.
     #[serde(flatten)]
     pub other: Open,
 }
 
-/// The side of a conversation.
+/// Role in the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Drives an agent.
     Client,
-    /// Is an agent, in front of an operator.
+    /// Is an agent, run by an operator.
     Server,
-    /// Stands between both.
+    /// Connects a client with an agent.
     Bridge,
 }
 
@@ -59,13 +59,13 @@ impl Kind {
     }
 }
 
-/// A way to be reached.
+/// A transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
-    /// As a child process.
+    /// A child process.
     Stdio,
-    /// Over the network.
+    /// A network connection.
     Websocket,
 }
 
@@ -79,82 +79,82 @@ enum Transports {
     Many(Vec<Transport>),
 }
 
-/// What goes beyond the protocol.
+/// Extensions of the protocol.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Metadata {
-    /// What binds the runtime to an operator, its governance and its sandbox.
+    /// References to the operator, its governance and its sandbox.
     pub aip44: Aip44,
-    /// Settings of this gate that AIP-44 has no key for.
+    /// Settings of Narrows that AIP-44 does not define.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub narrows: Option<Narrows>,
-    /// What others put there.
+    /// Metadata of other programs.
     #[serde(flatten)]
     pub other: Open,
 }
 
-/// Settings of the gate that AIP-44 has no key for.
+/// Settings of Narrows that AIP-44 does not define.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Narrows {
-    /// Methods beyond those the gate decides about that the client may send, by their exact names, each once.
+    /// Additional methods that the client may send: exact names, without duplicates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(regex(pattern = METHOD_NAME)), extend("uniqueItems" = true))]
     pub client_methods: Vec<String>,
-    /// Methods beyond those the gate decides about that the agent may send, by their exact names, each once.
+    /// Additional methods that the agent may send: exact names, without duplicates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(regex(pattern = METHOD_NAME)), extend("uniqueItems" = true))]
     pub agent_methods: Vec<String>,
-    /// Members of `_meta` that the client may send to the agent, by their exact names, each once.
+    /// Members of `_meta` that the client may send: exact names, without duplicates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(length(min = 1, max = 128)), extend("uniqueItems" = true))]
     pub client_meta: Vec<String>,
 }
 
-/// An exact method name: there is no form for several at once.
+/// An exact method name; patterns are not supported.
 const METHOD_NAME: &str = r"^[A-Za-z0-9_$][A-Za-z0-9_$./:-]{0,127}$";
 
-/// What binds a runtime to an operator, its governance and its sandbox.
+/// References to the operator, its governance and its sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("allOf" = [{
     "if": {"properties": {"tier": {"const": "sandboxed"}}, "required": ["tier"]},
     "then": {"required": ["sandbox"]},
 }]))]
 pub struct Aip44 {
-    /// The revision of the protocol: 7 to 40 small hexadecimal digits, in quotes.
+    /// Revision of the protocol: 7 to 40 lower-case hexadecimal digits, in quotes.
     #[schemars(regex(pattern = r"^[a-f0-9]{7,40}$"))]
     pub acp_rev: String,
-    /// How much of the profile it takes part in.
+    /// Tier of the profile: basic, governance-aware or sandboxed.
     pub tier: Tier,
-    /// What is supported where that differs from what the tier implies.
+    /// Capabilities that differ from those of the tier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Capabilities>,
-    /// The path of the OPERATOR.md, such as ./OPERATOR.md.
+    /// Path of the OPERATOR.md, such as ./OPERATOR.md.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operator: Option<String>,
-    /// The path of the GOVERNANCE.md, such as ./GOVERNANCE.md.
+    /// Path of the GOVERNANCE.md, such as ./GOVERNANCE.md.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub governance: Option<String>,
-    /// The path of the SANDBOX.md, such as ./SANDBOX.md.
+    /// Path of the SANDBOX.md, such as ./SANDBOX.md.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
-    /// Where decisions and calls are recorded.
+    /// Audit log of decisions and calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<Audit>,
-    /// MCP servers that sessions get.
+    /// MCP servers of each session.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mcp_servers: Vec<McpServer>,
-    /// Everything else.
+    /// Other keys.
     #[serde(flatten)]
     pub other: Open,
 }
 
-/// How much of the profile a runtime takes part in.
+/// Tier of the profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tier {
     /// Sessions and prompts.
     Basic,
-    /// Also an operator that is governed, and a mirror of its tool calls.
+    /// Also a governed operator, with recorded tool calls.
     GovernanceAware,
     /// Also a sandbox.
     Sandboxed,
@@ -171,19 +171,19 @@ impl Tier {
     }
 }
 
-/// What is supported where that differs from what the tier implies.
+/// Capabilities that differ from those of the tier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Capabilities {
-    /// What the client offers.
+    /// Capabilities of the client.
     #[serde(default)]
     pub client: ClientCapabilities,
-    /// What the agent offers.
+    /// Capabilities of the agent.
     #[serde(default)]
     pub agent: AgentCapabilities,
 }
 
-/// What the client offers.
+/// Capabilities of the client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientCapabilities {
@@ -195,7 +195,7 @@ pub struct ClientCapabilities {
     pub terminal: Option<bool>,
 }
 
-/// What the client offers of its files.
+/// File capabilities of the client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct FsCapabilities {
@@ -207,29 +207,29 @@ pub struct FsCapabilities {
     pub write_text_file: Option<bool>,
 }
 
-/// What the agent offers.
+/// Capabilities of the agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct AgentCapabilities {
-    /// Going on with old sessions: true or false.
+    /// Loading of earlier sessions: true or false.
     #[serde(default)]
     pub load_session: Option<bool>,
-    /// What a prompt may contain.
+    /// Content types of a prompt.
     #[serde(default)]
     pub prompt_capabilities: PromptCapabilities,
-    /// Which MCP servers it can use.
+    /// Supported transports of MCP servers.
     #[serde(default)]
     pub mcp_capabilities: McpCapabilities,
 }
 
-/// What a prompt may contain.
+/// Content types of a prompt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct PromptCapabilities {
     /// Images: true or false.
     #[serde(default)]
     pub image: Option<bool>,
-    /// Sound: true or false.
+    /// Audio: true or false.
     #[serde(default)]
     pub audio: Option<bool>,
     /// Embedded files: true or false.
@@ -237,63 +237,63 @@ pub struct PromptCapabilities {
     pub embedded_context: Option<bool>,
 }
 
-/// Which MCP servers an agent can use.
+/// Supported transports of MCP servers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct McpCapabilities {
-    /// Over HTTP: true or false.
+    /// Streamable HTTP: true or false.
     #[serde(default)]
     pub http: Option<bool>,
-    /// Over server-sent events: true or false.
+    /// Server-sent events (SSE): true or false.
     #[serde(default)]
     pub sse: Option<bool>,
 }
 
-/// Where decisions and calls are recorded.
+/// Audit log of decisions and calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Audit {
-    /// The path of the log, where it is not that of the governance.
+    /// Path of the log, if it is not that of the governance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#ref: Option<String>,
-    /// Whose log it is.
+    /// Which log is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<AuditKind>,
 }
 
-/// Whose log it is.
+/// Which log is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AuditKind {
-    /// That of the governance.
+    /// The log of the governance.
     Governance,
-    /// Another.
+    /// Another log.
     External,
-    /// There is none.
+    /// No log.
     Off,
 }
 
-/// An MCP server that sessions get.
+/// An MCP server of each session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct McpServer {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// How it is reached.
+    /// Its transport.
     pub transport: McpTransport,
-    /// Where it is described.
+    /// Path of its description.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#ref: Option<String>,
 }
 
-/// How an MCP server is reached.
+/// Transport of an MCP server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum McpTransport {
-    /// As a child process.
+    /// A child process.
     Stdio,
-    /// Over HTTP.
+    /// Streamable HTTP.
     Http,
-    /// Over server-sent events.
+    /// Server-sent events.
     Sse,
 }

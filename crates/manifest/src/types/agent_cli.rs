@@ -49,93 +49,93 @@ use super::{Open, acp::McpTransport};
     },
 ]))]
 pub struct AgentCli {
-    /// What it is called: the name of its directory, up to 80 characters.
+    /// Display name: the name of its directory, up to 80 characters.
     #[schemars(length(min = 1, max = 80))]
     pub name: String,
-    /// What others refer to it by: 2 to 64 small letters, digits and hyphens.
+    /// Id for references: 2 to 64 lower-case letters, digits and hyphens.
     #[schemars(regex(pattern = r"^[a-z0-9][a-z0-9-]{1,63}$"))]
     pub id: String,
-    /// What it is, in up to 2000 characters.
+    /// Description of up to 2000 characters.
     #[schemars(length(min = 1, max = 2000))]
     pub description: String,
-    /// The version of this file: three numbers such as "1.0.0".
+    /// Version of this file: three numbers such as "1.0.0".
     #[schemars(regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+(?:[-+][A-Za-z0-9_.-]+)?$"))]
     pub version: String,
-    /// The program: a name or a path, without arguments.
+    /// Program: a name or a path, without arguments.
     #[schemars(regex(pattern = r"^[A-Za-z0-9._/-]+$"))]
     pub bin: String,
-    /// Its first arguments.
+    /// First arguments of the program.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bin_args: Vec<String>,
-    /// Ways to install it: a list of at least one.
+    /// Ways to install it, at least one.
     #[schemars(length(min = 1))]
     pub install: Vec<Install>,
-    /// How its version is found and judged.
+    /// Check of its version.
     pub version_check: VersionCheck,
-    /// Steps that are taken once after the installation.
+    /// Setup steps after the installation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub setup: Vec<SetupStep>,
-    /// How it is logged in.
+    /// Login.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth: Option<Auth>,
-    /// The path of a SANDBOX.md, or what would stand in it.
+    /// Path of a SANDBOX.md, or its content.
     pub sandbox: Block,
-    /// The path of a RUNNER.md, or what would stand in it.
+    /// Path of a RUNNER.md, or its content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runner: Option<Block>,
-    /// What it speaks.
+    /// Its protocol: acp, mcp or proprietary.
     pub protocol: Protocol,
-    /// The path of the ACP.md that says how it speaks ACP.
+    /// Path of the ACP.md that describes its ACP support.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acp: Option<String>,
-    /// How it speaks MCP.
+    /// Its MCP connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp: Option<Mcp>,
-    /// The package that speaks its language: small letters, digits and -./ only.
+    /// Adapter package for its protocol: lower-case letters, digits and -./ only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^@?[a-z0-9][a-z0-9./-]*$"))]
     pub adapter: Option<String>,
-    /// How long it lives.
+    /// Lifetime of its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Session>,
     /// Its models.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub models: Option<Models>,
-    /// What it can do.
+    /// Capabilities.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Capabilities>,
-    /// Ways to start it, of which one is chosen.
+    /// Modes; one is selected at the start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modes: Vec<Mode>,
-    /// What can be set when it starts.
+    /// Options that are set at the start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<Choice>,
-    /// How earlier turns reach it.
+    /// How it gets earlier turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continuation: Option<Continuation>,
-    /// What its machine must have.
+    /// Requirements on the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requires: Option<Requires>,
-    /// Words to find it by: small letters, digits and hyphens, each once.
+    /// Tags: lower-case letters, digits and hyphens, without duplicates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(regex(pattern = r"^[a-z0-9][a-z0-9-]{0,63}$")), extend("uniqueItems" = true))]
     pub tags: Vec<String>,
-    /// What others put there.
+    /// Metadata of other programs.
     #[serde(default, skip_serializing_if = "Open::is_empty")]
     pub metadata: Open,
 }
 
-/// Another manifest: by its path, or what would stand in it.
+/// Another manifest: its path or its content.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Block {
-    /// By its path.
+    /// Its path.
     Path(String),
-    /// In full.
+    /// Its content.
     Inline(Open),
 }
 
-/// What an agent speaks.
+/// Protocol of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
@@ -143,11 +143,11 @@ pub enum Protocol {
     Acp,
     /// MCP.
     Mcp,
-    /// A language of its own.
+    /// Another protocol.
     Proprietary,
 }
 
-/// How an agent speaks MCP.
+/// MCP connection of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mcp {
@@ -157,34 +157,34 @@ pub struct Mcp {
     /// Its arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// How it is reached.
+    /// Its transport.
     pub transport: McpTransport,
-    /// Where.
+    /// Its URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
 }
 
-/// How long an agent lives.
+/// Lifetime of an agent's process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Session {
-    /// What it survives.
+    /// What it outlives: nothing, a lost connection, or its own process.
     #[serde(default)]
     pub mode: SessionMode,
-    /// How long it may be idle: milliseconds, at least 1000.
+    /// Idle timeout in milliseconds, at least 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1000))]
     pub idle_timeout_ms: Option<u64>,
-    /// How many turns, at least 1.
+    /// Maximum number of turns, at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_turns: Option<u64>,
-    /// Whether a turn knows of the one before: true or false.
+    /// Turns remember earlier turns: true or false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_carryover: Option<bool>,
 }
 
-/// What an agent's session survives.
+/// What an agent's session outlives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SessionMode {
@@ -201,63 +201,63 @@ pub enum SessionMode {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Models {
-    /// The one it takes.
+    /// Default model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
-    /// Those it may take.
+    /// Permitted models.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed: Option<Vec<String>>,
-    /// The variables with their keys.
+    /// Environment variables that hold their API keys.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
 }
 
-/// What an agent can do.
+/// Capabilities of an agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Capabilities {
-    /// Shows its answer while it comes: true or false.
+    /// Streams its answer: true or false.
     #[serde(default)]
     pub streaming: Option<bool>,
     /// Calls tools: true or false.
     #[serde(default)]
     pub tool_calls: Option<bool>,
-    /// Starts agents of its own: true or false.
+    /// Starts subagents: true or false.
     #[serde(default)]
     pub sub_agents: Option<bool>,
     /// Reads and writes files: true or false.
     #[serde(default)]
     pub file_io: Option<bool>,
-    /// Takes images and sound: true or false.
+    /// Accepts images and audio: true or false.
     #[serde(default)]
     pub multimodal: Option<bool>,
-    /// Goes on with old sessions: true or false.
+    /// Continues earlier sessions: true or false.
     #[serde(default)]
     pub resumable: Option<bool>,
-    /// Asks back: true or false.
+    /// Asks the user questions: true or false.
     #[serde(default)]
     pub bidirectional: Option<bool>,
 }
 
-/// A way to start an agent.
+/// A mode of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mode {
-    /// Its id: up to 64 small letters, digits and hyphens.
+    /// Id: up to 64 lower-case letters, digits and hyphens.
     #[schemars(regex(pattern = r"^[a-z0-9][a-z0-9-]{0,63}$"))]
     pub id: String,
-    /// What it is for.
+    /// Description.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Further arguments.
+    /// Additional arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bin_args_append: Vec<String>,
-    /// Further variables.
+    /// Additional environment variables.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
 }
 
-/// Something that can be set when an agent starts.
+/// An option that is set when an agent starts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("allOf" = [{
@@ -265,107 +265,107 @@ pub struct Mode {
     "then": {"required": ["enum"]},
 }]))]
 pub struct Choice {
-    /// Its id: up to 64 small letters, digits and underscores.
+    /// Id: up to 64 lower-case letters, digits and underscores.
     #[schemars(regex(pattern = r"^[a-z0-9][a-z0-9_]{0,63}$"))]
     pub id: String,
-    /// What sort of value it takes.
+    /// Type of the value.
     pub r#type: ChoiceType,
-    /// What it is for.
+    /// Description.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The values to choose from: a list of at least one.
+    /// Permitted values, at least one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub r#enum: Option<Vec<String>>,
-    /// The value if none is given.
+    /// Default value.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::present")]
     #[schemars(with = "Value")]
     pub default: Option<Value>,
-    /// The least, a whole number.
+    /// Minimum, an integer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<i64>,
-    /// The most, a whole number.
+    /// Maximum, an integer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<i64>,
-    /// Arguments with {value} in the place of the value.
+    /// Arguments, with {value} as placeholder.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bin_args_template: Vec<String>,
     /// Arguments for true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bin_args_append_when_true: Vec<String>,
-    /// Variables, with {value} in the place of the value.
+    /// Environment variables, with {value} as placeholder.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
 }
 
-/// What sort of value can be set.
+/// Type of an option's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChoiceType {
     /// True or false.
     Boolean,
-    /// A whole number.
+    /// An integer.
     Integer,
-    /// A text.
+    /// A string.
     String,
-    /// One of several texts.
+    /// One of several strings.
     Enum,
 }
 
-/// How earlier turns reach an agent.
+/// How an agent gets earlier turns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Continuation {
-    /// How, if nobody says otherwise.
+    /// Default way.
     pub default: Continuing,
-    /// How they can: a list of at least one, each once.
+    /// Supported ways: at least one, without duplicates.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     pub supported: Vec<Continuing>,
-    /// More about sessions that stay.
+    /// Settings of persistent sessions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned_session: Option<PinnedSession>,
 }
 
-/// A way in which earlier turns reach an agent.
+/// A way to pass earlier turns to an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Continuing {
-    /// They do not.
+    /// Not at all.
     None,
-    /// The session stays.
+    /// The session is kept.
     PinnedSession,
-    /// They are told again.
+    /// They are sent again as a transcript.
     Transcript,
-    /// The agent remembers.
+    /// The agent stores them.
     NativeResume,
 }
 
-/// More about sessions that stay.
+/// Settings of persistent sessions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PinnedSession {
-    /// How long one may be idle: milliseconds, at least 1000.
+    /// Idle timeout in milliseconds, at least 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1000))]
     pub idle_timeout_ms: Option<u64>,
-    /// Whose it is: a list of at least one, each once.
+    /// Scopes: at least one, without duplicates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     pub key_scope: Option<Vec<KeyScope>>,
 }
 
-/// Whose a session is.
+/// Scope of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyScope {
-    /// Of a conversation.
+    /// A conversation.
     Conversation,
-    /// Of an operator.
+    /// An operator.
     Operator,
-    /// Of a user.
+    /// A user.
     User,
-    /// Of a guild.
+    /// A guild.
     Guild,
-    /// Of a workspace.
+    /// A workspace.
     Workspace,
 }

@@ -9,137 +9,137 @@ use serde::{Deserialize, Serialize};
 pub enum Install {
     /// With Homebrew.
     Brew {
-        /// The name of the package.
+        /// Package name.
         package: String,
-        /// Whether it may not work: true or false.
+        /// Failure is ignored: true or false.
         #[serde(default)]
         experimental: bool,
     },
     /// With apt.
     Apt {
-        /// The name of the package.
+        /// Package name.
         package: String,
-        /// Whether it may not work: true or false.
+        /// Failure is ignored: true or false.
         #[serde(default)]
         experimental: bool,
     },
     /// With dnf.
     Dnf {
-        /// The name of the package.
+        /// Package name.
         package: String,
-        /// Whether it may not work: true or false.
+        /// Failure is ignored: true or false.
         #[serde(default)]
         experimental: bool,
     },
     /// With pacman.
     Pacman {
-        /// The name of the package.
+        /// Package name.
         package: String,
-        /// Whether it may not work: true or false.
+        /// Failure is ignored: true or false.
         #[serde(default)]
         experimental: bool,
     },
     /// With Chocolatey.
     Choco {
-        /// The name of the package.
+        /// Package name.
         package: String,
-        /// Whether it may not work: true or false.
+        /// Failure is ignored: true or false.
         #[serde(default)]
         experimental: bool,
     },
     /// With Scoop.
     Scoop {
-        /// The name of the package.
+        /// Package name.
         package: String,
-        /// Whether it may not work: true or false.
+        /// Failure is ignored: true or false.
         #[serde(default)]
         experimental: bool,
     },
     /// With npm.
     Npm {
-        /// The name of the package.
+        /// Package name.
         package: String,
-        /// Whether for everybody: true or false.
+        /// Installs for all users: true or false.
         #[serde(default)]
         global: bool,
-        /// Whether it may not work: true or false.
+        /// Failure is ignored: true or false.
         #[serde(default)]
         experimental: bool,
     },
     /// With pip.
     Pip {
-        /// The name of the package.
+        /// Package name.
         package: String,
-        /// Whether for this user: true or false.
+        /// Installs for this user only: true or false.
         #[serde(default)]
         user: bool,
-        /// Whether it may not work: true or false.
+        /// Failure is ignored: true or false.
         #[serde(default)]
         experimental: bool,
     },
     /// With Cargo.
     Cargo {
-        /// The name of the package.
+        /// Package name.
         package: String,
-        /// Whether it may not work: true or false.
+        /// Failure is ignored: true or false.
         #[serde(default)]
         experimental: bool,
     },
     /// With Go.
     Go {
-        /// The name of the package.
+        /// Package name.
         package: String,
-        /// Whether it may not work: true or false.
+        /// Failure is ignored: true or false.
         #[serde(default)]
         experimental: bool,
     },
-    /// With a script from an address.
+    /// With a script from a URL.
     Curl {
-        /// The address.
+        /// Address.
         url: String,
-        /// What the script must hash to: 64 small hexadecimal digits.
+        /// SHA-256 of the script: 64 lower-case hexadecimal digits.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schemars(regex(pattern = r"^[a-f0-9]{64}$"))]
         verify_sha256: Option<String>,
-        /// Whether it may not work: true or false.
+        /// Failure is ignored: true or false.
         #[serde(default)]
         experimental: bool,
     },
-    /// From an archive at an address.
+    /// From an archive at a URL.
     Download {
-        /// The address.
+        /// Address.
         url: String,
-        /// The program in it.
+        /// Program in the archive.
         extract_bin: String,
-        /// What the archive must hash to: 64 small hexadecimal digits.
+        /// SHA-256 of the archive: 64 lower-case hexadecimal digits.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schemars(regex(pattern = r"^[a-f0-9]{64}$"))]
         verify_sha256: Option<String>,
-        /// Whether it may not work: true or false.
+        /// Failure is ignored: true or false.
         #[serde(default)]
         experimental: bool,
     },
-    /// It is here already.
+    /// It is already installed.
     Vendored {
         /// The path.
         path: String,
-        /// Whether it may not work: true or false.
+        /// Failure is ignored: true or false.
         #[serde(default)]
         experimental: bool,
     },
 }
 
-/// How the version of a program is found and judged.
+/// Check of a program's version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VersionCheck {
-    /// The command that prints it.
+    /// Command that prints the version.
     pub cmd: String,
-    /// A pattern whose first group is the version.
+    /// Regular expression whose first group is the version.
     pub parse: String,
-    /// Which versions will do, such as ">=1.2.0 <2.0.0".
+    /// Accepted versions, such as ">=1.2.0 <2.0.0".
     pub range: String,
-    /// How long the command may take: milliseconds, at least 100.
+    /// Timeout of the command in milliseconds, at least 100.
     #[serde(default = "five_seconds")]
     #[schemars(range(min = 100))]
     pub timeout_ms: u64,
@@ -149,285 +149,285 @@ fn five_seconds() -> u64 {
     5000
 }
 
-/// How a program is logged in.
+/// Login of a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Auth {
-    /// The file or name of the secrets.
+    /// File or name of the credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#ref: Option<String>,
-    /// What shows that it is.
+    /// Signs that it is logged in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<AuthState>,
-    /// How it is done.
+    /// How to log in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<Login>,
-    /// How it is kept up.
+    /// How the login is refreshed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<Refresh>,
-    /// How its end is seen.
+    /// How an expired login is detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expiry: Option<Expiry>,
 }
 
-/// What shows that a program is logged in.
+/// Signs that a program is logged in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuthState {
     /// Files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
-    /// Names of variables.
+    /// Names of environment variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
 }
 
-/// How a program is logged in.
+/// Login of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Login {
-    /// The command.
+    /// Command.
     pub cmd: String,
-    /// Whether it asks questions: true or false.
+    /// Interactive: true or false.
     #[serde(default)]
     pub interactive: bool,
-    /// Whether a browser has to come back: true or false.
+    /// Needs a callback from a browser: true or false.
     #[serde(default)]
     pub requires_callback_url: bool,
-    /// How its success is seen.
+    /// How success is detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completes_when: Option<CompletesWhen>,
 }
 
-/// How success is seen.
+/// How success is detected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CompletesWhen {
-    /// The command that tells.
+    /// Command that checks it.
     pub cmd: String,
-    /// Its exit code.
+    /// Expected exit code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i64>,
 }
 
-/// How a login is kept up.
+/// Refresh of a login.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Refresh {
-    /// The command.
+    /// Command.
     pub cmd: String,
-    /// How often: a duration such as PT1H.
+    /// Interval, such as PT1H.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^P(?:T)?[^\s\u{feff}]+$"))]
     pub every: Option<String>,
 }
 
-/// How the end of a login is seen.
+/// Detection of an expired login.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Expiry {
-    /// exit_code: and a number.
+    /// `exit_code:` and a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^exit_code:[0-9]+$"))]
     pub detect: Option<String>,
 }
 
-/// A step that is taken once after the installation.
+/// A setup step after the installation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum SetupStep {
     /// A command.
     Cmd {
-        /// Its id: up to 64 small letters, digits and hyphens.
+        /// Id: up to 64 lower-case letters, digits and hyphens.
         #[schemars(regex(pattern = r"^[a-z0-9][a-z0-9-]{0,63}$"))]
         id: String,
-        /// The command.
+        /// Command.
         cmd: String,
-        /// What it is for, in up to 2000 characters.
+        /// Description of up to 2000 characters.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schemars(length(max = 2000))]
         description: Option<String>,
-        /// When it is not needed.
+        /// Condition under which the step is skipped.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         skip_if: Option<SkipIf>,
-        /// How long it may take: milliseconds, at least 100.
+        /// Timeout in milliseconds, at least 100.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schemars(range(min = 100))]
         timeout_ms: Option<u64>,
-        /// Whether it asks questions: true or false.
+        /// Interactive: true or false.
         #[serde(default)]
         interactive: bool,
-        /// What becomes of the answer.
+        /// Where the answer goes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         persist: Option<Persist>,
     },
     /// A question.
     Prompt {
-        /// Its id: up to 64 small letters, digits and hyphens.
+        /// Id: up to 64 lower-case letters, digits and hyphens.
         #[schemars(regex(pattern = r"^[a-z0-9][a-z0-9-]{0,63}$"))]
         id: String,
-        /// The question.
+        /// Question.
         prompt: String,
-        /// What it is for, in up to 2000 characters.
+        /// Description of up to 2000 characters.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schemars(length(max = 2000))]
         description: Option<String>,
-        /// What sort of answer it wants.
+        /// Type of the answer.
         #[serde(default)]
         r#type: PromptType,
-        /// The answer if there is none.
+        /// Default answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         default: Option<String>,
-        /// The answers to choose from: a list of them, or a map with a cmd that prints them.
+        /// Permitted answers: a list, or a map with a cmd that prints them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         options: Option<Choices>,
-        /// When it is not needed.
+        /// Condition under which the step is skipped.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         skip_if: Option<SkipIf>,
-        /// What becomes of the answer.
+        /// Where the answer goes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         persist: Option<Persist>,
     },
     /// A login in a browser.
     Oauth {
-        /// Its id: up to 64 small letters, digits and hyphens.
+        /// Id: up to 64 lower-case letters, digits and hyphens.
         #[schemars(regex(pattern = r"^[a-z0-9][a-z0-9-]{0,63}$"))]
         id: String,
-        /// The secret that comes out of it, in 2 to 80 characters.
+        /// Name of the resulting secret, 2 to 80 characters.
         #[schemars(length(min = 2, max = 80))]
         secret_slug: String,
-        /// What it is for, in up to 2000 characters.
+        /// Description of up to 2000 characters.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schemars(length(max = 2000))]
         description: Option<String>,
-        /// When it is not needed.
+        /// Condition under which the step is skipped.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         skip_if: Option<SkipIf>,
     },
-    /// Something to be done elsewhere.
+    /// A step in a browser.
     External {
-        /// Its id: up to 64 small letters, digits and hyphens.
+        /// Id: up to 64 lower-case letters, digits and hyphens.
         #[schemars(regex(pattern = r"^[a-z0-9][a-z0-9-]{0,63}$"))]
         id: String,
-        /// Where.
+        /// Its URL.
         url: String,
-        /// What it is for, in up to 2000 characters.
+        /// Description of up to 2000 characters.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schemars(length(max = 2000))]
         description: Option<String>,
-        /// How it comes back.
+        /// How the result returns.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         callback: Option<Callback>,
-        /// When it is not needed.
+        /// Condition under which the step is skipped.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         skip_if: Option<SkipIf>,
-        /// What becomes of the answer.
+        /// Where the answer goes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         persist: Option<Persist>,
     },
 }
 
-/// What sort of answer a question wants.
+/// Type of an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PromptType {
-    /// A text.
+    /// A string.
     #[default]
     Text,
-    /// One of several.
+    /// One of several choices.
     Select,
     /// Yes or no.
     Boolean,
-    /// One that nobody may see.
+    /// A secret.
     Secret,
 }
 
-/// Answers to choose from.
+/// Permitted answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Choices {
-    /// These.
+    /// A list.
     List(#[schemars(length(min = 1), inner(length(min = 1)))] Vec<String>),
-    /// Those a command prints.
+    /// The output of a command.
     Command(ChoicesFrom),
 }
 
-/// A command that prints answers to choose from.
+/// A command that prints the permitted answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChoicesFrom {
-    /// The command.
+    /// Command.
     pub cmd: String,
-    /// How long it may take: milliseconds, at least 100.
+    /// Timeout in milliseconds, at least 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 100))]
     pub timeout_ms: Option<u64>,
 }
 
-/// When a step is not needed.
+/// Condition under which a step is skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SkipIf {
-    /// The command that tells.
+    /// Command that checks it.
     pub cmd: String,
-    /// Its exit code.
+    /// Expected exit code.
     #[serde(default)]
     pub exit_code: i64,
-    /// How long it may take: milliseconds, at least 100.
+    /// Timeout in milliseconds, at least 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 100))]
     pub timeout_ms: Option<u64>,
 }
 
-/// How something done elsewhere comes back.
+/// How the result of a step returns.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Callback {
-    /// In which parameter.
+    /// Name of the parameter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub param: Option<String>,
-    /// How long it is waited for: milliseconds, at least 1000.
+    /// Timeout in milliseconds, at least 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1000))]
     pub timeout_ms: Option<u64>,
 }
 
-/// What becomes of an answer: exactly one of these.
+/// Where an answer goes: exactly one of these.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("oneOf" = [{"required": ["env"]}, {"required": ["secret_slug"]}, {"required": ["cmd"]}]))]
 pub struct Persist {
-    /// A variable.
+    /// An environment variable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<String>,
-    /// A secret, in 2 to 80 characters.
+    /// A secret: its name, 2 to 80 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 2, max = 80))]
     pub secret_slug: Option<String>,
-    /// The input of a command.
+    /// stdin of a command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cmd: Option<String>,
 }
 
-/// What a machine must have.
+/// Requirements on a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Requires {
-    /// Its system.
+    /// Operating system.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub os: Vec<Os>,
-    /// Its processor.
+    /// Processor architecture.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub arch: Vec<Arch>,
-    /// Its disk, in MiB.
+    /// Disk space in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_disk_mb: Option<u64>,
-    /// Its memory, in MiB.
+    /// Memory in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_memory_mb: Option<u64>,
 }
 
-/// A system.
+/// An operating system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Os {
@@ -439,7 +439,7 @@ pub enum Os {
     Windows,
 }
 
-/// A processor.
+/// A processor architecture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Arch {

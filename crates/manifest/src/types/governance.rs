@@ -15,69 +15,69 @@ use super::Open;
 pub struct Governance {
     /// Write governance.workspace/v1.
     pub schema: Tag,
-    /// What others refer to it by: 2 to 96 small letters, digits and hyphens, beginning with a letter.
+    /// Id for references: 2 to 96 lower-case letters, digits and hyphens, beginning with a letter.
     #[schemars(length(min = 2, max = 96), regex(pattern = r"^[a-z][a-z0-9-]*[a-z0-9]$"))]
     pub name: String,
-    /// What people call it, in up to 200 characters.
+    /// Display name, up to 200 characters.
     #[schemars(length(min = 1, max = 200))]
     pub title: String,
-    /// What it governs, in up to 2000 characters.
+    /// Description of what it governs, up to 2000 characters.
     #[schemars(length(min = 1, max = 2000))]
     pub description: String,
-    /// The version of this file: three numbers such as "1.0.0".
+    /// Version of this file: three numbers such as "1.0.0".
     #[schemars(regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+(-[A-Za-z0-9.-]+)?$"))]
     pub version: String,
-    /// The path of the GOVERNANCE.md it goes on from, beginning with ./ or ../.
+    /// Path of the parent GOVERNANCE.md, beginning with ./ or ../.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512), regex(pattern = r"^(\.\./|\./)[^\s\u{feff}]+/GOVERNANCE\.md$"))]
     pub extends: Option<String>,
-    /// Whom it is for, such as ws://operators/notes or ../operators/notes, each once.
+    /// Governed operators, such as ws://operators/notes or ../operators/notes, without duplicates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         inner(regex(pattern = r"^(ws://(operators|companies|skills)/[a-z][a-z0-9-]*|\.\./[^\s\u{feff}]+)$")),
         extend("uniqueItems" = true)
     )]
     pub applies_to: Vec<String>,
-    /// How much is done without asking.
+    /// Autonomy: what is done without approval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autonomy: Option<Autonomy>,
-    /// Who signs, and how.
+    /// Signatures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signing: Option<Signing>,
-    /// How the log is kept.
+    /// Audit log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<Audit>,
-    /// The policies that hold here.
+    /// Policies in effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PolicyEntry>,
-    /// Who may approve what.
+    /// Approvers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub approvers: Vec<Approver>,
-    /// The operator that runs governance, such as ws://operators/governance.
+    /// Operator that runs the governance, such as ws://operators/governance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^ws://operators/[a-z][a-z0-9-]*$"))]
     pub executor: Option<String>,
-    /// The operator that decides where nobody else does, such as ws://operators/founder.
+    /// Operator that decides last, such as ws://operators/founder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^ws://operators/[a-z][a-z0-9-]*$"))]
     pub escalate_to: Option<String>,
-    /// Where work is tracked.
+    /// Tracker of work items.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub work: Option<String>,
-    /// Where knowledge is kept.
+    /// Knowledge base.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub knowledge: Option<String>,
-    /// How it is shown.
+    /// Presentation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display: Option<Display>,
-    /// What others put there.
+    /// Metadata of other programs.
     #[serde(default, skip_serializing_if = "Open::is_empty")]
     pub metadata: Open,
 }
 
-/// The word that says what the file is.
+/// Kind of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Tag {
     /// A governance of a workspace.
@@ -85,52 +85,52 @@ pub enum Tag {
     V1,
 }
 
-/// How much is done without asking.
+/// Autonomy: what is done without approval.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Autonomy {
-    /// 0 reads only, 1 suggests, 2 acts within bounds, 3 also does what cannot be undone.
+    /// Level: 0 reads, 1 suggests, 2 acts within limits, 3 also acts irreversibly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 3))]
     pub level: Option<u8>,
-    /// What happens where no policy matches: auto, always, on-mutate, or policy: and a slug.
+    /// Approval where no policy matches: auto, always, on-mutate, or policy: and a slug.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^(auto|always|on-mutate|policy:[a-z][a-z0-9-]*)$"))]
     pub default_approval: Option<String>,
-    /// Who is asked when those who should be cannot.
+    /// Escalation: approvers who replace others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval_escalation: Option<Escalation>,
 }
 
-/// Who is asked when those who should be cannot.
+/// Escalation: approvers who replace others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Escalation {
-    /// Those who should be, in up to 96 characters.
+    /// Original approvers, up to 96 characters.
     #[schemars(length(max = 96))]
     pub from: String,
-    /// Those who are, in up to 96 characters.
+    /// Replacing approvers, up to 96 characters.
     #[schemars(length(max = 96))]
     pub to: String,
 }
 
-/// Who signs, and how.
+/// Signatures.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Signing {
-    /// How.
+    /// Algorithm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub algo: Option<SigningAlgorithm>,
-    /// The path of the public keys.
+    /// Path of the public keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub keyring: Option<String>,
-    /// Whether it must be: true or false. Once true it stays so below.
+    /// Signatures are required: true or false; children cannot unset it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required: Option<bool>,
 }
 
-/// How something is signed.
+/// Signature algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SigningAlgorithm {
@@ -142,30 +142,30 @@ pub enum SigningAlgorithm {
     RsaPssSha256,
 }
 
-/// How the log is kept.
+/// Audit log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Audit {
-    /// How long: forever, or days: and a number.
+    /// Retention: forever, or days: and a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^(forever|days:[0-9]+)$"))]
     pub retention: Option<String>,
-    /// What chains its lines.
+    /// Hash algorithm of the chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash_algo: Option<HashAlgorithm>,
-    /// Whether it only becomes more: true or false. Once true it stays so below.
+    /// Append-only: true or false; children cannot unset it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub append_only: Option<bool>,
-    /// Where it is said to be. The log is beside this file all the same.
+    /// Documented location; the log is always beside this file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub storage: Option<String>,
-    /// Whether its head is signed: true or false.
+    /// The head is signed: true or false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_pointer_sign: Option<bool>,
 }
 
-/// What chains the lines of a log.
+/// Hash algorithm of an audit log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum HashAlgorithm {
@@ -177,64 +177,64 @@ pub enum HashAlgorithm {
     Blake3,
 }
 
-/// A policy that holds in a workspace.
+/// A policy of a workspace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct PolicyEntry {
-    /// Its place in the list: small letters, digits and hyphens. A child's takes the place of its parent's.
+    /// Slug: lower-case letters, digits and hyphens; a child's policy replaces the parent's.
     #[schemars(regex(pattern = r"^[a-z][a-z0-9-]*$"))]
     pub id: String,
-    /// The path of the POLICY.md.
+    /// Path of the POLICY.md.
     #[schemars(length(min = 1, max = 512))]
     pub r#ref: String,
-    /// The actions it is for, such as workspace.write, or "*" for all.
+    /// Actions, such as workspace.write, or "*" for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^([a-z][a-z0-9._-]*[a-z0-9]|\*)$"))]
     pub applies_to: Option<String>,
-    /// What follows from it.
+    /// Effect of the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub severity: Option<Severity>,
-    /// What the policy is told.
+    /// Parameters of the policy.
     #[serde(default, skip_serializing_if = "Open::is_empty")]
     pub params: Open,
 }
 
-/// What follows from a policy.
+/// Effect of a policy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It decides.
+    /// Its decision applies.
     #[default]
     Error,
-    /// It is shown.
+    /// Its decision is shown as a warning.
     Warn,
-    /// It is recorded.
+    /// Its decision is recorded only.
     Info,
 }
 
-/// Somebody who may approve.
+/// An approver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Approver {
-    /// The id: small letters, digits and hyphens. A child's takes the place of its parent's.
+    /// Id: lower-case letters, digits and hyphens; a child's entry replaces the parent's.
     #[schemars(regex(pattern = r"^[a-z][a-z0-9-]*$"))]
     pub id: String,
-    /// Who that is, in up to 200 characters.
+    /// Description of up to 200 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 200))]
     pub role: Option<String>,
-    /// The actions, such as workspace.write, each once. An empty list takes the right away.
+    /// Actions, such as workspace.write, without duplicates; an empty list revokes the right.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(inner(regex(pattern = r"^[a-z][a-z0-9._-]*[a-z0-9]$")), extend("uniqueItems" = true))]
     pub can_approve: Option<Vec<String>>,
-    /// How many it takes: "1", or "2-of-3" in quotes.
+    /// Quorum: "1", or "2-of-3" in quotes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^([1-9][0-9]*|[1-9][0-9]*-of-[1-9][0-9]*)$"))]
     pub quorum: Option<String>,
 }
 
 impl Approver {
-    /// How many have to say yes.
+    /// Number of approvals that are needed.
     pub fn needed(&self) -> u32 {
         let quorum = self.quorum.as_deref().unwrap_or("1");
         let needed = quorum.split_once("-of-").map_or(quorum, |(needed, _)| needed);
@@ -243,15 +243,15 @@ impl Approver {
     }
 }
 
-/// How a governance is shown.
+/// Presentation of a governance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Display {
-    /// The slug of what is shown first.
+    /// Slug of the first page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[a-z][a-z0-9-]*[a-z0-9]$"))]
     pub default_dashboard: Option<String>,
-    /// Whether the end of the retention is announced: true or false.
+    /// Announces the end of the retention: true or false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub show_retention_warnings: Option<bool>,
 }

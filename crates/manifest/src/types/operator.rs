@@ -29,76 +29,76 @@ use super::Open;
     },
 ]))]
 pub struct Operator {
-    /// What people call it, in up to 80 characters.
+    /// Display name, up to 80 characters.
     #[schemars(length(min = 1, max = 80))]
     pub name: String,
-    /// What others refer to it by: 2 to 64 small letters, digits and hyphens, beginning with a letter.
+    /// Id for references: 2 to 64 lower-case letters, digits and hyphens, beginning with a letter.
     #[schemars(length(min = 2, max = 64), regex(pattern = r"^[a-z][a-z0-9-]*[a-z0-9]$"))]
     pub id: String,
-    /// Who it is, in one sentence of up to 280 characters.
+    /// Description in one sentence of up to 280 characters.
     #[schemars(length(min = 1, max = 280))]
     pub persona_summary: String,
-    /// The version of this file: three numbers such as "1.0.0".
+    /// Version of this file: three numbers such as "1.0.0".
     #[schemars(regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+(?:[-+][a-zA-Z0-9.-]+)?$"))]
     pub version: String,
-    /// The path of the code behind it.
+    /// Path of its code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<String>,
-    /// What it is told about itself.
+    /// Persona: the basis of its system prompt.
     pub profile: Profile,
-    /// Skills it has: ids, or maps with an id.
+    /// Skills: ids, or maps with an id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skills: Vec<SkillRef>,
-    /// Tools it may use: ids, maps with an id, or maps with `kind: mcp` and a server.
+    /// Permitted tools: ids, maps with an id, or maps with `kind: mcp` and a server.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ToolRef>,
-    /// What it remembers.
+    /// Memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
-    /// What holds it back.
+    /// Governance of the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub governance: Option<Binding>,
-    /// What it can do: small letters, digits and hyphens each.
+    /// Capabilities: lower-case letters, digits and hyphens each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(regex(pattern = r"^[a-z][a-z0-9-]*$")))]
     pub capabilities: Vec<String>,
-    /// When it speaks.
+    /// Presence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub participation: Option<Participation>,
-    /// What runs it.
+    /// Runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<Runtime>,
-    /// Words to find it by: small letters, digits and hyphens each.
+    /// Tags: lower-case letters, digits and hyphens.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(regex(pattern = r"^[a-z][a-z0-9-]*$")))]
     pub tags: Vec<String>,
-    /// What others put there.
+    /// Metadata of other programs.
     #[serde(default, skip_serializing_if = "Open::is_empty")]
     pub metadata: Open,
 }
 
-/// What an operator is told about itself.
+/// Persona of an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// Its task, in up to 1000 characters.
+    /// Task, up to 1000 characters.
     #[schemars(length(min = 1, max = 1000))]
     pub role: String,
-    /// How it speaks, in up to 1000 characters.
+    /// Tone, up to 1000 characters.
     #[schemars(length(min = 1, max = 1000))]
     pub voice: String,
-    /// What it does not do: a list of sentences of up to 500 characters.
+    /// Limits: sentences of up to 500 characters.
     #[schemars(inner(length(max = 500)))]
     pub boundaries: Vec<String>,
 }
 
-/// A skill, by its id or in full.
+/// A skill: its id or a map.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum SkillRef {
-    /// By its id.
+    /// Its id.
     Id(#[schemars(regex(pattern = r"^[a-z][a-z0-9-]*[a-z0-9]$"))] String),
-    /// In full.
+    /// Its content.
     Full(Skill),
 }
 
@@ -111,7 +111,7 @@ impl SkillRef {
         }
     }
 
-    /// Where it comes from, if that was said.
+    /// Returns the source, if given.
     pub fn source(&self) -> Option<&str> {
         match self {
             Self::Id(_) => None,
@@ -120,61 +120,61 @@ impl SkillRef {
     }
 }
 
-/// A skill in full.
+/// A skill as a map.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Skill {
-    /// Its id: small letters, digits and hyphens.
+    /// Id: lower-case letters, digits and hyphens.
     #[schemars(regex(pattern = r"^[a-z][a-z0-9-]*[a-z0-9]$"))]
     pub id: String,
-    /// Where it comes from, such as ./skills/notes.
+    /// Source, such as ./skills/notes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Which version.
+    /// Version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Which of its tools.
+    /// Tools of the skill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<String>>,
 }
 
-/// A tool by its id, a tool in full, or tools of an MCP server.
+/// A tool: its id, a map, or tools of an MCP server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ToolRef {
-    /// By its id.
+    /// Its id.
     Id(#[schemars(regex(pattern = r"^[a-z][a-z0-9-]*[a-z0-9]$"))] String),
-    /// In full.
+    /// Its content.
     Full(Tool),
-    /// Of an MCP server.
+    /// Tools of an MCP server.
     Mcp(McpTools),
 }
 
-/// A tool in full.
+/// A tool as a map.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tool {
     /// Its id.
     pub id: String,
-    /// Where it comes from.
+    /// Source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// What it may touch. It can only be less.
+    /// Scope; it can only restrict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
 }
 
-/// What a tool may touch.
+/// Scope of a tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scope {
-    /// Which part of the workspace.
+    /// Part of the workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
-    /// Which hosts.
+    /// Hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Vec<String>>,
-    /// Which secrets.
+    /// Secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Vec<String>>,
 }
@@ -185,9 +185,9 @@ pub struct Scope {
 pub struct McpTools {
     /// `mcp`.
     pub kind: McpKind,
-    /// The name of the server.
+    /// Name of the server.
     pub server: String,
-    /// Which of its tools. Absent: all.
+    /// Tools of the server; all if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<String>>,
 }
@@ -200,175 +200,175 @@ pub enum McpKind {
     Mcp,
 }
 
-/// What an operator remembers.
+/// Memory of an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
-    /// Where memories live.
+    /// Storage of the memory.
     pub kind: MemoryKind,
-    /// What may happen to them.
+    /// Permitted changes.
     #[serde(default)]
     pub policy: MemoryPolicy,
-    /// Operators that may read them, by their ids.
+    /// Ids of operators that may read it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(regex(pattern = r"^[a-z][a-z0-9-]*[a-z0-9]$")))]
     pub share_with: Vec<String>,
-    /// The store outside.
+    /// External store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external: Option<ExternalMemory>,
 }
 
-/// Where memories live.
+/// Storage of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemoryKind {
-    /// Nowhere.
+    /// No memory.
     None,
-    /// In the conversation.
+    /// The conversation only.
     Thread,
-    /// With the operator.
+    /// A file of the operator.
     OperatorContext,
-    /// In a store outside.
+    /// An external store.
     External,
 }
 
 impl MemoryKind {
-    /// Whether anything is kept when a session ends.
+    /// Returns `true` if memory outlives a session.
     pub fn persists(self) -> bool {
         self != Self::None
     }
 }
 
-/// What may happen to memories.
+/// Permitted changes of the memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemoryPolicy {
-    /// They only become more.
+    /// Entries are only added.
     AppendOnly,
-    /// Some may be taken out.
+    /// Entries can be removed.
     Redactable,
-    /// Old ones become shorter.
+    /// Old entries are summarized.
     #[default]
     Summarising,
 }
 
-/// A store of memories outside.
+/// An external memory store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExternalMemory {
-    /// Its address.
+    /// URL.
     pub uri: String,
-    /// The part of it that is ours.
+    /// Namespace in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 }
 
-/// What holds an operator back.
+/// Governance of an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Binding {
-    /// Policies it is under, such as policy:finance-write.
+    /// Policies, such as policy:finance-write.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(regex(pattern = r"^policy:[A-Za-z0-9_./-]+$")))]
     pub policies: Vec<String>,
-    /// The log it is recorded in, such as audit:default.
+    /// Audit log, such as audit:default.
     #[schemars(regex(pattern = r"^audit:[A-Za-z0-9_./-]+$"))]
     pub audit_log: String,
-    /// How much it does by itself.
+    /// Autonomy.
     pub autonomy: Autonomy,
 }
 
-/// How much an operator does by itself.
+/// Autonomy of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Autonomy {
-    /// No turn without somebody's word.
+    /// Each turn needs an approval.
     Gated,
-    /// Nothing is changed without somebody's word.
+    /// Each change needs an approval.
     Supervised,
-    /// What the policies let it.
+    /// The policies decide.
     Autonomous,
 }
 
-/// When an operator speaks.
+/// Presence of an operator.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Participation {
-    /// Whether it waits to be asked.
+    /// Answers only when addressed.
     #[serde(default)]
     pub mode: ParticipationMode,
-    /// When it lets others speak.
+    /// Precedence in a conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass_when: Option<String>,
-    /// Whether it reacts without words: true or false.
+    /// Uses reactions: true or false.
     #[serde(default)]
     pub reactions: bool,
 }
 
-/// Whether an operator waits to be asked.
+/// When an operator answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ParticipationMode {
-    /// It does.
+    /// When addressed.
     #[default]
     MentionOnly,
-    /// It does not.
+    /// Also unprompted.
     Proactive,
-    /// It never speaks.
+    /// Never.
     Silent,
 }
 
-/// What runs an operator.
+/// Runtime of an operator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Runtime {
-    /// Who takes its turns.
+    /// Which agent runs it.
     pub kind: RuntimeKind,
-    /// The path of the AGENT-CLI.md.
+    /// Path of the AGENT-CLI.md.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#ref: Option<String>,
-    /// How long the agent lives.
+    /// Lifetime of the agent's process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<RuntimeSession>,
-    /// How the agent is started.
+    /// Start options of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<RuntimeConfig>,
 }
 
-/// Who takes an operator's turns.
+/// Agent that runs an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RuntimeKind {
-    /// The universal agent.
+    /// The built-in agent.
     InProcess,
     /// The agent of an AGENT-CLI.md.
     AgentCli,
 }
 
-/// How long an agent lives.
+/// Lifetime of an agent's process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuntimeSession {
-    /// What it survives.
+    /// What it outlives: nothing, a lost connection, or its own process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<super::agent_cli::SessionMode>,
-    /// How long it may be idle: milliseconds, at least 1000.
+    /// Idle timeout in milliseconds, at least 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1000))]
     pub idle_timeout_ms: Option<u64>,
 }
 
-/// How an agent is started.
+/// Start options of an agent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuntimeConfig {
-    /// One of the agent's modes.
+    /// Mode of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// Values of the agent's options.
+    /// Values of its options.
     #[serde(default, skip_serializing_if = "Open::is_empty")]
     pub options: Open,
-    /// How earlier turns reach the agent.
+    /// How the agent gets earlier turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continuation: Option<super::agent_cli::Continuing>,
 }

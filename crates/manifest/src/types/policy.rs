@@ -20,44 +20,44 @@ pub struct Policy {
     pub schema: Tag,
     /// Write policy.
     pub doctype: Doctype,
-    /// What others refer to it by: 2 to 64 small letters, digits and hyphens, beginning with a letter.
+    /// Id for references: 2 to 64 lower-case letters, digits and hyphens, beginning with a letter.
     #[schemars(length(min = 2, max = 64), regex(pattern = r"^[a-z][a-z0-9-]*[a-z0-9]$"))]
     pub slug: String,
-    /// The version of this file: three numbers such as "1.0.0".
+    /// Version of this file: three numbers such as "1.0.0".
     #[schemars(regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+(?:[-+][a-zA-Z0-9.-]+)?$"))]
     pub version: String,
-    /// What it is about.
+    /// Subject: the actions that the policy matches.
     pub r#match: Match,
-    /// What it decides.
+    /// Decision: allow, deny, require-approval or escalate.
     pub decision: Decision,
-    /// Who may approve: a list of maps with a role or a userId. Needed where the decision is require-approval.
+    /// Signers: a list of maps with a role or a userId; required for require-approval.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub signers: Vec<Signer>,
-    /// How many have to approve, at least 1.
+    /// Number of approvals that are needed, at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub quorum: Option<u64>,
-    /// The highest level of autonomy at which it stays as it is, 0 to 4.
+    /// Highest autonomy level at which the decision is unchanged, 0 to 4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 4))]
     pub autonomy: Option<u8>,
-    /// How often and how much.
+    /// Budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
-    /// What others put there.
+    /// Metadata of other programs.
     #[serde(default, skip_serializing_if = "Open::is_empty")]
     pub metadata: Open,
 }
 
-/// The word that says whose form the file has.
+/// Format of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Tag {
-    /// That of governance.
+    /// The format of governance.
     #[serde(rename = "agentgovernance/v1")]
     V1,
 }
 
-/// The word that says what the file is.
+/// Kind of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Doctype {
@@ -65,68 +65,68 @@ pub enum Doctype {
     Policy,
 }
 
-/// What a policy is about.
+/// Subject of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Match {
-    /// The action, such as tool.call, with * for any part of it.
+    /// Action, such as tool.call; * matches any part.
     #[schemars(regex(pattern = r"^[a-z][a-z0-9._*-]*$"))]
     pub action: String,
-    /// What it is done to: an id, a pattern, or a path such as workspace:/finance/**.
+    /// Resource: an id, a pattern, or a path such as workspace:/finance/**.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// The lowest risk, 0 to 3.
+    /// Lowest risk, 0 to 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 3))]
     pub risk_level_min: Option<u8>,
 }
 
-/// What a policy decides.
+/// Decision of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Decision {
-    /// Yes.
+    /// Allow.
     Allow,
-    /// No.
+    /// Deny.
     Deny,
-    /// Its signers have to say.
+    /// The signers decide.
     RequireApproval,
-    /// Somebody higher has to say.
+    /// The escalation decides.
     Escalate,
 }
 
-/// Somebody who may approve.
+/// An approver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schemars(extend("anyOf" = [{"required": ["role"]}, {"required": ["userId"]}]))]
 pub struct Signer {
-    /// By role, in up to 64 characters.
+    /// Role, up to 64 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub role: Option<String>,
-    /// By name, in up to 256 characters.
+    /// User id, up to 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub user_id: Option<String>,
 }
 
-/// How often and how much.
+/// Budget.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
-    /// How often in an hour, at least 1.
+    /// Maximum per hour, at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_per_hour: Option<u64>,
-    /// How often in a day, at least 1.
+    /// Maximum per day, at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_per_day: Option<u64>,
-    /// How much in a day, in cents, at least 1.
+    /// Maximum cost per day in cents, at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_amount_cents: Option<u64>,
-    /// Of which currency, in three capital letters.
+    /// Currency: three capital letters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[A-Z]{3}$"))]
     pub currency: Option<String>,

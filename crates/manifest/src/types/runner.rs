@@ -3,54 +3,54 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The front matter of a RUNNER.md, or the same inside another manifest.
+/// The front matter of a RUNNER.md, or a map inside another manifest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Runner {
-    /// Where it runs.
+    /// Engine: process, sandbox or in-process.
     #[serde(default)]
     pub engine: Engine,
-    /// The image of a sandbox.
+    /// Image of a sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub image: Option<String>,
-    /// What has to be there.
+    /// Dependencies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needs: Option<Needs>,
-    /// What it may use up.
+    /// Resource limits.
     #[serde(default)]
     pub limits: Limits,
 }
 
-/// Where something runs.
+/// Engine of a runner.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
-    /// In a process of its own.
+    /// A separate process.
     #[default]
     Subprocess,
-    /// In a sandbox.
+    /// A sandbox.
     Sandbox,
-    /// In ours.
+    /// The host process.
     InProcess,
 }
 
-/// What has to be there.
+/// Dependencies.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Needs {
-    /// The language.
+    /// Language.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<Language>,
-    /// Packages of the system.
+    /// System packages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(length(min = 1)))]
     pub native: Vec<String>,
-    /// Packages of npm.
+    /// npm packages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(length(min = 1), regex(pattern = r"^@?[^@]+@?[^\n\r\u{2028}\u{2029}]*$")))]
     pub npm: Vec<String>,
-    /// Packages of pip.
+    /// pip packages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(length(min = 1)))]
     pub pip: Vec<String>,
@@ -64,11 +64,11 @@ pub enum Language {
     Node,
     /// Python.
     Python,
-    /// More than one.
+    /// Several languages.
     Multi,
 }
 
-/// What something may use up.
+/// Resource limits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
@@ -76,11 +76,11 @@ pub struct Limits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub memory_mb: Option<u64>,
-    /// Time in milliseconds, at least 1.
+    /// Run time in milliseconds, at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub timeout_ms: Option<u64>,
-    /// Time of the processor in milliseconds, at least 1.
+    /// Processor time in milliseconds, at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub cpu_ms: Option<u64>,

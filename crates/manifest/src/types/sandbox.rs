@@ -7,56 +7,56 @@ use super::runner::Limits;
 use super::storage::{Identity, PolicyRef, Storage};
 use super::{OneOrMany, Open, Secrets};
 
-/// The front matter of a SANDBOX.md, or the same inside another manifest.
+/// The front matter of a SANDBOX.md, or a map inside another manifest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sandbox {
     /// Write sandbox/v1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Tag>,
-    /// What others refer to it by: "@owner/name" in quotes.
+    /// Id for references: "@owner/name" in quotes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^@[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9-]*$"))]
     pub id: Option<String>,
-    /// The version of this file: three numbers such as "1.0.0".
+    /// Version of this file: three numbers such as "1.0.0".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+(?:[-+][A-Za-z0-9_.-]+)?$"))]
     pub version: Option<String>,
-    /// Who makes it; here only local.
+    /// Provider; only local is supported.
     #[schemars(length(min = 1))]
     pub provider: String,
-    /// What the provider is told; {} if nothing.
+    /// Settings of the provider; {} if there are none.
     pub config: Open,
-    /// What each command may use up.
+    /// Resource limits of each command.
     #[serde(default)]
     pub limits: Limits,
-    /// Which variables it sees.
+    /// Environment variables.
     #[serde(default)]
     pub env: Env,
-    /// Which hosts it reaches.
+    /// Network access.
     #[serde(default)]
     pub network: Network,
-    /// Which files it sees.
+    /// Mounts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
-    /// Whose it is.
+    /// Owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<OneOrMany<Identity>>,
-    /// Who may use it.
+    /// Access.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<OneOrMany<PolicyRef>>,
-    /// When it ends.
+    /// Lifetime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<Lifecycle>,
-    /// Whether nothing may be run in it: true or false.
+    /// Disabled: true or false.
     #[serde(default)]
     pub read_only: bool,
-    /// What others put there.
+    /// Metadata of other programs.
     #[serde(default, skip_serializing_if = "Open::is_empty")]
     pub metadata: Open,
 }
 
-/// The word that says what the file is.
+/// Kind of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Tag {
     /// A sandbox.
@@ -64,52 +64,52 @@ pub enum Tag {
     V1,
 }
 
-/// Which variables a sandbox sees.
+/// Environment variables of a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Env {
-    /// Secrets, by name.
+    /// Names of secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth: Option<Secrets>,
-    /// Variables of ours, by name.
+    /// Names of environment variables of Narrows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passthrough: Vec<String>,
 }
 
-/// Which hosts a sandbox reaches.
+/// Network access of a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
-    /// Their names. None: no network.
+    /// Host names; an empty list means no network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub egress: Vec<String>,
 }
 
-/// Files that a sandbox sees.
+/// A mount of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mount {
-    /// Which: workspace, or a map with one of ref, file and inline.
+    /// Source: workspace, or a map with one of ref, file and inline.
     pub source: Source,
-    /// Where: an absolute path.
+    /// Mount point: an absolute path.
     #[schemars(length(min = 1), regex(pattern = r"^/"))]
     pub at: String,
-    /// Whether they can be changed there.
+    /// Mode: read-write or read-only.
     #[serde(default)]
     pub mode: Mode,
 }
 
-/// Which files.
+/// Source of a mount.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Source {
-    /// Those of the workspace.
+    /// The workspace.
     Workspace(Workspace),
-    /// Those of a storage elsewhere.
+    /// An external storage.
     Ref(Reference),
-    /// Those of a storage described here.
+    /// A storage that is described here.
     Inline(Box<Inline>),
-    /// Those of a storage described in a file.
+    /// A storage that is described in a file.
     File(FilePath),
 }
 
@@ -121,20 +121,20 @@ pub enum Workspace {
     Workspace,
 }
 
-/// Something elsewhere.
+/// A reference to another resource.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reference {
-    /// What it is called: a path, or "@owner/name".
+    /// Name: a path, or "@owner/name".
     #[schemars(length(min = 1))]
     pub r#ref: String,
 }
 
-/// Something in a file.
+/// A reference to a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FilePath {
-    /// Its path.
+    /// Path.
     #[schemars(length(min = 1))]
     pub file: String,
 }
@@ -143,30 +143,30 @@ pub struct FilePath {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Inline {
-    /// The storage.
+    /// Storage.
     pub inline: Storage,
 }
 
-/// Whether files can be changed.
+/// Mode of a mount.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// They can.
+    /// Read and write.
     #[default]
     ReadWrite,
-    /// They cannot.
+    /// Read only.
     ReadOnly,
 }
 
-/// When a sandbox ends.
+/// Lifetime of a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Lifecycle {
-    /// After which event it rests, such as idle-600.
+    /// Event that pauses it, such as idle-600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub pause_after_idle: Option<String>,
-    /// After which event it is gone, such as workspace-close.
+    /// Event that deletes it, such as workspace-close.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub destroy_on: Option<String>,

@@ -15,43 +15,43 @@ pub struct Storage {
     /// Write storage/v1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Tag>,
-    /// What others refer to it by: "@owner/name" in quotes.
+    /// Id for references: "@owner/name" in quotes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^@[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9-]*$"))]
     pub id: Option<String>,
-    /// The version: three numbers such as "1.0.0".
+    /// Version: three numbers such as "1.0.0".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+(?:[-+][A-Za-z0-9_.-]+)?$"))]
     pub version: Option<String>,
-    /// Who keeps it.
+    /// Provider.
     #[schemars(length(min = 1))]
     pub provider: String,
-    /// What the provider is told; {} if nothing.
+    /// Settings of the provider; {} if there are none.
     pub config: Open,
-    /// How it is kept the same everywhere.
+    /// Synchronization.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync: Option<Sync>,
-    /// Secrets, by name.
+    /// Names of secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth: Option<Secrets>,
-    /// Whose it is.
+    /// Owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<OneOrMany<Identity>>,
-    /// Who may use it.
+    /// Access.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<OneOrMany<PolicyRef>>,
-    /// What of it is left out.
+    /// Excluded paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<String>,
-    /// Whether it stays as it is: true or false.
+    /// Read-only: true or false.
     #[serde(default)]
     pub read_only: bool,
-    /// What others put there.
+    /// Metadata of other programs.
     #[serde(default, skip_serializing_if = "Open::is_empty")]
     pub metadata: Open,
 }
 
-/// The word that says what it is.
+/// Kind of the entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Tag {
     /// A storage.
@@ -59,250 +59,250 @@ pub enum Tag {
     V1,
 }
 
-/// How a storage is kept the same everywhere.
+/// Synchronization of a storage.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sync {
-    /// Who is right.
+    /// Authority in a conflict.
     #[serde(default)]
     pub mode: SyncMode,
-    /// When it is fetched.
+    /// When it is pulled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull: Option<Pull>,
-    /// When a change is noted.
+    /// When changes are committed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<Commit>,
-    /// When changes are sent.
+    /// When changes are pushed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub push: Option<Push>,
-    /// What happens when two change the same.
+    /// Conflict resolution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conflict: Option<Conflict>,
 }
 
-/// Who is right.
+/// Authority in a conflict.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SyncMode {
-    /// The storage.
+    /// Storage.
     #[default]
     Canonical,
-    /// Whoever comes first.
+    /// The first writer.
     PullPush,
-    /// Whoever comes last.
+    /// The last writer.
     Watch,
 }
 
-/// When a storage is fetched.
+/// When a storage is pulled.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Pull {
-    /// After which event.
+    /// Event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub on: Option<String>,
-    /// After how many seconds, at least 1.
+    /// Interval in seconds, at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub ttl_seconds: Option<u64>,
 }
 
-/// When a change is noted.
+/// When changes are committed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Commit {
-    /// After which event.
+    /// Event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub on: Option<String>,
-    /// How long others are waited for, in milliseconds.
+    /// Debounce in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_window_ms: Option<u64>,
-    /// In which words.
+    /// Message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_template: Option<String>,
 }
 
-/// When changes are sent.
+/// When changes are pushed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Push {
-    /// After which event.
+    /// Event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub on: Option<String>,
-    /// To which branch.
+    /// Branch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch_policy: Option<BranchPolicy>,
-    /// Whether it is proposed.
+    /// Pull request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pr_policy: Option<PrPolicy>,
 }
 
-/// To which branch.
+/// Branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum BranchPolicy {
-    /// To the one.
+    /// The main branch.
     Main,
-    /// To one for each conversation.
+    /// A branch per conversation.
     PerConversation,
-    /// To one for each turn.
+    /// A branch per turn.
     PerTurn,
 }
 
-/// Whether a change is proposed.
+/// Use of pull requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PrPolicy {
-    /// It is not.
+    /// No.
     None,
-    /// It is.
+    /// Yes.
     Auto,
-    /// Somebody does it.
+    /// Manually.
     Manual,
 }
 
-/// What happens when two change the same.
+/// Conflict resolution.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Conflict {
-    /// Which way out.
+    /// Strategy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<ConflictPolicy>,
 }
 
-/// A way out of a conflict.
+/// Strategy of a conflict resolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConflictPolicy {
     /// One after the other.
     Rebase,
-    /// Both.
+    /// Both versions.
     Merge,
-    /// Neither.
+    /// Neither version.
     Abort,
-    /// Somebody decides.
+    /// A person decides.
     Manual,
-    /// The last.
+    /// The last version.
     LastWriterWins,
     /// Side by side.
     SplitConflicts,
 }
 
-/// Who somebody is: by name and address, elsewhere, or in a file.
+/// An identity: a map, a reference, or a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Identity {
-    /// By name and address.
+    /// A map.
     Person(Person),
-    /// Elsewhere.
+    /// A reference.
     Ref(IdentityRef),
-    /// In a file.
+    /// A file.
     File(IdentityFile),
 }
 
-/// Somebody by name and address.
+/// An identity as a map.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Person {
-    /// The name.
+    /// Name.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// The address.
+    /// Address.
     #[schemars(length(min = 1))]
     pub email: String,
-    /// A picture.
+    /// Picture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub avatar: Option<String>,
-    /// A key.
+    /// Key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpg_key: Option<String>,
-    /// A role.
+    /// Role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// What others put there.
+    /// Metadata of other programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Open>,
-    /// Everything else.
+    /// Other keys.
     #[serde(flatten)]
     pub other: Open,
 }
 
-/// Somebody described elsewhere.
+/// An identity by reference.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct IdentityRef {
-    /// Where.
+    /// Its URL.
     #[schemars(length(min = 1))]
     pub r#ref: String,
-    /// A role.
+    /// Role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Everything else.
+    /// Other keys.
     #[serde(flatten)]
     pub other: Open,
 }
 
-/// Somebody described in a file.
+/// An identity in a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct IdentityFile {
-    /// Its path.
+    /// Path.
     #[schemars(length(min = 1))]
     pub file: String,
-    /// A role.
+    /// Role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Everything else.
+    /// Other keys.
     #[serde(flatten)]
     pub other: Open,
 }
 
-/// Who may do what: here, elsewhere, or in a file.
+/// Access rules: a map, a reference, or a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum PolicyRef {
-    /// Here.
+    /// A map.
     Inline(Box<AccessPolicy>),
-    /// Elsewhere.
+    /// A reference.
     Ref(Reference),
-    /// In a file.
+    /// A file.
     File(FilePath),
 }
 
-/// Who may do what.
+/// Access rules.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AccessPolicy {
     /// Write policy/v1.
     pub schema: AccessTag,
-    /// What others refer to it by: "@owner/name" in quotes.
+    /// Id for references: "@owner/name" in quotes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^@[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9-]*$"))]
     pub id: Option<String>,
-    /// The version: three numbers such as "1.0.0".
+    /// Version: three numbers such as "1.0.0".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+(?:[-+][A-Za-z0-9_.-]+)?$"))]
     pub version: Option<String>,
-    /// What holds where nothing is said.
+    /// Default decision.
     #[serde(default)]
     pub default: AccessDefault,
-    /// Who may do what.
+    /// Access rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grants: Vec<Grant>,
-    /// What is assumed: a map of maps.
+    /// Assumptions: a map of maps.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub defaults: BTreeMap<String, Open>,
-    /// How much.
+    /// Quotas.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
-    /// On which conditions.
+    /// Conditions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub requirements: Vec<Requirement>,
-    /// What others put there.
+    /// Metadata of other programs.
     #[serde(default, skip_serializing_if = "Open::is_empty")]
     pub metadata: Open,
 }
 
-/// The word that says what it is.
+/// Kind of the entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum AccessTag {
     /// An access policy.
@@ -310,51 +310,51 @@ pub enum AccessTag {
     V1,
 }
 
-/// What holds where nothing is said.
+/// Default decision.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AccessDefault {
-    /// Yes.
+    /// Allow.
     Allow,
-    /// No.
+    /// Deny.
     #[default]
     Deny,
 }
 
-/// Who may do what.
+/// Access rules.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
-    /// Who.
+    /// Grantee.
     pub principal: Principal,
-    /// What: a list of maps with an action.
+    /// Actions: a list of maps with an action.
     #[schemars(length(min = 1))]
     pub actions: Vec<ActionGrant>,
-    /// When: a list of maps with a kind.
+    /// Conditions: a list of maps with a kind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// For how many seconds, at least 1.
+    /// Duration in seconds, at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub ttl_seconds: Option<u64>,
-    /// Since when.
+    /// Start time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub granted_at: Option<String>,
-    /// By whose word.
+    /// Granting identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub granted_by: Option<Principal>,
-    /// Whether it is over: true or false.
+    /// Revoked: true or false.
     #[serde(default)]
     pub revoked: bool,
 }
 
-/// Who: an identity, or a name for one.
+/// Grantee: an identity, or its name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Principal {
-    /// In full.
+    /// Its content.
     Identity(Box<Identity>),
-    /// By name.
+    /// A name.
     Name(#[schemars(length(min = 1))] String),
 }
 
@@ -365,46 +365,46 @@ pub struct ActionGrant {
     /// Its name.
     #[schemars(length(min = 1))]
     pub action: String,
-    /// To what.
+    /// Resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
 }
 
-/// When something holds.
+/// A condition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Condition {
-    /// Which sort of condition.
+    /// Kind of condition.
     #[schemars(length(min = 1))]
     pub kind: String,
-    /// Everything else.
+    /// Other keys.
     #[serde(flatten)]
     pub other: Open,
 }
 
-/// How much.
+/// Quotas.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Limit {
-    /// Of what.
+    /// Unit.
     #[schemars(length(min = 1))]
     pub kind: String,
-    /// A number from 0.
+    /// Amount, at least 0.
     #[schemars(with = "f64", range(min = 0))]
     pub value: Number,
-    /// Where.
+    /// Its URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
-    /// In which time.
+    /// Period.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per: Option<Per>,
-    /// For what.
+    /// Purpose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applies_to: Option<Vec<String>>,
-    /// Everything else.
+    /// Other keys.
     #[serde(flatten)]
     pub other: Open,
 }
 
-/// A span of time.
+/// A period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Per {
@@ -418,16 +418,16 @@ pub enum Per {
     Day,
 }
 
-/// On which condition.
+/// A condition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Requirement {
-    /// Which sort of condition.
+    /// Kind of condition.
     #[schemars(length(min = 1))]
     pub kind: String,
-    /// For what.
+    /// Purpose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applies_to: Option<Vec<String>>,
-    /// Everything else.
+    /// Other keys.
     #[serde(flatten)]
     pub other: Open,
 }

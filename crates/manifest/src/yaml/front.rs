@@ -22,13 +22,13 @@ pub(crate) fn split(text: &str) -> Result<Front<'_>, Draft> {
     let (first, rest) = split_line(text);
     if first.trim_end() != FENCE {
         let draft = Draft::error(Code::FrontMatter, SourcePos::START, "the file does not begin with `---`");
-        return Err(draft.hint("put the keys between two lines of `---` at the very top"));
+        return Err(draft.hint("put the keys between two lines `---` at the top of the file"));
     }
     let mut end = 0;
     loop {
         if end == rest.len() {
-            let draft = Draft::error(Code::FrontMatter, SourcePos::START, "the front matter has no end");
-            return Err(draft.hint("write a line of `---` below the last key"));
+            let draft = Draft::error(Code::FrontMatter, SourcePos::START, "the front matter is not closed");
+            return Err(draft.hint("add a line `---` after the last key"));
         }
         let (line, after) = split_line(&rest[end..]);
         if line.trim_end() == FENCE {

@@ -33,8 +33,8 @@ pub(crate) fn parse(yaml: &str, line: usize, findings: &mut Vec<Draft>) -> Optio
             Ok((event, span)) => builder.take(event, span),
             Err(error) => {
                 let at = builder.place(error.marker().line(), error.marker().col());
-                let message = format!("this is not YAML: {}", narrows_base::text::quoted(&error.info(), 120));
-                let hint = "look at the indentation, and quote texts with `: ` or ` #` in them";
+                let message = format!("invalid YAML: {}", narrows_base::text::quoted(&error.info(), 120));
+                let hint = "check the indentation, and quote strings that contain `: ` or ` #`";
                 Err(Draft::error(Code::Syntax, at, message).hint(hint))
             }
         };
@@ -77,7 +77,7 @@ impl Builder<'_> {
             let at = span.tag_start().map_or(at, |start| self.place(start.line(), start.col()));
             let message = format!("a tag (`{}`)", narrows_base::text::quoted(&tag.original(), 40));
             let draft = Draft::error(Code::Tag, at, message);
-            return Err(draft.hint("leave it out; quote the value if it is a text"));
+            return Err(draft.hint("remove it; quote the value if it is a string"));
         }
         match event {
             Event::Scalar(text, style, _, tag) => {
@@ -94,8 +94,8 @@ impl Builder<'_> {
                 None => Ok(()),
             },
             Event::Alias(_) | Event::UnresolvedAlias(_) => {
-                let draft = Draft::error(Code::Alias, at, "a reference to another value (`*name`)");
-                Err(draft.hint("write the value out, or quote the text if it begins with `*`"))
+                let draft = Draft::error(Code::Alias, at, "aliases (`*name`) are not supported");
+                Err(draft.hint("write the value in full, or quote a string that begins with `*`"))
             }
             Event::DocumentStart(..) if self.root.is_some() => {
                 Err(Draft::error(Code::Syntax, at, "a second document begins here")
@@ -108,11 +108,11 @@ impl Builder<'_> {
     fn descend(&mut self, at: SourcePos, content: Content) -> Result<(), Draft> {
         if self.open.len() == MAX_DEPTH {
             let message = format!("values are nested more than {MAX_DEPTH} deep");
-            return Err(Draft::error(Code::TooDeep, at, message).hint("nothing needs that: make it flatter"));
+            return Err(Draft::error(Code::TooDeep, at, message).hint("reduce the nesting"));
         }
         if self.open.last().is_some_and(|open| matches!(open.content, Content::Map(_)) && open.key.is_none())
         {
-            return Err(Draft::error(Code::Key, at, "a key is a list or a map").hint("write a plain word"));
+            return Err(Draft::error(Code::Key, at, "a key must not be a list or a map").hint("write a string as key"));
         }
         self.open.push(Open { at, content, key: None });
         Ok(())
@@ -122,7 +122,7 @@ impl Builder<'_> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
             let message = format!("there are more than {MAX_NODES} values");
-            return Err(Draft::error(Code::TooLong, node.at, message).hint("nothing needs that many"));
+            return Err(Draft::error(Code::TooLong, node.at, message).hint("reduce the number of values"));
         }
         let Some(open) = self.open.last_mut() else {
             self.root = Some(node);
@@ -149,16 +149,16 @@ impl Builder<'_> {
 
 fn key(node: &Node, entries: &[(Key, Node)], findings: &mut Vec<Draft>) -> Result<(Key, bool), Draft> {
     let Some(text) = node.raw().map(ToOwned::to_owned) else {
-        return Err(Draft::error(Code::Key, node.at, "a key is a list or a map").hint("write a plain word"));
+        return Err(Draft::error(Code::Key, node.at, "a key must not be a list or a map").hint("write a string as key"));
     };
     if text == "<<" {
-        let draft = Draft::error(Code::Alias, node.at, "`<<` takes over the keys of another map");
-        return Err(draft.hint("write the keys out"));
+        let draft = Draft::error(Code::Alias, node.at, "merge keys (`<<`) are not supported");
+        return Err(draft.hint("write the keys in full"));
     }
     let first = entries.iter().find(|(key, _)| key.text == text).map(|(key, _)| key.at);
     if let Some(first) = first {
         let message =
-            format!("`{}` comes twice, first on line {}", narrows_base::text::quoted(&text, 80), first.line);
+            format!("`{}` is a duplicate key, first on line {}", narrows_base::text::quoted(&text, 80), first.line);
         findings.push(Draft::error(Code::Duplicate, node.at, message).value(&text).hint("keep one of them"));
     }
     Ok((Key { text, at: node.at }, first.is_some()))

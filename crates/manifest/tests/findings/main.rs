@@ -63,7 +63,7 @@ fn texts_that_yaml_takes_for_something_else_want_quotes() {
     check_acp(
         "acp_rev: \"272BF79\"",
         &[
-            "ACP.md:11:14: error[pattern]: metadata.aip44.acp_rev: `272BF79` does not have the form it needs; expected: the \
+            "ACP.md:11:14: error[pattern]: metadata.aip44.acp_rev: `272BF79` has the wrong form; expected: the \
            revision of the protocol: 7 to 40 small hexadecimal digits, in quotes",
         ],
     );
@@ -78,7 +78,7 @@ fn texts_that_yaml_takes_for_something_else_want_quotes() {
         "operator:",
         &[
             "ACP.md:12:5: error[type]: metadata.aip44.operator: nothing stands here, where a text belongs; expected: the path \
-           of the OPERATOR.md, such as ./OPERATOR.md; or leave the key out if it may be missing",
+           of the OPERATOR.md, such as ./OPERATOR.md; or remove the key if it is optional",
         ],
     );
 }
@@ -89,7 +89,7 @@ fn what_quotes_alone_do_not_mend_is_told_in_whole() {
         "ACP.md",
         &acp("").replace("version: 1.0.0", "version: 1.0"),
         &[
-            "ACP.md:5:10: error[quote-it]: version: `1.0` without quotes is a number, and a text belongs here; quote it, in \
+            "ACP.md:5:10: error[quote-it]: version: `1.0` without quotes is a number, and expected a string; quote it, in \
              its whole form; expected: the version of this file: three numbers such as \"1.0.0\"",
         ],
     );
@@ -109,16 +109,16 @@ fn tools_that_have_to_be_written_as_ids_are_told_so() {
         "OPERATOR.md",
         &operator("read_file"),
         &[
-            "OPERATOR.md:8:3: error[pattern]: tools[0]: `read_file` cannot stand here by itself; write `- id: read_file`; \
-             only names of small letters, digits and hyphens can stand by themselves",
+            "OPERATOR.md:8:3: error[pattern]: tools[0]: `read_file` is not allowed here without a key; write `- id: read_file`; \
+             only names of lower-case letters, digits and hyphens are allowed without a key",
         ],
     );
     check_file(
         "OPERATOR.md",
         &operator("kind:read"),
         &[
-            "OPERATOR.md:8:3: error[pattern]: tools[0]: `kind:read` cannot stand here by itself; write `- id: 'kind:read'`; \
-             only names of small letters, digits and hyphens can stand by themselves",
+            "OPERATOR.md:8:3: error[pattern]: tools[0]: `kind:read` is not allowed here without a key; write `- id: 'kind:read'`; \
+             only names of lower-case letters, digits and hyphens are allowed without a key",
         ],
     );
 }
@@ -128,9 +128,9 @@ fn misspelt_keys_are_recognised() {
     check_acp(
         "govenance: ./GOVERNANCE.md\nx-vendor: 1",
         &[
-            "ACP.md:12:5: warning[unknown-aip44-key]: metadata.aip44.govenance: `govenance` means nothing below aip44; did \
+            "ACP.md:12:5: warning[unknown-aip44-key]: metadata.aip44.govenance: `govenance` is not a key of aip44; did \
              you mean governance?",
-            "ACP.md:13:5: warning[unknown-aip44-key]: metadata.aip44.x-vendor: `x-vendor` means nothing below aip44; take it \
+            "ACP.md:13:5: warning[unknown-aip44-key]: metadata.aip44.x-vendor: `x-vendor` is not a key of aip44; take it \
              out, or move it beside aip44; there are acp_rev, audit, capabilities, governance, mcp_servers, operator, \
              sandbox, tier",
         ],
@@ -162,7 +162,7 @@ fn methods_are_listed_by_exact_names() {
     let form = "expected: methods beyond those the gate decides about that the client may send, by their exact names, each once";
     let wrong = |name: &str| {
         format!(
-            "ACP.md:12:30: error[pattern]: metadata.narrows.client_methods[0]: `{name}` does not have the form it needs; {form}"
+            "ACP.md:12:30: error[pattern]: metadata.narrows.client_methods[0]: `{name}` has the wrong form; {form}"
         )
     };
     check_file("ACP.md", &with("{client_methods: [\"_session/*\"]}"), &[&wrong("_session/*")]);
@@ -206,9 +206,9 @@ fn what_cannot_be_declared_is_said() {
         "capabilities: {agent: {mcpCapabilities: {acp: true}, sessionCapabilities: {}}}\nmcp_servers: [{name: a, transport: acp}]",
         &[
             "ACP.md:12:46: error[unknown-key]: metadata.aip44.capabilities.agent.mcpCapabilities.acp: nobody knows the key \
-             `acp`; take it out: MCP over ACP cannot be declared, and is there wherever http or sse is",
+             `acp`; remove it: MCP over ACP is implied by http or sse",
             "ACP.md:12:58: error[unknown-key]: metadata.aip44.capabilities.agent.sessionCapabilities: nobody knows the key \
-             `sessionCapabilities`; take it out: closing, resuming and listing sessions cannot be declared",
+             `sessionCapabilities`; remove it: closing, resuming and listing sessions cannot be declared",
             "ACP.md:13:40: error[enum]: metadata.aip44.mcp_servers[0].transport: `acp` is not allowed here; write one of \
              stdio, http, sse",
         ],
@@ -221,19 +221,19 @@ fn names_revisions_and_bindings_are_warned_about() {
         "ACP.md",
         &acp("acp_rev: \"abc1234\"").replace("name: notes", "name: other").replace("client", "server"),
         &[
-            "ACP.md:2:7: warning[name-mismatch]: name: the name is not that of the place it lies in, `notes`; write name: \
+            "ACP.md:2:7: warning[name-mismatch]: name: the name differs from its directory or file, `notes`; write name: \
              notes, or move the file",
             "ACP.md:6:7: warning[unbound]: kind: a server without an operator describes somebody else's, and cannot be \
              served; to serve it, add metadata.aip44.operator: ./OPERATOR.md",
             "ACP.md:11:14: warning[unknown-acp-rev]: metadata.aip44.acp_rev: this revision of the protocol is none that we \
-             know; the version is agreed on when connecting; to be sure, write the commit of a release",
+             know; the version is negotiated on connection; to pin it, set the commit of a release",
         ],
     );
     check_file(
         "slug.ACP.md",
         &acp("").replace("client", "bridge"),
         &[
-            "slug.ACP.md:2:7: warning[name-mismatch]: name: the name is not that of the place it lies in, `slug`; write \
+            "slug.ACP.md:2:7: warning[name-mismatch]: name: the name differs from its directory or file, `slug`; write \
              name: slug, or move the file",
             "slug.ACP.md:6:7: warning[unbound]: kind: a bridge without an operator and without a governance has nothing to \
              decide by; add metadata.aip44.governance: ./GOVERNANCE.md, or an operator",
@@ -247,14 +247,14 @@ fn contradictions_are_errors() {
         "tier: governance-aware\ncapabilities: {agent: {loadSession: false}}",
         &[
             "ACP.md:12:41: error[contradiction]: metadata.aip44.capabilities.agent.loadSession: the tier governance-aware \
-           implies loadSession, and here it is false; write true, leave it out, or take the tier basic",
+           implies loadSession, but it is false; set it to true, remove it, or use the tier basic",
         ],
     );
     check_acp(
         "tier: sandboxed\nsandbox: ./S.md\ncapabilities: {agent: {mcpCapabilities: {http: false, sse: false}}}",
         &[
             "ACP.md:13:52: error[contradiction]: metadata.aip44.capabilities.agent.mcpCapabilities: the tier sandboxed implies \
-           MCP servers, and here all of them are false; write http: true, or take the tier governance-aware",
+           MCP servers, and here all of them are false; set http: true, or use the tier governance-aware",
         ],
     );
     check_acp("capabilities: {agent: {loadSession: false}}", &[]);
@@ -274,25 +274,25 @@ fn yaml_is_taken_by_the_word() {
         "ACP.md",
         "a: &x 1\nb: *x",
         &[
-            "ACP.md:3:4: error[yaml-alias]: a reference to another value (`*name`); write the value out, or quote the text if \
+            "ACP.md:3:4: error[yaml-alias]: aliases (`*name`) are not supported; write the value out, or quote the text if \
            it begins with `*`",
         ],
     );
     check_file(
         "ACP.md",
         "<<: {a: 1}",
-        &["ACP.md:2:1: error[yaml-alias]: `<<` takes over the keys of another map; write the keys out"],
+        &["ACP.md:2:1: error[yaml-alias]: merge keys (`<<`) are not supported; write the keys in full"],
     );
     check_file(
         "ACP.md",
         "? [a]\n: 1",
-        &["ACP.md:2:3: error[yaml-key]: a key is a list or a map; write a plain word"],
+        &["ACP.md:2:3: error[yaml-key]: a key must not be a list or a map; write a string as key"],
     );
     check_file(
         "ACP.md",
         "a: !!python/object x",
         &[
-            "ACP.md:2:4: error[yaml-tag]: a tag (`!!python/object`); leave it out; quote the value if it is a text",
+            "ACP.md:2:4: error[yaml-tag]: a tag (`!!python/object`); remove it; quote the value if it is a string",
         ],
     );
     check_file(
@@ -311,7 +311,7 @@ fn yaml_is_taken_by_the_word() {
         "RUNNER.md",
         "# nothing",
         &[
-            "RUNNER.md:1:1: error[front-matter]: the front matter is empty; write the keys between the two lines of `---`",
+            "RUNNER.md:1:1: error[front-matter]: the front matter is empty; put the keys between the two lines `---`",
         ],
     );
     let deep = format!("a: {}{}", "[".repeat(40), "]".repeat(40));
@@ -319,7 +319,7 @@ fn yaml_is_taken_by_the_word() {
         "RUNNER.md",
         &deep,
         &[
-            "RUNNER.md:2:35: error[yaml-depth]: values are nested more than 32 deep; nothing needs that: make it flatter",
+            "RUNNER.md:2:35: error[yaml-depth]: values are nested more than 32 deep; reduce the nesting",
         ],
     );
 }
@@ -372,17 +372,17 @@ fn a_form_is_recognised_by_what_it_says() {
         .replace("(x)", "x"),
         &[
             "AGENT-CLI.md:10:32: warning[unusable-value]: version_check.parse: the pattern cannot be used: it has no group; \
-             write one with a group around the version",
-            "AGENT-CLI.md:12:30: warning[range]: runner.limits.memory_mb: `0` is out of bounds; write a number of 1 or more",
+             write a pattern with a group around the version",
+            "AGENT-CLI.md:12:30: warning[range]: runner.limits.memory_mb: `0` is out of range; write a number of 1 or more",
             "AGENT-CLI.md:13:34: warning[agent-cli-config]: options[0].default: this default is not allowed: a whole number \
-             belongs here; write a value the option takes",
+             belongs here; write a value that the option accepts",
         ],
     );
     check_file(
         "RUNNER.md",
         "runtime: {engine: sandbox}",
         &[
-            "RUNNER.md:2:1: warning[legacy-key]: runtime: `runtime` is what a runner was called earlier; write runner, or put its keys at the top",
+            "RUNNER.md:2:1: warning[legacy-key]: runtime: `runtime` is the former name of `runner`; rename it to runner, or move its keys to the top level",
         ],
     );
     check_file("RUNNER.md", "runner: {engine: sandbox}", &[]);

@@ -69,8 +69,8 @@ fn answers_are_read_as_leniently_as_is_safe() {
     check(r#"{"id":1,"result":{"content":[]}}"#, "response 1");
     check(r#"{"jsonrpc":"1.0","id":1,"result":{}}"#, "response 1");
     check(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no"}}"#, "error Some(Number(1)) no");
-    check(r#"{"jsonrpc":"2.0","id":1,"error":"no"}"#, "error Some(Number(1)) its answer cannot be read");
-    check(r#"{"jsonrpc":"2.0","id":1}"#, "error Some(Number(1)) its answer cannot be read");
+    check(r#"{"jsonrpc":"2.0","id":1,"error":"no"}"#, "error Some(Number(1)) its response cannot be read");
+    check(r#"{"jsonrpc":"2.0","id":1}"#, "error Some(Number(1)) its response cannot be read");
     check(r#"{"jsonrpc":"2.0","id":9,"method":"roots/list"}"#, "request 9");
     check(r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#, "notification");
     check("Server listening on stdio", "noise");

@@ -103,7 +103,7 @@ impl Calls {
         for (number, Draft { mut call, .. }) in self.drafts.into_iter().enumerate() {
             let is_blank = call.arguments.trim().is_empty();
             if call.name.is_empty() && is_blank {
-                tracing::debug!("a tool call with neither name nor arguments");
+                tracing::debug!("tool call without name and arguments");
                 continue;
             }
             let is_cut = match end {

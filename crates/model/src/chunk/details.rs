@@ -29,10 +29,10 @@ impl Details {
         } else if let Ok(entries) = serde_json::from_str::<Vec<Value>>(raw.get()) {
             entries.into_iter().for_each(|entry| self.add(entry));
         } else {
-            tracing::debug!("reasoning details that are no list");
+            tracing::debug!("reasoning details ignored: not a list");
         }
         if self.is_overfull() {
-            tracing::warn!("reasoning details left out: too many values");
+            tracing::warn!("reasoning details ignored: too many values");
             self.entries = Vec::new();
         }
     }

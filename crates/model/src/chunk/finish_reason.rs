@@ -28,7 +28,7 @@ impl Reason {
                     return Self::from_name(&lower);
                 }
                 // The reason is the provider's text, which no log may contain.
-                tracing::warn!(bytes = name.len(), "unknown finish reason; taken for the plain end");
+                tracing::warn!(bytes = name.len(), "unknown finish reason treated as stop");
                 Self::Finished(Finish::Stop)
             }
         }

@@ -99,9 +99,9 @@ fn an_event_becomes_a_problem() {
 fn a_page_is_no_answer() {
     let problem = ErrorResponse::from_page(b"<html><title>Sign in</title>");
     assert_eq!(problem.kind, ErrorKind::Garbage);
-    assert_eq!(problem.message, "a web page came in the place of an answer: Sign in");
+    assert_eq!(problem.message, "the endpoint returned a web page: Sign in");
     assert!(!problem.retryable);
-    assert_eq!(ErrorResponse::from_page(b"<p>").message, "a web page came in the place of an answer");
+    assert_eq!(ErrorResponse::from_page(b"<p>").message, "the endpoint returned a web page");
 }
 
 #[test]

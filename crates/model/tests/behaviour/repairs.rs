@@ -269,7 +269,7 @@ async fn other_failures_are_not_repaired() {
     for refusal in [
         Reply::refused(400, "the request makes no sense"),
         Reply::refused(401, "the temperature of this key is not supported"),
-        Reply::refused(404, "there is no such model"),
+        Reply::refused(404, "unknown model"),
         preset::openai::overflow(),
     ] {
         let server = ModelServer::start(refusal);

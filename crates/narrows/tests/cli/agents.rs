@@ -255,7 +255,7 @@ fn a_failed_probe_has_a_reason() {
     assert_snapshot!(probe(&dir, "./nothing here", &[]), @r#"
     --- stderr ---
     error: the agent "./nothing" cannot be started, because of its program "[DIR]/nothing"
-      because: there is no such file
+      because: no such file
     --- exit 5 ---
     "#);
     assert_snapshot!(probe(&dir, "sh -c 'echo no key >&2; exit 3'", &[]), @"

@@ -375,7 +375,7 @@ fn key_files_are_private() {
     --- stderr ---
     error: --key: "no.key" cannot be used
       because: No such file or directory (os error 2)
-    hint: there is no such file; `narrows audit keygen FILE` makes a key
+    hint: no such file; `narrows audit keygen FILE` makes a key
     --- exit 2 ---
     "#);
     let empty = TestDir::new();

@@ -64,9 +64,9 @@ fn every_finding_has_a_position_and_a_fix() {
     --- stderr ---
     error: notes/ACP.md:6:7: kind: `sever` is not allowed here
     hint: did you mean server? It is one of client, server, bridge
-    error: notes/ACP.md:10:14: metadata.aip44.acp_rev: `1234567` without quotes is a number, and a text belongs here
+    error: notes/ACP.md:10:14: metadata.aip44.acp_rev: `1234567` without quotes is a number, and expected a string
     hint: quote it: acp_rev: "1234567"
-    error: notes/ACP.md:12:5: metadata.aip44.govenance: `govenance` means nothing below aip44
+    error: notes/ACP.md:12:5: metadata.aip44.govenance: `govenance` is not a key of aip44
     hint: did you mean governance?
     --- exit 2 ---
     "#);
@@ -87,8 +87,8 @@ fn a_directory_is_looked_at_as_a_whole() {
     notes/ACP.md: valid by itself; what it leads to was not looked at: narrows check notes
     notes/GOVERNANCE.md: valid
     --- stderr ---
-    error: notes/ACP.md:12:5: metadata.aip44.operator: the file `./OPERATOR.md` cannot be had: there is no such file
-    hint: write a path from the directory of this file on, such as ./FILE.md
+    error: notes/ACP.md:12:5: metadata.aip44.operator: the file `./OPERATOR.md` cannot be had: no such file
+    hint: write a path relative to this file, such as ./FILE.md
     --- exit 2 ---
     ");
     std::fs::create_dir(dir.path().join("empty")).expect("a directory");
@@ -110,13 +110,13 @@ fn warnings_are_errors_with_strict() {
     assert_snapshot!(check(&dir, &["notes/ACP.md"]), @"
     notes/ACP.md: valid by itself; what it leads to was not looked at: narrows check notes
     --- stderr ---
-    warning: notes/ACP.md:2:7: name: the name is not that of the place it lies in, `notes`
+    warning: notes/ACP.md:2:7: name: the name differs from its directory or file, `notes`
     hint: write name: notes, or move the file
     --- exit 0 ---
     ");
     assert_snapshot!(check(&dir, &["--strict", "notes/ACP.md"]), @r"
     --- stderr ---
-    error: notes/ACP.md:2:7: name: the name is not that of the place it lies in, `notes`
+    error: notes/ACP.md:2:7: name: the name differs from its directory or file, `notes`
     hint: write name: notes, or move the file
     --- exit 2 ---
     ");
@@ -160,7 +160,7 @@ fn a_script_gets_objects() {
                 "code": "quote-it",
                 "key": "metadata.aip44.acp_rev",
                 "value": "12e4567",
-                "message": "`12e4567` without quotes is a number, and a text belongs here",
+                "message": "`12e4567` without quotes is a number, and expected a string",
                 "hint": "quote it: acp_rev: \"12e4567\"",
             }],
             "warnings": [{
@@ -169,7 +169,7 @@ fn a_script_gets_objects() {
                 "code": "name-mismatch",
                 "key": "name",
                 "value": "other",
-                "message": "the name is not that of the place it lies in, `notes`",
+                "message": "the name differs from its directory or file, `notes`",
                 "hint": "write name: notes, or move the file",
             }],
         });

@@ -52,7 +52,7 @@ fn impossible_sandboxes_are_reported() {
     ");
     let terminal = "    capabilities: {client: {terminal: true}}\n";
     assert_snapshot!(both(&sandboxed(terminal, ""), "error:"), @"
-    error: ws/ACP.md:14:39: metadata.aip44.capabilities.client.terminal: commands would run in the client and not in the sandbox, so the tier sandboxed has no terminal
+    error: ws/ACP.md:14:39: metadata.aip44.capabilities.client.terminal: the tier sandboxed has no terminal: commands would run in the client, outside the sandbox
     ");
     let governed = sandboxed("", "network: {egress: [example.com]}\nenv: {passthrough: [KEY]}\n");
     agent_cli(&governed, "{provider: local, config: {}}");
@@ -76,7 +76,7 @@ fn misspelled_keys_below_aip44_are_reported() {
         &acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n    govenance: ./GOVERNANCE.md\n"),
     );
     assert_snapshot!(both(&governed, ""), @"
-    error: ws/ACP.md:13:5: metadata.aip44.govenance: `govenance` means nothing below aip44
+    error: ws/ACP.md:13:5: metadata.aip44.govenance: `govenance` is not a key of aip44
     hint: did you mean governance?
     ");
 }
@@ -87,9 +87,9 @@ fn an_operator_that_is_named_by_a_misspelled_key() {
     governed.file("ACP.md", &acp("server", "governance-aware", "    operater: ./OPERATOR.md\n"));
     let told = both(&governed, "");
     assert_snapshot!(told, @"
-    error: ws/ACP.md:6:7: kind: a server without an operator describes somebody else's, and cannot be served
+    error: ws/ACP.md:6:7: kind: a server without an operator describes an external agent and cannot be served
     hint: to serve it, add metadata.aip44.operator: ./OPERATOR.md
-    error: ws/ACP.md:12:5: metadata.aip44.operater: `operater` means nothing below aip44
+    error: ws/ACP.md:12:5: metadata.aip44.operater: `operater` is not a key of aip44
     hint: did you mean operator?
     ");
     // The file by itself is refused in the same words.
@@ -106,7 +106,7 @@ fn unknown_tool_kinds_are_reported() {
     let governed = Governed::bridge("");
     governed.tools("{id: 'kind:read'}, {id: 'kind:exec'}");
     assert_snapshot!(both(&governed, ""), @"
-    error: ws/OPERATOR.md:7:33: tools[1]: no tool is of the kind `exec`
+    error: ws/OPERATOR.md:7:33: tools[1]: no tool has the kind `exec`
     hint: did you mean kind:execute?
     ");
 }
@@ -158,8 +158,8 @@ fn a_dangling_reference_names_target_and_policy() {
     let governed = Governed::bridge("");
     std::fs::remove_file(governed.root().join("policies/shell/POLICY.md")).expect("it is there");
     assert_snapshot!(both(&governed, ""), @"
-    error: ws/GOVERNANCE.md:11:20: policies.shell.ref: the file `./policies/shell/POLICY.md` cannot be had: there is no such file
-    hint: write a path from the directory of this file on, such as ./FILE.md
+    error: ws/GOVERNANCE.md:11:20: policies.shell.ref: the file `./policies/shell/POLICY.md` cannot be had: no such file
+    hint: write a path relative to this file, such as ./FILE.md
     ");
 }
 
@@ -209,7 +209,7 @@ fn unreadable_revocations_are_reported() {
     std::fs::remove_file(governed.root().join(path)).expect("it is there");
     std::os::unix::fs::symlink("gone.json", governed.root().join(path)).expect("a link");
     assert_snapshot!(both(&governed, "error:"), @"
-    error: ws/.well-known/governance-revoked.json:1:1: the keys cannot be read: there is no such file
+    error: ws/.well-known/governance-revoked.json:1:1: the keys cannot be read: no such file
     ");
 }
 
@@ -307,7 +307,7 @@ fn identity_files_are_checked_with_their_bus_and_alone() {
     ]));
     assert_snapshot!(made, @"
     --- stderr ---
-    error: no tool is of the kind `exec`; did you mean kind:execute?
+    error: no tool has the kind `exec`; did you mean kind:execute?
     --- exit 2 ---
     ");
     let made = governed.dir.output_of(governed.dir.narrows([
@@ -336,14 +336,14 @@ fn identity_files_are_checked_with_their_bus_and_alone() {
     governed.dir.file("who.toml", "[[identity]]\nwho = \"bus:token:a\"\nscopes = [\"kind:serach\"]\n");
     assert_snapshot!(check(&governed, &["bus.toml"]), @r#"
     --- stderr ---
-    error: [DIR]/who.toml:3:11: no tool is of the kind `serach`; did you mean kind:search?
+    error: [DIR]/who.toml:3:11: no tool has the kind `serach`; did you mean kind:search?
     hint: it looks like this: [[identity]] who = "user:bob" scopes = ["kind:read"]
-    error: tokens.toml:5:11: no tool is of the kind `exec`; did you mean kind:execute?
+    error: tokens.toml:5:11: no tool has the kind `exec`; did you mean kind:execute?
     --- exit 2 ---
     "#);
     let bus = governed.dir.output_of(governed.dir.narrows(["bus", "--config", "bus.toml"]));
     assert!(
-        bus.contains("who.toml:3:11: no tool is of the kind `serach`") && bus.ends_with("--- exit 2 ---\n"),
+        bus.contains("who.toml:3:11: no tool has the kind `serach`") && bus.ends_with("--- exit 2 ---\n"),
         "{bus}"
     );
     let told = check(&governed, &["--json", "bus.toml", "tokens.toml"]);

@@ -302,7 +302,7 @@ fn invalid_arguments_are_refused() {
     assert_snapshot!(output(&["connect", "unix:/x/y"]), @"
     --- stderr ---
     error: unix:/x/y cannot be reached
-      because: nobody listens at /x/y: there is no such file
+      because: nobody listens at /x/y: no such file
     hint: is it running, and does it listen there?
     --- exit 5 ---
     ");

@@ -134,7 +134,7 @@ fn a_missing_program() {
     assert_snapshot!(told_with("./agent", &["Hi"]), @r#"
     --- stderr ---
     error: cannot start the agent "./agent"
-      because: there is no such file
+      because: no such file
     --- exit 5 ---
     "#);
     let dir = TestDir::new();

@@ -109,12 +109,12 @@ impl Drop for Cgroup {
                     std::thread::sleep(REMOVAL_PAUSE); // sleep: nobody tells when it is empty
                 }
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return tracing::warn!(path = %self.path.display(), %error, "a control group stays");
+                    return tracing::warn!(path = %self.path.display(), %error, "control group not removed");
                 }
                 _ => return,
             }
         }
-        tracing::warn!(path = %self.path.display(), "a control group stays: it has processes");
+        tracing::warn!(path = %self.path.display(), "control group not removed: it has processes");
     }
 }
 
@@ -166,7 +166,7 @@ fn remove_stale(parent: &Path) {
         if owner.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
             && let Err(error) = fs::remove_dir(entry.path())
         {
-            tracing::debug!(path = %entry.path().display(), %error, "a control group was left behind, and stays");
+            tracing::debug!(path = %entry.path().display(), %error, "leftover control group not removed");
         }
     }
 }

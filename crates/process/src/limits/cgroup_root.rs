@@ -125,17 +125,17 @@ impl CgroupRoot {
         });
         if !(self.top || given || marked) {
             let path = self.path.display();
-            return Err(format!("{path} was not handed over to this program (systemd: Delegate=yes)"));
+            return Err(format!("{path} is not delegated to this program (systemd: Delegate=yes)"));
         }
         access(&self.path, Access::WRITE_OK).map_err(|errno| self.explain(&errno.into()))?;
         match self.version {
             Version::One
                 if !self.top && self.lines("memory.use_hierarchy").is_ok_and(|lines| lines == ["0"]) =>
             {
-                Err(format!("in {} limits do not hold for parts", self.path.display()))
+                Err(format!("{} does not support limits for child groups", self.path.display()))
             }
             Version::Two if !self.lists_controller("cgroup.controllers")? => {
-                Err(format!("{} does not have it", self.path.display()))
+                Err(format!("{} does not provide it", self.path.display()))
             }
             _ => Ok(()),
         }

@@ -96,7 +96,7 @@ fn check_path(opened: &PathFd, path: &Path) -> io::Result<()> {
     if real.as_os_str() == path.as_os_str() {
         return Ok(());
     }
-    Err(io::Error::other(format!("{} leads through a link", path.display())))
+    Err(io::Error::other(format!("{} contains a symbolic link", path.display())))
 }
 
 /// The entries of the root directory, and whether each is a directory. Links lead to other entries.

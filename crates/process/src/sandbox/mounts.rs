@@ -116,7 +116,7 @@ impl Mounts {
     /// Prepares mounts for a private root.
     pub(crate) fn of(namespaces: Namespaces, layout: &Layout) -> io::Result<Self> {
         if layout.mounts.len() > MAX_ROOT_MOUNTS {
-            return Err(io::Error::other(format!("there are more than {MAX_ROOT_MOUNTS} places to show")));
+            return Err(io::Error::other(format!("more than {MAX_ROOT_MOUNTS} mounts")));
         }
         let (mut sources, mut places, mut writable) = (Vec::new(), Vec::new(), Vec::new());
         for mount in &layout.mounts {

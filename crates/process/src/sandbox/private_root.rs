@@ -81,7 +81,7 @@ pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Moun
         check_mount(mount)?;
         match pieces.iter_mut().find(|piece| piece.at == mount.at) {
             Some(piece) if piece.source == mount.source => piece.writable &= mount.writable,
-            Some(_) => return Err(unusable(&mount.at, "two different things are to be shown there")),
+            Some(_) => return Err(unusable(&mount.at, "two mounts have this path")),
             None => pieces.push(mount.clone()),
         }
     }
@@ -119,7 +119,7 @@ pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Moun
                 .symlink_metadata()
                 .is_ok_and(|found| found.is_dir() == piece.source.is_dir() && !found.is_symlink())
         {
-            return Err(unusable(&piece.at, "there is nothing on disk that it could be mounted on"));
+            return Err(unusable(&piece.at, "the mount point does not exist"));
         }
     }
     Ok(pieces)
@@ -161,7 +161,7 @@ fn check_mount(mount: &Mount) -> Result<(), SpawnError> {
     let is_plain = components.next() == Some(Component::RootDir)
         && components.all(|component| matches!(component, Component::Normal(_)));
     if !is_plain || mount.at == Path::new("/") {
-        return Err(unusable(&mount.at, "its place is not an absolute and plain path below the root"));
+        return Err(unusable(&mount.at, "the mount point is not an absolute, plain path"));
     }
     let covers = SYSTEM_DIRECTORIES
         .iter()
@@ -170,7 +170,7 @@ fn check_mount(mount: &Mount) -> Result<(), SpawnError> {
     let is_within =
         OWN_DIRECTORIES.iter().any(|own| mount.at.starts_with(own)) && !mount.at.starts_with("/tmp");
     if covers || is_within {
-        return Err(unusable(&mount.at, "the system has its own files there"));
+        return Err(unusable(&mount.at, "the mount point belongs to the system"));
     }
     Ok(())
 }
@@ -326,26 +326,26 @@ mod tests {
 
     #[test]
     fn places_that_cannot_be_had_are_refused() {
-        let system = "the system has its own files there";
+        let system = "the mount point belongs to the system";
         for (at, expected) in [
-            ("/", "its place is not an absolute and plain path below the root"),
-            ("work", "its place is not an absolute and plain path below the root"),
-            ("/work/../etc", "its place is not an absolute and plain path below the root"),
+            ("/", "the mount point is not an absolute, plain path"),
+            ("work", "the mount point is not an absolute, plain path"),
+            ("/work/../etc", "the mount point is not an absolute, plain path"),
             ("/usr", system),
             ("/var", system),
             ("/tmp", system),
             ("/proc/self", system),
             ("/dev/shm", system),
             ("/sys/fs", system),
-            ("/usr/no/such/directory", "there is nothing on disk that it could be mounted on"),
+            ("/usr/no/such/directory", "the mount point does not exist"),
         ] {
             assert_eq!(describe_pieces(&|top| vec![mount(top, at, true)]), expected, "{at}");
         }
         let nowhere =
             |top: &Path| vec![mount(top, "/work", true), mount(&top.join("docs"), "/work/new", false)];
-        assert_eq!(describe_pieces(&nowhere), "there is nothing on disk that it could be mounted on");
+        assert_eq!(describe_pieces(&nowhere), "the mount point does not exist");
         let twice = |top: &Path| vec![mount(top, "/work", true), mount(&top.join("docs"), "/work", false)];
-        assert_eq!(describe_pieces(&twice), "two different things are to be shown there");
+        assert_eq!(describe_pieces(&twice), "two mounts have this path");
         assert_eq!(
             describe_pieces(&|top| vec![mount(&top.join("none"), "/work", true)]),
             "No such file or directory (os error 2)"

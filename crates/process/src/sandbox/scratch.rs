@@ -69,7 +69,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = remove(&self.path, self.directory.as_fd()) {
-            tracing::warn!(path = %self.path.display(), %error, "a temporary directory could not be removed");
+            tracing::warn!(path = %self.path.display(), %error, "temporary directory not removed");
         }
     }
 }
@@ -88,7 +88,7 @@ fn remove_stale(parent: &Path) {
             && let Some(directory) = lock(&path)
             && let Err(error) = remove(&path, directory.as_fd())
         {
-            tracing::debug!(path = %path.display(), %error, "a temporary directory was left behind, and stays");
+            tracing::debug!(path = %path.display(), %error, "leftover temporary directory not removed");
         }
     }
 }

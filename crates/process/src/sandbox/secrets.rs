@@ -94,7 +94,7 @@ fn find_unreadable(top: &Path) -> io::Result<Vec<Hidden>> {
                 open.push((path, depth + 1));
             }
             if names > MAX_NAMES {
-                return Err(io::Error::other(format!("there is too much in {}", top.display())));
+                return Err(io::Error::other(format!("{} has too many files", top.display())));
             }
         }
     }
