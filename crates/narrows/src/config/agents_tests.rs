@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::super::file::File;
 use super::*;
 
-fn parse(text: &str) -> Read<Vec<AgentEntry>> {
+fn parse(text: &str) -> Result<Vec<AgentEntry>, ConfigError> {
     let file = File::parse(Path::new("/c/narrows.toml"), text, Some(Path::new("/home/me")))?;
     match file.wrong_agents.into_iter().next() {
         Some((_, error)) => Err(error),

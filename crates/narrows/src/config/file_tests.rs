@@ -10,7 +10,7 @@ use toml::{Table as Toml, Value};
 
 use super::*;
 
-fn parse(text: &str) -> Read<File> {
+fn parse(text: &str) -> Result<File, ConfigError> {
     let mut file = File::parse(Path::new("/c/narrows.toml"), text, Some(Path::new("/home/me")))?;
     let wrong = file.endpoints.iter_mut().find_map(|entry| entry.wrong.take());
     wrong.map_or(Ok(file), Err)

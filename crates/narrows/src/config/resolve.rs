@@ -119,8 +119,11 @@ fn first(
 ) -> Result<Option<Entry>, ConfigError> {
     let (of_flags, of_variables) = (flags.layer(), variables.layer()?);
     let has_env = of_variables.base_url.is_some() || of_variables.key.is_some();
-    let by_variable =
-        || Ok(variables.text(env::ENDPOINT)?.map(|name| (name, Origin::variable(env::ENDPOINT))));
+    let by_variable = || {
+        Ok::<_, ConfigError>(
+            variables.text(env::ENDPOINT)?.map(|name| (name, Origin::variable(env::ENDPOINT))),
+        )
+    };
     let wanted = match flags.endpoint.as_deref() {
         Some(name) => Some((name, Origin::Flag("--endpoint"))),
         // A URL on the command line is meant more than a name in the environment.
