@@ -30,7 +30,7 @@ use crate::owner_store::{self, Index, OwnersError};
 use crate::spawner::{self, WorkerEventSender};
 
 /// How much news of processes can be under way.
-const NEWS: usize = 256;
+const MAX_WORKER_EVENTS: usize = 256;
 
 /// Why a bus could not be started, or not be changed.
 #[derive(Debug, thiserror::Error)]
@@ -176,7 +176,7 @@ impl<B: Router> Bus<B> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), driver::waker_token())?);
         let mailbox = Arc::new(CommandQueue::new(Arc::clone(&waker)));
-        let (teller, news) = sync_channel(NEWS);
+        let (teller, news) = sync_channel(MAX_WORKER_EVENTS);
         let (orders, spawner) =
             spawner::start(WorkerEventSender { news: teller, waker: Arc::clone(&waker) })?;
         let mut brain = brain(&config);

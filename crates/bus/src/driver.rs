@@ -61,19 +61,19 @@ use poll_token::PollToken;
 use websocket::{ClientDecoder, Framed};
 
 /// How much is read at a time: a few long lines, so that none has to be put together from two reads.
-const READ: usize = 512 << 10;
+const READ_BYTES: usize = 512 << 10;
 /// How many events are taken at a time.
-const EVENTS: usize = 1024;
+const MAX_POLL_EVENTS: usize = 1024;
 /// How long a client that is hung up on may take for what waits for it.
-const LINGER: Duration = Duration::from_secs(1);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The same for one that reads slowly, as long as it takes something.
-const SLOW_LINGER: Duration = Duration::from_secs(3);
+const SLOW_LINGER_TIMEOUT: Duration = Duration::from_secs(3);
 /// The same when the bus stops.
-const LAST_LINGER: Duration = Duration::from_secs(5);
+const DRAIN_LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How much longer than it should a brain may take to stop if it has failed before, and may wait for what never comes.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
 /// How often writing is repeated because it made the core say more, before anything is read again.
-const SETTLE: usize = 8;
+const MAX_FLUSH_ROUNDS: usize = 8;
 
 /// Why a loop ended before it was told to.
 #[derive(Debug, thiserror::Error)]
@@ -170,7 +170,7 @@ impl<B: Router> Driver<B> {
             ports,
             client_cutters: Vec::new(),
             worker_lines: Vec::new(),
-            scratch: vec![0; READ].into_boxed_slice(),
+            scratch: vec![0; READ_BYTES].into_boxed_slice(),
             batch: Vec::new(),
             outcome: Outcome::default(),
             listeners: entries
@@ -207,13 +207,13 @@ impl<B: Router> Driver<B> {
         let copied = std::mem::take(&mut self.copied);
         drop(self);
         for copied in copied {
-            _ = copied.recv_timeout(LINGER);
+            _ = copied.recv_timeout(LINGER_TIMEOUT);
         }
         result
     }
 
     fn carry(&mut self) -> Result<(), LoopError> {
-        let mut events = Events::with_capacity(EVENTS);
+        let mut events = Events::with_capacity(MAX_POLL_EVENTS);
         self.open()?;
         loop {
             if let Some(error) = self.failed.take() {
@@ -348,7 +348,7 @@ impl<B: Router> Driver<B> {
 
     /// Does what the core ordered and writes what it said, until it says no more.
     fn settle(&mut self, now: Time) {
-        for _ in 0..SETTLE {
+        for _ in 0..MAX_FLUSH_ROUNDS {
             self.carry_out(now);
             self.send_entries();
             self.ports.flush(self.poll.registry(), &mut self.outcome);

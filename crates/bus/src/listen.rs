@@ -19,11 +19,11 @@ use crate::config::Door;
 pub(crate) use stdio::Ends;
 
 /// How many may wait to be let in. The system has a limit of its own.
-const BACKLOG: i32 = 4096;
+const LISTEN_BACKLOG: i32 = 4096;
 /// A peer that is gone without a word is noticed after 15 + 3 × 10 seconds.
-const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration::from_secs(10), 3);
+const TCP_KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration::from_secs(10), 3);
 /// The same for one that does not confirm what was sent to it.
-const UNCONFIRMED: Duration = Duration::from_secs(45);
+const UNCONFIRMED_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// Why nobody could come in somewhere.
 #[derive(Debug, thiserror::Error)]
@@ -201,13 +201,13 @@ fn tcp(host: &str, stall_timeout: Duration) -> Result<(Listener, SocketAddr), Li
         // would only add delay.
         sockopt::set_tcp_nodelay(&fd, true)?;
         sockopt::set_socket_keepalive(&fd, true)?;
-        sockopt::set_tcp_keepidle(&fd, KEEPALIVE.0)?;
-        sockopt::set_tcp_keepintvl(&fd, KEEPALIVE.1)?;
-        sockopt::set_tcp_keepcnt(&fd, KEEPALIVE.2)?;
-        let unconfirmed = UNCONFIRMED.max(stall_timeout).as_millis();
+        sockopt::set_tcp_keepidle(&fd, TCP_KEEPALIVE.0)?;
+        sockopt::set_tcp_keepintvl(&fd, TCP_KEEPALIVE.1)?;
+        sockopt::set_tcp_keepcnt(&fd, TCP_KEEPALIVE.2)?;
+        let unconfirmed = UNCONFIRMED_TIMEOUT.max(stall_timeout).as_millis();
         sockopt::set_tcp_user_timeout(&fd, u32::try_from(unconfirmed).unwrap_or(u32::MAX))?;
         rustix::net::bind(&fd, &address)?;
-        rustix::net::listen(&fd, BACKLOG)?;
+        rustix::net::listen(&fd, LISTEN_BACKLOG)?;
         let local = std::net::TcpListener::from(fd);
         let at = local.local_addr()?;
         Ok((local.into(), at))
@@ -274,7 +274,7 @@ fn bind_private(path: &Path, parent: &Path) -> io::Result<OwnedFd> {
         let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::net::bind(&fd, &SocketAddrUnix::new(name)?)?;
         std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o600))?;
-        rustix::net::listen(&fd, BACKLOG)?;
+        rustix::net::listen(&fd, LISTEN_BACKLOG)?;
         std::fs::hard_link(&inner, path)?;
         Ok(fd)
     };
@@ -334,7 +334,7 @@ mod tests {
             sockopt::tcp_keepintvl(&accepted).unwrap(),
             sockopt::tcp_keepcnt(&accepted).unwrap(),
         );
-        assert_eq!(kept, KEEPALIVE);
+        assert_eq!(kept, TCP_KEEPALIVE);
         assert_eq!(sockopt::tcp_user_timeout(&accepted).unwrap(), 45_000);
         let taken = open(&Door::Tcp(at), Duration::ZERO).unwrap_err();
         assert!(matches!(taken, ListenError::InUse(_)), "{taken:?}");

@@ -20,20 +20,20 @@ pub(crate) use file::File;
 pub use file::OwnersError;
 
 /// How many entries can be under way; more wait in the loop, which holds their clients.
-const ENTRIES: usize = 1024;
+const MAX_PENDING_ENTRIES: usize = 1024;
 /// How many are written at a time.
-const BATCH: usize = 4096;
+const MAX_BATCH_ENTRIES: usize = 4096;
 /// Of how many sessions it is known at most whose they are. Beyond that, the identity that has most of them loses those that were not used
 /// for the longest.
-const MOST: usize = 1 << 20;
+const MAX_OWNED_SESSIONS: usize = 1 << 20;
 /// How long the names of all these sessions may be together.
 const MAX_NAME_BYTES: usize = 256 << 20;
 /// How many entries may wait in the loop before no new sessions are taken.
 const MAX_WAITING: usize = 16_384;
 /// How often what has expired is looked for, in an index that nothing is written to.
-const SWEEP: Duration = Duration::from_secs(3600);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 /// How long a disk that refused is left alone.
-const REST: Duration = Duration::from_secs(5);
+const WRITE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// What is to be written down.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,8 +128,8 @@ impl Drop for OwnerWriter {
 
 /// Starts the thread that writes. It ends when the ledger is dropped and everything is written.
 pub(crate) fn start(index: Index, waker: Arc<Waker>) -> std::io::Result<(OwnerWriter, JoinHandle<()>)> {
-    let (sender, entries) = sync_channel(ENTRIES);
-    let (teller, told) = sync_channel(ENTRIES);
+    let (sender, entries) = sync_channel(MAX_PENDING_ENTRIES);
+    let (teller, told) = sync_channel(MAX_PENDING_ENTRIES);
     let tell = move |news| {
         if teller.send(news).is_ok()
             && let Err(error) = waker.wake()
@@ -168,7 +168,7 @@ impl Index {
         let bytes = known.keys().map(OwnedName::bytes).sum();
         let mut index = Self { file, known, bytes, expiry, missing: BTreeSet::new(), behind: None };
         index.expire(seconds());
-        index.shrink(MOST, MAX_NAME_BYTES);
+        index.shrink(MAX_OWNED_SESSIONS, MAX_NAME_BYTES);
         for (session, owned) in &index.known {
             learn(session, &owned.identity);
         }
@@ -197,7 +197,7 @@ impl Index {
                 }
             };
             let now = seconds();
-            let batch: Vec<_> = first.into_iter().chain(entries.try_iter().take(BATCH)).collect();
+            let batch: Vec<_> = first.into_iter().chain(entries.try_iter().take(MAX_BATCH_ENTRIES)).collect();
             let last = batch.last().map(|(number, _)| *number);
             self.write(batch.into_iter().map(|(_, entry)| entry), now);
             // If the loop is gone, what it has left to write still is.
@@ -205,8 +205,8 @@ impl Index {
                 tell(OwnerStoreEvent::Kept(last));
             }
             let mut forgotten = if last.is_none() { self.expire(now) } else { Vec::new() };
-            forgotten.extend(self.shrink(MOST, MAX_NAME_BYTES));
-            if self.file.lines() > 2 * self.known.len() + BATCH
+            forgotten.extend(self.shrink(MAX_OWNED_SESSIONS, MAX_NAME_BYTES));
+            if self.file.lines() > 2 * self.known.len() + MAX_BATCH_ENTRIES
                 && self.behind.is_none()
                 && let Err(error) = self.rewrite()
             {
@@ -220,7 +220,7 @@ impl Index {
 
     /// How long to wait for an entry: a disk that refused is tried again without one.
     fn patience(&self) -> Duration {
-        self.behind.map_or(SWEEP, |since| REST.saturating_sub(since.elapsed()))
+        self.behind.map_or(SWEEP_INTERVAL, |since| WRITE_RETRY_DELAY.saturating_sub(since.elapsed()))
     }
 
     /// Writes entries down, if they say anything new.
@@ -249,7 +249,7 @@ impl Index {
                 }
             }
         }
-        if self.behind.is_none_or(|since| since.elapsed() >= REST) {
+        if self.behind.is_none_or(|since| since.elapsed() >= WRITE_RETRY_DELAY) {
             self.catch_up();
         }
     }

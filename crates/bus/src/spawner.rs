@@ -24,20 +24,21 @@ use crate::config::Pool;
 use crate::driver;
 
 /// How many orders can be under way; more wait in the loop, which knows how many workers there are.
-const ORDERS: usize = 256;
+const MAX_PENDING_ORDERS: usize = 256;
 /// How many processes are started at a time.
-const FORKS: usize = 8;
+const MAX_CONCURRENT_STARTS: usize = 8;
 /// How much of a worker's stderr is kept, and how much of that is quoted.
-const STDERR: usize = 16 << 10;
-const QUOTED_LINES: usize = 5;
-const QUOTED_CHARS: usize = 1000;
+const STDERR_TAIL_BYTES: usize = 16 << 10;
+const MAX_QUOTED_LINES: usize = 5;
+const MAX_QUOTED_CHARS: usize = 1000;
 /// How long the end of a worker is held back for the end of its stderr.
-const LAST_STDERR: Duration = Duration::from_millis(300);
+const LAST_STDERR_TIMEOUT: Duration = Duration::from_millis(300);
 /// For what outlives its worker: the guardian sees to it alone, unless it is kept from doing so.
-const REMAINS: Ladder = Ladder { eof_grace: Duration::from_secs(4), term_grace: Duration::from_secs(1) };
+const LEFTOVER_LADDER: Ladder =
+    Ladder { eof_grace: Duration::from_secs(4), term_grace: Duration::from_secs(1) };
 /// How long a guardian may take to kill before that is done without it.
-const PATIENCE: Duration = Duration::from_secs(3);
-const AT_ONCE: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
+const GUARDIAN_KILL_TIMEOUT: Duration = Duration::from_secs(3);
+const IMMEDIATE_LADDER: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
 
 /// What the loop wants. A serial number is a worker's own, whoever has its slot later.
 #[derive(Debug)]
@@ -120,10 +121,10 @@ impl WorkerEventSender {
 /// # Errors
 /// When there is no thread or no runtime to be had.
 pub(crate) fn start(teller: WorkerEventSender) -> io::Result<(Orders, JoinHandle<()>)> {
-    let (sender, orders) = channel(ORDERS);
+    let (sender, orders) = channel(MAX_PENDING_ORDERS);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(FORKS)
+        .max_blocking_threads(MAX_CONCURRENT_STARTS)
         .thread_keep_alive(Duration::from_secs(1))
         .build()?;
     let thread = std::thread::Builder::new()
@@ -195,8 +196,8 @@ async fn raise(
                 if order.unwrap_or(true) {
                     child.kill();
                     stopping.spawn(async move {
-                        if timeout(PATIENCE, child.wait()).await.is_err() {
-                            child.stop(AT_ONCE).await;
+                        if timeout(GUARDIAN_KILL_TIMEOUT, child.wait()).await.is_err() {
+                            child.stop(IMMEDIATE_LADDER).await;
                         }
                     });
                 } else {
@@ -205,14 +206,14 @@ async fn raise(
             },
         }
     };
-    let exit = timeout(LAST_STDERR, child.wait()).await.unwrap_or(exit);
+    let exit = timeout(LAST_STDERR_TIMEOUT, child.wait()).await.unwrap_or(exit);
     if let Some(heard) = &mut heard {
         heard.tell();
     }
     let how = Ended { reason: exit.to_string(), stderr: last_words(&child), oom: exit.oom, ours: false };
     teller.tell(WorkerEvent::Gone { slot, serial, how });
     stopping.abort_all();
-    let exit = child.stop(REMAINS).await;
+    let exit = child.stop(LEFTOVER_LADDER).await;
     if exit.survivors > 0 {
         tracing::error!(
             pid = child.pid(),
@@ -240,9 +241,9 @@ fn part(mut child: Child) -> Result<(Child, OwnedFd, OwnedFd), String> {
 
 /// What a worker said last, on one line.
 fn last_words(child: &Child) -> String {
-    let tail = child.stderr().tail(QUOTED_LINES);
+    let tail = child.stderr().tail(MAX_QUOTED_LINES);
     let tail = tail.trim();
-    let excess = tail.chars().count().saturating_sub(QUOTED_CHARS);
+    let excess = tail.chars().count().saturating_sub(MAX_QUOTED_CHARS);
     let start = tail.char_indices().nth(excess).map_or(0, |(at, _)| at);
     let cut = if start > 0 { "…" } else { "" };
     format!("{cut}{}", tail[start..].replace('\n', " | "))
@@ -271,7 +272,7 @@ pub(crate) fn spec(pool: &Pool, environment: &[(OsString, OsString)]) -> Spec {
     spec.cwd.clone_from(&pool.cwd);
     spec.env = Environment::filtered(environment.iter().cloned(), &allowed);
     spec.env.extend(pool.env.iter());
-    spec.stderr_limit = STDERR;
+    spec.stderr_limit = STDERR_TAIL_BYTES;
     spec.limits = Limits { memory: pool.memory, pids: pool.pids };
     spec.descriptors = driver::own_descriptors();
     spec

@@ -67,13 +67,13 @@ use shared::Shared;
 use socket::Socket;
 
 /// How often files are looked at.
-const LOOKING: Duration = Duration::from_secs(2);
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How many sockets may wait to be adopted.
-const ADOPTING: usize = 256;
+const MAX_PENDING_ADOPTIONS: usize = 256;
 
 /// How long connections may take to say goodbye.
-const GOODBYE: Duration = Duration::from_secs(3);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Where and how clients come in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -320,7 +320,7 @@ impl HttpServer {
             addresses.push(bound);
         }
         let shared = Shared::new(limits, backend);
-        let (adopt, adopted) = mpsc::channel(ADOPTING);
+        let (adopt, adopted) = mpsc::channel(MAX_PENDING_ADOPTIONS);
         let known = doors.iter().map(|(door, _)| Arc::clone(door)).collect();
         let handle = Handle { shared: Arc::clone(&shared), doors: known, adopt };
         Ok(Self { shared, doors, addresses, adopted, handle })
@@ -350,7 +350,7 @@ impl HttpServer {
             let socket = tokio::net::TcpListener::from_std(socket)?;
             accepting.spawn(accept::accept(Arc::clone(&shared), door, socket));
         }
-        let mut looking = interval(LOOKING);
+        let mut looking = interval(FILE_CHECK_INTERVAL);
         looking.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -360,7 +360,7 @@ impl HttpServer {
             }
         }
         // Whoever has a connection is told; what is left after that is not waited for.
-        _ = tokio::time::timeout(GOODBYE, shared.sockets.closed()).await;
+        _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, shared.sockets.closed()).await;
         Ok(())
     }
 }
@@ -469,7 +469,9 @@ fn adopt(shared: &Arc<Shared>, adoption: Adoption) {
         None => {
             shared.refusals.add(Reason::Limit);
             socket.put(&connection::too_many(b"null"), &shared.scratch);
-            tokio::spawn(async move { socket.close(connection::REFUSED, "refused", &shared.scratch).await });
+            tokio::spawn(
+                async move { socket.close(connection::REFUSED_CODE, "refused", &shared.scratch).await },
+            );
         }
     }
 }

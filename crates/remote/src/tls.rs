@@ -213,7 +213,7 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsErro
 pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let pem = read(path)?;
     let text = String::from_utf8_lossy(&pem);
-    if LOCKED.iter().any(|mark| text.contains(mark)) {
+    if ENCRYPTED_KEY_MARKERS.iter().any(|mark| text.contains(mark)) {
         return Err(wrong(path, FileFault::Locked));
     }
     PrivateKeyDer::from_pem_slice(&pem).map_err(|error| match error {
@@ -223,7 +223,7 @@ pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsErro
 }
 
 /// What stands in a private key with a password, in its new form and its old one.
-const LOCKED: [&str; 2] = ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"];
+const ENCRYPTED_KEY_MARKERS: [&str; 2] = ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"];
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     fs::read(path).map_err(|error| wrong(path, FileFault::Unreadable(error)))

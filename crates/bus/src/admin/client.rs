@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How long the next piece of an answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest answer.
-const LONGEST: u64 = 64 << 20;
+const MAX_RESPONSE_BYTES: u64 = 64 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ pub enum AskError {
 /// # Errors
 /// When there is no bus, or it does not give it.
 pub fn ask(path: &Path, page: &str) -> Result<String, AskError> {
-    ask_within(path, page, PATIENCE)
+    ask_within(path, page, READ_TIMEOUT)
 }
 
 fn ask_within(path: &Path, page: &str, patience: Duration) -> Result<String, AskError> {
@@ -61,7 +61,7 @@ fn ask_within(path: &Path, page: &str, patience: Duration) -> Result<String, Ask
         return Err(AskError::Clients);
     }
     let mut answer = first.to_vec();
-    stream.take(LONGEST).read_to_end(&mut answer).map_err(failed)?;
+    stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut answer).map_err(failed)?;
     read(&answer)
 }
 

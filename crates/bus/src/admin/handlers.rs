@@ -21,17 +21,17 @@ use crate::core::Status;
 use crate::driver::Queues;
 
 /// How long the loop may take to tell how it is.
-const PATIENCE: Duration = Duration::from_secs(5);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What there is, for those who ask for something else.
-const PAGES: &str = "there are /health, /ready, /status and /metrics\n";
+const NOT_FOUND_TEXT: &str = "there are /health, /ready, /status and /metrics\n";
 /// Why somebody is sent away.
-const THIS_MACHINE: &str =
+const REMOTE_HOST_TEXT: &str =
     "this port is for this machine: ask for it as 127.0.0.1, [::1] or localhost, also in the Host header\n";
 /// Why a web page is refused.
-const NO_PAGES: &str = "this port is not for web pages: requests with an Origin are refused\n";
+const ORIGIN_REFUSED_TEXT: &str = "this port is not for web pages: requests with an Origin are refused\n";
 /// The answer to a request that names several hosts.
-const ONE_HOST: &str = "a request has one Host header\n";
+const MANY_HOSTS_TEXT: &str = "a request has one Host header\n";
 
 /// What answers are made of.
 pub(super) struct Pages {
@@ -49,9 +49,9 @@ pub(super) fn private(pages: Arc<Pages>) -> Router {
         .route("/ready", get(ready))
         .route("/status", get(status))
         .route("/metrics", get(figures))
-        .fallback(|| async { (StatusCode::NOT_FOUND, format!("there is no such page; {PAGES}")) })
+        .fallback(|| async { (StatusCode::NOT_FOUND, format!("there is no such page; {NOT_FOUND_TEXT}")) })
         .method_not_allowed_fallback(|| async {
-            (StatusCode::METHOD_NOT_ALLOWED, format!("pages can only be got; {PAGES}"))
+            (StatusCode::METHOD_NOT_ALLOWED, format!("pages can only be got; {NOT_FOUND_TEXT}"))
         })
         .with_state(pages)
 }
@@ -74,19 +74,19 @@ async fn only_this_machine(request: Request, next: Next) -> Response {
 fn check_host(request: &Request) -> Result<(), (StatusCode, &'static str)> {
     let headers = request.headers();
     if headers.contains_key(header::ORIGIN) {
-        return Err((StatusCode::FORBIDDEN, NO_PAGES));
+        return Err((StatusCode::FORBIDDEN, ORIGIN_REFUSED_TEXT));
     }
     let mut hosts = headers.get_all(header::HOST).iter();
     let host = hosts.next().and_then(|host| host.to_str().ok());
     if hosts.next().is_some() {
-        return Err((StatusCode::BAD_REQUEST, ONE_HOST));
+        return Err((StatusCode::BAD_REQUEST, MANY_HOSTS_TEXT));
     }
     if request.uri().authority().is_some_and(|authority| !is_this_machine(authority.as_str())) {
-        return Err((StatusCode::BAD_REQUEST, THIS_MACHINE));
+        return Err((StatusCode::BAD_REQUEST, REMOTE_HOST_TEXT));
     }
     match host {
         Some(host) if is_this_machine(host) => Ok(()),
-        _ => Err((StatusCode::FORBIDDEN, THIS_MACHINE)),
+        _ => Err((StatusCode::FORBIDDEN, REMOTE_HOST_TEXT)),
     }
 }
 
@@ -100,7 +100,7 @@ fn is_this_machine(host: &str) -> bool {
 
 async fn ask(pages: &Pages) -> Result<(Status, Queues), Response> {
     let gone = |why: &'static str| (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
-    match timeout(PATIENCE, pages.bus.report()).await {
+    match timeout(STATUS_TIMEOUT, pages.bus.report()).await {
         Ok(Ok((mut status, queues))) => {
             status.counters.refused_users += pages.refused_users.load(Ordering::Relaxed);
             Ok((status, queues))

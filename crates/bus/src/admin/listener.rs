@@ -22,13 +22,13 @@ use crate::listen::{self, BoundListener, Family, ListenError, Listener};
 use crate::log_limit::LogLimit;
 
 /// How many connections one door has at once.
-const CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// How long a connection may neither send nor take anything.
-const IDLE: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a request may take to come, once it has begun.
-const HALF: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long nobody is let in after the system had no room for one.
-const REST: Duration = Duration::from_millis(200);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// How many refused connections are answered at once. One more is closed without an answer.
 const MAX_REFUSALS: usize = 16;
 /// How much of the request of a refused user is read.
@@ -47,7 +47,7 @@ pub(super) struct Entrance {
 impl Entrance {
     /// Opens it. A port is for the user `only`, or if absent for every user. Also tells where it is.
     pub(super) fn open(door: &Door, only: Option<u32>) -> Result<(Self, Door), ListenError> {
-        let (entry, address) = listen::open(door, IDLE)?;
+        let (entry, address) = listen::open(door, IDLE_TIMEOUT)?;
         match entry {
             BoundListener::Socket(mut listener) => {
                 listener.only = only;
@@ -67,7 +67,7 @@ impl Entrance {
 
     async fn try_serve(self, pages: Arc<Pages>) -> io::Result<()> {
         let fd = self.listener.fd.try_clone()?;
-        let seats = Seats::new(CONNECTIONS);
+        let seats = Seats::new(MAX_CONNECTIONS);
         let only = self.listener.only;
         let refused_users = Arc::clone(&pages.refused_users);
         let guarded = |socket| Guarded {
@@ -147,7 +147,7 @@ async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
     };
     // The peer may be gone, or do nothing: both are its own affair.
-    _ = timeout(HALF, answer).await;
+    _ = timeout(REQUEST_TIMEOUT, answer).await;
 }
 
 impl Accepting for Guarded {
@@ -167,7 +167,7 @@ impl Accepting for Guarded {
                 Ok(stream) => self.refuse(stream),
                 Err(error) => {
                     tracing::debug!(%error, "an operator could not be let in");
-                    sleep(REST).await;
+                    sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }
         }
@@ -214,7 +214,7 @@ struct Visit {
 
 impl Visit {
     fn new(stream: Stream, seat: Seat) -> Self {
-        Self { stream, idle: Box::pin(sleep(IDLE)), seat }
+        Self { stream, idle: Box::pin(sleep(IDLE_TIMEOUT)), seat }
     }
 
     /// Something moved, so that there is this much time for the next to move; or nothing did: then it ends once the time is over.
@@ -237,8 +237,8 @@ impl Visit {
     fn heard(&mut self, read: &[u8]) -> Option<Duration> {
         match self.seat.hear(read) {
             (Request::Part(_), Request::Part(_)) => None,
-            (_, Request::Part(_)) => Some(HALF),
-            (_, Request::Nothing | Request::Whole) => Some(IDLE),
+            (_, Request::Part(_)) => Some(REQUEST_TIMEOUT),
+            (_, Request::Nothing | Request::Whole) => Some(IDLE_TIMEOUT),
         }
     }
 }
@@ -268,7 +268,7 @@ impl AsyncWrite for Visit {
             Stream::Unix(stream) => Pin::new(stream).poll_write(cx, from),
             Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, from),
         };
-        self.watched(cx, moved, Some(IDLE))
+        self.watched(cx, moved, Some(IDLE_TIMEOUT))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     /// Long enough for a loaded machine; nothing waits for it unless something is wrong.
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
     #[tokio::test(start_paused = true)]
     async fn who_does_nothing_is_hung_up_on() {
@@ -301,7 +301,7 @@ mod tests {
         let mut visit = Visit::new(Stream::Unix(ours), seats.take().await);
         let error = visit.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert!(began.elapsed() >= IDLE);
+        assert!(began.elapsed() >= IDLE_TIMEOUT);
         drop(visit);
         assert!(timeout(Duration::ZERO, seats.take()).await.is_ok(), "there is room for the next");
     }
@@ -314,11 +314,11 @@ mod tests {
         let error = loop {
             theirs.write_all(b"x").await.unwrap();
             visit.read_u8().await.unwrap();
-            if let Ok(ended) = timeout(HALF / 4, visit.read_u8()).await {
+            if let Ok(ended) = timeout(REQUEST_TIMEOUT / 4, visit.read_u8()).await {
                 break ended.unwrap_err();
             }
         };
-        assert_eq!((error.kind(), began.elapsed()), (io::ErrorKind::TimedOut, HALF));
+        assert_eq!((error.kind(), began.elapsed()), (io::ErrorKind::TimedOut, REQUEST_TIMEOUT));
         // Whoever has asked has more time to take the answer.
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut visit = Visit::new(Stream::Unix(ours), Seats::new(1).take().await);
@@ -326,7 +326,7 @@ mod tests {
         visit.read_exact(&mut [0; 18]).await.unwrap();
         let began = Instant::now();
         visit.read_u8().await.unwrap_err();
-        assert!(began.elapsed() >= IDLE);
+        assert!(began.elapsed() >= IDLE_TIMEOUT);
     }
 
     #[tokio::test(start_paused = true)]
@@ -355,7 +355,7 @@ mod tests {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let began = Instant::now();
         refuse(ours).await;
-        assert_eq!(began.elapsed(), HALF);
+        assert_eq!(began.elapsed(), REQUEST_TIMEOUT);
     }
 
     #[tokio::test]
@@ -402,7 +402,7 @@ mod tests {
             let mut visitor = UnixStream::connect(&path).await.unwrap();
             visitor.write_all(said.as_bytes()).await.unwrap();
             visitors.push(visitor);
-            let (mut visit, ()) = timeout(PATIENCE, door.accept()).await.unwrap();
+            let (mut visit, ()) = timeout(TEST_TIMEOUT, door.accept()).await.unwrap();
             let mut heard = vec![0; said.len()];
             visit.read_exact(&mut heard).await.unwrap();
             reads.push(tokio::spawn(async move { visit.read_u8().await.map_err(|error| error.kind()) }));

@@ -41,7 +41,7 @@ const COUNTERS: [Counter; 16] = [
 /// Of an identity: name, kind, meaning, value.
 type Having = (&'static str, &'static str, &'static str, fn(&IdentityStatus) -> u64);
 
-const OF_IDENTITIES: [Having; 3] = [
+const IDENTITY_GAUGES: [Having; 3] = [
     ("identity_clients", "gauge", "Clients of an identity.", |has| has.clients as u64),
     ("identity_sessions", "gauge", "Sessions of an identity.", |has| has.sessions as u64),
     ("identity_refused_total", "counter", "What an identity was refused because it had too much.", |has| {
@@ -137,7 +137,7 @@ pub(super) fn text(
         let listener = label(listener);
         _ = writeln!(out, "narrows_bus_listener_clients{{listener=\"{listener}\"}} {count}");
     }
-    for (name, kind, meaning, value) in OF_IDENTITIES {
+    for (name, kind, meaning, value) in IDENTITY_GAUGES {
         head(&mut out, name, kind, meaning);
         for (identity, has) in &status.identities {
             _ = writeln!(out, "narrows_bus_{name}{{identity=\"{}\"}} {}", label(identity), value(has));

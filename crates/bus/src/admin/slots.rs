@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
 /// How long to wait before it is looked again who could go.
-const LOOK: Duration = Duration::from_millis(200);
+const EVICTION_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// All places of a door.
 pub(super) struct Seats {
@@ -71,7 +71,9 @@ impl Seats {
                 break slot;
             }
             self.make_room();
-            if let Ok(Ok(slot)) = timeout(LOOK, Arc::clone(&self.slots).acquire_owned()).await {
+            if let Ok(Ok(slot)) =
+                timeout(EVICTION_CHECK_INTERVAL, Arc::clone(&self.slots).acquire_owned()).await
+            {
                 break slot;
             }
         };

@@ -14,7 +14,7 @@ use super::state::RequestLocation;
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
 /// How many entries an array of a worker's may have: what is lost of one is lost for somebody else.
-const MOST_OF_WORKER: usize = 10_000;
+const MAX_WORKER_ENTRIES: usize = 10_000;
 
 /// Answers up to this length are kept even if too much is: an error in their place would be no shorter.
 const MAX_ERROR_BYTES: usize = 512;
@@ -84,7 +84,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let frame = Frame::parse(Bytes::copy_from_slice(message.bytes()));
         let most = match sender {
             Sender::Client(_) => self.core.limits.max_batch,
-            Sender::Worker(_) => MOST_OF_WORKER,
+            Sender::Worker(_) => MAX_WORKER_ENTRIES,
         };
         let (batch, steps) = match Batch::open(&frame, most) {
             Ok(opened) => opened,

@@ -15,7 +15,7 @@ use super::state::{HeldLine, RequestKind, RequestLocation};
 use super::table::ClientKey;
 
 /// Among how many lines that wait for a worker one is looked for. One behind them is given up on when they have gone.
-const LOOKED_AT: usize = 256;
+const MAX_SEARCHED_LINES: usize = 256;
 
 impl<O: CoreOutput> Ctx<'_, O> {
     /// A client gives up on a request: its worker knows that by another id.
@@ -87,7 +87,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     fn place_among_held(&mut self, client: ClientKey, id: &[u8]) -> Option<usize> {
         let held = self.core.client(client)?.held.as_ref()?;
-        held.lines.iter().take(LOOKED_AT).position(|held| held.line.id() == Some(id))
+        held.lines.iter().take(MAX_SEARCHED_LINES).position(|held| held.line.id() == Some(id))
     }
 
     /// One that several workers are asked: none of them need go on.

@@ -17,7 +17,7 @@ use super::turn_end::wire_name;
 use super::{Ctx, millis};
 
 /// How long it is believed that a worker takes no more sessions than it had when it said so.
-const FULL: Time = Time::from_secs(60);
+const CAPACITY_TRUST_DURATION: Time = Time::from_secs(60);
 
 impl<O: CoreOutput> Ctx<'_, O> {
     /// The worker with the least to do that `client` may use.
@@ -154,7 +154,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !is_full || !self.core.pool_of(pool).is_shared() || self.core.draining {
             return Some(pending);
         }
-        let until = self.now + FULL;
+        let until = self.now + CAPACITY_TRUST_DURATION;
         if let Some(state) = self.core.worker(worker) {
             state.capacity = Some((state.sessions.len().max(1), until));
         }

@@ -18,7 +18,7 @@ use super::errors::unknown_session;
 use super::former_names::NameUse;
 use super::identity::Identity;
 use super::restore::namesake;
-use super::route::{MOST_NAME, Route};
+use super::route::{MAX_SESSION_NAME_BYTES, Route};
 use super::session::{SessionKey, SessionState, quoted};
 use super::session_keys::decoded;
 use super::splice::Parts;
@@ -26,9 +26,9 @@ use super::state::RequestKind;
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
 /// How many child sessions one session may have; the oldest is forgotten for one more.
-const MOST_OF_SESSION: usize = 1_000;
+const MAX_OF_SESSION: usize = 1_000;
 /// The same for all sessions of one worker.
-const MOST_OF_WORKER: usize = 4_096;
+const MAX_OF_WORKER: usize = 4_096;
 /// How many children all sessions of one identity have.
 const MAX_OF_IDENTITY: usize = 16_384;
 /// How long all ids of the children of one session may be together.
@@ -163,11 +163,11 @@ static END_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KIND
 pub(super) fn told(message: View<'_>) -> Option<Told> {
     match kind_at_usual_place(message) {
         Some(kind) if !kind.ends_with(KIND_END) => None,
-        _ => read_update(message.params()?),
+        _ => parse_update(message.params()?),
     }
 }
 
-fn read_update(params: &[u8]) -> Option<Told> {
+fn parse_update(params: &[u8]) -> Option<Told> {
     let is_kind = |at: usize| KINDS.iter().any(|kind| params[..at].ends_with(kind));
     END_FINDER.find_iter(params).find(|at| is_kind(*at))?;
     let inner = |text: &'_ [u8], key: &str| member(text, key).ok().flatten();
@@ -177,7 +177,7 @@ fn read_update(params: &[u8]) -> Option<Told> {
         "state_update" => Some(Told::Running(text("state").as_deref() != Some("idle"))),
         "subagent_update" => {
             let name = text("sessionId").filter(|name| !name.is_empty())?;
-            (name.len() <= MOST_NAME).then(|| Told::Child(name.into()))
+            (name.len() <= MAX_SESSION_NAME_BYTES).then(|| Told::Child(name.into()))
         }
         _ => None,
     }
@@ -319,13 +319,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let identity_is_full = count >= MAX_OF_IDENTITY || bytes + length > MAX_IDENTITY_BYTES;
             let kin = session.kin.as_deref();
             let session_is_full = kin.is_some_and(|kin| {
-                kin.children.len() >= MOST_OF_SESSION || kin.bytes + length > MAX_SESSION_BYTES
+                kin.children.len() >= MAX_OF_SESSION || kin.bytes + length > MAX_SESSION_BYTES
             });
             let own = kin.and_then(|kin| kin.children.front().copied());
             let Some(state) = self.core.workers.get(worker) else { return false };
             let oldest = if session_is_full || identity_is_full {
                 own
-            } else if state.children.len() >= MOST_OF_WORKER {
+            } else if state.children.len() >= MAX_OF_WORKER {
                 let serial = |key: &ChildKey| self.core.children.get(*key).map(|child| child.serial);
                 state.children.values().copied().min_by_key(serial)
             } else {
@@ -539,7 +539,7 @@ mod tests {
         );
         check(r#"{"update":{"sessionUpdate":"subagent_update","sessionId":7}}"#, None);
         check(r#"{"update":{"sessionUpdate":"subagent_update","sessionId":""}}"#, None);
-        let long = "x".repeat(MOST_NAME + 1);
+        let long = "x".repeat(MAX_SESSION_NAME_BYTES + 1);
         check(&format!(r#"{{"update":{{"sessionUpdate":"subagent_update","sessionId":"{long}"}}}}"#), None);
         check(r#"{"update":{"sessionUpdate":"tool_call_update","rawInput":["subagent_update"]}}"#, None);
         check(r#"{"update":{"sessionUpdate":"agent_message_chunk","text":"\"subagent_update\""}}"#, None);

@@ -19,7 +19,7 @@ use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
 /// The longest request to open a session that is kept until it is answered.
-const MOST_OPENING: usize = 256 << 10;
+const MAX_KEPT_OPENING_BYTES: usize = 256 << 10;
 
 impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn forward(
@@ -108,7 +108,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         // One that is too long to be kept is not tried elsewhere, nor taken up again.
         let opens = what.creates() || what.reopens();
         let length = message.bytes().len();
-        let is_kept = length <= MOST_OPENING && !(opens && self.core.is_too_much(identity, length));
+        let is_kept = length <= MAX_KEPT_OPENING_BYTES && !(opens && self.core.is_too_much(identity, length));
         let line = if is_kept { message.bytes() } else { b"" };
         let charge = opens.then(|| self.core.charge(client, line.len()));
         let again = self.core.client(client).and_then(|state| state.again.take_if(|again| **again == *id));

@@ -12,8 +12,8 @@ use super::route::Route;
 use super::session::SessionKey;
 use super::splice::Parts;
 use super::state::{
-    Asked, ClientState, LONG_ID_BYTES, MAX_LONG_IDS, MOST_OPEN, PoolState, RequestKind, RequestLocation,
-    RequestOrigin,
+    Asked, ClientState, LONG_ID_BYTES, MAX_LONG_IDS, MAX_OPEN_REQUESTS, PoolState, RequestKind,
+    RequestLocation, RequestOrigin,
 };
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
@@ -22,7 +22,7 @@ use super::timer::Timer;
 pub(super) const MCP_CANCELLED: &str = "notifications/cancelled";
 /// How MCP says that the answer to `initialize` has come, and how long that may be to be kept.
 const MCP_INITIALIZED: &str = "notifications/initialized";
-const MOST_INITIALIZED: usize = 4096;
+const MAX_INITIALIZED_BYTES: usize = 4096;
 
 impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn client_open(&mut self, from: ClientInfo<'_>) -> Option<ClientKey> {
@@ -118,7 +118,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some((what, gives_up)) = kind_of(message) else { return };
         let tag = message.tag();
         let is_long = id.len() + tag.map_or(0, <[u8]>::len) > LONG_ID_BYTES;
-        let most = if is_long { MAX_LONG_IDS } else { MOST_OPEN };
+        let most = if is_long { MAX_LONG_IDS } else { MAX_OPEN_REQUESTS };
         if self.core.client(client).is_some_and(|state| state.inflight.len() >= most) {
             let error =
                 RpcError::new(Code::Backpressure, "too many requests of this connection are unanswered");
@@ -203,7 +203,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         if method == MCP_INITIALIZED
-            && message.bytes().len() <= MOST_INITIALIZED
+            && message.bytes().len() <= MAX_INITIALIZED_BYTES
             && let Some(state) = self.core.client(client)
         {
             state.initialized = Some(message.bytes().into());

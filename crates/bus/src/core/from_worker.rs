@@ -13,11 +13,11 @@ use super::open_timeout::Opener;
 use super::request_id::{self, Digits};
 use super::session::{Session, SessionKey, SessionState, quoted};
 use super::splice::Parts;
-use super::state::{Asked, MOST_OPEN, RequestOrigin, Tenants, WorkerLifecycle};
+use super::state::{Asked, MAX_OPEN_REQUESTS, RequestOrigin, Tenants, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
 
 /// How often a worker may misbehave within a window before it is exchanged.
-const STRIKES: usize = 3;
+const MAX_STRIKES: usize = 3;
 
 /// Whom something of a worker's is for.
 enum Target {
@@ -141,7 +141,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     self.answer_for_nobody(&asked);
                     return;
                 }
-                if state.asked.len() >= MOST_OPEN {
+                if state.asked.len() >= MAX_OPEN_REQUESTS {
                     let error =
                         RpcError::new(Code::Backpressure, "the client has too many requests to answer");
                     self.fail_asked(&asked, &error);
@@ -462,12 +462,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let now = self.now;
         let Some(state) = self.core.worker(worker) else { return };
         state.strikes.retain(|at| *at >= since);
-        if state.strikes.len() >= STRIKES {
+        if state.strikes.len() >= MAX_STRIKES {
             // It goes already, however much it adds before it can.
             return;
         }
         state.strikes.push(now);
-        let is_out = state.strikes.len() >= STRIKES;
+        let is_out = state.strikes.len() >= MAX_STRIKES;
         self.tell(Note::Strike { worker: worker.into(), what });
         if is_out {
             self.retire(worker, what);

@@ -19,7 +19,7 @@ use super::timer::Timer;
 use super::{Core, Ctx};
 
 /// How many lines may wait for one worker.
-const MOST_WAITING: usize = 1024;
+const MAX_BACKLOG_LINES: usize = 1024;
 
 /// The longest answer to `initialize`, and the most values in it: it is read whole, and kept of each worker that all share.
 const MAX_ANSWER_BYTES: usize = 256 << 10;
@@ -88,7 +88,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let limit = self.core.limits.queue_bytes;
         let Some(state) = self.core.worker(worker) else { return };
         let held: usize = state.backlog.iter().map(|waiting| waiting.line.len()).sum();
-        if held > limit || state.backlog.len() >= MOST_WAITING {
+        if held > limit || state.backlog.len() >= MAX_BACKLOG_LINES {
             if let Some(id) = message.id() {
                 let error = RpcError::new(Code::Backpressure, "too much waits for the agent to be ready");
                 self.refuse(client, id, batch, message.tag(), &error);

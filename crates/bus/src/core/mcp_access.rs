@@ -27,7 +27,7 @@ const FOLDED: &str = "mcpservers";
 
 /// What the description of a server that lives in the client consists of. With anything else in it, an agent that does not
 /// know the type could take it for a server of another type.
-const OF_ACP: [&str; 5] = ["type", "name", "id", "serverId", "_meta"];
+const ACP_SERVER_KEYS: [&str; 5] = ["type", "name", "id", "serverId", "_meta"];
 
 /// The most servers that a session is opened with. Each is looked at by the loop that serves everybody.
 const MAX_SERVERS: usize = 256;
@@ -191,7 +191,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 }
 
 /// The keys that agents read as the id of a server that lives in the client, without case, `_` and `-`.
-const IDS: [&str; 4] = ["id", "serverid", "acpid", "connectionid"];
+const ID_KEYS: [&str; 4] = ["id", "serverid", "acpid", "connectionid"];
 
 /// Returns `true` if every reader finds the same servers of the client in a request that opens a session. Their ids are read again where the
 /// request is routed, by a reader that refuses numbers out of range and deep nesting.
@@ -228,7 +228,7 @@ fn is_of_client(entry: &[u8]) -> Option<bool> {
         if key == "type" {
             kind = decoded(value);
         }
-        if IDS.iter().any(|name| folds_to(&key, name)) {
+        if ID_KEYS.iter().any(|name| folds_to(&key, name)) {
             let text = decoded(value).filter(|_| matches!(&*key, "id" | "serverId"));
             is_ambiguous |= text.is_none() || (id.is_some() && id != text);
             id = text;
@@ -311,7 +311,7 @@ fn described(listed: &[McpServer], is_v2: bool, entry: &[u8]) -> Result<Option<V
     let text = |key: &str| found.iter().find(|(name, _)| name == key).and_then(|(_, value)| decoded(value));
     let kind = text("type");
     if kind.as_deref() == Some("acp") {
-        let is_plain = found.iter().all(|(key, _)| OF_ACP.contains(&key.as_str()));
+        let is_plain = found.iter().all(|(key, _)| ACP_SERVER_KEYS.contains(&key.as_str()));
         return if is_plain { Ok(None) } else { Err(Refused) };
     }
     let name = text("name").ok_or(Refused)?;

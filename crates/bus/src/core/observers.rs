@@ -20,15 +20,15 @@ use super::route::Route;
 use super::session::{Session, SessionKey, SessionState};
 use super::splice::Parts;
 use super::state::{
-    Asked, MOST_OPEN, Raw, RequestKind, RequestLocation, RequestOrigin, WorkerLifecycle, WorkerState,
+    Asked, MAX_OPEN_REQUESTS, Raw, RequestKind, RequestLocation, RequestOrigin, WorkerLifecycle, WorkerState,
 };
 use super::table::{ClientKey, WorkerKey};
 use super::turn_end::wire_name;
 
 /// The longest answer to the opening of a session that is kept for those who come later.
-const MOST_RESULT: usize = 64 << 10;
+const MAX_RESULT_BYTES: usize = 64 << 10;
 /// How many may watch one session.
-const MOST_OBSERVERS: usize = 64;
+const MAX_OBSERVERS: usize = 64;
 
 /// What is kept of a session for those who watch it.
 #[derive(Debug, Default)]
@@ -124,7 +124,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(watch) = session.watch.as_deref_mut() else { return };
         watch.quiet = provisional && message.result().is_none();
         watch.gone |= !provisional && message.result().is_none();
-        let Some(result) = message.result().filter(|result| result.len() <= MOST_RESULT) else { return };
+        let Some(result) = message.result().filter(|result| result.len() <= MAX_RESULT_BYTES) else { return };
         let mut result: Map<String, Value> = serde_json::from_slice(result).unwrap_or_default();
         result.remove("sessionId");
         watch.result = Value::Object(result).to_string().into_bytes().into();
@@ -165,7 +165,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let (busy, settled) = (session.is_busy(), !session.provisional && !session.unsure);
         let Some(watch) = session.watch.as_deref() else { return in_use };
         let watches = watch.observers.contains(&client);
-        let room = watch.observers.len() < MOST_OBSERVERS;
+        let room = watch.observers.len() < MAX_OBSERVERS;
         match what {
             RequestKind::Load if settled && (watches || room) && self.can_tell(key) => Some(Route::Tell(key)),
             _ if what.reopens() && settled && (watches || room) => Some(Route::Attach(key)),
@@ -442,7 +442,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         let (key, line, batch) = (shared.session, shared.line.clone(), shared.batch);
         let Some(state) = self.core.client(client) else { return };
-        if state.eof || state.closing || state.asked.len() >= MOST_OPEN {
+        if state.eof || state.closing || state.asked.len() >= MAX_OPEN_REQUESTS {
             return;
         }
         state.next_ask += 1;

@@ -39,7 +39,7 @@ enum Kept {
 }
 
 /// How many sessions are remembered that are nowhere written down.
-const MOST_REMEMBERED: usize = 1 << 16;
+const MAX_REMEMBERED_NAMES: usize = 1 << 16;
 
 /// Owners of sessions. Empty where identities are not told apart.
 ///
@@ -86,7 +86,7 @@ impl Owners {
             // Nobody loses one because of another who has more.
             let count: usize = self.remembered.values().map(VecDeque::len).sum();
             let most = self.remembered.values_mut().max_by_key(|names| names.len());
-            if count > MOST_REMEMBERED
+            if count > MAX_REMEMBERED_NAMES
                 && let Some(oldest) = most.and_then(VecDeque::pop_front)
             {
                 self.forget(&oldest);

@@ -18,7 +18,7 @@ use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
 /// How many lines may wait for one session.
-const MOST_WAITING: usize = 1024;
+const MAX_WAITING_LINES: usize = 1024;
 
 impl<O: CoreOutput> Ctx<'_, O> {
     /// Keeps a line until its session lives again.
@@ -33,7 +33,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let at = self.now + self.core.limits.initialize_timeout;
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let held: usize = session.waiting.iter().map(|waiting| waiting.line.len()).sum();
-        if held > limit || session.waiting.len() >= MOST_WAITING {
+        if held > limit || session.waiting.len() >= MAX_WAITING_LINES {
             if let Some(id) = message.id() {
                 let error =
                     RpcError::new(Code::Backpressure, "too much waits for the session to be taken up again");

@@ -22,10 +22,10 @@ use super::supervisor::deaf;
 use super::table::{ClientKey, WorkerKey};
 
 /// The longest name of a session, as long as that of a request may be.
-pub(super) const MOST_NAME: usize = 4_096;
+pub(super) const MAX_SESSION_NAME_BYTES: usize = 4_096;
 
 /// The longest `initialize`, which is kept to be said again.
-const MOST_GREETING: usize = 64 << 10;
+const MAX_INITIALIZE_BYTES: usize = 64 << 10;
 
 /// The longest message that opens a session. It is read whole, by the loop that serves everybody.
 const MAX_OPENING_BYTES: usize = 1 << 20;
@@ -34,10 +34,10 @@ const MAX_OPENING_BYTES: usize = 1 << 20;
 const MAX_LIST_REQUEST_BYTES: usize = 64 << 10;
 
 /// How many sessions one connection may have.
-const MOST_SESSIONS: usize = 65_536;
+const MAX_CLIENT_SESSIONS: usize = 65_536;
 
 /// When to try again what memory or descriptors are too short for, in milliseconds.
-const PRESSURE_MS: u64 = 1_000;
+const PRESSURE_RETRY_MS: u64 = 1_000;
 
 /// What is to be done with a message.
 #[derive(Debug)]
@@ -74,11 +74,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn route(&mut self, client: ClientKey, message: View<'_>, what: RequestKind) -> Route {
         let name = message.session();
         let longest = name.as_ref().map_or(0, |name| name.len()).max(message.tag().map_or(0, <[u8]>::len));
-        if longest > MOST_NAME {
+        if longest > MAX_SESSION_NAME_BYTES {
             return Route::Refuse(RpcError::new(Code::InvalidParams, "the name of the session is too long"));
         }
         if matches!(what, RequestKind::Initialize | RequestKind::Authenticate)
-            && message.bytes().len() > MOST_GREETING
+            && message.bytes().len() > MAX_INITIALIZE_BYTES
         {
             return Route::Refuse(RpcError::new(Code::MessageTooLarge, "this is too long to be kept"));
         }
@@ -241,7 +241,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let refuses = self.core.pressure || self.core.anonymous_pressure && is_anonymous;
         refuses.then(|| {
             let error = RpcError::new(Code::Backpressure, "the bus takes no new sessions now");
-            error.with("retryAfterMs", json!(PRESSURE_MS))
+            error.with("retryAfterMs", json!(PRESSURE_RETRY_MS))
         })
     }
 
@@ -259,7 +259,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     fn has_too_many(&self, client: ClientKey) -> bool {
-        self.core.clients.get(client).is_some_and(|state| state.sessions.len() >= MOST_SESSIONS)
+        self.core.clients.get(client).is_some_and(|state| state.sessions.len() >= MAX_CLIENT_SESSIONS)
     }
 
     /// Whether a client may open a session more, as far as its identity goes.

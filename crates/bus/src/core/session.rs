@@ -17,7 +17,7 @@ use super::state::Abilities;
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
 /// The longest params that are kept to take a session up again.
-const MOST_PARAMS: usize = 1 << 20;
+const MAX_KEPT_PARAMS_BYTES: usize = 1 << 20;
 
 /// A session's place in the table.
 pub(super) type SessionKey = Key<Session>;
@@ -214,7 +214,7 @@ impl Sessions {
         let Some(session) = self.table.get_mut(key) else { return };
         (session.params, session.params_charge) = (Box::default(), None);
         let identity = session.identity;
-        if params.len() > MOST_PARAMS {
+        if params.len() > MAX_KEPT_PARAMS_BYTES {
             return;
         }
         let Some(charge) = self.charge_kept(identity, params.len(), limits) else { return };

@@ -17,7 +17,7 @@ use super::open_timeout::EARLY_REQUEST_TIMEOUT;
 use super::progress;
 use super::request_id::Digits;
 use super::restore::namesake;
-use super::route::MOST_NAME;
+use super::route::MAX_SESSION_NAME_BYTES;
 use super::session::{Session, SessionKey, SessionState, quoted};
 use super::splice::Parts;
 use super::state::{EarlyMessage, Opening, Pending, Raw, RequestLocation, RequestOrigin};
@@ -25,7 +25,7 @@ use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
 /// How much a worker may say about sessions that are not known yet.
-const MOST_STRANGERS: usize = 1 << 20;
+const MAX_EARLY_MESSAGE_BYTES: usize = 1 << 20;
 
 impl<O: CoreOutput> Ctx<'_, O> {
     /// Enters a session that lives in `worker`, which calls it `name`. It is `identity`'s; absent: whose `owner` is, or the
@@ -200,7 +200,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Refuses a name that an agent gives a session if it is too long to be kept.
     fn check_name(&mut self, worker: WorkerKey, name: &str) -> Result<(), RpcError> {
-        if name.len() <= MOST_NAME {
+        if name.len() <= MAX_SESSION_NAME_BYTES {
             return Ok(());
         }
         self.strike(worker, "gave a session too long a name");
@@ -528,7 +528,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) -> bool {
         let now = self.now;
         let Some(state) = self.core.worker(worker) else { return true };
-        if state.strangers_bytes + message.bytes().len() > MOST_STRANGERS {
+        if state.strangers_bytes + message.bytes().len() > MAX_EARLY_MESSAGE_BYTES {
             self.core.counters.dropped += 1;
             self.tell(Note::Dropped {
                 worker: worker.into(),

@@ -5,12 +5,12 @@ use std::ops::{Deref, Range};
 use narrows_wire::{Part, Span, View};
 
 /// The most parts a line can fall into: two for the tag, and two for each field and one behind the last.
-const MOST: usize = 10;
+const MAX_PARTS: usize = 10;
 
 /// A line as parts.
 #[derive(Debug)]
 pub(super) struct Parts<'a> {
-    parts: [&'a [u8]; MOST],
+    parts: [&'a [u8]; MAX_PARTS],
     count: usize,
 }
 
@@ -37,7 +37,7 @@ impl<'a> Parts<'a> {
     }
 
     fn after(bytes: &'a [u8], mut at: usize, message: View<'a>, edits: &[(Part, &'a [u8])]) -> Self {
-        let mut parts = Self { parts: [b""; MOST], count: 0 };
+        let mut parts = Self { parts: [b""; MAX_PARTS], count: 0 };
         if let [] | [_] = edits {
             // Most lines have one field replaced at most.
             if let Some((part, value)) = edits.first()

@@ -25,7 +25,7 @@ use super::table::{ClientKey, WorkerKey};
 pub(super) type Raw = Box<[u8]>;
 
 /// How many lines of a peer may wait for something, and how many of its requests for an answer.
-pub(super) const MOST_OPEN: usize = 16_384;
+pub(super) const MAX_OPEN_REQUESTS: usize = 16_384;
 
 /// How many requests of a client may wait for an answer whose ids are long, and which are.
 pub(super) const MAX_LONG_IDS: usize = 1_024;

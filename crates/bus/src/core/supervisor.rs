@@ -15,7 +15,7 @@ use super::table::WorkerKey;
 use super::timer::Timer;
 
 /// The shortest and the longest rest after a loss.
-pub(super) const RESTS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+pub(super) const RESTART_DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
 impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn fill_all(&mut self) {
@@ -182,7 +182,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let state = self.core.pool_of(pool);
         if state.is_shared() && !state.is_acp() && state.open_until.is_some_and(|until| until <= self.now) {
             // Nobody is greeted there: one that lasts for a moment does well.
-            self.core.timers.set(self.now + RESTS.0 * 10, Timer::Respawn(pool));
+            self.core.timers.set(self.now + RESTART_DELAYS.0 * 10, Timer::Respawn(pool));
         }
         self.serve_revivals(pool);
         self.serve_waiting(pool);

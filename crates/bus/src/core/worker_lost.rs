@@ -14,12 +14,12 @@ use super::children::child_lost;
 use super::former_names::NameUse;
 use super::session::{SessionKey, SessionState, Waiting};
 use super::state::{RequestKind, RequestOrigin, WorkerLifecycle, WorkerState};
-use super::supervisor::RESTS;
+use super::supervisor::RESTART_DELAYS;
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
 /// The longest rest where the fault is ours: whoever comes meanwhile waits for its end.
-const LACK: Duration = Duration::from_secs(5);
+const MAX_SHORTAGE_DELAY: Duration = Duration::from_secs(5);
 
 impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn worker_gone(&mut self, worker: WorkerKey, end: &WorkerExit) {
@@ -139,7 +139,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             state.losses.push_back(now);
         }
         if in_a_row {
-            let longest = RESTS.0.saturating_mul(1 << state.failures.min(20)).min(RESTS.1);
+            let longest = RESTART_DELAYS.0.saturating_mul(1 << state.failures.min(20)).min(RESTART_DELAYS.1);
             state.failures += 1;
             let rest = longest.mul_f64(self.core.random.f64());
             state.rest_until = now + rest;
@@ -149,7 +149,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if opens {
             let was_open = state.open_until.is_some();
             // The window has passed by then, or it is tried with one at a time.
-            let until = now + window.min(RESTS.1);
+            let until = now + window.min(RESTART_DELAYS.1);
             state.open_until = Some(until);
             next = until;
             if !was_open {
@@ -167,7 +167,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         state.last_loss = Some(reason);
         // Those that were started together fail together, and are one.
         if since >= state.rest_until {
-            let longest = RESTS.0.saturating_mul(1 << state.failures.min(20)).min(LACK);
+            let longest =
+                RESTART_DELAYS.0.saturating_mul(1 << state.failures.min(20)).min(MAX_SHORTAGE_DELAY);
             state.failures += 1;
             state.rest_until = self.now + longest.mul_f64(self.core.random.f64());
         }

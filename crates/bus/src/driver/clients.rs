@@ -16,12 +16,12 @@ use super::handshake::{First, FirstLine};
 use super::silent_clients::crowded;
 use super::stream::Stream;
 use super::websocket::{self, ClientDecoder};
-use super::{About, Driver, LINGER, PollToken, Router};
+use super::{About, Driver, LINGER_TIMEOUT, PollToken, Router};
 
 /// How often it is tried to write to a client that is being hung up on and takes nothing.
-const RETRY: Duration = Duration::from_millis(50);
+const LINGER_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// How many are let in at a time before others have their turn.
-const ACCEPTS: usize = 64;
+const MAX_ACCEPTS_PER_ROUND: usize = 64;
 
 impl<B: Router> Driver<B> {
     pub(super) fn list_listener(&mut self, slot: u32) {
@@ -36,7 +36,7 @@ impl<B: Router> Driver<B> {
 
     /// Lets in who waits at a listener.
     pub(super) fn accept(&mut self, now: Time, slot: u32) {
-        for _ in 0..ACCEPTS {
+        for _ in 0..MAX_ACCEPTS_PER_ROUND {
             let Some(door) = self.listeners.get_mut(slot as usize) else { return };
             door.listed = false;
             let BoundListener::Socket(listener) = &door.entry else { return };
@@ -324,7 +324,7 @@ impl<B: Router> Driver<B> {
             let Some(conn) = self.ports.client(slot) else { continue };
             let Some(hangup) = &mut conn.hangup else { continue };
             // Whoever is owed something and takes it, however slowly, gets all of it.
-            let patience = if hangup.until.is_none() { self.limits.stall_timeout } else { LINGER };
+            let patience = if hangup.until.is_none() { self.limits.stall_timeout } else { LINGER_TIMEOUT };
             let stuck_at = conn.outflow.progress + patience;
             let has_time = hangup.reads_reason && !is_finished;
             let stuck = conn.outflow.blocked && now >= stuck_at && !has_time;
@@ -337,7 +337,7 @@ impl<B: Router> Driver<B> {
             let Some(hangup) = &mut conn.hangup else { continue };
             if conn.outflow.outbox.waiting() == 0 && !hangup.shut {
                 hangup.shut = true;
-                hangup.until = Some(hangup.until.unwrap_or(Time::MAX).min(now + LINGER));
+                hangup.until = Some(hangup.until.unwrap_or(Time::MAX).min(now + LINGER_TIMEOUT));
                 conn.output().shut();
                 conn.intake.paused = false;
                 self.ports.list_client(slot);
@@ -353,7 +353,7 @@ impl<B: Router> Driver<B> {
                 self.ports.closing.push(slot);
                 let again = until.unwrap_or(stuck_at.max(now + Duration::from_millis(10)));
                 let blocked = self.ports.client(slot).is_some_and(|conn| conn.outflow.blocked);
-                self.check_by(if blocked { again.min(now + RETRY) } else { again });
+                self.check_by(if blocked { again.min(now + LINGER_RETRY_INTERVAL) } else { again });
             }
         }
     }

@@ -15,10 +15,10 @@ use crate::config::Config;
 use crate::core::ClientInfo;
 
 /// How many may wait for a status at once.
-const ASKERS: usize = 64;
+const MAX_STATUS_REQUESTS: usize = 64;
 
 /// How many may wait to be let in: after a network was down all clients come back at once.
-const NEWCOMERS: usize = 32 << 10;
+const MAX_HANDOVERS: usize = 32 << 10;
 
 /// A client that comes in through a descriptor of the caller's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,7 +152,7 @@ impl<S> CommandQueue<S> {
         self.put(|mail| {
             // Who no longer waits must not keep others from asking.
             mail.status.retain(|asker| !asker.is_closed());
-            if mail.status.len() >= ASKERS {
+            if mail.status.len() >= MAX_STATUS_REQUESTS {
                 return None;
             }
             mail.status.push(asker);
@@ -163,7 +163,7 @@ impl<S> CommandQueue<S> {
     /// Asks to let somebody in. Tells whether that was taken.
     pub(crate) fn connect(&self, socket: OwnedFd, from: IncomingClient) -> bool {
         self.put(|mail| {
-            let takes = !mail.closed && mail.newcomers.len() < NEWCOMERS;
+            let takes = !mail.closed && mail.newcomers.len() < MAX_HANDOVERS;
             if takes {
                 mail.newcomers.push((socket, from));
             }
@@ -178,7 +178,7 @@ impl<S> CommandQueue<S> {
         from: IncomingClient,
     ) -> Result<WebSocketHandle, WebSocketHandoff> {
         self.put(|mail| {
-            if mail.closed || mail.upgrades.len() >= NEWCOMERS {
+            if mail.closed || mail.upgrades.len() >= MAX_HANDOVERS {
                 return Err(upgraded);
             }
             let number = self.upgrades.fetch_add(1, Ordering::Relaxed);

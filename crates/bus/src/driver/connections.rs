@@ -20,7 +20,7 @@ use super::owner_barrier::OwnerBarrier;
 use super::poll_token::PollToken;
 use super::stream::Stream;
 use super::websocket::Framed;
-use super::{LAST_LINGER, SLOW_LINGER};
+use super::{DRAIN_LINGER_TIMEOUT, SLOW_LINGER_TIMEOUT};
 
 /// A client's connection.
 #[derive(Debug)]
@@ -352,8 +352,8 @@ impl Connections {
     pub(super) fn hang_up(&mut self, slot: u32, reason: Reason) {
         let until = match reason {
             Reason::Served => None,
-            Reason::Draining => Some(self.now + LAST_LINGER),
-            Reason::SlowReader => Some(self.now + SLOW_LINGER),
+            Reason::Draining => Some(self.now + DRAIN_LINGER_TIMEOUT),
+            Reason::SlowReader => Some(self.now + SLOW_LINGER_TIMEOUT),
         };
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
             && conn.hangup.is_none()
@@ -373,7 +373,7 @@ impl Connections {
     /// The last message for a client that takes too little is the reason why it is disconnected: what waits before it is left out, but for
     /// the message that it has a part of.
     pub(super) fn skip_to_reason(&mut self, slot: u32) {
-        let until = self.now + self.reason_timeout.max(SLOW_LINGER);
+        let until = self.now + self.reason_timeout.max(SLOW_LINGER_TIMEOUT);
         if let Some(conn) = self.client(slot) {
             let framing = conn.framing();
             conn.outflow.outbox.keep_last(framing);

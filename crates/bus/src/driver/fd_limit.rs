@@ -7,16 +7,16 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::config::{Config, Door};
 
 /// What we need for ourselves.
-const OURS: u64 = 64;
+const OWN_DESCRIPTORS: u64 = 64;
 /// What a worker needs: its pipes, its guardian's socket and handle, and some while it is started.
-const WORKER: u64 = 8;
+const DESCRIPTORS_PER_WORKER: u64 = 8;
 
 /// The limit of this process before it was first raised, whoever did that: a process has but one.
-static FIRST: OnceLock<Option<u64>> = OnceLock::new();
+static ORIGINAL_LIMIT: OnceLock<Option<u64>> = OnceLock::new();
 
 /// How many descriptors we could have before we asked for more; `None` for any number.
 pub(crate) fn before() -> Option<u64> {
-    *FIRST.get_or_init(|| getrlimit(Resource::Nofile).current)
+    *ORIGINAL_LIMIT.get_or_init(|| getrlimit(Resource::Nofile).current)
 }
 
 /// How many descriptors we could have if we asked for them.
@@ -41,7 +41,7 @@ pub(crate) fn raise() -> u64 {
 /// How many descriptors the workers that `config` keeps ready and one client need.
 pub(crate) fn needed(config: &Config) -> u64 {
     let workers: u64 = config.pools.iter().map(|pool| u64::from(pool.instances)).sum();
-    OURS + WORKER * workers + 1
+    OWN_DESCRIPTORS + DESCRIPTORS_PER_WORKER * workers + 1
 }
 
 /// How many descriptors connections may take beside the workers of `config`.

@@ -8,9 +8,9 @@ use super::outbox::{Framing, Outbox, Room, Spare};
 use super::stream::Stream;
 
 /// From which length on a message is written from where it stands, if it can be: a copy costs more than a write of its own.
-const LONG: usize = 16 << 10;
+const MIN_DIRECT_WRITE_BYTES: usize = 16 << 10;
 /// Of how many parts such a message may be.
-const PARTS: usize = 7;
+const MAX_DIRECT_WRITE_PARTS: usize = 7;
 
 /// What is known about reading from somebody.
 #[derive(Debug, Default)]
@@ -67,11 +67,11 @@ impl Outflow {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         match to {
             Some(to)
-                if length >= LONG
+                if length >= MIN_DIRECT_WRITE_BYTES
                     && !self.blocked
                     && self.held.is_none()
                     && self.outbox.waiting() == 0
-                    && parts.len() <= PARTS =>
+                    && parts.len() <= MAX_DIRECT_WRITE_PARTS =>
             {
                 self.put_long(to, framing, parts, now, spare)
             }
@@ -94,7 +94,7 @@ impl Outflow {
     ) -> usize {
         let mut room = Room::default();
         let (head, end) = framing.around(parts.iter().map(|part| part.len()).sum(), &mut room);
-        let mut all = [b"".as_slice(); PARTS + 2];
+        let mut all = [b"".as_slice(); MAX_DIRECT_WRITE_PARTS + 2];
         for (slot, part) in all.iter_mut().zip([head].iter().chain(parts).chain(&[end])) {
             *slot = part;
         }

@@ -11,7 +11,7 @@ use crate::core::{ClientId, Time};
 use super::{About, Driver, Router};
 
 /// The longest first line that is looked into.
-const LONGEST: usize = 64 << 10;
+const MAX_FIRST_LINE_BYTES: usize = 64 << 10;
 /// The request by which a connection is taken up again.
 const RESUME: &str = "_narrows/resume";
 
@@ -64,7 +64,7 @@ impl<B: Router> Driver<B> {
                 self.hand_over(now, slot, *fresh);
                 First::Nothing
             }
-            (_, None) if fresh.read.len() < LONGEST => {
+            (_, None) if fresh.read.len() < MAX_FIRST_LINE_BYTES => {
                 conn.fresh = Some(fresh);
                 First::Nothing
             }

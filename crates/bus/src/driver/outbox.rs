@@ -5,9 +5,9 @@ use std::io;
 use narrows_wire::websocket;
 
 /// The largest buffer that is kept for the next who needs one.
-const KEPT: usize = 256 << 10;
+const MAX_SPARE_BUFFER_BYTES: usize = 256 << 10;
 /// How many are kept.
-const SPARE: usize = 32;
+const MAX_SPARE_BUFFERS: usize = 32;
 
 /// Buffers that nobody uses at the moment: whoever has nothing to say holds none, and few are made.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ impl Spare {
     }
 
     fn give(&mut self, mut buffer: Vec<u8>) {
-        if self.buffers.len() < SPARE && buffer.capacity() <= KEPT {
+        if self.buffers.len() < MAX_SPARE_BUFFERS && buffer.capacity() <= MAX_SPARE_BUFFER_BYTES {
             buffer.clear();
             self.buffers.push(buffer);
         }
@@ -245,7 +245,7 @@ mod tests {
         let kept = spare.buffers[0].as_ptr();
         outbox.push(Framing::Lines, &[b"d"], &mut spare);
         assert_eq!(outbox.bytes.as_ptr(), kept);
-        let large = vec![0; 2 * KEPT];
+        let large = vec![0; 2 * MAX_SPARE_BUFFER_BYTES];
         outbox.push(Framing::Lines, &[&large], &mut spare);
         outbox.flush(&mut spare, |bytes| Ok(bytes.len())).unwrap();
         assert!(spare.buffers.is_empty(), "a large buffer is not kept");

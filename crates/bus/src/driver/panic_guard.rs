@@ -11,7 +11,7 @@ use super::connections::Connections;
 use super::{Driver, Router};
 
 /// How long no deadline counts after a panic over one: it may still be the next.
-const BREATHER: Duration = Duration::from_secs(1);
+const DEADLINE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Whom a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl<B: Router> Driver<B> {
         if self.deadline().is_some_and(|deadline| deadline <= now)
             && self.ask(About::All, |brain, ports| brain.tick(now, ports)).is_none()
         {
-            self.tick_after = now + BREATHER;
+            self.tick_after = now + DEADLINE_PAUSE;
         }
     }
 

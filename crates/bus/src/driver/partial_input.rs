@@ -11,7 +11,7 @@ use super::websocket::ClientDecoder;
 use super::{About, Driver, Router};
 
 /// The part of its memory budget that the bus uses for unfinished input once memory is short.
-const PART: u64 = 8;
+const PRESSURE_DIVISOR: u64 = 8;
 
 impl ClientDecoder {
     /// How many bytes of an unfinished message are held.
@@ -51,7 +51,7 @@ impl<B: Router> Driver<B> {
 
     /// Memory is short: little may be unfinished, and nothing for long.
     pub(super) fn relieve(&mut self, now: Time) {
-        let most = usize::try_from(self.limits.memory / PART).unwrap_or(usize::MAX);
+        let most = usize::try_from(self.limits.memory / PRESSURE_DIVISOR).unwrap_or(usize::MAX);
         if self.ports.accounts.unfinished > most {
             self.give_up_longest(now, None, most);
         }

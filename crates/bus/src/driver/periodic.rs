@@ -9,15 +9,15 @@ use crate::core::{Stuck, Time, WorkerId};
 use super::{About, Driver, Router};
 
 /// How often workers are looked at.
-const WORKERS: Duration = Duration::from_secs(5);
+const WORKER_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// After how long a worker that was found stopped is looked at again.
-const STOPPED: Duration = Duration::from_secs(1);
+const STOPPED_CHECK_DELAY: Duration = Duration::from_secs(1);
 /// How long a worker may take nothing of what waits for it.
-const UNDRAINED: Duration = Duration::from_secs(15);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long nobody is let in when there are no descriptors left, unless somebody goes.
-const ACCEPT_REST: Duration = Duration::from_millis(250);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(250);
 /// How often our own memory is looked at, if it has a budget.
-const MEMORY: Duration = Duration::from_secs(1);
+const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The part of the budget that can be queued for clients before the memory is looked at again.
 const QUEUED_DIVISOR: usize = 32;
 /// How often free memory of the heap is given back while the budget is nearly used up.
@@ -67,8 +67,8 @@ impl<B: Router> Driver<B> {
             self.check_by(now);
         }
         if self.watch.workers_at.is_none() && self.ports.workers.iter().flatten().any(|hand| hand.pid != 0) {
-            self.watch.workers_at = Some(now + WORKERS);
-            self.check_by(now + WORKERS);
+            self.watch.workers_at = Some(now + WORKER_CHECK_INTERVAL);
+            self.check_by(now + WORKER_CHECK_INTERVAL);
         }
     }
 
@@ -110,7 +110,7 @@ impl<B: Router> Driver<B> {
         if !self.ports.full.is_empty() {
             self.check_by(now + self.limits.stall_timeout);
         }
-        self.check_by(now + UNDRAINED);
+        self.check_by(now + DRAIN_TIMEOUT);
         if self.ports.workers.iter().flatten().any(|hand| hand.deaf_since.is_some()) {
             self.check_by(now + Duration::from_millis(500));
         }
@@ -150,7 +150,7 @@ impl<B: Router> Driver<B> {
                 continue;
             }
             let pid = hand.pid;
-            let until = hand.outflow.progress + UNDRAINED;
+            let until = hand.outflow.progress + DRAIN_TIMEOUT;
             let is_blocked = hand.outflow.blocked && hand.stdin.is_some();
             // One that is not read for a client may be waiting for that before it reads: then its clock stands still. For one that is
             // not read because it does not read, it goes on.
@@ -168,7 +168,7 @@ impl<B: Router> Driver<B> {
             self.check_stopped(now, slot, pid, regular);
         }
         if regular {
-            self.watch.workers_at = any.then(|| now + WORKERS);
+            self.watch.workers_at = any.then(|| now + WORKER_CHECK_INTERVAL);
         }
         if let Some(at) = self.watch.workers_at {
             self.check_by(at);
@@ -178,9 +178,9 @@ impl<B: Router> Driver<B> {
     /// A worker that stands still is looked at twice: debuggers and freezers stop a process for a moment.
     fn check_stopped(&mut self, now: Time, slot: u32, pid: u32, regular: bool) {
         let since = self.ports.worker(slot).and_then(|hand| hand.stopped_since);
-        let due = since.map_or(regular, |since| now >= since + STOPPED);
+        let due = since.map_or(regular, |since| now >= since + STOPPED_CHECK_DELAY);
         if !due {
-            return since.into_iter().for_each(|since| self.check_by(since + STOPPED));
+            return since.into_iter().for_each(|since| self.check_by(since + STOPPED_CHECK_DELAY));
         }
         let is_stopped = self.owes(slot) && is_stopped(pid);
         if let Some(hand) = self.ports.worker(slot) {
@@ -189,7 +189,7 @@ impl<B: Router> Driver<B> {
         if is_stopped && since.is_some() {
             self.tell_stuck(now, slot, Stuck::Stopped);
         } else if is_stopped {
-            self.check_by(now + STOPPED);
+            self.check_by(now + STOPPED_CHECK_DELAY);
         }
     }
 
@@ -229,9 +229,9 @@ impl<B: Router> Driver<B> {
         }
         let short = used.is_some_and(|used| used >= nearly_all);
         let full = used.is_some_and(|used| used >= budget);
-        self.watch.memory_at = (budget > 0).then(|| now + MEMORY);
+        self.watch.memory_at = (budget > 0).then(|| now + MEMORY_CHECK_INTERVAL);
         if budget > 0 {
-            self.check_by(now + MEMORY);
+            self.check_by(now + MEMORY_CHECK_INTERVAL);
         }
         if (short, full) != (self.watch.short_of_memory, self.watch.out_of_memory) {
             tracing::warn!(short, full, budget, "the memory of the bus");
@@ -245,8 +245,8 @@ impl<B: Router> Driver<B> {
 
     /// There are no descriptors for those who wait outside.
     pub(super) fn rest_from_accepting(&mut self, now: Time) {
-        self.watch.accept_after = Some(now + ACCEPT_REST);
-        self.check_by(now + ACCEPT_REST);
+        self.watch.accept_after = Some(now + ACCEPT_RETRY_DELAY);
+        self.check_by(now + ACCEPT_RETRY_DELAY);
         if !self.watch.short_of_descriptors {
             tracing::warn!("no descriptors are left: nobody is let in for now");
             self.watch.short_of_descriptors = true;

@@ -14,11 +14,11 @@ use super::{Driver, Router};
 
 /// How much longer the first message may take while most places are free, and on a unix socket, where only users of this machine are: a
 /// client may connect before it has anything to say.
-const RELAXED: u32 = 30;
+const RELAXED_TIMEOUT_FACTOR: u32 = 30;
 /// How many make room at once when descriptors are short.
-const ROOM: usize = 16;
+const MAX_EVICTED_CLIENTS: usize = 16;
 /// When to try again what memory is too short for.
-const LATER: Duration = Duration::from_secs(1);
+const MEMORY_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Those who have sent nothing yet, the oldest first. Whoever has since, or is gone, still stands there.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ impl<B: Router> Driver<B> {
     fn patience(&self, family: Family) -> Duration {
         match family {
             Family::Tcp if self.is_crowded() => self.limits.header_timeout,
-            Family::Tcp | Family::Unix => self.limits.header_timeout * RELAXED,
+            Family::Tcp | Family::Unix => self.limits.header_timeout * RELAXED_TIMEOUT_FACTOR,
         }
     }
 
@@ -109,7 +109,7 @@ impl<B: Router> Driver<B> {
 
     /// The same of some, because descriptors are short.
     pub(super) fn evict_some(&mut self, now: Time) -> bool {
-        (0..ROOM).filter(|_| self.evict_silent(now)).count() > 0
+        (0..MAX_EVICTED_CLIENTS).filter(|_| self.evict_silent(now)).count() > 0
     }
 
     /// Why there is no room for a connection, if even the silent ones leave none.
@@ -124,7 +124,7 @@ impl<B: Router> Driver<B> {
         }
         let is_anonymous = from.identity == ANYONE;
         if self.watch.is_short_of_memory(is_anonymous) {
-            let wait = u64::try_from(LATER.as_millis()).unwrap_or_default();
+            let wait = u64::try_from(MEMORY_RETRY_DELAY.as_millis()).unwrap_or_default();
             let error = RpcError::new(Code::Backpressure, "the bus is short of memory");
             return Some(error.with("retryAfterMs", wait.into()));
         }

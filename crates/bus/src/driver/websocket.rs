@@ -17,15 +17,15 @@ use super::stream::Stream;
 use super::{About, Driver, Router};
 
 /// The code of a WebSocket that closes because we do.
-const GOING: u16 = 1001;
+const GOING_AWAY_CODE: u16 = 1001;
 /// That of one for which there is no room now.
-const LATER: u16 = 1013;
+const TRY_AGAIN_LATER_CODE: u16 = 1013;
 /// How often a client is asked whether it is there before it is taken for gone.
-const PINGS: u8 = 2;
+const MAX_UNANSWERED_PINGS: u8 = 2;
 /// The part of the time to find out that nobody is there that may pass between two looks.
-const LOOKS: u32 = 30;
+const IDLE_CHECK_DIVISOR: u32 = 30;
 /// How much may wait for a client whose pings are answered at once.
-const PONGS: usize = 64 << 10;
+const MAX_PONG_BACKLOG_BYTES: usize = 64 << 10;
 
 /// What cuts a client's bytes.
 #[derive(Debug)]
@@ -96,10 +96,10 @@ impl Framed {
                 self.hear(flow.progress);
             }
         }
-        if now + self.idle / LOOKS < self.since + self.idle / 3 {
+        if now + self.idle / IDLE_CHECK_DIVISOR < self.since + self.idle / 3 {
             return Sign::Fine;
         }
-        if self.pings == PINGS {
+        if self.pings == MAX_UNANSWERED_PINGS {
             return Sign::Lost;
         }
         self.pings += 1;
@@ -118,7 +118,7 @@ impl Connections {
 
     fn pong(&mut self, slot: u32, payload: &[u8]) {
         let Some(conn) = self.client(slot) else { return };
-        if conn.outflow.outbox.waiting() < PONGS {
+        if conn.outflow.outbox.waiting() < MAX_PONG_BACKLOG_BYTES {
             self.put_frames(slot, |out| websocket::put_pong(out, payload));
         } else if let Some(framed) = &mut conn.framed {
             // Whoever asks without listening is answered when it does, and the last time only.
@@ -128,7 +128,7 @@ impl Connections {
 
     /// Answers a ping that had to wait, if there is room.
     fn pong_late(&mut self, slot: u32) {
-        let waiting = self.client(slot).filter(|conn| conn.outflow.outbox.waiting() < PONGS);
+        let waiting = self.client(slot).filter(|conn| conn.outflow.outbox.waiting() < MAX_PONG_BACKLOG_BYTES);
         let pong = waiting.and_then(|conn| conn.framed.as_mut()?.pong.take());
         if let Some(pong) = pong {
             self.put_frames(slot, |out| websocket::put_pong(out, &pong));
@@ -147,7 +147,7 @@ impl Connections {
 
     /// The same, because we have nothing more to say.
     pub(super) fn put_going(&mut self, slot: u32) -> bool {
-        self.put_close(slot, GOING, "going away")
+        self.put_close(slot, GOING_AWAY_CODE, "going away")
     }
 
     /// Hangs up with this as the last word.
@@ -175,8 +175,8 @@ impl<B: Router> Driver<B> {
         // Whether it reads shows with whether it is there.
         conn.tended = true;
         let Some(slot) = self.admit_conn(now, from, conn, ClientDecoder::Frames(decoder)) else { return };
-        self.watch.look_at_framed(now + idle / LOOKS);
-        self.check_by(now + idle / LOOKS);
+        self.watch.look_at_framed(now + idle / IDLE_CHECK_DIVISOR);
+        self.check_by(now + idle / IDLE_CHECK_DIVISOR);
         for message in messages {
             let (brain, ports) = (&mut self.brain, &mut self.ports);
             let mut message = Vec::from(message);
@@ -238,7 +238,7 @@ impl<B: Router> Driver<B> {
             self.ports.pong_late(slot);
             let Some(conn) = self.ports.client(slot) else { continue };
             let Some(framed) = &mut conn.framed else { continue };
-            let again = now + framed.idle / LOOKS;
+            let again = now + framed.idle / IDLE_CHECK_DIVISOR;
             next = Some(next.map_or(again, |next| next.min(again)));
             match framed.look(now, &conn.intake, &conn.outflow) {
                 Sign::Fine => {}
@@ -271,7 +271,7 @@ impl<B: Router> Driver<B> {
 pub(super) fn refusal(message: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     websocket::put_text(&mut bytes, message);
-    websocket::put_close(&mut bytes, LATER, "try again later");
+    websocket::put_close(&mut bytes, TRY_AGAIN_LATER_CODE, "try again later");
     bytes
 }
 
@@ -285,14 +285,14 @@ fn take<B: Router>(brain: &mut B, ports: &mut Connections, now: Time, slot: u32,
 mod tests {
     use super::*;
 
-    const IDLE: Duration = Duration::from_secs(45);
+    const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 
     fn second(second: u64) -> Time {
         Time::from_secs(second)
     }
 
     fn framed() -> Framed {
-        Framed::new(second(100), IDLE, 1, oneshot::channel().0)
+        Framed::new(second(100), IDLE_TIMEOUT, 1, oneshot::channel().0)
     }
 
     /// What becomes of somebody who is looked at every thirtieth of its time, until `to`.
@@ -307,7 +307,7 @@ mod tests {
             if sign == Sign::Lost {
                 break;
             }
-            now += IDLE / LOOKS;
+            now += IDLE_TIMEOUT / IDLE_CHECK_DIVISOR;
         }
         seen
     }

@@ -13,15 +13,15 @@ use crate::spawner::{self, Ended, Order, WorkerEvent};
 use super::connections::{DeferredAction, Ending};
 use super::periodic::is_dead;
 use super::stream::Stream;
-use super::{About, Driver, LoopError, PollToken, READ, Router};
+use super::{About, Driver, LoopError, PollToken, READ_BYTES, Router};
 
 /// How long the rest of the output of a worker that has ended is waited for.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the end of a process may take to be told after the end of one of its pipes.
-const NEWS_GRACE: Duration = Duration::from_millis(500);
+const EXIT_REPORT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Up to how many workers get larger pipes: the room for those of a user is limited, and when it is used up new pipes
 /// hold next to nothing.
-const WIDE: usize = 32;
+const MAX_WIDE_PIPES: usize = 32;
 
 impl<B: Router> Driver<B> {
     /// Does what the core has ordered for workers.
@@ -96,11 +96,11 @@ impl<B: Router> Driver<B> {
     }
 
     fn worker_up(&mut self, now: Time, slot: u32, serial: u64, pid: u32, stdin: Stream, stdout: Stream) {
-        let wide = self.ports.workers.len() <= WIDE;
+        let wide = self.ports.workers.len() <= MAX_WIDE_PIPES;
         let Some(hand) = self.ports.worker(slot).filter(|hand| hand.serial == serial) else { return };
         if wide {
-            stdin.widen(READ);
-            stdout.widen(READ);
+            stdin.widen(READ_BYTES);
+            stdout.widen(READ_BYTES);
         }
         let registry = self.poll.registry();
         let registered = stdin
@@ -127,7 +127,7 @@ impl<B: Router> Driver<B> {
     /// The process has ended, or did not start.
     fn worker_ended(&mut self, now: Time, slot: u32, serial: u64, how: Ended) {
         let Some(hand) = self.ports.worker(slot).filter(|hand| hand.serial == serial) else { return };
-        hand.ending = Some(Ending { by: now + LAST_WORDS, how });
+        hand.ending = Some(Ending { by: now + LAST_OUTPUT_TIMEOUT, how });
         if hand.stdout.is_none() || hand.intake.ended {
             return self.finish_worker(now, slot);
         }
@@ -136,7 +136,7 @@ impl<B: Router> Driver<B> {
         hand.intake.readable = true;
         hand.intake.hung_up = true;
         self.ports.list_worker(slot);
-        self.check_by(now + LAST_WORDS);
+        self.check_by(now + LAST_OUTPUT_TIMEOUT);
     }
 
     /// Tells the core of an end once all that can be known about it is known.
@@ -203,7 +203,7 @@ impl<B: Router> Driver<B> {
             return self.finish_worker(now, slot);
         }
         hand.mute_since.get_or_insert(now);
-        self.check_by(now + NEWS_GRACE);
+        self.check_by(now + EXIT_REPORT_TIMEOUT);
     }
 
     /// The other end of a worker's stdin was closed.
@@ -212,7 +212,7 @@ impl<B: Router> Driver<B> {
         let Some(hand) = self.ports.worker(slot) else { return };
         if hand.stdin.is_some() {
             hand.deaf_since.get_or_insert(now);
-            self.check_by(now + NEWS_GRACE);
+            self.check_by(now + EXIT_REPORT_TIMEOUT);
         }
     }
 
@@ -235,12 +235,12 @@ impl<B: Router> Driver<B> {
             }
             (None, None) => return None,
         };
-        if now < since + NEWS_GRACE {
-            return Some(since + NEWS_GRACE);
+        if now < since + EXIT_REPORT_TIMEOUT {
+            return Some(since + EXIT_REPORT_TIMEOUT);
         }
         if is_dead(hand.pid) {
             // That is about to be told, with the reason.
-            return Some(now + NEWS_GRACE);
+            return Some(now + EXIT_REPORT_TIMEOUT);
         }
         // Told once; a worker that is being ended is not told of at all.
         let told = std::mem::replace(&mut hand.stopping, true);

@@ -12,7 +12,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::driver::stream::Stream;
 
 /// How much a copying thread moves at a time.
-const CHUNK: usize = 64 << 10;
+const COPY_BYTES: usize = 64 << 10;
 
 /// Both directions of a client that has a descriptor for each.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ fn copier(name: &str, from: OwnedFd, to: OwnedFd) -> io::Result<Receiver<()>> {
 }
 
 fn copy(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
-    let mut chunk = vec![0; CHUNK];
+    let mut chunk = vec![0; COPY_BYTES];
     loop {
         // Also woken when nobody reads on the other side any more, which no read would ever tell.
         let mut fds = [PollFd::new(from, PollFlags::IN), PollFd::new(to, PollFlags::empty())];

@@ -13,7 +13,7 @@ use super::Owned;
 use crate::core::OwnedName;
 
 /// The first line: what this is, and how it is written.
-const HEAD: &str = r#"{"narrows":"owners","version":1}"#;
+const FILE_HEADER: &str = r#"{"narrows":"owners","version":1}"#;
 
 /// Why the index cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -102,7 +102,7 @@ impl File {
             _lock: lock,
         };
         if length == 0 {
-            this.append(format!("{HEAD}\n").as_bytes()).map_err(failed)?;
+            this.append(format!("{FILE_HEADER}\n").as_bytes()).map_err(failed)?;
             this.lines = 0;
         }
         Ok((this, known))
@@ -132,7 +132,7 @@ impl File {
 
     /// Puts a file with nothing but what is known in its place.
     pub(super) fn rewrite(&mut self, known: &HashMap<OwnedName, Owned>) -> io::Result<()> {
-        let mut text = format!("{HEAD}\n").into_bytes();
+        let mut text = format!("{FILE_HEADER}\n").into_bytes();
         for (session, owned) in known {
             write_line(&mut text, session, Some(owned));
         }
@@ -221,7 +221,7 @@ fn read(file: &fs::File) -> io::Result<Option<Read>> {
         let Some(text) = line.strip_suffix(b"\n") else { break };
         read.length += line.len() as u64;
         if read.length == line.len() as u64 {
-            if text != HEAD.as_bytes() {
+            if text != FILE_HEADER.as_bytes() {
                 return Ok(None);
             }
             continue;
@@ -274,7 +274,7 @@ mod tests {
         write_line(&mut text, &"a".into(), Some(&owned("x")));
         write_line(&mut text, &"b".into(), Some(&owned("y")));
         for cut in 0..=text.len() {
-            fs::write(&path, [HEAD.as_bytes(), b"\n", &text[..cut]].concat()).unwrap();
+            fs::write(&path, [FILE_HEADER.as_bytes(), b"\n", &text[..cut]].concat()).unwrap();
             let (mut file, known) = File::open(&path).unwrap();
             let whole = memchr::memchr_iter(b'\n', &text[..cut]).count();
             assert_eq!((known.len(), file.lines()), (whole, whole), "{cut}");
@@ -307,7 +307,7 @@ mod tests {
         fn whatever_stands_there_is_no_harm(text in prop::collection::vec(any::<u8>(), 0..200)) {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("o");
-            fs::write(&path, [HEAD.as_bytes(), b"\n", &text].concat()).unwrap();
+            fs::write(&path, [FILE_HEADER.as_bytes(), b"\n", &text].concat()).unwrap();
             let (mut file, known) = File::open(&path).unwrap();
             prop_assert!(file.rewrite(&known).is_ok());
             prop_assert_eq!(File::open(&path).is_err(), true, "it is still held");

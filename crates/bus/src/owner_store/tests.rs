@@ -207,7 +207,7 @@ fn a_disk_that_refused_gets_everything_later() {
     index.fall_behind(&std::io::Error::other("full"));
     index.write([own("a", "x")].into_iter(), now);
     assert_eq!(index.file.lines(), 0);
-    index.behind = index.behind.and_then(|since| since.checked_sub(REST));
+    index.behind = index.behind.and_then(|since| since.checked_sub(WRITE_RETRY_DELAY));
     index.write([own("b", "x")].into_iter(), now);
     assert!(index.behind.is_none());
     drop(index);
@@ -261,7 +261,7 @@ fn a_disk_that_refused_gets_everything_without_a_new_session() {
     index.fall_behind(&std::io::Error::other("full"));
     index.write([own("a", "x")].into_iter(), seconds());
     assert!(!std::fs::read_to_string(&path).unwrap().contains("\"a\""));
-    index.behind = index.behind.and_then(|since| since.checked_sub(REST));
+    index.behind = index.behind.and_then(|since| since.checked_sub(WRITE_RETRY_DELAY));
     let (ledger, thread) = started(index);
     while !std::fs::read_to_string(&path).unwrap().contains("\"a\"") {
         std::thread::yield_now();
@@ -277,7 +277,7 @@ fn what_the_disk_refused_is_written_at_the_end_at_the_latest() {
     let (mut index, _) = open(&path);
     index.fall_behind(&std::io::Error::other("full"));
     let (mut ledger, thread) = started(index);
-    let many = 3 * ENTRIES as u64;
+    let many = 3 * MAX_PENDING_ENTRIES as u64;
     for number in 1..=many {
         ledger.put(number, own(&format!("s{number}"), "x"));
     }
@@ -291,7 +291,7 @@ fn the_loop_is_told_what_is_on_the_disk() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("owners");
     let (mut ledger, thread) = started(open(&path).0);
-    let many = 3 * ENTRIES as u64;
+    let many = 3 * MAX_PENDING_ENTRIES as u64;
     for number in 1..=many {
         ledger.put(number, own(&format!("s{number}"), "x"));
     }

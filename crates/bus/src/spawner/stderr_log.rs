@@ -8,10 +8,10 @@ use tokio::time::sleep;
 /// What to ask for: `--log narrows_bus::worker=debug`.
 const TARGET: &str = "narrows_bus::worker";
 /// How many lines of a worker are told before it is given a pause, and how long that is.
-const LINES: usize = 50;
-const PAUSE: Duration = Duration::from_millis(250);
+const MAX_BURST_LINES: usize = 50;
+const BURST_PAUSE: Duration = Duration::from_millis(250);
 /// How much of a line is told.
-const CHARS: usize = 1000;
+const MAX_LINE_CHARS: usize = 1000;
 
 /// Whether anybody asks for it.
 pub(super) fn is_wanted() -> bool {
@@ -38,7 +38,7 @@ impl StderrLog {
             self.stderr.grown(seen).await;
             seen = self.stderr.bytes_seen();
             self.tell();
-            sleep(PAUSE).await;
+            sleep(BURST_PAUSE).await;
         }
     }
 
@@ -47,11 +47,11 @@ impl StderrLog {
         let (lines, next) = self.stderr.lines_after(self.told);
         self.told = next;
         let (pool, worker) = (&self.pool, self.worker);
-        for line in lines.iter().take(LINES) {
+        for line in lines.iter().take(MAX_BURST_LINES) {
             tracing::debug!(target: TARGET, pool, worker, "{}", short(line));
         }
-        if lines.len() > LINES {
-            let more = lines.len() - LINES;
+        if lines.len() > MAX_BURST_LINES {
+            let more = lines.len() - MAX_BURST_LINES;
             tracing::debug!(target: TARGET, pool, worker, more, "more lines than are told at once");
         }
     }
@@ -59,7 +59,7 @@ impl StderrLog {
 
 /// The beginning of a line.
 fn short(line: &str) -> &str {
-    line.char_indices().nth(CHARS).map_or(line, |(at, _)| &line[..at])
+    line.char_indices().nth(MAX_LINE_CHARS).map_or(line, |(at, _)| &line[..at])
 }
 
 #[cfg(test)]
@@ -69,6 +69,6 @@ mod tests {
     #[test]
     fn a_long_line_is_cut_between_characters() {
         assert_eq!(short("ä"), "ä");
-        assert_eq!(short(&"ä".repeat(CHARS + 1)).chars().count(), CHARS);
+        assert_eq!(short(&"ä".repeat(MAX_LINE_CHARS + 1)).chars().count(), MAX_LINE_CHARS);
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::DialError;
 
 /// The first wait.
-const FIRST: Duration = Duration::from_millis(100);
+const FIRST_DELAY: Duration = Duration::from_millis(100);
 
 /// The longest.
-const LONGEST: Duration = Duration::from_secs(5);
+const MAX_DELAY: Duration = Duration::from_secs(5);
 
 /// Waits that double, each up to half shorter by chance: many clients of one server must not come back at once.
 #[derive(Debug)]
@@ -18,13 +18,13 @@ pub(super) struct Backoff {
 
 impl Backoff {
     pub(super) fn new() -> Self {
-        Self { next: FIRST }
+        Self { next: FIRST_DELAY }
     }
 
     /// The next wait.
     pub(super) fn next(&mut self) -> Duration {
         let wait = self.next;
-        self.next = (wait * 2).min(LONGEST);
+        self.next = (wait * 2).min(MAX_DELAY);
         wait.mul_f64(0.5 + fastrand::f64() / 2.0)
     }
 
@@ -58,9 +58,9 @@ mod tests {
         let mut backoff = Backoff::new();
         assert_eq!(backoff.first(true), Duration::ZERO);
         let waits = [(); 3].map(|()| backoff.first(false));
-        assert!(waits[0] >= FIRST / 2 && waits[2] >= FIRST * 2, "{waits:?}");
+        assert!(waits[0] >= FIRST_DELAY / 2 && waits[2] >= FIRST_DELAY * 2, "{waits:?}");
         assert_eq!(backoff.first(true), Duration::ZERO);
-        assert!(backoff.first(false) <= FIRST);
+        assert!(backoff.first(false) <= FIRST_DELAY);
     }
 
     #[test]
@@ -71,11 +71,11 @@ mod tests {
             let wait = Backoff::new().after(&failed, seconds(left), seconds(10));
             assert!(wait >= least && wait <= most, "{after:?} {left}: {wait:?}");
         };
-        check(Some(7), 300, seconds(7), seconds(7) + FIRST);
-        check(Some(0), 300, FIRST / 2, FIRST);
-        check(None, 300, FIRST / 2, FIRST);
+        check(Some(7), 300, seconds(7), seconds(7) + FIRST_DELAY);
+        check(Some(0), 300, FIRST_DELAY / 2, FIRST_DELAY);
+        check(None, 300, FIRST_DELAY / 2, FIRST_DELAY);
         check(Some(1000), 300, seconds(290), seconds(290));
-        check(Some(u64::MAX), 5, FIRST / 2, FIRST);
+        check(Some(u64::MAX), 5, FIRST_DELAY / 2, FIRST_DELAY);
     }
 
     #[test]

@@ -23,18 +23,18 @@ use super::socket::{Io, Socket};
 use super::{DialError, Options, Target, tls_roots};
 
 /// What we call ourselves.
-pub(super) const AGENT: &str = concat!("narrows/", env!("CARGO_PKG_VERSION"));
+pub(super) const USER_AGENT_VALUE: &str = concat!("narrows/", env!("CARGO_PKG_VERSION"));
 
 /// What the system may hold of a connection in each direction: less than what is kept to be sent again.
-const BUFFERS: u32 = 256 << 10;
+const SOCKET_BUFFER_BYTES: u32 = 256 << 10;
 
-/// How long what we have said may stay unconfirmed. While it does nobody is asked, so this and [`PROBE_AFTER`] add up.
-const UNCONFIRMED: Duration = Duration::from_secs(30);
+/// How long what we have said may stay unconfirmed. While it does nobody is asked, so this and [`KEEPALIVE_IDLE_TIME`] add up.
+const UNCONFIRMED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// When the system asks whether a silent host is still there, and how often.
-const PROBE_AFTER: Duration = Duration::from_secs(15);
-const PROBE_EVERY: Duration = Duration::from_secs(10);
-const PROBES: u32 = 3;
+const KEEPALIVE_IDLE_TIME: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// Opens sockets to one place.
 pub(super) struct Connector {
@@ -102,7 +102,7 @@ impl Connector {
         };
         let mut request = url.as_str().into_client_request().map_err(|error| refused(error, &place))?;
         let headers = request.headers_mut();
-        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        headers.insert(USER_AGENT, HeaderValue::from_static(USER_AGENT_VALUE));
         headers.extend(self.bearer.clone().map(|bearer| (AUTHORIZATION, bearer)));
         headers.extend(self.cookies.header().map(|cookies| (COOKIE, cookies)));
         let most = self.options.link.max_line;
@@ -151,16 +151,19 @@ async fn tcp(place: &str) -> Result<TcpStream, DialError> {
 
 async fn one(address: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_send_buffer_size(BUFFERS)?;
-    socket.set_recv_buffer_size(BUFFERS)?;
+    socket.set_send_buffer_size(SOCKET_BUFFER_BYTES)?;
+    socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES)?;
     let stream = socket.connect(address).await?;
     // Messages are put together before they are written: waiting for more would only add delay.
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(&stream, true)?;
-    sockopt::set_tcp_keepidle(&stream, PROBE_AFTER)?;
-    sockopt::set_tcp_keepintvl(&stream, PROBE_EVERY)?;
-    sockopt::set_tcp_keepcnt(&stream, PROBES)?;
-    sockopt::set_tcp_user_timeout(&stream, u32::try_from(UNCONFIRMED.as_millis()).unwrap_or(u32::MAX))?;
+    sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE_TIME)?;
+    sockopt::set_tcp_keepintvl(&stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_PROBES)?;
+    sockopt::set_tcp_user_timeout(
+        &stream,
+        u32::try_from(UNCONFIRMED_TIMEOUT.as_millis()).unwrap_or(u32::MAX),
+    )?;
     Ok(stream)
 }
 

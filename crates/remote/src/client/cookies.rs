@@ -8,10 +8,10 @@ use reqwest::header::{HeaderMap, HeaderValue, SET_COOKIE};
 use narrows_base::sync::lock;
 
 /// How many are kept.
-const MOST: usize = 32;
+const MAX_COOKIES: usize = 32;
 
 /// How long one may be.
-const LONGEST: usize = 4096;
+const MAX_COOKIE_BYTES: usize = 4096;
 
 /// Cookies of one endpoint. They go nowhere else, so most of what is said about them needs no look.
 #[derive(Debug, Default)]
@@ -32,8 +32,8 @@ impl Cookies {
             if is_over {
                 kept.remove(name);
             } else if !name.is_empty()
-                && set.len() <= LONGEST
-                && (kept.len() < MOST || kept.contains_key(name))
+                && set.len() <= MAX_COOKIE_BYTES
+                && (kept.len() < MAX_COOKIES || kept.contains_key(name))
             {
                 kept.insert(name.to_owned(), value.to_owned());
             }
@@ -61,7 +61,7 @@ mod tests {
             let header = |set: &String| HeaderValue::from_str(set).ok().map(|value| (SET_COOKIE, value));
             cookies.keep(&set.iter().filter_map(header).collect());
             let kept = cookies.0.lock().unwrap().len();
-            proptest::prop_assert!(kept <= MOST);
+            proptest::prop_assert!(kept <= MAX_COOKIES);
             proptest::prop_assert_eq!(cookies.header().is_some(), kept > 0);
         }
     }

@@ -307,7 +307,7 @@ fn after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// How many characters of what a server says are shown.
-const WORDS: usize = 200;
+const MAX_SHOWN_CHARS: usize = 200;
 
 /// The words behind what is said without them.
 fn behind(words: Option<&str>) -> String {
@@ -316,8 +316,8 @@ fn behind(words: Option<&str>) -> String {
 
 /// What a server says beside its status, in one line.
 fn words(body: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(body.get(..WORDS * 4).unwrap_or(body));
-    let words = one_line(&text, WORDS);
+    let text = String::from_utf8_lossy(body.get(..MAX_SHOWN_CHARS * 4).unwrap_or(body));
+    let words = one_line(&text, MAX_SHOWN_CHARS);
     // Pages are for browsers.
     (!words.is_empty() && !words.starts_with('<')).then_some(words)
 }
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(of_status(403, b"not you\n").to_string(), "the server forbids it (403): not you");
         assert_eq!(
             of_status(403, &[b'x'; 9000]).to_string().len(),
-            "the server forbids it (403): …".len() + WORDS
+            "the server forbids it (403): …".len() + MAX_SHOWN_CHARS
         );
         let mut headers = HeaderMap::new();
         headers.insert(RETRY_AFTER, 7.into());

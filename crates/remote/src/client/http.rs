@@ -33,7 +33,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 
 /// How much of an answer that is no message is read.
-const WORDS: usize = 4096;
+const MAX_ERROR_BODY_BYTES: usize = 4096;
 
 /// A conversation that has not begun.
 pub(super) struct Client {
@@ -53,7 +53,7 @@ impl Client {
         // A connection over which nothing comes any more is given up within the time of silence; else each attempt would use it again.
         let third = options.silence / 3;
         let http = reqwest::Client::builder()
-            .user_agent(connect::AGENT)
+            .user_agent(connect::USER_AGENT_VALUE)
             .connect_timeout(options.connect)
             .tcp_nodelay(true)
             .tcp_keepalive(third)
@@ -189,7 +189,7 @@ impl Wire {
                 return Err(ConnectionLost::Dial(last));
             }
             mute = if is_cut { mute + 1 } else { 0 };
-            if mute >= reconnect::MOST_MUTE {
+            if mute >= reconnect::MAX_SILENT_CLOSES {
                 return Err(ConnectionLost::Dial(DialError::Mute));
             }
             tracing::debug!(why = %last, "no connection yet");
@@ -221,7 +221,7 @@ impl Wire {
         if headers.contains_key(POSTS) {
             self.posts.store(1, Ordering::Relaxed);
         }
-        let most = if status == StatusCode::OK { self.options.link.max_line } else { WORDS };
+        let most = if status == StatusCode::OK { self.options.link.max_line } else { MAX_ERROR_BODY_BYTES };
         let body = match body(response, most).await {
             Ok(body) => body,
             Err(error) => {
@@ -267,8 +267,11 @@ impl Wire {
             StatusCode::OK if self.is_its_own(response.headers()) => Ok(response),
             status => {
                 let headers = response.headers().clone();
-                let body =
-                    timeout(limit, body(response, WORDS)).await.ok().and_then(Result::ok).unwrap_or_default();
+                let body = timeout(limit, body(response, MAX_ERROR_BODY_BYTES))
+                    .await
+                    .ok()
+                    .and_then(Result::ok)
+                    .unwrap_or_default();
                 Err(self.refused(status.as_u16(), &headers, &body))
             }
         }

@@ -13,7 +13,7 @@ use super::ConnectionLost;
 use super::reconnect::words;
 
 /// How many are known. What is asked beyond is carried as well, but gets no answer of ours when the link ends.
-const MOST: usize = 4096;
+const MAX_PENDING_REQUESTS: usize = 4096;
 
 /// The open requests, each with the number of the message it was in.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl Open {
 
     fn note(&mut self, id: Option<&[u8]>, number: u64) {
         if let Some(id) = id
-            && self.requests.len() < MOST
+            && self.requests.len() < MAX_PENDING_REQUESTS
         {
             self.requests.insert(RawId::copy(id), number);
         }

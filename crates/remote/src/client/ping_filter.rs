@@ -20,8 +20,8 @@ use super::socket::Io;
 const PING: u8 = 0x89;
 
 /// The bits of the second byte: the length, or the number that says how long the length is, and whether a mask follows.
-const LENGTH: u8 = 0x7f;
-const MASKED: u8 = 0x80;
+const LENGTH_BITS: u8 = 0x7f;
+const MASK_BIT: u8 = 0x80;
 const MASK_BYTES: u64 = 4;
 
 /// The longest payload of a ping.
@@ -119,8 +119,8 @@ impl Filter {
                 }
                 Place::First => Place::Length,
                 Place::Length => {
-                    let is_masked = byte & MASKED != 0;
-                    match byte & LENGTH {
+                    let is_masked = byte & MASK_BIT != 0;
+                    match byte & LENGTH_BITS {
                         126 => Place::LongLength { left: 2, length: 0, is_masked },
                         127 => Place::LongLength { left: 8, length: 0, is_masked },
                         length => payload(u64::from(length), is_masked),
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_malformed_ping_is_an_error() {
-        for second in [126, 127, MASKED, MASKED | 3, 255] {
+        for second in [126, 127, MASK_BIT, MASK_BIT | 3, 255] {
             let error = filter(&[RESPONSE, &[PING, second, 0, 0]].concat(), 64).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{second}");
         }

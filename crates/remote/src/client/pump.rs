@@ -17,7 +17,7 @@ use super::socket::{Broken, Read, Reader, Socket, Writer};
 use crate::resume::{self, Granted, Keep, ResumableEnd};
 
 /// How long it is listened why nothing can be written.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const CLOSE_REASON_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Whether the connection can be taken up again.
 #[derive(Debug)]
@@ -163,7 +163,7 @@ pub(super) async fn pump(
             Ok(()) => return End::Done,
             Err(broken) => {
                 // Whoever turns us away says why and hears nothing: that is there though nothing can be written.
-                match timeout(LAST_WORDS, read(shared, incoming, &mut reader, None)).await {
+                match timeout(CLOSE_REASON_TIMEOUT, read(shared, incoming, &mut reader, None)).await {
                     Ok(Broken::Oversized) => Broken::Oversized,
                     _ => broken,
                 }

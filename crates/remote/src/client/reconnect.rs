@@ -17,7 +17,7 @@ use super::{ConnectionLost, DialError};
 use crate::resume::{Answer, Ask, Connection, Counts};
 
 /// The id of our own requests, which are the first on their socket and can be taken for no other.
-const ID: &[u8] = b"\"narrows/resume\"";
+const RESUME_ID: &[u8] = b"\"narrows/resume\"";
 
 /// How long unanswered requests are waited for once the holder has ended its input.
 pub(super) const ANSWERS_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -30,21 +30,21 @@ pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const _: () = assert!(ANSWERS_TIMEOUT.as_millis() + CLOSE_TIMEOUT.as_millis() <= 2500);
 
 /// How long it is tried to say the rest when the holder has gone.
-pub(super) const PARTING: Duration = Duration::from_secs(10);
+pub(super) const FINAL_SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a socket must stand to have been of use though it carried nothing.
-pub(super) const STOOD: Duration = Duration::from_secs(10);
+pub(super) const MIN_USEFUL_TIME: Duration = Duration::from_secs(10);
 
-/// How often a connection may be taken from us within [`FENCES`] before it is somebody else's.
-const MOST_FENCES: u32 = 5;
-const FENCES: Duration = Duration::from_secs(60);
+/// How often a connection may be taken from us within [`FENCE_WINDOW`] before it is somebody else's.
+const MAX_FENCES: u32 = 5;
+const FENCE_WINDOW: Duration = Duration::from_secs(60);
 
 /// How often in a row a server that has never said anything may close the connection, or the network may cut it, before there is no
 /// point in going on.
-pub(super) const MOST_MUTE: u32 = 8;
+pub(super) const MAX_SILENT_CLOSES: u32 = 8;
 
 /// How often another socket is tried after the grace, where there were some in it that were of no use.
-const MOST_LATE: u32 = 3;
+const MAX_LATE_ATTEMPTS: u32 = 3;
 
 /// Keeps one connection.
 pub(super) struct ReconnectingClient {
@@ -171,11 +171,12 @@ impl ReconnectingClient {
             Broken::Fenced => self.fence()?,
             _ => {}
         }
-        let was_of_use = self.before.replace(counts) != Some(counts) || stood >= STOOD;
-        let is_mute =
-            connection.is_none() && matches!(broken, Broken::Closed | Broken::Cut(_)) && stood < STOOD;
+        let was_of_use = self.before.replace(counts) != Some(counts) || stood >= MIN_USEFUL_TIME;
+        let is_mute = connection.is_none()
+            && matches!(broken, Broken::Closed | Broken::Cut(_))
+            && stood < MIN_USEFUL_TIME;
         self.mute = if is_mute { self.mute + 1 } else { 0 };
-        if self.mute >= MOST_MUTE {
+        if self.mute >= MAX_SILENT_CLOSES {
             return Err(ConnectionLost::Dial(DialError::Mute));
         }
         let grace = self.dialler.options.grace;
@@ -188,7 +189,7 @@ impl ReconnectingClient {
             self.since = now;
         }
         self.late = if now < self.since + grace { 0 } else { self.late + 1 };
-        if self.late > MOST_LATE {
+        if self.late > MAX_LATE_ATTEMPTS {
             return Err(ConnectionLost::Grace { grace, last: DialError::Io(broken.to_string()) });
         }
         let deadline = (self.since + grace).max(now + wait + self.dialler.options.connect.min(grace));
@@ -211,7 +212,7 @@ impl ReconnectingClient {
                 tracing::debug!(why = %last, "no connection yet");
                 if connection.is_none() {
                     *mute = if matches!(last, DialError::Cut(_)) { *mute + 1 } else { 0 };
-                    if *mute >= MOST_MUTE {
+                    if *mute >= MAX_SILENT_CLOSES {
                         return Err(ConnectionLost::Dial(DialError::Mute));
                     }
                 }
@@ -237,13 +238,13 @@ impl ReconnectingClient {
 
     /// Counts how often somebody has taken over.
     fn fence(&mut self) -> Result<(), ConnectionLost> {
-        if self.fenced.elapsed() > FENCES {
+        if self.fenced.elapsed() > FENCE_WINDOW {
             self.fences = 0;
         }
         self.fenced = Instant::now();
         self.fences += 1;
         // A late attempt of our own can do that, but not for long.
-        if self.fences >= MOST_FENCES { Err(ConnectionLost::Fenced) } else { Ok(()) }
+        if self.fences >= MAX_FENCES { Err(ConnectionLost::Fenced) } else { Ok(()) }
     }
 }
 
@@ -268,7 +269,7 @@ async fn parting(shared: &Shared, outgoing: &mut OutgoingLines) {
         state.held.ring().is_drained()
     };
     if !is_drained {
-        sleep(PARTING).await;
+        sleep(FINAL_SEND_TIMEOUT).await;
     }
 }
 
@@ -289,14 +290,14 @@ async fn attempt(
             .map_err(|_| Failed::Finally(ConnectionLost::Gap));
     };
     let received = shared.state().held.counts().taken;
-    let ask = Ask { id: Bytes::from_static(ID), connection: connection.clone(), received };
+    let ask = Ask { id: Bytes::from_static(RESUME_ID), connection: connection.clone(), received };
     let limit = dialler.options.connect;
     let asking = async {
         socket.writer.put(ask.line()).await?;
         socket.writer.flush().await?;
         loop {
             match socket.reader.next().await? {
-                Read::Message(line) => return Ok::<_, Failed>(Answer::read(&View::parse(&line), ID)),
+                Read::Message(line) => return Ok::<_, Failed>(Answer::read(&View::parse(&line), RESUME_ID)),
                 // A ping is answered.
                 _ => socket.writer.flush().await?,
             }

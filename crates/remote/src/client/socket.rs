@@ -18,10 +18,10 @@ use super::DialError;
 use super::ping_filter::{PingFilter, Pings};
 
 /// How much is put together for one write.
-const GATHER: usize = 64 << 10;
+const WRITE_BATCH_BYTES: usize = 64 << 10;
 
 /// How many bytes it takes to know who is there.
-const FIRST: usize = 5;
+const PROBED_BYTES: usize = 5;
 
 /// Bytes in both directions.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -140,7 +140,7 @@ impl Reader {
                     Ok(0) => return Err(Broken::Closed),
                     Ok(_) if !*is_known => {
                         // Fewer bytes are enough for nobody.
-                        *is_known = splitter.buffer().len() >= FIRST;
+                        *is_known = splitter.buffer().len() >= PROBED_BYTES;
                         if let Some(other) = DialError::of_first(splitter.buffer()) {
                             return Err(Broken::Other(other));
                         }
@@ -215,7 +215,7 @@ impl Writer {
             Self::Lines { gathered, .. } => {
                 gathered.extend_from_slice(&line);
                 gathered.put_u8(b'\n');
-                if gathered.len() >= GATHER { self.flush().await } else { Ok(()) }
+                if gathered.len() >= WRITE_BATCH_BYTES { self.flush().await } else { Ok(()) }
             }
         }
     }

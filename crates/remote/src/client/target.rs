@@ -8,7 +8,7 @@ use narrows_link::socket::{Address, AddressError};
 use url::{Host, Url};
 
 /// What a URL without a path means, as it does where a bus listens.
-const USUAL_PATH: &str = "/acp";
+const DEFAULT_PATH: &str = "/acp";
 
 /// Where a remote agent is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl FromStr for Target {
         let behind = text.split_once("://").map_or("", |(_, behind)| behind);
         let has_path = behind.find(['/', '?', '#']).is_some_and(|end| behind[end..].starts_with('/'));
         if !has_path {
-            url.set_path(USUAL_PATH);
+            url.set_path(DEFAULT_PATH);
         }
         match url.scheme() {
             "ws" | "wss" => Ok(Self::WebSocket(url)),

@@ -11,10 +11,10 @@ use serde_json::json;
 use super::splice;
 
 /// Where the mark stands in `params` and in `result`.
-const PATH: [&str; 3] = ["_meta", "narrows", "resume"];
+const CAPABILITY_PATH: [&str; 3] = ["_meta", "narrows", "resume"];
 
 /// The longest name of a connection that is believed.
-const LONGEST: usize = 128;
+const MAX_CONNECTION_BYTES: usize = 128;
 
 /// The name of a connection that can be taken up again. Who knows it, and is who made it, has the connection, so it is
 /// never shown.
@@ -40,7 +40,9 @@ impl TryFrom<String> for Connection {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        match (1..=LONGEST).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        match (1..=MAX_CONNECTION_BYTES).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_graphic())
+        {
             true => Ok(Self(text)),
             false => Err("that is no name of a connection"),
         }
@@ -69,7 +71,7 @@ pub fn ask(line: &[u8]) -> Option<Bytes> {
     if !is_initialize(&view) || view.params().is_none_or(|params| params == b"null") {
         return None;
     }
-    within(line, view.envelope().params, |params| splice::put(params, &PATH, b"1"))
+    within(line, view.envelope().params, |params| splice::put(params, &CAPABILITY_PATH, b"1"))
 }
 
 /// Whether `view` is an `initialize` with the mark in it.
@@ -85,7 +87,7 @@ pub fn forget_asked(line: &[u8]) -> Option<Bytes> {
     if !asks(&view) {
         return None;
     }
-    within(line, view.envelope().params, |params| splice::cut(params, &PATH))
+    within(line, view.envelope().params, |params| splice::cut(params, &CAPABILITY_PATH))
 }
 
 /// The answer to `initialize` with what was granted in it. `None` if it is none that has a place for it.
@@ -97,7 +99,7 @@ pub fn grant(line: &[u8], granted: &Granted) -> Option<Bytes> {
     }
     let value = json!({"connection": granted.connection.as_str(), "graceSeconds": granted.grace.as_secs()})
         .to_string();
-    within(line, view.envelope().result, |result| splice::put(result, &PATH, value.as_bytes()))
+    within(line, view.envelope().result, |result| splice::put(result, &CAPABILITY_PATH, value.as_bytes()))
 }
 
 /// What was granted in an answer to `initialize`, and the answer without it, as it was before [`grant`].
@@ -117,7 +119,7 @@ pub fn granted(line: &[u8]) -> Option<(Granted, Bytes)> {
     let ResumeCapability { connection, grace_seconds } =
         serde_json::from_slice(view.result().and_then(marked)?).ok()?;
     let granted = Granted { connection, grace: Duration::from_secs(grace_seconds) };
-    let plain = within(line, view.envelope().result, |result| splice::cut(result, &PATH));
+    let plain = within(line, view.envelope().result, |result| splice::cut(result, &CAPABILITY_PATH));
     // A mark that somebody wrote in another form stays where it is, which does no harm.
     Some((granted, plain.unwrap_or_else(|| Bytes::copy_from_slice(line))))
 }
@@ -128,7 +130,7 @@ fn is_initialize(view: &View<'_>) -> bool {
 
 /// The mark in `params` or a `result`.
 fn marked(object: &[u8]) -> Option<&[u8]> {
-    PATH.iter().try_fold(object, |text, key| text.get(member(text, key).ok()??))
+    CAPABILITY_PATH.iter().try_fold(object, |text, key| text.get(member(text, key).ok()??))
 }
 
 /// `line` with the stretch `span` changed.

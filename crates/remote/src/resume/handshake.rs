@@ -11,7 +11,7 @@ use super::capability::{Connection, asks};
 pub const METHOD: &str = "_narrows/resume";
 
 /// The condition of the error that says that something is lost for good.
-const GAP: &str = "cursor_gap";
+const GAP_CONDITION: &str = "cursor_gap";
 
 /// What the first message of a socket means.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl Ask {
             }
             Answer::Unknown => RpcError::new(Code::NotFound, "there is no such connection to resume"),
             Answer::Gap => RpcError::new(Code::NotFound, "what you have not received is no longer kept")
-                .with("condition", json!(GAP)),
+                .with("condition", json!(GAP_CONDITION)),
             Answer::Refused(error) => error.clone(),
         };
         message::error(&self.id, &error)
@@ -124,7 +124,7 @@ impl Answer {
         }
         let error = view.error()?;
         let condition = error.data.as_ref().and_then(|data| data.get("condition"));
-        Some(if condition.is_some_and(|condition| condition == GAP) {
+        Some(if condition.is_some_and(|condition| condition == GAP_CONDITION) {
             Self::Gap
         } else if error.is(Code::NotFound) || error.is(Code::MethodNotFound) {
             Self::Unknown

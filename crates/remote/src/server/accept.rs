@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::certificate::ClientCertificate;
-use super::http_connection::{HttpConnection, MAX_READ_OUT};
+use super::http_connection::{HttpConnection, MAX_CONCURRENT_READ_OUTS};
 use super::io::{Io, tune};
 use super::listener::{Admits, HttpListener};
 use super::refusal_stats::Reason;
@@ -26,10 +26,10 @@ use super::unfinished::FreeAllowance;
 use crate::identity::{Identity, Proof};
 
 /// How long nobody is let in after the system had no room for one.
-const REST: Duration = Duration::from_millis(200);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// The longest head of a request.
-const MAX_HEAD: usize = 32 << 10;
+const MAX_HEAD_BYTES: usize = 32 << 10;
 
 /// How many streams of HTTP/2 a client may have at once.
 const MAX_STREAMS: u32 = 100;
@@ -42,13 +42,13 @@ const MAX_HEADER_LIST_BYTES: u32 = 8 << 10;
 const BODY_WINDOW_BYTES: u32 = (64 << 10) - 1;
 
 /// How long a client may take to read why there is no TLS.
-const LAST_WORD: Duration = Duration::from_secs(1);
+const TLS_FAILURE_LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long the responses on a socket may take that is closed to make room.
-const LAST_RESPONSE: Duration = Duration::from_millis(500);
+const EVICTION_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long a connection may take to end when all do.
-const LAST: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Lets in who comes, until the front stops.
 pub(super) async fn accept(shared: Arc<Shared>, door: Arc<HttpListener>, listener: TcpListener) {
@@ -72,7 +72,7 @@ pub(super) async fn accept(shared: Arc<Shared>, door: Arc<HttpListener>, listene
             }
             Err(error) => {
                 tracing::debug!(%error, "somebody could not be let in");
-                sleep(REST).await;
+                sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
@@ -118,7 +118,7 @@ async fn serve(
         certificate: certificate.clone().map(Mutex::new),
         socket,
         refused: Notify::new(),
-        read_out: Semaphore::new(MAX_READ_OUT),
+        read_out: Semaphore::new(MAX_CONCURRENT_READ_OUTS),
         place: Arc::new(place),
         allowance: FreeAllowance::default(),
     });
@@ -171,14 +171,14 @@ async fn serve(
                 // What is being answered may come to its end.
                 ending = true;
                 waiting = true;
-                unseen.set(tokio::time::sleep_until(tokio::time::Instant::now() + LAST_RESPONSE));
+                unseen.set(tokio::time::sleep_until(tokio::time::Instant::now() + EVICTION_TIMEOUT));
                 connection.as_mut().graceful_shutdown();
             }
             () = visit.refused.notified(), if !ending => connection.as_mut().graceful_shutdown(),
             () = &mut end, if !ending => {
                 ending = true;
                 waiting = true;
-                unseen.set(tokio::time::sleep_until(tokio::time::Instant::now() + LAST));
+                unseen.set(tokio::time::sleep_until(tokio::time::Instant::now() + CLOSE_TIMEOUT));
                 connection.as_mut().graceful_shutdown();
             }
         }
@@ -204,7 +204,7 @@ async fn secure(door: &HttpListener, stream: TcpStream) -> io::Result<Secured> {
         Ok(stream) => stream,
         Err((error, stream)) => {
             // Whoever does not read it has gone without it.
-            _ = timeout(LAST_WORD, last_word(stream)).await;
+            _ = timeout(TLS_FAILURE_LINGER_TIMEOUT, last_word(stream)).await;
             return Err(error);
         }
     };
@@ -250,7 +250,7 @@ fn is_no_request(error: &(dyn std::error::Error + 'static), known: bool) -> bool
 
 fn builder(between: Duration, idle: Duration) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(between).max_buf_size(MAX_HEAD);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(between).max_buf_size(MAX_HEAD_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())

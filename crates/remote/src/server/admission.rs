@@ -115,7 +115,7 @@ struct Use {
 }
 
 /// How many identities are remembered that have no connection.
-const REMEMBERED: usize = 1024;
+const MAX_REMEMBERED_IDENTITIES: usize = 1024;
 
 impl Seats {
     /// At most `most` connections and `rate` requests a second for each identity.
@@ -148,7 +148,7 @@ impl Seats {
 
     fn with<T>(&self, name: &str, act: impl FnOnce(&mut Use) -> T) -> T {
         let mut taken = lock(&self.taken);
-        if !taken.contains_key(name) && taken.len() >= REMEMBERED {
+        if !taken.contains_key(name) && taken.len() >= MAX_REMEMBERED_IDENTITIES {
             taken.retain(|_, of| of.connections + of.entered > 0);
         }
         let (left, at) = (f64::from(self.rate), Instant::now());
@@ -285,10 +285,10 @@ mod tests {
     async fn many_names_are_not_remembered_for_ever() {
         let seats = Seats::new(1, 3);
         let _kept = settled(&seats, named("kept")).unwrap();
-        for number in 0..10 * REMEMBERED {
+        for number in 0..10 * MAX_REMEMBERED_IDENTITIES {
             seats.ask(&named(&number.to_string()));
         }
-        assert!(seats.taken.lock().unwrap().len() <= REMEMBERED);
+        assert!(seats.taken.lock().unwrap().len() <= MAX_REMEMBERED_IDENTITIES);
         assert!(settled(&seats, named("kept")).is_none());
     }
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// How many addresses are remembered.
-const REMEMBERED: usize = 10_000;
+const MAX_REMEMBERED_ADDRESSES: usize = 10_000;
 
 /// How long it takes until one failure is forgotten.
-const FORGETTING: Duration = Duration::from_secs(6);
+const FAILURE_DECAY_INTERVAL: Duration = Duration::from_secs(6);
 
 /// Failures by address, which leak away.
 ///
@@ -53,20 +53,20 @@ impl AuthRateLimit {
     /// How long `address` is locked out, if it is.
     pub(super) fn locked(&self, address: IpAddr, now: Instant) -> Option<Duration> {
         let over = self.over(self.failures.get(&network(address))?.left(now));
-        (over > 0.0).then(|| FORGETTING.mul_f64(over))
+        (over > 0.0).then(|| FAILURE_DECAY_INTERVAL.mul_f64(over))
     }
 
     /// A token that is none was shown.
     pub(super) fn failed(&mut self, address: IpAddr, now: Instant) -> Noted {
         // Not at every failure: whoever has many addresses would have us do little else.
-        let is_due = self.swept.is_none_or(|swept| now.duration_since(swept) >= FORGETTING);
-        if self.failures.len() >= REMEMBERED && is_due {
+        let is_due = self.swept.is_none_or(|swept| now.duration_since(swept) >= FAILURE_DECAY_INTERVAL);
+        if self.failures.len() >= MAX_REMEMBERED_ADDRESSES && is_due {
             self.swept = Some(now);
             self.failures.retain(|_, failures| failures.left(now) > 0.0);
         }
         // Still full of failures: who is not among them is let off.
         let network = network(address);
-        if self.failures.len() >= REMEMBERED && !self.failures.contains_key(&network) {
+        if self.failures.len() >= MAX_REMEMBERED_ADDRESSES && !self.failures.contains_key(&network) {
             return Noted::Nothing;
         }
         let (before, told) =
@@ -91,7 +91,7 @@ impl AuthRateLimit {
 impl Failures {
     /// How many are not forgotten.
     fn left(&self, now: Instant) -> f64 {
-        (self.count - now.duration_since(self.at).div_duration_f64(FORGETTING)).max(0.0)
+        (self.count - now.duration_since(self.at).div_duration_f64(FAILURE_DECAY_INTERVAL)).max(0.0)
     }
 }
 
@@ -116,18 +116,18 @@ mod tests {
             assert_eq!(lockout.locked(here, now), None);
             lockout.failed(here, now);
         }
-        assert_eq!(lockout.locked(here, now), Some(FORGETTING));
+        assert_eq!(lockout.locked(here, now), Some(FAILURE_DECAY_INTERVAL));
         assert_eq!(lockout.locked(there, now), None);
-        assert_eq!(lockout.locked(here, now + FORGETTING), None);
-        lockout.failed(here, now + FORGETTING);
-        assert!(lockout.locked(here, now + FORGETTING).is_some());
+        assert_eq!(lockout.locked(here, now + FAILURE_DECAY_INTERVAL), None);
+        lockout.failed(here, now + FAILURE_DECAY_INTERVAL);
+        assert!(lockout.locked(here, now + FAILURE_DECAY_INTERVAL).is_some());
     }
 
     #[test]
     fn the_first_failure_and_the_lock_out_are_told_once_each() {
         let mut lockout = AuthRateLimit::new(3);
         let (here, now) = ("192.0.2.1".parse().unwrap(), Instant::now());
-        let mut failed = |after: u32| lockout.failed(here, now + FORGETTING * after);
+        let mut failed = |after: u32| lockout.failed(here, now + FAILURE_DECAY_INTERVAL * after);
         assert_eq!([failed(0), failed(0), failed(0)], [Noted::First, Noted::Nothing, Noted::Locked]);
         // It is locked out again whenever it may try once.
         assert_eq!([failed(1), failed(2)], [Noted::Nothing, Noted::Nothing]);
@@ -149,11 +149,11 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let mut lockout = AuthRateLimit::new(1);
         let now = Instant::now();
-        for number in 0..2 * REMEMBERED as u32 {
+        for number in 0..2 * MAX_REMEMBERED_ADDRESSES as u32 {
             lockout.failed(IpAddr::V4(number.into()), now);
         }
-        assert_eq!(lockout.failures.len(), REMEMBERED);
-        lockout.failed(IpAddr::V4(u32::MAX.into()), now + FORGETTING);
+        assert_eq!(lockout.failures.len(), MAX_REMEMBERED_ADDRESSES);
+        lockout.failed(IpAddr::V4(u32::MAX.into()), now + FAILURE_DECAY_INTERVAL);
         assert_eq!(lockout.failures.len(), 1);
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::unfinished::Part;
 
 /// How many messages may wait; whoever posts more waits.
-const WAITING: usize = 4;
+const MAX_WAITING_MESSAGES: usize = 4;
 
 /// Where messages are said.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(super) struct Turn<'a> {
 impl BackendWriter {
     /// To a backend. What waits is written while [`BackendWriter::speak`] is polled.
     pub(super) fn new(to: OwnedWriteHalf) -> (Self, mpsc::Receiver<Waiting>) {
-        let (queue, messages) = mpsc::channel(WAITING);
+        let (queue, messages) = mpsc::channel(MAX_WAITING_MESSAGES);
         (Self { state: Mutex::new(State { to: Some(Arc::new(to)), waiting: 0 }), queue }, messages)
     }
 
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use crate::identity::{Identity, Proof};
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
     #[tokio::test]
     async fn what_does_not_fit_comes_whole_and_in_order() {
@@ -128,7 +128,7 @@ mod tests {
             }
         };
         let mut heard = vec![0; sizes.iter().sum()];
-        let hear = async { timeout(PATIENCE, theirs.read_exact(&mut heard)).await.unwrap().unwrap() };
+        let hear = async { timeout(TEST_TIMEOUT, theirs.read_exact(&mut heard)).await.unwrap().unwrap() };
         tokio::select! {
             () = mouth.speak(messages) => {}
             _ = async { tokio::join!(say, hear) } => {}
@@ -153,7 +153,7 @@ mod tests {
         let mut heard = vec![0; size];
         tokio::select! {
             () = mouth.speak(messages) => {}
-            read = timeout(PATIENCE, theirs.read_exact(&mut heard)) => drop(read.unwrap().unwrap()),
+            read = timeout(TEST_TIMEOUT, theirs.read_exact(&mut heard)) => drop(read.unwrap().unwrap()),
         }
         // Cancelled or done: it is gone with the queue.
         assert_eq!(probe.held(), 0);
@@ -166,10 +166,10 @@ mod tests {
         let (mouth, messages) = BackendWriter::new(to);
         drop(theirs);
         let mut speak = std::pin::pin!(mouth.speak(messages));
-        for _ in 0..3 * WAITING {
+        for _ in 0..3 * MAX_WAITING_MESSAGES {
             let turn = tokio::select! {
                 () = &mut speak => unreachable!("it never ends"),
-                turn = timeout(PATIENCE, mouth.turn()) => turn.unwrap(),
+                turn = timeout(TEST_TIMEOUT, mouth.turn()) => turn.unwrap(),
             };
             turn.unwrap().say(Bytes::from_static(b"[1]\n"), None);
         }
@@ -183,6 +183,6 @@ mod tests {
         drop((from, messages));
         mouth.shut();
         assert_eq!(mouth.turn().await.err(), Some(Shut));
-        assert_eq!(timeout(PATIENCE, theirs.read(&mut [0; 64])).await.unwrap().unwrap(), 0);
+        assert_eq!(timeout(TEST_TIMEOUT, theirs.read(&mut [0; 64])).await.unwrap().unwrap(), 0);
     }
 }

@@ -25,16 +25,16 @@ use crate::identity::Identity;
 use crate::resume::{self, Answer, Ask, Connection, First, Granted, ResumableEnd};
 
 /// The code of a WebSocket that closes because we do.
-const GOING: u16 = 1001;
+const GOING_AWAY_CODE: u16 = 1001;
 /// That of one whose client did what it may not, or is not the newest.
-pub(super) const REFUSED: u16 = 1008;
+pub(super) const REFUSED_CODE: u16 = 1008;
 /// That of one for which there is no room now.
-const LATER: u16 = 1013;
+const TRY_AGAIN_LATER_CODE: u16 = 1013;
 /// That of one whose token is no longer good.
-const UNKNOWN: u16 = 4401;
+const UNAUTHORIZED_CODE: u16 = 4401;
 
 /// How many sockets may ask at once for the same connection.
-const ASKING: usize = 4;
+const MAX_RESUME_ATTEMPTS: usize = 4;
 
 /// A socket that wants to go on with a connection.
 struct Attach {
@@ -53,7 +53,7 @@ pub(super) struct Resumable {
 
 impl Resumable {
     fn add(&self, connection: &Connection, owner: &Identity) -> mpsc::Receiver<Attach> {
-        let (sender, receiver) = mpsc::channel(ASKING);
+        let (sender, receiver) = mpsc::channel(MAX_RESUME_ATTEMPTS);
         let mut by_name = lock(&self.by_name);
         by_name.insert(connection.clone(), (owner.clone(), sender));
         receiver
@@ -80,15 +80,15 @@ impl std::fmt::Debug for Attach {
 pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: AdmittedClient) {
     let first = tokio::select! {
         first = timeout(shared.limits.idle_timeout, first(&mut socket, &shared.scratch)) => first,
-        () = shared.stopping() => return socket.close(GOING, "going away", &shared.scratch).await,
-        () = guest.revoked() => return socket.close(UNKNOWN, "not authorised", &shared.scratch).await,
+        () = shared.stopping() => return socket.close(GOING_AWAY_CODE, "going away", &shared.scratch).await,
+        () = guest.revoked() => return socket.close(UNAUTHORIZED_CODE, "not authorised", &shared.scratch).await,
     };
     let messages = match first {
         Ok(Ok(messages)) => messages,
         // A socket that is there and of no use takes the place of another.
         Err(_) => {
             shared.refusals.add(Reason::Frame);
-            return socket.close(REFUSED, "no message came", &shared.scratch).await;
+            return socket.close(REFUSED_CODE, "no message came", &shared.scratch).await;
         }
         Ok(Err(end)) => return finish(&shared, socket, PumpEnd::Socket(end)).await,
     };
@@ -100,7 +100,7 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: Ad
             drop(guest);
             shared.refusals.add(Reason::Limit);
             socket.put(&too_many(view.id().unwrap_or(b"null")), &shared.scratch);
-            socket.close(LATER, "try again later", &shared.scratch).await;
+            socket.close(TRY_AGAIN_LATER_CODE, "try again later", &shared.scratch).await;
         }
         First::Plain => plain(&shared, socket, guest, &messages).await,
         // Boxed: the others would have to carry its weight.
@@ -114,7 +114,7 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: Ad
             drop(guest);
             shared.refusals.add(Reason::Resume);
             socket.put(&answer, &shared.scratch);
-            socket.close(REFUSED, "refused", &shared.scratch).await;
+            socket.close(REFUSED_CODE, "refused", &shared.scratch).await;
         }
     }
 }
@@ -194,14 +194,14 @@ async fn plain(shared: &Arc<Shared>, socket: Socket, mut guest: AdmittedClient, 
         Err(error) => return tracing::debug!(%error, "a WebSocket is lost"),
     };
     let Some(mut line) = open(shared, &mut socket, &guest, messages).await else {
-        return socket.close(LATER, "try again later", scratch).await;
+        return socket.close(TRY_AGAIN_LATER_CODE, "try again later", scratch).await;
     };
     take(&mut line, messages, &mut socket, scratch);
     let (end, code, reason) = tokio::select! {
         biased;
         end = poll_fn(|cx| line.poll_carry(cx, &mut socket, scratch)) => (Some(end), 0, ""),
-        () = shared.stopping() => (None, GOING, "going away"),
-        () = guest.revoked() => (None, UNKNOWN, "not authorised"),
+        () = shared.stopping() => (None, GOING_AWAY_CODE, "going away"),
+        () = guest.revoked() => (None, UNAUTHORIZED_CODE, "not authorised"),
     };
     // The backend does not wait for a client to read the last word.
     drop(line);
@@ -221,8 +221,8 @@ async fn watch(shared: &Shared, mut served: Box<dyn Served>, guest: &mut Admitte
             }
             return;
         }
-        () = shared.stopping() => (GOING, "going away"),
-        () = guest.revoked() => (UNKNOWN, "not authorised"),
+        () = shared.stopping() => (GOING_AWAY_CODE, "going away"),
+        () = guest.revoked() => (UNAUTHORIZED_CODE, "not authorised"),
     };
     served.hang_up(code, reason);
     served.ended().await;
@@ -231,15 +231,15 @@ async fn watch(shared: &Shared, mut served: Box<dyn Served>, guest: &mut Admitte
 async fn finish(shared: &Shared, socket: Socket, end: PumpEnd) {
     let scratch = &shared.scratch;
     match end {
-        PumpEnd::Backend => socket.close(GOING, "going away", scratch).await,
+        PumpEnd::Backend => socket.close(GOING_AWAY_CODE, "going away", scratch).await,
         PumpEnd::Socket(SocketEnd::Lost) => {}
         PumpEnd::Socket(SocketEnd::Crowded) => {
             shared.refusals.add(Reason::Limit);
-            socket.close(LATER, "too many long messages", scratch).await;
+            socket.close(TRY_AGAIN_LATER_CODE, "too many long messages", scratch).await;
         }
         PumpEnd::Socket(SocketEnd::Flooded) => {
             shared.refusals.add(Reason::Limit);
-            socket.close(REFUSED, "too many invalid messages", scratch).await;
+            socket.close(REFUSED_CODE, "too many invalid messages", scratch).await;
         }
         PumpEnd::Socket(SocketEnd::Left(code)) => socket.close(code.unwrap_or(1000), "", scratch).await,
         PumpEnd::Socket(SocketEnd::Fault(fault)) => {
@@ -260,11 +260,11 @@ async fn marked(
 ) {
     let scratch = &shared.scratch;
     let Some(random) = shared.random() else {
-        return socket.close(LATER, "try again later", scratch).await;
+        return socket.close(TRY_AGAIN_LATER_CODE, "try again later", scratch).await;
     };
     let connection = Connection::new(random);
     let Some(mut line) = open(shared, &mut socket, &guest, messages).await else {
-        return socket.close(LATER, "try again later", scratch).await;
+        return socket.close(TRY_AGAIN_LATER_CODE, "try again later", scratch).await;
     };
     let granted = Granted { connection: connection.clone(), grace: shared.limits.grace };
     let share = shared.replay_memory.share(guest.identity());
@@ -370,8 +370,8 @@ async fn hold(
                 let shared = Arc::clone(shared);
                 tokio::spawn(async move { finish(&shared, old, end).await });
             }
-            Happens::Stop => return Some((socket?, Last::Close(GOING, "going away"))),
-            Happens::Revoked => return Some((socket?, Last::Close(UNKNOWN, "not authorised"))),
+            Happens::Stop => return Some((socket?, Last::Close(GOING_AWAY_CODE, "going away"))),
+            Happens::Revoked => return Some((socket?, Last::Close(UNAUTHORIZED_CODE, "not authorised"))),
             Happens::Over => {
                 shared.disconnects.add(DisconnectOutcome::Expired);
                 return None;
@@ -432,5 +432,5 @@ async fn attach(shared: &Arc<Shared>, attach: Attach) {
 
 async fn refuse(mut socket: Socket, answer: &[u8], scratch: &Scratch) {
     socket.put(answer, scratch);
-    socket.close(REFUSED, "refused", scratch).await;
+    socket.close(REFUSED_CODE, "refused", scratch).await;
 }

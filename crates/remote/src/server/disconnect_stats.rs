@@ -16,7 +16,7 @@ pub(super) enum DisconnectOutcome {
 }
 
 /// All of them, and how people call them.
-const FATES: [(DisconnectOutcome, &str); 4] = [
+const OUTCOMES: [(DisconnectOutcome, &str); 4] = [
     (DisconnectOutcome::Broken, "broken"),
     (DisconnectOutcome::Resumed, "resumed"),
     (DisconnectOutcome::Gap, "cursor_gap"),
@@ -25,7 +25,7 @@ const FATES: [(DisconnectOutcome, &str); 4] = [
 
 /// How often each has.
 #[derive(Debug, Default)]
-pub(super) struct DisconnectStats([AtomicU64; FATES.len()]);
+pub(super) struct DisconnectStats([AtomicU64; OUTCOMES.len()]);
 
 impl DisconnectStats {
     /// It has happened once more.
@@ -35,7 +35,7 @@ impl DisconnectStats {
 
     /// All of them, in an order that stays.
     pub(super) fn all(&self) -> Vec<(&'static str, u64)> {
-        FATES.iter().map(|(fate, name)| (*name, self.0[*fate as usize].load(Ordering::Relaxed))).collect()
+        OUTCOMES.iter().map(|(fate, name)| (*name, self.0[*fate as usize].load(Ordering::Relaxed))).collect()
     }
 }
 
@@ -46,10 +46,10 @@ mod tests {
     #[test]
     fn every_fate_has_its_own_place() {
         let disconnects = DisconnectStats::default();
-        for (number, (fate, _)) in FATES.iter().enumerate() {
+        for (number, (fate, _)) in OUTCOMES.iter().enumerate() {
             assert_eq!(*fate as usize, number);
             (0..=number).for_each(|_| disconnects.add(*fate));
         }
-        assert!(disconnects.all().iter().map(|(_, count)| *count).eq(1..=FATES.len() as u64));
+        assert!(disconnects.all().iter().map(|(_, count)| *count).eq(1..=OUTCOMES.len() as u64));
     }
 }

@@ -38,7 +38,7 @@ pub(super) struct Events {
 
 /// A comment: it shows both sides that the other is there, and every stream begins with it, because proxies may hold the head of a
 /// response back until some of its body comes.
-const COMMENT: Bytes = Bytes::from_static(b": \n\n");
+const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": \n\n");
 
 impl Events {
     /// A reader that was given `reader`; something is sent at least `every` so often.
@@ -48,7 +48,8 @@ impl Events {
         (reader, first): (u64, Option<Bytes>),
         every: Duration,
     ) -> Self {
-        let first = Some(first.map_or(COMMENT, |event| [COMMENT, event].concat().into()));
+        let first =
+            Some(first.map_or(KEEP_ALIVE_COMMENT, |event| [KEEP_ALIVE_COMMENT, event].concat().into()));
         Self { channel, session, reader, first, every, alive: Box::pin(sleep(every)), ended: false }
     }
 
@@ -67,7 +68,7 @@ impl Events {
                 if self.alive.as_mut().poll(cx).is_pending() {
                     return Poll::Pending;
                 }
-                COMMENT
+                KEEP_ALIVE_COMMENT
             }
         };
         self.alive.as_mut().reset(Instant::now() + self.every);

@@ -37,16 +37,16 @@ use super::{post, websocket};
 use crate::identity::Identity;
 
 /// How often a stream of events shows that it is there.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// How much of the body of a refused request is read at most, and for how long.
-const READ_OUT: (usize, Duration) = (64 << 10, Duration::from_secs(1));
+const READ_OUT_LIMITS: (usize, Duration) = (64 << 10, Duration::from_secs(1));
 
 /// How many refused requests of one socket may have their bodies read at once.
-pub(super) const MAX_READ_OUT: usize = 4;
+pub(super) const MAX_CONCURRENT_READ_OUTS: usize = 4;
 
 /// The refusal of one more connection.
-pub(super) const TOO_MANY: Refusal = Refusal::Later(10, "too many connections\n");
+pub(super) const TOO_MANY_CONNECTIONS: Refusal = Refusal::Later(10, "too many connections\n");
 
 /// A socket over which requests come.
 pub(super) struct HttpConnection {
@@ -224,7 +224,7 @@ impl HttpConnection {
                 Refusal::Message(StatusCode::GONE, message::error(b"null", &error))
             }
         })?;
-        let every = KEEP_ALIVE.min(self.shared.limits.idle_timeout / 3);
+        let every = KEEP_ALIVE_INTERVAL.min(self.shared.limits.idle_timeout / 3);
         let mut reply = Response::new(Body::Events(Box::new(Events::new(channel, session, opened, every))));
         reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         // For proxies that gather what they pass on.
@@ -244,7 +244,7 @@ impl HttpConnection {
 /// Reads what is left of a short body and keeps nothing of it: a stream of HTTP/2 whose body stays unread is reset behind its
 /// response, and some clients then know of the reset only.
 async fn read_out(body: &mut Incoming) {
-    let (mut left, time) = READ_OUT;
+    let (mut left, time) = READ_OUT_LIMITS;
     let reading = async {
         while let Some(Ok(frame)) = body.frame().await {
             let length = frame.data_ref().map_or(0, Bytes::len);
@@ -306,6 +306,6 @@ pub(super) fn seat(shared: &Shared, caller: Caller) -> Result<AdmittedClient, Re
     if caller.doubted {
         return Err(Refusal::Doubted);
     }
-    let seat = shared.seats.enter(caller.identity).ok_or(TOO_MANY)?;
+    let seat = shared.seats.enter(caller.identity).ok_or(TOO_MANY_CONNECTIONS)?;
     Ok(AdmittedClient::new(seat, caller.credential, caller.listener))
 }

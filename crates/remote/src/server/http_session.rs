@@ -25,7 +25,7 @@ use super::unfinished::Part;
 use crate::identity::Identity;
 
 /// How long a client whose streams are cut off may take to end the connection, and so to have left in order.
-const LEAVING: Duration = Duration::from_secs(2);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection over HTTP.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl HttpSession {
     /// The channel as one that makes room for others, if no client has read or sent anything for a while.
     pub(super) fn detached(&self) -> Option<Kept> {
         let since = *lock(&self.touched);
-        let is_quiet = since.elapsed() > LEAVING && !self.with(|exchange| exchange.is_read());
+        let is_quiet = since.elapsed() > LEAVE_TIMEOUT && !self.with(|exchange| exchange.is_read());
         is_quiet.then(|| Kept { identity: self.owner.to_string(), since, end: Arc::clone(&self.end) })
     }
 
@@ -186,7 +186,7 @@ impl HttpSession {
     async fn count(&self) {
         loop {
             self.cut.notified().await;
-            sleep(LEAVING).await;
+            sleep(LEAVE_TIMEOUT).await;
             self.count_cuts();
         }
     }

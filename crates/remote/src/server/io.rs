@@ -14,13 +14,13 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
 /// How much is read at a time.
-const CHUNK: usize = 64 << 10;
+const READ_BYTES: usize = 64 << 10;
 
 /// How many buffers wait for their next use.
-const SPARE: usize = 8;
+const MAX_SPARE_BUFFERS: usize = 8;
 
 /// The kernel's buffers of a connection that can be resumed: what is on the way must be less than what is kept.
-const ON_THE_WAY: usize = 256 << 10;
+const SOCKET_BUFFER_BYTES: usize = 256 << 10;
 
 /// A client's socket.
 #[derive(Debug)]
@@ -46,8 +46,8 @@ impl Io {
             Self::Tcp(stream) => stream.as_fd(),
             Self::Tls(stream) => stream.get_ref().0.as_fd(),
         };
-        sockopt::set_socket_send_buffer_size(fd, ON_THE_WAY)?;
-        sockopt::set_socket_recv_buffer_size(fd, ON_THE_WAY)?;
+        sockopt::set_socket_send_buffer_size(fd, SOCKET_BUFFER_BYTES)?;
+        sockopt::set_socket_recv_buffer_size(fd, SOCKET_BUFFER_BYTES)?;
         Ok(())
     }
 
@@ -123,17 +123,17 @@ impl Scratch {
     /// An empty one with room.
     pub(super) fn take(&self) -> Vec<u8> {
         let spare = lock(&self.spare).pop();
-        spare.unwrap_or_else(|| Vec::with_capacity(CHUNK))
+        spare.unwrap_or_else(|| Vec::with_capacity(READ_BYTES))
     }
 
     /// Gives one back.
     pub(super) fn give(&self, mut buffer: Vec<u8>) {
         buffer.clear();
-        if buffer.capacity() < CHUNK || buffer.capacity() > 4 * CHUNK {
+        if buffer.capacity() < READ_BYTES || buffer.capacity() > 4 * READ_BYTES {
             return;
         }
         let mut spare = lock(&self.spare);
-        if spare.len() < SPARE {
+        if spare.len() < MAX_SPARE_BUFFERS {
             spare.push(buffer);
         }
     }

@@ -24,10 +24,10 @@ use crate::identity::Identity;
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Of sockets without a request, this part is closed at once.
-const IDLE_PART: usize = 16;
+const IDLE_CLOSE_DIVISOR: usize = 16;
 
 /// An identity whose requests take more than this part of all sockets has to give up half of what is more.
-const LARGE_PART: usize = 8;
+const LARGE_SHARE_DIVISOR: usize = 8;
 
 /// All sockets, and how many there may be.
 #[derive(Debug)]
@@ -161,7 +161,7 @@ impl Table {
             return 1;
         }
         if !self.idle.is_empty() {
-            let count = 1 + self.idle.len() / IDLE_PART;
+            let count = 1 + self.idle.len() / IDLE_CLOSE_DIVISOR;
             for _ in 0..count {
                 let Some((_, id)) = self.idle.pop_first() else { break };
                 self.close(id);
@@ -187,7 +187,7 @@ impl Table {
             by_identity.entry(identity).or_default().push(*order);
         }
         let mut most = by_identity.into_values().max_by_key(Vec::len).unwrap_or_default();
-        most.truncate(most.len().saturating_sub(max / LARGE_PART).div_ceil(2));
+        most.truncate(most.len().saturating_sub(max / LARGE_SHARE_DIVISOR).div_ceil(2));
         most
     }
 

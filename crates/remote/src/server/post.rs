@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::authorize::Caller;
 use super::codec;
-use super::http_connection::{TOO_MANY, channel, is_type, seat, text};
+use super::http_connection::{TOO_MANY_CONNECTIONS, channel, is_type, seat, text};
 use super::http_session::{HttpSession, SendFault};
 use super::response::{self, CONNECTION_ID, POST, Refusal, Reply, SESSION_ID};
 use super::shared::Shared;
@@ -23,7 +23,7 @@ use super::streams::Waits;
 use super::unfinished::{FreeAllowance, Part, time_for};
 
 /// How long an agent may take to begin.
-const BEGINNING: Duration = Duration::from_secs(120);
+const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Takes what was posted. `allowance` is that of its socket.
 pub(super) async fn message(
@@ -130,7 +130,7 @@ async fn begin(
 ) -> Result<Reply, Refusal> {
     let mut guest = seat(shared, caller)?;
     if !guest.settle() {
-        return Err(TOO_MANY);
+        return Err(TOO_MANY_CONNECTIONS);
     }
     let channel = HttpSession::open(shared, guest).await.map_err(|error| {
         tracing::warn!(%error, "a connection cannot be served");
@@ -144,7 +144,7 @@ async fn begin(
         SendFault::Gone => gone(&channel),
         fault => cannot_send(fault),
     })?;
-    let answer = match timeout(BEGINNING, answer).await {
+    let answer = match timeout(INITIALIZE_TIMEOUT, answer).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) => return Err(gone(&channel)),
         Err(_) => return Err(response::refusal(StatusCode::GATEWAY_TIMEOUT, "the agent did not answer\n")),

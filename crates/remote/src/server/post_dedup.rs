@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 /// How many are remembered.
-const MOST: usize = 256;
+const MAX_REMEMBERED_POSTS: usize = 256;
 
 /// What is known of a post by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl PostDedup {
     /// It is taken.
     pub(super) fn take(&mut self, number: u64) {
         self.taken.insert(number);
-        if self.taken.len() > MOST
+        if self.taken.len() > MAX_REMEMBERED_POSTS
             && let Some(oldest) = self.taken.pop_first()
         {
             self.forgotten = oldest;
@@ -53,7 +53,7 @@ mod tests {
     fn each_is_taken_once_as_long_as_it_is_known() {
         let mut posts = PostDedup::default();
         // One is late, and one never comes.
-        for number in (1..=MOST as u64 + 2).filter(|number| ![3, 5].contains(number)) {
+        for number in (1..=MAX_REMEMBERED_POSTS as u64 + 2).filter(|number| ![3, 5].contains(number)) {
             assert_eq!(posts.know(number), Known::New);
             posts.take(number);
             assert_eq!(posts.know(number), Known::Taken);
@@ -62,7 +62,7 @@ mod tests {
         posts.take(3);
         assert_eq!(posts.know(1), Known::Forgotten, "there was no room");
         assert_eq!([2, 3].map(|number| posts.know(number)), [Known::Taken; 2]);
-        for number in 1000..1000 + MOST as u64 {
+        for number in 1000..1000 + MAX_REMEMBERED_POSTS as u64 {
             posts.take(number);
         }
         assert_eq!([3, 5, 258].map(|number| posts.know(number)), [Known::Forgotten; 3]);

@@ -17,10 +17,10 @@ use super::socket::{Socket, SocketEnd};
 use crate::resume::{self, Granted, ResumableEnd};
 
 /// How much is put before a socket at a time.
-const HELPING: usize = 64 << 10;
+const WRITE_BATCH_BYTES: usize = 64 << 10;
 
 /// How often a task goes round before it lets others have their turn.
-const ROUNDS: usize = 16;
+const MAX_ROUNDS: usize = 16;
 
 /// Why nothing is carried any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ struct Memory {
 }
 
 /// The longest message that may be a farewell.
-const FAREWELL: usize = 128;
+const MAX_CLOSE_REQUEST_BYTES: usize = 128;
 
 /// The backend's side of a connection, which may see several sockets.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl Line {
     /// Takes a message of the client. The answer that it demands at once, if it is none.
     pub(super) fn take(&mut self, message: &[u8], scratch: &Scratch) -> Option<Bytes> {
         if let Some(memory) = &mut self.memory {
-            if message.len() <= FAREWELL && resume::is_farewell(&View::parse(message)) {
+            if message.len() <= MAX_CLOSE_REQUEST_BYTES && resume::is_farewell(&View::parse(message)) {
                 memory.farewell = true;
                 return None;
             }
@@ -120,7 +120,7 @@ impl Line {
         socket: &mut Socket,
         scratch: &Scratch,
     ) -> Poll<PumpEnd> {
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let up = match self.poll_up(cx, socket, scratch) {
                 Ok(moved) => moved,
                 Err(end) => return Poll::Ready(PumpEnd::Socket(end)),
@@ -237,7 +237,7 @@ impl Line {
         }
         let now = Instant::now().into_std();
         let mut moved = false;
-        while socket.waiting() < HELPING
+        while socket.waiting() < WRITE_BATCH_BYTES
             && let Some(message) = memory.held.next(now)
         {
             socket.put(message, scratch);

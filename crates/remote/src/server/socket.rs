@@ -16,13 +16,13 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::codec::{Codec, Heard};
 use super::io::{Io, Outbox, Scratch};
-use super::unfinished::{FREE, Part, time_for};
+use super::unfinished::{FREE_BYTES, Part, time_for};
 
 /// How much may wait for a client before nothing more is read from it: its pings want answers.
 const MAX_WAITING: usize = 256 << 10;
 
 /// How long a client may take to read the last word.
-const LAST_WORD: Duration = Duration::from_secs(2);
+const CLOSE_FRAME_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a socket is at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,7 +211,7 @@ impl Socket {
             end = end.or(Some(SocketEnd::Crowded));
         }
         self.unfinished = match self.unfinished {
-            _ if partial <= FREE => None,
+            _ if partial <= FREE_BYTES => None,
             Some((since, grew, before)) if partial == before => Some((since, grew, before)),
             Some((since, ..)) => Some((since, self.heard, partial)),
             None => Some((self.heard, self.heard, partial)),
@@ -309,7 +309,7 @@ impl Socket {
             io::Result::Ok(())
         };
         // Whoever does not read it has gone without it.
-        _ = timeout(LAST_WORD, last).await;
+        _ = timeout(CLOSE_FRAME_TIMEOUT, last).await;
         self.out.clear(scratch);
     }
 }

@@ -32,7 +32,7 @@ const MAX_STREAMS: usize = 1024;
 const MAX_PENDING: usize = 4096;
 
 /// How much is handed to a reader at a time.
-const HELPING: usize = 64 << 10;
+const MAX_BATCH_BYTES: usize = 64 << 10;
 
 /// Where the answer to a request goes.
 #[derive(Debug)]
@@ -336,7 +336,7 @@ impl Streams {
             return Next::Replaced;
         }
         let mut events = Vec::new();
-        while events.len() < HELPING
+        while events.len() < MAX_BATCH_BYTES
             && let Some((number, line)) = stream.ring.next(now)
         {
             stream.delivered = number;

@@ -10,7 +10,7 @@ use crate::tokens::{TokenError, Tokens};
 
 /// After how many attempts to read the file in vain, one each time that files are looked at, what it said last is no longer
 /// relied on: what cannot be read may have been changed to take a token back.
-pub(super) const DOUBTED: u32 = 5;
+pub(super) const MAX_READ_FAILURES: u32 = 5;
 
 /// Who has a token.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl TokenStore {
 
     /// Whether that is so for too long: nobody is let in anew.
     pub(super) fn is_doubted(&self) -> bool {
-        self.failures.load(Ordering::Relaxed) >= DOUBTED
+        self.failures.load(Ordering::Relaxed) >= MAX_READ_FAILURES
     }
 
     /// Reads the file again. If it cannot be used, what it said before stays.
@@ -70,7 +70,7 @@ impl TokenStore {
                             "the file of tokens cannot be used: what it said before holds for some ten seconds, then nobody is let in by it"
                         );
                     }
-                    DOUBTED => tracing::error!(
+                    MAX_READ_FAILURES => tracing::error!(
                         %error,
                         "the file of tokens still cannot be used: nobody is let in with a token until it can; connections that are open stay"
                     ),
@@ -102,11 +102,11 @@ mod tests {
                 None => fs::remove_file(&path).unwrap(),
                 Some(text) => fs::write(&path, text).unwrap(),
             }
-            for attempt in 1..=2 * DOUBTED {
+            for attempt in 1..=2 * MAX_READ_FAILURES {
                 assert!(register.read().is_err());
                 assert_eq!(
                     (register.fails(), register.is_doubted()),
-                    (true, attempt >= DOUBTED),
+                    (true, attempt >= MAX_READ_FAILURES),
                     "{attempt}"
                 );
                 assert_eq!(register.known().borrow().identities().count(), 1);

@@ -12,14 +12,14 @@ use super::Limits;
 use crate::identity::Identity;
 
 /// What one message of each socket may have without being counted, so that short ones get through when there is no room.
-pub(super) const FREE: usize = 16 << 10;
+pub(super) const FREE_BYTES: usize = 16 << 10;
 
 /// How many bytes a second of a message that is counted have to come, on the whole.
-const SLOWEST: u64 = 64 << 10;
+const MIN_BYTES_PER_SECOND: u64 = 64 << 10;
 
 /// How long a message of so many bytes may take, beyond the time in which every part of it has to come.
 pub(super) fn time_for(bytes: usize) -> Duration {
-    Duration::from_millis(bytes as u64 * 1000 / SLOWEST)
+    Duration::from_millis(bytes as u64 * 1000 / MIN_BYTES_PER_SECOND)
 }
 
 /// What is held of all messages.
@@ -61,7 +61,7 @@ impl Unfinished {
     }
 }
 
-/// The [`FREE`] bytes of one socket, which one message has at a time: over HTTP/2 a socket carries hundreds.
+/// The [`FREE_BYTES`] bytes of one socket, which one message has at a time: over HTTP/2 a socket carries hundreds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FreeAllowance(Arc<AtomicBool>);
 
@@ -94,7 +94,7 @@ pub(super) struct Part {
 impl Part {
     /// Makes it this long, if there is room for that; else it stays as it is.
     pub(super) fn resize(&mut self, bytes: usize) -> bool {
-        let bytes = if bytes <= FREE && self.free.is_some() { 0 } else { bytes };
+        let bytes = if bytes <= FREE_BYTES && self.free.is_some() { 0 } else { bytes };
         if bytes == self.bytes {
             return true;
         }
@@ -173,12 +173,12 @@ mod tests {
         let (mut one, mut other) = (all.part(&named("a")), all.part(&named("a")));
         assert!(one.resize(60 * MIB) && other.resize(4 * MIB));
         assert!(!other.resize(5 * MIB) && !one.resize(61 * MIB));
-        assert!(other.resize(FREE), "what is short always has room");
+        assert!(other.resize(FREE_BYTES), "what is short always has room");
         assert!(one.resize(64 * MIB));
         let mut others = ["b", "c", "d"].map(|name| all.part(&named(name)));
         assert!(others.iter_mut().all(|part| part.resize(64 * MIB)));
         let mut last = all.part(&named("e"));
-        assert!(!last.resize(MIB) && last.resize(FREE));
+        assert!(!last.resize(MIB) && last.resize(FREE_BYTES));
         drop(others);
         assert!(last.resize(MIB));
         drop((one, other, last));
@@ -190,12 +190,12 @@ mod tests {
         let all = of(MIB);
         let allowance = FreeAllowance::default();
         let mut parts: Vec<Part> = (0..200).map(|_| all.part_on(&named("a"), &allowance)).collect();
-        assert!(parts.iter_mut().all(|part| part.resize(FREE)));
-        assert_eq!(parts[0].held(), 199 * FREE);
+        assert!(parts.iter_mut().all(|part| part.resize(FREE_BYTES)));
+        assert_eq!(parts[0].held(), 199 * FREE_BYTES);
         drop(parts.remove(0));
         let mut next = all.part_on(&named("a"), &allowance);
-        assert!(next.resize(FREE));
-        assert_eq!(next.held(), 199 * FREE, "the allowance is free again");
+        assert!(next.resize(FREE_BYTES));
+        assert_eq!(next.held(), 199 * FREE_BYTES, "the allowance is free again");
         parts.clear();
         assert_eq!(next.held(), 0);
     }

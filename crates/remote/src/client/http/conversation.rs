@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::pending::Open;
-use super::super::reconnect::{ANSWERS_TIMEOUT, PARTING};
+use super::super::reconnect::{ANSWERS_TIMEOUT, FINAL_SEND_TIMEOUT};
 use super::super::socket::one_line;
 use super::super::{ConnectionLost, DialError};
 use super::Wire;
@@ -27,10 +27,10 @@ use super::post::{Post, Posted, post};
 use crate::announced::child_id;
 
 /// How many messages of streams may wait.
-const NEWS: usize = 64;
+const MAX_STREAM_MESSAGES: usize = 64;
 
 /// How many things are remembered of requests that are open.
-const MOST: usize = 4096;
+const MAX_OPEN_REQUESTS: usize = 4096;
 
 /// How many streams of child sessions are opened at servers that have them there.
 const MAX_CHILD_STREAMS: usize = 64;
@@ -103,7 +103,7 @@ impl Conversation {
             reached: HashMap::new(),
             unsaid: 0,
             feeds: JoinSet::new(),
-            news: mpsc::channel(NEWS),
+            news: mpsc::channel(MAX_STREAM_MESSAGES),
         }
     }
 
@@ -138,7 +138,7 @@ impl Conversation {
                 Some(news) = self.news.1.recv() => self.hear(news, incoming).await?,
                 more = outgoing.recv_lines(&mut lines), if !ended && room => {
                     ended = !more;
-                    (said, last) = (Instant::now() + PARTING, Instant::now() + ANSWERS_TIMEOUT);
+                    (said, last) = (Instant::now() + FINAL_SEND_TIMEOUT, Instant::now() + ANSWERS_TIMEOUT);
                     outgoing.mark_writing();
                     for line in lines.drain(..) {
                         outgoing.count_written(&line);
@@ -314,7 +314,7 @@ impl Conversation {
                 // Not known yet: once it is, what happens in it comes there.
                 self.streams.remove(&session);
                 if let Some(id) = id.clone()
-                    && self.awaited.len() < MOST
+                    && self.awaited.len() < MAX_OPEN_REQUESTS
                 {
                     self.awaited.insert(id, session);
                 }
@@ -361,7 +361,7 @@ impl Conversation {
             self.enqueue(Some(child), Job { line: None, listen: true });
         }
         match (frame.kind(), frame.id().map(RawId::copy), frame.session()) {
-            (Kind::Request, Some(id), Some(session)) if self.asked.len() < MOST => {
+            (Kind::Request, Some(id), Some(session)) if self.asked.len() < MAX_OPEN_REQUESTS => {
                 self.asked.insert(id, session.into_owned());
             }
             (Kind::Response, id, named) => {

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::super::backoff::Backoff;
-use super::super::reconnect::STOOD;
+use super::super::reconnect::MIN_USEFUL_TIME;
 use super::super::{ConnectionLost, DialError};
 use super::sse::Parser;
 use super::{Wire, causes};
@@ -34,13 +34,13 @@ pub(super) struct EventStream {
 }
 
 /// How a server says within a stream that some of it is lost.
-const GAP: &str = "_narrows/cursor_gap";
+const GAP_METHOD: &str = "_narrows/cursor_gap";
 
 /// What comes before the first event. Without it a server goes on behind what it has written to somebody, who may not have got it.
-const BEGINNING: &str = "0";
+const START_CURSOR: &str = "0";
 
 /// What `narrows` says where it is not the session that is unknown.
-const NO_CONNECTION: &str = "there is no such connection";
+const NO_CONNECTION_TEXT: &str = "there is no such connection";
 
 /// Nobody listens any more.
 struct Unheard;
@@ -50,7 +50,7 @@ impl EventStream {
     pub(super) async fn run(self, first: Option<Response>) {
         let mut answer = first;
         // Whoever asks from here has asked before, if only in vain.
-        let mut last = BEGINNING.to_owned();
+        let mut last = START_CURSOR.to_owned();
         let mut counted = true;
         let mut backoff = Backoff::new();
         // Where it stood when it was last cut off.
@@ -66,7 +66,7 @@ impl EventStream {
                 if !counted {
                     return self.tell(News::Lost(ConnectionLost::Plain(why))).await;
                 }
-                let was_of_use = before.as_ref() != Some(&last) || began.elapsed() >= STOOD;
+                let was_of_use = before.as_ref() != Some(&last) || began.elapsed() >= MIN_USEFUL_TIME;
                 before = Some(last.clone());
                 backoff.first(was_of_use)
             } else {
@@ -107,7 +107,7 @@ impl EventStream {
             }
             for event in events.drain(..) {
                 let frame = Frame::parse(event.data);
-                if event.id.is_none() && frame.method().as_deref() == Some(GAP) {
+                if event.id.is_none() && frame.method().as_deref() == Some(GAP_METHOD) {
                     self.tell(News::Lost(ConnectionLost::Gap)).await;
                     return Err(Unheard);
                 }
@@ -136,7 +136,7 @@ impl EventStream {
         let (mut backoff, grace) = (Backoff::new(), self.wire.options.grace);
         let wait = backoff.after(&error, grace, self.wire.options.connect);
         // It may have been opened all the same.
-        self.again(BEGINNING, &mut backoff, wait).await
+        self.again(START_CURSOR, &mut backoff, wait).await
     }
 
     /// What an attempt that failed means, if that is the end of the stream; else the next may come to something.
@@ -144,7 +144,7 @@ impl EventStream {
         Err(match (&error, &self.session) {
             (DialError::Status { status: 410, .. }, _) => News::Lost(ConnectionLost::Gap),
             (DialError::Status { status: 404, words, .. }, Some(session))
-                if words.as_deref() != Some(NO_CONNECTION) =>
+                if words.as_deref() != Some(NO_CONNECTION_TEXT) =>
             {
                 News::Over(session.clone())
             }

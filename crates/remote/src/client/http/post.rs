@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::backoff::Backoff;
 use super::super::{ConnectionLost, DialError};
-use super::{JSON, POST, WORDS, Wire, body};
+use super::{JSON, MAX_ERROR_BODY_BYTES, POST, Wire, body};
 
 /// What came of it.
 pub(super) enum Posted {
@@ -115,7 +115,7 @@ async fn attempt(
     };
     wire.cookies.keep(response.headers());
     let (status, headers) = (response.status(), response.headers().clone());
-    let most = if status == StatusCode::OK { wire.options.link.max_line } else { WORDS };
+    let most = if status == StatusCode::OK { wire.options.link.max_line } else { MAX_ERROR_BODY_BYTES };
     let body = timeout(limit, body(response, most)).await.ok().and_then(Result::ok).unwrap_or_default();
     let error = wire.refused(status.as_u16(), &headers, &body);
     judge(frame, status.as_u16(), error, body, number.is_some())

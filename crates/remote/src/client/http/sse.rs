@@ -37,7 +37,7 @@ enum Data {
 }
 
 /// How long an id may be.
-const LONGEST_ID: usize = 256;
+const MAX_ID_BYTES: usize = 256;
 
 impl Parser {
     /// For events of up to `limit` bytes.
@@ -85,7 +85,7 @@ impl Parser {
                 }
             }
             b"id" => {
-                let text = std::str::from_utf8(&value).ok().filter(|text| text.len() <= LONGEST_ID);
+                let text = std::str::from_utf8(&value).ok().filter(|text| text.len() <= MAX_ID_BYTES);
                 self.id = text.filter(|text| !text.contains('\0')).map(str::to_owned);
             }
             // Comments, kinds of events and times to wait are nothing to us.

@@ -1,7 +1,7 @@
 //! A file of tokens that cannot be read any more: whoever is in stays, and nobody comes in.
 
 use super::super::Limits;
-use super::super::token_store::DOUBTED;
+use super::super::token_store::MAX_READ_FAILURES;
 use super::kit::{JSON, ask, hear, initialize, say, start_with_token, web};
 use crate::tokens;
 
@@ -18,7 +18,7 @@ async fn nobody_comes_in_by_a_file_that_cannot_be_read() {
     let connection = ("acp-connection-id", begun.header("acp-connection-id").unwrap());
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
-    (0..DOUBTED).for_each(|_| running.handle.look());
+    (0..MAX_READ_FAILURES).for_each(|_| running.handle.look());
     let refused = ask(at, "POST", &[JSON, proof], &initialize(2)).await;
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("10")));
     // A name of a connection does not make it one that is there already.
