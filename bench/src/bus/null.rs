@@ -143,7 +143,7 @@ impl Router for Null {
         Some(&self.pool)
     }
 
-    fn owes(&self, _: WorkerId) -> bool {
+    fn has_pending_work(&self, _: WorkerId) -> bool {
         false
     }
 }

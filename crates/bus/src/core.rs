@@ -304,7 +304,7 @@ impl Core {
     /// Does what is due.
     pub fn tick<O: CoreOutput>(&mut self, now: Time, out: &mut O) {
         while let Some(timer) = self.timers.due(now) {
-            self.pass(now, out).happen(timer);
+            self.pass(now, out).run_timer(timer);
         }
     }
 
@@ -342,16 +342,16 @@ impl Core {
 
     /// Whether a worker owes answers or takes nothing of what it caused, so that one that does nothing is worth a look.
     #[must_use]
-    pub fn owes(&self, worker: WorkerId) -> bool {
+    pub fn has_pending_work(&self, worker: WorkerId) -> bool {
         let state = self.workers.key_at(worker.0).and_then(|worker| self.workers.get(worker));
-        state.is_some_and(|state| !state.pending.is_empty() || state.clogged)
+        state.is_some_and(|state| !state.pending.is_empty() || state.self_paused)
     }
 
     /// Whether a worker is not read from because a client does not read, so that it may be unable to go on.
     #[must_use]
     pub fn is_held_up(&self, worker: WorkerId) -> bool {
         let state = self.workers.key_at(worker.0).and_then(|worker| self.workers.get(worker));
-        state.is_some_and(|state| state.paused > u32::from(state.clogged))
+        state.is_some_and(|state| state.paused > u32::from(state.self_paused))
     }
 
     fn next_serial(&mut self) -> u64 {

@@ -231,7 +231,7 @@ impl<B: Router> Driver<B> {
             self.ports.now = now;
             let mut woken = false;
             for event in &events {
-                let place = PollToken::of(event.token());
+                let place = PollToken::from_token(event.token());
                 match place {
                     PollToken::Client(slot) => {
                         let Some(conn) = self.ports.client(slot) else { continue };
@@ -275,8 +275,8 @@ impl<B: Router> Driver<B> {
                 }
             }
             if woken {
-                self.take_mail(now);
-                self.take_news(now);
+                self.run_commands(now);
+                self.handle_worker_events(now);
                 self.take_kept();
             }
             self.read_all(now);
@@ -396,7 +396,7 @@ impl<B: Router> Driver<B> {
     }
 
     /// Does what handles of the bus were asked for.
-    fn take_mail(&mut self, now: Time) {
+    fn run_commands(&mut self, now: Time) {
         let mail = self.mailbox.empty();
         if let Some(config) = mail.reload {
             self.set_limits(&config.limits);
@@ -424,7 +424,7 @@ impl<B: Router> Driver<B> {
         for asker in mail.status {
             if let Some(status) = self.ask(About::All, |brain, _| brain.status(now)) {
                 // Whoever asked may have gone away.
-                _ = asker.send((status, Queues::of(&self.ports)));
+                _ = asker.send((status, Queues::measure(&self.ports)));
             }
         }
     }

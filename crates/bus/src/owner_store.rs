@@ -82,7 +82,7 @@ impl OwnerWriter {
     }
 
     /// What has become of earlier ones; `None` if nobody writes any more.
-    pub(crate) fn told(&mut self) -> Option<Vec<OwnerStoreEvent>> {
+    pub(crate) fn take_events(&mut self) -> Option<Vec<OwnerStoreEvent>> {
         let mut all = Vec::new();
         loop {
             match self.told.try_recv() {
@@ -177,7 +177,7 @@ impl Index {
 
     fn serve(mut self, entries: &Receiver<(u64, OwnerEntry)>, tell: impl Fn(OwnerStoreEvent)) {
         loop {
-            let first = match entries.recv_timeout(self.patience()) {
+            let first = match entries.recv_timeout(self.next_write_delay()) {
                 Ok(first) => Some(first),
                 Err(RecvTimeoutError::Timeout) if self.behind.is_some() => {
                     self.catch_up();
@@ -219,7 +219,7 @@ impl Index {
     }
 
     /// How long to wait for an entry: a disk that refused is tried again without one.
-    fn patience(&self) -> Duration {
+    fn next_write_delay(&self) -> Duration {
         self.behind.map_or(SWEEP_INTERVAL, |since| WRITE_RETRY_DELAY.saturating_sub(since.elapsed()))
     }
 

@@ -107,7 +107,7 @@ pub(crate) struct WorkerEventSender {
 }
 
 impl WorkerEventSender {
-    fn tell(&self, news: WorkerEvent) {
+    fn send(&self, news: WorkerEvent) {
         // The loop takes news whatever else it does, so this waits for moments at most; it fails when the loop is gone,
         // and then the end of the orders has been seen too.
         if self.news.send(news).is_ok() {
@@ -175,11 +175,11 @@ async fn raise(
     let spawned = narrows_process::spawn(spec).await.map_err(|error| (because(&error), error.is_shortage()));
     let child = match spawned.and_then(|child| part(child).map_err(|reason| (reason, false))) {
         Ok((child, stdin, stdout)) => {
-            teller.tell(WorkerEvent::Up { slot, serial, pid: child.pid(), stdin, stdout });
+            teller.send(WorkerEvent::Up { slot, serial, pid: child.pid(), stdin, stdout });
             Arc::new(child)
         }
         Err((reason, ours)) => {
-            teller.tell(WorkerEvent::Gone { slot, serial, how: Ended { reason, ours, ..Ended::default() } });
+            teller.send(WorkerEvent::Gone { slot, serial, how: Ended { reason, ours, ..Ended::default() } });
             return serial;
         }
     };
@@ -208,10 +208,10 @@ async fn raise(
     };
     let exit = timeout(LAST_STDERR_TIMEOUT, child.wait()).await.unwrap_or(exit);
     if let Some(heard) = &mut heard {
-        heard.tell();
+        heard.log_lines();
     }
     let how = Ended { reason: exit.to_string(), stderr: last_words(&child), oom: exit.oom, ours: false };
-    teller.tell(WorkerEvent::Gone { slot, serial, how });
+    teller.send(WorkerEvent::Gone { slot, serial, how });
     stopping.abort_all();
     let exit = child.stop(LEFTOVER_LADDER).await;
     if exit.survivors > 0 {

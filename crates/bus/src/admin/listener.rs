@@ -162,7 +162,7 @@ impl Accepting for Guarded {
             };
             match stream {
                 Ok(stream) if stream.may_come_in(self.only) => {
-                    return (Visit::new(stream, self.seats.take().await), ());
+                    return (Visit::new(stream, self.seats.wait_for_seat().await), ());
                 }
                 Ok(stream) => self.refuse(stream),
                 Err(error) => {
@@ -234,8 +234,8 @@ impl Visit {
     }
 
     /// How much time there is for the next to come after this was read; `None`: what is left of the time.
-    fn heard(&mut self, read: &[u8]) -> Option<Duration> {
-        match self.seat.hear(read) {
+    fn record_read(&mut self, read: &[u8]) -> Option<Duration> {
+        match self.seat.record_read(read) {
             (Request::Part(_), Request::Part(_)) => None,
             (_, Request::Part(_)) => Some(REQUEST_TIMEOUT),
             (_, Request::Nothing | Request::Whole) => Some(IDLE_TIMEOUT),
@@ -257,7 +257,7 @@ impl AsyncRead for Visit {
         if moved.is_pending() && self.seat.poll_leave(cx).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        let time = self.heard(&into.filled()[before..]);
+        let time = self.record_read(&into.filled()[before..]);
         self.watched(cx, moved, time)
     }
 }
@@ -298,19 +298,19 @@ mod tests {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let mut seats = Seats::new(1);
         let began = Instant::now();
-        let mut visit = Visit::new(Stream::Unix(ours), seats.take().await);
+        let mut visit = Visit::new(Stream::Unix(ours), seats.wait_for_seat().await);
         let error = visit.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(began.elapsed() >= IDLE_TIMEOUT);
         drop(visit);
-        assert!(timeout(Duration::ZERO, seats.take()).await.is_ok(), "there is room for the next");
+        assert!(timeout(Duration::ZERO, seats.wait_for_seat()).await.is_ok(), "there is room for the next");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_request_that_has_begun_must_end_however_it_comes() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let began = Instant::now();
-        let mut visit = Visit::new(Stream::Unix(ours), Seats::new(1).take().await);
+        let mut visit = Visit::new(Stream::Unix(ours), Seats::new(1).wait_for_seat().await);
         let error = loop {
             theirs.write_all(b"x").await.unwrap();
             visit.read_u8().await.unwrap();
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!((error.kind(), began.elapsed()), (io::ErrorKind::TimedOut, REQUEST_TIMEOUT));
         // Whoever has asked has more time to take the answer.
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut visit = Visit::new(Stream::Unix(ours), Seats::new(1).take().await);
+        let mut visit = Visit::new(Stream::Unix(ours), Seats::new(1).wait_for_seat().await);
         theirs.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
         visit.read_exact(&mut [0; 18]).await.unwrap();
         let began = Instant::now();

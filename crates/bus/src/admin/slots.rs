@@ -65,7 +65,7 @@ impl Seats {
     }
 
     /// Takes a place, as soon as there is one.
-    pub(super) async fn take(&mut self) -> Seat {
+    pub(super) async fn wait_for_seat(&mut self) -> Seat {
         let slot = loop {
             if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
                 break slot;
@@ -96,7 +96,7 @@ impl Seats {
 
 impl Seat {
     /// Notes what was read. Tells how much of a request there was before, and is now.
-    pub(super) fn hear(&mut self, read: &[u8]) -> (Request, Request) {
+    pub(super) fn record_read(&mut self, read: &[u8]) -> (Request, Request) {
         let before = self.request;
         self.request = before.after(read);
         self.has_asked.store(self.request == Request::Whole, Ordering::Relaxed);

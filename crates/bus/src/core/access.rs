@@ -81,7 +81,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Counts and logs that a client asked for a pool that it may not use.
     pub(super) fn deny_pool(&mut self, client: ClientKey) -> RpcError {
         self.core.counters.refused_pools += 1;
-        self.tell(Note::PoolRefused(client.into()));
+        self.log(Note::PoolRefused(client.into()));
         RpcError::new(Code::PolicyDenied, "this pool is not allowed here")
     }
 }

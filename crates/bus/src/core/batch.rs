@@ -80,7 +80,7 @@ impl Batches {
 
 impl<O: CoreOutput> Ctx<'_, O> {
     /// Takes a batch apart and acts on its entries, in order.
-    pub(super) fn take_batch(&mut self, sender: Sender, message: View<'_>) {
+    pub(super) fn handle_batch(&mut self, sender: Sender, message: View<'_>) {
         let frame = Frame::parse(Bytes::copy_from_slice(message.bytes()));
         let most = match sender {
             Sender::Client(_) => self.core.limits.max_batch,
@@ -104,7 +104,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         if let Sender::Client(client) = sender {
             // The line itself is counted.
-            self.meter(client, steps.len().saturating_sub(1));
+            self.count_messages(client, steps.len().saturating_sub(1));
         }
         let length = message.bytes().len() + steps.len() * LINE_BYTES;
         let charge = match sender {
@@ -139,7 +139,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         open.rest = rest.into();
         open.recharge();
         for answer in &answers {
-            self.take_client(client, entry_of(answer).view(), None);
+            self.handle_client_message(client, entry_of(answer).view(), None);
         }
     }
 
@@ -156,9 +156,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return Some(message.bytes().into());
         }
         // The line itself is counted, and so are the entries of what is left of it.
-        self.meter(client, answers.len() - usize::from(rest.is_empty()));
+        self.count_messages(client, answers.len() - usize::from(rest.is_empty()));
         for answer in &answers {
-            self.take_client(client, entry_of(answer).view(), None);
+            self.handle_client_message(client, entry_of(answer).view(), None);
         }
         let rest: Vec<&[u8]> = rest.iter().map(|step| &**entry_of(step).bytes()).collect();
         (!rest.is_empty()).then(|| [b"[", &*rest.join(&b','), b"]"].concat().into())
@@ -193,7 +193,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             match step {
                 BatchStep::Answer { answer, entry } => {
                     if let (Sender::Worker(worker), Kind::Invalid(_)) = (sender, entry.kind()) {
-                        self.misdelivered(worker, entry.view());
+                        self.fail_misdelivered(worker, entry.view());
                     }
                     self.answer_in_batch(key, answer);
                 }
@@ -211,8 +211,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     }
                     let batch = is_request.then_some(key);
                     match sender {
-                        Sender::Client(client) => self.take_client(client, frame.view(), batch),
-                        Sender::Worker(worker) => self.take_worker(worker, frame.view(), batch),
+                        Sender::Client(client) => self.handle_client_message(client, frame.view(), batch),
+                        Sender::Worker(worker) => self.handle_worker_message(worker, frame.view(), batch),
                     }
                 }
             }
@@ -325,7 +325,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn refuse_batch(&mut self, client: ClientKey, message: View<'_>, error: &RpcError) {
         let frame = Frame::parse(Bytes::copy_from_slice(message.bytes()));
         let Ok((mut batch, steps)) = Batch::open(&frame, self.core.limits.max_batch) else {
-            self.take_batch(Sender::Client(client), message);
+            self.handle_batch(Sender::Client(client), message);
             return;
         };
         for step in steps {
@@ -342,7 +342,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 BatchStep::Deliver(frame) => {
                     // An answer is nobody's successor, and somebody waits for it.
                     match frame.kind() {
-                        Kind::Response | Kind::Invalid(_) => self.take_client(client, frame.view(), None),
+                        Kind::Response | Kind::Invalid(_) => {
+                            self.handle_client_message(client, frame.view(), None)
+                        }
                         _ => self.core.counters.dropped += 1,
                     }
                     continue;

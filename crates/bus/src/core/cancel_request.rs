@@ -19,7 +19,7 @@ const MAX_SEARCHED_LINES: usize = 256;
 
 impl<O: CoreOutput> Ctx<'_, O> {
     /// A client gives up on a request: its worker knows that by another id.
-    pub(super) fn give_up(&mut self, client: ClientKey, message: View<'_>) {
+    pub(super) fn cancel_request(&mut self, client: ClientKey, message: View<'_>) {
         let Some(state) = self.core.client(client) else { return };
         let Some(raw) = message.request_id() else { return };
         match state.inflight.get(raw).copied() {
@@ -30,13 +30,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 if let Some(session) = turn.and_then(|pending| pending.session) {
                     self.cancelling(session);
                 }
-                let digits = Digits::of(id);
+                let digits = Digits::new(id);
                 // MCP's has no session, ACP's neither: nothing else to change.
-                self.hand(worker, client, &Parts::of(message, &[(Part::RequestId, digits.as_bytes())]));
+                self.send_to_worker(
+                    worker,
+                    client,
+                    &Parts::new(message, &[(Part::RequestId, digits.as_bytes())]),
+                );
             }
-            Some(RequestLocation::Fanned(key)) => self.give_up_fan(key),
-            Some(RequestLocation::Elsewhere) => self.give_up_unsent(client, raw),
-            None => self.give_up_held(client, raw),
+            Some(RequestLocation::Fanned(key)) => self.cancel_fan_out(key),
+            Some(RequestLocation::Elsewhere) => self.cancel_unsent(client, raw),
+            None => self.cancel_held(client, raw),
         }
     }
 
@@ -48,7 +52,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// One that still waits for its session or its worker.
-    fn give_up_unsent(&mut self, client: ClientKey, id: &[u8]) {
+    fn cancel_unsent(&mut self, client: ClientKey, id: &[u8]) {
         let is_it = |waiting: &Waiting| waiting.client == client && waiting.line.id() == Some(id);
         let mut found = self.core.sessions.take_waiting(is_it);
         found = found.or_else(|| self.core.awaited_creations.take_waiting(is_it));
@@ -59,14 +63,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         match found {
             Some(waiting) => {
                 self.forget_elsewhere(client, &waiting.line);
-                self.say_given_up(client, &waiting.line, waiting.batch);
+                self.send_cancellation(client, &waiting.line, waiting.batch);
             }
             None => self.core.counters.dropped += 1,
         }
     }
 
     /// One that waits for any worker.
-    fn give_up_held(&mut self, client: ClientKey, id: &[u8]) {
+    fn cancel_held(&mut self, client: ClientKey, id: &[u8]) {
         let place = self.place_among_held(client, id);
         let held = self.core.client(client).and_then(|state| state.held.as_mut());
         let Some(HeldLine { line, batch, .. }) = held.zip(place).and_then(|(held, place)| {
@@ -78,7 +82,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.core.counters.dropped += 1;
             return;
         };
-        self.say_given_up(client, &line, batch);
+        self.send_cancellation(client, &line, batch);
         if place == Some(0) {
             // What is behind it may have no need to wait.
             self.release_anew(client);
@@ -91,7 +95,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// One that several workers are asked: none of them need go on.
-    fn give_up_fan(&mut self, key: FanKey) {
+    fn cancel_fan_out(&mut self, key: FanKey) {
         for (worker, number) in self.forget_fan_parts(key) {
             let params = json!({"requestId": number});
             if let Ok(line) = message::notification(method::CANCEL_REQUEST, &params) {
@@ -102,7 +106,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.fail_fan(key, error);
     }
 
-    fn say_given_up(&mut self, client: ClientKey, line: &[u8], batch: Option<BatchKey>) {
+    fn send_cancellation(&mut self, client: ClientKey, line: &[u8], batch: Option<BatchKey>) {
         let message = View::parse(line);
         let error =
             RpcError::new(Code::Cancelled, "given up before any agent was asked").effects(Effects::None);

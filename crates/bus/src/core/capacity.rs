@@ -188,7 +188,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// The same among the sessions of this identity, if one is given.
     fn oldest_left_of(&self, worker: WorkerKey, identity: Option<Identity>) -> Option<SessionKey> {
-        let state = self.core.workers.get(worker).filter(|state| state.hears())?;
+        let state = self.core.workers.get(worker).filter(|state| state.accepts_input())?;
         if !self.core.abilities_of_worker(worker).close {
             return None;
         }
@@ -205,7 +205,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(session) = self.core.sessions.get(key) else { return };
         let params = json!({"sessionId": wire_name(session)}).to_string();
         self.drop_session(key);
-        self.run_errand(worker, InternalRequest::Evict, method::SESSION_CLOSE, params.as_bytes(), None);
+        self.send_internal_request(
+            worker,
+            InternalRequest::Evict,
+            method::SESSION_CLOSE,
+            params.as_bytes(),
+            None,
+        );
     }
 
     /// A worker has made room, or will not: what it refused for lack of it is asked for again.

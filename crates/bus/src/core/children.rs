@@ -149,7 +149,7 @@ pub(super) enum Told {
     Child(Box<str>),
 }
 
-/// The kinds of updates that [`told`] reads, as they end.
+/// The kinds of updates that [`read_update`] reads, as they end.
 const KINDS: [&[u8]; 2] = [b"\"state", b"\"subagent"];
 const KIND_END: &[u8] = b"_update\"";
 /// Kinds that are compared as a whole, with the quote behind them: most updates are chunks of a text.
@@ -160,7 +160,7 @@ static END_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KIND
 /// Reads an update, if it may be one of those that matter. Most are known by the place of their kind to be none of them, and most others by
 /// one search over the text.
 #[inline]
-pub(super) fn told(message: View<'_>) -> Option<Told> {
+pub(super) fn read_update(message: View<'_>) -> Option<Told> {
     match kind_at_usual_place(message) {
         Some(kind) if !kind.ends_with(KIND_END) => None,
         _ => parse_update(message.params()?),
@@ -184,7 +184,7 @@ fn parse_update(params: &[u8]) -> Option<Told> {
 }
 
 /// Returns the kind of an update and the quote behind it, if its members are in the order in which agents mostly write them. An update with
-/// two kinds is ambiguous, and counts as none that [`told`] reads.
+/// two kinds is ambiguous, and counts as none that [`read_update`] reads.
 #[inline]
 fn kind_at_usual_place(message: View<'_>) -> Option<&[u8]> {
     let session = message.part_range(Part::Session)?;
@@ -229,10 +229,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.is_no_child(worker, own);
         }
         if !self.make_room_for_child(worker, root, own.len()) {
-            self.tell(Note::Dropped {
-                worker: worker.into(),
-                why: "too many child sessions of one identity",
-            });
+            self.log(Note::Dropped { worker: worker.into(), why: "too many child sessions of one identity" });
             self.expect_unknown_child(worker, own.into(), identity);
             return false;
         }
@@ -257,7 +254,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Remembers a child that a worker announces in a session that it no longer has: its name is that of the identity that had the session.
     pub(super) fn record_former_child(&mut self, worker: WorkerKey, message: View<'_>) {
-        let Some(Told::Child(child)) = told(message) else { return };
+        let Some(Told::Child(child)) = read_update(message) else { return };
         let Some(state) = self.core.workers.get(worker) else { return };
         let owner = message.session().and_then(|name| state.former.owner(&name));
         let Some(identity) = owner else { return };
@@ -289,7 +286,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if state.announces || !pool.is_shared() || !pool.is_acp() {
             return false;
         }
-        let Some(Told::Child(child)) = told(message) else { return false };
+        let Some(Told::Child(child)) = read_update(message) else { return false };
         let parent_owner = |name: &str| {
             let parent = self.session_of(worker, name).and_then(|key| self.core.sessions.get(key));
             parent.map(|parent| parent.identity).or_else(|| state.former.owner(name))
@@ -302,7 +299,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_new = !state.former.contains(&child);
         self.expect_unknown_child(worker, child, identity);
         if is_new {
-            self.tell(Note::Dropped {
+            self.log(Note::Dropped {
                 worker: worker.into(),
                 why: "child session without the capability `subagents`",
             });
@@ -334,7 +331,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let Some(oldest) = oldest else { return false };
             self.forget_child(worker, oldest);
             let why = "too many child sessions, the oldest is forgotten";
-            self.tell(Note::Dropped { worker: worker.into(), why });
+            self.log(Note::Dropped { worker: worker.into(), why });
         }
     }
 
@@ -429,7 +426,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if self.core.sessions.get(root).is_none_or(|session| session.identity != identity) {
             return Some(Route::Refuse(unknown_session()));
         }
-        let method = message.method().map_or(RequestKind::Other, |method| RequestKind::of(&method));
+        let method = message.method().map_or(RequestKind::Other, |method| RequestKind::from_method(&method));
         if !matches!(method, RequestKind::Prompt | RequestKind::Other) {
             return Some(Route::Refuse(unknown_session()));
         }
@@ -452,7 +449,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         worker: WorkerKey,
         wire: Option<&[u8]>,
     ) {
-        let line = wire.map(|wire| Parts::of(message, &[(Part::Session, wire)]).as_slice().concat());
+        let line = wire.map(|wire| Parts::new(message, &[(Part::Session, wire)]).as_slice().concat());
         let message = line.as_deref().map_or(message, View::parse);
         self.forward(client, message, batch, worker, None, RequestKind::Child);
     }
@@ -529,7 +526,7 @@ mod tests {
         #[track_caller]
         fn check(params: &str, expected: Option<&Told>) {
             let line = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#);
-            assert_eq!(told(View::parse(line.as_bytes())).as_ref(), expected, "{params}");
+            assert_eq!(read_update(View::parse(line.as_bytes())).as_ref(), expected, "{params}");
         }
         check(r#"{"update":{"sessionUpdate":"state_update","state":"idle"}}"#, Some(&Told::Running(false)));
         check(r#"{"update":{"state":"running","sessionUpdate":"state_update"}}"#, Some(&Told::Running(true)));

@@ -21,16 +21,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let waiting = self.out.to_client(client.into(), parts);
         if waiting > self.core.limits.queue_bytes
             && let Some(state) = self.core.client(client)
-            && !state.clogged
+            && !state.self_paused
         {
-            state.clogged = true;
+            state.self_paused = true;
             self.pause_client(client);
         }
     }
 
     /// Returns `true` if a client does not read what the bus itself answers. It is answered briefly from then on.
-    pub(super) fn is_clogged(&self, client: ClientKey) -> bool {
-        self.core.clients.get(client).is_some_and(|state| state.clogged)
+    pub(super) fn is_self_paused(&self, client: ClientKey) -> bool {
+        self.core.clients.get(client).is_some_and(|state| state.self_paused)
     }
 
     /// Puts a line of `worker`'s into a client's queue. Full: the worker is paused if it is this client's alone, and else
@@ -67,11 +67,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.client(client) else { return };
         state.full = false;
         state.oversize = 0;
-        let clogged = std::mem::take(&mut state.clogged);
+        let self_paused = std::mem::take(&mut state.self_paused);
         for worker in std::mem::take(&mut state.pausing) {
             self.resume_worker(worker);
         }
-        if clogged {
+        if self_paused {
             self.resume_client(client);
         }
     }
@@ -119,13 +119,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Some(batch) => self.answer_in_batch(batch, line),
             None => self.write_client(client, &[&line]),
         }
-        self.if_served(client);
+        self.close_if_served(client);
     }
 
     /// Puts a line into a worker's queue, unless it takes no more.
     pub(super) fn write_worker(&mut self, worker: WorkerKey, parts: &[&[u8]]) {
         let Some(state) = self.core.worker(worker) else { return };
-        if !state.hears() {
+        if !state.accepts_input() {
             return;
         }
         state.queued += parts.iter().map(|part| part.len() as u64).sum::<u64>() + 1;
@@ -134,16 +134,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         // What it is told by us it has mostly caused itself: until it takes that, it causes no more.
         if waiting > self.core.limits.queue_bytes
             && let Some(state) = self.core.worker(worker)
-            && !std::mem::replace(&mut state.clogged, true)
+            && !std::mem::replace(&mut state.self_paused, true)
         {
             self.pause_worker(worker);
         }
     }
 
     /// Puts a line of `client`'s into a worker's queue. Full: the client is paused.
-    pub(super) fn hand(&mut self, worker: WorkerKey, client: ClientKey, parts: &Parts<'_>) {
+    pub(super) fn send_to_worker(&mut self, worker: WorkerKey, client: ClientKey, parts: &Parts<'_>) {
         let Some(state) = self.core.worker(worker) else { return };
-        if !state.hears() {
+        if !state.accepts_input() {
             return;
         }
         state.queued += parts.len() as u64;
@@ -166,7 +166,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.worker(worker) else { return };
         state.full = false;
         state.charges.clear();
-        if std::mem::take(&mut state.clogged) {
+        if std::mem::take(&mut state.self_paused) {
             self.resume_worker(worker);
         }
         let Some(state) = self.core.worker(worker) else { return };

@@ -20,7 +20,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for client in self.all_clients() {
             self.refuse_held(client, &error);
         }
-        self.if_drained();
+        self.finish_if_drained();
     }
 
     fn all_clients(&self) -> Vec<ClientKey> {
@@ -32,7 +32,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Ends everything once nobody waits for an answer any more.
-    pub(super) fn if_drained(&mut self) {
+    pub(super) fn finish_if_drained(&mut self) {
         if !self.core.draining || self.core.finished {
             return;
         }
@@ -108,6 +108,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.say_failed(owner, key, &error);
             }
         }
-        self.if_drained();
+        self.finish_if_drained();
     }
 }

@@ -61,7 +61,7 @@ impl FanOut {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    pub(super) fn ask_everybody(
+    pub(super) fn ask_all_workers(
         &mut self,
         client: ClientKey,
         message: View<'_>,
@@ -122,8 +122,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         // What the bus asks in its own name pauses no client, so that nothing else would bound what such a worker is sent.
-        let is_clogged = |worker| self.core.workers.get(worker).is_some_and(|state| state.clogged);
-        if asked.iter().any(|(worker, _)| is_clogged(*worker)) {
+        let is_self_paused = |worker| self.core.workers.get(worker).is_some_and(|state| state.self_paused);
+        if asked.iter().any(|(worker, _)| is_self_paused(*worker)) {
             let error = RpcError::new(Code::Backpressure, "an agent does not read its input");
             let error = error.with("retryAfterMs", json!(RETRY_MS));
             self.refuse(client, id, batch, message.tag(), &error);
@@ -173,7 +173,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 format!(r#"{{"cursor":{cursor}{comma}{}"#, &params[1..])
             });
             let params = with_cursor.as_deref().unwrap_or(&params);
-            self.ask(worker, RequestOrigin::Fan(key), method, params.as_bytes(), None);
+            self.send_request(worker, RequestOrigin::Fan(key), method, params.as_bytes(), None);
             let number = self.core.worker(worker).map(|state| state.next_id);
             if let (Some(number), Some(fan)) = (number, self.core.fans.get_mut(key)) {
                 fan.parts.push((worker, number));
@@ -194,7 +194,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .workers
             .iter()
             .filter(|(_, state)| {
-                matches!(state.stage, WorkerLifecycle::Ready | WorkerLifecycle::Retiring) && !state.deaf
+                matches!(state.stage, WorkerLifecycle::Ready | WorkerLifecycle::Retiring)
+                    && !state.input_closed
             })
             .filter(|(_, state)| is_meant(state))
             .map(|(worker, state)| (state.serial.to_string(), worker))
@@ -202,7 +203,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// The workers that have not answered yet have had their time.
-    pub(super) fn fan_overdue(&mut self, key: FanKey) {
+    pub(super) fn expire_fan_out(&mut self, key: FanKey) {
         let Some(fan) = self.core.fans.get_mut(key) else { return };
         let error = RpcError::new(Code::Deadline, "an agent did not answer in time");
         fan.fails(error.effects(fan.effects()));
@@ -236,7 +237,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// One worker's part.
-    pub(super) fn fan_part(&mut self, key: FanKey, worker: WorkerKey, part: Result<View<'_>, &RpcError>) {
+    pub(super) fn add_fan_part(&mut self, key: FanKey, worker: WorkerKey, part: Result<View<'_>, &RpcError>) {
         let serial = self.core.worker(worker).map_or(0, |state| state.serial);
         let Some(client) = self.core.fans.get(key).map(|fan| fan.client) else { return };
         let identity = self.core.clients.get(client).map(|client| client.identity);
@@ -309,7 +310,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(name) = &fan.name {
             self.disown((&**name).into());
         }
-        if fan.what == RequestKind::List && self.is_clogged(fan.client) {
+        if fan.what == RequestKind::List && self.is_self_paused(fan.client) {
             self.refuse(fan.client, &fan.id, fan.batch, fan.tag.as_deref(), &too_slow());
             return;
         }

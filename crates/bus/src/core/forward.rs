@@ -169,15 +169,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
         }
         if let Some(key) = session {
-            self.uses(key);
+            self.refresh_owner(key);
         }
         if what == RequestKind::Prompt
             && let Some(key) = session
         {
-            self.begins(key);
-            self.abandon_late(client, key);
+            self.mark_turn_begun(key);
+            self.abandon_if_closed(client, key);
         }
-        let digits = Digits::of(number);
+        let digits = Digits::new(number);
         let both;
         let one = [(Part::Id, digits.as_bytes())];
         let edits: &[(Part, &[u8])] = match &wire {
@@ -190,11 +190,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let message = served.as_deref().map_or(message, View::parse);
         let line = token.map(|place| progress::respelled(message.bytes(), place, digits.as_bytes()));
         let message = line.as_deref().map_or(message, View::parse);
-        self.hand(worker, client, &Parts::of(message, edits));
+        self.send_to_worker(worker, client, &Parts::new(message, edits));
     }
 
     /// Asks a worker for something in the name of the bus.
-    pub(super) fn run_errand(
+    pub(super) fn send_internal_request(
         &mut self,
         worker: WorkerKey,
         errand: InternalRequest,
@@ -202,11 +202,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         params: &[u8],
         session: Option<SessionKey>,
     ) {
-        self.ask(worker, RequestOrigin::Internal(errand), method, params, session);
+        self.send_request(worker, RequestOrigin::Internal(errand), method, params, session);
     }
 
     /// Sends a request made here.
-    pub(super) fn ask(
+    pub(super) fn send_request(
         &mut self,
         worker: WorkerKey,
         asker: RequestOrigin,
@@ -214,7 +214,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         params: &[u8],
         session: Option<SessionKey>,
     ) {
-        let Some(state) = self.core.worker(worker).filter(|state| !state.deaf) else { return };
+        let Some(state) = self.core.worker(worker).filter(|state| !state.input_closed) else { return };
         state.next_id += 1;
         let number = state.next_id;
         let start = state.queued;
@@ -222,7 +222,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let (tag, progress, opening, charge) = (None, None, None, None);
         let pending = Pending { asker, what, session, start, tag, progress, opening, charge };
         state.pending.insert(number, pending);
-        let digits = Digits::of(number);
+        let digits = Digits::new(number);
         let parts: [&[u8]; 7] = [
             br#"{"jsonrpc":"2.0","id":"#,
             digits.as_bytes(),
@@ -248,13 +248,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         let Some(state) = self.core.worker(worker) else { return };
-        let number = message.id().and_then(request_id::read);
+        let number = message.id().and_then(request_id::parse);
         let Some(pending) = number.and_then(|number| state.pending.remove(&number)) else {
             self.strike(worker, "answered what nobody asked");
             return;
         };
         let number = number.unwrap_or_default();
-        self.well(worker);
+        self.mark_healthy(worker);
         if pending.what == RequestKind::Initialize
             && self.core.pool_of(self.pool_of_worker(worker)).is_acp()
             && message.result().is_some_and(is_too_long)
@@ -275,27 +275,27 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 Err(error) => {
                     self.settle_session(&pending, number, false);
                     self.fail(worker, pending, &error.effects(Effects::Possible));
-                    self.if_retired(worker);
+                    self.end_if_retired(worker);
                     return;
                 }
             };
             self.settle_session(&pending, number, message.result().is_some());
-            self.pass_answer(worker, pending, message, alias.as_deref());
+            self.forward_response(worker, pending, message, alias.as_deref());
         }
-        self.if_retired(worker);
+        self.end_if_retired(worker);
     }
 
     /// Where nobody is greeted, an answer shows that a worker works.
-    fn well(&mut self, worker: WorkerKey) {
+    fn mark_healthy(&mut self, worker: WorkerKey) {
         let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
         let state = self.core.pool_of(pool);
         if !state.is_acp() && (state.failures > 0 || state.open_until.is_some()) {
-            self.healthy(pool);
+            self.close_circuit(pool);
         }
     }
 
     /// Gives an answer to whoever it is for, with the session called `name` if it is given.
-    pub(super) fn pass_answer(
+    pub(super) fn forward_response(
         &mut self,
         worker: WorkerKey,
         pending: Pending,
@@ -311,7 +311,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     pending.what,
                     RequestKind::Initialize | RequestKind::Authenticate | RequestKind::Logout
                 ) {
-                    self.learn(worker, client, pending.what, message);
+                    self.record_initialize_result(worker, client, pending.what, message);
                 }
                 if pending.what == RequestKind::List
                     && let Some(line) = self.own_list(client, worker, &id, message)
@@ -329,17 +329,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     None => &one,
                 };
                 let parts = match &pending.tag {
-                    Some(tag) => Parts::tagged(message, edits, tag),
-                    None => Parts::of(message, edits),
+                    Some(tag) => Parts::with_tag(message, edits, tag),
+                    None => Parts::new(message, edits),
                 };
                 match batch {
                     Some(batch) => self.answer_in_batch(batch, parts.as_slice().concat().into()),
                     None => self.deliver(client, worker, &parts),
                 }
-                self.if_served(client);
+                self.close_if_served(client);
             }
-            RequestOrigin::Internal(errand) => self.errand_done(worker, errand, message),
-            RequestOrigin::Fan(fan) => self.fan_part(fan, worker, Ok(message)),
+            RequestOrigin::Internal(errand) => self.finish_internal_request(worker, errand, message),
+            RequestOrigin::Fan(fan) => self.add_fan_part(fan, worker, Ok(message)),
             RequestOrigin::Gone => self.stop_idle(),
         }
     }
@@ -353,8 +353,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
                 self.refuse(client, &id, batch, pending.tag.as_deref(), error);
             }
-            RequestOrigin::Internal(errand) => self.errand_failed(worker, errand, error),
-            RequestOrigin::Fan(fan) => self.fan_part(fan, worker, Err(error)),
+            RequestOrigin::Internal(errand) => self.fail_internal_request(worker, errand, error),
+            RequestOrigin::Fan(fan) => self.add_fan_part(fan, worker, Err(error)),
             RequestOrigin::Gone => self.stop_idle(),
         }
     }
@@ -368,7 +368,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         words: &'static str,
     ) {
         let Some(state) = self.core.worker(worker) else { return };
-        let Some(number) = message.id().and_then(request_id::read) else { return };
+        let Some(number) = message.id().and_then(request_id::parse) else { return };
         let Some(pending) = state.pending.remove(&number) else { return };
         let error = RpcError::new(code, words).effects(Effects::Possible);
         self.forget_pending(worker, &pending, number);
@@ -376,8 +376,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.history_told(key, false);
         }
         self.fail(worker, pending, &error);
-        self.drop_strangers(worker);
-        self.if_retired(worker);
+        self.drop_early_messages(worker);
+        self.end_if_retired(worker);
     }
 
     /// A request that its worker never saw, as its client sent it.
@@ -409,7 +409,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(name) = &name {
             edits.push((Part::Session, name));
         }
-        let line = Parts::of(line, &edits).as_slice().concat();
+        let line = Parts::new(line, &edits).as_slice().concat();
         let charge = self.core.charge_line(*client, &line);
         Some(Waiting { client: *client, line: (*line).into(), batch: *batch, _charge: charge })
     }

@@ -41,13 +41,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
             identity,
             scopes: from.scopes.map(Box::from),
             metered: from.metered,
-            resting: false,
+            rate_limited: false,
             listener: from.listener,
             ends_bus: from.ends_bus,
             pools: from.pools.map(Box::from),
             is_owner: from.is_owner,
             pool: None,
-            astray: false,
+            pool_missing: false,
             worker: None,
             initialize: None,
             initialized: None,
@@ -66,7 +66,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             closing: false,
             full: false,
             oversize: 0,
-            clogged: false,
+            self_paused: false,
             pausing: Vec::new(),
             paused: 0,
         });
@@ -81,7 +81,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let (waits, is_metered) = (state.held.is_some(), state.metered);
         self.core.counters.from_clients += 1;
         if is_metered {
-            self.meter(client, 1);
+            self.count_messages(client, 1);
         }
         if self.refuse_too_much(client, message) {
             return;
@@ -96,11 +96,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
             return;
         }
-        self.take_client(client, message, None);
+        self.handle_client_message(client, message, None);
     }
 
     /// Acts on one message of a client's.
-    pub(super) fn take_client(&mut self, client: ClientKey, message: View<'_>, batch: Option<BatchKey>) {
+    pub(super) fn handle_client_message(
+        &mut self,
+        client: ClientKey,
+        message: View<'_>,
+        batch: Option<BatchKey>,
+    ) {
         if self.refuse_ambiguous(client, message, batch) {
             return;
         }
@@ -108,14 +113,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Kind::Request => self.client_request(client, message, batch),
             Kind::Notification => self.client_notification(client, message),
             Kind::Response => self.client_response(client, message),
-            Kind::Batch => self.take_batch(Sender::Client(client), message),
+            Kind::Batch => self.handle_batch(Sender::Client(client), message),
             Kind::Invalid(fault) => self.client_fault(client, message, fault),
         }
     }
 
     pub(super) fn client_request(&mut self, client: ClientKey, message: View<'_>, batch: Option<BatchKey>) {
         let Some(id) = message.id() else { return };
-        let Some((what, gives_up)) = kind_of(message) else { return };
+        let Some((what, cancels_request)) = kind_of(message) else { return };
         let tag = message.tag();
         let is_long = id.len() + tag.map_or(0, <[u8]>::len) > LONG_ID_BYTES;
         let most = if is_long { MAX_LONG_IDS } else { MAX_OPEN_REQUESTS };
@@ -132,7 +137,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.refuse(client, id, batch, tag, &RpcError::new(Code::Draining, "the bus is stopping"));
             return;
         }
-        if gives_up {
+        if cancels_request {
             // The request it means has another id at the worker, where the client's own may be that of another client's request.
             let error = RpcError::new(Code::InvalidRequest, "cancellation is a notification");
             self.refuse(client, id, batch, tag, &error);
@@ -156,7 +161,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Route::Child { worker, wire } => {
                 self.forward_to_child(client, message, batch, worker, wire.as_deref());
             }
-            Route::Backlog(worker) => self.await_greeting(worker, client, message, batch),
+            Route::Backlog(worker) => self.queue_until_initialized(worker, client, message, batch),
             Route::Behind(worker) => self.await_creations(worker, client, message, batch),
             Route::Revive(session) => self.await_session(session, client, message, batch),
             Route::Close(session) => {
@@ -175,7 +180,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
             Route::Hold => self.hold(client, message.bytes(), batch),
             Route::Initialize => self.answer_initialize(client, message, batch),
-            Route::Everywhere => self.ask_everybody(client, message, batch, what),
+            Route::Everywhere => self.ask_all_workers(client, message, batch, what),
             Route::Refuse(error) => self.refuse(client, id, batch, tag, &error),
         }
     }
@@ -198,8 +203,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     fn client_notification(&mut self, client: ClientKey, message: View<'_>) {
         let Some(method) = message.method() else { return };
-        if gives_up(&method) {
-            self.give_up(client, message);
+        if cancels_request(&method) {
+            self.cancel_request(client, message);
             return;
         }
         if method == MCP_INITIALIZED
@@ -210,10 +215,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         if let Some((worker, line)) = self.home_of_server(client, message) {
             let message = line.as_deref().map_or(message, View::parse);
-            self.hand(worker, client, &Parts::of(message, &[]));
+            self.send_to_worker(worker, client, &Parts::new(message, &[]));
             return;
         }
-        if RequestKind::of(&method) != RequestKind::Other && self.core.pools.iter().any(PoolState::is_acp) {
+        if RequestKind::from_method(&method) != RequestKind::Other
+            && self.core.pools.iter().any(PoolState::is_acp)
+        {
             // Methods of requests mean nothing without an id, but an agent could act on them.
             self.core.counters.dropped += 1;
             return;
@@ -222,7 +229,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         match self.route(client, message, what) {
             Route::Child { worker, wire } => {
                 let edit = wire.as_deref().map(|wire| (Part::Session, wire));
-                self.hand(worker, client, &Parts::of(message, edit.as_slice()));
+                self.send_to_worker(worker, client, &Parts::new(message, edit.as_slice()));
             }
             Route::Worker { worker, session } => {
                 if method == method::SESSION_CANCEL
@@ -230,9 +237,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 {
                     self.cancelling(session);
                 }
-                self.pass_on(client, worker, session, message);
+                self.forward_notification(client, worker, session, message);
             }
-            Route::Backlog(worker) => self.await_greeting(worker, client, message, None),
+            Route::Backlog(worker) => self.queue_until_initialized(worker, client, message, None),
             // There is nothing to be stopped but what waits itself.
             Route::Revive(session) if method != method::SESSION_CANCEL || self.is_awaited(session) => {
                 self.await_session(session, client, message, None);
@@ -255,7 +262,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Passes a notification on.
-    fn pass_on(
+    fn forward_notification(
         &mut self,
         client: ClientKey,
         worker: WorkerKey,
@@ -267,7 +274,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Some(wire) => &[(Part::Session, wire)],
             None => &[],
         };
-        self.hand(worker, client, &Parts::of(message, edits));
+        self.send_to_worker(worker, client, &Parts::new(message, edits));
     }
 
     fn client_response(&mut self, client: ClientKey, message: View<'_>) {
@@ -278,16 +285,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         match asked.batch {
             Some(batch) => {
-                let line = Parts::of(message, &[(Part::Id, &asked.id)]).as_slice().concat();
+                let line = Parts::new(message, &[(Part::Id, &asked.id)]).as_slice().concat();
                 self.answer_in_batch(batch, line.into());
             }
-            None => self.hand(asked.worker, client, &Parts::of(message, &[(Part::Id, &asked.id)])),
+            None => self.send_to_worker(asked.worker, client, &Parts::new(message, &[(Part::Id, &asked.id)])),
         }
     }
 
     /// The request that a response of a client's is for.
     fn take_asked(&mut self, client: ClientKey, message: View<'_>) -> Option<Asked> {
-        let number = request_id::read(message.id()?)?;
+        let number = request_id::parse(message.id()?)?;
         let asked = self.core.client(client)?.asked.remove(&number)?;
         self.core.worker(asked.worker)?;
         self.answered(asked.worker, &asked.id, (client, number));
@@ -331,7 +338,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.client(client) else { return };
         state.eof = true;
         let ends_bus = state.ends_bus;
-        self.stop_asking(client);
+        self.end_asked_requests(client);
         if ends_bus {
             // It is served first: what it has said was said before it ended.
             let at = self.now + self.core.limits.drain_timeout;
@@ -339,11 +346,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         } else {
             self.abandon_turns(client);
         }
-        self.if_served(client);
+        self.close_if_served(client);
     }
 
     /// Hangs up on a client whose input has ended and that is owed nothing more.
-    pub(super) fn if_served(&mut self, client: ClientKey) {
+    pub(super) fn close_if_served(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         if state.eof && state.inflight.is_empty() && state.held.is_none() && !state.catching_up {
             let ends_bus = state.ends_bus;
@@ -355,19 +362,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Nobody will answer what a client was asked.
-    fn stop_asking(&mut self, client: ClientKey) {
+    fn end_asked_requests(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         let mut asked: Vec<_> = std::mem::take(&mut state.asked).into_iter().collect();
         asked.sort_unstable_by_key(|(number, _)| *number);
         for (number, asked) in asked {
             if !self.another_may_answer(client, number, &asked) {
-                self.answer_for_nobody(&asked);
+                self.answer_without_client(&asked);
             }
         }
     }
 
     /// Answers a worker's request that no client will.
-    pub(super) fn answer_for_nobody(&mut self, asked: &Asked) {
+    pub(super) fn answer_without_client(&mut self, asked: &Asked) {
         if !asked.is_permission {
             self.fail_asked(asked, &RpcError::new(Code::Cancelled, "the client has gone"));
             return;
@@ -394,7 +401,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     pub(super) fn client_gone(&mut self, client: ClientKey) {
-        self.stop_asking(client);
+        self.end_asked_requests(client);
         self.abandon_turns(client);
         let Some(state) = self.core.clients.remove(client) else { return };
         if let Some(known) = self.core.identities.get_mut(state.identity) {
@@ -430,7 +437,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if state.ends_bus {
             self.drain();
         }
-        self.if_drained();
+        self.finish_if_drained();
     }
 
     /// Takes a client that is gone out of what is known of workers and pools.
@@ -462,11 +469,15 @@ fn kind_of(message: View<'_>) -> Option<(RequestKind, bool)> {
         return Some((RequestKind::Prompt, false));
     }
     let method = message.method()?;
-    let kind = if method == method::SESSION_CANCEL { RequestKind::Cancel } else { RequestKind::of(&method) };
-    Some((kind, gives_up(&method)))
+    let kind = if method == method::SESSION_CANCEL {
+        RequestKind::Cancel
+    } else {
+        RequestKind::from_method(&method)
+    };
+    Some((kind, cancels_request(&method)))
 }
 
 /// Returns `true` if a method gives up on the request that `params.requestId` means.
-fn gives_up(method: &str) -> bool {
+fn cancels_request(method: &str) -> bool {
     matches!(method, method::CANCEL_REQUEST | MCP_CANCELLED)
 }

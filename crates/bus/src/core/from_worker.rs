@@ -6,7 +6,7 @@ use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};
 use super::Ctx;
 use super::api::{Action, CoreOutput, Note};
 use super::batch::{BatchKey, Sender};
-use super::children::{Told, told};
+use super::children::{Told, read_update};
 use super::from_client::MCP_CANCELLED;
 use super::mcp_servers::is_about_server;
 use super::open_timeout::Opener;
@@ -42,16 +42,21 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         self.core.counters.from_workers += 1;
-        self.take_worker(worker, message, None);
+        self.handle_worker_message(worker, message, None);
     }
 
     /// Acts on one message of a worker's.
-    pub(super) fn take_worker(&mut self, worker: WorkerKey, message: View<'_>, batch: Option<BatchKey>) {
+    pub(super) fn handle_worker_message(
+        &mut self,
+        worker: WorkerKey,
+        message: View<'_>,
+        batch: Option<BatchKey>,
+    ) {
         match message.kind() {
             Kind::Notification => self.worker_notification(worker, message),
             Kind::Response => self.worker_response(worker, message),
             Kind::Request => self.worker_request(worker, message, batch),
-            Kind::Batch => self.take_batch(Sender::Worker(worker), message),
+            Kind::Batch => self.handle_batch(Sender::Worker(worker), message),
             Kind::Invalid(fault) => self.worker_fault(worker, message, fault),
         }
     }
@@ -61,9 +66,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         if let Some((client, session)) = self.recent_target(worker, message) {
-            let child = self.follow(worker, Some(session), message);
-            self.show(worker, client, Some(session), message, None);
-            self.introduce_child(worker, child);
+            let child = self.track_update(worker, Some(session), message);
+            self.forward_to_client(worker, client, Some(session), message, None);
+            self.deliver_early_messages_of(worker, child);
             return;
         }
         if self.show_progress(worker, message) {
@@ -76,16 +81,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 if let Some(state) = self.core.worker(worker) {
                     state.recent = recent;
                 }
-                let child = self.follow(worker, session, message);
-                self.show(worker, client, session, message, None);
-                self.introduce_child(worker, child);
+                let child = self.track_update(worker, session, message);
+                self.forward_to_client(worker, client, session, message, None);
+                self.deliver_early_messages_of(worker, child);
                 if self.core.watched {
                     self.give_up_on_all(worker, message);
                 }
             }
             Target::Stranger => {
                 if let Some(name) = message.session() {
-                    self.keep_stranger(worker, name, message, None);
+                    self.keep_early_message(worker, name, message, None);
                 }
             }
             Target::Gone => {
@@ -94,14 +99,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 if session.is_none() {
                     self.record_former_child(worker, message);
                 }
-                let child = self.follow(worker, session, message);
-                self.introduce_child(worker, child);
+                let child = self.track_update(worker, session, message);
+                self.deliver_early_messages_of(worker, child);
                 self.core.counters.unseen += 1;
             }
-            Target::Replay => self.follow_replay(worker, message),
+            Target::Replay => self.track_replayed_update(worker, message),
             Target::Nobody(why) => {
                 self.core.counters.dropped += 1;
-                self.tell(Note::Dropped { worker: worker.into(), why });
+                self.log(Note::Dropped { worker: worker.into(), why });
             }
             Target::Foreign => self.strike(worker, "named a session that is not its own"),
         }
@@ -138,7 +143,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     return;
                 }
                 if state.eof || state.closing {
-                    self.answer_for_nobody(&asked);
+                    self.answer_without_client(&asked);
                     return;
                 }
                 if state.asked.len() >= MAX_OPEN_REQUESTS {
@@ -151,18 +156,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 if let Some(state) = self.core.worker(worker) {
                     state.asking.insert(id.into(), (client, number));
                 }
-                self.show(worker, client, session, message, Some(number));
+                self.forward_to_client(worker, client, session, message, Some(number));
                 if let Some(key) = session.filter(|_| is_permission && self.core.watched) {
                     self.ask_observers(worker, key, message, batch);
                 }
             }
             Target::Gone => {
                 let (id, session, server) = (id.into(), None, None);
-                self.answer_for_nobody(&Asked { worker, id, batch, is_permission, session, server });
+                self.answer_without_client(&Asked { worker, id, batch, is_permission, session, server });
             }
             Target::Stranger => {
                 if let Some(name) = message.session()
-                    && !self.keep_stranger(worker, name, message, batch)
+                    && !self.keep_early_message(worker, name, message, batch)
                 {
                     unanswered(self, RpcError::new(Code::Backpressure, "too much waits for its session"));
                 }
@@ -179,7 +184,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Writes something of a worker's to a client, under `number` if that is a request.
-    pub(super) fn show(
+    pub(super) fn forward_to_client(
         &mut self,
         worker: WorkerKey,
         client: ClientKey,
@@ -187,7 +192,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         message: View<'_>,
         number: Option<u64>,
     ) {
-        let digits = number.map(Digits::of);
+        let digits = number.map(Digits::new);
         let mut edits: [(Part, &[u8]); 3] = [(Part::Id, b""); 3];
         let mut count = 0;
         if let Some(digits) = &digits {
@@ -222,8 +227,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             count += 1;
         }
         let parts = match &tag {
-            Some(tag) => Parts::tagged(message, &edits[..count], tag),
-            None => Parts::of(message, &edits[..count]),
+            Some(tag) => Parts::with_tag(message, &edits[..count], tag),
+            None => Parts::new(message, &edits[..count]),
         };
         self.deliver(client, worker, &parts);
         // What is about a request that somebody was asked is for nobody else.
@@ -249,9 +254,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         match &*message.method()? {
             method::CANCEL_REQUEST | MCP_CANCELLED => {
                 let (_, number) = state.asking.get(raw)?;
-                Some(Digits::of(*number).as_bytes().into())
+                Some(Digits::new(*number).as_bytes().into())
             }
-            method::ELICITATION_CREATE => match &state.pending.get(&request_id::read(raw)?)?.asker {
+            method::ELICITATION_CREATE => match &state.pending.get(&request_id::parse(raw)?)?.asker {
                 RequestOrigin::Client { id, .. } => Some(id.clone()),
                 _ => None,
             },
@@ -339,7 +344,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let method = message.method();
         let scoped = message.request_id().and_then(|raw| match method.as_deref()? {
             method::CANCEL_REQUEST | MCP_CANCELLED => state.asking.get(raw).map(|(client, _)| *client),
-            method::ELICITATION_CREATE => state.pending.get(&request_id::read(raw)?)?.client(),
+            method::ELICITATION_CREATE => state.pending.get(&request_id::parse(raw)?)?.client(),
             _ => None,
         });
         if let Some(client) = scoped {
@@ -362,7 +367,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// What an update tells about its session: that it has a child, which is returned, and in v2 when a turn is over.
     #[inline]
-    fn follow(
+    fn track_update(
         &mut self,
         worker: WorkerKey,
         session: Option<SessionKey>,
@@ -372,9 +377,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !self.core.workers.get(worker)?.announces {
             return None;
         }
-        match told(message)? {
+        match read_update(message)? {
             Told::Running(running) => {
-                self.follow_turn(worker, key, running, message);
+                self.track_turn(worker, key, running, message);
                 None
             }
             Told::Child(name) => self.announced(worker, key, &name).then_some(name),
@@ -383,16 +388,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// What a worker said in a child before that was known follows its announcement.
     #[inline]
-    fn introduce_child(&mut self, worker: WorkerKey, child: Option<Box<str>>) {
+    fn deliver_early_messages_of(&mut self, worker: WorkerKey, child: Option<Box<str>>) {
         if let Some(child) = child {
-            self.introduce_strangers(worker, &child);
+            self.deliver_early_messages(worker, &child);
         }
     }
 
     /// The same of what is said again: children that it tells of are there.
-    fn follow_replay(&mut self, worker: WorkerKey, message: View<'_>) {
+    fn track_replayed_update(&mut self, worker: WorkerKey, message: View<'_>) {
         if self.core.workers.get(worker).is_some_and(|state| state.announces)
-            && let Some(Told::Child(child)) = told(message)
+            && let Some(Told::Child(child)) = read_update(message)
             && let Some(name) = message.session()
             && let Some(key) = self.session_of(worker, &name).or_else(|| self.root_of(worker, &name))
         {
@@ -400,7 +405,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    fn follow_turn(&mut self, worker: WorkerKey, key: SessionKey, running: bool, message: View<'_>) {
+    fn track_turn(&mut self, worker: WorkerKey, key: SessionKey, running: bool, message: View<'_>) {
         let is_v2 = self.core.workers.get(worker).is_some_and(|state| state.is_v2);
         // Whether a child works says nothing about the turn of its session.
         let is_childs = message.session().is_some_and(|name| self.child_of(worker, &name).is_some());
@@ -412,7 +417,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             session.end_cancelling();
         }
         if !running {
-            self.if_retired(worker);
+            self.end_if_retired(worker);
         }
     }
 
@@ -431,7 +436,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.retire(worker, "sent too long a line");
             }
             _ => {
-                if !self.misdelivered(worker, message)
+                if !self.fail_misdelivered(worker, message)
                     && message.id().is_some()
                     && let Some(line) = message.refusal()
                 {
@@ -443,7 +448,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// A worker said something that is no message: nobody is left waiting for an answer that cannot be read. Tells whether it was meant
     /// as one.
-    pub(super) fn misdelivered(&mut self, worker: WorkerKey, message: View<'_>) -> bool {
+    pub(super) fn fail_misdelivered(&mut self, worker: WorkerKey, message: View<'_>) -> bool {
         let is_answer = message.kind() == Kind::Invalid(Fault::BadResponse)
             || message.id().is_some() && !message.envelope().method.is_some();
         if is_answer {
@@ -468,13 +473,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         state.strikes.push(now);
         let is_out = state.strikes.len() >= MAX_STRIKES;
-        self.tell(Note::Strike { worker: worker.into(), what });
+        self.log(Note::Strike { worker: worker.into(), what });
         if is_out {
             self.retire(worker, what);
         }
     }
 
-    pub(super) fn tell(&mut self, note: Note) {
+    pub(super) fn log(&mut self, note: Note) {
         self.out.act(Action::Tell(note));
     }
 }

@@ -116,7 +116,7 @@ impl Core {
 impl<O: CoreOutput> Ctx<'_, O> {
     /// Counts messages of a client whose identity may send so many in a second. One that has sent too many is not read from
     /// for a while: nothing is lost by that, and others have their turn.
-    pub(super) fn meter(&mut self, client: ClientKey, messages: usize) {
+    pub(super) fn count_messages(&mut self, client: ClientKey, messages: usize) {
         let rate = self.core.limits.max_rate_per_identity;
         let Some(state) = self.core.clients.get_mut(client).filter(|_| rate > 0) else { return };
         if !state.metered {
@@ -126,7 +126,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         #[expect(clippy::cast_precision_loss, reason = "both are far below 2^52")]
         let rest = known.spend(self.now, rate as f64, messages as f64);
         if let Some(rest) = rest
-            && !std::mem::replace(&mut state.resting, true)
+            && !std::mem::replace(&mut state.rate_limited, true)
         {
             self.core.timers.set(self.now + rest, Timer::Rested(client));
             self.pause_client(client);
@@ -134,9 +134,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// A client that had sent too much has rested.
-    pub(super) fn rested(&mut self, client: ClientKey) {
+    pub(super) fn end_rate_limit(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
-        if std::mem::take(&mut state.resting) {
+        if std::mem::take(&mut state.rate_limited) {
             self.resume_client(client);
         }
     }

@@ -49,7 +49,7 @@ impl Core {
 
 impl<O: CoreOutput> Ctx<'_, O> {
     /// Greets a worker that everybody shares.
-    pub(super) fn greet(&mut self, worker: WorkerKey) {
+    pub(super) fn initialize_worker(&mut self, worker: WorkerKey) {
         let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
         let settings = &self.core.pool_of(pool).settings;
         let capabilities = with_mark(settings.client_capabilities.clone());
@@ -58,27 +58,27 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Protocol::V2 => json!({"protocolVersion": 2, "capabilities": capabilities, "info": info}),
             _ => json!({"protocolVersion": 1, "clientCapabilities": capabilities, "clientInfo": info}),
         };
-        self.say_initialize(worker, params.to_string().as_bytes());
+        self.send_initialize(worker, params.to_string().as_bytes());
     }
 
     /// Tells a worker what a client has told another before.
-    pub(super) fn introduce(&mut self, worker: WorkerKey, client: ClientKey) {
+    pub(super) fn replay_initialize(&mut self, worker: WorkerKey, client: ClientKey) {
         let Some(params) = self.core.client(client).and_then(|state| state.initialize.clone()) else {
             return;
         };
-        self.say_initialize(worker, &params);
+        self.send_initialize(worker, &params);
     }
 
-    fn say_initialize(&mut self, worker: WorkerKey, params: &[u8]) {
+    fn send_initialize(&mut self, worker: WorkerKey, params: &[u8]) {
         let at = self.now + self.core.limits.initialize_timeout;
         let Some(state) = self.core.worker(worker) else { return };
         state.stage = WorkerLifecycle::Greeting;
         self.core.timers.set(at, Timer::Greeted(worker));
-        self.run_errand(worker, InternalRequest::Initialize, method::INITIALIZE, params, None);
+        self.send_internal_request(worker, InternalRequest::Initialize, method::INITIALIZE, params, None);
     }
 
     /// Keeps a line until its worker was greeted.
-    pub(super) fn await_greeting(
+    pub(super) fn queue_until_initialized(
         &mut self,
         worker: WorkerKey,
         client: ClientKey,
@@ -119,12 +119,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    pub(super) fn errand_done(&mut self, worker: WorkerKey, errand: InternalRequest, message: View<'_>) {
+    pub(super) fn finish_internal_request(
+        &mut self,
+        worker: WorkerKey,
+        errand: InternalRequest,
+        message: View<'_>,
+    ) {
         match errand {
-            InternalRequest::Initialize => self.greeted(worker, message),
+            InternalRequest::Initialize => self.handle_initialize_result(worker, message),
             InternalRequest::Authenticate => match message.error() {
                 Some(error) => self.fail_backlog(worker, &error, None),
-                None => self.introduced(worker),
+                None => self.finish_initialize_replay(worker),
             },
             InternalRequest::Revive(key) => self.revived(key, worker, message.error()),
             InternalRequest::Close => self.stop_idle(),
@@ -132,7 +137,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    pub(super) fn errand_failed(&mut self, worker: WorkerKey, errand: InternalRequest, error: &RpcError) {
+    pub(super) fn fail_internal_request(
+        &mut self,
+        worker: WorkerKey,
+        errand: InternalRequest,
+        error: &RpcError,
+    ) {
         match errand {
             // Its backlog is dealt with when it goes.
             InternalRequest::Initialize | InternalRequest::Authenticate => {}
@@ -143,34 +153,34 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// A worker has answered our `initialize`.
-    fn greeted(&mut self, worker: WorkerKey, message: View<'_>) {
+    fn handle_initialize_result(&mut self, worker: WorkerKey, message: View<'_>) {
         let Some(state) = self.core.worker(worker) else { return };
         if state.stage != WorkerLifecycle::Greeting {
             return;
         }
         let (pool, client) = (state.pool, state.client);
         if message.result().is_some_and(is_too_long) {
-            self.ungreeted(worker, "sent too long an initialize answer");
+            self.fail_initialize(worker, "sent too long an initialize answer");
             return;
         }
         let answer = message.result().and_then(|result| serde_json::from_slice::<Value>(result).ok());
         let Some(answer) = answer else {
             match (client, message.error()) {
                 (Some(_), Some(error)) => self.fail_backlog(worker, &error, None),
-                _ => self.ungreeted(worker, "refused initialize"),
+                _ => self.fail_initialize(worker, "refused initialize"),
             }
             return;
         };
-        self.note_version(worker, &answer);
+        self.record_version(worker, &answer);
         if !self.core.pool_of(pool).is_shared() {
-            self.note_abilities(worker, &answer);
-            self.healthy(pool);
+            self.record_abilities(worker, &answer);
+            self.close_circuit(pool);
             let login = client.and_then(|client| self.core.client(client)?.authenticate.clone());
             match login {
                 Some((method, params)) => {
-                    self.run_errand(worker, InternalRequest::Authenticate, &method, &params, None);
+                    self.send_internal_request(worker, InternalRequest::Authenticate, &method, &params, None);
                 }
-                None => self.introduced(worker),
+                None => self.finish_initialize_replay(worker),
             }
             return;
         }
@@ -179,17 +189,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
             _ => 1,
         };
         if answer["protocolVersion"] != wanted {
-            self.ungreeted(worker, "speaks another version of the protocol than its pool");
+            self.fail_initialize(worker, "speaks another version of the protocol than its pool");
             return;
         }
         self.core.pool_mut(pool).answers.insert(worker, answer);
         self.refresh_pool(pool);
-        self.healthy(pool);
+        self.close_circuit(pool);
         self.make_ready(worker);
     }
 
     /// A worker was told all that its client has told another: what waited for that can go.
-    fn introduced(&mut self, worker: WorkerKey) {
+    fn finish_initialize_replay(&mut self, worker: WorkerKey) {
         let client = self.core.worker(worker).and_then(|state| state.client);
         if let Some(line) = client.and_then(|client| self.core.client(client)?.initialized.clone()) {
             self.write_worker(worker, &[&line]);
@@ -216,7 +226,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         message: View<'_>,
         batch: Option<BatchKey>,
     ) {
-        let what = message.method().map_or(RequestKind::Other, |method| RequestKind::of(&method));
+        let what = message.method().map_or(RequestKind::Other, |method| RequestKind::from_method(&method));
         let session = message.session().and_then(|name| self.core.sessions.find(&name));
         let is_child = message.session().is_some_and(|name| self.core.children.has(&name));
         let is_anew =
@@ -225,7 +235,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.forward(client, message, batch, worker, None, what);
         } else {
             // Whose the session is, where it lives, and who else is to be asked may be otherwise by now.
-            self.take_client(client, message, batch);
+            self.handle_client_message(client, message, batch);
         }
     }
 
@@ -251,7 +261,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// A worker is of no use because it was not greeted as it should be.
-    pub(super) fn ungreeted(&mut self, worker: WorkerKey, why: &'static str) {
+    pub(super) fn fail_initialize(&mut self, worker: WorkerKey, why: &'static str) {
         let error = RpcError::new(Code::Deadline, format!("the agent {why}"));
         self.fail_all(worker, &error);
         self.fail_backlog(worker, &error, Some(why));
@@ -275,7 +285,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// What a worker's answer to its client's `initialize` or `authenticate` tells.
-    pub(super) fn learn(
+    pub(super) fn record_initialize_result(
         &mut self,
         worker: WorkerKey,
         client: ClientKey,
@@ -288,10 +298,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 if !is_too_long(result)
                     && let Ok(answer) = serde_json::from_slice::<Value>(result)
                 {
-                    self.note_abilities(worker, &answer);
-                    self.note_version(worker, &answer);
+                    self.record_abilities(worker, &answer);
+                    self.record_version(worker, &answer);
                 }
-                self.healthy(pool);
+                self.close_circuit(pool);
             }
             (RequestKind::Initialize, None) => {
                 if let Some(state) = self.core.client(client) {
@@ -307,15 +317,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    fn note_version(&mut self, worker: WorkerKey, answer: &Value) {
+    fn record_version(&mut self, worker: WorkerKey, answer: &Value) {
         if let Some(state) = self.core.worker(worker) {
             state.is_v2 = answer["protocolVersion"] == 2;
         }
-        self.note_announces(worker);
+        self.record_announces(worker);
     }
 
     /// Child sessions are announced in version 2, and in version 1 to those who have said that they show them.
-    fn note_announces(&mut self, worker: WorkerKey) {
+    fn record_announces(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.workers.get(worker) else { return };
         let pool = self.core.pool_of(state.pool);
         let shows = match state.client.and_then(|client| self.core.clients.get(client)) {
@@ -330,7 +340,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// What one worker of a client's answers says nothing of the others: a gate turns some clients away.
-    fn note_abilities(&mut self, worker: WorkerKey, answer: &Value) {
+    fn record_abilities(&mut self, worker: WorkerKey, answer: &Value) {
         if let Some(state) = self.core.worker(worker) {
             state.abilities = Some(abilities(answer));
         }
@@ -365,7 +375,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.refuse(client, id, batch, tag, &error);
             return;
         }
-        if self.is_clogged(client) {
+        if self.is_self_paused(client) {
             self.refuse(client, id, batch, tag, &too_slow());
             return;
         }
@@ -416,7 +426,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Whether a session lives in a worker that was greeted.
-    pub(super) fn is_greeted(&self, worker: WorkerKey) -> bool {
+    pub(super) fn is_initialized(&self, worker: WorkerKey) -> bool {
         self.core
             .workers
             .get(worker)
@@ -424,7 +434,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Puts a session on the list of those that wait for a worker's greeting.
-    pub(super) fn revive_after_greeting(&mut self, worker: WorkerKey, key: SessionKey) {
+    pub(super) fn restore_after_initialize(&mut self, worker: WorkerKey, key: SessionKey) {
         if let Some(state) = self.core.worker(worker) {
             state.revivals.push(key);
         }

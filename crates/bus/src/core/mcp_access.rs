@@ -79,7 +79,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let Some(name) = message.method() else { return Ok(None) };
         let opens = matches!(
-            RequestKind::of(&name),
+            RequestKind::from_method(&name),
             RequestKind::New | RequestKind::Load | RequestKind::Resume | RequestKind::Fork
         );
         let is_judged = opens || (self.core.pool_of(pool).is_acp() && is_unknown(&name));
@@ -124,7 +124,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if self.mcp_access(Some(client), pool) == McpAccess::Any {
             return Ok(());
         }
-        self.tell(Note::MetaRefused { client: client.into(), pool });
+        self.log(Note::MetaRefused { client: client.into(), pool });
         let error = RpcError::new(Code::PolicyDenied, "_meta member not allowed by this pool");
         Err(error.with("keys", stripped.names.into()))
     }
@@ -185,7 +185,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     fn deny_servers(&mut self, client: Option<ClientKey>, pool: PoolId) -> RpcError {
         self.core.counters.refused_mcp += 1;
-        self.tell(Note::McpRefused { client: client.map(Into::into), pool });
+        self.log(Note::McpRefused { client: client.map(Into::into), pool });
         RpcError::new(Code::PolicyDenied, "MCP server not allowed by this pool")
     }
 }

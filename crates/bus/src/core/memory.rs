@@ -132,7 +132,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         self.core.counters.from_clients += 1;
-        self.meter(client, 1);
+        self.count_messages(client, 1);
         let error = unfinished_error();
         if message.kind() == Kind::Invalid(Fault::LongResponse) {
             self.fail_response(client, message, &error);

@@ -131,7 +131,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// A turn begins: what is said from now on is news, whatever has become of a history.
-    pub(super) fn begins(&mut self, key: SessionKey) {
+    pub(super) fn mark_turn_begun(&mut self, key: SessionKey) {
         if let Some(watch) = self.watch(key) {
             watch.quiet = false;
         }
@@ -197,7 +197,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn can_tell(&self, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let SessionState::On(worker) = session.place else { return false };
-        let is_ready = |state: &WorkerState| state.stage == WorkerLifecycle::Ready && !state.deaf;
+        let is_ready = |state: &WorkerState| state.stage == WorkerLifecycle::Ready && !state.input_closed;
         self.core.abilities_of(session).load
             && self.core.workers.get(worker).is_some_and(is_ready)
             && !(session.is_busy() || session.is_told() || session.params.is_empty())
@@ -246,7 +246,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let asker = RequestOrigin::Client { client, id: id.into(), batch };
         let charge = self.core.charge(client, PENDING_BYTES);
-        self.ask(worker, asker, method::SESSION_LOAD, params.to_string().as_bytes(), Some(key));
+        self.send_request(worker, asker, method::SESSION_LOAD, params.to_string().as_bytes(), Some(key));
         let Some(state) = self.core.worker(worker) else { return };
         let number = state.next_id;
         if let Some(pending) = state.pending.get_mut(&number) {
@@ -269,7 +269,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         for waiting in waiting {
             self.forget_elsewhere(waiting.client, &waiting.line);
-            self.take_client(waiting.client, View::parse(&waiting.line), waiting.batch);
+            self.handle_client_message(waiting.client, View::parse(&waiting.line), waiting.batch);
         }
     }
 
@@ -327,7 +327,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         key: SessionKey,
     ) {
         let Some(id) = message.id() else { return };
-        if self.is_clogged(client) {
+        if self.is_self_paused(client) {
             self.refuse(client, id, batch, message.tag(), &too_slow());
             return;
         }
@@ -453,7 +453,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(shared) = self.core.worker(worker).and_then(|state| state.shared.get_mut(id)) {
             shared.takers.push((client, number));
         }
-        self.show(worker, client, Some(key), View::parse(&line), Some(number));
+        self.forward_to_client(worker, client, Some(key), View::parse(&line), Some(number));
     }
 
     /// Somebody has answered a worker's request: nobody else need.
@@ -489,8 +489,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// A worker gives up on a request that several are asked: those are told who are not told by the way.
     pub(super) fn give_up_on_all(&mut self, worker: WorkerKey, message: View<'_>) {
-        let gives_up = message.method().as_deref() == Some(method::CANCEL_REQUEST);
-        let Some(raw) = message.request_id().filter(|_| gives_up) else { return };
+        let cancels_request = message.method().as_deref() == Some(method::CANCEL_REQUEST);
+        let Some(raw) = message.request_id().filter(|_| cancels_request) else { return };
         // They are not told again when the one answers whom the worker has told, and nobody else is asked.
         let shared = self.core.worker(worker).and_then(|state| state.shared.remove(raw));
         self.withdraw(shared.into_iter().flat_map(Shared::into_takers));

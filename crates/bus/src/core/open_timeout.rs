@@ -59,7 +59,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let (id, session, server) = (id.into(), None, None);
             let asked = Asked { worker, id, batch, is_permission, session, server };
             if is_permission {
-                self.answer_for_nobody(&asked);
+                self.answer_without_client(&asked);
             } else {
                 self.fail_asked(&asked, &RpcError::new(Code::Deadline, "session not known yet"));
             }

@@ -120,11 +120,11 @@ impl Owners {
 
     /// Returns `true` if the session that clients call `name` belongs to another identity.
     pub(super) fn is_anothers(&self, name: &str, identity: Identity) -> bool {
-        self.of(name).is_some_and(|owner| owner != identity)
+        self.find_owner(name).is_some_and(|owner| owner != identity)
     }
 
     /// Returns the owner of the session that clients call `name`.
-    pub(super) fn of(&self, name: &str) -> Option<Identity> {
+    pub(super) fn find_owner(&self, name: &str) -> Option<Identity> {
         self.by_name.get(name).copied()
     }
 
@@ -136,7 +136,7 @@ impl Owners {
     fn owner(&self, session: &OwnedName) -> Option<Identity> {
         match &session.pool {
             Some(pool) => self.owner_in_pool(pool, &session.name),
-            None => self.of(&session.name),
+            None => self.find_owner(&session.name),
         }
     }
 }
@@ -148,7 +148,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return Claim::Own;
         }
         let live = key.and_then(|key| self.core.sessions.get(key)).map(|session| session.identity);
-        match live.or_else(|| self.core.owners.of(name)) {
+        match live.or_else(|| self.core.owners.find_owner(name)) {
             Some(owner) if owner == identity => Claim::Own,
             Some(_) => Claim::Foreign,
             None if self.core.owners.kept == Kept::Running => Claim::Own,
@@ -157,7 +157,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Has it written down whose a session is, before `client` is told of it.
-    pub(super) fn note_owner(&mut self, key: SessionKey, client: Option<ClientKey>) {
+    pub(super) fn record_owner(&mut self, key: SessionKey, client: Option<ClientKey>) {
         if !self.core.owners.are_kept() {
             return;
         }
@@ -186,14 +186,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// A session is used. Now and then that is written down: one that is open for long is not one that nobody uses.
     #[inline]
-    pub(super) fn uses(&mut self, key: SessionKey) {
+    pub(super) fn refresh_owner(&mut self, key: SessionKey) {
         if !self.core.owners.are_kept() {
             return;
         }
         let refresh = Limits::owner_refresh(self.core.limits.owner_expiry);
         let is_old = |session: &Session| self.now.saturating_sub(session.noted) >= refresh;
         if self.core.sessions.get(key).is_some_and(is_old) {
-            self.note_owner(key, None);
+            self.record_owner(key, None);
         }
     }
 

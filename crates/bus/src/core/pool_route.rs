@@ -155,13 +155,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let tag: Option<Box<[u8]>> = message.tag().map(Box::from);
         if let Some(top) = top.filter(|top| *top != name && home.is_none()) {
             let key = self.enter(&top, worker, Some(client), None, tag.clone(), b"{}");
-            self.note_owner(key, None);
+            self.record_owner(key, None);
             if let Some(error) = self.refuse_session(client) {
                 return Route::Refuse(error);
             }
         }
         let key = self.enter(&name, worker, Some(client), None, tag, b"{}");
-        self.note_owner(key, None);
+        self.record_owner(key, None);
         Route::Worker { worker, session: Some(key) }
     }
 
@@ -199,7 +199,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(worker) = self.core.client(client).and_then(|state| state.worker)
             && let Some(state) = self.core.worker(worker)
             && !matches!(state.stage, WorkerLifecycle::Starting | WorkerLifecycle::Stopping)
-            && !state.deaf
+            && !state.input_closed
             && !(opens && (state.stage == WorkerLifecycle::Retiring || per_session && state.used))
         {
             if state.stage == WorkerLifecycle::Greeting {
@@ -238,7 +238,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(worker) = free else { return self.wait_for(pool) };
         let first = self.core.client(client).and_then(|state| state.worker);
         let first = first.filter(|first| self.core.is_exclusive(*first));
-        let is_first = first.and_then(|first| self.core.worker(first)).is_none_or(|first| !first.hears());
+        let is_first =
+            first.and_then(|first| self.core.worker(first)).is_none_or(|first| !first.accepts_input());
         let Some(client_state) = self.core.client(client) else { return Route::Hold };
         let is_known = client_state.initialize.is_some();
         let (identity, scopes) = (client_state.identity, client_state.scopes.clone());
@@ -254,7 +255,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.fill(pool);
         self.name_client(worker, pool, identity, scopes.as_deref());
         if is_known {
-            self.introduce(worker, client);
+            self.replay_initialize(worker, client);
             return Route::Backlog(worker);
         }
         Route::Worker { worker, session: None }

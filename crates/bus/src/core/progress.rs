@@ -69,13 +69,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return false;
         }
         let place = token_of_progress(message);
-        let number = place.as_ref().and_then(|place| request_id::read(&message.bytes()[place.clone()]));
+        let number = place.as_ref().and_then(|place| request_id::parse(&message.bytes()[place.clone()]));
         let state = self.core.workers.get(worker);
         let pending = number.and_then(|number| state?.pending.get(&number));
         let known = pending.and_then(|pending| Some((pending, pending.progress.as_deref()?)));
         let (Some(place), Some((pending, token))) = (place, known) else {
             self.core.counters.dropped += 1;
-            self.tell(Note::Dropped {
+            self.log(Note::Dropped {
                 worker: worker.into(),
                 why: "it tells of the progress of nothing that is under way",
             });
@@ -87,7 +87,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         let session = pending.session;
         let line = respelled(message.bytes(), place, token);
-        self.show(worker, client, session, View::parse(&line), None);
+        self.forward_to_client(worker, client, session, View::parse(&line), None);
         true
     }
 }

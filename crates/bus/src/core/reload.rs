@@ -165,7 +165,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             state.stage = WorkerLifecycle::Retiring;
             state.unwanted = true;
             self.refresh_answer(worker);
-            self.if_retired(worker);
+            self.end_if_retired(worker);
         }
     }
 }

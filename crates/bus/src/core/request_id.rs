@@ -8,7 +8,7 @@ pub(super) struct Digits {
 }
 
 impl Digits {
-    pub(super) fn of(mut number: u64) -> Self {
+    pub(super) fn new(mut number: u64) -> Self {
         let mut digits = [b'0'; 20];
         let mut start = digits.len();
         loop {
@@ -27,7 +27,7 @@ impl Digits {
 }
 
 /// The number whose digits `raw` is, if it is written just as we would: `1`, never `01`, `1.0` or `"1"`.
-pub(super) fn read(raw: &[u8]) -> Option<u64> {
+pub(super) fn parse(raw: &[u8]) -> Option<u64> {
     if raw.is_empty() || raw.len() > 19 || (raw[0] == b'0' && raw.len() > 1) {
         return None;
     }
@@ -43,13 +43,13 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         for number in [0, 1, 9, 10, 99, 100, 12_345_678_901, 9_999_999_999_999_999_999 / 10] {
-            let digits = Digits::of(number);
+            let digits = Digits::new(number);
             assert_eq!(digits.as_bytes(), number.to_string().as_bytes());
-            assert_eq!(read(digits.as_bytes()), Some(number));
+            assert_eq!(parse(digits.as_bytes()), Some(number));
         }
-        assert_eq!(Digits::of(u64::MAX).as_bytes(), u64::MAX.to_string().as_bytes());
+        assert_eq!(Digits::new(u64::MAX).as_bytes(), u64::MAX.to_string().as_bytes());
         for other in ["", "01", "1.0", "\"1\"", "-1", "1e3", " 1", "99999999999999999999", "null"] {
-            assert_eq!(read(other.as_bytes()), None, "{other}");
+            assert_eq!(parse(other.as_bytes()), None, "{other}");
         }
     }
 }

@@ -101,7 +101,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
         };
         match route {
-            Route::Worker { worker, .. } if self.is_greeted(worker) => self.send_revival(key, worker),
+            Route::Worker { worker, .. } if self.is_initialized(worker) => self.send_revival(key, worker),
             Route::Worker { worker, .. } | Route::Backlog(worker) => {
                 if let Some(session) = self.core.sessions.get_mut(key) {
                     session.place = SessionState::Reviving(worker);
@@ -111,7 +111,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     // The next session must not go there too.
                     state.used = true;
                 }
-                self.revive_after_greeting(worker, key);
+                self.restore_after_initialize(worker, key);
             }
             Route::Refuse(error) => self.fail_revival(key, &error),
             _ => self.core.pool_mut(pool).revivals.push_back(key),
@@ -194,7 +194,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let method = if abilities.resume { method::SESSION_RESUME } else { method::SESSION_LOAD };
         self.core.counters.revived += 1;
-        self.run_errand(
+        self.send_internal_request(
             worker,
             InternalRequest::Revive(key),
             method,
@@ -229,7 +229,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         session.retried = false;
         for waiting in std::mem::take(&mut session.waiting) {
             self.forget_elsewhere(waiting.client, &waiting.line);
-            self.take_client(waiting.client, View::parse(&waiting.line), waiting.batch);
+            self.handle_client_message(waiting.client, View::parse(&waiting.line), waiting.batch);
         }
     }
 
@@ -272,7 +272,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for waiting in waiting {
             self.forget_elsewhere(waiting.client, &waiting.line);
             let message = View::parse(&waiting.line);
-            if message.method().is_some_and(|method| RequestKind::of(&method).reopens()) {
+            if message.method().is_some_and(|method| RequestKind::from_method(&method).reopens()) {
                 self.give_back(key, waiting.client);
             }
             if let Some(id) = message.id() {

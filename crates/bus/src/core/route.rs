@@ -18,7 +18,7 @@ use super::owners::Claim;
 use super::pool_route::has_scope;
 use super::session::{SessionKey, SessionState};
 use super::state::{RequestKind, WorkerLifecycle};
-use super::supervisor::deaf;
+use super::supervisor::input_closed;
 use super::table::{ClientKey, WorkerKey};
 
 /// The longest name of a session, as long as that of a request may be.
@@ -158,7 +158,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         {
             return Route::Refuse(error);
         }
-        if what != RequestKind::Initialize && self.core.client(client).is_some_and(|state| state.astray) {
+        if what != RequestKind::Initialize && self.core.client(client).is_some_and(|state| state.pool_missing)
+        {
             let words = "initialize was refused: name a pool that is there first";
             return Route::Refuse(RpcError::new(Code::InvalidRequest, words));
         }
@@ -166,7 +167,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(state) = self.core.client(client)
             && what == RequestKind::Initialize
         {
-            state.astray = chosen.is_err();
+            state.pool_missing = chosen.is_err();
         }
         let pool = match chosen {
             Ok(pool) => pool,
@@ -328,7 +329,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let state = self.core.worker(worker)?;
                 match state.stage {
                     WorkerLifecycle::Greeting => Some(Route::Backlog(worker)),
-                    _ if state.deaf => self.route_deaf(client, key, worker, what),
+                    _ if state.input_closed => self.route_input_closed(client, key, worker, what),
                     WorkerLifecycle::Retiring if state.unwanted && moves_on => {
                         self.uproot(worker, key, &"its agent was exchanged".into());
                         self.route_session(client, key, what)
@@ -364,7 +365,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Of a session whose worker hears nothing any more: its turn goes on there, all else goes on elsewhere.
-    fn route_deaf(
+    fn route_input_closed(
         &mut self,
         client: ClientKey,
         key: SessionKey,
@@ -374,7 +375,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let session = self.core.sessions.get(key)?;
         // The answer to a request that opens it decides first whether there is such a session, and whose it is.
         if session.is_busy() || session.provisional || session.unsure {
-            return Some(Route::Refuse(deaf()));
+            return Some(Route::Refuse(input_closed()));
         }
         self.uproot(worker, key, &"its agent has closed its input".into());
         self.route_session(client, key, what)

@@ -193,7 +193,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 return Err(error);
             }
             let key = self.enter(&name, worker, Some(*client), None, pending.tag.clone(), b"{}");
-            self.note_owner(key, Some(*client));
+            self.record_owner(key, Some(*client));
         }
         Ok(())
     }
@@ -216,15 +216,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(name) = name else {
             self.unuse(worker);
             if let Some(pending) = self.find_room(worker, pending, opening, message) {
-                self.pass_answer(worker, pending, message, None);
+                self.forward_response(worker, pending, message, None);
             }
-            self.drop_strangers(worker);
+            self.drop_early_messages(worker);
             return;
         };
         if let Err(error) = self.check_name(worker, &name) {
             self.unuse(worker);
             self.fail(worker, pending, &error.effects(Effects::Possible));
-            self.drop_strangers(worker);
+            self.drop_early_messages(worker);
             return;
         }
         let owner = pending.client();
@@ -248,7 +248,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let same = self.core.sessions.get(known).is_some_and(|session| session.owner == owner);
             if same {
                 let alias = self.alias_in(worker, &pending, message).unwrap_or_default();
-                self.pass_answer(worker, pending, message, alias.as_deref());
+                self.forward_response(worker, pending, message, alias.as_deref());
             } else {
                 self.strike(worker, "gave out a session twice");
                 let error = RpcError::new(Code::Internal, "the agent gave out a session that is in use");
@@ -263,17 +263,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
             session.servers = std::mem::take(&mut opening.servers);
             session.named_in = pending.batch();
         }
-        self.note_owner(key, owner);
+        self.record_owner(key, owner);
         self.opened_with(key, message);
-        self.introduce_strangers(worker, &name);
+        self.deliver_early_messages(worker, &name);
         let alias = self
             .core
             .sessions
             .get(key)
             .filter(|session| session.wire.is_some())
             .map(|session| quoted(&session.name));
-        self.pass_answer(worker, pending, message, alias.as_deref());
-        self.drop_strangers(worker);
+        self.forward_response(worker, pending, message, alias.as_deref());
+        self.drop_early_messages(worker);
     }
 
     fn reopened(
@@ -290,7 +290,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             match name.and_then(|name| self.name_conflict(worker, &name, opening.identity, None)) {
                 Some(NameConflict::Own) => self.fail(worker, pending, &session_in_use()),
                 Some(_) => self.fail(worker, pending, &unknown_session()),
-                None => self.pass_answer(worker, pending, message, None),
+                None => self.forward_response(worker, pending, message, None),
             }
             return;
         };
@@ -307,10 +307,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
             session.unsure &= session.owner != asker;
             session.servers = std::mem::take(&mut opening.servers);
             self.core.sessions.keep_params(key, params, self.core.limits.session_params());
-            self.note_owner(key, None);
+            self.record_owner(key, None);
             // Another session that it names is not entered if it may not be.
             let alias = self.alias_in(worker, &pending, message).unwrap_or_default();
-            self.pass_answer(worker, pending, message, alias.as_deref());
+            self.forward_response(worker, pending, message, alias.as_deref());
             return;
         }
         let unknown = message.error().is_some_and(|error| error.is(Code::NotFound));
@@ -356,7 +356,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.give_back(key, client);
             }
         }
-        self.pass_answer(worker, pending, message, None);
+        self.forward_response(worker, pending, message, None);
     }
 
     /// Takes a session from a client whose request to load or resume it failed, if it had no owner before. A session that
@@ -421,11 +421,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         {
             state.inflight.insert(id.clone(), RequestLocation::At(worker, number));
         }
-        let digits = Digits::of(number);
+        let digits = Digits::new(number);
         let line =
             pending.progress.as_ref().and_then(|_| progress::with_token(message, Some(digits.as_bytes())));
         let message = line.as_deref().map_or(message, View::parse);
-        self.hand(worker, client, &Parts::of(message, &[(narrows_wire::Part::Id, digits.as_bytes())]));
+        self.send_to_worker(
+            worker,
+            client,
+            &Parts::new(message, &[(narrows_wire::Part::Id, digits.as_bytes())]),
+        );
         if let Some(state) = self.core.worker(worker) {
             state.pending.insert(number, Pending { start, opening: Some(opening), ..pending });
         }
@@ -519,7 +523,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Keeps what a worker says about a session that it is about to tell us of. Tells whether there is room for it.
-    pub(super) fn keep_stranger(
+    pub(super) fn keep_early_message(
         &mut self,
         worker: WorkerKey,
         name: Cow<'_, str>,
@@ -530,7 +534,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.worker(worker) else { return true };
         if state.strangers_bytes + message.bytes().len() > MAX_EARLY_MESSAGE_BYTES {
             self.core.counters.dropped += 1;
-            self.tell(Note::Dropped {
+            self.log(Note::Dropped {
                 worker: worker.into(),
                 why: "too much about a session that is not known yet",
             });
@@ -546,7 +550,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Delivers what a worker said about a session before it told us of it.
-    pub(super) fn introduce_strangers(&mut self, worker: WorkerKey, name: &str) {
+    pub(super) fn deliver_early_messages(&mut self, worker: WorkerKey, name: &str) {
         let Some(state) = self.core.worker(worker) else { return };
         if state.strangers.is_empty() {
             return;
@@ -556,19 +560,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
         state.strangers_bytes = others.iter().map(|stranger| stranger.line.len()).sum();
         state.strangers = others;
         for EarlyMessage { line, batch, .. } in known {
-            self.take_worker(worker, View::parse(&line), batch);
+            self.handle_worker_message(worker, View::parse(&line), batch);
         }
     }
 
     /// No session is being created any more that a stranger could belong to.
-    pub(super) fn drop_strangers(&mut self, worker: WorkerKey) {
+    pub(super) fn drop_early_messages(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         if state.creating > 0 || state.strangers.is_empty() {
             return;
         }
         state.strangers_bytes = 0;
         for EarlyMessage { line, batch, .. } in std::mem::take(&mut state.strangers) {
-            self.take_worker(worker, View::parse(&line), batch);
+            self.handle_worker_message(worker, View::parse(&line), batch);
         }
     }
 }

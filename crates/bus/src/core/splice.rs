@@ -16,12 +16,12 @@ pub(super) struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     /// `message` with each field of `edits` replaced by the value beside it; one that it does not have is passed over.
-    pub(super) fn of(message: View<'a>, edits: &[(Part, &'a [u8])]) -> Self {
+    pub(super) fn new(message: View<'a>, edits: &[(Part, &'a [u8])]) -> Self {
         Self::after(message.bytes(), 0, message, edits)
     }
 
     /// The same, with `tag` as `sessionId` at the top level if there is none.
-    pub(super) fn tagged(message: View<'a>, edits: &[(Part, &'a [u8])], tag: &'a [u8]) -> Self {
+    pub(super) fn with_tag(message: View<'a>, edits: &[(Part, &'a [u8])], tag: &'a [u8]) -> Self {
         let bytes = message.bytes();
         let open = bytes.iter().position(|&byte| byte == b'{');
         match open {
@@ -32,7 +32,7 @@ impl<'a> Parts<'a> {
                 parts.count += 3;
                 parts
             }
-            _ => Self::of(message, edits),
+            _ => Self::new(message, edits),
         }
     }
 
@@ -89,8 +89,8 @@ mod tests {
         let edits: Vec<(Part, &[u8])> = edits.iter().map(|(part, value)| (*part, value.as_bytes())).collect();
         let message = View::parse(line.as_bytes());
         let parts = match tag {
-            Some(tag) => Parts::tagged(message, &edits, tag.as_bytes()),
-            None => Parts::of(message, &edits),
+            Some(tag) => Parts::with_tag(message, &edits, tag.as_bytes()),
+            None => Parts::new(message, &edits),
         };
         assert_eq!(String::from_utf8(parts.as_slice().concat()).unwrap(), expected);
         assert_eq!(parts.len(), expected.len() + 1);

@@ -55,7 +55,7 @@ pub(super) enum RequestKind {
 }
 
 impl RequestKind {
-    pub(super) fn of(method: &str) -> Self {
+    pub(super) fn from_method(method: &str) -> Self {
         use narrows_acp::method;
         match method {
             method::SESSION_PROMPT => Self::Prompt,
@@ -235,7 +235,7 @@ pub(super) struct ClientState {
     /// The limits of an identity hold for it.
     pub(super) metered: bool,
     /// It is not read from because its identity has sent too much.
-    pub(super) resting: bool,
+    pub(super) rate_limited: bool,
     pub(super) listener: usize,
     pub(super) ends_bus: bool,
     /// The only pools that its proof of identity permits; `None`: all.
@@ -244,7 +244,7 @@ pub(super) struct ClientState {
     pub(super) is_owner: bool,
     pub(super) pool: Option<PoolId>,
     /// It asked for a pool that is not there, and for none since.
-    pub(super) astray: bool,
+    pub(super) pool_missing: bool,
     /// Its own worker, its first, or the one for what belongs to no session.
     pub(super) worker: Option<WorkerKey>,
     /// The params of its `initialize`, to be said again to further workers.
@@ -277,7 +277,7 @@ pub(super) struct ClientState {
     /// The length of a message beyond every limit that was let into its empty queue, until that has drained.
     pub(super) oversize: usize,
     /// It is not read from because it does not read what it is told.
-    pub(super) clogged: bool,
+    pub(super) self_paused: bool,
     /// The workers that are not read from because of it.
     pub(super) pausing: Vec<WorkerKey>,
     /// How many full queues keep it from being read.
@@ -399,12 +399,12 @@ pub(super) struct WorkerState {
     /// It goes as soon as no turn runs in it, whatever sessions it has.
     pub(super) overdue: bool,
     /// It has closed its input: nothing can be said to it any more.
-    pub(super) deaf: bool,
+    pub(super) input_closed: bool,
     /// Why it has to go, if that is its own fault.
     pub(super) fault: Option<&'static str>,
     pub(super) full: bool,
     /// It is not read from because it does not read what it is told.
-    pub(super) clogged: bool,
+    pub(super) self_paused: bool,
     pub(super) pausing: Vec<ClientKey>,
     /// For what clients have sent it while more waits for it than may.
     pub(super) charges: Vec<Charge>,
@@ -436,8 +436,8 @@ impl WorkerState {
     }
 
     /// Whether anything can be said to it.
-    pub(super) fn hears(&self) -> bool {
-        !self.deaf && !matches!(self.stage, WorkerLifecycle::Starting | WorkerLifecycle::Stopping)
+    pub(super) fn accepts_input(&self) -> bool {
+        !self.input_closed && !matches!(self.stage, WorkerLifecycle::Starting | WorkerLifecycle::Stopping)
     }
 }
 

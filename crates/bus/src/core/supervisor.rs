@@ -144,10 +144,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
             forsaken: false,
             unwanted: false,
             overdue: false,
-            deaf: false,
+            input_closed: false,
             fault: None,
             full: false,
-            clogged: false,
+            self_paused: false,
             pausing: Vec::new(),
             charges: Vec::new(),
             paused: 0,
@@ -167,7 +167,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let shared = self.core.pool_of(pool).is_shared();
         if shared && self.core.pool_of(pool).is_acp() {
-            self.greet(worker);
+            self.initialize_worker(worker);
         } else {
             self.make_ready(worker);
         }
@@ -178,7 +178,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.worker(worker) else { return };
         state.stage = WorkerLifecycle::Ready;
         let pool = state.pool;
-        self.tell(Note::Ready(worker.into()));
+        self.log(Note::Ready(worker.into()));
         let state = self.core.pool_of(pool);
         if state.is_shared() && !state.is_acp() && state.open_until.is_some_and(|until| until <= self.now) {
             // Nobody is greeted there: one that lasts for a moment does well.
@@ -189,7 +189,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// A worker of the pool has shown that it works.
-    pub(super) fn healthy(&mut self, pool: PoolId) {
+    pub(super) fn close_circuit(&mut self, pool: PoolId) {
         let now = self.now;
         let state = self.core.pool_mut(pool);
         state.failures = 0;
@@ -197,7 +197,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if state.open_until.is_some_and(|until| until <= now) {
             state.open_until = None;
             state.losses.clear();
-            self.tell(Note::CircuitClosed(pool));
+            self.log(Note::CircuitClosed(pool));
             self.fill(pool);
         }
     }
@@ -226,7 +226,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// A worker hears nothing any more: what it has not read it never will. What it has, it may still answer.
     fn deafened(&mut self, worker: WorkerKey, taken: u64) {
         let Some(state) = self.core.worker(worker) else { return };
-        state.deaf = true;
+        state.input_closed = true;
         let mut unread: Vec<(u64, Pending)> =
             state.pending.extract_if(|_, pending| pending.start >= taken).collect();
         unread.sort_unstable_by_key(|(number, _)| *number);
@@ -240,7 +240,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         // First, or what comes next in an array would be sent there.
         self.retire(worker, "closed its input");
         for (_, pending) in unread {
-            self.fail(worker, pending, &deaf());
+            self.fail(worker, pending, &input_closed());
         }
     }
 
@@ -312,11 +312,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.timers.set(at, Timer::Retired(worker));
         self.refresh_answer(worker);
         self.fill(pool);
-        self.if_retired(worker);
+        self.end_if_retired(worker);
     }
 
     /// Ends a worker that is to go and owes nothing more.
-    pub(super) fn if_retired(&mut self, worker: WorkerKey) {
+    pub(super) fn end_if_retired(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         let waits = state.pending.values().any(|pending| !matches!(pending.asker, RequestOrigin::Gone));
         if state.stage == WorkerLifecycle::Retiring && !waits && state.backlog.is_empty() {
@@ -326,7 +326,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.end_retired(worker);
             }
         } else if self.core.draining {
-            self.if_drained();
+            self.finish_if_drained();
         }
     }
 
@@ -349,7 +349,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         state.overdue = true;
-        self.if_retired(worker);
+        self.end_if_retired(worker);
     }
 
     /// Ends a worker that is to go, whatever it still owes.
@@ -426,6 +426,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
 }
 
 /// What is said of a request that a worker with closed input never read.
-pub(super) fn deaf() -> RpcError {
+pub(super) fn input_closed() -> RpcError {
     RpcError::new(Code::WorkerLost, "the agent has closed its input").effects(Effects::None)
 }

@@ -75,11 +75,11 @@ impl Timers {
 
 impl<O: CoreOutput> Ctx<'_, O> {
     /// Does what is due.
-    pub(super) fn happen(&mut self, timer: Timer) {
+    pub(super) fn run_timer(&mut self, timer: Timer) {
         match timer {
             Timer::Greeted(worker) => {
                 if self.core.worker(worker).is_some_and(|state| state.stage == WorkerLifecycle::Greeting) {
-                    self.ungreeted(worker, "did not answer initialize in time");
+                    self.fail_initialize(worker, "did not answer initialize in time");
                 }
             }
             Timer::Unanswered(worker, number) => {
@@ -101,7 +101,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Timer::Abandoned(key) => self.abandon(key),
             Timer::Expired(key) => self.expire(key),
             Timer::Unrevived(key) => self.revival_overdue(key),
-            Timer::Fanned(fan) => self.fan_overdue(fan),
+            Timer::Fanned(fan) => self.expire_fan_out(fan),
             Timer::Held(client, serial) => {
                 if self
                     .core
@@ -112,7 +112,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     self.give_up_waiting(client);
                 }
             }
-            Timer::Rested(client) => self.rested(client),
+            Timer::Rested(client) => self.end_rate_limit(client),
             Timer::Respawn(pool) => self.fill(pool),
             Timer::Drained => self.stop_waiting(),
         }

@@ -121,7 +121,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Answers what an agent asked in a turn that was cancelled.
     pub(super) fn answer_cancelled(&mut self, asked: &Asked) {
         if asked.is_permission {
-            self.answer_for_nobody(asked);
+            self.answer_without_client(asked);
         } else {
             self.fail_asked(asked, &RpcError::new(Code::Cancelled, "the turn was cancelled"));
         }
@@ -209,7 +209,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// A turn begins that had to wait: its client may be gone by now.
-    pub(super) fn abandon_late(&mut self, client: ClientKey, key: SessionKey) {
+    pub(super) fn abandon_if_closed(&mut self, client: ClientKey, key: SessionKey) {
         let at = self.now + self.core.limits.disconnect_grace;
         if self.core.client(client).is_some_and(|client| client.eof) {
             self.core.timers.set(at, Timer::Abandoned(key));
@@ -271,12 +271,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let name = wire_name(session);
         if let Some(worker) = worker.filter(|_| abilities.close) {
             let params = json!({"sessionId": name}).to_string();
-            self.run_errand(worker, InternalRequest::Close, method::SESSION_CLOSE, params.as_bytes(), None);
+            self.send_internal_request(
+                worker,
+                InternalRequest::Close,
+                method::SESSION_CLOSE,
+                params.as_bytes(),
+                None,
+            );
         }
         self.drop_session(key);
         self.stop_idle();
         if let Some(worker) = worker {
-            self.if_retired(worker);
+            self.end_if_retired(worker);
         }
     }
 

@@ -75,11 +75,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.catch_up(line.client, true);
         }
         for line in &free {
-            self.take_client(line.client, View::parse(&line.line), line.batch);
+            self.handle_client_message(line.client, View::parse(&line.line), line.batch);
         }
         for line in free {
             self.catch_up(line.client, false);
-            self.if_served(line.client);
+            self.close_if_served(line.client);
         }
     }
 
@@ -145,7 +145,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.catch_up(client, true);
         let mut lines = held.lines.into_iter();
         for HeldLine { line, batch, .. } in lines.by_ref() {
-            self.take_client(client, View::parse(&line), batch);
+            self.handle_client_message(client, View::parse(&line), batch);
             if self.core.client(client).is_none_or(|state| state.held.is_some()) {
                 break;
             }
@@ -157,7 +157,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.catch_up(client, false);
         let released = self.core.client(client).is_none_or(|state| state.held.is_none());
         if released {
-            self.if_served(client);
+            self.close_if_served(client);
         }
         released
     }
@@ -211,7 +211,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
         }
         self.catch_up(client, false);
-        self.if_served(client);
+        self.close_if_served(client);
     }
 }
 

@@ -78,7 +78,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.batches.forget(Sender::Worker(worker));
         self.forget_worker(worker, &state);
         if stage != WorkerLifecycle::Stopping || fault.is_some() {
-            self.tell(Note::Lost { worker: worker.into(), reason: reason.to_string(), requests, sessions });
+            self.log(Note::Lost { worker: worker.into(), reason: reason.to_string(), requests, sessions });
             match end.ours {
                 true => self.rest_for_lack(pool, state.since, reason),
                 false => self.count_loss(pool, state.since, &reason),
@@ -97,7 +97,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !self.core.pool_of(pool).waiting.is_empty() {
             self.spawn_on_demand(pool);
         }
-        self.if_drained();
+        self.finish_if_drained();
     }
 
     /// Takes a worker that is gone out of what is known of clients and its pool.
@@ -153,7 +153,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             state.open_until = Some(until);
             next = until;
             if !was_open {
-                self.tell(Note::CircuitOpened(pool));
+                self.log(Note::CircuitOpened(pool));
             }
             self.refuse_waiting(pool);
         }

@@ -13,7 +13,7 @@ use crate::listen::{BoundListener, Ends, Family};
 use super::commands::IncomingClient;
 use super::connections::{ClientConn, Connections};
 use super::handshake::{First, FirstLine};
-use super::silent_clients::crowded;
+use super::silent_clients::crowded_error;
 use super::stream::Stream;
 use super::websocket::{self, ClientDecoder};
 use super::{About, Driver, LINGER_TIMEOUT, PollToken, Router};
@@ -164,7 +164,7 @@ impl<B: Router> Driver<B> {
             let error = match opened {
                 None => RpcError::new(Code::Internal, "an internal error"),
                 Some(_) if self.draining => RpcError::new(Code::Draining, "the bus is stopping"),
-                Some(_) => crowded(),
+                Some(_) => crowded_error(),
             };
             refuse(&conn, &error);
             return None;
@@ -240,7 +240,7 @@ impl<B: Router> Driver<B> {
                 conn.silent = None;
             }
             if handled.is_err() {
-                self.excuse(About::Client(slot));
+                self.on_panic(About::Client(slot));
             }
         }
         self.count_unfinished(now, slot);
@@ -259,7 +259,7 @@ impl<B: Router> Driver<B> {
             return false;
         }
         tracing::warn!(client = slot, "a client does not speak JSON");
-        self.ports.dismiss(slot, &Fault::Syntax.into());
+        self.ports.disconnect(slot, &Fault::Syntax.into());
         true
     }
 
@@ -295,7 +295,7 @@ impl<B: Router> Driver<B> {
             }
         }));
         if handled.is_err() {
-            self.excuse(About::Client(slot));
+            self.on_panic(About::Client(slot));
         }
     }
 

@@ -97,7 +97,7 @@ impl ClientConn {
         let framed = self.framed.take();
         drop(self);
         if let Some(framed) = framed {
-            framed.tell();
+            framed.notify_closed();
         }
     }
 
@@ -364,7 +364,7 @@ impl Connections {
     }
 
     /// Hangs up on a client for a reason of our own, which is the last it is told if it takes what waits before.
-    pub(super) fn dismiss(&mut self, slot: u32, reason: &RpcError) {
+    pub(super) fn disconnect(&mut self, slot: u32, reason: &RpcError) {
         self.to_client(ClientId(slot), &[&message::error(b"null", reason)]);
         self.hang_up(slot, Reason::SlowReader);
         self.say_no_more(slot);
@@ -564,10 +564,10 @@ impl CoreOutput for Connections {
                 }
             }
             Action::Own { client, session, identity } => {
-                self.note(OwnerEntry::Own { session, identity }, client);
+                self.add_entry(OwnerEntry::Own { session, identity }, client);
             }
-            Action::Disown { session } => self.note(OwnerEntry::Disown { session }, None),
-            Action::Tell(note) => self.names.tell(&note),
+            Action::Disown { session } => self.add_entry(OwnerEntry::Disown { session }, None),
+            Action::Tell(note) => self.names.log(&note),
             Action::Finished => self.finished = true,
         }
     }

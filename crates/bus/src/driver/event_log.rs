@@ -44,7 +44,7 @@ impl Names {
     }
 
     /// The pool of a worker.
-    pub(super) fn of(&self, worker: u32) -> &str {
+    pub(super) fn pool_name(&self, worker: u32) -> &str {
         self.workers.get(worker as usize).map_or("", |name| &name.name)
     }
 
@@ -55,7 +55,7 @@ impl Names {
     /// How a worker ended, for whoever has to do with it. Where all share one, its last words may be about somebody else:
     /// they stand in the log alone, and as a warning only if it was lost.
     pub(super) fn end(&mut self, worker: u32, reason: String, stderr: &str) -> String {
-        tracing::debug!(pool = self.of(worker), worker, reason, stderr, "a worker has ended");
+        tracing::debug!(pool = self.pool_name(worker), worker, reason, stderr, "a worker has ended");
         match self.workers.get_mut(worker as usize) {
             _ if stderr.is_empty() => reason,
             Some(name) if name.shared => {
@@ -79,14 +79,14 @@ impl Names {
     }
 
     /// Writes a note to the log.
-    pub(super) fn tell(&mut self, note: &Note) {
+    pub(super) fn log(&mut self, note: &Note) {
         if let Note::Lost { worker, reason, requests, sessions } = note {
             let stderr = self.lose(*worker, reason);
-            let (pool, stderr) = (self.of(worker.0), stderr.as_deref());
+            let (pool, stderr) = (self.pool_name(worker.0), stderr.as_deref());
             tracing::warn!(pool, worker = worker.0, reason, stderr, requests, sessions, "a worker is gone");
             return;
         }
-        let of = |worker: &WorkerId| self.of(worker.0);
+        let of = |worker: &WorkerId| self.pool_name(worker.0);
         match note {
             Note::Ready(worker) => {
                 let greeted = self.workers.get(worker.0 as usize).is_some_and(|name| name.greeted);
@@ -137,7 +137,10 @@ mod tests {
         let shared = Pool { share: Share::All, ..Pool::new("shared", vec!["a".to_owned()]) };
         names.learn(3, PoolId(1), &own);
         names.learn(0, PoolId(0), &shared);
-        assert_eq!((names.of(3), names.of(0), names.of(1), names.of(9)), ("own", "shared", "", ""));
+        assert_eq!(
+            (names.pool_name(3), names.pool_name(0), names.pool_name(1), names.pool_name(9)),
+            ("own", "shared", "", "")
+        );
         assert_eq!((names.pool(PoolId(1)), names.pool(PoolId(2))), ("own", ""));
         let mut end = |worker, stderr| names.end(worker, "exit status 1".to_owned(), stderr);
         assert_eq!(end(3, "oh"), "exit status 1; stderr: oh");
@@ -153,7 +156,7 @@ mod tests {
         // Another pool has its slot now.
         names.end(0, "exit status 1".to_owned(), "oh");
         names.learn(0, PoolId(1), &own);
-        assert_eq!(names.of(0), "own");
+        assert_eq!(names.pool_name(0), "own");
         assert_eq!(names.lose(WorkerId(0), "exit status 1"), None);
     }
 

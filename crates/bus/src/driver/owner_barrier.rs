@@ -21,7 +21,7 @@ pub(super) struct OwnerBarrier {
 
 impl Connections {
     /// Has an entry about the owner of a session written, and lets a client wait for it.
-    pub(super) fn note(&mut self, entry: OwnerEntry, client: Option<ClientId>) {
+    pub(super) fn add_entry(&mut self, entry: OwnerEntry, client: Option<ClientId>) {
         if !self.holding.on {
             return;
         }
@@ -66,13 +66,13 @@ impl<B: Router> Driver<B> {
         if let Some(ledger) = &mut self.ledger {
             entries.into_iter().for_each(|(number, entry)| ledger.put(number, entry));
             let is_behind = ledger.is_behind();
-            self.note_owners_behind(is_behind);
+            self.check_owner_backlog(is_behind);
         }
     }
 
     /// Goes on with whom it was written down for.
     pub(super) fn take_kept(&mut self) {
-        let Some(told) = self.ledger.as_mut().map(OwnerWriter::told) else { return };
+        let Some(told) = self.ledger.as_mut().map(OwnerWriter::take_events) else { return };
         let Some(told) = told else {
             tracing::error!("nobody writes down any more whose sessions are");
             self.ledger = None;
@@ -81,7 +81,7 @@ impl<B: Router> Driver<B> {
             return;
         };
         let is_behind = self.ledger.as_ref().is_some_and(OwnerWriter::is_behind);
-        self.note_owners_behind(is_behind);
+        self.check_owner_backlog(is_behind);
         for told in told {
             match told {
                 OwnerStoreEvent::Kept(number) => self.ports.release(number),

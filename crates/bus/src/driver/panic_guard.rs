@@ -32,18 +32,18 @@ impl<B: Router> Driver<B> {
     ) -> Option<R> {
         let (brain, ports) = (&mut self.brain, &mut self.ports);
         let answer = catch_unwind(AssertUnwindSafe(|| question(brain, ports)));
-        answer.map_err(|_| self.excuse(about)).ok()
+        answer.map_err(|_| self.on_panic(about)).ok()
     }
 
     /// After a panic: whom it is about is told and hung up on, or ended if it is a worker.
     #[cold]
-    pub(super) fn excuse(&mut self, about: About) {
+    pub(super) fn on_panic(&mut self, about: About) {
         self.panics += 1;
         tracing::error!(?about, panics = self.panics, "a panic while something was decided");
         match about {
             About::Client(slot) => {
                 let error = RpcError::new(Code::Internal, "an internal error ended this connection");
-                self.ports.dismiss(slot, &error);
+                self.ports.disconnect(slot, &error);
             }
             About::Worker(slot) => {
                 // What was read with it is lost, so what comes next would begin within a line.

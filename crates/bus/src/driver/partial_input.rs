@@ -42,10 +42,10 @@ impl<B: Router> Driver<B> {
     fn limit_unfinished(&mut self, now: Time, account: u32) {
         let (all, one) = self.limits.unfinished();
         if self.ports.accounts.unfinished_of(account) > one {
-            self.give_up_longest(now, Some(account), one);
+            self.drop_longest_input(now, Some(account), one);
         }
         if self.ports.accounts.unfinished > all {
-            self.give_up_longest(now, None, all);
+            self.drop_longest_input(now, None, all);
         }
     }
 
@@ -53,7 +53,7 @@ impl<B: Router> Driver<B> {
     pub(super) fn relieve(&mut self, now: Time) {
         let most = usize::try_from(self.limits.memory / PRESSURE_DIVISOR).unwrap_or(usize::MAX);
         if self.ports.accounts.unfinished > most {
-            self.give_up_longest(now, None, most);
+            self.drop_longest_input(now, None, most);
         }
         self.cut_outboxes(most);
         let patience = self.limits.stall_timeout;
@@ -64,7 +64,7 @@ impl<B: Router> Driver<B> {
             .map(|(slot, _)| slot)
             .collect();
         for slot in old {
-            self.give_up(now, slot);
+            self.drop_input(now, slot);
         }
     }
 
@@ -91,13 +91,13 @@ impl<B: Router> Driver<B> {
             *size -= waiting;
             all -= waiting;
             let error = RpcError::new(Code::Backpressure, "the bus is short of memory");
-            self.ports.dismiss(slot, &error);
+            self.ports.disconnect(slot, &error);
             self.ports.skip_to_reason(slot);
         }
     }
 
     /// Gives up the longest unfinished messages, of one identity or of all, until there is some room below `most`.
-    fn give_up_longest(&mut self, now: Time, account: Option<u32>, most: usize) {
+    fn drop_longest_input(&mut self, now: Time, account: Option<u32>, most: usize) {
         let mut each: Vec<(usize, u32)> = (0..)
             .zip(&self.ports.clients)
             .filter_map(|(slot, conn)| Some((slot, conn.as_ref()?)))
@@ -113,12 +113,12 @@ impl<B: Router> Driver<B> {
             if held <= most {
                 return;
             }
-            self.give_up(now, slot);
+            self.drop_input(now, slot);
         }
     }
 
     /// Gives up the unfinished message of a client, which is told so. One that only sends lines can go on behind it.
-    fn give_up(&mut self, now: Time, slot: u32) {
+    fn drop_input(&mut self, now: Time, slot: u32) {
         let Some(conn) = self.ports.client(slot) else { return };
         let (bytes, is_fresh) = (conn.unfinished, conn.fresh.take().is_some());
         tracing::warn!(client = slot, bytes, "unfinished input over the limit, the message is refused");
@@ -133,7 +133,7 @@ impl<B: Router> Driver<B> {
                 });
             }
             _ => {
-                self.ports.dismiss(slot, &unfinished_error());
+                self.ports.disconnect(slot, &unfinished_error());
                 // What is still read of it is thrown away, whatever it is cut by.
                 let lines = self.lines();
                 if let Some(cutter) = self.client_cutters.get_mut(slot as usize) {

@@ -54,7 +54,7 @@ impl Watch {
     }
 
     /// Looks by then at those who speak WebSocket.
-    pub(super) fn look_at_framed(&mut self, by: Time) {
+    pub(super) fn schedule_websocket_check(&mut self, by: Time) {
         self.framed_at = Some(self.framed_at.map_or(by, |at| at.min(by)));
     }
 }
@@ -126,7 +126,7 @@ impl<B: Router> Driver<B> {
                 tracing::warn!(client = slot, "a client that takes nothing is disconnected");
                 // It hears so if it takes everything now, after all.
                 let words = "this connection has taken nothing for too long";
-                self.ports.dismiss(slot, &RpcError::new(Code::Backpressure, words));
+                self.ports.disconnect(slot, &RpcError::new(Code::Backpressure, words));
                 self.ports.skip_to_reason(slot);
             } else {
                 self.ports.full.push(slot);
@@ -157,11 +157,11 @@ impl<B: Router> Driver<B> {
             if is_blocked && !self.is_held_up(slot) {
                 if until > now {
                     self.check_by(until);
-                } else if self.owes(slot) {
+                } else if self.has_pending_work(slot) {
                     if let Some(hand) = self.ports.worker(slot) {
                         hand.outflow.progress = now;
                     }
-                    self.tell_stuck(now, slot, Stuck::Undrained);
+                    self.report_stuck(now, slot, Stuck::Undrained);
                     continue;
                 }
             }
@@ -182,12 +182,12 @@ impl<B: Router> Driver<B> {
         if !due {
             return since.into_iter().for_each(|since| self.check_by(since + STOPPED_CHECK_DELAY));
         }
-        let is_stopped = self.owes(slot) && is_stopped(pid);
+        let is_stopped = self.has_pending_work(slot) && is_stopped(pid);
         if let Some(hand) = self.ports.worker(slot) {
             hand.stopped_since = is_stopped.then_some(now);
         }
         if is_stopped && since.is_some() {
-            self.tell_stuck(now, slot, Stuck::Stopped);
+            self.report_stuck(now, slot, Stuck::Stopped);
         } else if is_stopped {
             self.check_by(now + STOPPED_CHECK_DELAY);
         }
@@ -197,11 +197,11 @@ impl<B: Router> Driver<B> {
         self.ask(About::Worker(slot), |brain, _| brain.is_held_up(WorkerId(slot))).unwrap_or_default()
     }
 
-    fn owes(&mut self, slot: u32) -> bool {
-        self.ask(About::Worker(slot), |brain, _| brain.owes(WorkerId(slot))).unwrap_or_default()
+    fn has_pending_work(&mut self, slot: u32) -> bool {
+        self.ask(About::Worker(slot), |brain, _| brain.has_pending_work(WorkerId(slot))).unwrap_or_default()
     }
 
-    pub(super) fn tell_stuck(&mut self, now: Time, slot: u32, why: Stuck) {
+    pub(super) fn report_stuck(&mut self, now: Time, slot: u32, why: Stuck) {
         self.ask(About::Worker(slot), |brain, ports| brain.worker_stuck(now, WorkerId(slot), why, ports));
     }
 
@@ -236,7 +236,7 @@ impl<B: Router> Driver<B> {
         if (short, full) != (self.watch.short_of_memory, self.watch.out_of_memory) {
             tracing::warn!(short, full, budget, "the memory of the bus");
             (self.watch.short_of_memory, self.watch.out_of_memory) = (short, full);
-            self.tell_pressure();
+            self.report_pressure();
         }
         if short {
             self.relieve(now);
@@ -250,7 +250,7 @@ impl<B: Router> Driver<B> {
         if !self.watch.short_of_descriptors {
             tracing::warn!("no descriptors are left: nobody is let in for now");
             self.watch.short_of_descriptors = true;
-            self.tell_pressure();
+            self.report_pressure();
         }
     }
 
@@ -259,7 +259,7 @@ impl<B: Router> Driver<B> {
         if self.watch.short_of_descriptors {
             tracing::info!("descriptors are free again");
             self.watch.short_of_descriptors = false;
-            self.tell_pressure();
+            self.report_pressure();
         }
     }
 
@@ -285,15 +285,15 @@ impl<B: Router> Driver<B> {
     }
 
     /// More than may waits to be written down about the owners of sessions, or no longer.
-    pub(super) fn note_owners_behind(&mut self, behind: bool) {
+    pub(super) fn check_owner_backlog(&mut self, behind: bool) {
         if self.watch.owners_behind != behind {
             tracing::warn!(behind, "session owner writer");
             self.watch.owners_behind = behind;
-            self.tell_pressure();
+            self.report_pressure();
         }
     }
 
-    fn tell_pressure(&mut self) {
+    fn report_pressure(&mut self) {
         let watch = &self.watch;
         let short = watch.short_of_descriptors || watch.out_of_memory || watch.owners_behind;
         let short_of_memory = watch.short_of_memory;

@@ -33,7 +33,7 @@ impl PollToken {
     }
 
     #[inline]
-    pub(super) fn of(token: Token) -> Self {
+    pub(super) fn from_token(token: Token) -> Self {
         // A slot is a u32, and 3 bits fit beside it.
         let slot = (token.0 >> 3) as u32;
         match token.0 & 7 {
@@ -62,7 +62,7 @@ mod tests {
             PollToken::Stdout,
         ];
         for place in kinds.into_iter().flat_map(|kind| slots.map(kind)).chain([PollToken::Waker]) {
-            assert_eq!(PollToken::of(place.token()), place);
+            assert_eq!(PollToken::from_token(place.token()), place);
         }
     }
 }

@@ -20,7 +20,7 @@ pub struct Queues {
 }
 
 impl Queues {
-    pub(super) fn of(ports: &Connections) -> Self {
+    pub(super) fn measure(ports: &Connections) -> Self {
         let mut queues = Self::default();
         for conn in ports.clients.iter().flatten() {
             let waiting = conn.outflow.outbox.waiting() as u64;

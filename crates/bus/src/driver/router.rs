@@ -66,7 +66,7 @@ pub trait Router: Send + 'static {
         let _ = session;
     }
     /// Whether a worker has something to answer, so that one that is stopped matters.
-    fn owes(&self, worker: WorkerId) -> bool {
+    fn has_pending_work(&self, worker: WorkerId) -> bool {
         let _ = worker;
         true
     }
@@ -188,8 +188,8 @@ impl Router for Core {
         self.forget_owner(session);
     }
 
-    fn owes(&self, worker: WorkerId) -> bool {
-        self.owes(worker)
+    fn has_pending_work(&self, worker: WorkerId) -> bool {
+        self.has_pending_work(worker)
     }
 
     fn is_held_up(&self, worker: WorkerId) -> bool {

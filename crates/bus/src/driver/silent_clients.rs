@@ -36,7 +36,7 @@ struct Waiting {
 }
 
 impl<B: Router> Driver<B> {
-    fn patience(&self, family: Family) -> Duration {
+    fn first_message_timeout(&self, family: Family) -> Duration {
         match family {
             Family::Tcp if self.is_crowded() => self.limits.header_timeout,
             Family::Tcp | Family::Unix => self.limits.header_timeout * RELAXED_TIMEOUT_FACTOR,
@@ -62,7 +62,7 @@ impl<B: Router> Driver<B> {
             Family::Tcp => self.silent.tcp.push_back(waiting),
             Family::Unix => self.silent.unix.push_back(waiting),
         }
-        self.check_by(now + self.patience(family));
+        self.check_by(now + self.first_message_timeout(family));
     }
 
     fn is_silent(&self, waiting: Waiting) -> bool {
@@ -72,7 +72,7 @@ impl<B: Router> Driver<B> {
     /// Disconnects those who have had their time.
     pub(super) fn check_silent(&mut self, now: Time) {
         for family in [Family::Tcp, Family::Unix] {
-            let patience = self.patience(family);
+            let patience = self.first_message_timeout(family);
             loop {
                 let queue = match family {
                     Family::Tcp => &mut self.silent.tcp,
@@ -86,7 +86,7 @@ impl<B: Router> Driver<B> {
                 queue.pop_front();
                 if self.is_silent(first) {
                     tracing::debug!(client = first.slot, "no message in time");
-                    self.ports.dismiss(first.slot, &RpcError::new(Code::Deadline, "no message in time"));
+                    self.ports.disconnect(first.slot, &RpcError::new(Code::Deadline, "no message in time"));
                 }
             }
         }
@@ -98,7 +98,7 @@ impl<B: Router> Driver<B> {
             if self.is_silent(first) {
                 tracing::debug!(client = first.slot, "a silent connection makes room");
                 if let Some(conn) = self.ports.client(first.slot) {
-                    refuse(conn, &crowded());
+                    refuse(conn, &crowded_error());
                 }
                 self.drop_client(now, first.slot);
                 return true;
@@ -133,7 +133,7 @@ impl<B: Router> Driver<B> {
             || is_anonymous && self.ports.accounts.anonymous() >= most
         {
             if !self.evict_silent(now) {
-                return Some(crowded());
+                return Some(crowded_error());
             }
         }
         None
@@ -141,6 +141,6 @@ impl<B: Router> Driver<B> {
 }
 
 /// What somebody is told for whom there is no room.
-pub(super) fn crowded() -> RpcError {
+pub(super) fn crowded_error() -> RpcError {
     RpcError::new(Code::Backpressure, "there are too many connections")
 }

@@ -71,12 +71,12 @@ impl Framed {
     }
 
     /// Tells whoever let it in that it is gone.
-    pub(super) fn tell(self) {
+    pub(super) fn notify_closed(self) {
         // Who does not want to know does not hear it.
         _ = self.ended.send(self.fault);
     }
 
-    fn hear(&mut self, now: Time) {
+    fn record_activity(&mut self, now: Time) {
         self.since = now;
         self.pings = 0;
     }
@@ -85,7 +85,7 @@ impl Framed {
     fn look(&mut self, now: Time, intake: &Intake, flow: &Outflow) -> Sign {
         // What it answers is not read, by our own wish.
         if intake.paused {
-            self.hear(now);
+            self.record_activity(now);
         }
         if flow.blocked {
             if now >= flow.progress + self.idle {
@@ -93,7 +93,7 @@ impl Framed {
             }
             // It takes something, however slowly, and the question waits its turn.
             if flow.progress > self.since {
-                self.hear(flow.progress);
+                self.record_activity(flow.progress);
             }
         }
         if now + self.idle / IDLE_CHECK_DIVISOR < self.since + self.idle / 3 {
@@ -175,14 +175,15 @@ impl<B: Router> Driver<B> {
         // Whether it reads shows with whether it is there.
         conn.tended = true;
         let Some(slot) = self.admit_conn(now, from, conn, ClientDecoder::Frames(decoder)) else { return };
-        self.watch.look_at_framed(now + idle / IDLE_CHECK_DIVISOR);
+        self.watch.schedule_websocket_check(now + idle / IDLE_CHECK_DIVISOR);
         self.check_by(now + idle / IDLE_CHECK_DIVISOR);
         for message in messages {
             let (brain, ports) = (&mut self.brain, &mut self.ports);
             let mut message = Vec::from(message);
-            let handled = catch_unwind(AssertUnwindSafe(|| take(brain, ports, now, slot, &mut message)));
+            let handled =
+                catch_unwind(AssertUnwindSafe(|| handle_message(brain, ports, now, slot, &mut message)));
             if handled.is_err() {
-                self.excuse(About::Client(slot));
+                self.on_panic(About::Client(slot));
             }
         }
     }
@@ -192,7 +193,7 @@ impl<B: Router> Driver<B> {
         let Some(ClientDecoder::Frames(decoder)) = self.client_cutters.get_mut(slot as usize) else { return };
         let (brain, ports) = (&mut self.brain, &mut self.ports);
         if let Some(framed) = ports.client(slot).and_then(|conn| conn.framed.as_mut()) {
-            framed.hear(now);
+            framed.record_activity(now);
         }
         let scratch = &mut self.scratch[..read];
         let mut left = None;
@@ -202,7 +203,7 @@ impl<B: Router> Driver<B> {
                     return;
                 }
                 match event {
-                    Event::Message(message) => take(brain, ports, now, slot, message),
+                    Event::Message(message) => handle_message(brain, ports, now, slot, message),
                     Event::Ping(payload) => ports.pong(slot, payload),
                     Event::Pong => {}
                     Event::Close(code) => left = Some(code.unwrap_or(1000)),
@@ -210,7 +211,7 @@ impl<B: Router> Driver<B> {
             })
         }));
         match (fed, left) {
-            (Err(_), _) => self.excuse(About::Client(slot)),
+            (Err(_), _) => self.on_panic(About::Client(slot)),
             (Ok(_), Some(code)) => {
                 self.ports.put_close(slot, code, "");
                 self.ports.write_last(slot, self.poll.registry());
@@ -276,7 +277,13 @@ pub(super) fn refusal(message: &[u8]) -> Vec<u8> {
 }
 
 /// Shows the core one message.
-fn take<B: Router>(brain: &mut B, ports: &mut Connections, now: Time, slot: u32, message: &mut [u8]) {
+fn handle_message<B: Router>(
+    brain: &mut B,
+    ports: &mut Connections,
+    now: Time,
+    slot: u32,
+    message: &mut [u8],
+) {
     make_line(message);
     brain.client_line(now, ClientId(slot), LineRef::Whole(message), ports);
 }
@@ -322,7 +329,7 @@ mod tests {
     fn an_answer_is_a_sign() {
         let mut framed = framed();
         assert_eq!(watch(&mut framed, &Outflow::default(), 100, 130).len(), 2);
-        framed.hear(second(130));
+        framed.record_activity(second(130));
         assert_eq!(watch(&mut framed, &Outflow::default(), 130, 150), [(143_500, Sign::Ask)]);
     }
 
@@ -334,7 +341,7 @@ mod tests {
         flow.progress = second(138);
         assert_eq!(watch(&mut framed, &flow, 138, 150), []);
         // And whoever takes nothing is not, whatever it says.
-        framed.hear(second(182));
+        framed.record_activity(second(182));
         assert_eq!(watch(&mut framed, &flow, 182, 190), [(183_500, Sign::Lost)]);
     }
 

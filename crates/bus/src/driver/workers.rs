@@ -80,7 +80,7 @@ impl<B: Router> Driver<B> {
     }
 
     /// What the spawner has to tell.
-    pub(super) fn take_news(&mut self, now: Time) {
+    pub(super) fn handle_worker_events(&mut self, now: Time) {
         while let Ok(news) = self.news.try_recv() {
             match news {
                 WorkerEvent::Up { slot, serial, pid, stdin, stdout } => {
@@ -152,7 +152,7 @@ impl<B: Router> Driver<B> {
         }
         if let Some(lines) = self.worker_lines.get_mut(slot as usize) {
             if lines.partial() > 0 {
-                let pool = self.ports.names.of(slot);
+                let pool = self.ports.names.pool_name(slot);
                 tracing::debug!(pool, worker = slot, bytes = lines.partial(), "a worker ended within a line");
             }
             *lines = Splitter::new(self.limits.max_line);
@@ -180,7 +180,7 @@ impl<B: Router> Driver<B> {
                 return;
             }
             Err(error) => {
-                tracing::warn!(pool = self.ports.names.of(slot), worker = slot, %error, "a worker cannot be read");
+                tracing::warn!(pool = self.ports.names.pool_name(slot), worker = slot, %error, "a worker cannot be read");
                 return self.stdout_closed(now, slot);
             }
         };
@@ -191,7 +191,7 @@ impl<B: Router> Driver<B> {
             lines.feed(scratch, |piece| brain.worker_line(now, WorkerId(slot), piece, ports));
         }));
         if handled.is_err() {
-            self.excuse(About::Worker(slot));
+            self.on_panic(About::Worker(slot));
         }
         self.ports.list_worker(slot);
     }

@@ -297,7 +297,7 @@ fn the_loop_is_told_what_is_on_the_disk() {
     }
     let mut kept = 0;
     while kept < many {
-        for told in ledger.told().unwrap() {
+        for told in ledger.take_events().unwrap() {
             let OwnerStoreEvent::Kept(number) = told else { panic!("{told:?}") };
             assert!(number > kept);
             kept = number;

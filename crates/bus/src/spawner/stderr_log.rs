@@ -37,13 +37,13 @@ impl StderrLog {
         loop {
             self.stderr.grown(seen).await;
             seen = self.stderr.bytes_seen();
-            self.tell();
+            self.log_lines();
             sleep(BURST_PAUSE).await;
         }
     }
 
     /// Tells what has not been told, if it is not too much.
-    pub(super) fn tell(&mut self) {
+    pub(super) fn log_lines(&mut self) {
         let (lines, next) = self.stderr.lines_after(self.told);
         self.told = next;
         let (pool, worker) = (&self.pool, self.worker);

@@ -174,7 +174,7 @@ impl Router for Simple {
 
     fn worker_drained(&mut self, _: Time, _: WorkerId, _: &mut impl CoreOutput) {}
 
-    fn owes(&self, _: WorkerId) -> bool {
+    fn has_pending_work(&self, _: WorkerId) -> bool {
         let (Some(pid), is_paused) = self.paused.get() else { return true };
         if self.fuse.as_deref() == Some("pause") {
             kill_process(pid, if is_paused { Signal::CONT } else { Signal::STOP }).unwrap();

@@ -225,7 +225,7 @@ fn a_worker_that_floods_and_does_not_read_is_not_read() {
         scene.said(0, &format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"x"}}"#));
     }
     assert_eq!(scene.seen().matches("PauseWorker(WorkerId(0))").count(), 1);
-    assert!(scene.core.owes(WorkerId(0)));
+    assert!(scene.core.has_pending_work(WorkerId(0)));
     scene.core.worker_drained(scene.now, WorkerId(0), &mut scene.sight);
     assert_eq!(scene.seen(), "ResumeWorker(WorkerId(0))");
 }
