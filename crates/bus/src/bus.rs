@@ -1,4 +1,4 @@
-//! A bus as its owner sees it: started, asked, changed, and ended.
+//! The public handle of a bus: starts, queries, reconfigures and stops it.
 
 mod fixed_listeners;
 

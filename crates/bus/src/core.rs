@@ -1,12 +1,12 @@
 //! The router and supervisor as a pure state machine.
 //!
-//! Lines and events go in by the methods of [`Core`], lines and [`Action`]s come out through an [`CoreOutput`]. There is no
-//! clock, no socket, no task and no randomness that a seed does not fix, so the driver and the simulator run the same thing.
+//! Lines and events enter through the methods of [`Core`]; lines and [`Action`]s leave through a [`CoreOutput`]. The core has
+//! no clock, no socket and no task, and its randomness is fixed by a seed, so that the driver and the simulator run the same code.
 //!
-//! The way of a request: `from_client` finds out where it belongs (`route`), `forward` gives it an id of ours and
-//! remembers whom the answer is for; `from_worker` finds that again by the id and restores the client's own bytes. What a
-//! worker asks of a client goes the same way with the roles exchanged. `supervise` keeps pools at strength, `loss`
-//! settles what a dead worker owed, `revive` takes its sessions up elsewhere, and `timer` is what happens later.
+//! The path of a request: `from_client` decides where it goes (`route`), `forward` gives it a new id and records the client
+//! that waits for the answer; `from_worker` finds the record by the id and restores the client's own bytes. A request of a
+//! worker to a client takes the same path in the other direction. `supervisor` starts and replaces workers, `worker_lost` answers the
+//! pending requests of a lost worker, `restore` opens its sessions in another worker, and `timer` runs what is due.
 
 mod access;
 mod api;
@@ -127,7 +127,7 @@ struct Ctx<'a, O> {
 }
 
 impl Core {
-    /// One that has started nothing yet. The seed fixes all that is left to chance.
+    /// Returns a core that has started nothing yet. The seed fixes all its random choices.
     #[must_use]
     pub fn new(config: &Config, seed: u64) -> Self {
         Self {
@@ -168,19 +168,18 @@ impl Core {
         self.pass(now, out).fill_all();
     }
 
-    /// A session that is not open belongs to this identity, as was written down before. Means something only where
-    /// identities are told apart.
+    /// Records that a session that is not open belongs to this identity. Has an effect only where owners are kept.
     pub fn know_owner(&mut self, session: &OwnedName, identity: &str) {
         let identity = self.identities.number(identity);
         self.owners.know(session, identity);
     }
 
-    /// What was written down about a session is no longer kept.
+    /// Forgets the recorded owner of a session.
     pub fn forget_owner(&mut self, session: &OwnedName) {
         self.owners.forget(session);
     }
 
-    /// A client has connected. `None` if there is no room for it.
+    /// Admits a client. Returns `None` if a limit is reached.
     pub fn client_open<O: CoreOutput>(
         &mut self,
         now: Time,
@@ -195,7 +194,7 @@ impl Core {
         self.counters.refused_users += 1;
     }
 
-    /// A client has sent a line.
+    /// Handles a line of a client.
     pub fn client_line<O: CoreOutput>(
         &mut self,
         now: Time,
@@ -221,35 +220,35 @@ impl Core {
         }
     }
 
-    /// A client's input has ended; it may still read.
+    /// Handles the end of a client's input. The client may still read.
     pub fn client_eof<O: CoreOutput>(&mut self, now: Time, client: ClientId, out: &mut O) {
         if let Some(client) = self.clients.key_at(client.0) {
             self.pass(now, out).client_eof(client);
         }
     }
 
-    /// A client's connection is closed. The last there is of it.
+    /// Removes a client whose connection is closed. Its number may be reused.
     pub fn client_gone<O: CoreOutput>(&mut self, now: Time, client: ClientId, out: &mut O) {
         if let Some(client) = self.clients.key_at(client.0) {
             self.pass(now, out).client_gone(client);
         }
     }
 
-    /// What waits for a client has fallen below half of what may, after it was more than may.
+    /// Handles that the queue of a client, which was full, is less than half full.
     pub fn client_drained<O: CoreOutput>(&mut self, now: Time, client: ClientId, out: &mut O) {
         if let Some(client) = self.clients.key_at(client.0) {
             self.pass(now, out).client_drained(client);
         }
     }
 
-    /// A worker's process runs.
+    /// Handles the start of a worker's process.
     pub fn worker_up<O: CoreOutput>(&mut self, now: Time, worker: WorkerId, pid: u32, out: &mut O) {
         if let Some(worker) = self.workers.key_at(worker.0) {
             self.pass(now, out).worker_up(worker, pid);
         }
     }
 
-    /// A worker has sent a line.
+    /// Handles a message of a worker.
     pub fn worker_line<O: CoreOutput>(
         &mut self,
         now: Time,
@@ -262,7 +261,7 @@ impl Core {
         }
     }
 
-    /// The same, with a line that was not scanned yet: one like the last need not be.
+    /// Handles a line of a worker that was not scanned yet. A line like the last one needs no scan.
     #[inline]
     pub fn worker_piece<O: CoreOutput>(
         &mut self,
@@ -280,74 +279,74 @@ impl Core {
         self.worker_line(now, worker, message, out);
     }
 
-    /// What waits for a worker has fallen below half of what may, after it was more than may.
+    /// Handles that the queue of a worker, which was full, is less than half full.
     pub fn worker_drained<O: CoreOutput>(&mut self, now: Time, worker: WorkerId, out: &mut O) {
         if let Some(worker) = self.workers.key_at(worker.0) {
             self.pass(now, out).worker_drained(worker);
         }
     }
 
-    /// A worker is of no more use though its process may still be there.
+    /// Handles a worker that can no longer be used although its process may still run.
     pub fn worker_stuck<O: CoreOutput>(&mut self, now: Time, worker: WorkerId, why: Stuck, out: &mut O) {
         if let Some(worker) = self.workers.key_at(worker.0) {
             self.pass(now, out).worker_stuck(worker, why);
         }
     }
 
-    /// A worker has ended, or could not be started. The last there is of it.
+    /// Removes a worker that has exited or could not be started. Its number may be reused.
     pub fn worker_gone<O: CoreOutput>(&mut self, now: Time, worker: WorkerId, end: &WorkerExit, out: &mut O) {
         if let Some(worker) = self.workers.key_at(worker.0) {
             self.pass(now, out).worker_gone(worker, end);
         }
     }
 
-    /// Does what is due.
+    /// Runs the timers that are due.
     pub fn tick<O: CoreOutput>(&mut self, now: Time, out: &mut O) {
         while let Some(timer) = self.timers.due(now) {
             self.pass(now, out).run_timer(timer);
         }
     }
 
-    /// When something will be due.
+    /// Returns the time of the next timer.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         self.timers.next()
     }
 
-    /// Stops: takes no new work, lets running turns end, and then ends everything.
+    /// Starts to drain: accepts no new work, lets running turns end, and then ends all workers.
     pub fn drain<O: CoreOutput>(&mut self, now: Time, out: &mut O) {
         self.pass(now, out).drain();
     }
 
-    /// Goes on with other settings.
+    /// Applies another configuration.
     pub fn reload<O: CoreOutput>(&mut self, now: Time, config: &Config, out: &mut O) {
         self.pass(now, out).reload(config);
     }
 
-    /// Whether memory or descriptors are short, so that no new sessions are taken.
+    /// Sets whether memory or descriptors are short. While they are, new sessions are refused.
     pub fn set_pressure(&mut self, on: bool) {
         self.pressure = on;
     }
 
-    /// Whether memory is so short that clients that nothing is known of get no new sessions.
+    /// Sets whether memory is so short that clients without an identity get no new sessions.
     pub fn set_anonymous_pressure(&mut self, on: bool) {
         self.anonymous_pressure = on;
     }
 
-    /// The settings of a pool.
+    /// Returns the settings of a pool.
     #[must_use]
     pub fn pool(&self, pool: PoolId) -> &crate::config::Pool {
         &self.pools[pool.0 as usize].settings
     }
 
-    /// Whether a worker owes answers or takes nothing of what it caused, so that one that does nothing is worth a look.
+    /// Returns `true` if a worker has unanswered requests or does not read what it caused. Only then is a stopped worker a problem.
     #[must_use]
     pub fn has_pending_work(&self, worker: WorkerId) -> bool {
         let state = self.workers.key_at(worker.0).and_then(|worker| self.workers.get(worker));
         state.is_some_and(|state| !state.pending.is_empty() || state.self_paused)
     }
 
-    /// Whether a worker is not read from because a client does not read, so that it may be unable to go on.
+    /// Returns `true` if reading from a worker is paused because a client does not read. The worker may be unable to continue then.
     #[must_use]
     pub fn is_held_up(&self, worker: WorkerId) -> bool {
         let state = self.workers.key_at(worker.0).and_then(|worker| self.workers.get(worker));
@@ -375,7 +374,7 @@ impl Core {
         &self.pools[pool.0 as usize]
     }
 
-    /// The pool that stands where `pool` stood.
+    /// Returns the pool that replaced `pool`, or `pool` itself.
     fn current(&self, mut pool: PoolId) -> PoolId {
         while let Some(successor) = self.pool_of(pool).successor {
             pool = successor;
@@ -383,13 +382,13 @@ impl Core {
         pool
     }
 
-    /// Whether only one client at a time has anything to do with this worker.
+    /// Returns `true` if a worker serves one client at a time.
     fn is_exclusive(&self, worker: table::WorkerKey) -> bool {
         self.workers.get(worker).is_some_and(|worker| !self.pool_of(worker.pool).is_shared())
     }
 }
 
-/// `duration` in whole milliseconds, for `retryAfterMs`.
+/// Returns `duration` in whole milliseconds, for `retryAfterMs`.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,7 +1,7 @@
-//! Many clients and many agents: pools of supervised workers, and a router between them that loses nothing.
+//! Pools of supervised agent processes, and a router between them and many clients.
 //!
-//! [`core`] decides everything and does nothing: lines and events go in, lines and [`core::Action`]s come out, and there is
-//! no clock, no socket and no task inside. [`driver`] does everything and decides nothing, and a [`Bus`] is both together.
+//! [`core`] decides and performs no I/O: lines and events enter, lines and [`core::Action`]s leave, and it has no clock, no socket
+//! and no task. [`driver`] performs the I/O and decides nothing. A [`Bus`] is both together.
 
 pub mod admin;
 mod bus;

@@ -1,4 +1,4 @@
-//! Where clients come in: loopback ports and private unix sockets, bound before anything else is started.
+//! Listening sockets: loopback ports and private unix sockets, bound before anything else is started.
 
 mod stdio;
 

@@ -1,7 +1,7 @@
-//! Whose the sessions are, on disk: a thread of its own writes it down, so that no disk holds up a message.
+//! The owners of sessions on disk. A thread of its own writes them, so that a slow disk delays no message.
 //!
-//! What is written is acknowledged once it is synced, and a client is told of its session after that. Of what is lost all
-//! the same, because a disk is full or broken, nobody is the owner, and nobody sees it after a restart.
+//! An entry is acknowledged once it is synced, and a client learns of its session after that. A session whose entry is lost, because a
+//! disk is full or broken, has no owner: no client sees it after a restart.
 
 mod file;
 

@@ -1,4 +1,4 @@
-//! Where processes are started and ended: a thread of its own, so that no fork holds up a message.
+//! Starts and ends processes in a thread of its own, so that a fork delays no message.
 
 mod stderr_log;
 

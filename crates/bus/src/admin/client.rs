@@ -1,4 +1,4 @@
-//! The other end: one question to a bus that runs, through its socket.
+//! The client of the admin API: sends one request to a running bus.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! What operators are answered.
+//! The handlers of the admin API.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

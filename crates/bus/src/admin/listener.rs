@@ -1,4 +1,4 @@
-//! One door for operators: who is let in, how many, and how long they may do nothing.
+//! One listener of the admin API: who may connect, how many, and for how long a connection may be idle.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! The places of a door for operators: when none is left, whoever has asked nothing yet gives theirs up.
+//! The connections of an admin listener: if all are in use, one that has sent no request yet is closed.
 
 use std::collections::VecDeque;
 use std::pin::Pin;

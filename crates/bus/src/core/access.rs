@@ -1,7 +1,7 @@
-//! Which pools a client may use.
+//! Access of clients to pools.
 //!
-//! A listener can be kept to some pools, and so can a token; a client may use what both permit. A session in any other
-//! pool is answered as one of another identity: as if it did not exist.
+//! A listener and a token can each be restricted to some pools. A client may use the pools that both permit. A session in any other
+//! pool is answered like a session of another identity: as if it did not exist.
 
 use narrows_wire::{Code, RpcError};
 use serde_json::json;

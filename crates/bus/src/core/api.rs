@@ -1,48 +1,48 @@
-//! What goes into the core and what comes out of it.
+//! Inputs and outputs of the core.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A moment, as the time since the driver started: the core has no clock.
+/// A point in time, as the duration since the driver started.
 pub type Time = Duration;
 
-/// A client's connection. The number is used again once [`Core::client_gone`](super::Core::client_gone) was told.
+/// A client's connection. The number may be reused after [`Core::client_gone`](super::Core::client_gone).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(pub u32);
 
-/// A worker. The number is used again once [`Core::worker_gone`](super::Core::worker_gone) was told.
+/// A worker. The number may be reused after [`Core::worker_gone`](super::Core::worker_gone).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(pub u32);
 
-/// A pool; numbers are not used again, a reload gives a changed pool a new one.
+/// A pool. Numbers are not reused: a reload gives a changed pool a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolId(pub u32);
 
-/// The identity of whoever is on this machine, where nobody is asked who he is.
+/// The identity of clients of this machine where no proof is required.
 pub const ANYONE: &str = "anyone";
 
-/// How a client came in.
+/// A new client, as the listener knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientInfo<'a> {
-    /// Which of the configured listeners it came through.
+    /// The number of the listener that accepted it.
     pub listener: usize,
-    /// Who it is. What it opens is seen by nobody with another identity.
+    /// The name of its identity. Its sessions are visible to clients of this identity only.
     pub identity: &'a str,
-    /// What its proof of that narrows it to, where something is served that has scopes.
+    /// The scopes of its token, for pools with a gate.
     pub scopes: Option<&'a [String]>,
-    /// Whether the limits of an identity hold for it: where clients are asked who they are.
+    /// `true` if the limits of an identity apply: where clients prove their identity.
     pub metered: bool,
-    /// Whether the bus ends when this client's input does, as on stdio.
+    /// `true` if the bus ends when this client's input does, as on stdio.
     pub ends_bus: bool,
     /// The only pools that its proof of identity permits; `None`: all.
     pub pools: Option<&'a [String]>,
-    /// Whether it is the user that the bus runs as, by the credentials of a unix socket or on stdio.
+    /// `true` if it is the user that the bus runs as, by the credentials of a unix socket or on stdio.
     pub is_owner: bool,
 }
 
 impl<'a> ClientInfo<'a> {
-    /// A client without scopes, limits of an identity, or a restriction to pools.
+    /// Returns a client without scopes, limits of an identity, or a restriction to pools.
     #[must_use]
     pub fn new(listener: usize, identity: &'a str) -> Self {
         Self {
@@ -57,22 +57,22 @@ impl<'a> ClientInfo<'a> {
     }
 }
 
-/// Where lines and orders go.
+/// Receives the lines and actions of the core.
 pub trait CoreOutput {
-    /// Puts one line, the parts in a row and a line end, into the queue of a client. Tells how many bytes wait there now.
+    /// Appends one line, made of the parts and a line end, to the queue of a client. Returns the bytes in the queue.
     fn to_client(&mut self, client: ClientId, parts: &[&[u8]]) -> usize;
-    /// The same for a worker.
+    /// Appends one line to the queue of a worker. Returns the bytes in the queue.
     fn to_worker(&mut self, worker: WorkerId, parts: &[&[u8]]) -> usize;
-    /// Carries out an order.
+    /// Performs an action.
     fn act(&mut self, action: Action);
 }
 
-/// An order of the core.
+/// An action that the driver performs for the core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start a process.
     Spawn {
-        /// What it will be called.
+        /// The number of the new worker.
         worker: WorkerId,
         /// Which one.
         pool: PoolId,
@@ -81,41 +81,41 @@ pub enum Action {
     Stop {
         /// Which one.
         worker: WorkerId,
-        /// At once, instead of end of input, SIGTERM, SIGKILL.
+        /// `true`: kill it. `false`: end its input, then SIGTERM, then SIGKILL.
         kill: bool,
     },
-    /// Read nothing from a worker for now.
+    /// Pause reading from a worker.
     PauseWorker(WorkerId),
-    /// Read from it again.
+    /// Resume reading from a worker.
     ResumeWorker(WorkerId),
-    /// Read nothing from a client for now.
+    /// Pause reading from a client.
     PauseClient(ClientId),
-    /// Read from it again.
+    /// Resume reading from a client.
     ResumeClient(ClientId),
-    /// Hang up on a client once it has what waits for it, or when it does not take it.
+    /// Close a client after its queue is flushed or the linger timeout expires.
     Close {
         /// Which one.
         client: ClientId,
         /// Why.
         reason: Reason,
     },
-    /// Write down whose a session is.
+    /// Record the owner of a session.
     Own {
-        /// Who is told nothing more before that is done.
+        /// The client that gets no more output before the record is on disk.
         client: Option<ClientId>,
         /// The session, under one of its names.
         session: OwnedName,
-        /// Whose it is.
+        /// The owner.
         identity: Arc<str>,
     },
-    /// Write down that a session is no more.
+    /// Delete the record of a session.
     Disown {
         /// The session, under one of its names.
         session: OwnedName,
     },
-    /// Something worth a line in the log or a count.
+    /// Log or count something.
     Tell(Note),
-    /// Nothing is left to do: the bus was told to stop, and has.
+    /// The bus has drained.
     Finished,
 }
 
@@ -153,81 +153,81 @@ impl fmt::Debug for OwnedName {
     }
 }
 
-/// Why a client is hung up on.
+/// The reason to close a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It reads too slowly for a worker that others use too.
+    /// It reads too slowly for a shared worker.
     SlowReader,
-    /// The bus stops.
+    /// The bus drains.
     Draining,
-    /// All it was owed has been sent, and its input had ended.
+    /// Its input has ended and all its requests are answered.
     Served,
 }
 
-/// Why a worker is of no more use though its process may still be there.
+/// The reason why a worker can no longer be used although its process may still run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stuck {
     /// It is stopped (SIGSTOP).
     Stopped,
-    /// It takes nothing of what waits for it.
+    /// It does not read its stdin.
     Undrained,
     /// It has closed its stdin.
     InputClosed {
-        /// How many bytes of all that was put into its queue it may have read.
+        /// Number of queued bytes that it may have read.
         taken: u64,
     },
     /// It has closed its stdout.
     OutputClosed,
 }
 
-/// How a worker ended.
+/// The exit of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerExit {
     /// The class of its exit and the end of its stderr, escaped.
     pub reason: String,
-    /// How many bytes of all that was put into its queue it may have read.
+    /// Number of queued bytes that it may have read.
     pub taken: u64,
-    /// What was put into its queue and never written to it: whole lines, but for the first if that was written in part.
+    /// Queued bytes that were never written to it: whole lines, except the first if that was written in part.
     pub unsent: Vec<u8>,
-    /// Whether it was killed for using too much memory.
+    /// `true` if it was killed because it used too much memory.
     pub oom: bool,
-    /// Whether it never ran because we lacked descriptors, processes or memory, which is no fault of its own.
+    /// `true` if it never ran because the bus lacked descriptors, processes or memory.
     pub ours: bool,
 }
 
-/// Something worth a line in the log or a count. Never holds what people said.
+/// An event for the log or a counter. Never contains message content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// A worker can be used.
+    /// A worker is ready.
     Ready(WorkerId),
-    /// A worker is gone.
+    /// A worker was lost.
     Lost {
         /// Which one.
         worker: WorkerId,
-        /// How it ended.
+        /// Its exit, as text.
         reason: String,
-        /// How many requests were told.
+        /// Number of requests that were answered with an error.
         requests: usize,
-        /// How many sessions it had.
+        /// Number of its sessions.
         sessions: usize,
     },
-    /// A worker sent something that is no message, or that it had no right to send.
+    /// A worker sent an invalid message, or one that it may not send.
     Strike {
         /// Which one.
         worker: WorkerId,
         /// What.
         what: &'static str,
     },
-    /// Something of a worker's could be delivered to nobody.
+    /// A message of a worker was dropped because it is for no client.
     Dropped {
         /// Whose.
         worker: WorkerId,
         /// Why.
         why: &'static str,
     },
-    /// A pool's workers were lost too often: no more for now.
+    /// The circuit breaker of a pool opened: too many of its workers were lost.
     CircuitOpened(PoolId),
-    /// A pool works again.
+    /// The circuit breaker of a pool closed.
     CircuitClosed(PoolId),
     /// A client named an MCP server that its pool does not permit.
     McpRefused {

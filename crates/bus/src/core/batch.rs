@@ -1,4 +1,4 @@
-//! Batches: taken apart here, and answered as one array when all of it is there.
+//! JSON-RPC batches: splits them into entries and answers each batch with one array, once all answers are there.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! Requests that a client gives up on, wherever they are by then.
+//! Cancels a client's request, whether it is queued, in flight or fanned out.
 
 use narrows_acp::method;
 use narrows_wire::{Code, Effects, Part, RpcError, View, message};

@@ -1,4 +1,4 @@
-//! Which worker has room, and what becomes of whoever needs one when none has.
+//! Selects a worker with room for a session, and frees or waits for one if there is none.
 
 use std::cmp::Reverse;
 

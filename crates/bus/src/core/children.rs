@@ -1,5 +1,7 @@
-//! Child sessions: an agent announces them within a session that a client opened (`subagent_update`), and they belong to that session. Their
-//! messages go where those of that session go, they move with it to another worker, and they end with it.
+//! Child sessions, which an agent announces in a session of a client (`subagent_update`).
+//!
+//! A child belongs to the session that it was announced in: its messages take the route of that session, it moves to another worker with
+//! the session, and it ends with it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::LazyLock;

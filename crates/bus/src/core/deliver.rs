@@ -1,4 +1,4 @@
-//! Writing to clients and workers, and what a full queue means.
+//! Writes to clients and workers, and pauses their sources when a queue is full.
 
 use bytes::Bytes;
 use narrows_wire::{Code, Effects, RpcError, message};

@@ -1,4 +1,4 @@
-//! Stopping: running turns end, and then everything does.
+//! Drains the bus: running turns end, then all workers and connections.
 
 use narrows_wire::{Code, Effects, Kind, RpcError, View};
 

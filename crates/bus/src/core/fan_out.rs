@@ -1,4 +1,4 @@
-//! Requests that several workers are asked, and the one answer made of theirs.
+//! Requests that are sent to several workers, and the merged answer.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -1,7 +1,7 @@
 //! Names of sessions that a worker no longer has but may still use, each with the identity that had it.
 //!
-//! What a worker says under such a name is for no client. Each identity has a ring of its own: one that opens and closes many sessions
-//! cannot make the bus forget a name of another.
+//! Messages under such a name go to no client. Each identity has its own ring of names: one that opens and closes many sessions cannot
+//! make the bus forget a name of another.
 
 use std::collections::{HashMap, VecDeque};
 

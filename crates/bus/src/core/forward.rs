@@ -1,4 +1,4 @@
-//! Sending a client's request to a worker under an id of ours, and the worker's answer back under the client's.
+//! Forwards a client's request to a worker under a new id, and the response back under the client's id.
 
 use narrows_wire::{Code, DuplicateKey, Effects, Part, RpcError, View};
 

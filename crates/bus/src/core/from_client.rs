@@ -1,4 +1,4 @@
-//! What clients say and do.
+//! Handles client events: lines, end of input, disconnect.
 
 use narrows_acp::method;
 use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};

@@ -1,4 +1,4 @@
-//! What workers say.
+//! Handles the messages of workers.
 
 use narrows_acp::method;
 use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};

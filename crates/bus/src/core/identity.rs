@@ -1,4 +1,4 @@
-//! Who clients are: texts outside, numbers inside, and what each identity has and may have.
+//! Identities of clients: the number of each name, the limits that hold for it, and its use of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;

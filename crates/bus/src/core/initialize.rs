@@ -1,5 +1,4 @@
-//! `initialize`: said to workers that everybody shares, answered to their clients, and said again for clients that have
-//! more than one worker.
+//! `initialize`: sent once to a shared worker, answered to each of its clients, and replayed to further workers of a client.
 
 use narrows_acp::capability::AUTHORIZES;
 use narrows_acp::method;

@@ -1,8 +1,8 @@
-//! Which MCP servers of a client reach a worker.
+//! Decides which MCP servers of a client reach a worker.
 //!
-//! A worker starts the servers that a session is opened with, as the user of the bus. Whether a client may cause that is a
-//! setting of the pool, so the list is judged here, on the bytes of the request: one that is not clearly permitted is
-//! refused, and so is everything that another reader could take for such a list.
+//! A worker starts the servers that a session is opened with, as the user of the bus. A setting of the pool decides whether a client may
+//! cause that, so the list is judged here, on the bytes of the request. A list that is not clearly permitted is refused, and so is any
+//! message that another reader could take for such a list.
 
 use narrows_acp::method::{self, Side};
 use narrows_acp::{Version, strip_client_meta};

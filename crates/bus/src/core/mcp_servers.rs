@@ -1,5 +1,7 @@
-//! MCP servers that live in clients: a worker that many share names them by an id, which is unique for its client alone. Where the ids of two
-//! clients are equal, the worker gets another one for the second.
+//! MCP servers that live in clients.
+//!
+//! A worker names such a server by an id that is unique for one client only. If two clients of a shared worker use the same id, the worker
+//! gets another id for the second server.
 
 use narrows_acp::method;
 use narrows_wire::{Code, RpcError, View, member};

@@ -1,8 +1,7 @@
-//! What is held in memory for clients until something else happens: messages that a worker does not read, or that wait for one, and
-//! copies that are kept until an answer comes.
+//! Bytes that are held for clients: messages that a worker does not read or that wait for one, and copies kept until an answer arrives.
 //!
-//! Each of them is charged to the identity that caused it, and the charge ends with what it is for. A message that would be too much, for
-//! its identity or for all, is refused: one identity never uses what is left to the others.
+//! Each is charged to the identity that caused it, until it is dropped. A message that would exceed the limit of its identity or of all
+//! identities is refused, so that one identity never uses the share of the others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

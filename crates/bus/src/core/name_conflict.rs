@@ -1,4 +1,4 @@
-//! The rule for names at a worker: whether a session may live there under the name that the worker would use for it.
+//! Decides whether a session may live at a worker under the name that the worker would use for it.
 //!
 //! Agents count their sessions, so one name means different sessions at different workers and at different times. A session moves to
 //! another worker when it is restored, when a load is tried at the next worker, and after a reload. Each of these asks here, so that a

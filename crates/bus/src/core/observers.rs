@@ -1,7 +1,7 @@
-//! Several clients on one session: one controls it, the others watch, and all may be asked for permission.
+//! Several clients on one session: one controls it, the others observe it, and all may be asked for permission.
 //!
-//! Only where clients come over a network, and in pools whose protocol is known. What a session says is kept in a ring, from
-//! which whoever comes later is told what was said before.
+//! Only where clients connect over a network, and in pools whose protocol is known. Updates of a session are kept in a ring, from which
+//! they are replayed to observers that join later.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,8 @@
-//! Deadlines of requests that open a session, and of what an agent asks in a session before it has told its name.
+//! Deadlines of requests that open a session, and of requests of an agent in a session that it has not named yet.
 //!
 //! An agent may ask its client for something, such as a file, before it answers `session/new`, and wait for that. If several clients
-//! have asked for a session, it is not known which of them is meant until one of the answers names the session. None may come before the
-//! request is answered, so the request fails after a while.
+//! have asked for a session, the bus cannot know which of them is meant until one of the answers names the session. As no answer may
+//! arrive before the request is answered, the request fails after a while.
 
 use narrows_acp::method;
 use narrows_wire::{Code, Effects, Kind, RpcError, View};

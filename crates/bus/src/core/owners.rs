@@ -1,4 +1,4 @@
-//! Whose sessions are that are not open: known from before, so that a name alone opens nothing of another's.
+//! Owners of sessions that are not open. Knowing a session id is not enough to open it.
 
 use std::collections::{HashMap, VecDeque};
 

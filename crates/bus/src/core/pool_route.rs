@@ -1,4 +1,4 @@
-//! The pool of a client's message, and the worker of that pool that gets it.
+//! Selects the pool of a client's message, and a worker of that pool.
 
 use narrows_acp::method::{METHODS, Scope, Side};
 use narrows_wire::{Code, RpcError, View};

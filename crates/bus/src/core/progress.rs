@@ -1,8 +1,8 @@
-//! Progress of requests in pools whose protocol is not known, as MCP tells it.
+//! Progress tokens in pools whose protocol is not known, as MCP defines them.
 //!
 //! A client puts a token of its choice into `params._meta.progressToken`, and the worker names it, but no session, in
-//! `notifications/progress`. Tokens of different clients collide, so that each becomes the number of its request on the way
-//! to the worker, and itself again on the way back.
+//! `notifications/progress`. Tokens of different clients collide, so each is replaced by the number of its request on the way to the
+//! worker, and restored on the way back.
 
 use std::ops::Range;
 

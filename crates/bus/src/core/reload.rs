@@ -1,4 +1,4 @@
-//! Going on with other settings: pools that stay, are replaced, come and go.
+//! Applies a changed configuration: pools are kept, replaced, added and removed.
 
 use narrows_wire::{Code, RpcError};
 

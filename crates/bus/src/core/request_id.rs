@@ -1,4 +1,4 @@
-//! The ids of our own requests: plain numbers, written and read without an allocation.
+//! Ids of the bus's own requests: plain numbers, written and read without an allocation.
 
 /// The decimal digits of a number.
 #[derive(Clone, Copy, Debug)]

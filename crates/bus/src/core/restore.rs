@@ -1,4 +1,4 @@
-//! Sessions whose worker is gone: taken up in another one when they are next used, if the agent can do that.
+//! Restores sessions of lost workers in another worker when they are used next, if the agent can load or resume sessions.
 
 use narrows_acp::method;
 use narrows_wire::{Code, RpcError, View};

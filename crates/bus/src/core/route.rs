@@ -1,4 +1,4 @@
-//! Where a client's message belongs.
+//! Decides where a client's message goes.
 
 use narrows_acp::method::Scope;
 use narrows_base::json::{MAX_PEER_VALUES, has_more_values_than};

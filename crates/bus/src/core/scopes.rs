@@ -1,5 +1,7 @@
-//! Scopes of tokens at gates. A gate is told once what its client is narrowed to, so a session behind it is used only by clients whose
-//! tokens have the scopes with which it was opened. Two tokens of one name can have different scopes.
+//! Scopes of tokens at gates.
+//!
+//! A gate is told once to which scopes its client is restricted. A session behind it is used only by clients whose tokens have the scopes
+//! with which it was opened. Two tokens of one name can have different scopes.
 
 use narrows_wire::{Code, Effects, RpcError};
 

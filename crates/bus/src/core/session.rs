@@ -1,4 +1,4 @@
-//! The sessions of the bus: how they are called, where they live, and whose they are.
+//! The sessions of the bus: their names, their workers and their owners.
 
 use std::collections::HashMap;
 use std::sync::Arc;

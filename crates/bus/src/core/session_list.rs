@@ -1,5 +1,7 @@
-//! Lists of sessions as agents answer them. They are read where they stand in the answer, and an entry is passed on as it is but for the
-//! session's name: parsed into values, a list would take many times the memory of its text.
+//! Lists of sessions in the answers of agents.
+//!
+//! They are read in place, and an entry is passed on unchanged except for the session's name: parsed into values, a list would take many
+//! times the memory of its text.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Sessions as they are opened, bound to a worker, and dropped.
+//! Opens sessions, binds them to a worker, and drops them.
 
 use std::borrow::Cow;
 

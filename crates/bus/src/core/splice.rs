@@ -1,4 +1,4 @@
-//! A line with some of its fields replaced, as the parts to be written in a row.
+//! A line with some of its fields replaced, as a list of parts to write.
 
 use std::ops::{Deref, Range};
 

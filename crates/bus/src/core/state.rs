@@ -1,4 +1,4 @@
-//! What is known of each client, each worker and each pool.
+//! State of each client, each worker and each pool.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

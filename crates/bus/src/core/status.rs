@@ -1,4 +1,4 @@
-//! The state of a bus as plain data, for operators.
+//! The state of a bus as plain data, for administrators.
 
 use std::collections::BTreeMap;
 

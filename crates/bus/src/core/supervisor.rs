@@ -1,4 +1,4 @@
-//! Keeping pools at strength, and what happens when a worker goes.
+//! Starts, replaces and retires workers, so that each pool has as many as it should.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! Tables whose keys are never good for another entry than the one they were given out for.
+//! Tables whose keys identify one entry only.
 //!
-//! Slots are used again. A key has the serial number of its entry beside the slot, and each lookup compares it: whoever
-//! remembers a key for longer than the entry lives finds nothing, and never what stands in the slot by then.
+//! Slots are reused. A key holds the serial number of its entry beside the slot, and each lookup compares it: a key that outlives its
+//! entry finds nothing, never the entry that has the slot by then.
 
 use std::cmp::Ordering;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What is to happen later, in order of time.
+//! Timers, in order of time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,4 +1,4 @@
-//! Turns that are to end, and sessions that nobody comes back for.
+//! Cancels turns, and ends turns and sessions whose clients do not come back.
 
 use narrows_acp::method;
 use narrows_wire::{Code, RpcError, message};

@@ -1,4 +1,4 @@
-//! Lines that wait for a worker: of a client, in order, until its pool has one or it has waited long enough.
+//! Lines of a client that wait for a worker, in order, until its pool has one or a deadline passes.
 
 use std::hash::Hasher;
 

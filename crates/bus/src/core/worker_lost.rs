@@ -1,4 +1,4 @@
-//! Workers that are gone: what they owed, whose sessions they had, and what that means for their pool.
+//! Handles lost workers: their pending requests, their sessions, and the circuit breaker of their pool.
 
 use std::sync::Arc;
 use std::time::Duration;

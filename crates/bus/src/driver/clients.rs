@@ -1,4 +1,4 @@
-//! Clients: coming in, being read, being hung up on.
+//! Accepts, reads and disconnects clients.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};

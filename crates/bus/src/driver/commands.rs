@@ -1,4 +1,4 @@
-//! What handles of a bus ask of its loop.
+//! Commands that handles of a bus send to its loop.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Everybody who is connected, and what waits for them: where the core's lines and orders go.
+//! All connections and their queues: receives the lines and actions of the core.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! What the core finds worth telling, in the log.
+//! Logs the notes of the core.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! How many connections there can be.
+//! Derives the number of possible connections from the limit of file descriptors.
 
 use std::sync::OnceLock;
 

@@ -1,4 +1,4 @@
-//! What goes to and comes from one peer.
+//! Input and output of one peer.
 
 use std::io::{self, IoSlice};
 

@@ -1,4 +1,4 @@
-//! The first line of a connection: some are for another to serve, who can take them up again when they break.
+//! The first line of a connection, which shows whether the connection is resumable and served elsewhere.
 
 use std::os::fd::OwnedFd;
 

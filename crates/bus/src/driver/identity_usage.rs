@@ -1,4 +1,4 @@
-//! What each identity has in the loop: its connections, and its input that is no whole message yet.
+//! Use of the loop by each identity: connections, and bytes of unfinished messages.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What waits to be written to one peer.
+//! Bytes that wait to be written to one peer.
 
 use std::io;
 

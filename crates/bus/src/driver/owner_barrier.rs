@@ -1,4 +1,4 @@
-//! Clients that are told nothing until it is written down whose their sessions are.
+//! Holds a client's output until the owner of its new session is on disk.
 
 use crate::core::ClientId;
 use crate::owner_store::{OwnerEntry, OwnerStoreEvent, OwnerWriter};

@@ -1,4 +1,4 @@
-//! Asking the brain: a panic there costs whom it is about a connection, and all others nothing.
+//! Contains panics of the router: a panic costs the peer that caused it its connection, and other peers nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;

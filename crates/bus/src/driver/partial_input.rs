@@ -1,5 +1,4 @@
-//! Input that is no whole message yet: all clients together may hold so much of it, and each identity so much. Over that the longest is
-//! given up.
+//! Limits of unfinished messages, for all clients together and for each identity. Over the limit the longest is dropped.
 
 use std::collections::HashMap;
 

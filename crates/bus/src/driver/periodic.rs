@@ -1,4 +1,4 @@
-//! What nobody tells us, and has to be looked for from time to time.
+//! Periodic checks of what no event reports.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What an event is about.
+//! The source of an event, as a token of the poll.
 
 use mio::Token;
 

@@ -1,4 +1,4 @@
-//! How much waits to be written, for operators.
+//! Sizes of the write backlog, for administrators.
 
 use std::collections::BTreeMap;
 

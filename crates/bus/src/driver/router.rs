@@ -1,4 +1,4 @@
-//! Who decides: the core of a bus, or something simpler in its place.
+//! The interface of the driver to the core of a bus, or to a simpler router in its place.
 
 use narrows_wire::{LineRef, View};
 
@@ -7,77 +7,77 @@ use crate::core::{
     ClientId, ClientInfo, Core, CoreOutput, OwnedName, PoolId, Status, Stuck, Time, WorkerExit, WorkerId,
 };
 
-/// What the driver asks. The methods are those of the core, and so is their meaning.
+/// Decides where lines go. The methods are those of [`Core`], with the same meaning.
 pub trait Router: Send + 'static {
-    /// What it tells about itself.
+    /// The state that [`Router::status`] reports.
     type Status: Send + 'static;
 
-    /// The driver is ready.
+    /// Starts the workers that are to be ready.
     fn start(&mut self, now: Time, out: &mut impl CoreOutput);
-    /// Somebody has come in; `None` refuses.
+    /// Admits a client. Returns `None` if a limit is reached.
     fn client_open(&mut self, now: Time, from: ClientInfo<'_>, out: &mut impl CoreOutput)
     -> Option<ClientId>;
     /// Counts a connection that was refused because its user may not connect.
     fn count_refused_user(&mut self) {}
-    /// A client sent a line, which nobody has looked into: a router that only copies need not.
+    /// Handles a line of a client, which was not scanned: a router that only copies need not scan it.
     fn client_line(&mut self, now: Time, client: ClientId, line: LineRef<'_>, out: &mut impl CoreOutput);
     /// Refuses a message that begins with `head` and is not finished, because too much input of clients is not.
     fn refuse_unfinished(&mut self, now: Time, client: ClientId, head: &[u8], out: &mut impl CoreOutput) {
         self.client_line(now, client, LineRef::TooLong(head), out);
     }
-    /// A client sends no more, but may still read.
+    /// Handles the end of a client's input. The client may still read.
     fn client_eof(&mut self, now: Time, client: ClientId, out: &mut impl CoreOutput);
-    /// A client's connection is closed.
+    /// Removes a client whose connection is closed.
     fn client_gone(&mut self, now: Time, client: ClientId, out: &mut impl CoreOutput);
-    /// There is room again in a queue that was full.
+    /// Handles that a queue that was full has room again.
     fn client_drained(&mut self, now: Time, client: ClientId, out: &mut impl CoreOutput);
-    /// A worker's process runs.
+    /// Handles the start of a worker's process.
     fn worker_up(&mut self, now: Time, worker: WorkerId, pid: u32, out: &mut impl CoreOutput);
-    /// A worker sent a line.
+    /// Handles a line of a worker.
     fn worker_line(&mut self, now: Time, worker: WorkerId, line: LineRef<'_>, out: &mut impl CoreOutput);
-    /// There is room again in a queue that was full.
+    /// Handles that a queue that was full has room again.
     fn worker_drained(&mut self, now: Time, worker: WorkerId, out: &mut impl CoreOutput);
-    /// A worker is of no more use.
+    /// Handles a worker that can no longer be used.
     fn worker_stuck(&mut self, now: Time, worker: WorkerId, why: Stuck, out: &mut impl CoreOutput);
-    /// A worker's process has ended, or was never there.
+    /// Removes a worker whose process has exited or could not be started.
     fn worker_gone(&mut self, now: Time, worker: WorkerId, end: &WorkerExit, out: &mut impl CoreOutput);
-    /// The deadline has passed.
+    /// Runs the timers that are due.
     fn tick(&mut self, now: Time, out: &mut impl CoreOutput);
-    /// When it wants to be asked again.
+    /// Returns the time of the next timer.
     fn deadline(&self) -> Option<Time>;
-    /// Stop, gently.
+    /// Starts to drain.
     fn drain(&mut self, now: Time, out: &mut impl CoreOutput);
-    /// Other settings.
+    /// Applies another configuration.
     fn reload(&mut self, now: Time, config: &Config, out: &mut impl CoreOutput);
-    /// Memory or descriptors are short, or no longer.
+    /// Sets whether memory or descriptors are short.
     fn set_pressure(&mut self, on: bool);
-    /// The same for clients that nothing is known of.
+    /// Sets whether memory is short for clients without an identity.
     fn set_anonymous_pressure(&mut self, _on: bool) {}
-    /// What it tells about itself.
+    /// Returns the state of the router.
     fn status(&self, now: Time) -> Self::Status;
-    /// The settings of a pool it wants a worker of.
+    /// Returns the settings of a pool.
     fn pool(&self, pool: PoolId) -> Option<&Pool>;
-    /// Whose a session is that is not open, as was written down before.
+    /// Records the owner of a session that is not open.
     fn know_owner(&mut self, session: &OwnedName, identity: &str) {
         let _ = (session, identity);
     }
-    /// What was written down about a session is no longer kept.
+    /// Forgets the recorded owner of a session.
     fn forget_owner(&mut self, session: &OwnedName) {
         let _ = session;
     }
-    /// Whether a worker has something to answer, so that one that is stopped matters.
+    /// Returns `true` if a worker has unanswered requests. Only then is a stopped worker a problem.
     fn has_pending_work(&self, worker: WorkerId) -> bool {
         let _ = worker;
         true
     }
-    /// Whether a worker is not read from because a client does not read.
+    /// Returns `true` if reading from a worker is paused because a client does not read.
     fn is_held_up(&self, worker: WorkerId) -> bool {
         let _ = worker;
         false
     }
 }
 
-/// A line as the core sees it.
+/// Scans a line.
 #[inline]
 fn view(line: LineRef<'_>) -> View<'_> {
     match line {

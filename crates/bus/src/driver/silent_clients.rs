@@ -1,4 +1,4 @@
-//! Connections that have sent no whole message yet: they have so long to do so, and the oldest of them make room for others.
+//! Connections that have sent no whole message yet: each has a deadline, and the oldest make room for new ones.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A descriptor that is read or written without waiting.
+//! A descriptor that is read and written without blocking.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

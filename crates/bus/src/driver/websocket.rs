@@ -1,4 +1,4 @@
-//! Clients that speak WebSocket: what comes in frames, and whether anybody is there.
+//! Clients that speak WebSocket: frames, pings, and closing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Workers: started and ended by the spawner, read and written here.
+//! Connections to workers: their pipes, their start and their end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The file of owners: a line of JSON for each thing that was learned, the last about a session counts.
+//! The file of owners: one line of JSON per entry; the last entry of a session counts.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, OpenOptions};

@@ -1,4 +1,4 @@
-//! What workers write to stderr, in the log while they live, for those who ask for it.
+//! Logs the stderr of running workers, if its log target is enabled.
 
 use std::time::Duration;
 
