@@ -213,13 +213,11 @@ impl Agent {
         // Some clients send `session/cancel` with an id.
         if !method::knows(Side::Agent, version, &method) {
             let named = Value::from(&*method);
-            return Err(
-                RpcError::new(Code::MethodNotFound, "method not found").with("method", named)
-            );
+            return Err(RpcError::new(Code::MethodNotFound, "method not found").with("method", named));
         }
-        let params: Map<String, Value> = frame.read_params().map_err(|error| {
-            RpcError::new(Code::InvalidParams, format!("invalid params: {error}"))
-        })?;
+        let params: Map<String, Value> = frame
+            .read_params()
+            .map_err(|error| RpcError::new(Code::InvalidParams, format!("invalid params: {error}")))?;
         let tag = frame.tag().map(<[u8]>::to_vec);
         Ok(CheckedRequest::Handle(ClientRequest { method: method.into_owned(), version, params, tag }))
     }

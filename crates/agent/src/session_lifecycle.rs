@@ -395,10 +395,12 @@ async fn opened_response(agent: &Agent, request: &ClientRequest, session: Arc<Se
 fn store_error(error: &StoreError, id: Option<&str>) -> RpcError {
     match (error, id) {
         (StoreError::NotFound | StoreError::BadId, Some(id)) => session_not_found(id),
-        (StoreError::InUse { .. }, _) => RpcError::new(Code::InvalidParams, "the session is open in another process")
-            .with("condition", "session_in_use".into())
-            .with("field", "sessionId".into())
-            .with("sessionId", id.unwrap_or_default().into()),
+        (StoreError::InUse { .. }, _) => {
+            RpcError::new(Code::InvalidParams, "the session is open in another process")
+                .with("condition", "session_in_use".into())
+                .with("field", "sessionId".into())
+                .with("sessionId", id.unwrap_or_default().into())
+        }
         (error, _) => {
             tracing::error!(%error, "session store unavailable");
             // Another process uses the file, or the disk is full: both may pass.

@@ -299,8 +299,7 @@ fn set_mode(
     mode: &Value,
 ) -> Result<Vec<Value>, RpcError> {
     let modes = &agent.script.modes;
-    let known =
-        modes.iter().find(|known| *mode == **known).ok_or_else(|| invalid("unknown mode"))?;
+    let known = modes.iter().find(|known| *mode == **known).ok_or_else(|| invalid("unknown mode"))?;
     session.set_mode(known);
     Ok(encode::mode_changed(version, modes, known))
 }

@@ -131,10 +131,7 @@ fn a_wrong_script_is_refused_with_its_line_and_what_would_be_right() {
     check("[[turn]]\nsteps = 'x'", "line 2: `steps` must be a list, not \"x\"");
     check("protocol = [3]", "line 1: `protocol` must be a whole number from 1 to 2, not 3");
     check("protocol = []", "line 1: `protocol` must be [1], [2] or [1, 2]");
-    check(
-        "session_id = 'x'",
-        "line 1: `session_id` must contain {n}, so that ids are unique",
-    );
+    check("session_id = 'x'", "line 1: `session_id` must contain {n}, so that ids are unique");
     check("[capabilities]\nload = 'yes'", "line 2: `load` must be true or false, not \"yes\"");
     check("auth = { name = 'x' }", "line 1: `id` is missing in [auth]");
     check("on.start = [\n{ say = 'x' }]", "line 2: `say` needs a session, but none exists here");

@@ -76,9 +76,7 @@ fn parse_prompt(agent: &Agent, frame: &Frame) -> Result<(Version, Arc<Session>, 
         return Err(invalid("`prompt` must not be empty"));
     }
     match blocks.iter().find(|block| !accepts_block(&agent.script.capabilities, block)) {
-        Some(block) => {
-            Err(invalid("content type not supported").with("type", block["type"].clone()))
-        }
+        Some(block) => Err(invalid("content type not supported").with("type", block["type"].clone())),
         None => Ok((version, session, blocks)),
     }
 }

@@ -270,10 +270,7 @@ mod tests {
             json!({"options": {"turns": 10}}),
             "invalid value for option `turns`: 10 is not between 1 and 9",
         );
-        refused(
-            json!({"options": {"turns": "3"}}),
-            "invalid value for option `turns`: expected an integer",
-        );
+        refused(json!({"options": {"turns": "3"}}), "invalid value for option `turns`: expected an integer");
         refused(
             json!({"options": {"auto": "yes"}}),
             "invalid value for option `auto`: expected true or false",

@@ -47,8 +47,7 @@ pub fn load(path: &Path, root: Option<&Path>) -> Result<Bundle, Findings> {
         broken(code, format!("this cannot be read: {}", error.kind()))
     };
     let whole = std::path::absolute(path).map_err(unreadable)?;
-    let name =
-        whole.file_name().ok_or_else(|| broken(Code::NotFound, "not a file path".into()))?;
+    let name = whole.file_name().ok_or_else(|| broken(Code::NotFound, "not a file path".into()))?;
     let directory = whole.parent().unwrap_or(Path::new("/")).canonicalize().map_err(unreadable)?;
     let workspace = Workspace::open(root.unwrap_or(&directory)).map_err(unreadable)?;
     let Ok(inside) = directory.strip_prefix(workspace.root()) else {

@@ -113,10 +113,7 @@ fn manifests(root: &Path) -> io::Result<Vec<(PathBuf, Kind)>> {
             let entry = entry?;
             names += 1;
             if names > MAX_NAMES || found.len() > MAX_MANIFESTS {
-                return Err(io::Error::new(
-                    io::ErrorKind::QuotaExceeded,
-                    "the directory has too many files",
-                ));
+                return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "the directory has too many files"));
             }
             let (name, kind) = (entry.file_name(), entry.file_type()?);
             let text = name.to_string_lossy();

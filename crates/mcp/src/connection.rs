@@ -272,7 +272,9 @@ impl Connection {
 /// Describes a failed handshake.
 fn handshake_error(error: &ClientInitializeError) -> String {
     match error {
-        ClientInitializeError::ConnectionClosed(_) => "it closed the connection during the handshake".to_owned(),
+        ClientInitializeError::ConnectionClosed(_) => {
+            "it closed the connection during the handshake".to_owned()
+        }
         ClientInitializeError::TransportError { error, .. } => http::error_text(error.error.as_ref()),
         ClientInitializeError::JsonRpcError(error) => {
             one_line(&format!("it refuses the handshake: {} ({})", error.message, error.code.0))

@@ -198,7 +198,10 @@ async fn one_bad_server_does_not_hold_up_the_others() {
         ("flood", "not ready within 5s"),
         ("good", "another server of this name"),
         ("missing", "program \"no-such-program\" not found"),
-        ("only-garbage", "not ready within 5s; its stdout contains text that is not a message: Welcome to the server!"),
+        (
+            "only-garbage",
+            "not ready within 5s; its stdout contains text that is not a message: Welcome to the server!",
+        ),
         ("silent", "not ready within 5s"),
     ];
     assert_eq!(failed.len(), expected.len(), "{failed:#?}");

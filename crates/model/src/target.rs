@@ -62,7 +62,10 @@ impl Target {
         }
         let provider = endpoint.provider.unwrap_or_else(|| Provider::from_url(&base));
         if provider == Provider::Demo {
-            return Err(EndpointError::new("provider", format!("is the demo provider, which needs the URL {DEMO_URL}")));
+            return Err(EndpointError::new(
+                "provider",
+                format!("is the demo provider, which needs the URL {DEMO_URL}"),
+            ));
         }
         let query = query(endpoint, &base, provider);
         base.set_query(None);

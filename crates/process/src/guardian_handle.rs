@@ -226,11 +226,7 @@ impl WatcherState {
             Record::Stuck { swept, alive } => {
                 let worker =
                     self.progress.borrow().worker.unwrap_or(Exit { class: ExitClass::Stopped, ..Exit::LOST });
-                tracing::warn!(
-                    alive,
-                    guardian = self.guardian.pid,
-                    "processes of a worker did not exit"
-                );
+                tracing::warn!(alive, guardian = self.guardian.pid, "processes of a worker did not exit");
                 self.publish(Exit { swept, survivors: alive, ..worker });
             }
             Record::Finished { swept } => {
@@ -259,10 +255,7 @@ impl WatcherState {
         let exit = self.finished.take().unwrap_or_else(|| {
             // While the guardian is a zombie, its pid, the session's id, cannot be reused.
             wait(WaitIdOptions::NOWAIT);
-            tracing::warn!(
-                guardian = self.guardian.pid,
-                "guardian died, killing the rest of its session"
-            );
+            tracing::warn!(guardian = self.guardian.pid, "guardian died, killing the rest of its session");
             tree::kill_session(self.guardian.pid);
             let orphans = orphans::end_orphans();
             let worker = self.progress.borrow().worker.unwrap_or(Exit::LOST);

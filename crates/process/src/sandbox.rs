@@ -416,7 +416,9 @@ impl Sandbox {
             }
         }
         if start.cwd.is_none() {
-            return Err(setup("create the sandbox's root")(io::Error::other("its working directory is not in it")));
+            return Err(setup("create the sandbox's root")(io::Error::other(
+                "its working directory is not in it",
+            )));
         }
         start.env.set("HOME", PRIVATE_HOME);
         Ok(())

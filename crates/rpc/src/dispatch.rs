@@ -171,9 +171,7 @@ impl Dispatch {
     ) -> Result<(Request, Arc<Progress>), RpcError> {
         if !known {
             let named = serde_json::Value::from(method.chars().take(100).collect::<String>());
-            return Err(
-                RpcError::new(Code::MethodNotFound, "method not found").with("method", named)
-            );
+            return Err(RpcError::new(Code::MethodNotFound, "method not found").with("method", named));
         }
         if !has_named_params(frame) {
             return Err(RpcError::new(Code::InvalidParams, "params must be an object"));
@@ -315,8 +313,7 @@ impl Dispatch {
 
     /// Refuses the requests among the remaining entries, because too many batches are waiting.
     fn refuse_rest(&self, steps: std::vec::IntoIter<BatchStep>, reply: &ReplyTo) {
-        let error =
-            RpcError::new(Code::Backpressure, "too many incomplete batches");
+        let error = RpcError::new(Code::Backpressure, "too many incomplete batches");
         for step in steps {
             match step {
                 BatchStep::Answer { answer, entry } => {

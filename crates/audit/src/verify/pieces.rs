@@ -66,7 +66,11 @@ impl<'a> Pieces<'a> {
                 let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
                 let mine = work();
                 others.into_iter().fold(mine, |outcome, other| {
-                    outcome.and(other.join().unwrap_or_else(|_| Err(io::Error::other("a verification thread panicked"))))
+                    outcome.and(
+                        other
+                            .join()
+                            .unwrap_or_else(|_| Err(io::Error::other("a verification thread panicked"))),
+                    )
                 })
             })?;
         }
@@ -115,7 +119,10 @@ pub(super) fn read(source: &dyn Source, part: Range<u64>) -> io::Result<Vec<u8>>
     while done < bytes.len() {
         match source.read_at(part.start + done as u64, &mut bytes[done..]) {
             Ok(0) => {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the log became shorter during verification"));
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the log became shorter during verification",
+                ));
             }
             Ok(count) => done += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

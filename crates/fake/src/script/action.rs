@@ -74,7 +74,10 @@ fn step(node: Item<'_>, place: StepContext) -> Option<Step> {
     let Some((action, value)) = found.next() else { return unknown(fields) };
     if let Some((second, _)) = found.next() {
         let both = (action.name, second.name);
-        return node.error(format!("a step has one action: split `{}` and `{}` into two steps", both.0, both.1), None);
+        return node.error(
+            format!("a step has one action: split `{}` and `{}` into two steps", both.0, both.1),
+            None,
+        );
     }
     let mut keys = fields.items().map(|item| item.name);
     if let Some(key) = keys.find(|key| *key != action.name && !action.beside.contains(key)) {

@@ -103,7 +103,9 @@ fn options(node: &Node, found: &mut Vec<Draft>) {
         {
             let draft = Draft::blocking(Code::Config, key.at, format!("this default is not allowed: {why}"));
             let draft = draft.key(format!("options[{number}].default"));
-            found.push(draft.value(given.raw().unwrap_or_default()).hint("write a value that the option accepts"));
+            found.push(
+                draft.value(given.raw().unwrap_or_default()).hint("write a value that the option accepts"),
+            );
         }
     }
 }

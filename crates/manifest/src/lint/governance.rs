@@ -91,8 +91,7 @@ pub(crate) fn foreign(at: SourcePos, action: &str, denies: bool) -> Option<Draft
         return None;
     }
     let actions = narrows_policy::ACTIONS.join(", ");
-    let hint =
-        format!("write one of {actions}, or a pattern of them; keep it if it is for another program");
+    let hint = format!("write one of {actions}, or a pattern of them; keep it if it is for another program");
     unasked(at, action, denies).map(|draft| draft.value(action).hint(hint))
 }
 
@@ -100,11 +99,7 @@ fn unasked(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
     if narrows_policy::is_asked(action) {
         return None;
     }
-    let effect = if denies {
-        "denies nothing"
-    } else {
-        "decides nothing"
-    };
+    let effect = if denies { "denies nothing" } else { "decides nothing" };
     let shown = narrows_base::text::quoted(action, 64);
     let message = format!("no action matches `{shown}`, so this policy {effect}");
     Some(Draft::warning(Code::Action, at, message))
@@ -133,7 +128,8 @@ pub(super) fn policy(path: &Path, node: &Node, found: &mut Vec<Draft>) {
     if let (Some("require-approval"), Some((key, signers))) = (decision, node.entry("signers"))
         && matches!(&signers.content, Content::List(list) if list.is_empty())
     {
-        let draft = Draft::blocking(Code::Signers, key.at, "an approval is required, but there are no signers");
+        let draft =
+            Draft::blocking(Code::Signers, key.at, "an approval is required, but there are no signers");
         found.push(draft.key("signers").hint("name a role or a userId, or write decision: deny"));
     }
 }
@@ -194,8 +190,7 @@ mod tests {
         }
         // Actions of other programs are reported when the policy is run.
         judge("payment.send", "deny", None);
-        let mild = told("tool.cal", "did you mean tool.call?")
-            .replace("denies nothing", "decides nothing");
+        let mild = told("tool.cal", "did you mean tool.call?").replace("denies nothing", "decides nothing");
         judge("tool.cal", "allow", Some(&mild));
         for fine in narrows_policy::ACTIONS.into_iter().chain(["*", "tool.*", "workspace.*", "*.write"]) {
             judge(fine, "deny", None);

@@ -151,10 +151,7 @@ fn described(reader: &mut ManifestReader<'_>, cli: &Loaded<AgentCli>) -> Option<
                 Some(document) => Some(Box::new(document.front)),
                 None => {
                     let count = read.findings.len();
-                    doubt(
-                        reader,
-                        format!("the agent's protocol description is invalid ({count} findings)"),
-                    );
+                    doubt(reader, format!("the agent's protocol description is invalid ({count} findings)"));
                     None
                 }
             }

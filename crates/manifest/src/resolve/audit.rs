@@ -55,8 +55,7 @@ pub(super) fn target(
     }
     if let Some(operator) = operator {
         let at = operator.place(&["governance", "audit_log"]);
-        let draft =
-            Draft::error(Code::Outside, at, "invalid log name").key("governance.audit_log");
+        let draft = Draft::error(Code::Outside, at, "invalid log name").key("governance.audit_log");
         reader.find(operator, draft.value(slug).hint("write audit:default, or audit: and a name"));
     }
     None
@@ -66,7 +65,8 @@ fn external(reader: &mut ManifestReader<'_>, acp: &Loaded<Acp>, reference: &str)
     let path = reference.strip_prefix("file://").unwrap_or(reference);
     let at = acp.place(&["metadata", "aip44", "audit", "ref"]);
     if path.contains("://") {
-        let draft = Draft::error(Code::AuditRef, at, "an audit log must be a file").key("metadata.aip44.audit.ref");
+        let draft =
+            Draft::error(Code::AuditRef, at, "an audit log must be a file").key("metadata.aip44.audit.ref");
         reader.find(acp, draft.value(reference).hint("write a path such as ./audit/audit-log.jsonl"));
         return None;
     }

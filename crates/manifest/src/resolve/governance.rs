@@ -89,8 +89,8 @@ fn keyrings(reader: &mut ManifestReader<'_>, sources: &[Loaded<Governance>]) {
         let keyring = source.front.signing.as_ref().and_then(|signing| signing.keyring.as_deref());
         if let Some(keyring) = keyring.filter(|keyring| join(&source.directory(), keyring).is_none()) {
             let at = source.place(&["signing", "keyring"]);
-            let draft =
-                Draft::error(Code::Outside, at, "the keyring is outside the workspace").key("signing.keyring");
+            let draft = Draft::error(Code::Outside, at, "the keyring is outside the workspace")
+                .key("signing.keyring");
             reader.find(
                 source,
                 draft.value(keyring).hint("write a path in it such as ./.well-known/governance-keys.json"),

@@ -122,8 +122,9 @@ pub(super) fn mcp_servers(reader: &mut ManifestReader<'_>, acp: &Loaded<Acp>) ->
                 Ok((_, bytes)) => description = crate::document::front_matter(&bytes),
                 Err(error) => {
                     let (name, file) = (quoted(&server.name, 64), quoted(reference, 200));
-                    let message =
-                        format!("the description `{file}` of the MCP server `{name}` cannot be read: {error}");
+                    let message = format!(
+                        "the description `{file}` of the MCP server `{name}` cannot be read: {error}"
+                    );
                     let draft = Draft::warning(Code::NotFound, at, message).key("metadata.aip44.mcp_servers");
                     reader.find(acp, draft.value(reference));
                 }

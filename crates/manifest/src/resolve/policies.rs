@@ -189,8 +189,7 @@ fn unknown_default(reader: &mut ManifestReader<'_>, governance: Option<&Effectiv
     };
     if let Some(source) = governance.and_then(|governance| governance.sources.iter().find(says)).cloned() {
         let at = source.place(&["autonomy", "defaultApproval"]);
-        let draft =
-            Draft::error(Code::Policy, at, "unknown policy").key("autonomy.defaultApproval");
+        let draft = Draft::error(Code::Policy, at, "unknown policy").key("autonomy.defaultApproval");
         reader
             .find(&source, draft.value(value).hint("add it to policies, or write auto, always or on-mutate"));
     }

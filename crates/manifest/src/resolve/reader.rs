@@ -40,7 +40,9 @@ impl<'a> ManifestReader<'a> {
             return Ok(bytes.clone());
         }
         if self.cache.len() == MAX_FILES {
-            return Err(FilesError::Other(format!("more than {MAX_FILES} files are referenced by this manifest")));
+            return Err(FilesError::Other(format!(
+                "more than {MAX_FILES} files are referenced by this manifest"
+            )));
         }
         let bytes = self.files.read(path, MAX_MANIFEST_BYTES)?;
         let mut sha256 = String::with_capacity(64);

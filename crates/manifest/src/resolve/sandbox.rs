@@ -142,7 +142,11 @@ fn plan<T>(
             Some(path) => Some(path),
             None => {
                 complete = false;
-                let draft = Draft::error(Code::Outside, place("config"), "the working directory is outside the workspace");
+                let draft = Draft::error(
+                    Code::Outside,
+                    place("config"),
+                    "the working directory is outside the workspace",
+                );
                 reader.find(from, draft.key(key("config.cwd")).value(cwd).hint("write a path in it"));
                 None
             }

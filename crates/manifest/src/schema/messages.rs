@@ -139,8 +139,7 @@ pub(super) fn length(length: u64, least: u64, most: u64, spot: Spot<'_>) -> Draf
 
 pub(super) fn pattern(pattern: &str, spot: Spot<'_>) -> Draft {
     let spot = at_value(spot);
-    let draft =
-        draft(Code::Pattern, spot, format!("{} has the wrong form", quoted_node(spot.node)));
+    let draft = draft(Code::Pattern, spot, format!("{} has the wrong form", quoted_node(spot.node)));
     match expected(spot) {
         Some(hint) => draft.hint(hint),
         None => draft.hint(format!("it must match {pattern}")),

@@ -112,7 +112,8 @@ impl Builder<'_> {
         }
         if self.open.last().is_some_and(|open| matches!(open.content, Content::Map(_)) && open.key.is_none())
         {
-            return Err(Draft::error(Code::Key, at, "a key must not be a list or a map").hint("write a string as key"));
+            return Err(Draft::error(Code::Key, at, "a key must not be a list or a map")
+                .hint("write a string as key"));
         }
         self.open.push(Open { at, content, key: None });
         Ok(())
@@ -149,7 +150,8 @@ impl Builder<'_> {
 
 fn key(node: &Node, entries: &[(Key, Node)], findings: &mut Vec<Draft>) -> Result<(Key, bool), Draft> {
     let Some(text) = node.raw().map(ToOwned::to_owned) else {
-        return Err(Draft::error(Code::Key, node.at, "a key must not be a list or a map").hint("write a string as key"));
+        return Err(Draft::error(Code::Key, node.at, "a key must not be a list or a map")
+            .hint("write a string as key"));
     };
     if text == "<<" {
         let draft = Draft::error(Code::Alias, node.at, "merge keys (`<<`) are not supported");
@@ -157,8 +159,11 @@ fn key(node: &Node, entries: &[(Key, Node)], findings: &mut Vec<Draft>) -> Resul
     }
     let first = entries.iter().find(|(key, _)| key.text == text).map(|(key, _)| key.at);
     if let Some(first) = first {
-        let message =
-            format!("`{}` is a duplicate key, first on line {}", narrows_base::text::quoted(&text, 80), first.line);
+        let message = format!(
+            "`{}` is a duplicate key, first on line {}",
+            narrows_base::text::quoted(&text, 80),
+            first.line
+        );
         findings.push(Draft::error(Code::Duplicate, node.at, message).value(&text).hint("keep one of them"));
     }
     Ok((Key { text, at: node.at }, first.is_some()))

@@ -318,9 +318,7 @@ fn yaml_is_taken_by_the_word() {
     check_file(
         "RUNNER.md",
         &deep,
-        &[
-            "RUNNER.md:2:35: error[yaml-depth]: values are nested more than 32 deep; reduce the nesting",
-        ],
+        &["RUNNER.md:2:35: error[yaml-depth]: values are nested more than 32 deep; reduce the nesting"],
     );
 }
 
