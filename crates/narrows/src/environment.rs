@@ -68,7 +68,7 @@ const GIT_GLOBAL: &str = "GIT_CONFIG_GLOBAL";
 /// The settings of git for the system.
 const GIT_SYSTEM: &str = "GIT_CONFIG_SYSTEM";
 
-/// All variables with descriptions, for the help and `docs/agent.md`.
+/// All variables with descriptions, for the help and `docs/reference/environment.md`.
 pub(crate) const ALL: &[(&str, &str)] = &[
     (LOG, "what to log to stderr, such as `debug`; `--log` wins"),
     (BASE_URL, "the endpoint, or `builtin:demo` [https://api.openai.com/v1]"),
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn the_documentation_lists_every_variable() {
-        let page = include_str!("../../../docs/agent.md");
+        let page = include_str!("../../../docs/reference/environment.md");
         let section = page.split("\n## Variables\n").nth(1).expect("a section on variables");
         let section = section.split("\n## ").next().expect("it ends");
         let documented: Vec<&str> = section

@@ -1,4 +1,4 @@
-//! The bus behind a real nginx, as `docs/remote.md` sets it up.
+//! The bus behind a real nginx, as `docs/guides/remote-agents.md` sets it up.
 //!
 //! The same test is among all others, but it passes there without nginx; here a missing nginx is reported.
 

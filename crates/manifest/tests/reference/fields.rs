@@ -87,8 +87,8 @@ impl<'a> Walk<'a> {
             let full = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
             let condition = maps.iter().find_map(|map| condition(map, key));
             let default = match (needed, schemas[0].get("default")) {
-                (needed, _) if needed == maps.len() => "needed".to_owned(),
-                (1.., _) => "needed in some forms".to_owned(),
+                (needed, _) if needed == maps.len() => "required".to_owned(),
+                (1.., _) => "required in some forms".to_owned(),
                 (0, None) if condition.is_some() => condition.unwrap_or_default(),
                 (0, Some(default)) => {
                     format!("`{}`", default.as_str().map_or_else(|| default.to_string(), str::to_owned))
@@ -102,7 +102,7 @@ impl<'a> Walk<'a> {
             let meaning = schemas.iter().find_map(|schema| {
                 schema["description"].as_str().or_else(|| self.part(schema).0["description"].as_str())
             });
-            let meaning = meaning.unwrap_or("Which form it has.").lines().next().unwrap_or_default();
+            let meaning = meaning.unwrap_or("Selects the form.").lines().next().unwrap_or_default();
             self.fields.push(Field { key: full.clone(), form, default, meaning: cell(meaning) });
             schemas.iter().for_each(|schema| self.below(schema, &full));
         }
@@ -147,7 +147,7 @@ fn condition(map: &Value, key: &str) -> Option<String> {
     rules.iter().find_map(|rule| {
         rule["then"]["required"].as_array()?.iter().find(|name| *name == key)?;
         let (other, schema) = rule["if"]["properties"].as_object()?.iter().next()?;
-        Some(format!("needed with `{other}: {}`", schema["const"].as_str()?))
+        Some(format!("required with `{other}: {}`", schema["const"].as_str()?))
     })
 }
 

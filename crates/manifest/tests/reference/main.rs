@@ -1,4 +1,4 @@
-//! docs/manifests.md is what the types say of every key, with what we enforce of it; a key that nobody wrote about fails.
+//! docs/reference/manifests.md is generated from the types and `enforced.txt`. A key that `enforced.txt` lacks is an error.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these files are all tests")]
 
 mod fields;
@@ -11,19 +11,34 @@ use narrows_manifest::{Kind, schema};
 
 use fields::{Field, fields};
 
-/// What is done about each key, in a line each: `KEY = WORDS` below the name of its file, where `KEY.*` stands for all below it.
+/// The effect of each key, one `KEY = EFFECT` per line below the name of its file. `KEY.*` stands for all keys below `KEY`.
 const ENFORCED: &str = include_str!("enforced.txt");
 
+/// The effect of a key that is listed apart, unless it is required.
+const NOT_USED: &str = "not used";
+
 const HEAD: &str = "\
-# Keys of manifests
+# Manifests
 
-Every key of every file that [governance.md](governance.md) speaks of, with its form, what holds where it is left out, what it means, and what
-Narrows does about it. `name[]` is an entry of a list. A key that is needed says so in place of a default; *in some forms* means that a
-map may have several forms, and not all of them have it. `narrows check` knows the form of each, with the line of a mistake and what to
-write; `narrows check --print-schema KIND` prints all of it as a JSON Schema.
+Every key of the files that `narrows serve` and `narrows check` read.
+[Governance](../concepts/governance.md) explains the files.
 
-*Not used* means that the key may stand there, for other programs or for people, and changes nothing here. A manifest that
-relies on such a key is served all the same.
+- `name[]` is an entry of a list.
+- *Required in some forms*: a map may have several forms, and not all of them have the key.
+- *Trusted*: a change needs `narrows serve --approve`; see [Trust](serve.md#trust).
+- *An error*: `narrows check` and `narrows serve` refuse the manifest.
+
+`narrows check` reports each error with its line and a hint.
+`narrows check --print-schema KIND` prints a JSON Schema of a file.
+Keys that change nothing are [at the end](#keys-that-are-not-used).
+
+";
+
+const NOT_USED_HEAD: &str = "\
+## Keys that are not used
+
+These keys are checked, and change nothing in Narrows; other programs or people may use them.
+What is below such a key is not used either.
 
 ";
 
@@ -46,43 +61,74 @@ fn words<'a>(table: &[(&'a str, &'a str)], key: &str) -> Option<(&'a str, &'a st
     exact.or(general).copied()
 }
 
+fn is_below(key: &str, above: &str) -> bool {
+    key.strip_prefix(above).is_some_and(|rest| rest.starts_with('.') || rest.starts_with("[]."))
+}
+
+/// Whether a key is listed apart: it has no effect, and no file needs it.
+fn is_apart(field: &Field, effect: &str, apart: &[String]) -> bool {
+    let below = apart.iter().any(|above| is_below(&field.key, above));
+    effect == NOT_USED && (below || !field.default.starts_with("required"))
+}
+
 fn page() -> String {
     let mut page = HEAD.to_owned();
+    let mut not_used = NOT_USED_HEAD.to_owned();
     for kind in Kind::ALL {
         let table = enforced(kind.file_name());
         let mut used = BTreeSet::new();
+        let mut apart = Vec::new();
         writeln!(page, "## {}\n", kind.file_name()).unwrap();
-        writeln!(page, "| key | form | default | meaning | what is done about it |\n|---|---|---|---|---|")
-            .unwrap();
-        for Field { key, form, default, meaning } in fields(&schema(kind)) {
-            let (known, words) = words(&table, &key)
-                .unwrap_or_else(|| panic!("enforced.txt says nothing of {key} of {}", kind.file_name()));
+        writeln!(page, "| key | form | default | meaning | effect |\n|---|---|---|---|---|").unwrap();
+        for field in fields(&schema(kind)) {
+            let (known, effect) = words(&table, &field.key).unwrap_or_else(|| {
+                panic!("enforced.txt says nothing of {} of {}", field.key, kind.file_name())
+            });
             used.insert(known);
-            writeln!(page, "| `{key}` | {form} | {default} | {meaning} | {words} |").unwrap();
+            if is_apart(&field, effect, &apart) {
+                apart.push(field.key);
+                continue;
+            }
+            let Field { key, form, default, meaning } = field;
+            writeln!(page, "| `{key}` | {form} | {default} | {meaning} | {effect} |").unwrap();
         }
         let idle: Vec<&str> = table.iter().map(|(key, _)| *key).filter(|key| !used.contains(key)).collect();
         assert!(idle.is_empty(), "enforced.txt speaks of keys that {} has not: {idle:?}", kind.file_name());
         page.push('\n');
+        list_tops(&mut not_used, kind.file_name(), &apart);
     }
+    page.push_str(&not_used);
     page.trim_end().to_owned() + "\n"
+}
+
+/// Lists the keys of a file that are below no other one of them, if there are any.
+fn list_tops(list: &mut String, file: &str, keys: &[String]) {
+    if keys.is_empty() {
+        return;
+    }
+    writeln!(list, "{file}:\n").unwrap();
+    let is_top = |key: &&String| !keys.iter().any(|above| is_below(key, above));
+    keys.iter().filter(is_top).for_each(|key| writeln!(list, "- `{key}`").unwrap());
+    list.push('\n');
 }
 
 #[test]
 fn the_page_says_what_the_types_say() {
-    let (wanted, path) = (page(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/manifests.md"));
+    let (wanted, path) =
+        (page(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/manifests.md"));
     if std::fs::read_to_string(&path).unwrap_or_default() != wanted {
         let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join("manifests.md");
         std::fs::write(&copy, &wanted).unwrap();
-        panic!("docs/manifests.md is out of date; what it should be is in {}: copy it there", copy.display());
+        panic!("docs/reference/manifests.md is out of date; copy {} there", copy.display());
     }
 }
 
 #[test]
 fn a_key_that_another_key_makes_required_is_not_listed_as_optional() {
     let wanted = page();
-    assert!(wanted.contains("| `acp` | text | needed with `protocol: acp` |"), "{wanted}");
+    assert!(wanted.contains("| `acp` | text | required with `protocol: acp` |"), "{wanted}");
     assert!(
-        wanted.contains("| `metadata.aip44.sandbox` | text | needed with `tier: sandboxed` |"),
+        wanted.contains("| `metadata.aip44.sandbox` | text | required with `tier: sandboxed` |"),
         "{wanted}"
     );
 }

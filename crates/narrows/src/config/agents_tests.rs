@@ -214,11 +214,11 @@ fn one_wrong_agent_leaves_the_others_usable() {
 
 #[test]
 fn the_documentation_has_every_setting_and_valid_examples() {
-    let page = include_str!("../../../../docs/client.md");
+    let page = include_str!("../../../../docs/reference/narrows-toml.md");
     for setting in AGENT {
-        assert!(page.contains(&format!("\n| `{setting}` |")), "`{setting}` is not in docs/client.md");
+        assert!(page.contains(&format!("\n| `{setting}` |")), "`{setting}` is not in narrows-toml.md");
     }
-    let mut examples = page.split("```toml\n# narrows.toml\n").skip(1).peekable();
+    let mut examples = page.split("```toml\n").skip(1).peekable();
     assert!(examples.peek().is_some(), "there is an example");
     for example in examples {
         let example = example.split("```").next().expect("it ends");

@@ -217,9 +217,7 @@ fn values_of_another_kind_are_refused_and_not_shown() {
 
 #[test]
 fn the_documentation_has_every_setting() {
-    let page = include_str!("../../../../docs/agent.md");
-    let section = page.split("\n## Settings\n").nth(1).and_then(|rest| rest.split("\n## ").next());
-    let section = section.expect("a section on settings");
+    let page = include_str!("../../../../docs/reference/narrows-toml.md");
     for setting in TOP
         .iter()
         .chain(ENDPOINT)
@@ -227,13 +225,25 @@ fn the_documentation_has_every_setting() {
         .chain(ACP)
         .filter(|name| !["endpoint", "limits", "deadlines", "agents", "acp"].contains(name))
     {
-        assert!(section.contains(&format!("\n| `{setting}` |")), "`{setting}` is not in docs/agent.md");
+        assert!(page.contains(&format!("\n| `{setting}` |")), "`{setting}` is not in narrows-toml.md");
     }
 }
 
 #[test]
+fn the_documented_deadlines_are_accepted() {
+    let page = include_str!("../../../../docs/reference/narrows-toml.md");
+    let section = page.split("\n## `[deadlines]`\n").nth(1).and_then(|rest| rest.split("\n## ").next());
+    let rows = section.expect("a section on deadlines").lines().filter_map(|line| line.strip_prefix("| `"));
+    let names: Vec<&str> = rows.filter_map(|row| row.split('`').next()).collect();
+    let lines = names.iter().map(|name| format!("{name} = '1s'\n")).collect::<String>();
+    let file = parse(&format!("[deadlines]\n{lines}")).expect("names of deadlines");
+    assert_eq!(file.deadlines.len(), names.len());
+    assert!(names.len() > 10, "{names:?}");
+}
+
+#[test]
 fn the_example_in_the_documentation_is_valid() {
-    let page = include_str!("../../../../docs/agent.md");
+    let page = include_str!("../../../../docs/reference/narrows-toml.md");
     let mut examples = page.split("```toml\n").skip(1).peekable();
     assert!(examples.peek().is_some(), "there is an example");
     for example in examples {

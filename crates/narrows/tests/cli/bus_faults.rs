@@ -1,4 +1,4 @@
-//! Faults as clients of a bus see them, according to `docs/bus.md`.
+//! Faults as clients of a bus see them, according to `docs/concepts/routing.md`.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};

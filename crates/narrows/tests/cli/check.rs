@@ -99,7 +99,7 @@ fn the_effective_settings_are_a_file_again() {
 
 #[test]
 fn the_settings_of_the_page_are_right() {
-    const PAGE: &str = include_str!("../../../../docs/bus.md");
+    const PAGE: &str = include_str!("../../../../docs/reference/bus-toml.md");
     let dir = TestDir::new();
     let blocks: Vec<&str> =
         PAGE.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();

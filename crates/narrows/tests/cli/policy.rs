@@ -341,7 +341,7 @@ fn links_are_followed() {
     }
 }
 
-/// What docs/policy.md says: with the network a command reaches what listens on this machine, without it nothing.
+/// What docs/concepts/security-model.md says: with the network a command reaches what listens on this machine, without it nothing.
 #[tokio::test]
 async fn a_command_reaches_loopback_with_the_network_and_nothing_without_it() {
     let can = narrows_process::Sandbox::support().await.confined();

@@ -6,7 +6,7 @@ use url::Url;
 
 const ENTRY: &str = include_str!("../../../../registry/agent.json");
 const ICON: &str = include_str!("../../../../registry/icon.svg");
-const AGENT_PAGE: &str = include_str!("../../../../docs/agent.md");
+const SETTINGS_PAGE: &str = include_str!("../../../../docs/reference/narrows-toml.md");
 
 fn object(value: &Value) -> &Map<String, Value> {
     value.as_object().expect("an object")
@@ -78,7 +78,7 @@ fn the_icon_is_small_and_of_one_colour() {
 
 #[test]
 fn every_provider_is_in_the_documentation_and_recognised_by_its_url() {
-    let section = AGENT_PAGE.split("\n## Providers\n").nth(1).and_then(|rest| rest.split("\n## ").next());
+    let section = SETTINGS_PAGE.split("\n## Providers\n").nth(1).and_then(|rest| rest.split("\n## ").next());
     let section = section.expect("a section on providers");
     let rows = section.lines().filter(|line| line.starts_with("| `") && !line.starts_with("| `provider`"));
     let mut documented = Vec::new();

@@ -1,4 +1,4 @@
-//! Runs the commands and files of `docs/remote.md`.
+//! Tries more with the commands and files of `docs/guides/remote-agents.md` than the page itself does.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -11,15 +11,34 @@ use crate::bus_support::{Bus, NARROWS, command, write};
 use crate::stdio_client::StdioClient;
 use crate::test_dir::{MARK, TestDir};
 
-const PAGE: &str = include_str!("../../../../docs/remote.md");
+const PAGE: &str = include_str!("../../../../docs/guides/remote-agents.md");
 
-/// The blocks of one language in the part under a heading.
+/// Returns the blocks of one language below a heading.
 #[track_caller]
 fn blocks(heading: &str, language: &str) -> Vec<&'static str> {
-    let rest = PAGE.split(&format!("\n### {heading}\n")).nth(1).expect("the part");
-    let part = rest.split("\n### ").next().and_then(|part| part.split("\n## ").next()).expect("it ends");
+    let rest = PAGE.split(&format!("\n## {heading}\n")).nth(1).expect("the section");
+    let section = rest.split("\n## ").next().expect("it ends");
     let fence = format!("```{language}\n");
-    part.split(&fence).skip(1).map(|block| block.split("```").next().expect("it ends")).collect()
+    section.split(&fence).skip(1).map(|block| block.split("```").next().expect("it ends")).collect()
+}
+
+/// Returns the commands that make an authority, a certificate of the server for `localhost`, and a token.
+fn server_commands() -> String {
+    let [authority, token, ..] = blocks("A server with TLS and tokens", "sh")[..] else {
+        panic!("two blocks");
+    };
+    assert!(authority.starts_with("openssl") && token.starts_with("narrows token new"), "{authority}{token}");
+    local(&format!("{authority}{token}"))
+}
+
+/// Returns `text` with a server name that every machine has.
+fn local(text: &str) -> String {
+    text.replace("bus.example", "localhost")
+}
+
+/// Returns the port of the first listener.
+fn port<'a>(bus: &'a Bus<'_>) -> &'a str {
+    bus.at[0].rsplit(':').next().and_then(|rest| rest.split('/').next()).expect("a port")
 }
 
 /// Whether a program is there.
@@ -35,9 +54,9 @@ fn start<'a>(dir: &'a TestDir, file: &str) -> Bus<'a> {
     Bus::started(dir, command)
 }
 
-/// The file of "One laptop", somewhere else.
+/// Returns the first file of the page, with a free port.
 fn laptop() -> String {
-    let file = blocks("One laptop", "toml")[0];
+    let file = blocks("Try it on one machine", "toml")[0];
     assert!(file.contains("ws://127.0.0.1:8787/acp"), "{file}");
     file.replace("127.0.0.1:8787", "127.0.0.1:0")
 }
@@ -62,78 +81,44 @@ fn done(mut shell: Command) -> String {
 }
 
 #[test]
-fn one_laptop() {
-    let dir = TestDir::new();
-    let bus = start(&dir, &laptop());
-    let run = blocks("One laptop", "sh")[0].lines().find(|line| line.contains("narrows run")).expect("it");
-    let url = bus.at[0].replace("http://", "ws://");
-    let said = done(sh(&dir, &run.replace("ws://127.0.0.1:8787/acp", &url)));
-    assert!(said.contains("I am the demo model"), "{said}");
-    bus.stop();
-}
-
-#[test]
-fn by_hand_with_curl() {
-    if !has_program("curl", "--version") {
-        println!("skipped: there is no curl");
-        return;
-    }
-    let dir = TestDir::new();
-    let bus = start(&dir, &laptop());
-    let lines = blocks("By hand, with curl", "sh")[0];
-    let url = bus.at[0].replace("ws://", "http://");
-    let said = done(sh(&dir, &lines.replace("http://127.0.0.1:8787/acp", &url)));
-    assert!(said.contains("data: ") && said.contains("\"stopReason\":\"end_turn\""), "{said}");
-    let streams = std::fs::read_to_string(dir.path().join("events")).expect("there were events");
-    assert!(streams.contains("\"id\":2"), "{streams}");
-    bus.wait_for(|state| state["clients"] == 0);
-    bus.stop();
-}
-
-/// With "localhost" for the name of the server, which is the one that every machine has.
-#[test]
 fn a_server_with_tls_and_tokens() {
     if !has_program("openssl", "version") {
         println!("skipped: there is no openssl");
         return;
     }
     let (dir, away) = (TestDir::new(), TestDir::new());
-    let here = |text: &str| text.replace("bus.example", "localhost");
     let [file] = blocks("A server with TLS and tokens", "toml")[..] else { panic!("one block") };
-    let [made, used] = blocks("A server with TLS and tokens", "sh")[..] else { panic!("two blocks") };
-    let (made, start_line) = made.trim_end().rsplit_once('\n').expect("several lines");
-    assert_eq!(start_line, "narrows bus --config bus.toml");
-    done(sh(&dir, &here(made)));
-    let file = file.replace("0.0.0.0:8443", "127.0.0.1:0");
-    let bus = start(&dir, &here(&file));
-    let port = bus.at[0].rsplit(':').next().and_then(|rest| rest.split('/').next()).expect("a port");
-    // What goes to the clients, and nothing else.
+    let blocks = blocks("A server with TLS and tokens", "sh");
+    let used = blocks.iter().find(|block| block.contains("bus.example:8443")).expect("the client's command");
+    done(sh(&dir, &server_commands()));
+    let bus = start(&dir, &local(&file.replace("127.0.0.1:8443", "127.0.0.1:0")));
+    let run = local(used).replace(":8443", &format!(":{}", port(&bus)));
+    let connect = run.replace("run --agent", "connect").replace(" \"Hello\"", "");
+    // What goes to the client, and nothing else.
     for name in ["laptop.token", "ca.pem"] {
         std::fs::copy(dir.path().join(name), away.path().join(name)).expect("a file");
     }
-    let lines: Vec<String> =
-        used.lines().map(|line| here(line).replace(":8443", &format!(":{port}"))).collect();
-    let stdio = |line: &str| {
-        let mut stdio = StdioClient::initialized(&away, away.narrows(line.split(' ').skip(1)));
+    let stdio = || {
+        let mut stdio = StdioClient::initialized(&away, away.narrows(connect.split_whitespace().skip(1)));
         let session = stdio.session(&json!([]));
         let answer = stdio.prompt(&session, "Hello");
         assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
         assert_eq!(stdio.end().status.code(), Some(0));
     };
-    stdio(&lines[0]);
-    let said = done(sh(&away, &lines[1]));
+    stdio();
+    let said = done(sh(&away, &run));
     assert!(said.contains("I am the demo model"), "{said}");
     // Without the token, and without the authority.
     for (option, expected) in [(" --token-file laptop.token", "401"), (" --ca ca.pem", "certificate")] {
-        let output = sh(&away, &lines[1].replace(option, "")).output().expect("a shell");
+        let output = sh(&away, &run.replace(option, "")).output().expect("a shell");
         let told = String::from_utf8_lossy(&output.stderr).to_lowercase();
         assert!(output.status.code() == Some(5) && told.contains(expected), "{option}: {told}");
     }
-    // Another certificate, by another authority, while it runs: seen without a word to it.
-    done(sh(&dir, &here(made.split_once('\n').expect("several lines").1)));
+    // Another certificate of another authority is used without a signal.
+    done(sh(&dir, &local(blocks[0])));
     std::fs::copy(dir.path().join("ca.pem"), away.path().join("ca.pem")).expect("a file");
-    away.wait_for(|| sh(&away, &lines[1]).output().expect("a shell").status.success());
-    stdio(&lines[0]);
+    away.wait_for(|| sh(&away, &run).output().expect("a shell").status.success());
+    stdio();
     bus.stop();
 }
 
@@ -144,19 +129,18 @@ fn a_server_with_tls_and_certificates() {
         return;
     }
     let (dir, away) = (TestDir::new(), TestDir::new());
-    let here = |text: &str| text.replace("bus.example", "localhost");
-    let [file] = blocks("A server with TLS and certificates", "toml")[..] else { panic!("one block") };
+    let [file] = blocks("A server with TLS and tokens", "toml")[..] else { panic!("one block") };
     let [made, used] = blocks("A server with TLS and certificates", "sh")[..] else { panic!("two blocks") };
-    let (made, start_line) = made.trim_end().rsplit_once('\n').expect("several lines");
-    assert_eq!(start_line, "narrows bus --config bus.toml");
-    done(sh(&dir, &here(made)));
-    let bus = start(&dir, &here(&file.replace("0.0.0.0:8443", "127.0.0.1:0")));
-    let port = bus.at[0].rsplit(':').next().and_then(|rest| rest.split('/').next()).expect("a port");
+    dir.file("server.toml", &local(file));
+    done(sh(&dir, &format!("{}{made}", server_commands())));
+    let file = std::fs::read_to_string(dir.path().join("mtls.toml")).expect("it was made");
+    let bus = start(&dir, &file.replace("127.0.0.1:8443", "127.0.0.1:0"));
     for name in ["laptop.pem", "laptop.key", "ca.pem"] {
         std::fs::copy(dir.path().join(name), away.path().join(name)).expect("a file");
     }
-    let lines: Vec<String> =
-        used.lines().map(|line| here(line).replace(":8443", &format!(":{port}"))).collect();
+    let run = used.lines().find(|line| line.starts_with("narrows run")).expect("the client's command");
+    let run = run.replace(":8443", &format!(":{}", port(&bus)));
+    let connect = run.replace("run --agent", "connect").replace(" \"Hello\"", "");
     let talks = |command: Command| {
         let mut stdio = StdioClient::initialized(&away, command);
         let session = stdio.session(&json!([]));
@@ -166,11 +150,11 @@ fn a_server_with_tls_and_certificates() {
         assert_eq!(stdio.end().status.code(), Some(0));
         bus.wait_for(|state| state["clients"] == 0);
     };
-    talks(away.narrows(lines[0].split(' ').skip(1)));
-    let said = done(sh(&away, &lines[1]));
+    talks(away.narrows(connect.split(' ').skip(1)));
+    let said = done(sh(&away, &run));
     assert!(said.contains("I am the demo model"), "{said}");
     // The same by narrows.toml, and by variables.
-    let url = lines[0].split(' ').nth(2).expect("a URL");
+    let url = connect.split(' ').nth(2).expect("a URL");
     let file = format!("[acp]\nconnect = \"{url}\"\nca = \"ca.pem\"\n");
     let whole = away.file("narrows.toml", &format!("{file}cert = \"laptop.pem\"\nkey = \"laptop.key\"\n"));
     let mut bare = away.narrows(["acp"]);
@@ -193,7 +177,7 @@ fn a_server_with_tls_and_certificates() {
         (" --cert laptop.pem --key laptop.key", 5, "wants to see a certificate"),
         (" --key laptop.key", 2, "--key <file>"),
     ] {
-        let output = sh(&away, &lines[1].replace(option, "")).output().expect("a shell");
+        let output = sh(&away, &run.replace(option, "")).output().expect("a shell");
         let told = String::from_utf8_lossy(&output.stderr).to_lowercase();
         assert!(output.status.code() == Some(code) && told.contains(expected), "{option}: {told}");
     }
@@ -224,9 +208,7 @@ fn behind_nginx() {
     }
     let dir = TestDir::new();
     let file = laptop().replace("auth = \"user\"", "auth = \"token\"\ntokens = \"tokens.toml\"");
-    let made = blocks("A server with TLS and tokens", "sh")[0].replace("bus.example", "localhost");
-    let (made, _start) = made.trim_end().rsplit_once('\n').expect("several lines");
-    done(sh(&dir, made));
+    done(sh(&dir, &server_commands()));
     let bus = start(&dir, &file);
     let location = blocks("Behind nginx", "nginx")[0];
     let behind = bus.at[0].replace("ws://", "http://").replace("/acp", "");

@@ -83,7 +83,7 @@ fn the_example_passes_as_its_page_shows_and_leaves_nothing_behind() {
     assert!(told.contains("--- exit 0 ---"), "{told}");
     assert_eq!(tree(dir.path()), before, "neither log nor pins");
     let page =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/governance.md"));
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/serve.md"));
     let page = page.expect("a page");
     let shown = page.split("$ narrows serve --self-test ACP.md\n").nth(1).expect("it is shown");
     let shown = shown.split("```").next().expect("a block");

@@ -286,7 +286,7 @@ mod tests {
         let place = CgroupRoot { controller: Controller::Memory, version: Version::One, path, top: false };
         // As root nothing tells that it is ours; as a user it is, by its owner.
         match place.check_ownership() {
-            Err(why) => assert!(geteuid().is_root() && why.contains("not handed over"), "{why}"),
+            Err(why) => assert!(geteuid().is_root() && why.contains("not delegated"), "{why}"),
             Ok(()) => assert!(!geteuid().is_root()),
         }
         assert_eq!(CgroupRoot { top: true, ..place }.check_ownership(), Ok(()));
@@ -300,7 +300,7 @@ mod tests {
             CgroupRoot { controller: Controller::Pids, version: Version::Two, path: path.clone(), top: true };
         fs::write(path.join("cgroup.controllers"), "cpu memory\n").unwrap();
         fs::write(path.join("cgroup.subtree_control"), "\n").unwrap();
-        assert!(place.check().unwrap_err().contains("does not have it"));
+        assert!(place.check().unwrap_err().contains("does not provide it"));
         fs::write(path.join("cgroup.controllers"), "cpu memory pids\n").unwrap();
         assert_eq!(place.check(), Ok(()), "the root of all can have processes");
         fs::write(path.join("cgroup.type"), "domain\n").unwrap();
