@@ -178,7 +178,7 @@ mod tests {
         ] {
             let line = describe(judge_result(Both, V2, raw(unreadable)));
             assert!(
-                line.starts_with("the agent's answer to initialize cannot be read"),
+                line.starts_with("the agent's response to initialize is invalid"),
                 "{unreadable}: {line}"
             );
         }

@@ -275,21 +275,21 @@ mod tests {
     fn limits_are_kept() {
         check(|_| (), "");
         check(|event| event.actor.id = "é".repeat(256), "");
-        let long = "`actor.id` has 257 characters, and at most 256 are allowed";
+        let long = "`actor.id` has 257 characters, at most 256 are allowed";
         check(|event| event.actor.id = "é".repeat(257), long);
         check(|event| event.actor.id.clear(), "`actor.id` is empty");
-        let long = "`actor.role` has 65 characters, and at most 64 are allowed";
+        let long = "`actor.role` has 65 characters, at most 64 are allowed";
         check(|event| event.actor.role = Some("r".repeat(65)), long);
-        let long = "`action` has 129 characters, and at most 128 are allowed";
+        let long = "`action` has 129 characters, at most 128 are allowed";
         check(|event| event.action = "a".repeat(129), long);
         check(|event| event.subject.kind.clear(), "`subject.kind` is empty");
-        let long = "`subject.kind` has 33 characters, and at most 32 are allowed";
+        let long = "`subject.kind` has 33 characters, at most 32 are allowed";
         check(|event| event.subject.kind = "k".repeat(33), long);
-        let long = "`subject.ref` has 257 characters, and at most 256 are allowed";
+        let long = "`subject.ref` has 257 characters, at most 256 are allowed";
         check(|event| event.subject.reference = Some("r".repeat(257)), long);
-        let long = "`subject.path` has 1025 characters, and at most 1024 are allowed";
+        let long = "`subject.path` has 1025 characters, at most 1024 are allowed";
         check(|event| event.subject.path = Some("p".repeat(1025)), long);
-        let long = "`signatures` has 1025 characters, and at most 1024 are allowed";
+        let long = "`signatures` has 1025 characters, at most 1024 are allowed";
         check(|event| event.signatures = vec!["p".repeat(1025)], long);
     }
 

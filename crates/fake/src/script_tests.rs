@@ -8,7 +8,7 @@ use super::action::all;
 use super::step::{Fault, Speaker, Step};
 use super::*;
 
-const DOCUMENTATION: &str = include_str!("../../../docs/fake-agent.md");
+const DOCUMENTATION: &str = include_str!("../../../docs/reference/fake-agent-scripts.md");
 
 fn refused(text: &str) -> String {
     Script::parse(text).expect_err("this is no script").to_string()
@@ -61,13 +61,16 @@ fn a_wrong_step_is_refused_with_its_line_and_what_would_be_right() {
     check("{ say = 1 }", "line 3: `say` must be a text in quotes, not 1");
     check(
         "{ pause = '1s' },\n{ say = 'a', word = true }",
-        "line 4: `word` cannot stand beside `say`: only words, every may",
+        "line 4: `word` cannot be combined with `say`: it takes only words, every",
     );
     check(
         "{ pause = '1s', words = true }",
-        "line 3: `words` cannot stand beside `pause`: it takes no other keys",
+        "line 3: `words` cannot be combined with `pause`: it takes no other keys",
     );
-    check("{ say = 'a', think = 'b' }", "line 3: a step does one thing: make two of `say` and `think`");
+    check(
+        "{ say = 'a', think = 'b' }",
+        "line 3: a step has one action: split `say` and `think` into two steps",
+    );
     check(
         "{ pause = 5 }",
         "line 3: `pause` must be a time in quotes, not 5; write \"5s\" if seconds are meant",

@@ -116,7 +116,7 @@ async fn a_server_that_is_not_there_fails() {
     let (servers, ..) = start("broken").await;
     let failures = servers.failures();
     assert_eq!(failures.len(), 1);
-    assert_eq!(failures[0].reason, "it does not list its tools: no such | server (-33001)");
+    assert_eq!(failures[0].reason, "listing its tools failed: no such | server (-33001)");
     servers.close().await;
 }
 

@@ -358,7 +358,7 @@ async fn servers_that_do_not_work_fail_with_a_reason() {
         (Manner::Silent, Duration::from_millis(300), "not ready within 300ms"),
         (Manner::Closed, PATIENCE, "Bearer realm"),
         (Manner::Html, PATIENCE, "text/html"),
-        (Manner::Endless, PATIENCE, "more than 16777216 bytes"),
+        (Manner::Endless, PATIENCE, "exceeds 16777216 bytes"),
     ] {
         let endpoint = Endpoint::new(manner).await;
         let servers = endpoint.start(limit).await;

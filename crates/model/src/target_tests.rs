@@ -129,7 +129,7 @@ fn settings_that_cannot_work_are_named() {
     );
     check(
         &Endpoint { provider: Some(Provider::Demo), ..local },
-        "provider: is the demo, which only builtin:demo is",
+        "provider: is the demo provider, which needs the URL builtin:demo",
     );
 }
 

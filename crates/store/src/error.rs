@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn errors_say_what_is_to_be_known() {
         let newer = StoreError::NewerSchema { file: "f".into(), found: 9, known: 2 };
-        assert_eq!(newer.to_string(), "f has version 9, and this program knows versions up to 2");
+        assert_eq!(newer.to_string(), "f has version 9, the newest supported version is 2");
         assert_eq!(StoreError::InUse { by_us: true }.to_string(), "the session is open already");
         assert_eq!(StoreError::InUse { by_us: false }.to_string(), "the session is open in another process");
         let turn = StoreError::BadTurn { through: 9, least: 2, last: 5 };

@@ -206,7 +206,7 @@ async fn a_session_with_a_bad_day() {
     → session/cancel
     ← result {"stopReason":"cancelled"}
     → session/prompt {"prompt":[{"type":"hologram"}],"sessionId":"sessionId-1"}
-    ← error {"code":-32602,"data":{"condition":"invalid_params","effects":"none","field":"prompt[0].type","retryable":false},"message":"`prompt[0].type` names a kind of block that is not supported: \"hologram\""}
+    ← error {"code":-32602,"data":{"condition":"invalid_params","effects":"none","field":"prompt[0].type","retryable":false},"message":"`prompt[0].type` is an unsupported block type: \"hologram\""}
     → session/prompt {"prompt":[{"text":"Three","type":"text"}],"sessionId":"sessionId-1"}
     ← update {"sessionUpdate":"session_info_update","title":"Three","updatedAt":"[time]"}
     ← update {"content":{"text":"A long enough answer.","type":"text"},"messageId":"messageId-4","sessionUpdate":"agent_message_chunk"}

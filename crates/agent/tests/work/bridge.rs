@@ -148,7 +148,7 @@ async fn answers_of_every_kind_are_told() {
             "failed",
         ),
         (Ok(json!({"error": {"code": -32602, "message": "no such tool"}})), "no such tool", "failed"),
-        (Ok(json!({"result": null})), "makes no sense", "failed"),
+        (Ok(json!({"result": null})), "the result is not an object", "failed"),
         (Ok(json!({})), "neither a result nor an error", "failed"),
         (Err(json!({"code": -33001, "message": "server unavailable"})), "server unavailable", "failed"),
     ] {

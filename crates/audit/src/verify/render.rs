@@ -167,7 +167,7 @@ mod tests {
             r#" { "b" : 1.0 , "a" : [ ] , "é" : { }, "\ud83d\ude00": [1, "\u0041\/\n\u0001"] } "#,
             "{\"a\":[],\"b\":1,\"é\":{},\"😀\":[1,\"A/\\n\\u0001\"]}",
         );
-        check(r#"{"a":1,"a":2}"#, "a key stands twice in it at line 1 column 13");
+        check(r#"{"a":1,"a":2}"#, "duplicate key at line 1 column 13");
         check(r#"{"a":true,"b":false,"c":null,"d":-1}"#, r#"{"a":true,"b":false,"c":null,"d":-1}"#);
     }
 }

@@ -58,7 +58,7 @@ fn anything_else_is_an_error() {
     let second = whole.lines().nth(1).expect("a line");
     check(
         &whole.replacen(&format!("{second}\n"), "", 1),
-        "audit-log.jsonl:2: gap: its number is 2, and 1 is next",
+        "audit-log.jsonl:2: gap: its number is 2, expected 1",
     );
     check(&format!("{whole}x\n"), "audit-log.jsonl:4: broken: it is not JSON (byte 1)");
     check(&format!("{}x", whole.trim_end()), "audit-log.jsonl:3: broken: the end of this line is damaged");

@@ -343,7 +343,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     // An answer is nobody's successor, and somebody waits for it.
                     match frame.kind() {
                         Kind::Response | Kind::Invalid(_) => {
-                            self.handle_client_message(client, frame.view(), None)
+                            self.handle_client_message(client, frame.view(), None);
                         }
                         _ => self.core.counters.dropped += 1,
                     }

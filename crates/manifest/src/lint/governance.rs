@@ -173,7 +173,7 @@ mod tests {
         };
         let told = |action: &str, hint: &str| {
             format!(
-                "p/POLICY.md:3:11: warning[action-unmatched]: match.action: nothing here is ever asked for as `{action}`, so this policy \
+                "p/POLICY.md:3:11: warning[action-unmatched]: match.action: no action matches `{action}`, so this policy \
                  denies nothing; {hint}"
             )
         };

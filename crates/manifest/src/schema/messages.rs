@@ -95,7 +95,7 @@ pub(super) fn wrong_type(
         let name = spot.path.rsplit('.').next().unwrap_or(spot.path);
         let lacks = expected(spot).filter(|_| !fits(raw)).map(|expected| format!("; {expected}"));
         let raw = quoted(raw, 80);
-        let message = format!("`{raw}` without quotes is {}, and expected a string", spot.node.is_a());
+        let message = format!("`{raw}` without quotes is {}, expected a string", spot.node.is_a());
         let quoted = if name.ends_with(']') { format!("\"{raw}\"") } else { format!("{name}: \"{raw}\"") };
         // Quotes alone would only lead to the next error.
         let hint = match lacks {

@@ -49,8 +49,7 @@ fn texts_that_yaml_takes_for_something_else_want_quotes() {
     check_acp(
         "acp_rev: 1234567",
         &[
-            "ACP.md:11:14: error[quote-it]: metadata.aip44.acp_rev: `1234567` without quotes is a number, and a text belongs \
-           here; quote it: acp_rev: \"1234567\"",
+            "ACP.md:11:14: error[quote-it]: metadata.aip44.acp_rev: `1234567` without quotes is a number, expected a string; quote it: acp_rev: \"1234567\"",
         ],
     );
     check_acp(
@@ -77,7 +76,7 @@ fn texts_that_yaml_takes_for_something_else_want_quotes() {
     check_acp(
         "operator:",
         &[
-            "ACP.md:12:5: error[type]: metadata.aip44.operator: nothing stands here, where a text belongs; expected: the path \
+            "ACP.md:12:5: error[type]: metadata.aip44.operator: missing value, expected a text; expected: the path \
            of the OPERATOR.md, such as ./OPERATOR.md; or remove the key if it is optional",
         ],
     );
@@ -89,8 +88,7 @@ fn what_quotes_alone_do_not_mend_is_told_in_whole() {
         "ACP.md",
         &acp("").replace("version: 1.0.0", "version: 1.0"),
         &[
-            "ACP.md:5:10: error[quote-it]: version: `1.0` without quotes is a number, and expected a string; quote it, in \
-             its whole form; expected: the version of this file: three numbers such as \"1.0.0\"",
+            "ACP.md:5:10: error[quote-it]: version: `1.0` without quotes is a number, expected a string; quote it, in its complete form; expected: version of this file: three numbers such as \"1.0.0\"",
         ],
     );
 }
@@ -130,23 +128,21 @@ fn misspelt_keys_are_recognised() {
         &[
             "ACP.md:12:5: warning[unknown-aip44-key]: metadata.aip44.govenance: `govenance` is not a key of aip44; did \
              you mean governance?",
-            "ACP.md:13:5: warning[unknown-aip44-key]: metadata.aip44.x-vendor: `x-vendor` is not a key of aip44; take it \
-             out, or move it beside aip44; there are acp_rev, audit, capabilities, governance, mcp_servers, operator, \
-             sandbox, tier",
+            "ACP.md:13:5: warning[unknown-aip44-key]: metadata.aip44.x-vendor: `x-vendor` is not a key of aip44; remove it, or move it out of aip44; keys of aip44 are acp_rev, audit, capabilities, governance, mcp_servers, operator, sandbox, tier",
         ],
     );
     check_file(
         "ACP.md",
         &acp("").replace("kind: client", "kinds: client"),
         &[
-            "ACP.md:2:1: error[missing-key]: `kind` is missing; did you mean it by `kinds`?",
-            "ACP.md:6:1: warning[misspelt-key]: kinds: `kinds` means nothing to us; did you mean kind?",
+            "ACP.md:2:1: error[missing-key]: `kind` is missing; did you mean `kinds`?",
+            "ACP.md:6:1: warning[misspelt-key]: kinds: `kinds` is not a known setting; did you mean kind?",
         ],
     );
     check_acp(
         "audit: {knd: off}",
         &[
-            "ACP.md:12:13: error[unknown-key]: metadata.aip44.audit.knd: nobody knows the key `knd`; did you mean kind?",
+            "ACP.md:12:13: error[unknown-key]: metadata.aip44.audit.knd: unknown key `knd`; did you mean kind?",
         ],
     );
 }
@@ -159,7 +155,7 @@ fn methods_are_listed_by_exact_names() {
         &with("{client_methods: [_session/steering, providers/set], agent_methods: []}"),
         &[],
     );
-    let form = "expected: methods beyond those the gate decides about that the client may send, by their exact names, each once";
+    let form = "expected: additional methods that the client may send: exact names, without duplicates";
     let wrong = |name: &str| {
         format!(
             "ACP.md:12:30: error[pattern]: metadata.narrows.client_methods[0]: `{name}` has the wrong form; {form}"
@@ -169,7 +165,7 @@ fn methods_are_listed_by_exact_names() {
     let idle = |column: u32, place: &str, name: &str| {
         format!(
             "ACP.md:12:{column}: warning[ignored-key]: metadata.narrows.{place}: listing `{name}` has no effect: \
-             the gate decides about it by itself; take it out"
+             the gate decides about it by itself; remove it"
         )
     };
     check_file(
@@ -186,16 +182,14 @@ fn methods_are_listed_by_exact_names() {
     check_file(
         "ACP.md",
         &with("{client_method: [a]}"),
-        &[
-            "ACP.md:12:13: error[unknown-key]: metadata.narrows.client_method: nobody knows the key `client_method`; \
-             did you mean client_methods?",
-        ],
+        &["ACP.md:12:13: error[unknown-key]: metadata.narrows.client_method: unknown key `client_method`; \
+             did you mean client_methods?"],
     );
     check_file(
         "ACP.md",
         &with("{}").replace("narrows:", "narows:"),
         &[
-            "ACP.md:12:3: warning[misspelt-key]: metadata.narows: `narows` means nothing to us; did you mean narrows?",
+            "ACP.md:12:3: warning[misspelt-key]: metadata.narows: `narows` is not a known setting; did you mean narrows?",
         ],
     );
 }
@@ -205,10 +199,8 @@ fn what_cannot_be_declared_is_said() {
     check_acp(
         "capabilities: {agent: {mcpCapabilities: {acp: true}, sessionCapabilities: {}}}\nmcp_servers: [{name: a, transport: acp}]",
         &[
-            "ACP.md:12:46: error[unknown-key]: metadata.aip44.capabilities.agent.mcpCapabilities.acp: nobody knows the key \
-             `acp`; remove it: MCP over ACP is implied by http or sse",
-            "ACP.md:12:58: error[unknown-key]: metadata.aip44.capabilities.agent.sessionCapabilities: nobody knows the key \
-             `sessionCapabilities`; remove it: closing, resuming and listing sessions cannot be declared",
+            "ACP.md:12:46: error[unknown-key]: metadata.aip44.capabilities.agent.mcpCapabilities.acp: unknown key `acp`; remove it: MCP over ACP is implied by http or sse",
+            "ACP.md:12:58: error[unknown-key]: metadata.aip44.capabilities.agent.sessionCapabilities: unknown key `sessionCapabilities`; remove it: closing, resuming and listing sessions cannot be declared",
             "ACP.md:13:40: error[enum]: metadata.aip44.mcp_servers[0].transport: `acp` is not allowed here; write one of \
              stdio, http, sse",
         ],
@@ -223,10 +215,8 @@ fn names_revisions_and_bindings_are_warned_about() {
         &[
             "ACP.md:2:7: warning[name-mismatch]: name: the name differs from its directory or file, `notes`; write name: \
              notes, or move the file",
-            "ACP.md:6:7: warning[unbound]: kind: a server without an operator describes somebody else's, and cannot be \
-             served; to serve it, add metadata.aip44.operator: ./OPERATOR.md",
-            "ACP.md:11:14: warning[unknown-acp-rev]: metadata.aip44.acp_rev: this revision of the protocol is none that we \
-             know; the version is negotiated on connection; to pin it, set the commit of a release",
+            "ACP.md:6:7: warning[unbound]: kind: a server without an operator describes an external agent and cannot be served; to serve it, add metadata.aip44.operator: ./OPERATOR.md",
+            "ACP.md:11:14: warning[unknown-acp-rev]: metadata.aip44.acp_rev: unknown revision of the protocol; the version is negotiated on connection; to pin it, set the commit of a release",
         ],
     );
     check_file(
@@ -253,8 +243,7 @@ fn contradictions_are_errors() {
     check_acp(
         "tier: sandboxed\nsandbox: ./S.md\ncapabilities: {agent: {mcpCapabilities: {http: false, sse: false}}}",
         &[
-            "ACP.md:13:52: error[contradiction]: metadata.aip44.capabilities.agent.mcpCapabilities: the tier sandboxed implies \
-           MCP servers, and here all of them are false; set http: true, or use the tier governance-aware",
+            "ACP.md:13:52: error[contradiction]: metadata.aip44.capabilities.agent.mcpCapabilities: the tier sandboxed implies MCP servers, but all transports are false; set http: true, or use the tier governance-aware",
         ],
     );
     check_acp("capabilities: {agent: {loadSession: false}}", &[]);
@@ -274,8 +263,7 @@ fn yaml_is_taken_by_the_word() {
         "ACP.md",
         "a: &x 1\nb: *x",
         &[
-            "ACP.md:3:4: error[yaml-alias]: aliases (`*name`) are not supported; write the value out, or quote the text if \
-           it begins with `*`",
+            "ACP.md:3:4: error[yaml-alias]: aliases (`*name`) are not supported; write the value in full, or quote a string that begins with `*`",
         ],
     );
     check_file(
@@ -298,13 +286,15 @@ fn yaml_is_taken_by_the_word() {
     check_file(
         "RUNNER.md",
         "engine: sandbox\nengine: subprocess",
-        &["RUNNER.md:3:1: error[duplicate-key]: `engine` comes twice, first on line 2; keep one of them"],
+        &[
+            "RUNNER.md:3:1: error[duplicate-key]: `engine` is a duplicate key, first on line 2; keep one of them",
+        ],
     );
     check_file(
         "RUNNER.md",
         "- a",
         &[
-            "RUNNER.md:2:1: error[type]: this is a list, and a map belongs here; expected: the front matter of a RUNNER.md, or the same inside another manifest",
+            "RUNNER.md:2:1: error[type]: this is a list, expected a map; expected: the front matter of a RUNNER.md, or the same inside another manifest",
         ],
     );
     check_file(
@@ -352,9 +342,9 @@ fn a_form_is_recognised_by_what_it_says() {
         &[
             "AGENT-CLI.md:11:20: error[enum]: install[0].method: `nmp` is not allowed here; did you mean npm? It is one of \
              brew, apt, dnf, pacman, choco, scoop, npm, pip, cargo, go, curl, download, vendored",
-            "AGENT-CLI.md:11:38: error[missing-key]: install[1]: `package` is missing; did you mean it by `pakage`?",
-            "AGENT-CLI.md:11:52: error[unknown-key]: install[1].pakage: nobody knows the key `pakage`; did you mean package?",
-            "AGENT-CLI.md:11:64: error[missing-key]: install[2]: `url` is missing; add it: the address",
+            "AGENT-CLI.md:11:38: error[missing-key]: install[1]: `package` is missing; did you mean `pakage`?",
+            "AGENT-CLI.md:11:52: error[unknown-key]: install[1].pakage: unknown key `pakage`; did you mean package?",
+            "AGENT-CLI.md:11:64: error[missing-key]: install[2]: `url` is missing; add it: address",
         ],
     );
     check_file(
@@ -369,10 +359,10 @@ fn a_form_is_recognised_by_what_it_says() {
         ))
         .replace("(x)", "x"),
         &[
-            "AGENT-CLI.md:10:32: warning[unusable-value]: version_check.parse: the pattern cannot be used: it has no group; \
+            "AGENT-CLI.md:10:32: warning[unusable-value]: version_check.parse: invalid pattern: it has no group; \
              write a pattern with a group around the version",
-            "AGENT-CLI.md:12:30: warning[range]: runner.limits.memory_mb: `0` is out of range; write a number of 1 or more",
-            "AGENT-CLI.md:13:34: warning[agent-cli-config]: options[0].default: this default is not allowed: a whole number \
+            "AGENT-CLI.md:12:30: warning[range]: runner.limits.memory_mb: `0` is out of range; write a number 1 or more",
+            "AGENT-CLI.md:13:34: warning[agent-cli-config]: options[0].default: this default is not allowed: an integer \
              belongs here; write a value that the option accepts",
         ],
     );

@@ -183,7 +183,7 @@ fn settings_that_cannot_work_are_named() {
     let with_file = |name: &str| Endpoint { ca_file: Some(beside(name)), ..local.clone() };
     check(&with_file("absent.pem"), "ca_file: ");
     let file = beside("tests.rs");
-    check(&with_file("tests.rs"), &format!("ca_file: {}: has no certificate", file.display()));
+    check(&with_file("tests.rs"), &format!("ca_file: {}: contains no certificate", file.display()));
     let with_proxy = |proxy: &str| Endpoint { proxy: Some(proxy.to_owned()), ..local.clone() };
     check(&with_proxy("proxy:3128"), "proxy: must begin with http:// or https://");
     check(&with_proxy("socks5://proxy:1080"), "proxy: must begin with http:// or https://");
